@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from assay.errors import InfrastructureError, UsageError
 from assay.system.git import GitError, build_environment, call_git, run_git
-from assay.values.environment import Commit as Commit  # noqa: PLC0414 whoever loads one finds it here
+from assay.values.environment import Commit as Commit  # noqa: PLC0414 imported from here
 
 _FIELDS = "%H%x00%s%x00%an%x00%aI"
 
@@ -89,7 +89,7 @@ def switch(tree: Tree, sha: str, keep_ignored: bool = False) -> None:
     interpreter would take the old one's.
     """
     try:
-        for lock in ("index.lock", "HEAD.lock"):  # left by a kill; nobody else works in this tree
+        for lock in ("index.lock", "HEAD.lock"):  # left by a kill; no other process works in this tree
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(tree.path, ".git", lock))
         _git(tree.path, "checkout", "--quiet", "--force", "--detach", sha)

@@ -50,7 +50,7 @@ class _Manifest:
     format: int
     source: str
     files: tuple[tuple[str, int, int], ...]  # path, permissions, mtime_ns
-    modes: Mapping[str, int]  # of folders that not everybody may enter
+    modes: Mapping[str, int]  # of folders that not every user may enter
     secret: tuple[str, ...]
     symlinks: tuple[tuple[str, str], ...]
     empty: tuple[str, ...]
@@ -111,7 +111,7 @@ def take_snapshot(
 
 
 def _remove_pulled(path: str) -> None:
-    """The same code is here now: nothing depends on a copy that was only said to be that."""
+    """Remove a snapshot that was pulled: the same code is here now, and its own copy is more certain."""
     if os.path.exists(os.path.join(path, PULLED)):
         aside = os.path.join(os.path.dirname(path), f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
         rename(path, aside)
@@ -149,7 +149,7 @@ def _is_same_file(one: str, other: str) -> bool:
         import filecmp
 
         return filecmp.cmp(one, other, shallow=False)
-    except (OSError, ValueError):  # a copy that somebody has removed, or that never was
+    except (OSError, ValueError):  # a copy that was removed, or that never was
         return False
 
 

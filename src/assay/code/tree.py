@@ -188,7 +188,7 @@ class _Walker:
 
     def _take_file(self, tree: Tree, status: os.stat_result, path: str) -> None:
         if not stat.S_ISREG(status.st_mode) or _identity(status) in self.excluded:
-            tree.skipped.append(path)  # sockets, pipes and devices are nobody's code
+            tree.skipped.append(path)  # sockets, pipes and devices are not code
         elif self._holds_tokens(status, path):
             tree.skipped.append(path)
         elif self.selection.link and status.st_size > self.limits.file_bytes:

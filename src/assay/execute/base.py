@@ -4,7 +4,7 @@ An executor knows nothing of sweeps or of what a run directory means. Every impl
 `tests/contracts/executor.py`.
 
 Concurrency: several supervisors, each with its own executor, may handle the same run directory. `publish` decides
-who owns an attempt: it writes `lease.N` by link(2) and is true for exactly one caller. An executor calls it before
+the owner of an attempt: it writes `lease.N` by link(2) and is true for exactly one caller. An executor calls it before
 the job may begin, and undoes its start when publish returns False.
 """
 
@@ -69,7 +69,7 @@ class Executor(ABC):
 
     @classmethod
     def load_liveness(cls, handle: JobHandle, run_dir: str) -> Liveness:
-        """The same, for those who have only the job's lease."""
+        """Like the method above, where only the job's lease is known."""
         executor = cls()
         try:
             return executor.liveness(handle, run_dir)
@@ -92,7 +92,7 @@ class Executor(ABC):
         """
 
     def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:
-        """As `cancel`, without waiting where that is possible: what is returned is called until it says True."""
+        """As `cancel`, without waiting where that is possible: the result is called until it is True."""
         self.cancel(jobs, grace_s)
         return lambda: True
 
@@ -101,7 +101,7 @@ class Executor(ABC):
         return ()
 
     def find_end(self, _handle: JobHandle) -> float | None:
-        """When an ended job ended, where nobody may have looked at that time; None: now."""
+        """When an ended job ended, where no supervisor may have looked at that time; None: now."""
         return None
 
     def usage(self, _handle: JobHandle) -> Usage | None:
@@ -132,8 +132,8 @@ class Executor(ABC):
     def explain_end(self, _handle: JobHandle, _run_dir: str) -> tuple[EndKind, str] | None:
         """Why an engine itself refused or ended a job: recorded as the stop of that attempt; others go on.
 
-        `interrupt`: a later call tries again. `lost`: nobody stopped it, and this is what the engine knows; `taken
-        back`: the engine wants to start it again itself. None: the job's own files say all there is.
+        `interrupt`: a later call tries again. `lost`: it was not stopped, and this is what the engine knows; `taken
+        back`: the engine wants to start it again itself. None: the job's own files hold all there is.
         """
         return None
 

@@ -84,7 +84,7 @@ class MachineLease:
         return tuple(self._locks.values()) if self.use == "check" else ()
 
     def holders(self) -> list[SlotHolder]:
-        """Who is in the way."""
+        """The name of what blocks the lease, for people."""
         return [] if self.blocked_by is None else find_holders([os.path.join(self._folder, self.blocked_by)])
 
     def _hold(self, name: str, *, shared: bool = False) -> bool:

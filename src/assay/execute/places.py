@@ -34,7 +34,7 @@ def load_place(run_dir: str, handle: JobHandle | None) -> Place:
 
 
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
-    """As the executor sees a job, for those who have only its lease."""
+    """As the executor sees a job, where only its lease is known."""
     executor = try_executor(handle.executor)
     return executor.load_liveness(handle, run_dir) if executor else Liveness.UNKNOWN
 

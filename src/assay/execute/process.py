@@ -114,7 +114,7 @@ class Attempt:
     leader: int  # pid of job.sh, which opened the session; 0: known by its tag alone
     start: int
     tag: str
-    dir: str = ""  # the run directory; where it is given, whoever has the attempt's log open as output counts, too
+    dir: str = ""  # the run directory; with it, a process that writes the attempt's log counts, too
     seen: frozenset[tuple[int, int]] = frozenset()  # pid and start of members that were found before
 
     @property
@@ -124,8 +124,8 @@ class Attempt:
 
 def find_members(attempts: Sequence[Attempt]) -> set[int]:
     """Live processes of these attempts: by session, by tag for those that moved to another one, by the run's log."""
-    # session 0 is the kernel's own, and in a container everybody's who came from outside
-    sessions = {attempt.leader for attempt in attempts if attempt.leader > 0 and not _is_stranger(attempt)}
+    # session 0 is the kernel's own, and in a container that of all processes from outside
+    sessions = {attempt.leader for attempt in attempts if attempt.leader > 0 and not _is_reused(attempt)}
     needles = {f"{layout.ENV_ATTEMPT}={attempt.tag}".encode() for attempt in attempts if attempt.tag}
     folders = {(os.path.realpath(attempt.dir), attempt.number) for attempt in attempts if attempt.dir}
     own = os.getpid()
@@ -134,8 +134,8 @@ def find_members(attempts: Sequence[Attempt]) -> set[int]:
     return found | {pid for attempt in attempts for pid, start in attempt.seen if processes.process_start(pid) == start}
 
 
-def _is_stranger(attempt: Attempt) -> bool:
-    """Whether the leader's pid was given to somebody else; the session is then long empty."""
+def _is_reused(attempt: Attempt) -> bool:
+    """Whether another process has the leader's pid now; the session is then long empty."""
     stat = processes.load_stat(attempt.leader)
     return stat is not None and stat.start != attempt.start
 

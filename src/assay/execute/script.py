@@ -170,7 +170,7 @@ _SECRETS_HEAD = """\
 """
 
 # Without its secrets a run cannot start; the marker makes it a failure with a reason, not a lost attempt. The last line
-# of the file says that it is whole: an empty one would make empty commands, which end well.
+# of the file shows that it is whole: an empty one would make empty commands, which end well.
 _SECRETS = r"""
 _has_secrets=; [ ! -r {file} ] || . ./{file}
 if [ -z "$_has_secrets" ]; then

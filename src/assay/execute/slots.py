@@ -1,15 +1,16 @@
 """Slots: the right to use a GPU, some GPUs or a CPU share, held as kernel file locks.
 
-A slot is a file in a directory shared by all supervisors of this user on this host. Whoever runs a job opens the
+A slot is a file in a directory shared by all supervisors of this user on this host. A process that runs a job opens the
 file, locks it (flock), writes into it which attempt gets it, and hands the descriptor to the job; the supervisor's own
 copy is closed. The lock then lives as long as the job does: nothing to adopt after a crash, and a frozen supervisor
-blocks nobody.
+blocks no other.
 
 The lock alone is not the whole truth. A process may close the descriptor and live on, and one that left its attempt
 (its session, its tag and its log) may keep it for ever. So a slot is taken as long as a process of the attempt lives
 that its file names: a free lock with such a process is not given away, and a lock that only unrelated processes hold
-is replaced by a new file. Who takes a lock holds the directory's shared, who replaces a file holds it exclusive and
-looks again: between the lock and the mark that voids the old name nobody may take the file for abandoned.
+is replaced by a new file. To take a lock, a process holds the directory's shared; to replace a file, it holds it
+exclusive and looks again: between the lock and the mark that voids the old name no process may take the file for
+abandoned.
 
 A supervisor that found nothing free writes `want.<priority>.<pid>`, a file that it keeps locked and that lists the
 locks it could use. Those of lower priority leave these alone until it got one, is gone, or is frozen.
@@ -105,7 +106,7 @@ class Occupant:
 
 
 def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:
-    """The same GPU listed twice is two places on it: its locks are numbered."""
+    """The name of each slot's lock. A GPU that is listed twice has two slots: its locks are numbered."""
     seen: Counter[str] = Counter()
     entries = []
     for label in labels:
@@ -155,10 +156,10 @@ class SlotPool:
         self._looked_at: dict[str, float] = {}  # path -> when it was found to be taken
 
     def acquire(self, held_here: int = 0, *, wants_more: bool = False) -> HeldSlot | None:
-        """The next free slot, or None: all are taken, or somebody more important waits for them.
+        """The next free slot, or None: all are taken, or a more important supervisor waits for them.
 
-        `held_here` counts the slots of this pool that the caller's own jobs hold: when these are all, nobody needs to
-        look. With `wants_more` the request stays after a success, instead of being announced again a moment later.
+        `held_here` counts the slots of this pool that the caller's own jobs hold: when these are all, no other one
+        is tried. With `wants_more` the request stays after a success, instead of being announced again a moment later.
         """
         count = len(self.entries)
         self.wait = None
@@ -180,7 +181,7 @@ class SlotPool:
         return None
 
     def busy(self) -> list[SlotEntry]:
-        """Slots that are held by somebody."""
+        """Slots that are held by any process."""
         taken = []
         for entry in self.entries:
             held = self._try(entry, check_usable=False)
@@ -191,7 +192,7 @@ class SlotPool:
         return taken
 
     def holders(self) -> list[SlotHolder]:
-        """Who has the slots that this supervisor may use: the first process of each run."""
+        """The occupants of the slots that this supervisor may use: the first process of each run."""
         paths = [os.path.join(self._directory, lock) for entry in self.entries for lock in entry.locks]
         occupants = {path: occupant for path in paths if (occupant := _load_occupant(path)) is not None}
         found: dict[str, SlotHolder] = {}
@@ -203,7 +204,7 @@ class SlotPool:
         return named or find_holders([path for path in paths if path not in occupants])
 
     def note_ended(self, tag: str, *, is_left: bool = False) -> None:
-        """Nothing of this attempt is left, or (`is_left`) what is left may stay: nobody need look at it again."""
+        """Nothing of this attempt is left, or (`is_left`) what is left may stay: it need not be checked again."""
         if is_left:
             self._looked_at.clear()
         self._swept.pop(tag, None)
@@ -236,7 +237,7 @@ class SlotPool:
         return None
 
     def _take(self, path: str) -> int | None:
-        """The lock of a slot, unless somebody holds it or lives without holding it."""
+        """The lock of a slot, unless a process holds it or lives without holding it."""
         with self._directory_lock(shared=True) as is_ours:
             fd = _lock(path) if is_ours else None
             if fd is None:
@@ -244,7 +245,7 @@ class SlotPool:
             if (occupant := _parse_occupant(fd)) is not None and self._is_occupied(occupant):
                 os.close(fd)
                 return None
-            os.pwrite(fd, b"-", 0)  # names nobody until the next attempt is known
+            os.pwrite(fd, b"-", 0)  # names no attempt until the next one is known
             return fd
 
     def _is_occupied(self, occupant: Occupant) -> bool:
@@ -275,7 +276,7 @@ class SlotPool:
 
     @contextlib.contextmanager
     def _directory_lock(self, *, shared: bool) -> Iterator[bool]:
-        """Never waited for: who holds it may be frozen. False: somebody else has it."""
+        """Take it without waiting, since its holder may be frozen. False: another process has it."""
         if self._gate is None:
             self._gate = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if not try_lock(self._gate, shared=shared):
@@ -360,14 +361,14 @@ def _load_lines(path: str) -> list[str]:
 
 
 def _lock(path: str) -> int | None:
-    """An exclusive lock on the file of this name, or None when somebody holds it."""
+    """An exclusive lock on the file of this name, or None when another process holds it."""
     fd = try_lock_file(path)
     if fd is not None:
         os.utime(fd)  # what cleans the temporary directory goes by age
     return fd
 
 
-# ---------------------------------------------------------------- who holds a slot
+# ---------------------------------------------------------------- the occupants of slots
 # The lock lives as long as a process has its file open, so that /proc knows them all.
 
 
@@ -382,7 +383,7 @@ class SlotHolder:
 
 
 def find_holders(paths: Sequence[str]) -> list[SlotHolder]:
-    """Of this user's processes, oldest first, one for each run; this process itself is none of them."""
+    """This user's processes without this one, oldest first, one for each run."""
     wanted = {os.path.realpath(path) for path in paths}
     found: dict[str, SlotHolder] = {}
     for pid in processes.list_pids():

@@ -3,7 +3,7 @@
 Everything is in `History`; `next_step` is a pure function of it, so a search that was killed goes on from its log.
 A commit is suspected while it is an ancestor of a bad one and of no good one. The next to be tried is the one that
 leaves the fewest suspects in the worse case. Where the program is noisy (`votes` above 1), the culprit and the good
-commits before it are tried again before anybody is accused.
+commits before it are tried again before one is named.
 """
 
 from __future__ import annotations

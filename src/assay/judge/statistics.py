@@ -1,4 +1,4 @@
-"""The two libraries that the statistics need, loaded where they are first used, and what is said without them."""
+"""The two libraries that the statistics need, loaded where they are first used, and the error without them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def t_quantile(freedom: int, tail: float) -> float:
 
 
 def normal_quantile(tail: float) -> float:
-    """The same for the normal distribution, from the standard library."""
+    """A quantile of the normal distribution, from the standard library."""
     from statistics import NormalDist
 
     return -NormalDist().inv_cdf(tail)

@@ -83,7 +83,7 @@ class Devices:
         return self._ask(lambda source: source.driver(), None)
 
     def free_memory(self, index: int) -> int:
-        """Bytes that nobody uses; 0 for a GPU that is not there."""
+        """Bytes that are free; 0 for a GPU that is not there."""
         return self._ask(lambda source: source.free_bytes(index), 0)
 
     def processes(self, index: int) -> tuple[GpuProcess, ...]:

@@ -105,7 +105,7 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """As it is in the file: rotated and shifted, so that a checksum of checksums is not degenerate."""
+    """The checksum as it is in the file: rotated and shifted, so that a checksum of checksums is not degenerate."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 

@@ -291,7 +291,7 @@ def _compile_bulk(regex: str) -> re.Pattern[str] | None:
 
 
 def _rewrite(regex: str) -> Iterator[str | None]:
-    """The same expression without newlines, piece by piece; None where a newline could still match."""
+    """The expression without newlines, piece by piece; None where a newline could still match."""
     for token in _TOKEN.findall(regex):
         if token in _WITHOUT_NEWLINE:
             yield _WITHOUT_NEWLINE[token]

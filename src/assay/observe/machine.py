@@ -1,4 +1,4 @@
-"""The state of the machine while a benchmark runs: load, clocks, temperature, throttling, and who else is on it."""
+"""The state of the machine while a benchmark runs: load, clocks, temperature, throttling, and others on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TROUBLE = frozenset(["hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"
 
 
 def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]) -> Machine:
-    """As it is now; `gpus` are those that the benchmark may use."""
+    """The machine as it is now; `gpus` are those that the benchmark may use."""
     states = load_gpus(devices, gpus)
     physical, sockets = load_topology()
     amd = load_accelerators()
@@ -116,7 +116,7 @@ def _read(path: str) -> str:
         return ""
 
 
-# ---------------------------------------------------------------- who else is at work
+# ---------------------------------------------------------------- the load of others
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ class GpuMemory:
     devices: Devices
     indices: tuple[int, ...]
     peak: GpuPeak = field(default_factory=GpuPeak)
-    # before the start: what was in use by nobody who is named, and who was there
+    # before the start: what was in use by processes without a name, and the pids that were there
     _before: dict[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ _SHARE_OF_AGE = 0.1  # of what happened, a look misses at most the last tenth
 
 @dataclass(frozen=True, slots=True)
 class TreePeaks:
-    """Of a benchmark's own processes; the shells and the wrapper that start it are left out."""
+    """The memory of a benchmark's own processes; the shells and the wrapper that start it are left out."""
 
     rss_bytes: int = 0  # the largest sum at one moment
     vms_bytes: int = 0

@@ -133,16 +133,16 @@ class TreeSampler:
 
     def _keep_time_of_vanished(self, stats: Mapping[int, ProcessStat]) -> None:
         """A process that its parent waited for lives on in the parent's `waited_ticks`; that of others is kept here."""
-        owed: dict[int, int] = {}
+        vanished: dict[int, int] = {}  # ticks of processes that are gone, by the ancestor that may have waited
         for pid, stat in self._last.items():
             if pid not in stats:
-                heir = self._heir(stat, stats)
-                owed[heir] = owed.get(heir, 0) + stat.cpu_ticks + stat.waited_ticks
-        for heir, ticks in owed.items():
-            gained = stats[heir].waited_ticks - self._last[heir].waited_ticks if heir in stats else 0
-            self._gone_ticks += max(0, ticks - gained)
+                ancestor = self._find_ancestor(stat, stats)
+                vanished[ancestor] = vanished.get(ancestor, 0) + stat.cpu_ticks + stat.waited_ticks
+        for ancestor, ticks in vanished.items():
+            waited = stats[ancestor].waited_ticks - self._last[ancestor].waited_ticks if ancestor in stats else 0
+            self._gone_ticks += max(0, ticks - waited)
 
-    def _heir(self, stat: ProcessStat, stats: Mapping[int, ProcessStat]) -> int:
+    def _find_ancestor(self, stat: ProcessStat, stats: Mapping[int, ProcessStat]) -> int:
         """The nearest ancestor that is still there; 0 when none is."""
         parent = stat.parent
         while parent in self._last and parent not in stats:
@@ -160,7 +160,7 @@ def render_reading(reading: Reading) -> str:
 
 
 def parse_absence(line: str | bytes) -> str | None:
-    """Why nobody could take readings: job.sh writes this line in their place."""
+    """Why no readings could be taken: job.sh writes this line in their place."""
     try:
         return str(json.loads(line)["absent"])
     except (ValueError, TypeError, KeyError, RecursionError):

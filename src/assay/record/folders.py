@@ -111,7 +111,7 @@ def _stamp(path: str, origin: str, attempt: int, folder: int | None = None, chan
     own = _OWN_FILES.get(origin, layout.RUN_FILE)
     changed = _modified(path, folder) if changed is None else changed
     changed = max(_modified(f"{path}/{own}", folder), changed)
-    if origin not in _OWN_FILES and attempt == 0:  # nobody supervises it: its script may still be writing
+    if origin not in _OWN_FILES and attempt == 0:  # it has no supervisor: its script may still be writing
         return max(_newest(f"{path}/{layout.METRICS_DIR}", folder), changed)
     return changed
 

@@ -1,7 +1,7 @@
 """Which supervisors a study has, and what dead ones have left aside.
 
 Every supervisor holds a shared lock on one file of the study for as long as it lives; the kernel lets go of it however
-the supervisor ends. Who gets the lock for itself alone knows that nobody is there to miss a temporary file.
+the supervisor ends. A process that gets the lock for itself alone knows that no other one needs a temporary file.
 
 A lock shows that a supervisor is there, not which one: for `assay stop` each also has a file
 `supervisor.<host>.<pid>.<start>` with the boot inside. One that was killed leaves it, so it counts only while such a
@@ -34,7 +34,7 @@ def supervise(study_dir: str, clock: float | None = None) -> Iterator[None]:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         if fd is not None:
-            if _try_lock(fd):  # alone: on this host nobody else is there
+            if _try_lock(fd):  # alone: on this host there is no other
                 remove_stale(study_dir, time.time() if clock is None else clock)
                 for path, (host, _, _) in _find_registrations(study_dir):
                     if host == processes.host_name():
@@ -86,7 +86,7 @@ def _find_registrations(study_dir: str) -> list[tuple[str, tuple[str, int, int]]
         names = sorted(os.listdir(meta))
     except OSError:
         return []
-    return [(os.path.join(meta, name), who) for name in names if (who := layout.parse_supervisor(name))]
+    return [(os.path.join(meta, name), found) for name in names if (found := layout.parse_supervisor(name))]
 
 
 def _try_lock(fd: int, *, shared: bool = False) -> bool:
@@ -119,7 +119,7 @@ def _find_stale(folder: str, now: float) -> list[str]:
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):  # somebody else's, or gone: it does no harm
+    with contextlib.suppress(OSError):  # another user's, or gone: it does no harm
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
         else:

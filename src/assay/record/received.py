@@ -1,6 +1,6 @@
 """`received.json`: a run that came from elsewhere, by an upload to `assay serve` or by `assay pull`.
 
-An upload may be made by anybody with a token for it: until its owner has adopted it (`assay adopt`), nothing of it is
+An upload may come from any holder of a token for it: until its owner has adopted it (`assay adopt`), nothing of it is
 executed, and it is not compared with the study's own runs. A pull is made by the owner: its runs are ranked, and
 executed after job.sh and code/ were made again here.
 """
@@ -36,7 +36,7 @@ class Received:
 
     @property
     def is_foreign(self) -> bool:
-        """An upload that nobody has adopted: neither executed nor ranked."""
+        """An upload that was not adopted: neither executed nor ranked."""
         return self.how == "upload" and self.adopted_at is None
 
     @property
@@ -72,7 +72,7 @@ def load_received_facts(run_dir: str) -> dict[str, Any] | None:
 
 
 def is_foreign(run_dir: str) -> bool:
-    """An upload that nobody has adopted."""
+    """An upload that was not adopted."""
     received = load_received(run_dir)
     return received is not None and received.is_foreign
 
@@ -99,7 +99,7 @@ def describe(received: Received) -> str:
 
 
 def describe_facts(facts: Mapping[str, Any] | None) -> str:
-    """The same of what the index has."""
+    """Whether this is an upload that was not adopted, by what the index has."""
     if not facts:
         return ""
     given = {name: value for name, value in facts.items() if name != "from"}
@@ -114,7 +114,7 @@ def find_user() -> str:
 
 
 def set_aside(run_dir: str) -> str | None:
-    """An upload that nobody has adopted leaves its name to a run of ours. Its new name; None: it is not one."""
+    """An upload that was not adopted leaves its name to a run of ours. Its new name; None: it is not one."""
     if not is_foreign(run_dir):
         return None
     try:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from assay.errors import FormatError, InfrastructureError
-from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
+from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 imported from here
 from assay.record.formats import FORMATS, build_damage, read_versioned, stamp
 from assay.record.received import check_executable, is_foreign, set_aside
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
@@ -280,8 +280,8 @@ def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> No
 def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecord | None:
     """Newer code that waits becomes code/; the old stays as code.<attempt>, the last that had it. None: nothing waits.
 
-    Killed in the middle, another call completes it: the waiting name goes last. Only who holds the lease of an attempt
-    that has not begun may call this.
+    Killed in the middle, another call completes it: the waiting name goes last. Only the holder of the lease of an
+    attempt that has not begun may call this.
     """
     waiting = next((name for name in os.listdir(run_dir) if name.startswith(layout.NEXT_CODE_PREFIX)), None)
     if waiting is None:
@@ -451,7 +451,7 @@ class Attempt:
     codes: Mapping[str, int] = field(default_factory=dict)
     timeouts: frozenset[str] = frozenset()
     contradictory: frozenset[str] = frozenset()  # commands with markers of several exit codes
-    ended_at: float | None = None  # of its last marker, where nobody has concluded the attempt
+    ended_at: float | None = None  # of its last marker, where the attempt was not concluded
 
     @property
     def skips(self) -> set[str] | None:
@@ -537,7 +537,7 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
 
 
 def _forget_processes(handle: JobHandle | None) -> JobHandle | None:
-    """Of an upload: when and where it says that it ran, and nothing by which a process or a farm is asked or ended."""
+    """A handle with the times and the host that an upload states, without anything that names a process or a job."""
     if handle is None:
         return None
     return replace(
@@ -654,7 +654,7 @@ def find_begin(run_dir: str, handle: JobHandle) -> float | None:
 def find_span(run_dir: str, handle: JobHandle, codes: Mapping[str, int], seen_at: float) -> tuple[float, float]:
     """When an ended job began and ended, by the same clock; `seen_at`: when we found that it had.
 
-    On a farm it took as long as the clock of its own node says, in job.log: clocks of two machines are never compared.
+    On a farm it took as long as the clock of its own node shows, in job.log: clocks of two machines are never compared.
     """
     begun_at = find_begin(run_dir, handle) or handle.started_at
     if handle.executor == "local":

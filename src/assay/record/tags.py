@@ -1,4 +1,4 @@
-"""Tags and notes: what people say about a run or a study, in `tags.json` of its directory.
+"""Tags and notes: what people write about a run or a study, in `tags.json` of its directory.
 
 A file of this name that is not ours (a script may write one) is left alone: it has no tags, and none can be added.
 """
@@ -21,7 +21,7 @@ class Note(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """What people said about a run or a study. `problem`: why its file could not be read."""
+    """What people wrote about a run or a study. `problem`: why its file could not be read."""
 
     tags: tuple[str, ...] = ()  # each once, in the order in which they were given
     notes: tuple[Note, ...] = ()
@@ -124,7 +124,7 @@ def change_marks(path: str, change: MarksChange) -> Marks:
 
 
 def _load_to_change(path: str) -> Marks:
-    """Raises FormatError where the file is not one of ours: whoever wrote it may need it."""
+    """Raises FormatError where the file is not one of ours: its writer may need it."""
     try:
         return _parse_marks(read_text(path), path)
     except FileNotFoundError:

@@ -88,7 +88,7 @@ def choose_colors(names: Iterable[str]) -> dict[str, int]:
 
     Each has the colour that the checksum of its name gives, or the next one that no older one has; first all colours,
     then each with dashes. Those for whom none is left have that of their checksum. So a run has the same colour in
-    every view and for everybody, whatever is drawn beside it, and a new one does not change those of the others.
+    every view and for every user, whatever is drawn beside it, and a new one does not change those of the others.
     """
     chosen: dict[str, int] = {}
     taken: set[int] = set()
@@ -101,8 +101,8 @@ def choose_colors(names: Iterable[str]) -> dict[str, int]:
 
 
 def separate_colors(chosen: Mapping[str, int]) -> dict[str, int]:
-    """Of what is drawn together: where two have the same, the first by name keeps it, and the other has the next one
-    that is free; only a study of more runs than there are colours and dashes has such."""
+    """Colours of what is drawn together: where two are the same, the first by name keeps it, and the other has the next
+    one that is free; only a study of more runs than there are colours and dashes has such."""
     taken: set[int] = set()
     found = {}
     rest = []
@@ -190,7 +190,7 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, 
 
 
 def thin_line(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[Sequence[float], Sequence[float]]:
-    """The same of a line, with its gaps."""
+    """At most about `most` points of a line, with its gaps."""
     if len(ys) <= most:
         return xs, ys
     if has_finite_sum(ys):  # mostly: no gaps, and nothing has to be made of each point
@@ -214,7 +214,7 @@ def has_finite_sum(values: Sequence[float]) -> bool:
 
 
 def _find_ends(ys: Sequence[float], size: int) -> list[int]:
-    """Of each stretch of this size the places of the lowest and the highest, in their order, and both ends."""
+    """The indexes of the lowest and the highest in each stretch of this size, in their order, and both ends."""
     kept = {0: None}
     for start in range(0, len(ys), size):
         part = list(ys[start : start + size])  # an array would make each number again for each question

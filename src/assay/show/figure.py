@@ -59,7 +59,7 @@ def write_figure(
     height: float | None = None,
     title: str = "",
 ) -> None:
-    """Draw into a file; its suffix says the format. Size in inches. Several charts are small ones, side by side, below
+    """Draw into a file; its suffix is the format. Size in inches. Several charts are small ones, side by side, below
     a title."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
@@ -132,7 +132,7 @@ def _build_figure(chart: Chart, width: float, height: float) -> Figure:
 
 
 def _build_grid(charts: Sequence[Chart], title: str, width: float | None, height: float | None) -> Figure:
-    """Small charts in rows; what the first one's legend says holds for all."""
+    """Small charts in rows; the legend of the first one holds for all."""
     from matplotlib.figure import Figure
 
     columns = min(3, len(charts))
@@ -214,7 +214,7 @@ def _as_it_is(text: str) -> str:
 
 
 def _choose_alpha(line: Line, total: int) -> float:
-    """Of very many lines only the good ones are strong."""
+    """How opaque a line is: of very many lines only the good ones are strong."""
     if line.shade is None:
         return 0.6 if total > _LABELLED else 1.0
     faint = min(0.8, 60 / total)
@@ -222,8 +222,8 @@ def _choose_alpha(line: Line, total: int) -> float:
 
 
 def _draw_line(axes: Axes, line: Line, number: int, total: int, scale: Scale) -> Any:
-    turn = number // len(_COLORS)  # beyond the palette's length, dash and marker tell lines of the same colour apart
-    marker = _MARKERS[turn // len(_DASHES) % len(_MARKERS)]
+    cycle = number // len(_COLORS)  # beyond the palette's length, dash and marker distinguish lines of the same colour
+    marker = _MARKERS[cycle // len(_DASHES) % len(_MARKERS)]
     if line.raw:
         axes.plot(*thin_line(line.xs, line.raw, _MOST_POINTS), color=_color(number), linewidth=0.8, alpha=0.25)
     lonely = sum(map(math.isfinite, line.ys)) == 1
@@ -234,7 +234,7 @@ def _draw_line(axes: Axes, line: Line, number: int, total: int, scale: Scale) ->
         color=_color(number) if line.shade is None else _shade_color(line.shade),
         linewidth=1.0 if total > _LABELLED else 1.6,
         alpha=_choose_alpha(line, total),
-        linestyle=_DASHES[turn % len(_DASHES)] if line.shade is None else "-",
+        linestyle=_DASHES[cycle % len(_DASHES)] if line.shade is None else "-",
         marker=marker if marker and line.shade is None else "o" if lonely else "",
         markevery=max(1, len(xs) // 8),
         markersize=4,
@@ -307,7 +307,7 @@ def _dress(axes: Axes, chart: Chart) -> None:
 
 
 def _name_x_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
-    """Of very many categories only some have their names."""
+    """Names below the x axis; of very many categories only some have one."""
     axes.set_xlim(-0.5, len(ticks) - 0.5)
     shown = ticks[:: -(-len(ticks) // _MOST_NAMES)]
     names = [_as_it_is(formatting.shorten(formatting.clean(name), 20)) for _, name in shown]

@@ -116,7 +116,7 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """The same of a text of several lines: line ends and tabs stay."""
+    """`clean` for a text of several lines: line ends and tabs stay."""
     return text if text.isprintable() else re.sub(_LINE_PARTS, lambda part: clean(part[0]), text)
 
 
@@ -142,9 +142,9 @@ def _char_width(char: str) -> int:
 
 
 def shorten(text: str, width: int, mark: str = "…", front: int | None = None) -> str:
-    """Cut to at most `width` columns, `front` of them from the beginning; unless said in the middle.
+    """Cut to at most `width` columns, `front` of them from the beginning; by default from the middle.
 
-    Both ends of a run's name tell it from its neighbours.
+    Runs next to each other differ at both ends of their names.
     """
     if display_width(text) <= width:
         return text
@@ -270,7 +270,7 @@ UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e
 
 
 class GuardedStream:
-    """A standard stream that never passes on what a terminal obeys, whoever wrote it: the last of the defences.
+    """A standard stream that never passes on what a terminal obeys, whatever wrote it: the last of the defences.
 
     Names and messages are cleaned where they are rendered; this sees to it that a forgotten one does no harm, and that
     text that cannot be encoded does not end a command. Colours stay, where colours are used. `buffer` is as it was: the

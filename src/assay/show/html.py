@@ -66,7 +66,7 @@ def load_style() -> Markup:
 
 
 def build_environment(*folders: str) -> Environment:
-    """Of templates in these folders and in ours, whose `blocks.html` shows the blocks of a document."""
+    """The environment of templates in these folders and in ours, whose `blocks.html` shows the blocks of a document."""
     environment = Environment(
         loader=FileSystemLoader([*folders, _FOLDER]),
         autoescape=True,
@@ -147,7 +147,7 @@ def _fraction(value: float, bounds: tuple[float, float]) -> float:
 
 
 def draw(chart: Chart) -> str:
-    """An <svg> element. Without a finite value it says so."""
+    """An <svg> element. Without a finite value it has a note."""
     points = [point for panel in chart.panels for point in _list_points(panel)]
     width = WIDE if chart.is_wide else WIDTH
     below = _NAMED_AXIS if _is_named(chart) else _AXIS

@@ -2,7 +2,7 @@
 
 JUnit knows passed, failed, in error and skipped. FAIL is a failure; ERROR (a crash, a time-out, nothing to compare) is
 an error. CHANGED is a failure too, with its name as the `type`. INCONCLUSIVE is skipped, with its message: nothing was
-shown to be wrong, so that it is not red, and nothing to be right, so that it is not passed; the exit code, 3, says that
+shown to be wrong, so that it is not red, and nothing to be right, so that it is not passed; by the exit code, 3,
 a pipeline does not go on with it. Skipped as well is what did not pass and has an excuse (`CHANGED, allowed`).
 """
 

@@ -25,7 +25,7 @@ _HUES = ("blue", "red", "green", "magenta", "cyan", "yellow")
 PALETTE = (*_HUES, *(f"bright_{hue}" for hue in _HUES))
 _MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"  # no two lines share one
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # braille: column, row → bit
-_SMALLEST = 20, 6  # columns and rows below which a plot says nothing
+_SMALLEST = 20, 6  # columns and rows below which a plot shows nothing
 _MOST_ENDS = 1 / 6  # of the width, for marks behind the ends
 
 
@@ -216,7 +216,7 @@ def _find_end(line: Line, area: _Area) -> tuple[int, int, int]:
 
 
 def _put_marks(cells: Cells, chart: Chart, area: _Area, ends: Mapping[int, Sequence[int]]) -> None:
-    """A mark on each line's way, since shades are told apart badly or not at all, and where it ends before the edge."""
+    """A mark on each line's way, since shades differ too little, and where it ends before the edge."""
     at_edge = {number for each in ends.values() for number in each}
     own: dict[int, list[tuple[int, int]]] = {}  # characters that no other line touches
     for index, cell in cells.items():

@@ -171,7 +171,7 @@ def _lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[_Laid]
 
 
 def table_width(table: Table) -> int:
-    """Of the table as it is, with nothing shortened."""
+    """The width of the table as it is, with nothing shortened."""
     return _total(each.width for each in _lay_out(table))
 
 
@@ -279,7 +279,7 @@ def _narrow(laid: _Laid, width: int, floor: int, mark: str) -> None:
         return
     laid.name = formatting.shorten(laid.name, width, mark)
     if laid.cell_width > width:
-        # more room does not always tell more apart; at the floor it is known
+        # more room does not always make more texts differ; at the floor it is known
         first = 0 if laid.column.cut == "left" else None
         cut = _cut_distinct(laid.texts, width, mark, first) or _cut_distinct(laid.texts, floor, mark, first)
         laid.texts = cut or _cut(laid.texts, width, mark, first)
@@ -288,7 +288,7 @@ def _narrow(laid: _Laid, width: int, floor: int, mark: str) -> None:
 
 
 def _drop_common(laid: _Laid, mark: str) -> None:
-    """Parts that all names have in the same place say nothing about any of them; a dotted name stays one text."""
+    """Parts that all names have in the same place distinguish none of them; a dotted name stays one text."""
     if laid.column.cut == "left" or laid.cell_width <= _SHORT_NAME:
         return
     texts = _drop_parts(laid.texts, mark) or _drop_ends(laid.texts, mark)
@@ -332,7 +332,7 @@ def _drop_ends(texts: Texts, mark: str) -> Texts:
 
 
 def _count_common(first: str, last: str) -> int:
-    """How much two texts begin with alike, in whole parts; of many the first and the last in order speak for all."""
+    """How much two texts begin with alike, in whole parts; of many the first and the last in order are enough."""
     end = next((index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     return max(first.rfind(separator, 0, end) + 1 for separator in _SEPARATORS)
 

@@ -2,7 +2,7 @@
 
 Each start of `assay run` defines a hundred, and the standard library compiles up to six methods for each and imports
 `inspect`. Here a class gets one generated method, `__init__`; the others are shared. All classes have slots.
-`dataclasses.fields`, `asdict`, `replace` and `is_dataclass` accept them; options that nobody here uses are missing.
+`dataclasses.fields`, `asdict`, `replace` and `is_dataclass` accept them; options that Assay does not use are missing.
 Modules that `assay run` and `assay sum`, model checks, benchmarks and golden recordings load use this one; a type
 checker sees the standard library's.
 """

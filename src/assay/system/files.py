@@ -45,7 +45,7 @@ def write_atomic(path: str, content: str | bytes, mode: int = 0o666, repair: boo
     """Replace a file: readers see the old or the new content, never a part.
 
     `repair`, for our own files in a run directory: a folder of that name is damage, and is renamed. Elsewhere it is
-    somebody's folder, and IsADirectoryError is raised. What is not a file, as a pipe or /dev/null, is written into.
+    a user's folder, and IsADirectoryError is raised. What is not a file, as a pipe or /dev/null, is written into.
     """
     if not repair and is_special(path):
         with open(path, "wb") as file:
@@ -118,7 +118,7 @@ def publish(target: str, text: str) -> bool:
 
 
 def rename(source: str, target: str) -> None:
-    """One step of the file system: whoever looks finds the old name or the new one. An existing file is replaced, an
+    """One step of the file system: a reader finds the old name or the new one. An existing file is replaced, an
     existing folder only where it is empty."""
     os.rename(source, target)
 
@@ -152,7 +152,7 @@ def flush_folder(folder: str) -> None:
 
 
 class Flusher:
-    """Flushes a folder once for each batch of writes, in a thread: nobody waits for the disk."""
+    """Flushes a folder once for each batch of writes, in a thread: no caller waits for the disk."""
 
     def __init__(self, folder: str, gather_s: float = 1.0, pause_s: float = 10.0) -> None:
         self._folder, self._gather_s, self._pause_s = folder, gather_s, pause_s

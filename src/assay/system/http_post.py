@@ -119,7 +119,7 @@ def _build_basic(user: str, password: str | None) -> str:
 
 
 def find_proxy(scheme: str, host: str, port: int | None) -> str | None:
-    """As the environment says, by which urllib, curl and pip go as well; never to this machine itself."""
+    """The proxy that the environment names for urllib, curl and pip; None for this machine itself."""
     from urllib.request import getproxies, proxy_bypass
 
     with suppress(ValueError):

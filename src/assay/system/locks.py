@@ -37,7 +37,7 @@ def unlock(fd: int) -> None:
 
 def try_lock_file(path: str, *, shared: bool = False, create: bool = True) -> int | None:
     """A descriptor that holds the lock of the file of this name until it is closed; None where another holds it, or
-    has removed the file since it was opened: such a lock would exclude nobody."""
+    has removed the file since it was opened: such a lock would exclude no other process."""
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
     fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
@@ -60,7 +60,7 @@ def is_named(fd: int, path: str) -> bool:
 
 @contextlib.contextmanager
 def hold_file(path: str, on_taken: Callable[[int], None], *, required: bool = True) -> Iterator[int]:
-    """Hold the lock of a file that exists only while somebody holds it; its descriptor.
+    """Hold the lock of a file that exists only while a process holds it; its descriptor.
 
     Where another process holds it, `on_taken` is called once with a descriptor to read from: it raises, or this waits.
     Without `required` a file system without locks is worked on unlocked.
@@ -143,7 +143,7 @@ class RangeLocks:
     free as soon as the process has ended, also after kill -9. They are locks of an open file description (OFD), not of
     a process: threads exclude one another, and closing another descriptor of the file releases nothing.
 
-    Without write access only shared locks can be taken; without the file, none: nobody could write there either.
+    Without write access only shared locks can be taken; without the file, none: no process could write there either.
     """
 
     def __init__(self, path: str) -> None:
@@ -157,7 +157,7 @@ class RangeLocks:
 
     @contextlib.contextmanager
     def exclusive(self, name: str, *, wait: bool = True) -> Iterator[bool]:
-        """False, without `wait`: somebody has a lock of this name, this process included."""
+        """False, without `wait`: a process, maybe this one, has a lock of this name."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, _pack(fcntl.F_WRLCK, name))

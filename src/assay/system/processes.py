@@ -146,7 +146,7 @@ def load_environ(pid: Pid) -> list[bytes]:
 
 
 def load_variable(pid: Pid, name: str) -> bytes:
-    """Of its environment; empty where it has none of that name."""
+    """A variable of its environment; empty where it has none of that name."""
     prefix = f"{name}=".encode()
     return next((each.removeprefix(prefix) for each in load_environ(pid) if each.startswith(prefix)), b"")
 
@@ -157,7 +157,7 @@ def load_command_line(pid: Pid) -> str:
 
 
 def describe_process(pid: int) -> str:
-    """For a person who has to find out where it came from: `python worker.py (pid 4711)`."""
+    """Its command and pid, by which a person can find it: `python worker.py (pid 4711)`."""
     words = load_command_line(pid).encode(errors="surrogateescape").decode(errors="replace")
     return f"{words[:60].strip() or 'a process'} (pid {pid})"
 
@@ -300,7 +300,7 @@ def group_by_parent(stats: Iterable[ProcessStat]) -> dict[int, list[int]]:
 
 
 def load_stats() -> dict[int, ProcessStat]:
-    """Of all processes of the machine."""
+    """The state of all processes of the machine."""
     return {pid: stat for pid in list_pids() if (stat := load_stat(pid)) is not None}
 
 
@@ -397,7 +397,7 @@ def _prctl(option: int, value: int) -> bool:
 def write_status_at_exit(path: str) -> None:
     """The first two bytes of a file become the exit status of this process when it calls exit(3).
 
-    Python does not say with which status it ends. The C library knows it, and writes it by a function of its own, since
+    Python does not report its exit status. The C library knows it, and writes it by a function of its own, since
     nothing of Python is left by then. Not after a signal or `os._exit`; of C libraries glibc alone can do so.
     """
     try:
@@ -475,7 +475,7 @@ def load_oom_kills() -> int | None:
 
 
 def load_cpu_fields() -> dict[str, str]:
-    """Of the first CPU. Only the file's start is read: the kernel asks every core to write all of it."""
+    """The fields of the first CPU. Only the file's start is read: the kernel asks every core to write all of it."""
     text = b""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", "rb", buffering=0) as file:
         while b"\n\n" not in text and (part := file.read(4096)):
@@ -520,13 +520,13 @@ BASH_TELL_PROGRAMS = r"""_tell() {  # the signal $2 to all programs below the pr
   done
 }
 """
-# bash's own HOSTNAME is what it inherited, where somebody exports it: the host that submitted the job
+# bash's own HOSTNAME is what it inherited, where it is exported: the host that submitted the job
 BASH_READ_IDENTITY = """\
   read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id
   read -r host 2>/dev/null < /proc/sys/kernel/hostname
 """
 
-# Arguments: a session, a folder. At the end of its input it kills who is left of the session, but not its leader, and
+# Arguments: a session, a folder. At the end of its input it kills what is left of the session, but not its leader, and
 # removes the folder.
 BASH_KEEP_SESSION = r"""
 trap '' TERM INT HUP

@@ -87,9 +87,9 @@ class Connection:
             self._master = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream)
         if not self._is_ready(self._master):
             with open(complaint, encoding="utf-8", errors="replace") as text:
-                said = text.read()
+                output = text.read()
             self.close()
-            raise InfrastructureError(*explain_connection(self.address, said))
+            raise InfrastructureError(*explain_connection(self.address, output))
 
     def _is_ready(self, master: subprocess.Popen[bytes]) -> bool:
         """Until its first line; what a login script prints before it does not matter."""
@@ -161,7 +161,7 @@ def _make_short_folder() -> str:
 
 
 def explain_connection(address: Address, error_text: str) -> tuple[str, str]:
-    """What ssh says of a connection that it could not make, and what to do."""
+    """Why ssh could not make a connection, and what to do."""
     reason = next((line.strip() for line in reversed(error_text.splitlines()) if line.strip()), "")
     reason = reason.removeprefix("ssh: ") or f"no answer within {address.connect_s:g} s"
     where = f"the {address.noun} {address.name}"

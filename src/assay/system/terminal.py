@@ -78,7 +78,7 @@ def terminal_width(stream: TextIO, fallback: int | None = None) -> int | None:
 
 
 def terminal_size(stream: IO[str]) -> os.terminal_size | None:
-    """Of the terminal that this very stream is connected to; None where there is none, or it has no size."""
+    """The size of the terminal that this stream is connected to; None without one, or where it has no size."""
     try:
         size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):

@@ -18,7 +18,7 @@ Renderers: `show.terminal_report.render_terminal(document, width=, color=, plain
 `show.html.render_html`, `show.junit.render_junit`, `show.formatting.render_facts`. They clean and escape every text:
 a builder hands over raw text of users' files, logs and programs, and never markup or colours.
 
-Where the formats should differ, the builder says so with `Only`; a renderer never asks which product it serves.
+Where the formats should differ, the builder uses `Only`; a renderer never asks which product it serves.
 
 Text is a `str`, a `Span` (a str with a role), or a tuple of both. Roles: a verdict kind or a state of a run (its
 colour, or a badge), `code` (something to copy), `strong`, `soft` (less important). Tables hold plain values, or spans
@@ -38,7 +38,7 @@ Format = Literal["terminal", "markdown", "html"]
 
 
 class Span:
-    """A text and its role. Not a tuple, so that a tuple of texts is told from it, and a cell of a table shows it."""
+    """A text and its role. Not a tuple, so that a tuple of texts differs from it, and a cell of a table shows it."""
 
     __slots__ = ("role", "text")
 
@@ -70,7 +70,7 @@ def build_plain(content: Content) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """Of the page (level 1) or of a part of it, with its verdict; `word` instead of the verdict's name."""
+    """The title of the page (level 1) or of a part of it, with its verdict; `word` instead of the verdict's name."""
 
     text: str
     kind: VerdictKind | None = None
@@ -116,7 +116,7 @@ class TableBlock:
     """`notes`: for each row what a page shows below it. `roles`: for each row a verdict kind, or "" ; a second word
     `first` marks the row that matters most. `breaks`: index of a row → a line before it (rows that were left out).
 
-    On a narrow terminal columns get their short names, then those of the highest rank leave, and `hint` says where
+    On a narrow terminal columns get their short names, then those of the highest rank leave, and `hint` names where
     they are; with `split_by` (a column's name) there is one table for each value of that column instead, and with
     `numbers_names` long names in the first column become numbers, and are listed below, each whole.
     """
@@ -219,7 +219,7 @@ class Chart:
 
     title: Content
     panels: Sequence[Panel]
-    label: str = ""  # for who cannot see it
+    label: str = ""  # for readers that cannot see it
     spans: Sequence[tuple[str, float, float]] = ()
     lines: Sequence[float] = ()
     hovers: Sequence[tuple[float, str]] = ()  # x and what the mouse shows there
@@ -248,7 +248,7 @@ class Bars:
 class HeatMap:
     """Cells by level: one for each of the `limits` (at most four) that a value exceeds; infinite ones have the last.
 
-    `levels` are their meanings, from "none of the limits" to "infinite". `lengths` says how many elements the rows and
+    `levels` are their meanings, from "none of the limits" to "infinite". `lengths`: how many elements the rows and
     the columns stand for, `axes` the numbers of their axes (one or two), `unit` the unit of the values.
     """
 

@@ -17,7 +17,7 @@
         end.N                   farms: job.sh of attempt N has left, wherever it ran. Of a run that a script opened
                                 itself: the exit status of the script, one byte, twice
         metrics/<process>.jsonl series written by the script, one file per process
-        tags.json               what people said about it: tags and notes
+        tags.json               tags and notes of people
         received.json           a run that was uploaded or pulled: from where, by whom, when, and whether it was adopted
         received/               what an adopted run had and is not used: its job.sh, code/ and checkpoints
         script-config.json      the configuration that a script reported (`assay.wandb`, `.lightning`, `.transformers`)
@@ -144,7 +144,7 @@ def is_meta_name(name: str) -> bool:
 
 
 def is_uid(value: object) -> bool:
-    """Of a run: it is a part of names of folders here and on other hosts."""
+    """Whether this can be the uid of a run: it is a part of names of folders here and on other hosts."""
     return isinstance(value, str) and _UID.fullmatch(value) is not None
 
 

@@ -1,4 +1,4 @@
-"""How code below the console reports: one line of text at a time, to `Console.message`, `Console.warning` or nobody."""
+"""How code below the console reports, one line at a time: `Console.message`, `Console.warning` or `ignore`."""
 
 from __future__ import annotations
 

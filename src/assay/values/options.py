@@ -128,7 +128,7 @@ class Request:
 
     @classmethod
     def extend(cls, others: Iterable[type[Request]]) -> type[Self]:
-        """The same request with the options of others after its own."""
+        """This request with the options of others after its own."""
         further = {name: each for other in others for name, each in other.OPTIONS.items() if name not in cls.OPTIONS}
         return type(cls.__name__, (cls,), {**further, "EXTRAS": tuple(further)})
 

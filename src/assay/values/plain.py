@@ -57,7 +57,7 @@ def parse_strict(kind: type[T], content: Any, *, finite: bool = True) -> T:
 
 
 def keep_fitting(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON-like data without the fields that do not hold what the class says of them; unknown keys stay."""
+    """JSON-like data without the fields that do not hold what the class states of them; unknown keys stay."""
     hints, kept = _hints(kind), {}
     for name, value in content.items():
         try:
@@ -69,7 +69,7 @@ def keep_fitting(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class WrongTypeError(TypeError):
-    """A field does not hold what its annotation says; the text is for people."""
+    """A field does not hold what its annotation states; the text is for people."""
 
 
 def _is_whole(value: Any) -> bool:

@@ -22,7 +22,7 @@ class ProtobufError(ValueError):
 
 
 def number(field: int, value: int) -> bytes:
-    """Of any integer type without a sign; from 0 up."""
+    """A field of any integer type without a sign; from 0 up."""
     return _key(field, 0) + build_varint(value)
 
 

@@ -9,7 +9,7 @@ from typing import Literal, overload
 
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import blake2b
-from assay.values.state import State as State  # noqa: PLC0414 whoever knows runs finds it here
+from assay.values.state import State as State  # noqa: PLC0414 imported from here
 from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study, Value
 
 LogStream = Literal["both", "stdout", "stderr"]

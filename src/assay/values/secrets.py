@@ -367,7 +367,7 @@ def find_values(params: Mapping[str, Any], env: Iterable[tuple[str, str]], rules
 
 
 def hide_spec(spec: RunSpec, rules: SecretRules = DEFAULT_RULES, shown: Sequence[Command] | None = None) -> RunSpec:
-    """The run as everybody may see it; what is secret moves to `private`, which is written to one file only.
+    """The run without its secrets; what is secret moves to `private`, which is written to one file only.
 
     `shown`: the commands with hidden parameters filled in, where the caller knows the templates.
     """
@@ -390,7 +390,7 @@ def hide_spec(spec: RunSpec, rules: SecretRules = DEFAULT_RULES, shown: Sequence
 
 
 def hide_env(spec: RunSpec, rules: SecretRules = DEFAULT_RULES) -> RunSpec:
-    """The same for a run whose parameters and commands are known to hold no secret."""
+    """The run without secret variables, where its parameters and commands are known to hold no secret."""
     hidden = _hide_variables(spec.env, rules)
     if hidden is None:
         return spec

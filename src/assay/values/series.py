@@ -116,7 +116,7 @@ def direction_of(metric: str) -> Direction:
 
 
 def best_of(summary: Summary) -> tuple[float, float | None]:
-    """The best value and its step, by what the metric's name says is better."""
+    """The best value and its step, in the direction that the metric's name implies."""
     if direction_of(summary.metric) == "min":
         return summary.min, summary.min_step
     return summary.max, summary.max_step

@@ -15,8 +15,8 @@ class State(StrEnum):
     TIMEOUT = "timeout"
     STOPPED = "stopped"
     PRUNED = "pruned"  # ended by a rule of its study (`stop:`): finished, not failed
-    LOST = "lost"  # started on another host and not heard of since, or died again and again
-    DAMAGED = "damaged"  # its run.json cannot be read, so nobody knows what it is
+    LOST = "lost"  # started on another host without a sign of life since, or died again and again
+    DAMAGED = "damaged"  # its run.json cannot be read, so it is not known what it is
 
     @property
     def is_over(self) -> bool:

@@ -253,7 +253,7 @@ CHECKPOINT_FILES = ("**/*.pt", "**/*.pth", "**/*.ckpt", "**/*.safetensors", "**/
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """How a run is told to continue from another run's checkpoint."""
+    """How a run is made to continue from another run's checkpoint."""
 
     param: str  # holds the path; some command takes it
     files: tuple[str, ...] = CHECKPOINT_FILES  # patterns relative to the run directory
@@ -302,7 +302,7 @@ FarmKind = str  # generic, draco, ngc, template, missing; else the name of an ex
 
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """Somewhere to submit to: runx's farm section, a template of ours, or an engine that we speak to ourselves."""
+    """Somewhere to submit to: runx's farm section, a template of ours, or an engine that Assay calls itself."""
 
     name: str
     kind: FarmKind

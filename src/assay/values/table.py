@@ -14,7 +14,7 @@ class Column(NamedTuple):
 
     `rank`: where a table is too wide, columns of the highest rank leave it first (`fit_columns`); 0 always stays, and
     one below 0 leaves only where no row would fit otherwise, -1 first.
-    `cut`: where texts are shortened. `left`: there, since the end of a dotted name says most, unless two would become
+    `cut`: where texts are shortened. `left`: there, since dotted names differ at their end, unless two would become
     the same; `never`: figures with their units. `short`: the name of a report's column on a narrow terminal.
     """
 

@@ -72,12 +72,12 @@ class Verdict:
 
     def review(self, parts: Iterable[Verdict] = ()) -> Verdict:
         """One that was read from a file, by the rules of a new one: the file may have been changed. It is the worst of
-        what it says, of its findings and of its parts; PASS needs a comparison, and numbers that are numbers."""
+        what it states, of its findings and of its parts; PASS needs a comparison, and numbers that are numbers."""
         findings = tuple(map(_review_finding, self.findings))
         inside = find_worst([*(finding.kind for finding in findings), *(part.kind for part in parts)])
         if SEVERITY.index(inside) < SEVERITY.index(self.kind):
-            said = Finding(inside, "verdict", f"the file says {self.kind}, what it holds says {inside}")
-            return Verdict(inside, (*findings, said), self.comparisons)
+            contradiction = Finding(inside, "verdict", f"the file says {self.kind}, what it holds says {inside}")
+            return Verdict(inside, (*findings, contradiction), self.comparisons)
         if self.kind is not VerdictKind.PASS:
             return Verdict(self.kind, findings, self.comparisons)
         return Verdict.of(findings, self.comparisons)

@@ -321,7 +321,7 @@ class Column(NamedTuple):
     values: Sequence[Any]
     is_duration: bool = False  # in seconds: it may be compared with 2h30m
     is_set: bool = False  # each value holds several, as tags do: a comparison is true if it is for one of them
-    plain: type | None = None  # float: all are numbers and none is NaN; str: all are texts; as `find_plain` says
+    plain: type | None = None  # float: all are numbers and none is NaN; str: all are texts; as `find_plain` finds
 
 
 Resolve = Callable[[Name], Column]
@@ -389,7 +389,7 @@ _PLAIN: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _is_plain(plain: type | None, sign: str, value: Value) -> bool:
-    """Whether Python's own comparison says the same, as it mostly does: numbers with a number, and texts that are equal
+    """Whether Python's own comparison gives the same (mostly): numbers with a number, and texts that are equal
     to one that is not a number, or not."""
     if value.__class__ in _NUMBERS:
         return plain is float
@@ -448,7 +448,7 @@ _NUMBERS = frozenset((int, float))
 
 
 def _mark(value: Any) -> tuple[bool, Any]:
-    """Tells 1 from true in a set."""
+    """A key by which a set holds 1 and true apart."""
     return value.__class__ is bool, value
 
 

@@ -1,4 +1,4 @@
-"""The importers: which tools' files and folders are known, and who reads them.
+"""The importers: which tools' files and folders are known, and what reads them.
 
 `assay index ingest` takes folders and runs, `assay bench import` takes results; each knows what the other takes, and
 names the other command where a file belongs there. A reader of results belongs to the product that keeps them, which
@@ -43,6 +43,6 @@ def choose_importer(sample: Sample, gives: Iterable[Gives]) -> Importer | None:
 
 
 def describe_known(gives: Iterable[Gives]) -> str:
-    """`known: …`, for a message about a file that nobody recognised."""
+    """`known: …`, for a message about a file that was not recognised."""
     among = set(gives)
     return "known: " + ", ".join(each.title for each in find_importers() if each.gives in among)

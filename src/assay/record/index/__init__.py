@@ -1,1 +1,1 @@
-"""The index: a copy of what the run directories say, for fast tables."""
+"""The index: a copy of what the run directories hold, for fast tables."""

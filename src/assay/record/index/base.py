@@ -58,7 +58,7 @@ class RunRow(NamedTuple):
 
     @property
     def is_foreign(self) -> bool:
-        """An upload that nobody has adopted: listed, and not compared with the study's own runs."""
+        """An upload that was not adopted: listed, and not compared with the study's own runs."""
         return self.received is not None and self.received["how"] == "upload" and "adopted_at" not in self.received
 
     @property
@@ -67,7 +67,7 @@ class RunRow(NamedTuple):
         return None if self.started_at is None or self.ended_at is None else max(0.0, self.ended_at - self.started_at)
 
     def elapsed_s(self, now: float) -> float | None:
-        """The same; of a running one until now."""
+        """How long the last attempt took, or has taken until now."""
         is_running = self.started_at is not None and self.ended_at is None and not self.state.is_over
         return max(0.0, now - (self.started_at or 0.0)) if is_running else self.took_s
 
@@ -167,7 +167,7 @@ class Index(ABC):
     - Points are compare-and-set. `add_columns` names the offset at which its reader began; when the stored cursor
       is another one, another supervisor has written those bytes, nothing is stored, and the answer is False.
       The caller then takes `load_cursor` and reads on from there. So no point is ever stored twice.
-    - Points of an attempt that another one follows are refused in the transaction that would write them. Whoever
+    - Points of an attempt that another one follows are refused in the transaction that would write them. What
       begins the next attempt publishes its lease first and forgets the points after that, so none of them stays.
     - Inside `batch()` writes wait in memory, holding no lock, until `flush()`, the end of the batch, the next
       `load_*` other than `load_cursor`, or very many of them; all that waited is then one transaction. A

@@ -87,7 +87,7 @@ class BufferedIndex(Index):
         self._buffer = Buffer()
         self._batches: list[list[Refused]] = []  # the lists of the open batches, the outermost first
         self._refused: list[Refused] = []
-        self._new: set[str] = set()  # runs of which nothing is stored, as whoever opened the batch has seen
+        self._new: set[str] = set()  # runs of which nothing is stored, as the caller of `expect_new` has seen
         self._stale: set[Refused] = set()  # refused in a batch, and their reader has not asked for the cursor since
 
     @abstractmethod

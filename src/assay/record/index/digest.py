@@ -64,7 +64,7 @@ class Tally:
         return tally
 
     def extend(self, steps: Sequence[float], values: Sequence[float], times: Sequence[float]) -> None:
-        """Of the times the first and the last are enough, where both are there."""
+        """Add points. Of their times the first and the last are enough, where both are there."""
         if isinstance(values, array):
             values = values.tolist()  # an array would create its floats again in each of the passes below
         if not values:
@@ -156,7 +156,7 @@ def parse_summaries(metrics: Iterable[str], packed: Iterable[bytes]) -> list[Sum
 
 
 class Packed(NamedTuple):
-    """As it is stored. None: the run has no metrics."""
+    """The digest of a run as it is stored. None: the run has no metrics."""
 
     metrics: bytes | None = None
     summaries: bytes | None = None
@@ -182,7 +182,7 @@ def pack_digest(digest: Digest) -> Packed:
 
 
 def pack_summaries(summaries: Mapping[int, tuple[bytes, float]]) -> Packed:
-    """The same of a run without chunks."""
+    """The summaries of a run without chunks, as they are stored."""
     return _pack({number: (*each, 0) for number, each in summaries.items()})
 
 
@@ -213,7 +213,7 @@ def open_summaries(metrics: bytes | None, summaries: bytes | None) -> bytes | No
 
 
 def open_all_summaries(metrics: Sequence[bytes | None], summaries: Sequence[bytes | None]) -> list[bytes | None]:
-    """The same of thousands of runs."""
+    """The summaries of thousands of runs as they were packed. Raises DamagedError."""
     having = [at for at, has in enumerate(metrics) if has is not None or summaries[at] is not None]
     if len(having) == len(metrics):
         return list(unseal_all([own or b"" for own in summaries], [has or b"" for has in metrics]))

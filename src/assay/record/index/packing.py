@@ -4,7 +4,7 @@ A row is as `marshal` writes it: read three times as fast as the columns of `run
 format 4 is the same in every Python that we support; the file is in the user's own cache directory.
 
 A chunk is a piece of one metric of one run. A column is an array of doubles; an empty one means that no point has any.
-A chunk may hold points of several sources: its parts say, in order, which source gave how many.
+A chunk may hold points of several sources: its parts state, in order, which source gave how many.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DamagedError(sqlite3.DatabaseError):
 
 
 def checksum(*pieces: Any) -> bytes:
-    """Of bytes and texts one after another. Adler-32 notices each changed byte, in a third of a CRC's time."""
+    """One checksum of bytes and texts in order. Adler-32 notices each changed byte, in a third of a CRC's time."""
     total = 1
     for piece in pieces:
         total = adler32(piece.encode("utf-8", "surrogatepass") if type(piece) is str else piece, total)
@@ -65,7 +65,7 @@ def unseal(sealed: bytes, *more: Any) -> bytes:
 
 
 def unseal_all(sealed: Sequence[bytes], more: Sequence[bytes] | None = None) -> list[bytes]:
-    """The same for thousands, each with its own of `more`, in a few passes. Raises DamagedError."""
+    """`unseal` for thousands, each with its own of `more`, in a few passes. Raises DamagedError."""
     try:
         bodies = [each[:-_SEAL] for each in sealed]
         starts = None if more is None else {each: adler32(each) for each in set(more)}
@@ -193,7 +193,7 @@ def drop_source(chunk: Chunk, source: int) -> Chunk | None:
 
 
 def pack_parts(parts: Parts, series: Series, owner: bytes) -> bytes:
-    """With the checksum of the whole chunk; `owner` says whose it is, so that one in the wrong place is noticed."""
+    """The parts and the checksum of the chunk, which covers its `owner`: one in the wrong place is noticed."""
     packed = b"".join([_PART.pack(*part) for part in parts])
     return packed + checksum(owner, *series, packed)
 

@@ -1,6 +1,6 @@
 """The index of a team: a PostgreSQL database, in which each output root has a schema of its own.
 
-The statements are those of `stored.py`. This module opens the database, translates what SQLite says differently, and
+The statements are those of `stored.py`. This module opens the database, translates what SQLite writes differently, and
 connects again after the server was restarted. Passwords are in no text that leaves it.
 """
 
@@ -173,7 +173,7 @@ class PostgresIndex(StoredIndex):
     """Several machines at once: one writer of a root at a time, each for as long as one flush takes.
 
     A lost connection is opened again with growing pauses, and what was being written is written again: the stored
-    cursors say which of it had arrived. While the server stays away, each further call tries once and fails.
+    cursors show which of it had arrived. While the server stays away, each further call tries once and fails.
     """
 
     _db: _Connection
@@ -200,7 +200,7 @@ class PostgresIndex(StoredIndex):
         except ImportError:
             raise MissingExtraError("an index in PostgreSQL", "postgres") from None
         keywords: dict[str, Any] = {"connect_timeout": timeout_s, "application_name": "assay", "keepalives_idle": 30}
-        # The index is a copy: what a crash of the server takes is read again. A stopped client blocks nobody for long.
+        # The index is a copy: what a crash of the server takes is read again. A stopped client blocks others briefly.
         settings = {"search_path": self.schema, "synchronous_commit": "off", "client_min_messages": "warning"}
         settings |= {"standard_conforming_strings": "on"}  # as `find_acting` reads texts
         settings |= {"lock_timeout": f"{LOCK_TIMEOUT_S}s", "idle_in_transaction_session_timeout": "60s"}
@@ -212,21 +212,21 @@ class PostgresIndex(StoredIndex):
         return _Connection(raw)
 
     def _explain_refusal(self, message: str) -> InfrastructureError:
-        said = self._address.hide(message)
-        if "password" in said or "authentication" in said or "pg_hba" in said:
+        reason = self._address.hide(message)
+        if "password" in reason or "authentication" in reason or "pg_hba" in reason:
             hint = f"check the user and the password in ASSAY_INDEX (or in ~/.pgpass), {_LOCAL}"
-        elif "does not exist" in said:
+        elif "does not exist" in reason:
             hint = f"create it on the server, {_LOCAL}"
         else:
             hint = f"start the server, or correct ASSAY_INDEX, {_LOCAL}"
-        return ConnectionLostError(f"the index {self._address.shown} cannot be reached: {said}", hint)
+        return ConnectionLostError(f"the index {self._address.shown} cannot be reached: {reason}", hint)
 
     def _prepare(self, renew: bool) -> None:
         fault = self._find_fault()
         if fault is None and not renew:
             return
         self._begin(writes=True)
-        fault = self._find_fault()  # another process may have made it meanwhile
+        fault = self._find_fault()  # another process may have made it since
         if fault is None:
             self._roll_back()
             return
@@ -315,7 +315,7 @@ class PostgresIndex(StoredIndex):
     def _build_error(self, error: psycopg.Error) -> InfrastructureError:
         from psycopg import errors
 
-        said = self._address.hide(error.diag.message_primary or str(error))
+        reason = self._address.hide(error.diag.message_primary or str(error))
         kind, hint = InfrastructureError, "build it again: assay index rebuild"
         if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
             grant = self._write_grant("SELECT, INSERT, UPDATE, DELETE")
@@ -326,7 +326,7 @@ class PostgresIndex(StoredIndex):
             hint = f"the server has no room left, {_LOCAL}"
         elif self._db.raw.closed:
             kind, hint = ConnectionLostError, "the server may be restarting: give the command again"
-        return kind(f"the index {self.place} failed: {said}", hint)
+        return kind(f"the index {self.place} failed: {reason}", hint)
 
     def _write_grant(self, rights: str) -> str:
         """What the owner of the schema gives to psql."""
@@ -366,7 +366,7 @@ class PostgresIndex(StoredIndex):
             self._begin(writes=False)
             self._db.raw.execute(f"SET LOCAL statement_timeout TO '{QUERY_LIMIT_S:.0f}s'")
         try:
-            # a prepared statement is a single one; the first answer tells what its columns are
+            # a prepared statement is a single one; the first answer has its columns
             cursor = self._db.raw.execute(statement, prepare=True)
             names = [column.name for column in cursor.description or ()]
             return Answer(names, [tuple(map(_show, row)) for row in cursor])
@@ -376,8 +376,8 @@ class PostgresIndex(StoredIndex):
         except psycopg.Error as error:
             if self._db.raw.closed:
                 raise self._build_error(error) from None
-            said = self._address.hide(error.diag.message_primary or str(error))
-            raise UsageError(f"the query was refused: {said}") from None
+            reason = self._address.hide(error.diag.message_primary or str(error))
+            raise UsageError(f"the query was refused: {reason}") from None
         finally:
             self._roll_back()
 

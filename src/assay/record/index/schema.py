@@ -133,7 +133,7 @@ def open_database(path: str, root: str) -> tuple[sqlite3.Connection, str]:
 
 
 def _connect(path: str, new_root: str | None) -> tuple[sqlite3.Connection, str | None]:
-    """A connection, and what `_find_fault` says of it; where a root is given, a blank file becomes an index."""
+    """A connection, and what `_find_fault` finds; where a root is given, a blank file becomes an index."""
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     try:
         fault = _find_fault(connection)
@@ -190,7 +190,7 @@ def is_damage(error: sqlite3.Error, path: str = "") -> bool:
     Python's own errors (a text that is not UTF-8) carry no name.
     """
     name = getattr(error, "sqlite_errorname", None)
-    if name == "SQLITE_READONLY":  # a damaged header says so, too
+    if name == "SQLITE_READONLY":  # also the error of a damaged header
         return bool(path) and os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
     if not isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError | sqlite3.DataError) and name is None:
         return False
@@ -198,7 +198,7 @@ def is_damage(error: sqlite3.Error, path: str = "") -> bool:
 
 
 def set_aside(path: str) -> None:
-    """Keep the last unusable file for whoever wants to look into it."""
+    """Keep the last unusable file, so that it can be examined."""
     for suffix in ("", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             os.unlink(f"{path}.aside{suffix}")

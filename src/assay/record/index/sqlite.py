@@ -25,7 +25,7 @@ class IndexDamagedError(InfrastructureError):
 def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteIndex:
     """The index of a root. Where none can be kept, one that lives as long as this process.
 
-    `warn` hears that an older or damaged file was set aside: what it held is read again from the run directories.
+    `warn` is called where an older or damaged file was set aside: what it held is read again from the run directories.
     """
     try:
         index = SqliteIndex(index_path(root, os.environ), os.path.realpath(root))

@@ -263,7 +263,7 @@ class StoredIndex(BufferedIndex):
         return series
 
     def _load_count(self, key: str, metric: str) -> int:
-        """How many points the summary of a metric speaks of."""
+        """How many points the summary of a metric counts."""
         row = self._db.execute(_COUNT, (storable(metric), key)).fetchone()
         if row is None or row[0] is None or row[2] is None:
             return 0

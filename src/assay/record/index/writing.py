@@ -1,6 +1,6 @@
 """Rows, points and verdicts into the tables of the index: everything here happens inside the caller's transaction.
 
-Each fact is written twice: in plain columns for whoever queries the file, and in `run_cache` for our own tables.
+Each fact is written twice: in plain columns for people that query the file, and in `run_cache` for our own tables.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _storable_value(value: Any) -> Any:
 
 
 def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: Callable[[str], int]) -> list[Refused]:
-    """Of every run that has no points; the others are returned. A cursor at 0 marks what is to be read again."""
+    """Only runs without points are written; the others are returned. A cursor at 0 marks what is to be read again."""
     if not summarised:
         return []
     runs = _load_numbers(db, list(summarised))
