@@ -148,10 +148,10 @@ class StudyHandle:
             counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
             hint = "call wait() first" if self.is_running else "their logs say why: for run in .runs: print(run.log())"
             raise UsageError(f"{self.name}: no run is done{f' ({counts})' if counts else ''}", hint)
-        metric = metric or next(iter(load_objectives(locations, data)), None)
-        choice = choose_best(data, keep, metric)
+        asked = metric or next(iter(load_objectives(locations, data)), None)
+        choice = choose_best(data, keep, asked)
         if choice is None:
-            what = f"a finite value of {metric}" if metric else "a metric"
+            what = f"a finite value of {asked}" if asked else "a metric"
             raise UsageError(f"{self.name}: no run that is done has {what}")
         return self.runs[data.rows[choice.best.run].name]
 

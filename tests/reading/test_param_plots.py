@@ -14,7 +14,8 @@ from assay.errors import NotFoundError, UsageError
 from assay.reading import param_plots
 from assay.reading.param_plots import ParamOptions
 from assay.reading.plot_document import build_page
-from assay.reading.plotting import Selection
+from assay.reading.plotting import PlottedRuns
+from assay.reading.ranking import SortKey
 from assay.reading.run_reader import Declared
 from assay.record.index.base import MetricColumns, RunRow, Table
 from assay.show.chart import Chart
@@ -24,7 +25,7 @@ from assay.values.state import State
 Run = tuple[Mapping[str, Any], float | None] | tuple[Mapping[str, Any], float | None, State]
 
 
-def select(runs: Sequence[Run], metric: str = "loss") -> Selection:
+def select(runs: Sequence[Run], metric: str = "loss") -> PlottedRuns:
     """Runs with their parameters, value (None: without the metric) and state; they ended in this order."""
     rows = [
         RunRow(f"s/r{i}", "s", f"r{i}", "", (*run, State.DONE)[2], 1, run[0], ended_at=float(i))  # type: ignore[arg-type]
@@ -33,7 +34,7 @@ def select(runs: Sequence[Run], metric: str = "loss") -> Selection:
     values = array("d", (math.nan if run[1] is None else run[1] for run in runs))
     counts = array("d", (float(run[1] is not None) for run in runs))
     columns = MetricColumns(metric, counts, *(values for _ in MetricColumns._fields[2:]))
-    return Selection(Table(rows, {metric: columns}), range(len(rows)), (), {metric: 1})
+    return PlottedRuns(Table(rows, {metric: columns}), range(len(rows)), (), {metric: 1})
 
 
 def chart_of(plots: Sequence[Any]) -> Chart:
@@ -45,12 +46,12 @@ def chart_of(plots: Sequence[Any]) -> Chart:
 LOGS = select([({"lr": 10.0**-n, "opt": opt}, float(n)) for n in range(1, 5) for opt in ("adam", "sgd")])
 
 
-def select_two(runs: Sequence[tuple[float, float, State]]) -> Selection:
+def select_two(runs: Sequence[tuple[float, float, State]]) -> PlottedRuns:
     """Runs with a loss and a time."""
     loss = select([({}, first, state) for first, _, state in runs])
     time = select([({}, second, state) for _, second, state in runs], "time")
     table = Table(loss.data.rows, {**loss.data.metrics, **time.data.metrics})
-    return Selection(table, loss.keep, (), {"loss": 1, "time": 1}, ("loss:min", "time:min"))
+    return PlottedRuns(table, loss.keep, (), {"loss": 1, "time": 1}, (SortKey("loss", "min"), SortKey("time", "min")))
 
 
 # ---------------------------------------------------------------- two metrics
@@ -265,9 +266,9 @@ def test_higher_is_better_where_the_metric_says_so() -> None:
 
 def test_a_direction_can_be_given() -> None:
     runs = select([({"p": 1}, 3.0), ({"p": 2}, 4.0), ({"p": 3}, 1.0)])
-    best = chart_of(param_plots.build_histories(runs, ParamOptions(metrics=("loss:max",)))).lines[0]
+    best = chart_of(param_plots.build_histories(runs, ParamOptions(metrics=(SortKey("loss", "max"),)))).lines[0]
     assert list(best.ys) == [3, 3, 4, 4]
-    shades = chart_of(param_plots.build_parallels(runs, ParamOptions(metrics=("loss:max",)))).shades
+    shades = chart_of(param_plots.build_parallels(runs, ParamOptions(metrics=(SortKey("loss", "max"),)))).shades
     assert shades == ("loss", "1", "4")
 
 
@@ -281,11 +282,11 @@ def test_a_history_of_failures_only_and_of_one_run() -> None:
 def test_without_a_wish_a_plot_is_about_what_the_search_is_about() -> None:
     runs = select([({}, 3.0), ({}, 4.0)])
     table = Table(runs.data.rows, {**runs.data.metrics, "val/acc": runs.data.metrics["loss"]})
-    about = Selection(table, runs.keep, (), {"loss": 1, "val/acc": 1}, ("loss:max",))
+    about = PlottedRuns(table, runs.keep, (), {"loss": 1, "val/acc": 1}, (SortKey("loss", "max"),))
     (plot,) = param_plots.build_histories(about, ParamOptions())
     assert (plot.name, plot.notes) == ("loss", ())
     assert list(chart_of([plot]).lines[0].ys) == [3, 3, 4, 4]
-    (other,) = param_plots.build_histories(Selection(table, runs.keep, (), about.counts), ParamOptions())
+    (other,) = param_plots.build_histories(PlottedRuns(table, runs.keep, (), about.counts), ParamOptions())
     assert (other.name, other.notes) == ("val/acc", ("val/acc (others: loss; choose with -m)",))
 
 

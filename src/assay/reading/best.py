@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from assay.errors import NotFoundError, UsageError
 from assay.follow.locations import StudyLocation, advise_adopting, show_command
 from assay.reading.ranking import (
+    Asked,
     Group,
     GroupValue,
     SortKey,
@@ -97,7 +98,7 @@ class BestChoice(NamedTuple):
 
 
 def choose_best(
-    data: IndexTable, keep: Sequence[int], asked: str | None = None, group_by: Sequence[str] = ()
+    data: IndexTable, keep: Sequence[int], asked: Asked | None = None, group_by: Sequence[str] = ()
 ) -> BestChoice | None:
     """Of the rows in `keep`; None: none of them is done and has the metric. Raises NotFoundError, UsageError."""
     key = choose_metric(data, asked)
@@ -120,7 +121,7 @@ def _counts(row: RunRow) -> bool:
     return has_result(row.state, row.reason) and not row.is_foreign
 
 
-def choose_metric(data: IndexTable, asked: str | None) -> SortKey:
+def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
     """`loss` or `loss:min`; without a wish the metric that `assay sum` sorts by."""
     if not data.metrics:
         raise UsageError(
@@ -128,6 +129,8 @@ def choose_metric(data: IndexTable, asked: str | None) -> SortKey:
         )
     if asked is None:
         return choose_sort((), data, ())[0]
+    if isinstance(asked, SortKey):
+        return asked
     name, direction = parse_sort(asked, data.metrics)
     if name not in data.metrics:
         raise NotFoundError("metric", name, data.metrics)

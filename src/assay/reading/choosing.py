@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from assay.errors import NotFoundError, UsageError, did_you_mean
+from assay.errors import NotFoundError, did_you_mean
 from assay.follow.locations import ALL_RUNS, FoundRun, StudyLocation, find_runs
 from assay.follow.opening import open_index_of
 from assay.reading.kept_table import KeptTable, has_param, remember
@@ -25,6 +25,7 @@ from assay.values.where import (
     Kind,
     Name,
     Where,
+    WhereError,
     choose,
     find_comparisons,
     find_names,
@@ -94,8 +95,8 @@ def need_rows(where: Where, table: Table, among: Sequence[int] | None = None) ->
         rows = range(len(table.rows)) if among is None else among
         runs = "the only run does not match" if len(rows) == 1 else f"none of {len(rows)} runs matches"
         if not rows:
-            raise UsageError(f"--where {where.text!r}: there are no runs to choose from")
-        raise UsageError(f"--where {where.text!r}: {runs}", "\n  ".join(_describe_values(where, table, rows)))
+            raise WhereError("there are no runs to choose from", text=where.text)
+        raise WhereError(runs, "\n  ".join(_describe_values(where, table, rows)), text=where.text)
     return chosen
 
 

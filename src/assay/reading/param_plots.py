@@ -13,8 +13,16 @@ from typing import Any, NamedTuple
 
 from assay import plugins
 from assay.errors import NotFoundError, UsageError
-from assay.reading.plotting import Plot, Selection, choose_metrics, describe_value
-from assay.reading.ranking import best_values, differing_params, find_pareto_runs, parse_number, sort_values
+from assay.reading.plotting import COMMAND_LINE, OptionNames, Plot, PlottedRuns, choose_metrics, describe_value
+from assay.reading.ranking import (
+    Asked,
+    SortKey,
+    best_values,
+    differing_params,
+    find_pareto_runs,
+    parse_number,
+    sort_values,
+)
 from assay.reading.run_reader import Declared
 from assay.record.index.base import RunRow
 from assay.show.chart import Axis, Chart, Line, Look, Scale, build_log_ticks, build_ticks
@@ -38,46 +46,47 @@ _NOTHING = Declared(())
 
 @dataclass(frozen=True, slots=True)
 class ParamOptions:
-    metrics: tuple[str, ...] = ()
+    metrics: tuple[Asked, ...] = ()
     params: tuple[str, ...] = ()  # none: those that differ
     color: str | None = None
     log: bool = False
     log_x: bool = False
+    names: OptionNames = COMMAND_LINE
 
 
-class Trial(NamedTuple):
+class DrawnRun(NamedTuple):
     row: RunRow
     label: str
     value: float  # finite
 
 
 @dataclass(frozen=True, slots=True)
-class Trials:
+class DrawnRuns:
     metric: str
     direction: Direction
     y_name: str
-    items: Sequence[Trial]
+    items: Sequence[DrawnRun]
     notes: tuple[str, ...]
 
     @property
-    def done(self) -> list[Trial]:
+    def done(self) -> list[DrawnRun]:
         return [trial for trial in self.items if trial.row.state is State.DONE]
 
 
-def load_trials(selection: Selection, options: ParamOptions) -> list[Trials]:
+def load_trials(selection: PlottedRuns, options: ParamOptions) -> list[DrawnRuns]:
     """For each metric the runs that have a finite value of it, and a note about those that have none."""
-    chosen, notes = choose_metrics(selection, options.metrics, makes_line=False)
+    chosen, notes = choose_metrics(selection, options.metrics, makes_line=False, names=options.names)
     return [_build_trials(selection, key.name, key.direction, notes, is_log=options.log) for key in chosen]
 
 
 def _build_trials(
-    selection: Selection, metric: str, direction: Direction, notes: Sequence[str], *, is_log: bool
-) -> Trials:
+    selection: PlottedRuns, metric: str, direction: Direction, notes: Sequence[str], *, is_log: bool
+) -> DrawnRuns:
     column = selection.data.metrics[metric]
     values = best_values(column, direction)
     several = len({row.study for row in selection.rows}) > 1
     items = [
-        Trial(row, row.key if several else row.name, values[i])
+        DrawnRun(row, row.key if several else row.name, values[i])
         for i, row in zip(selection.keep, selection.rows, strict=True)
         if column.count[i] and math.isfinite(values[i])
     ]
@@ -89,13 +98,13 @@ def _build_trials(
         missing.append(f"{render_count(below, 'run')} with a {metric} of zero or below: not on a logarithmic scale")
     is_single = selection.counts[metric] == 1
     y_name = metric if is_single else f"{metric} ({'lowest' if direction == 'min' else 'highest'} of each run)"
-    return Trials(metric, direction, y_name, items, (*notes, *missing))
+    return DrawnRuns(metric, direction, y_name, items, (*notes, *missing))
 
 
 # ---------------------------------------------------------------- one parameter against the metric
 
 
-def build_scatters(selection: Selection, param: str, options: ParamOptions) -> list[Plot]:
+def build_scatters(selection: PlottedRuns, param: str, options: ParamOptions) -> list[Plot]:
     _check_params(selection, [param, *([options.color] if options.color else [])])
     return [
         Plot(
@@ -107,11 +116,11 @@ def build_scatters(selection: Selection, param: str, options: ParamOptions) -> l
     ]
 
 
-def _build_scatter(selection: Selection, trials: Trials, param: str, options: ParamOptions) -> Chart:
+def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, options: ParamOptions) -> Chart:
     values = [trial.row.params.get(param) for trial in trials.items]
     space = selection.get_space(param)
-    place = _choose_places([*values, *space.values], options.log_x, space.is_log)
-    lines = _color_points(trials, param, place, options.color)
+    place = _choose_places([*values, *space.values], options.log_x, options.names, space.is_log)
+    lines = _color_points(trials, param, place, options)
     return Chart(
         (*lines, *_mark_unfinished(trials, lambda trial: place.at(trial.row.params.get(param)))),
         title=f"{selection.studies}: {trials.metric} by {param}",
@@ -125,11 +134,11 @@ def _build_scatter(selection: Selection, trials: Trials, param: str, options: Pa
     )
 
 
-def _color_points(trials: Trials, param: str, place: _Places, color: str | None) -> list[Line]:
+def _color_points(trials: DrawnRuns, param: str, place: _Places, options: ParamOptions) -> list[Line]:
     """A line of points for each value of the parameter `color`, or in shades for ranges where it has many numbers."""
-    done = trials.done
+    done, color = trials.done, options.color
 
-    def build(label: str, chosen: Sequence[Trial], shade: float | None = None) -> Line:
+    def build(label: str, chosen: Sequence[DrawnRun], shade: float | None = None) -> Line:
         xs = [place.at(trial.row.params.get(param)) for trial in chosen]
         ys = [trial.value for trial in chosen]
         return Line(label, xs, ys, names=[trial.label for trial in chosen], look="dots", shade=shade)
@@ -145,7 +154,7 @@ def _color_points(trials: Trials, param: str, place: _Places, color: str | None)
         ]
     numbers = [_read_number(trial.row.params.get(color)) for trial in done]
     if not all(map(math.isfinite, numbers)):
-        message = f"--color {color}: its {len(order)} different values are too many for colours"
+        message = f"{options.names.color} {color}: its {len(order)} different values are too many for colours"
         raise UsageError(message, f"choose a parameter of numbers, or of at most {_MOST_COLORS} values")
     low, high, scale = min(numbers), max(numbers), _choose_scale(numbers)
     ranges: dict[int, list[int]] = {}
@@ -160,7 +169,7 @@ def _color_points(trials: Trials, param: str, place: _Places, color: str | None)
     return lines
 
 
-def _mark_unfinished(trials: Trials, place: Callable[[Trial], float]) -> Iterator[Line]:
+def _mark_unfinished(trials: DrawnRuns, place: Callable[[DrawnRun], float]) -> Iterator[Line]:
     """Runs that failed or were stopped, by their state."""
     others = [trial for trial in trials.items if trial.row.state is not State.DONE]
     for state in dict.fromkeys(trial.row.state for trial in others):
@@ -169,7 +178,7 @@ def _mark_unfinished(trials: Trials, place: Callable[[Trial], float]) -> Iterato
         yield Line(str(state), xs, ys, names=[trial.label for trial in chosen], look="crosses")
 
 
-def build_slices(selection: Selection, options: ParamOptions) -> list[Plot]:
+def build_slices(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
     """A small scatter for each parameter that differs."""
     plots = []
     for trials in load_trials(selection, options):
@@ -181,14 +190,14 @@ def build_slices(selection: Selection, options: ParamOptions) -> list[Plot]:
     return plots
 
 
-def _check_params(selection: Selection, names: Sequence[str]) -> None:
+def _check_params(selection: PlottedRuns, names: Sequence[str]) -> None:
     known = dict.fromkeys(name for row in selection.rows for name in row.params)
     for name in names:
         if name not in known:
             raise NotFoundError("parameter", name, known)
 
 
-def _choose_params(selection: Selection, options: ParamOptions) -> tuple[list[str], list[str]]:
+def _choose_params(selection: PlottedRuns, options: ParamOptions) -> tuple[list[str], list[str]]:
     """Those asked for, or those that differ, as many as can be read; and a note about the others."""
     _check_params(selection, options.params)
     if options.params:
@@ -197,16 +206,16 @@ def _choose_params(selection: Selection, options: ParamOptions) -> tuple[list[st
     if not found:
         raise UsageError(
             f"{selection.studies}: no parameter differs between these runs",
-            "name parameters with --params A,B, or plot curves: leave out --slices or --parallel",
+            f"name parameters with {options.names.params}, or plot curves: leave out --slices or --parallel",
         )
-    notes = [f"the first {MOST_PARAMS} of {len(found)} parameters (choose with --params A,B)"]
+    notes = [f"the first {MOST_PARAMS} of {len(found)} parameters{options.names.choose_params}"]
     return found[:MOST_PARAMS], notes if len(found) > MOST_PARAMS else []
 
 
 # ---------------------------------------------------------------- two metrics against each other
 
 
-def build_pareto(selection: Selection, options: ParamOptions) -> list[Plot]:
+def build_pareto(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
     """A point for each run, one metric over another, and the runs that no other beats in both."""
     found = load_trials(selection, options)
     if len(found) != 2:
@@ -220,11 +229,11 @@ def build_pareto(selection: Selection, options: ParamOptions) -> list[Plot]:
     done = [trial for trial in both if trial.row.state is State.DONE]
     if not done:
         raise UsageError(f"no finished run has both {across.metric} and {up.metric}")
-    keys = [f"{each.metric}:{each.direction}" for each in found]
+    keys = [SortKey(each.metric, each.direction) for each in found]
     front = {selection.data.rows[i].key for i in find_pareto_runs(selection.data, selection.keep, keys)}
     best = sorted((trial for trial in done if trial.row.key in front), key=lambda trial: trial.value)
 
-    def build(label: str, chosen: Sequence[Trial], look: Look) -> Line:
+    def build(label: str, chosen: Sequence[DrawnRun], look: Look) -> Line:
         xs, ys = [trial.value for trial in chosen], [heights[trial.row.key] for trial in chosen]
         return Line(label, xs, ys, names=[trial.label for trial in chosen], look=look)
 
@@ -246,12 +255,12 @@ def build_pareto(selection: Selection, options: ParamOptions) -> list[Plot]:
 # ---------------------------------------------------------------- in the order of finishing
 
 
-def build_histories(selection: Selection, options: ParamOptions) -> list[Plot]:
+def build_histories(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
     """The value of each run in the order in which they finished, and the best so far."""
     return [_build_history(selection, trials, options) for trials in load_trials(selection, options)]
 
 
-def _build_history(selection: Selection, trials: Trials, options: ParamOptions) -> Plot:
+def _build_history(selection: PlottedRuns, trials: DrawnRuns, options: ParamOptions) -> Plot:
     ends = [trial.row.ended_at for trial in trials.items]
     order = sort_values(trials.items, ends, "min")  # those that have not ended last
     number = {trial.row.key: float(index + 1) for index, trial in enumerate(order)}
@@ -271,7 +280,7 @@ def _build_history(selection: Selection, trials: Trials, options: ParamOptions) 
     return Plot(trials.metric, chart, trials.notes)
 
 
-def _build_best_so_far(done: Sequence[Trial], direction: Direction, number: Mapping[str, float], last: int) -> Line:
+def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: Mapping[str, float], last: int) -> Line:
     """Level until a run is better, then upright."""
     xs: list[float] = []
     ys: list[float] = []
@@ -290,11 +299,11 @@ def _build_best_so_far(done: Sequence[Trial], direction: Direction, number: Mapp
 # ---------------------------------------------------------------- all parameters at once
 
 
-def build_parallels(selection: Selection, options: ParamOptions) -> list[Plot]:
+def build_parallels(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
     return [_build_parallel(selection, trials, options) for trials in load_trials(selection, options)]
 
 
-def _build_parallel(selection: Selection, trials: Trials, options: ParamOptions) -> Plot:
+def _build_parallel(selection: PlottedRuns, trials: DrawnRuns, options: ParamOptions) -> Plot:
     """A line for each finished run through its parameters to its value; the better, the darker, and on top."""
     params, notes = _choose_params(selection, options)
     done = sort_values(
@@ -305,10 +314,10 @@ def _build_parallel(selection: Selection, trials: Trials, options: ParamOptions)
     columns = [[trial.row.params.get(param) for trial in done] for param in params]
     values = [trial.value for trial in done]
     uprights = [
-        _build_upright(param, column, False, selection.get_space(param))
+        _build_upright(param, column, False, options.names, selection.get_space(param))
         for param, column in zip(params, columns, strict=True)
     ]
-    axis, places = _build_upright(trials.metric, values, options.log)
+    axis, places = _build_upright(trials.metric, values, options.log, options.names)
     uprights.append((axis, places))
     low, high = min(values), max(values)
     scale: Scale = "log" if options.log and low > 0 else "linear"
@@ -333,7 +342,7 @@ def _build_parallel(selection: Selection, trials: Trials, options: ParamOptions)
     return Plot(trials.metric, chart, (*trials.notes, *notes, *left_out, *_describe_untried(selection, params)))
 
 
-def _describe_untried(selection: Selection, params: Sequence[str]) -> Iterator[str]:
+def _describe_untried(selection: PlottedRuns, params: Sequence[str]) -> Iterator[str]:
     """Values that a search may choose and that no run has."""
     for param in params:
         space = selection.get_space(param)
@@ -344,14 +353,16 @@ def _describe_untried(selection: Selection, params: Sequence[str]) -> Iterator[s
             yield f"{param}: never tried: {', '.join(names[:_MOST_UNTRIED])}{more}"
 
 
-def _describe_trial(trial: Trial, params: Sequence[str], metric: str) -> str:
+def _describe_trial(trial: DrawnRun, params: Sequence[str], metric: str) -> str:
     shown = [f"{name}={_describe(trial.row.params.get(name))}" for name in params]
     return "\n".join((trial.label, *shown, f"{metric} {render_number(trial.value)}"))
 
 
-def _build_upright(name: str, values: Sequence[Any], log: bool, space: Declared = _NOTHING) -> tuple[Axis, list[float]]:
+def _build_upright(
+    name: str, values: Sequence[Any], log: bool, names: OptionNames, space: Declared = _NOTHING
+) -> tuple[Axis, list[float]]:
     """The axis of a parameter or of the metric, and where each value is on it."""
-    place = _choose_places([*values, *space.values], log, space.is_log, is_upright=True)
+    place = _choose_places([*values, *space.values], log, names, space.is_log, is_upright=True)
     ticks: list[tuple[float, str]]
     if place.ticks:
         step = -(-len(place.ticks) // _MOST_CATEGORY_TICKS)
@@ -379,15 +390,15 @@ def _center(index: float, count: int) -> float:
 # ---------------------------------------------------------------- importance
 
 
-def build_importances(selection: Selection, options: ParamOptions) -> list[Plot]:
+def build_importances(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
     """A bar for each parameter: how much it decides about the metric, as `assay importance` measures it."""
     measure, describe_limits = map(plugins.find_function, ("importance.measure", "importance.describe_limits"))
     if measure is None:
         raise UsageError("importance needs a plug-in that is not installed", "`assay doctor` lists what is installed")
-    chosen, notes = choose_metrics(selection, options.metrics, makes_line=False)
+    chosen, notes = choose_metrics(selection, options.metrics, makes_line=False, names=options.names)
     plots = []
     for key in chosen:
-        found = measure(selection.data, selection.keep, f"{key.name}:{key.direction}")
+        found = measure(selection.data, selection.keep, key, how_to_choose=options.names.metric)
         items = list(found.fractions.items())
         more = [f"the {_MOST_BARS} most important of {len(items)} parameters"] if len(items) > _MOST_BARS else []
         runs = render_count(found.runs, "finished run")
@@ -409,7 +420,9 @@ class _Places:
     marks: Sequence[float] = ()  # the numbers themselves, where they are few
 
 
-def _choose_places(values: Sequence[Any], log: bool, prefers_log: bool, *, is_upright: bool = False) -> _Places:
+def _choose_places(
+    values: Sequence[Any], log: bool, names: OptionNames, prefers_log: bool, *, is_upright: bool = False
+) -> _Places:
     """Numbers where all values are numbers; otherwise a column for each value, in their order. A value that is missing
     has a column of its own, or (`is_upright`) NaN among numbers. `prefers_log`: logarithmic where that is possible."""
     numbers = [parse_number(value) for value in values]
@@ -417,12 +430,14 @@ def _choose_places(values: Sequence[Any], log: bool, prefers_log: bool, *, is_up
     is_missing = [value is None for value in values]
     if known and len(known) + sum(is_missing) * is_upright == len(values):
         if log and min(known) <= 0:
-            raise UsageError("a logarithmic axis has no place for zero and below", "leave out --log or --log-x")
+            raise UsageError(
+                "a logarithmic axis has no place for zero and below", f"leave out {names.log} or {names.log_x}"
+            )
         few = sorted({float(number) for number in known})
         scale: Scale = "log" if log or (prefers_log and min(known) > 0) else _choose_scale(known)
         return _Places(_read_number, scale, marks=few if len(few) <= _FEW else ())
     if log:
-        raise UsageError("a logarithmic axis needs numbers, and these are not all numbers", "leave out --log-x")
+        raise UsageError("a logarithmic axis needs numbers, and these are not all numbers", f"leave out {names.log_x}")
     texts = dict.fromkeys(_describe(value) for value in values)
     texts.pop(_UNSET, None)
     order = sort_values([*texts], [*texts], "min") + [_UNSET] * any(is_missing)

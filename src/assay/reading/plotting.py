@@ -10,11 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from operator import le
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_command
-from assay.reading.ranking import SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
+from assay.reading.ranking import (
+    Asked,
+    SortKey,
+    build_groups,
+    differing_params,
+    measure_group,
+    parse_sort,
+    sort_groups,
+)
 from assay.reading.run_reader import Declared, find_step_name, load_fresh_table, load_objectives, load_space
 from assay.reading.summary import describe_unranked, find_left_out, is_checkpoint, leave_out_foreign, select_rows
 from assay.record import run_directory
@@ -47,15 +55,36 @@ _MOST_MISSING = 3  # means of which is said what they leave out
 _GRID = 500  # points of a group's mean where its runs have none in common
 
 
+class OptionNames(NamedTuple):
+    """How messages name the options of a plot: as the commands do, or as the form of a page does."""
+
+    metric: str = " with -m"
+    color: str = "--color"
+    log: str = "--log"
+    log_x: str = "--log-x"
+    params: str = "--params A,B"
+    over: str = "-x"
+    draw_over: str = "with -x"
+    as_counted: str = "without -x"
+    without_group: str = "without -g"
+    choose_metric: str = "; choose with -m"
+    choose_best: str = " (choose with --best N)"
+    choose_params: str = " (choose with --params A,B)"
+
+
+COMMAND_LINE = OptionNames()
+
+
 @dataclass(frozen=True, slots=True)
 class PlotOptions:
-    metrics: tuple[str, ...] = ()  # none: the most telling one
+    metrics: tuple[Asked, ...] = ()  # none: the most telling one
     group_by: tuple[str, ...] = ()  # runs that differ only here become a mean and a band
     log: bool = False
     best: int | None = None
     x: XName | None = None  # None: what the runs count
     smooth: float = 0.0  # the weight of the moving average
     log_x: bool = False
+    names: OptionNames = COMMAND_LINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +98,14 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class PlottedRuns:
     """The runs to plot, as indexes into the table, and the metrics that they have."""
 
     data: IndexTable
     keep: Sequence[int]
     locations: Sequence[StudyLocation]
     counts: Mapping[str, int]  # of each metric: the points of the run that has most
-    objectives: tuple[str, ...] = ()  # of a search, as `loss:min`
+    objectives: tuple[SortKey, ...] = ()  # of a search
     beside: Sequence[RunRow] = ()  # all runs of the studies, where the table does not have them
 
     @property
@@ -98,7 +127,7 @@ def load_selection(
     where: Where | None,
     patterns: Sequence[tuple[str, str]],
     console: Console,
-) -> Selection:
+) -> PlottedRuns:
     """`patterns`: of the runs of a study; none: all runs."""
     data = load_fresh_table(index, locations, console)
     chosen = select_rows(data, where, tuple(patterns)) if data.rows else []
@@ -108,40 +137,52 @@ def load_selection(
     names = ", ".join(location.name for location in locations)
     if not keep:
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
-    most = {name: int(max(column.count[i] for i in keep)) for name, column in data.metrics.items()}
-    counts = {name: count for name, count in most.items() if count}
-    if not counts:
+    selection = build_selection(data, keep, locations)
+    if not selection.counts:
         raise UsageError(f"{names}: no metrics in these runs", describe_metrics(locations[0]))
-    return Selection(data, keep, locations, counts, load_objectives(locations, data))
+    return selection
+
+
+def build_selection(data: IndexTable, keep: Sequence[int], locations: Sequence[StudyLocation]) -> PlottedRuns:
+    most = {name: int(max((column.count[i] for i in keep), default=0)) for name, column in data.metrics.items()}
+    counts = {name: count for name, count in most.items() if count}
+    return PlottedRuns(data, keep, locations, counts, load_objectives(locations, data))
 
 
 def choose_metrics(
-    selection: Selection, asked: Sequence[str], *, makes_line: bool = True
+    selection: PlottedRuns,
+    asked: Sequence[Asked],
+    *,
+    makes_line: bool = True,
+    names: OptionNames = COMMAND_LINE,
 ) -> tuple[list[SortKey], list[str]]:
     """Those asked for (`loss`, `loss:min`), or what the search is about, or the most telling one; and a note when it
     was chosen among several."""
     known = sorted(selection.counts)
     least = 2 if makes_line else 1
-    asked = asked or [
-        each for each in selection.objectives if selection.counts.get(each.rpartition(":")[0], 0) >= least
-    ]
-    parsed = [parse_sort(each, selection.counts) for each in asked]
-    for metric, _ in parsed:
-        if metric not in known:
-            raise NotFoundError("metric", metric, known)
+    asked = asked or [each for each in selection.objectives if selection.counts.get(each.name, 0) >= least]
     if asked:
-        keys = {metric: SortKey(metric, direction or direction_of(metric)) for metric, direction in parsed}
-        return list(keys.values()), []
+        keys = [_read_metric(each, selection) for each in asked]
+        return list({key.name: key for key in keys}.values()), []
     metric = choose_metric(selection.counts) if makes_line else min(known, key=metric_priority)
     others = [name for name in known if name != metric]
     more = ", ".join(others[:8]) + (" …" if len(others) > 8 else "")
-    notes = [f"{metric} (others: {more}; choose with -m)"] if others else []
+    notes = [f"{metric} (others: {more}{names.choose_metric})"] if others and names.choose_metric else []
     return [SortKey(metric, direction_of(metric))], notes
 
 
-def build_plots(index: Index, selection: Selection, options: PlotOptions) -> list[Plot]:
+def _read_metric(asked: Asked, selection: PlottedRuns) -> SortKey:
+    if isinstance(asked, SortKey):
+        return asked
+    metric, direction = parse_sort(asked, selection.counts)
+    if metric not in selection.counts:
+        raise NotFoundError("metric", metric, sorted(selection.counts))
+    return SortKey(metric, direction or direction_of(metric))
+
+
+def build_plots(index: Index, selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     """A chart of lines for each metric. A run, or a group, has the same colour in all of them."""
-    chosen, notes = choose_metrics(selection, options.metrics)
+    chosen, notes = choose_metrics(selection, options.metrics, names=options.names)
     plots = [_build(index, selection, key, options, notes) for key in chosen]
     charts = [plot.chart for plot in plots if isinstance(plot.chart, Chart)]
     numbers = separate_colors({line.label: line.number or 0 for chart in charts for line in chart.lines})
@@ -171,9 +212,9 @@ def choose_metric(counts: Mapping[str, int]) -> str:
     return min(counts, key=lambda name: (counts[name] < 2, metric_priority(name)))
 
 
-def _build(index: Index, selection: Selection, key: SortKey, options: PlotOptions, notes: Sequence[str]) -> Plot:
+def _build(index: Index, selection: PlottedRuns, key: SortKey, options: PlotOptions, notes: Sequence[str]) -> Plot:
     data, keep, metric = selection.data, selection.keep, key.name
-    curves, x_name, left_out = _load_curves(index, selection, metric, options.x)
+    curves, x_name, left_out = _load_curves(index, selection, metric, options)
     notes = [*notes, *left_out]
     if options.smooth:
         curves = {i: replace(line, ys=smooth(line.ys, options.smooth), raw=line.ys) for i, line in curves.items()}
@@ -189,7 +230,7 @@ def _build(index: Index, selection: Selection, key: SortKey, options: PlotOption
         lines = rank_lines(named, key.direction)
     shown = lines[: options.best or MOST_LINES]
     if len(shown) < len(lines):
-        notes.append(f"the {len(shown)} best of {len(lines)} (choose with --best N)")
+        notes.append(f"the {len(shown)} best of {len(lines)}{options.names.choose_best}")
     if options.log and (count := count_unplaced(shown)):
         notes.append(f"{render_count(count, 'value')} of zero or below: not on a logarithmic scale")
     chart = Chart(
@@ -229,7 +270,8 @@ def _build_groups(
             band = replace(band, raw=before.ys)
         lines.append(replace(band, end=(value.mean, value.sd), others=group.others, number=colors[group.runs[0]]))
     if not lines:
-        raise UsageError(f"no finished run has {key.name}", "without -g, runs that are not done are drawn as well")
+        hint = f"{options.names.without_group}, runs that are not done are drawn as well"
+        raise UsageError(f"no finished run has {key.name}", hint)
     return lines, empty
 
 
@@ -275,24 +317,26 @@ def describe_missing(lines: Sequence[Line], x_name: str) -> list[str]:
 
 
 def _load_curves(
-    index: Index, selection: Selection, metric: str, x: XName | None
+    index: Index, selection: PlottedRuns, metric: str, options: PlotOptions
 ) -> tuple[dict[int, Line], str, list[str]]:
     """The line of each run by rising x, what x is, and which runs have to be left out."""
     rows, column = selection.data.rows, selection.data.metrics[metric]
+    x, names = options.x, options.names
     series = {i: index.load_series(rows[i].key, metric) for i in selection.keep if column.count[i]}
     unit = find_step_name(selection.locations, selection.rows, metric)
     xs: dict[int, Sequence[float]]
     if x == "time":
         starts = {i: find_start(selection.data, i) for i in series}
         xs = {i: [time - starts[i] for time in each.times] for i, each in series.items()}
-        hint = "metrics that a script hands over with assay.log have them; -x step is there without"
+        hint = f"metrics that a script hands over with assay.log have them; {names.over} step is there without"
     elif x == "epoch" and unit != "epoch":
         xs = {i: _find_epochs(index.load_series(rows[i].key, "epoch"), each.steps) for i, each in series.items()}
         hint = f"hand them over with the steps: assay.log({metric.rpartition('/')[2]}=0.5, step=100, epoch=1)"
     elif x == "step" and unit == "epoch":
-        raise UsageError(f"{metric} is counted by epoch in these runs, not by step", "draw it with -x epoch")
+        hint = f"draw it {names.draw_over} epoch"
+        raise UsageError(f"{metric} is counted by epoch in these runs, not by step", hint)
     else:
-        xs, hint = {i: each.steps for i, each in series.items()}, "without -x, points are counted"
+        xs, hint = {i: each.steps for i, each in series.items()}, f"{names.as_counted}, points are counted"
     rising = {i for i in xs if _is_rising(xs[i])}
     whole = {i for i in xs if i in rising or (xs[i] and all(map(math.isfinite, xs[i])))}
     if x is None and len(whole) < len(xs):
@@ -307,10 +351,10 @@ def _load_curves(
         for i in xs
         if i in whole
     }
-    names = [rows[i].name for i in xs if i not in whole]
-    left_out = (
-        [f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}: not drawn, since there are no {x}s"] if names else []
-    )
+    left_out = []
+    if missing := [rows[i].name for i in xs if i not in whole]:
+        more = " …" if len(missing) > 3 else ""
+        left_out.append(f"{', '.join(missing[:3])}{more}: not drawn, since there are no {x}s")
     if x != "time":
         return lines, x or unit, left_out
     seconds, name = choose_time_unit(max(line.xs[-1] for line in lines.values()))

@@ -33,23 +33,28 @@ class SortKey(NamedTuple):
     is_time: bool = False
     is_reversed: bool = False
 
+    def __str__(self) -> str:
+        """As `--sort` takes it."""
+        return f"{self.name}:{self.direction}"
+
     @property
     def order(self) -> Direction:
         """`min`: the lowest first."""
         return self.direction if not self.is_reversed else "max" if self.direction == "min" else "min"
 
 
+Asked = str | SortKey  # `loss`, `loss:min`, or what is known already
 _TIME = "time"  # unless a metric or a parameter is called so
 Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
 
 
-def choose_sort(asked: Sequence[str], data: IndexTable, params: Iterable[Mapping[str, Any]]) -> tuple[SortKey, ...]:
+def choose_sort(asked: Sequence[Asked], data: IndexTable, params: Iterable[Mapping[str, Any]]) -> tuple[SortKey, ...]:
     """`acc`, `acc:max`, `loss:min`, `lr:max`, the first one first; without a wish the most telling metric."""
     if not asked:
         name = min(data.metrics, key=metric_priority, default=None)
         return (SortKey(name, direction_of(name)),) if name is not None else ()
     known = _Known(data, params)
-    return tuple(_build_sort_key(each, known) for each in asked)
+    return tuple(each if isinstance(each, SortKey) else _build_sort_key(each, known) for each in asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +307,7 @@ def find_pareto_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence
     return _find_front(range(len(groups)), columns, keys)
 
 
-def find_pareto_runs(data: IndexTable, keep: Sequence[int], names: Sequence[str]) -> list[int]:
+def find_pareto_runs(data: IndexTable, keep: Sequence[int], names: Sequence[Asked]) -> list[int]:
     """Of these rows those that are done and nothing beats, by the names of two or more keys."""
     if len(names) < 2:
         raise UsageError("a Pareto front weighs two or more against each other", "as in pareto('loss', 'time')")

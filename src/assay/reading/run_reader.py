@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from assay.errors import UsageError
 from assay.follow.locations import StudyLocation, find_patterns
 from assay.follow.opening import open_index
-from assay.reading.ranking import best_values
+from assay.reading.ranking import SortKey, best_values, parse_sort
 from assay.record.folders import find_changes, load_patterns
 from assay.record.index.base import Index, RunRow, Table
 from assay.show.console import SILENT, CollectingConsole, Console
@@ -76,14 +76,14 @@ def load_points(root: str, key: str, metric: str) -> tuple[list[float], list[flo
     return series.steps.tolist(), series.values.tolist(), series.times.tolist()
 
 
-def load_objectives(locations: Sequence[StudyLocation], data: Table) -> tuple[str, ...]:
-    """What the searches of these studies are about, as `loss:min`; nothing where they do not share it."""
+def load_objectives(locations: Sequence[StudyLocation], data: Table) -> tuple[SortKey, ...]:
+    """What the searches of these studies are about; nothing where they do not share it."""
     found = {_load_study_objectives(location, data) for location in locations}
     objectives = found.pop() if len(found) == 1 else ()
-    return objectives if all(each.rpartition(":")[0] in data.metrics for each in objectives) else ()
+    return objectives if all(each.name in data.metrics for each in objectives) else ()
 
 
-def _load_study_objectives(location: StudyLocation, data: Table) -> tuple[str, ...]:
+def _load_study_objectives(location: StudyLocation, data: Table) -> tuple[SortKey, ...]:
     if not os.path.exists(os.path.join(location.dir, layout.STUDY_META_DIR, layout.SEARCH_FILE)):
         first = next((row for row in data.rows if row.study == location.name), None)
         if first is None or first.origin != "optuna":
@@ -92,7 +92,8 @@ def _load_study_objectives(location: StudyLocation, data: Table) -> tuple[str, .
 
         record = try_record(os.path.join(location.root, first.key))
         known = (record.origin or {}).get("objectives") if record else None
-        return tuple(map(str, known)) if isinstance(known, list) else ()
+        parsed = [parse_sort(str(each), ()) for each in known] if isinstance(known, list) else []
+        return tuple(SortKey(name, direction) for name, direction in parsed if direction)
     from assay.errors import FormatError
     from assay.record.search_file import load_search
 
@@ -100,7 +101,7 @@ def _load_study_objectives(location: StudyLocation, data: Table) -> tuple[str, .
         search = load_search(location.dir)
     except FormatError:  # of no importance for a table
         return ()
-    return tuple(f"{each.metric}:{each.direction}" for each in search.objectives) if search else ()
+    return tuple(SortKey(each.metric, each.direction) for each in search.objectives) if search else ()
 
 
 class Declared(NamedTuple):

@@ -15,6 +15,7 @@ from assay.errors import NotFoundError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_adopt
 from assay.reading.kept_table import list_param, remember
 from assay.reading.ranking import (
+    Asked,
     Front,
     Group,
     ParamsOf,
@@ -37,7 +38,7 @@ from assay.show.formatting import clean, render_count
 from assay.show.table import drop_spare, fit_columns
 from assay.values.series import Direction, direction_of, metric_priority, whole_step
 from assay.values.state import State
-from assay.values.table import Column, Kind, Table
+from assay.values.table import Column, Kind, Role, Table
 
 if TYPE_CHECKING:
     from assay.values.where import Where
@@ -50,7 +51,7 @@ MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
 
 
 class SummaryOptions(NamedTuple):
-    sort: tuple[str, ...] = ()  # METRIC or PARAMETER, each with :min or :max behind it or not; the first counts most
+    sort: tuple[Asked, ...] = ()  # METRIC or PARAMETER, each with :min or :max behind it or not; the first counts most
     group_by: tuple[str, ...] = ()
     metrics: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
@@ -244,8 +245,9 @@ def _rank_metric(
     rank = 200 * index if not is_wanted else _WANTED_RANK - (len(metrics) - 1 - index)
     is_first = bool(sort) and sort[0].name == metrics[index] and (options.metrics is None or options.best)
     best = _FIRST_BEST_RANK if is_first else _BEST_RANK
-    keys = (f"{metrics[index]}_best", f"{metrics[index]}_best_sd")
-    return [column._replace(rank=best if column.key in keys else rank if index else 0) for column in columns]
+    return [
+        column._replace(rank=best if column.role in ("best", "best sd") else rank if index else 0) for column in columns
+    ]
 
 
 # ---------------------------------------------------------------- choosing
@@ -333,7 +335,7 @@ def _run_columns(
     has: _Has,
 ) -> tuple[list[Column], list[list[Any]]]:
     several = len(set(_gather(data, "study", order))) > 1
-    columns = [Column("run")]
+    columns = [Column("run", role="run")]
     cells: list[list[Any]] = [_gather(data, "key" if several else "name", order)]
     states = _gather(data, "state", order)
     if has("state", states.count(State.DONE) < len(states)):
@@ -345,7 +347,7 @@ def _run_columns(
         else:
             cells.append(list(map(list_param(data, name).__getitem__, order)))
         kind: Kind = "text" if has(f"text {name}", not _NUMBERS.issuperset(map(type, cells[-1]))) else "number"
-        columns.append(Column(name, kind, digits=None))
+        columns.append(Column(name, kind, digits=None, role="parameter"))
     columns[len(columns) - len(params) :] = _rank_params(columns, cells, params)
     for index, name in enumerate(metrics):
         before = len(columns)
@@ -354,7 +356,7 @@ def _run_columns(
     _add_progress(columns, cells, data, order, metrics, step_name, has)
     tags = _gather(data, "tags", order) if "tags" not in options.ignore else []
     if has("tags", any(tags)):
-        columns.append(Column("tags", rank=_TAGS_RANK))
+        columns.append(Column("tags", rank=_TAGS_RANK, role="tags"))
         cells.append(list(map(",".join, tags)))
     received = _gather(data, "received", order)
     if has("received", any(received)):
@@ -418,12 +420,12 @@ def _add_metric(
     has: _Has,
 ) -> None:
     name = column.metric
-    columns.append(Column(name, "number"))
+    columns.append(Column(name, "number", role="last", metric=name))
     cells.append(_pick(column, column.last, order))
     wanted = _find_direction(sort, name)
     if best or (wanted is not None and has(f"best {name}:{wanted}", _best_tells_more(column, order, wanted))):
         values = best_values(column, wanted or direction_of(name))
-        columns.append(Column(f"best {name}", "number", key=f"{name}_best"))
+        columns.append(Column(f"best {name}", "number", key=f"{name}_best", role="best", metric=name))
         cells.append(_pick(column, values, order))
 
 
@@ -462,7 +464,7 @@ def _add_progress(
     starts, ends = _gather(data, "started_at", order), _gather(data, "ended_at", order)
     seconds = list(map(_elapsed, starts, ends))
     if has("time", seconds.count(None) < len(seconds)):
-        columns.append(Column("time", "clock", key="seconds", rank=_TIME_RANK))
+        columns.append(Column("time", "clock", key="seconds", rank=_TIME_RANK, role="time"))
         cells.append(seconds)
     per_step = _seconds_per_step(chosen, order, starts, steps, seconds)
     if has("time of a step", any(value is not None and value >= 0.05 for value in per_step)):
@@ -543,7 +545,7 @@ def _grouped(
     for index, name in enumerate(metrics):
         before = len(columns)
         if not common:
-            columns.append(Column("n", "number", digits=12, key=f"{name}_n"))
+            columns.append(Column("n", "number", digits=12, key=f"{name}_n", role="count", metric=name))
             cells.append(counts[index])
         counted = [i for group in every for i in group.runs]
         _add_group_metric(columns, cells, data.metrics[name], ordered, sort, options.best, counted)
@@ -557,7 +559,7 @@ def _grouped(
 def _group_columns(groups: Sequence[Group], ordered: Sequence[Group]) -> tuple[list[Column], list[list[Any]]]:
     """What tells the groups apart."""
     names = dict.fromkeys(name for group in groups for name in group.params)
-    columns = [Column(name, "text", digits=None) for name in names]
+    columns = [Column(name, "text", digits=None, role="parameter") for name in names]
     cells = [[group.params.get(name) for group in ordered] for name in names]
     if len({group.study for group in groups}) > 1:
         columns.insert(0, Column("study"))
@@ -576,10 +578,12 @@ def _add_group_metric(
 ) -> None:
     name = column.metric
     wanted = _find_direction(sort, name)
-    looks: list[tuple[str, str, Sequence[float]]] = [(name, name, column.last)]
+    looks: list[tuple[Role, str, str, Sequence[float]]] = [("last", name, name, column.last)]
     if best or (wanted is not None and _best_tells_more(column, counted, wanted)):
-        looks.append((f"best {name}", f"{name}_best", best_values(column, wanted or direction_of(name))))
-    for title, key, values in looks:
+        looks.append(("best", f"best {name}", f"{name}_best", best_values(column, wanted or direction_of(name))))
+    for role, title, key, values in looks:
         found = [measure_group(column, group, values) for group in groups]
-        columns += [Column(title, "number", key=key), Column("± sd", "number", digits=2, key=f"{key}_sd")]
+        columns.append(Column(title, "number", key=key, role=role, metric=name))
+        spread: Role = "best sd" if role == "best" else "last sd"
+        columns.append(Column("± sd", "number", digits=2, key=f"{key}_sd", role=spread, metric=name))
         cells += [[each.mean for each in found], [each.sd for each in found]]

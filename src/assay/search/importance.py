@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from assay.errors import UsageError
 from assay.reading.best import choose_metric
-from assay.reading.ranking import SortKey, best_values, differing_params
+from assay.reading.ranking import Asked, SortKey, best_values, differing_params
 from assay.record.index.base import Table as IndexTable
 from assay.show.formatting import render_count
 from assay.values.document import Block, Document, Notes, TableBlock, Text
@@ -28,8 +28,11 @@ class Importance(NamedTuple):
     without: int  # runs that are done and have no finite value
 
 
-def measure_importance(data: IndexTable, keep: Sequence[int], asked: str | None = None) -> Importance:
-    """Over the rows in `keep` that are done. Raises UsageError where there is nothing to compare."""
+def measure_importance(
+    data: IndexTable, keep: Sequence[int], asked: Asked | None = None, how_to_choose: str = " with -m"
+) -> Importance:
+    """Over the rows in `keep` that are done. Raises UsageError where there is nothing to compare; `how_to_choose` is
+    the end of its advice to choose another metric."""
     from assay.search.optuna_proposals import compute_importance
 
     key = choose_metric(data, asked)
@@ -40,7 +43,7 @@ def measure_importance(data: IndexTable, keep: Sequence[int], asked: str | None 
     if len(used) < LEAST_RUNS:
         raise UsageError(
             f"importance needs {LEAST_RUNS} finished runs with {key.name}, and there are {len(used)}",
-            "run more of them, or choose another metric with -m",
+            f"run more of them, or choose another metric{how_to_choose}",
         )
     params = [data.rows[i].params for i in used]
     differing = differing_params(params)

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 Kind = Literal["text", "number", "clock", "duration", "size", "age", "state"]
 Align = Literal["left", "right"]
+Role = Literal["run", "parameter", "last", "last sd", "best", "best sd", "count", "time", "tags", "note", "other"]
 
 
 class Column(NamedTuple):
@@ -16,6 +17,7 @@ class Column(NamedTuple):
     one below 0 leaves only where no row would fit otherwise, -1 first.
     `cut`: where texts are shortened. `left`: there, since dotted names differ at their end, unless two would become
     the same; `never`: figures with their units. `short`: the name of a report's column on a narrow terminal.
+    `role` and `metric`: what a table of runs says in this column.
     """
 
     name: str
@@ -26,6 +28,8 @@ class Column(NamedTuple):
     rank: int = 0
     cut: Literal["anywhere", "left", "never"] = "anywhere"
     short: str = ""
+    role: Role = "other"
+    metric: str = ""
 
     @property
     def side(self) -> Align:

@@ -70,18 +70,28 @@ class Where(NamedTuple):
     text: str
     expression: Expression
 
-    def refuse(self, why: str, column: int, hint: str | None = None) -> NoReturn:
-        refuse(self.text, why, column, hint)
+    def refuse(self, why: str, column: int, hint: str | None = None, example: str = "") -> NoReturn:
+        refuse(self.text, why, column, hint, example)
 
 
-_HINT = "as in --where 'lr<0.1 and opt==\"adam\" and best(loss)<0.3 and state==done'"
+_EXAMPLE = "'lr<0.1 and opt==\"adam\" and best(loss)<0.3 and state==done'"
 
 
-def refuse(text: str, why: str, column: int, hint: str | None = _HINT) -> NoReturn:
+class WhereError(UsageError):
+    """`problem` and `advice` are the message and its hint without the name of the option, for a form that has none."""
+
+    def __init__(self, problem: str, hint: str | None = None, *, example: str = "", text: str = "") -> None:
+        self.problem = f"{text!r}: {problem}" if text else problem
+        self.advice = hint or (f"as in {example}" if example else "")
+        message = f"--where{' ' if text else ': '}{self.problem}"
+        super().__init__(message, hint or (f"as in --where {example}" if example else None))
+
+
+def refuse(text: str, why: str, column: int, hint: str | None = None, example: str = _EXAMPLE) -> NoReturn:
     """With the text, and a caret under the character that is not as it should be."""
     start = max(0, column - 50)
     shown = re.sub(r"\s", " ", text[start : column + 30])
-    raise UsageError(f"--where: {why}\n  {shown}\n  {' ' * (column - start)}^", hint)
+    raise WhereError(f"{why}\n  {shown}\n  {' ' * (column - start)}^", hint, example=example)
 
 
 # ---------------------------------------------------------------- from the text to an expression
@@ -117,9 +127,9 @@ def quote_where(text: str) -> str:
 
 
 def parse_where(text: str) -> Where:
-    """Raises UsageError with the position of what was not understood."""
+    """Raises WhereError with the position of what was not understood."""
     if len(text) > MOST_CHARACTERS:
-        raise UsageError(f"--where: {len(text)} characters are too many; at most {MOST_CHARACTERS} are read")
+        raise WhereError(f"{len(text)} characters are too many; at most {MOST_CHARACTERS} are read")
     return Where(text, _Parser(text).parse())
 
 
@@ -149,7 +159,7 @@ class _Parser:
         character = self._text[at]
         if character in "\"'`":
             refuse(self._text, f"the quote {character} is never closed", at)
-        refuse(self._text, f"{character!r} is not understood", at, _OTHER_LANGUAGES.get(character, _HINT))
+        refuse(self._text, f"{character!r} is not understood", at, _OTHER_LANGUAGES.get(character))
 
     def parse(self) -> Expression:
         found = self._or()
@@ -413,7 +423,7 @@ def _as_seconds(where: Where, name: Name, column: Column, value: Value) -> Value
         return value
     seconds = parse_duration(value)
     if seconds is None:
-        where.refuse(f"{value!r} is not a duration", name.column, f"as in --where '{name.name} < 2h30m'")
+        where.refuse(f"{value!r} is not a duration", name.column, example=f"'{name.name} < 2h30m'")
     return seconds
 
 

@@ -30,15 +30,15 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
     for index, column in enumerate(table.columns):
         values = by_column[index]
         texts = escape_texts([text.strip() for text in build_texts(column, values)])
-        kind = ("num" * (column.side == "right"), "name" * (index == 0), "note" * (column.name == "note"))
+        kind = ("num" * (column.side == "right"), "name" * (index == 0), "note" * (column.role == "note"))
         opening = f'<td class="{" ".join(filter(None, kind))}">'
-        if column.name == "run" and runs:
+        if column.role == "run":
             folder = f"/studies/{quote(slug)}/runs"
             texts = [_link(f"{folder}/{_quote(run)}", text, text) for run, text in zip(runs, texts, strict=True)]
             texts = [text + _BAD_RUN if is_bad else text for text, is_bad in zip(texts, bad, strict=True)]
         elif index == 0 and view.group:
             texts = [_link_group(view, *pair) for pair in zip(built.members, texts, strict=True)]
-        elif column.name == "tags" and column.digits and runs:
+        elif column.role == "tags":
             texts = ["".join(_list_tags(run, view)) or text for run, text in zip(runs, texts, strict=True)]
         elif column.kind == "state":
             pairs = zip(values, texts, strict=True)

@@ -14,6 +14,7 @@ from assay.values.state import has_result
 
 if TYPE_CHECKING:
     from assay.follow.locations import StudyLocation
+    from assay.reading.ranking import Asked
     from assay.record.index.base import Table
     from assay.values.document import Document
     from assay.values.where import Where
@@ -68,7 +69,7 @@ def best(request: BestRequest, console: Console) -> int:
     metrics = request.metrics or load_objectives(locations, data)[: 1 if request.group_by else None]
     document = _build(metrics, request.group_by, data, keep, locations)
     if document is None:
-        wanted = " and ".join(metrics) or "value of a metric"
+        wanted = " and ".join(map(str, metrics)) or "value of a metric"
         console.error(f"{names}: no run that is done has a finite {wanted}")
         return int(ExitCode.FAILED)
     write_document(document, request)
@@ -78,7 +79,7 @@ def best(request: BestRequest, console: Console) -> int:
 
 
 def _build(
-    metrics: Sequence[str],
+    metrics: Sequence[Asked],
     group_by: Sequence[str],
     data: Table,
     keep: Sequence[int],

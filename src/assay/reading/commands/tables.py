@@ -14,7 +14,7 @@ from assay.values.options import Request, argument, json_option, option, root_op
 from assay.values.state import State
 
 if TYPE_CHECKING:
-    from assay.reading.plotting import Plot, Selection
+    from assay.reading.plotting import Plot, PlottedRuns
     from assay.reading.summary import StudySummary, SummaryOptions
     from assay.record.index.base import Index
     from assay.values.table import Table
@@ -284,7 +284,7 @@ def _choose_form(request: PlotRequest) -> str:
     return form
 
 
-def _build_plots(form: str, index: Index, selection: Selection, request: PlotRequest) -> list[Plot]:
+def _build_plots(form: str, index: Index, selection: PlottedRuns, request: PlotRequest) -> list[Plot]:
     from assay.reading import param_plots, plotting
 
     if not form:
@@ -328,7 +328,7 @@ def _print_plot(plot: Plot, request: PlotRequest, console: Console) -> None:
     console.write("\n".join(texts))
 
 
-def _write_page(plots: Sequence[Plot], selection: Selection, output: str, console: Console) -> None:
+def _write_page(plots: Sequence[Plot], selection: PlottedRuns, output: str, console: Console) -> None:
     from assay.reading.plot_document import build_page
     from assay.show.formatting import render_count
     from assay.show.html import render_html

@@ -111,7 +111,7 @@ def build_chosen_curves(
     """One metric of all these runs as JSON; of many the best. `beside`: all runs of their studies."""
     column = table.metrics[metric]
     keep = [i for i in range(len(table.rows)) if column.count[i]]
-    selection = plotting.Selection(table, keep, locations, {metric: int(max(column.count))}, beside=beside)
+    selection = plotting.PlottedRuns(table, keep, locations, {metric: int(max(column.count))}, beside=beside)
     return build_selected_curves(index, selection, StudyView(metric=metric, x=x, best=most))
 
 

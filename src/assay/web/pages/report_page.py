@@ -80,9 +80,8 @@ def build_report(
     found = build_summary(data, options, find_step_name(locations, data.rows))
     rows = [data.rows[i] for i in keep]
     key = next((key for key in found.sort if key.is_metric), None)
-    most = {name: int(max(column.count[i] for i in keep)) for name, column in data.metrics.items()}
-    counts = {name: count for name, count in most.items() if count}
-    selection = plotting.Selection(data, keep, locations, counts, objectives)
+    selection = plotting.build_selection(data, keep, locations)
+    counts = selection.counts
     blocks = [
         *_build_head(names, rows),
         *_build_best(data, keep, key, options, locations),
@@ -120,7 +119,7 @@ def _build_best(
     locations: Sequence[StudyLocation],
 ) -> Iterator[Block]:
     """As `assay best`: the winner, its margin, and how to repeat it."""
-    choice = best.choose_best(data, keep, f"{key.name}:{key.direction}", options.group_by) if key else None
+    choice = best.choose_best(data, keep, key, options.group_by) if key else None
     if choice is not None:
         run = best.describe_best(data, keep, choice.best.run, locations)
         heading, _, standing, *rest = best.build_document(choice, run, data).blocks
@@ -149,7 +148,7 @@ def _describe_order(keys: Sequence[SortKey]) -> str:
 
 
 def _build_curves(
-    index: Index, selection: plotting.Selection, key: SortKey | None, options: SummaryOptions
+    index: Index, selection: plotting.PlottedRuns, key: SortKey | None, options: SummaryOptions
 ) -> Iterator[Block]:
     """Of the metrics that make a line: those asked for, or the most telling ones, the one sorted by first."""
     lines = [name for name, count in selection.counts.items() if count > 1]
@@ -160,19 +159,19 @@ def _build_curves(
         chosen = [name for name in chosen if name not in options.ignore][:_MOST_CURVES]
     if chosen:
         with suppress(UsageError):  # no finished run in any group
-            wish = plotting.PlotOptions(tuple(chosen), options.group_by)
+            wish = plotting.PlotOptions(tuple(chosen), options.group_by, names=_NAMES)
             yield Heading("Curves")
             yield from _show(plotting.build_plots(index, selection, wish))
 
 
-def _build_param_plots(selection: plotting.Selection, key: SortKey) -> Iterator[Block]:
+def _build_param_plots(selection: plotting.PlottedRuns, key: SortKey) -> Iterator[Block]:
     """What the parameters did to the metric, as far as there is anything to draw."""
     params: Sequence[str] = differing_params([row.params for row in selection.rows])
     if not params:
         return
     step = -(-len(selection.keep) // _MOST_RUNS)
     some = replace(selection, keep=selection.keep[::step])
-    options = param_plots.ParamOptions((f"{key.name}:{key.direction}",))
+    options = param_plots.ParamOptions((key,), names=_NAMES)
     yield Heading("Parameters")
     if step > 1:
         yield Text(f"{len(some.keep)} of {render_count(len(selection.keep), 'run')}, evenly chosen", role="soft")
@@ -191,9 +190,10 @@ def _build_param_plots(selection: plotting.Selection, key: SortKey) -> Iterator[
 
 
 def _show(plots: Sequence[plotting.Plot]) -> Sequence[Block]:
-    """Notes without the options of `assay plot` that they name."""
-    told = [replace(plot, notes=tuple(note.partition(" (choose with")[0] for note in plot.notes)) for plot in plots]
-    return plot_page.build_page("", "", told).blocks[1:]
+    return plot_page.build_page("", "", plots).blocks[1:]
+
+
+_NAMES = plotting.OptionNames(choose_best="", choose_params="")  # a report has no options to choose with
 
 
 # ---------------------------------------------------------------- what failed

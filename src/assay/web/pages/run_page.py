@@ -274,7 +274,7 @@ def build_run_curves(
             raise UsageError(f"{metric} has no times", "metrics that a script hands over with assay.log have them")
         return _build_timed(table, number, run_dir, metric, series.times, series.values)
     counts = {metric: int(table.metrics[metric].count[number])}
-    selection = plotting.Selection(table, [number], [location], counts)
+    selection = plotting.PlottedRuns(table, [number], [location], counts)
     answer = build_selected_curves(index, selection, StudyView(metric=metric, x=x))
     return {**answer, "curves": [{**curve, "name": metric} for curve in answer["curves"]]}
 

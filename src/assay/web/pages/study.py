@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from assay.errors import NotFoundError, UsageError
 from assay.reading.api import FIELDS
 from assay.values.state import State
+from assay.values.where import WhereError
 from assay.web.answers import encode_json, encode_text
 from assay.web.openapi import view_params
 from assay.web.operations import Operation, ref
@@ -67,7 +68,14 @@ def _show(request: Request) -> Response:
     query = read_query(request)
     view = StudyView.from_query(query)
     names = snapshot.remember("names", lambda: find_names(location, table))
-    values: dict[str, Any] = {"built": None, "blocks": (), "charts": (), "problem": None, "offers": ()}
+    values: dict[str, Any] = {
+        "built": None,
+        "blocks": (),
+        "charts": (),
+        "problem": None,
+        "is_where": False,
+        "offers": (),
+    }
     try:
         if "columns" in query:
             return RedirectResponse(f"{request.url.path}{_choose_columns(snapshot, view, query).to_query()}", 303)
@@ -80,8 +88,9 @@ def _show(request: Request) -> Response:
         else:
             values["blocks"] = snapshot.remember(view, lambda: build_plots(location, table, view, names))
     except UsageError as error:  # a wrong filter is answered on the page where it was typed
-        values["problem"] = _reword(error)
-        values["offers"] = _offer(view.where) if error.message.startswith("--where") else ()
+        values["problem"] = error
+        values["is_where"] = isinstance(error, WhereError)
+        values["offers"] = _offer(view.where) if values["is_where"] else ()
     response = site.render(
         request,
         "study.html",
@@ -100,27 +109,6 @@ def _show(request: Request) -> Response:
     # the address of what is shown, without what has its default
     response.headers["hx-push-url"] = request.url.path + view.to_query(page=view.page).removesuffix("?")
     return response
-
-
-_ON_PAGE = {  # what the page calls the options of the commands
-    "--log-x": "log x",
-    "--log": "log y",
-    "--color": "Colour by",
-    "--params A,B": "Parameters",
-    " with -m": "",
-    "draw it with -x": "draw it over",
-    "-x step": "over step",
-    "without -x": "as counted",
-    "without -g": "without a mean",
-}
-
-
-def _reword(error: UsageError) -> UsageError:
-    message, hint = error.message, error.hint or ""
-    if not message.startswith("--where"):
-        for option, name in _ON_PAGE.items():
-            message, hint = message.replace(option, name), hint.replace(option, name)
-    return UsageError(message, hint)
 
 
 def _offer(text: str) -> list[str]:

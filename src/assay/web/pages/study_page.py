@@ -16,6 +16,7 @@ from assay.reading import plot_document as plot_page
 from assay.reading.choosing import FIELDS
 from assay.reading.kept_table import remember
 from assay.reading.ranking import (
+    Asked,
     SortKey,
     best_values,
     build_groups,
@@ -156,11 +157,11 @@ def build_table(location: StudyLocation, table: Table, view: StudyView, names: N
     last = max(1, -(-summary.total // view.rows))
     if view.page > last:
         return build_table(location, table, view._replace(page=last), names)
-    bases = [_find_base(column, names) for column in summary.table.columns]
-    kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
-    kept.sort(key=lambda index: _find_place(summary.table.columns[index], bases, index))
     columns = [_name_best(column, summary, location, table) for column in summary.table.columns]
-    sorts = [_find_sort(column, base, names, columns) for column, base in zip(columns, bases, strict=True)]
+    bases = [_find_base(column, names) for column in columns]
+    kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
+    kept.sort(key=lambda index: _find_place(columns, index))
+    sorts = [_find_sort(column, names, columns) for column in columns]
     cut = summary.table._replace(
         columns=tuple(_shorten(columns[index], [row[index] for row in summary.table.rows]) for index in kept),
         rows=[tuple(row[index] for index in kept) for row in summary.table.rows]
@@ -179,40 +180,40 @@ def build_table(location: StudyLocation, table: Table, view: StudyView, names: N
     )
 
 
-def _find_place(column: Column, bases: Sequence[str], index: int) -> tuple[int, bool]:
+def _find_place(columns: Sequence[Column], index: int) -> tuple[int, bool]:
     """The best values of a metric before the last ones: where it was clicked on is what the table is sorted by."""
-    name = bases[index].removeprefix("metrics.")
-    is_best = (column.key or "").removesuffix("_sd") == f"{name}_best"
-    return (bases.index(bases[index]) if column.digits is not None else index, not is_best)
+    metric = columns[index].metric
+    first = next(i for i, each in enumerate(columns) if each.metric == metric) if metric else index
+    return first, columns[index].role not in ("best", "best sd")
 
 
 def _name_best(column: Column, summary: StudySummary, location: StudyLocation, table: Table) -> Column:
     """`best loss` is always the one of the study; an address that asks for the other end says so: `highest loss`."""
-    for key in summary.sort:
-        if key.is_metric and (column.key or "").removesuffix("_sd") == f"{key.name}_best" and column.name != "± sd":
-            (told,) = _add_directions([key.name], load_objectives([location], table))
-            if not told.endswith(f":{key.direction}"):
-                return column._replace(name=f"{'highest' if key.direction == 'max' else 'lowest'} {key.name}")
-    return column
+    key = next((each for each in summary.sort if each.is_metric and each.name == column.metric), None)
+    if column.role != "best" or key is None:
+        return column
+    if key.direction == _add_direction(key.name, load_objectives([location], table)).direction:
+        return column
+    return column._replace(name=f"{'highest' if key.direction == 'max' else 'lowest'} {key.name}")
 
 
 def _describe_order(summary: StudySummary, columns: Sequence[Column]) -> str:
     if not summary.sort:
         return ""
-    name = summary.sort[0].name
-    by = next((column.name for column in columns if column.key == f"{name}_best" and summary.sort[0].is_metric), name)
-    return f"{by}, reversed" if summary.sort[0].is_reversed else by
+    key = summary.sort[0]
+    best = (each.name for each in columns if key.is_metric and each.role == "best" and each.metric == key.name)
+    by = next(best, key.name)
+    return f"{by}, reversed" if key.is_reversed else by
 
 
-def _add_directions(names: Sequence[str], objectives: Sequence[str]) -> list[str]:
+def _add_direction(metric: str, objectives: Sequence[SortKey]) -> SortKey:
     """Which value of a metric is the best is a fact of the study: what its search is about says it, else its name."""
-    known = dict(each.rpartition(":")[::2] for each in objectives)
-    return [f"{name}:{known.get(name) or direction_of(name)}" for name in names]
+    return next((each for each in objectives if each.name == metric), SortKey(metric, direction_of(metric)))
 
 
 def _shorten(column: Column, values: Sequence[Any]) -> Column:
     """A parameter whose numbers are as long as a computer writes them; the run's page has them whole."""
-    is_long = column.kind == "number" and column.digits is None
+    is_long = column.kind == "number" and column.role == "parameter"
     if is_long and any(isinstance(value, float) and len(repr(value)) > _LONG_NUMBER for value in values):
         return column._replace(digits=6)
     return column
@@ -221,14 +222,15 @@ def _shorten(column: Column, values: Sequence[Any]) -> Column:
 def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudySummary:
     options = view.build_options()._replace(ignore=(), show=tuple(name.removeprefix("metrics.") for name in view.show))
     objectives = load_objectives([location], table)
-    bare = {name for name in options.sort if name in table.metrics}
-    asked = [_add_directions([name], objectives)[0] if name in bare else name for name in options.sort]
+    asked = [_add_direction(name, objectives) if name in table.metrics else name for name in view.sort]
     summary = build_summary(table, options._replace(sort=tuple(asked) or objectives, all_reasons=True), names.step)
     if view.group or not remember(table, "has notes", lambda: any(row.note for row in table.rows)):
         return summary
     notes = [row.note for row in summary.rows]
     rows = [(*row, note) for row, note in zip(summary.table.rows, notes, strict=True)]
-    return summary._replace(table=summary.table._replace(columns=(*summary.table.columns, Column("note")), rows=rows))
+    return summary._replace(
+        table=summary.table._replace(columns=(*summary.table.columns, Column("note", role="note")), rows=rows)
+    )
 
 
 def choose_columns(
@@ -246,31 +248,19 @@ def choose_columns(
     )
 
 
-_METRIC_ENDS = ("_best_sd", "_best", "_sd", "_n", "")
-
-
 def _find_base(column: Column, names: Names) -> str:
     """The parameter, the metric or the word that a column is about."""
-    if column.digits is None:
-        return column.name
-    key = column.key or column.name
-    for end in _METRIC_ENDS:
-        name = key.removesuffix(end)
-        if name in names.metrics and (not end or key.endswith(end)):
-            return f"metrics.{name}" if name in names.params else name
-    return column.name
+    return f"metrics.{column.metric}" if column.metric in names.params else column.metric or column.name
 
 
-def _find_sort(column: Column, base: str, names: Names, columns: Sequence[Column]) -> str:
+def _find_sort(column: Column, names: Names, columns: Sequence[Column]) -> str:
     """A metric goes by its best values: where they have a column, that is the one."""
-    name = base.removeprefix("metrics.")
-    if name in names.metrics and column.digits is not None:
-        is_best = column.key == f"{name}_best"
-        is_other = column.name in ("± sd", "n") or any(each.key == f"{name}_best" for each in columns)
-        return name if is_best or not is_other else ""
-    if base in names.params:  # a metric of the same name is what a sort would take
-        return "" if base in names.metrics else base
-    return "time" if column.key == "seconds" else ""
+    if column.role == "parameter":  # a metric of the same name is what a sort would take
+        return "" if column.name in names.metrics else column.name
+    has_best = any(each.role == "best" and each.metric == column.metric for each in columns)
+    if column.role == "best" or (column.role == "last" and not has_best):
+        return column.metric
+    return "time" if column.role == "time" else ""
 
 
 def _list_choices(present: Sequence[str], names: Names, view: StudyView) -> list[ColumnChoice]:
@@ -291,7 +281,7 @@ def _list_choices(present: Sequence[str], names: Names, view: StudyView) -> list
 
 def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyView) -> Iterator[str]:
     columns = summary.table.columns
-    params = [(index, bases[index]) for index, column in enumerate(columns) if column.digits is None]
+    params = [(index, bases[index]) for index, column in enumerate(columns) if column.role == "parameter"]
     for row in summary.table.rows:
         parts = [f"({view.where})"] if view.where else []
         parts += [
@@ -346,12 +336,9 @@ def build_plots(location: StudyLocation, table: Table, view: StudyView, names: N
     """What `assay plot` draws of parameters, as blocks of a document."""
     wanted = [name for name in (view.param, view.color) if name and name not in names.params]
     selection = _build_selection(location, _add_metrics(table, wanted), view)
-    asked = _add_directions([view.metric], selection.objectives) if view.metric in selection.counts else [view.metric]
-    metrics = tuple(asked) if view.metric else ()
+    metrics = _find_metrics(view.metric, selection)
     selection, notes = _cap(selection, view, metrics)
-    options = param_plots.ParamOptions(
-        metrics, params=view.params, color=view.color or None, log=view.log, log_x=view.log_x
-    )
+    options = param_plots.ParamOptions(metrics, view.params, view.color or None, view.log, view.log_x, _ON_FORM)
     if view.tab == "scatter":
         param = view.param or next(iter(names.differing), "")
         if not param:
@@ -359,14 +346,30 @@ def build_plots(location: StudyLocation, table: Table, view: StudyView, names: N
         plots = param_plots.build_scatters(selection, param, options)
     else:
         plots = _BUILDERS[view.tab](selection, options)
-    told = [
-        [note.replace("--params A,B", "Parameters") for note in plot.notes if "with -m" not in note] for plot in plots
-    ]
-    plots = [replace(plot, notes=tuple(notes)) for plot, notes in zip(plots, told, strict=True)]
     return [*(Text(note, role="soft") for note in notes), *plot_page.build_page("", "", plots).blocks[1:]]
 
 
-_BUILDERS: Mapping[str, Callable[[plotting.Selection, param_plots.ParamOptions], list[plotting.Plot]]] = {
+def _find_metrics(metric: str, selection: plotting.PlottedRuns) -> tuple[Asked, ...]:
+    """One that these runs do not have is refused where plots are built."""
+    known = _add_direction(metric, selection.objectives) if metric in selection.counts else metric
+    return (known,) if metric else ()
+
+
+_ON_FORM = plotting.OptionNames(
+    metric="",
+    color="Colour by",
+    log="log y",
+    log_x="log x",
+    params="Parameters",
+    over="over",
+    draw_over="over",
+    as_counted="as counted",
+    without_group="without a mean",
+    choose_metric="",
+    choose_best="",
+    choose_params=" (choose with Parameters)",
+)
+_BUILDERS: Mapping[str, Callable[[plotting.PlottedRuns, param_plots.ParamOptions], list[plotting.Plot]]] = {
     "slices": param_plots.build_slices,
     "parallel": param_plots.build_parallels,
     "history": param_plots.build_histories,
@@ -389,8 +392,8 @@ def _add_metrics(table: Table, wanted: Sequence[str]) -> Table:
 
 
 def _cap(
-    selection: plotting.Selection, view: StudyView, metrics: Sequence[str]
-) -> tuple[plotting.Selection, list[str]]:
+    selection: plotting.PlottedRuns, view: StudyView, metrics: Sequence[Asked]
+) -> tuple[plotting.PlottedRuns, list[str]]:
     """As many runs as a drawing can show: a third of them the best, the others evenly from the rest."""
     most, total = MOST_DRAWN.get(view.tab), len(selection.keep)
     if most is None or total <= most:
@@ -412,7 +415,7 @@ def _cap(
     return replace(selection, keep=[i for i in selection.keep if i in chosen]), [note]
 
 
-def _find_records(selection: plotting.Selection, key: SortKey) -> set[int]:
+def _find_records(selection: plotting.PlottedRuns, key: SortKey) -> set[int]:
     """The finished runs that were better than all before them."""
     column, values = selection.data.metrics[key.name], _get_values(selection, key)
     rows = selection.data.rows
@@ -427,19 +430,17 @@ def _find_records(selection: plotting.Selection, key: SortKey) -> set[int]:
     return records
 
 
-def _get_values(selection: plotting.Selection, key: SortKey) -> Sequence[float]:
+def _get_values(selection: plotting.PlottedRuns, key: SortKey) -> Sequence[float]:
     return best_values(selection.data.metrics[key.name], key.direction)
 
 
-def _build_selection(location: StudyLocation, table: Table, view: StudyView) -> plotting.Selection:
+def _build_selection(location: StudyLocation, table: Table, view: StudyView) -> plotting.PlottedRuns:
     where = parse_where(view.where) if view.where else None
     chosen = select_rows(table, where, (), view.build_options().states)
-    keep = leave_out_foreign(table, chosen) or chosen
-    most = {name: int(max((column.count[i] for i in keep), default=0)) for name, column in table.metrics.items()}
-    counts = {name: count for name, count in most.items() if count}
-    if not counts:
+    selection = plotting.build_selection(table, leave_out_foreign(table, chosen) or chosen, [location])
+    if not selection.counts:
         raise UsageError("none of these runs has a metric", plotting.describe_metrics(location))
-    return plotting.Selection(table, keep, [location], counts, load_objectives([location], table))
+    return selection
 
 
 # ---------------------------------------------------------------- curves
@@ -450,7 +451,7 @@ def choose_charts(location: StudyLocation, table: Table, view: StudyView) -> lis
     if view.metric:
         return [view.metric]
     selection = _build_selection(location, table, view)
-    first = [each.rpartition(":")[0] for each in selection.objectives]
+    first = [each.name for each in selection.objectives]
     lines = [name for name, count in selection.counts.items() if count > 1 and name not in ("step", "epoch")]
     lines.sort(key=lambda name: (name not in first, metric_priority(name)))
     return lines[:_MOST_CHARTS]
@@ -461,22 +462,21 @@ def build_curves(index: Index, location: StudyLocation, table: Table, view: Stud
     return build_selected_curves(index, _build_selection(location, table, view), view)
 
 
-def build_selected_curves(index: Index, selection: plotting.Selection, view: StudyView) -> dict[str, Any]:
-    """The same of runs that are chosen already."""
-    asked = _add_directions([view.metric], selection.objectives) if view.metric in selection.counts else [view.metric]
-    (key, *_), _ = plotting.choose_metrics(selection, asked if view.metric else ())
-    rank = key
-    if view.by in selection.counts:  # several charts beside each other show the same runs
-        (rank, *_), _ = plotting.choose_metrics(selection, _add_directions([view.by], selection.objectives))
+def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: StudyView) -> dict[str, Any]:
+    """The curves of runs that are chosen already."""
+    (key, *_), _ = plotting.choose_metrics(selection, _find_metrics(view.metric, selection))
+    is_other = view.by in selection.counts  # several charts beside each other show the same runs
+    rank = _add_direction(view.by, selection.objectives) if is_other else key
     selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key, rank)
     options = plotting.PlotOptions(
-        metrics=(f"{key.name}:{key.direction}",),
+        metrics=(key,),
         group_by=view.group,
         log=view.log,
         best=view.best,
         x=view.x or None,  # type: ignore[arg-type]
         smooth=view.smooth,
         log_x=view.log_x,
+        names=_ON_FORM,
     )
     (plot, *_) = plotting.build_plots(index, selection, options)
     chart = plot.chart
@@ -491,7 +491,7 @@ def build_selected_curves(index: Index, selection: plotting.Selection, view: Stu
         "y": chart.y_name,
         "log": view.log,
         "log_x": view.log_x,
-        "notes": notes + [note.replace(" (choose with --best N)", "") for note in plot.notes],
+        "notes": [*notes, *plot.notes],
         "curves": [
             build_curve(line, chart, labels.get(line.label), key, shown)
             for line, shown in zip(chart.lines, drawn.lines, strict=True)
@@ -524,8 +524,8 @@ def _fit_scales(chart: Chart) -> Chart:
 
 
 def _keep_best(
-    selection: plotting.Selection, view: StudyView, key: SortKey, rank: SortKey
-) -> tuple[plotting.Selection, list[str]]:
+    selection: plotting.PlottedRuns, view: StudyView, key: SortKey, rank: SortKey
+) -> tuple[plotting.PlottedRuns, list[str]]:
     """The runs that are drawn: the series of the others need not be read."""
     column, counts = selection.data.metrics[key.name], selection.data.metrics[rank.name].count
     values = [value if count else math.nan for value, count in zip(_get_values(selection, rank), counts, strict=True)]
@@ -538,8 +538,8 @@ def _keep_best(
 
 
 def _keep_groups(
-    selection: plotting.Selection, view: StudyView, key: SortKey, rank: SortKey
-) -> tuple[plotting.Selection, list[str]]:
+    selection: plotting.PlottedRuns, view: StudyView, key: SortKey, rank: SortKey
+) -> tuple[plotting.PlottedRuns, list[str]]:
     groups = build_groups(selection.data, selection.keep, view.group)
     column = selection.data.metrics[key.name]
     found = [group for group in groups if measure_group(column, group).n]
