@@ -24,7 +24,7 @@ from assay.record.received import Received, write_received
 from assay.system.files import write_atomic
 from assay.values.verdict import VerdictKind
 from assay.web import alarms
-from assay.web.pages.page_facts import count_failed_checks
+from assay.web.pages.verdicts import count_failed_checks
 
 
 def look(client: TestClient) -> str:

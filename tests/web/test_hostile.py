@@ -173,7 +173,7 @@ def test_every_page_that_a_page_leads_to(client: TestClient) -> None:
         opened.add(address)
         shape = _shape(address)
         counts[shape] = counts.get(shape, 0) + 1
-        if counts[shape] <= 3:
+        if counts[shape] <= 2:
             waiting += walk.get(address)
     walk.check()
     assert len(opened) > 100

@@ -18,7 +18,7 @@ from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation, record_verdicts
 from assay.record.index.base import Series
 from assay.values.verdict import Finding, Verdict, VerdictKind
-from assay.web.pages.page_facts import build_series_facts
+from assay.web.json_routes import build_series_facts
 
 API = "/api/studies/fit"
 

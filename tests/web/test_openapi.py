@@ -71,7 +71,7 @@ def test_whatever_is_asked_is_answered_as_described(served: Bench, operation: tu
         checks.response_schema_conformance,
     ]
 
-    @hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+    @hypothesis.settings(max_examples=25, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(case=api.as_strategy(), is_known=hypothesis.strategies.booleans())
     def check(case: Any, is_known: bool) -> None:
         if is_known and method == "GET":

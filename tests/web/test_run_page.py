@@ -19,7 +19,6 @@ from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
 from assay.web.pages import run as run_page
 from assay.web.pages import run_files
-from assay.web.pages.page_facts import load_run_verdicts, load_verdicts
 from assay.web.pages.run_files import (
     LOG_BYTES,
     choose_log,
@@ -30,6 +29,7 @@ from assay.web.pages.run_files import (
     split_diff,
 )
 from assay.web.pages.run_page import list_readings
+from assay.web.pages.verdicts import load_run_verdicts, load_verdicts
 
 PAGE = "/studies/fit/runs/"
 

@@ -30,7 +30,7 @@ COMMANDS = {
     "stop": ("assay.launch.commands.run:stop", "Stop runs and everything they started."),
     "rerun": ("assay.launch.commands.run:rerun", "Run finished runs again; failed ones with the current code."),
     "diff": ("assay.reading.commands.runs:diff", "Compare two runs: parameters, code, environment, results."),
-    "plot": ("assay.reading.commands.tables:plot", "Plot metrics over steps."),
+    "plot": ("assay.reading.commands.plot:plot", "Plot metrics over steps."),
     "sum": ("assay.reading.commands.tables:summarise", "Print the summary table of one or more studies."),
     "tag": ("assay.reading.commands.marks:tag", "Tag runs or a study, remove tags, or list them."),
     "note": ("assay.reading.commands.marks:note", "Add a note to runs or a study, or print the notes."),

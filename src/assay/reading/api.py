@@ -9,7 +9,7 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.reading.best import choose_best
     from assay.reading.choosing import FIELDS, choose_rows, match_rows
-    from assay.reading.kept_table import KeptTable, keep_made
+    from assay.reading.kept_table import KeptTable, remember
     from assay.reading.logs import find_log
     from assay.reading.ranking import (
         SortKey,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HOMES = {
     "assay.reading.best": "choose_best",
     "assay.reading.choosing": "FIELDS choose_rows match_rows",
-    "assay.reading.kept_table": "KeptTable keep_made",
+    "assay.reading.kept_table": "KeptTable remember",
     "assay.reading.logs": "find_log",
     "assay.reading.ranking": "SortKey best_values choose_sort differing_params find_pareto_runs sort_rows sort_values",
     "assay.reading.run_reader": "LoadedRuns load_fresh_table load_objectives load_points load_study_runs",

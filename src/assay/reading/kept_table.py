@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from assay.record.index.base import Table
 
 T = TypeVar("T")
-_MOST_VALUES = 1_500_000  # of columns and orders that are kept: 12 MB
-_FEWEST = 8
+_MOST_VALUES = 1_500_000  # of columns, orders and pages that are kept: 12 MB
+_FEWEST, _MOST_MADE = 8, 500
 
 
 class KeptTable(Table):
@@ -25,24 +25,21 @@ class KeptTable(Table):
 
 
 def remember(table: Table, what: Hashable, make: Callable[[], T]) -> T:
-    """Of a table that is kept this is made once, as long as there is room; of any other every time."""
+    """Of a table that is kept this is made once, as long as there is room: then the oldest leaves. Of any other table
+    it is made every time. Threads may make the same at once, and none of them waits."""
     if not isinstance(table, KeptTable):
         return make()
-    return keep_made(table._made, what, make, max(_FEWEST, _MOST_VALUES // max(1, len(table.rows))))  # noqa: SLF001
-
-
-_NOTHING: Any = object()
-
-
-def keep_made(made: dict[Hashable, Any], what: Hashable, make: Callable[[], T], most: int) -> T:
-    """What was made before, or now; the oldest leaves. Threads may make the same at once, and none of them waits."""
+    made = table._made  # noqa: SLF001
     found: T = made.get(what, _NOTHING)
     if found is _NOTHING:
         found = make()
-        while len(made) >= most:
+        while len(made) >= max(_FEWEST, min(_MOST_MADE, _MOST_VALUES // max(1, len(table.rows)))):
             made.pop(next(iter(list(made))), None)
         made[what] = found
     return found
+
+
+_NOTHING: Any = object()
 
 
 def list_param(table: Table, name: str, missing: Any = None) -> list[Any]:

@@ -138,9 +138,17 @@ def list_runs(index: Index, location: StudyLocation, options: ListOptions, conso
         params = [row.params for row in data.rows]
         begun = sort_rows(data, [i for i in keep if i < count], choose_sort(options.sort, data, params), params)
         keep = [*begun, *(i for i in keep if i >= count)]
+    return list_rows(data, keep)
+
+
+def list_rows(data: IndexTable, keep: Sequence[int]) -> list[ListedRun]:
+    """These rows; those beyond the columns of the metrics have none."""
     metrics = data.metrics.items()
     return [
-        ListedRun(data.rows[i], {name: (c.last[i], c.last_step[i]) for name, c in metrics if i < count and c.count[i]})
+        ListedRun(
+            data.rows[i],
+            {name: (c.last[i], c.last_step[i]) for name, c in metrics if i < len(c.count) and c.count[i]},
+        )
         for i in keep
     ]
 

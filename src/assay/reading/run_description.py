@@ -163,7 +163,7 @@ def build_document(run: RunDescription, *, with_environment: bool = False, now: 
         Section((Facts(list(run.commands.items()), folds=False),), "Commands"),
         Section((TableBlock(build_metric_table(run.metrics)),), "Metrics"),
         Section(build_attempt_blocks(run, now), "Attempts"),
-        _build_section("Resources", build_resource_facts(run)),
+        _build_section("Resources", [*build_resource_facts(run)]),
         Section((Facts(build_origin_facts(run, now), folds=False),), "Origin"),
         _build_section("Files", [*_file_facts(run)]),
     ]
@@ -285,11 +285,7 @@ def _attempt_cells(attempt: Attempt, run: RunDescription, now: float) -> list[An
     ]
 
 
-def build_resource_facts(run: RunDescription) -> list[tuple[str, str]]:
-    return [*_list_resources(run)]
-
-
-def _list_resources(run: RunDescription) -> Iterator[tuple[str, str]]:
+def build_resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
     outcome, readings = run.status.outcome, run.readings
     peak = (
         outcome.peak_rss_bytes if outcome and outcome.peak_rss_bytes else readings.peak_rss_bytes if readings else None

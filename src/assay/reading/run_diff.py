@@ -78,7 +78,7 @@ def compare(
         right_dir=right.dir,
         state=None if first.state is second.state else Difference("state", str(first.state), str(second.state)),
         params=differ(first.record.spec.params, second.record.spec.params),
-        commands=differ(_commands(first), _commands(second)),
+        commands=differ(*({each.name: each.text for each in run.record.spec.commands} for run in (first, second))),
         environment=differ(
             flatten_environment(left.dir, first.record.commit, within_root=within_root),
             flatten_environment(right.dir, second.record.commit, within_root=within_root),
@@ -101,10 +101,6 @@ def differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[Differenc
 
 def _same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and (left == right or (left != left and right != right))  # noqa: PLR0124
-
-
-def _commands(status: RunStatus) -> dict[str, str]:
-    return {command.name: command.text for command in status.record.spec.commands}
 
 
 def _load_metrics(index: Index, run: FoundRun) -> dict[str, Summary]:
@@ -240,16 +236,10 @@ def _metric_table(pairs: Sequence[MetricPair]) -> Table:
 
 
 def _triple(pair: MetricPair, best: bool) -> list[float | None]:
-    left, right = (_value(summary, best) for summary in (pair.left, pair.right))
+    left, right = (summary and (best_of(summary)[0] if best else summary.last) for summary in (pair.left, pair.right))
     if left is None or right is None or not math.isfinite(left) or not math.isfinite(right):
         return [left, right, None]
     return [left, right, right - left]
-
-
-def _value(summary: Summary | None, best: bool) -> float | None:
-    if summary is None:
-        return None
-    return best_of(summary)[0] if best else summary.last
 
 
 def build_facts(comparison: Comparison) -> dict[str, Any]:

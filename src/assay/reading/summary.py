@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import attrgetter
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_adopt
@@ -43,7 +43,6 @@ from assay.values.table import Column, Kind, Role, Table
 if TYPE_CHECKING:
     from assay.values.where import Where
 
-T = TypeVar("T")
 _Has = Callable[[str, bool], bool]
 """Whether there is a column for this; the second says whether it would tell something about the rows at hand."""
 MOST_REASONS = 5  # below the table, where there is no room for a column
@@ -66,6 +65,11 @@ class SummaryOptions(NamedTuple):
     where: Where | None = None
     patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
     pareto: tuple[str, ...] = ()  # only what nothing else beats in all of these; each as in `sort`
+
+    @property
+    def end(self) -> int | None:
+        """Of the rows that are shown; None: all from the first."""
+        return None if self.limit is None else self.offset + self.limit
 
 
 class Unranked(NamedTuple):
@@ -126,14 +130,15 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
         keep = ranked = front.items
     params = find_differing(data, keep, options.ignore)
     params += [name for name in options.show if name not in params and any(name in each for each in known)]
-    end = None if options.limit is None else options.offset + options.limit
-    order = _sort_foreign_last(data, keep, ranked, sort, options.offset, end)
+    order = _sort_foreign_last(data, keep, ranked, sort, options.offset, options.end)
 
     def build(rows: Sequence[int], has: _Has) -> tuple[list[Column], list[list[Any]]]:
         return _run_columns(data, rows, params, metrics, sort, options, step_name, has)
 
-    asked = options._replace(limit=None, offset=0)
-    has = _ask_all(data, keep, build, (tuple(metrics), options.ignore), asked) if options.is_page else _ask_these
+    has: _Has = lambda _what, tells: tells  # noqa: E731 of these rows
+    if options.is_page:
+        asked = options._replace(limit=None, offset=0)
+        has = _ask_all(data, keep, build, (tuple(metrics), options.ignore), asked)
     columns, cells = build(order, has)
     rows = list(zip(*cells, strict=True)) if order else []
     table = Table(tuple(columns), rows)
@@ -149,10 +154,6 @@ def _sort_foreign_last(
         return sort_some(data, keep, sort, begin, end)
     others = sorted(set(keep) - set(ranked))
     return [*sort_some(data, ranked, sort, 0, None), *sort_some(data, others, sort, 0, None)][begin:end]
-
-
-def _ask_these(_what: str, tells: bool) -> bool:
-    return tells
 
 
 def _ask_all(
@@ -181,11 +182,6 @@ def _ask_all(
         return remember(data, ("columns", options), lambda: find(keep))[what]
 
     return has
-
-
-def _cut(order: list[T], options: SummaryOptions) -> list[T]:
-    end = None if options.limit is None else options.offset + options.limit
-    return order[options.offset : end]
 
 
 def describe_front(front: Front, what: str, not_done: int) -> str:
@@ -530,7 +526,7 @@ def _grouped(
     front = find_pareto_groups(data, groups, pareto) if pareto else None
     if front is not None:
         groups = [groups[i] for i in front.items]
-    ordered = _cut(sort_groups(data, groups, sort), options)
+    ordered = sort_groups(data, groups, sort)[options.offset : options.end]
     columns, cells = _group_columns(groups, ordered)
     every = groups if options.is_page else ordered
     common = all(len({measure_group(data.metrics[name], each).n for name in metrics}) < 2 for each in every)

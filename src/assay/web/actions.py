@@ -18,7 +18,7 @@ from assay.errors import UsageError
 from assay.system.files import parse_json
 from assay.values import layout
 from assay.web.answers import send
-from assay.web.operations import Operation, ref
+from assay.web.operations import TEXT, Operation, Schema, record, ref
 from assay.web.routes import post
 from assay.web.site import get_site
 from assay.web.snapshots import Snapshot
@@ -29,6 +29,15 @@ _MOST_RUNS = 100
 _MOST_SHOWN = 5
 _LONGEST_TEXT = 10_000
 _ACTIONS = ("stop", "rerun", "tag", "untag", "note")
+_WISH: Schema = {
+    "type": "object",
+    "required": ["action"],
+    "properties": {
+        "action": {"enum": list(_ACTIONS)},
+        "runs": {"type": "array", "items": TEXT, "maxItems": _MOST_RUNS},
+        "text": {"type": "string", "maxLength": _LONGEST_TEXT},
+    },
+}
 
 
 async def act(request: Request) -> Response:
@@ -147,6 +156,7 @@ ROUTES = [
             ref("Action"),
             refusals=(400, 404, 409),
             body={"application/json": {"schema": ref("Wish")}},
+            schemas={"Wish": _WISH, "Action": record(command=TEXT, code={"type": "integer"}, said=TEXT)},
         ),
     )
 ]

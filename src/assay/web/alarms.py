@@ -16,7 +16,7 @@ from typing import NamedTuple
 from assay.follow.api import StudyLocation
 from assay.show.formatting import render_count
 from assay.web.interface import Alarm, Pages
-from assay.web.pages.page_facts import count_failed_checks
+from assay.web.pages.verdicts import count_failed_checks
 from assay.web.site import build_address
 from assay.web.snapshots import Snapshots
 

@@ -66,7 +66,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     from assay.follow.api import find_roots, limit_patterns, open_index, show_path
     from assay.web import connections
     from assay.web.app import build_app
-    from assay.web.security import is_loopback
+    from assay.web.security import Token, is_loopback
     from assay.web.site import Site
 
     for root in request.root:
@@ -85,8 +85,7 @@ def serve(request: ServeRequest, console: Console) -> int:
             f"on {request.host} others can reach this server, so it needs a token of yours",
             "set ASSAY_TOKEN, or write tokens into a file and name it with --tokens",
         )
-    if not tokens:
-        tokens = _make_token()
+    tokens = tokens or (Token(secrets.token_urlsafe(24)),)
     listening = _listen(request.host, request.port)
     port = listening.getsockname()[1]
     names = {"localhost", "127.0.0.1", "::1", request.host, socket.gethostname(), *request.names}
@@ -240,12 +239,6 @@ def _check_tls(cert: str | None, key: str | None) -> None:
         why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
         raise UsageError(f"{cert}, {key or 'with the key in it'}: not a certificate and its key: {why}") from error
     asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HEADERS_S  # of connections that are not a protocol's yet
-
-
-def _make_token() -> tuple[Token, ...]:
-    from assay.web.security import Token
-
-    return (Token(secrets.token_urlsafe(24)),)
 
 
 def _listen(host: str, port: int) -> socket.socket:

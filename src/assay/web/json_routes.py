@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.api import FoundRun
+from assay.reading import run_diff
+from assay.reading.api import choose_sort, select_rows, sort_rows
+from assay.reading.listing import build_run_facts, list_rows
+from assay.reading.run_description import build_facts
+from assay.record.index.base import Series
+from assay.show.chart import thin
+from assay.show.formatting import to_json
+from assay.show.table import build_keys
+from assay.values.state import State
+from assay.values.table import Table
 from assay.web.answers import send
-from assay.web.openapi import CHOICE, build_document, view_params
+from assay.web.openapi import build_document
 from assay.web.operations import OBJECT, TEXT, Operation, Param, many, ref
-from assay.web.pages.page_facts import (
-    build_comparisons,
-    build_listing_facts,
-    build_run_answer,
-    build_series_facts,
-    build_study_facts,
-    build_table_facts,
-    load_verdicts,
-)
-from assay.web.pages.page_view import StudyView
+from assay.web.pages.page_view import StudyView, view_params
 from assay.web.pages.run import find_run
-from assay.web.pages.study_page import find_best, find_names
+from assay.web.pages.run_page import describe_served, find_children
+from assay.web.pages.study_page import build_plain_table, find_best, find_names
+from assay.web.pages.verdicts import load_verdicts
 from assay.web.routes import get
 from assay.web.site import build_address, get_site, read_query
 from assay.web.snapshots import Snapshot
 
 _MOST_COMPARED = 100
 _MOST_POINTS = 100_000
+_CHOICE = ("where", "states", "sort", "reverse", "page", "rows")
 
 
 def send_openapi(request: Request) -> Response:
@@ -41,7 +49,15 @@ def send_studies(request: Request) -> Response:
     known = get_site(request).snapshots.load_studies()
     return send(
         [
-            {"study": slug, **build_study_facts(location, row), "link": build_address("studies", slug)}
+            {
+                "study": slug,
+                "name": location.name,
+                "root": location.root,
+                "runs": row.runs,
+                "counts": {str(state): row.counts.get(state, 0) for state in State},
+                "last_activity": row.last_activity,
+                "link": build_address("studies", slug),
+            }
             for slug, (location, row) in known.items()
         ]
     )
@@ -54,7 +70,7 @@ def _load(request: Request) -> Snapshot:
 def send_study(request: Request) -> Response:
     snapshot = _load(request)
     location, table = snapshot.location, snapshot.table
-    names = snapshot.remember("names", lambda: find_names(location, table))
+    names = find_names(location, table)
     best = find_best(location, table)
     return send(
         {
@@ -84,14 +100,28 @@ def send_table(request: Request) -> Response:
     snapshot = _load(request)
     location, table = snapshot.location, snapshot.table
     view = StudyView.from_query(read_query(request))
-    names = snapshot.remember("names", lambda: find_names(location, table))
-    return send(build_table_facts(location, table, view, names, whole=_is_whole(request)))
+    names = find_names(location, table)
+    return _send_rows(build_plain_table(location, table, view, names, whole=_is_whole(request)))
+
+
+def _send_rows(table: Table) -> Response:
+    keys = build_keys(table.columns)
+    return send([{key: to_json(value) for key, value in zip(keys, row, strict=True)} for row in table.rows])
 
 
 def send_runs(request: Request) -> Response:
+    """The runs that have a directory."""
     snapshot = _load(request)
-    view = StudyView.from_query(read_query(request))
-    return send(build_listing_facts(snapshot.location, snapshot.table, view, whole=_is_whole(request)))
+    table, view = snapshot.table, StudyView.from_query(read_query(request))
+    options = view.build_options()
+    keep = select_rows(table, options.where, (), options.states)
+    if view.sort:
+        params = [row.params for row in table.rows]
+        keys = choose_sort(view.sort, table, params)
+        keep = sort_rows(table, keep, [key._replace(is_reversed=view.reverse) for key in keys], params)
+    if not _is_whole(request):
+        keep = keep[options.offset : options.offset + (options.limit or len(keep))]
+    return _send_rows(build_run_facts(list_rows(table, keep), snapshot.location, time.time()))
 
 
 def send_verdicts(request: Request) -> Response:
@@ -104,10 +134,10 @@ def send_verdicts(request: Request) -> Response:
 def send_run(request: Request) -> Response:
     site, snapshot, number, run_dir = find_run(request)
     key = snapshot.table.rows[number].key
-    children = [row.key for row in snapshot.table.rows if row.parent == key]
+    children = find_children(snapshot.table.rows, key)
     try:
         with site.snapshots.open_index(snapshot.location.root) as index:
-            return send(build_run_answer(index, snapshot.location, run_dir, children))
+            return send(to_json(build_facts(describe_served(index, snapshot.location, run_dir, children))))
     except (FormatError, FileNotFoundError) as error:
         raise UsageError(f"the run {key} is damaged: {error}") from error
 
@@ -122,6 +152,36 @@ def send_series(request: Request) -> Response:
     with site.snapshots.read_points(snapshot.location.root) as index:
         series = index.load_series(snapshot.table.rows[number].key, metric)
         return send(build_series_facts(series, metric, known, points))
+
+
+def build_series_facts(series: Series, metric: str, known: Sequence[str], points: int | None) -> dict[str, Any]:
+    """Columns; with `points` about so many of them, and the highest and the lowest of each stretch stay."""
+    if not series.values:
+        raise NotFoundError("metric", metric, known)
+    chosen: Sequence[int] = range(len(series.values))
+    if points is not None and points < len(series.values):
+        chosen = _thin(series.values, points)
+    return {
+        "metric": metric,
+        "points": len(series.values),
+        "is_thinned": len(chosen) < len(series.values),
+        "step": [_build_number(series.steps[i]) for i in chosen],
+        "value": [to_json(series.values[i]) for i in chosen],
+        "time": [_build_number(series.times[i]) for i in chosen],
+    }
+
+
+def _thin(values: Sequence[float], most: int) -> list[int]:
+    """Which points stay; those that are not finite are gaps, of which one each stays."""
+    finite = [(float(i), value) for i, value in enumerate(values) if math.isfinite(value)]
+    gaps = [
+        i for i, value in enumerate(values) if not math.isfinite(value) and (i == 0 or math.isfinite(values[i - 1]))
+    ]
+    return sorted({*(int(i) for i, _ in thin(finite, most)), *gaps[:most]})
+
+
+def _build_number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def read_count(request: Request, name: str, most: int) -> int | None:
@@ -145,9 +205,15 @@ def send_comparison(request: Request) -> Response:
         snapshot = site.snapshots.load(slug)
         snapshot.get_row(run)
         runs.append(FoundRun(snapshot.location, os.path.join(snapshot.location.dir, run)))
+    if len(runs) < 2:
+        raise UsageError("which runs are to be compared?", "two or more: ?run=STUDY/RUN&run=STUDY/RUN")
     with ExitStack() as stack:
-        opened = [(stack.enter_context(site.snapshots.open_index(run.location.root)), run) for run in runs]
-        return send(build_comparisons(opened))
+        indexes = [stack.enter_context(site.snapshots.open_index(run.location.root)) for run in runs]
+        found = [
+            run_diff.compare(indexes[0], index, runs[0], run, within_root=True)
+            for index, run in zip(indexes[1:], runs[1:], strict=True)
+        ]
+    return send([to_json(run_diff.build_facts(each)) for each in found])
 
 
 ROUTES = [
@@ -165,14 +231,14 @@ ROUTES = [
             "showTable",
             "The table of a study, as `assay sum STUDY --json`",
             many(ref("TableRow")),
-            view_params(*CHOICE, "group", "metrics", "show", "hide"),
+            view_params(*_CHOICE, "group", "metrics", "show", "hide"),
         ),
     ),
     get(
         "/api/studies/{study}/runs",
         send_runs,
         Operation(
-            "listRuns", "The runs of a study, as `assay ls STUDY --json`", many(ref("RunRow")), view_params(*CHOICE)
+            "listRuns", "The runs of a study, as `assay ls STUDY --json`", many(ref("RunRow")), view_params(*_CHOICE)
         ),
     ),
     get(

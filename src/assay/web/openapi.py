@@ -11,7 +11,6 @@ from typing import Any
 
 from assay.values.state import State
 from assay.web.operations import COUNT, FLAG, NUMBER, OBJECT, TEXT, Operation, Param, Schema, many, record, ref
-from assay.web.pages.page_view import TABS, StudyView
 from assay.web.routes import Entry
 
 MAYBE_TEXT: Schema = {"type": ["string", "null"]}
@@ -74,16 +73,6 @@ LOG_PART = record(name=TEXT, text=TEXT, start=COUNT, end=COUNT, size=COUNT)
 LOG_MATCHES = record(
     matches=many(record(offset=COUNT, line=TEXT)), start=COUNT, searched=COUNT, size=COUNT, is_whole=FLAG
 )  # fmt: skip
-WISH: Schema = {
-    "type": "object",
-    "required": ["action"],
-    "properties": {
-        "action": {"enum": ["stop", "rerun", "tag", "untag", "note"]},
-        "runs": {"type": "array", "items": TEXT, "maxItems": 100},
-        "text": {"type": "string", "maxLength": 10_000},
-    },
-}
-ACTION = record(command=TEXT, code={"type": "integer"}, said=TEXT)  # 409: the command's exit code was not 0
 ERROR = record(error=TEXT, hint=TEXT)
 
 SCHEMAS: Mapping[str, Schema] = {
@@ -98,58 +87,8 @@ SCHEMAS: Mapping[str, Schema] = {
     "Curves": CURVES,
     "LogPart": LOG_PART,
     "LogMatches": LOG_MATCHES,
-    "Wish": WISH,
-    "Action": ACTION,
     "Error": ERROR,
 }
-
-
-# ---------------------------------------------------------------- parameters
-
-
-WHOLE: Schema = {"type": "integer", "minimum": 1, "maximum": 1_000_000}
-BOOL: Schema = {"enum": ["0", "1"]}
-_TEXTS: Mapping[str, str] = {
-    "tab": "which view of the study's page",
-    "where": "only runs for which this holds, as `--where` of the commands",
-    "states": "only runs in these states, with commas between",
-    "sort": "a metric, a parameter or time, each with :min or :max behind it or not, with commas between",
-    "reverse": "the rows in reverse; what counts as the best of a metric stays",
-    "group": "one row for runs that differ only in these parameters: mean and standard deviation",
-    "metrics": "which metrics are columns, with commas between; all: every one",
-    "show": "parameters and metrics beside those that the table has by itself",
-    "hide": "parameters and metrics that are left out",
-    "page": "which page; without page and rows the answer holds all rows",
-    "rows": "how many rows a page has",
-    "metric": "which metric",
-    "x": "step, epoch or time",
-    "smooth": "0 to less than 1: how much of the mean before stays in each point",
-    "log": "a logarithmic axis",
-    "log_x": "a logarithmic horizontal axis",
-    "best": "how many curves",
-    "by": "the metric by which they are the best; without it the one that is asked for",
-    "param": "which parameter or metric",
-    "color": "a parameter or metric that colours points",
-    "params": "which parameters are drawn, with commas between",
-}
-_SCHEMAS: Mapping[str, Schema] = {
-    "tab": {"enum": list(TABS)},
-    "x": {"enum": ["", "step", "epoch", "time"]},
-    "smooth": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
-    "page": WHOLE,
-    "rows": {"type": "integer", "minimum": 1, "maximum": 500},
-    "best": {"type": "integer", "minimum": 1, "maximum": 50},
-    "log": BOOL,
-    "reverse": BOOL,
-    "log_x": BOOL,
-}
-
-
-def view_params(*names: str) -> tuple[Param, ...]:
-    return tuple(Param(name, _TEXTS[name], _SCHEMAS.get(name, TEXT)) for name in StudyView._fields if name in names)
-
-
-CHOICE = ("where", "states", "sort", "reverse", "page", "rows")
 
 
 # ---------------------------------------------------------------- the document

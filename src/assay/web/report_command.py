@@ -63,7 +63,8 @@ def _build_study_report(request: ReportRequest, console: Console) -> Document:
 
 def find_verdict(request: ReportRequest) -> Document | None:
     """None: runs of studies are asked for."""
-    if len(request.studies) > 1 or _chooses_runs(request):
+    choices = [name for name in request.OPTIONS if name not in ("studies", "output", "root")]
+    if len(request.studies) > 1 or any(getattr(request, name) for name in choices):
         return None
     name = request.studies[0].rstrip("/") if request.studies else None
     is_file = name is not None and os.path.isfile(name)
@@ -83,10 +84,6 @@ def _find_kept(path: str) -> tuple[StudyLocation, str]:
         raise UsageError(f"{path} is a file, and no plug-in that keeps verdicts in files is installed")
     found: tuple[StudyLocation, str] = find(path)
     return found
-
-
-def _chooses_runs(request: ReportRequest) -> bool:
-    return any(getattr(request, name) for name in request.OPTIONS if name not in ("studies", "output", "root"))
 
 
 def _list_readings(name: str | None, root: str | None) -> Iterator[tuple[StudyLocation, str | None]]:

@@ -34,7 +34,8 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
         opening = f'<td class="{" ".join(filter(None, kind))}">'
         if column.role == "run":
             folder = f"/studies/{quote(slug)}/runs"
-            texts = [_link(f"{folder}/{_quote(run)}", text, text) for run, text in zip(runs, texts, strict=True)]
+            links = [escape(f"{folder}/{quote(run.key.partition('/')[2])}") for run in runs]
+            texts = [f'<a href="{link}" title="{text}">{text}</a>' for link, text in zip(links, texts, strict=True)]
             texts = [text + _BAD_RUN if is_bad else text for text, is_bad in zip(texts, bad, strict=True)]
         elif index == 0 and view.group:
             texts = [_link_group(view, *pair) for pair in zip(built.members, texts, strict=True)]
@@ -72,15 +73,6 @@ def escape_texts(texts: Sequence[str]) -> list[str]:
     if not "".join(texts).isprintable():  # a line end, or something that a terminal would act upon
         return [escape(clean_lines(text)) for text in texts]
     return escape("\n".join(texts)).split("\n") if texts else []
-
-
-def _quote(run: RunRow) -> str:
-    return quote(run.key.partition("/")[2])
-
-
-def _link(address: str, text: str, title: str) -> str:
-    """Of a text and a title that are escaped already."""
-    return f'<a href="{escape(address)}" title="{title}">{text}</a>'
 
 
 def _link_group(view: StudyView, members: str, text: str) -> str:

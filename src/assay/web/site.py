@@ -92,9 +92,6 @@ def build_address(*parts: str, **query: object) -> str:
 
 
 def build_query(values: Mapping[str, object]) -> str:
-    pairs = [(name, "1" if value is True else value) for name, value in values.items()]
-    return "&".join(f"{quote(name)}={quote(str(each))}" for name, value in pairs for each in _each(value))
-
-
-def _each(value: object) -> Sequence[object]:
-    return value if isinstance(value, list | tuple) else (value,)
+    lists = {name: value if isinstance(value, list | tuple) else [value] for name, value in values.items()}
+    pairs = [(name, "1" if each is True else str(each)) for name, several in lists.items() for each in several]
+    return "&".join(f"{quote(name)}={quote(text)}" for name, text in pairs)

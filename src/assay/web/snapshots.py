@@ -15,13 +15,13 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from assay.errors import AssayError, NotFoundError
 from assay.follow.api import StudyLocation, apply_changes, find_studies, open_index, refresh_root
-from assay.reading.api import KeptTable, keep_made
+from assay.reading.api import KeptTable, remember
 from assay.record.folders import find_changes
 from assay.record.index.base import Index, StudyRow, Table
 from assay.record.run_directory import load_planned
@@ -30,7 +30,6 @@ from assay.values.state import State
 
 T = TypeVar("T")
 _MOST_CELLS = 4_000_000  # numbers held in memory: about 32 MB, and as much again for parameters
-_MOST_MADE = 200  # pages of tables kept for the next reader
 _MOST_BYTES = 16 << 20  # of answers that are kept as they are sent
 _MANY_ROWS = 2000
 _MOST_READING = 2  # threads that hold points at once: they share one core, and a million points take tens of MB
@@ -52,7 +51,6 @@ class Snapshot:
     version: int
     problems: tuple[str, ...] = ()  # what could not be read
     planned: int = 0  # runs that have no directory yet: counted as queued, and not in the table
-    _made: dict[Hashable, Any] = field(default_factory=dict, compare=False)  # of this table
 
     @property
     def counts(self) -> Counter[State]:
@@ -77,8 +75,8 @@ class Snapshot:
         return known[run]
 
     def remember(self, what: Hashable, make: Callable[[], T]) -> T:
-        """What was made of this table for one reader serves the next; the oldest leaves."""
-        return keep_made(self._made, what, make, _MOST_MADE)
+        """What was made of this table for one reader serves the next."""
+        return remember(self.table, what, make)
 
 
 @dataclass(slots=True)

@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from assay.errors import ExitCode, UsageError
+from assay.follow.locations import StudyLocation, find_patterns, show_command
+from assay.follow.opening import open_index_of
+from assay.reading.best import build_document, build_front_document, choose_best, describe_best
 from assay.reading.commands.tables import group_option
+from assay.reading.ranking import Asked, choose_sort
+from assay.reading.run_reader import load_fresh_table, load_objectives
+from assay.reading.summary import describe_unranked, find_left_out, leave_out_foreign, select_rows
+from assay.record.index.base import Table
 from assay.show.console import Console
 from assay.show.report_files import ReportFiles, check_targets, write_document
+from assay.values.document import Document
 from assay.values.options import argument, json_option, option, root_option, where_option
 from assay.values.state import has_result
 
 if TYPE_CHECKING:
-    from assay.follow.locations import StudyLocation
-    from assay.reading.ranking import Asked
-    from assay.record.index.base import Table
-    from assay.values.document import Document
     from assay.values.where import Where
 
 
@@ -42,11 +46,6 @@ def best(request: BestRequest, console: Console) -> int:
     A run goes by the best value of the metric. Only runs that are done count. Several metrics give the Pareto set: the
     runs that no other beats in all of them.
     """
-    from assay.follow.locations import find_patterns, show_command
-    from assay.follow.opening import open_index_of
-    from assay.reading.run_reader import load_fresh_table, load_objectives
-    from assay.reading.summary import describe_unranked, find_left_out, leave_out_foreign, select_rows
-
     on_stdout = check_targets(request.md, as_json=request.as_json)
     if len(request.metrics) > 1 and request.group_by:
         pareto = ",".join(request.metrics)
@@ -85,9 +84,6 @@ def _build(
     keep: Sequence[int],
     locations: Sequence[StudyLocation],
 ) -> Document | None:
-    from assay.reading.best import build_document, build_front_document, choose_best, describe_best
-    from assay.reading.ranking import choose_sort
-
     if len(metrics) > 1:
         return build_front_document(data, keep, choose_sort(metrics, data, ()), locations)
     choice = choose_best(data, keep, next(iter(metrics), None), group_by)

@@ -6,10 +6,30 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.follow.collect import read_sources
+from assay.follow.locations import (
+    StudyLocation,
+    find_locations,
+    find_roots,
+    find_studies,
+    is_study,
+    load_roots,
+    show_command,
+)
+from assay.follow.opening import find_address, open_index, open_index_of
+from assay.follow.refresh import describe_damage, refresh_root, refresh_study, store_points
+from assay.record import run_directory
+from assay.record.folders import find_foreign_dirs, find_run_dirs
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
+from assay.show.table import render_csv
+from assay.system.fast_dataclasses import replace
+from assay.system.files import index_path
+from assay.values.document import Document, Facts, Section
 from assay.values.options import Group, Request, argument, json_option, option, root_option
+from assay.values.run import build_command
+from assay.values.table import Column, Table
 
 if TYPE_CHECKING:
     from assay.record.importers.registry import Importer
@@ -57,9 +77,6 @@ class IndexStatus:
 
 def status(request: StatusRequest, console: Console) -> int:
     """Show where the index is, how large, and what is in it."""
-    from assay.follow.locations import load_roots
-    from assay.values.document import Document, Facts, Section
-
     found = [load_status(each) for each in load_roots(request.root)]
     sections = [Section((Facts(_build_status_facts(each)),)) for each in found]
     document = Document("assay index status", sections, facts=[asdict(each) for each in found])
@@ -69,11 +86,6 @@ def status(request: StatusRequest, console: Console) -> int:
 
 def load_status(root: str) -> IndexStatus:
     """How the index is, without bringing it up to date."""
-    from assay.follow.locations import find_studies
-    from assay.follow.opening import find_address, open_index
-    from assay.record.folders import find_foreign_dirs, find_run_dirs
-    from assay.system.files import index_path
-
     on_disk = {
         f"{name}/{os.path.basename(run_dir)}"
         for name in find_studies(root)
@@ -125,10 +137,6 @@ class RebuildRequest(Request):
 
 def rebuild(request: RebuildRequest, console: Console) -> int:
     """Build the index again from the run directories."""
-    from assay.follow.locations import load_roots
-    from assay.follow.opening import open_index
-    from assay.follow.refresh import refresh_root
-
     for root in load_roots(request.root):
         with open_index(root, renew=True) as index:
             index.clear()
@@ -143,10 +151,6 @@ class GcRequest(Request):
 
 def collect_garbage(request: GcRequest, console: Console) -> int:
     """Forget runs whose directories are gone, and give back the room that they took."""
-    from assay.follow.locations import load_roots
-    from assay.follow.opening import open_index
-    from assay.follow.refresh import refresh_root
-
     for root in load_roots(request.root):
         with open_index(root, console.warning) as index:
             before, size = {row.key for row in index.load_runs()}, index.load_size()
@@ -170,13 +174,6 @@ def query(request: QueryRequest, console: Console) -> int:
 
     It can only read. docs/reference/formats.md lists the tables and views.
     """
-    from assay.errors import InfrastructureError
-    from assay.follow.locations import StudyLocation, find_roots
-    from assay.follow.opening import open_index
-    from assay.follow.refresh import refresh_root, store_points
-    from assay.show.table import render_csv
-    from assay.values.table import Column, Table
-
     if request.as_json and request.as_csv:
         raise UsageError("choose one of --json and --csv")
     root = find_roots(request.root).main[0]
@@ -218,13 +215,6 @@ def reparse(request: ReparseRequest, console: Console) -> int:
 
     With --file, its patterns replace those that the runs were made with, until the index is rebuilt.
     """
-    from assay.follow.collect import read_sources
-    from assay.follow.locations import find_locations
-    from assay.follow.opening import open_index_of
-    from assay.follow.refresh import describe_damage, refresh_study
-    from assay.record import run_directory
-    from assay.system.fast_dataclasses import replace
-
     (location,) = find_locations([request.study], request.root)
     patterns = _load_patterns(request.file) if request.file else None
     count = 0
@@ -291,8 +281,6 @@ def ingest(request: IngestRequest, console: Console) -> int:
     if found is None:
         raise UsageError(f"found no runs in {request.path}", describe_known(["folders", "runs"]))
     if found.gives == "results":
-        from assay.values.run import build_command
-
         command = build_command(("assay", "bench", "import"), [request.path])
         raise UsageError(
             f"{request.path} holds results of benchmarks, not runs: {found.title}", f"import it: {command}"
@@ -307,7 +295,6 @@ def ingest(request: IngestRequest, console: Console) -> int:
 
 
 def _import(importer: Importer, request: IngestRequest, console: Console) -> int:
-    from assay.follow.locations import find_roots, show_command
     from assay.plugins import require_function
 
     root = os.path.abspath(request.root) if request.root else find_roots(None).main[0]
@@ -334,10 +321,6 @@ def _import(importer: Importer, request: IngestRequest, console: Console) -> int
 
 def _add_folder(folder: str, console: Console) -> int:
     from collections import Counter
-
-    from assay.follow.locations import StudyLocation, find_studies, is_study, show_command
-    from assay.follow.opening import open_index
-    from assay.follow.refresh import refresh_study
 
     path = os.path.abspath(folder)
     root = os.path.dirname(path) if is_study(path) else path

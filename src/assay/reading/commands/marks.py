@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
+from assay.follow.locations import find_locations, find_runs
+from assay.reading.choosing import find_chosen_runs
+from assay.record.folders import find_foreign_dirs, find_run_dirs
 from assay.record.tags import Marks, MarksChange, Note, change_marks, check_tag, find_tags_file, load_marks
 from assay.show.console import Console
 from assay.values.options import Request, argument, json_option, option, root_option, where_option
+from assay.values.plain import render_date
 
 if TYPE_CHECKING:
     from assay.values.where import Where
@@ -30,9 +34,6 @@ class _Target(NamedTuple):
 
 def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Target]:
     """The name of a study means the study itself; anything else its runs, foreign ones included. With `where`: runs."""
-    from assay.follow.locations import find_locations, find_runs
-    from assay.reading.choosing import find_chosen_runs
-
     if where is not None:
         return [_Target(run.key, run.dir) for run in find_chosen_runs([name], where, root)]
     try:
@@ -43,8 +44,6 @@ def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Tar
 
 def _add_runs(targets: Sequence[_Target]) -> list[_Target]:
     """A study and its runs, for a list."""
-    from assay.record.folders import find_foreign_dirs, find_run_dirs
-
     found = [*targets]
     for each in targets:
         if each.is_study:
@@ -159,8 +158,6 @@ def note(request: NoteRequest, console: Console) -> int:
 
 
 def _print_notes(target: _Target, marks: Marks, console: Console) -> None:
-    from assay.values.plain import render_date
-
     console.print(f"{target.name}:{'' if marks.notes else ' no notes'}")
     for each in marks.notes:
         moment = f"  {render_date(each.at, '%Y-%m-%d %H:%M')}  "

@@ -8,26 +8,29 @@ import time
 from typing import TYPE_CHECKING
 
 from assay.errors import UsageError
+from assay.follow.locations import (
+    HOW_TO_START,
+    FoundRun,
+    find_one_run,
+    find_patterns,
+    find_runs,
+    load_roots,
+    names_study,
+    need_one_run,
+    show_path,
+)
+from assay.follow.opening import open_index_of
+from assay.reading.commands.tables import states_option
 from assay.show.console import Console
+from assay.show.formatting import clean, wrap
+from assay.show.table import render_json
 from assay.system.terminal import is_terminal
 from assay.values import layout
 from assay.values.options import Request, argument, json_option, option, root_option, where_option
 from assay.values.state import State
 
 if TYPE_CHECKING:
-    from assay.follow.locations import FoundRun
     from assay.values.where import Where
-
-
-def parse_states(words: tuple[str, ...], _flag: str) -> frozenset[State] | None:
-    return frozenset(map(State, words)) or None
-
-
-def states_option(text: str) -> frozenset[State] | None:
-    found: frozenset[State] | None = option(
-        "--state", multiple=True, choices=tuple(map(str, State)), parse=parse_states, help=text
-    )
-    return found
 
 
 _ONE_OF_MANY = "The one that matches, where RUN is a study or a pattern."
@@ -58,9 +61,7 @@ def ls(request: LsRequest, console: Console) -> int:
 
 
 def _list_studies(request: LsRequest, console: Console) -> int:
-    from assay.follow.locations import HOW_TO_START, load_roots, show_path
     from assay.reading.listing import build_study_facts, build_study_table, list_studies
-    from assay.show.table import render_json
 
     roots = load_roots(request.root)
     studies = list_studies(roots, console)
@@ -77,11 +78,7 @@ def _list_studies(request: LsRequest, console: Console) -> int:
 
 
 def _list_runs(name: str, request: LsRequest, console: Console) -> int:
-    from assay.follow.locations import find_patterns
-    from assay.follow.opening import open_index_of
     from assay.reading.listing import ListOptions, build_run_facts, build_run_table, describe_total, list_runs
-    from assay.show.formatting import clean, wrap
-    from assay.show.table import render_json
 
     locations, patterns = find_patterns([name], request.root)
     if len(locations) != 1:
@@ -119,7 +116,6 @@ def show(request: ShowRequest, console: Console) -> int:
 
     RUN is STUDY/RUN, a run's name or id, or its folder.
     """
-    from assay.follow.opening import open_index_of
     from assay.reading.run_description import build_document, describe_run
 
     if request.job and (request.as_json or request.with_environment):
@@ -135,8 +131,6 @@ def show(request: ShowRequest, console: Console) -> int:
 
 
 def _find_one(name: str, where: Where | None, root: str | None) -> FoundRun:
-    from assay.follow.locations import find_one_run, need_one_run
-
     if where is None:
         return find_one_run(name, root)
     from assay.reading.choosing import find_chosen_runs
@@ -187,7 +181,6 @@ def logs(request: LogsRequest, console: Console) -> int:
 
 
 def _follow(request: LogsRequest, console: Console) -> int:
-    from assay.follow.locations import find_runs, names_study
     from assay.reading.logs import follow_run, follow_study
 
     if request.where is None:
@@ -231,8 +224,6 @@ class DiffRequest(Request):
 
 def diff(request: DiffRequest, console: Console) -> int:
     """Compare two runs: parameters, commands, environment, code, metrics."""
-    from assay.follow.locations import find_one_run
-    from assay.follow.opening import open_index_of
     from assay.reading.run_diff import build_document, compare, render_code_diff
 
     if request.code and request.as_json:

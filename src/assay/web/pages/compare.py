@@ -15,9 +15,9 @@ from assay.reading.api import select_rows
 from assay.record.index.base import Table
 from assay.values.where import parse_where
 from assay.web.answers import send
-from assay.web.openapi import view_params
 from assay.web.operations import TEXT, Operation, Param, many, ref
 from assay.web.pages.compare_page import ComparePage, build_chosen_curves, build_comparison, pick_rows
+from assay.web.pages.page_view import check_x, view_params
 from assay.web.pages.run_files import split_diff
 from assay.web.routes import get
 from assay.web.site import Site, build_address, build_query, get_site
@@ -194,8 +194,7 @@ def send_curves(request: Request) -> Response:
     site = get_site(request)
     choice = choose(site, request)
     metric, x = request.query_params.get("metric", ""), request.query_params.get("x", "")
-    if x not in ("", "step", "epoch", "time"):
-        raise UsageError(f"x cannot be {x[:40]!r}", "it is step, epoch or time")
+    check_x(x)
     known = [name for name, column in choice.table.metrics.items() if any(count > 1 for count in column.count)]
     if metric not in choice.table.metrics:
         raise NotFoundError("metric", metric, known)

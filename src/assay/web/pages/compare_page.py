@@ -18,6 +18,7 @@ from assay.reading.run_diff import compare, flatten_environment, render_code_dif
 from assay.record import run_directory
 from assay.record.index.base import Index, MetricColumns, RunRow, Table
 from assay.show.formatting import render_duration, render_number
+from assay.values.secrets import hide_spec
 from assay.values.series import Direction, direction_of, metric_priority
 from assay.web.pages.page_view import StudyView
 from assay.web.pages.study_page import build_selected_curves
@@ -38,6 +39,10 @@ class Cell(NamedTuple):
     change: str = ""
     is_best: bool = False
     value: float | None = None  # None: by its text
+
+    @property
+    def sort_key(self) -> tuple[bool, float, str]:
+        return (True, 0.0, self.text) if self.value is None else (False, self.value, "")
 
 
 class Field(NamedTuple):
@@ -77,12 +82,8 @@ class ComparePage(NamedTuple):
             return list(range(len(self.rows)))
         cells = found[0].cells
         known = [i for i, cell in enumerate(cells) if cell.text and not math.isnan(cell.value or 0.0)]
-        known.sort(key=lambda i: _build_sort_key(cells[i]), reverse=is_falling)
+        known.sort(key=lambda i: cells[i].sort_key, reverse=is_falling)
         return known + [i for i in range(len(cells)) if i not in set(known)]
-
-
-def _build_sort_key(cell: Cell) -> tuple[bool, float, str]:
-    return (True, 0.0, cell.text) if cell.value is None else (False, cell.value, "")
 
 
 def pick_rows(tables: Sequence[tuple[Table, int]]) -> Table:
@@ -219,19 +220,10 @@ def _build_environment(rows: Sequence[RunRow], dirs: Sequence[str], everything: 
 
 def _load_facts(row: RunRow, run_dir: str) -> Mapping[str, str]:
     record = run_directory.try_record(run_dir)
-    commands = {f"command {each.name}": each.text for each in record.spec.commands} if record else {}
+    commands = hide_spec(record.spec).commands if record else ()
     code = {"code": row.code_hash[:12]} if row.code_hash else {}
     facts = flatten_environment(run_dir, record.commit if record else row.commit, within_root=True)
-    return {**facts, **code, **_hide(commands, record)}
-
-
-def _hide(commands: Mapping[str, str], record: run_directory.RunRecord | None) -> Mapping[str, str]:
-    """run.json of another machine may hold secrets."""
-    from assay.values.secrets import hide_spec
-
-    if record is None or not commands:
-        return commands
-    return {f"command {each.name}": each.text for each in hide_spec(record.spec).commands}
+    return {**facts, **code, **{f"command {each.name}": each.text for each in commands}}
 
 
 def _shorten(text: str) -> str:

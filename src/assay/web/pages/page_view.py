@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 from assay.errors import UsageError
@@ -11,39 +11,43 @@ from assay.reading.summary import SummaryOptions
 from assay.values.options import split_commas
 from assay.values.state import State
 from assay.values.where import parse_where
+from assay.web.operations import TEXT, Param, Schema
 
 Tab = Literal["table", "curves", "scatter", "slices", "parallel", "history", "importance"]
+XAxis = Literal["", "step", "epoch", "time"]
+Names = tuple[str, ...]
 TABS: tuple[Tab, ...] = get_args(Tab)
 PER_PAGE = 50
-_MOST_PER_PAGE = 500
 _LONGEST_WHERE = 4000  # everybody who may read can ask, and each comparison looks at all runs
-_MOST_CURVES = 50
+_ORDER = "a metric, a parameter or time, each with :min or :max behind it or not, with commas between"
+_MOST = {"page": 1_000_000, "rows": 500, "best": 50}  # of numbers from 1 on
 
 
 class StudyView(NamedTuple):
-    """Each field has its name in the address; what has its default is not written there."""
+    """Each field has its name in the address; what has its default is not written there. The texts are for the
+    description of the JSON interface."""
 
-    tab: Tab = "table"
-    where: str = ""
-    states: tuple[str, ...] = ()
-    sort: tuple[str, ...] = ()
-    reverse: bool = False  # the rows the other way round; what is best stays
-    group: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()  # of the table: which columns; none: the most telling ones
-    show: tuple[str, ...] = ()  # columns beside those that the table has by itself
-    hide: tuple[str, ...] = ()  # columns that are left out
-    page: int = 1
-    rows: int = PER_PAGE
-    metric: str = ""  # of a chart
-    x: str = ""
-    smooth: float = 0.0
-    log: bool = False
-    log_x: bool = False
-    best: int = 12  # how many curves
-    by: str = ""  # the metric by which these are the best; none: the one that is drawn
-    param: str = ""  # of a scatter: a parameter, or another metric
-    color: str = ""
-    params: tuple[str, ...] = ()  # of slices and parallel coordinates; none: those that differ
+    tab: Annotated[Tab, "which view of the study's page"] = "table"
+    where: Annotated[str, "only runs for which this holds, as `--where` of the commands"] = ""
+    states: Annotated[Names, "only runs in these states, with commas between"] = ()
+    sort: Annotated[Names, _ORDER] = ()
+    reverse: Annotated[bool, "the rows in reverse; what counts as the best of a metric stays"] = False
+    group: Annotated[Names, "one row for runs that differ only in these parameters: mean and standard deviation"] = ()
+    metrics: Annotated[Names, "which metrics are columns, with commas between; all: every one"] = ()
+    show: Annotated[Names, "parameters and metrics beside those that the table has by itself"] = ()
+    hide: Annotated[Names, "parameters and metrics that are left out"] = ()
+    page: Annotated[int, "which page; without page and rows the answer holds all rows"] = 1
+    rows: Annotated[int, "how many rows a page has"] = PER_PAGE
+    metric: Annotated[str, "which metric"] = ""
+    x: Annotated[XAxis, "step, epoch or time"] = ""
+    smooth: Annotated[float, "0 to less than 1: how much of the mean before stays in each point"] = 0.0
+    log: Annotated[bool, "a logarithmic axis"] = False
+    log_x: Annotated[bool, "a logarithmic horizontal axis"] = False
+    best: Annotated[int, "how many curves"] = 12
+    by: Annotated[str, "the metric by which they are the best; without it the one that is asked for"] = ""
+    param: Annotated[str, "which parameter or metric"] = ""
+    color: Annotated[str, "a parameter or metric that colours points"] = ""
+    params: Annotated[Names, "which parameters are drawn, with commas between"] = ()
 
     @classmethod
     def from_query(cls, query: Mapping[str, Sequence[str]]) -> Self:
@@ -63,17 +67,12 @@ class StudyView(NamedTuple):
             raise UsageError(
                 f"the expression has more than {_LONGEST_WHERE} characters", "choose in several steps: tag runs"
             )
-        if view.x not in ("", "step", "epoch", "time"):
-            raise UsageError(f"x cannot be {view.x!r}", "it is step, epoch or time")
+        check_x(view.x)
         if not 0 <= view.smooth < 1:
             raise UsageError(
                 f"smooth cannot be {view.smooth:g}", "it is a weight from 0 to less than 1, as in smooth=0.9"
             )
-        return view._replace(
-            page=max(1, view.page),
-            rows=min(max(1, view.rows), _MOST_PER_PAGE),
-            best=min(max(1, view.best), _MOST_CURVES),
-        )
+        return view._replace(**{name: min(max(1, getattr(view, name)), most) for name, most in _MOST.items()})
 
     def to_query(self, **changes: Any) -> str:
         """`?sort=loss&page=2`, or "" for what everything is by itself. Another order or filter begins on page 1."""
@@ -101,6 +100,31 @@ class StudyView(NamedTuple):
             offset=(self.page - 1) * self.rows,
             is_page=True,
         )
+
+
+def check_x(text: str) -> None:
+    if text not in get_args(XAxis):
+        raise UsageError(f"x cannot be {text[:40]!r}", "it is step, epoch or time")
+
+
+def view_params(*names: str) -> tuple[Param, ...]:
+    """The fields of these names, in their order, as the JSON interface describes them."""
+    hints = get_type_hints(StudyView, include_extras=True)
+    return tuple(
+        Param(name, hints[name].__metadata__[0], _describe(name, hints[name].__origin__))
+        for name in StudyView._fields
+        if name in names
+    )
+
+
+def _describe(name: str, kind: Any) -> Schema:
+    if name in _MOST:
+        return {"type": "integer", "minimum": 1, "maximum": _MOST[name]}
+    if kind is float:
+        return {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+    if kind is bool:
+        return {"enum": ["0", "1"]}
+    return {"enum": list(get_args(kind))} if get_origin(kind) is Literal else TEXT
 
 
 def _read(name: str, texts: list[str], default: object) -> object:

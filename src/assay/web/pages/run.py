@@ -14,6 +14,7 @@ from assay.follow.api import LimitedProcess
 from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
 from assay.web.operations import COUNT, Operation, Param, ref
+from assay.web.pages.page_view import check_x, view_params
 from assay.web.pages.run_files import (
     choose_log,
     find_default_log,
@@ -49,7 +50,7 @@ def find_run(request: Request) -> tuple[Site, Snapshot, int, str]:
 def show(request: Request) -> Response:
     site, snapshot, number, run_dir = find_run(request)
     row, table, location = snapshot.table.rows[number], snapshot.table, snapshot.location
-    names = snapshot.remember("names", lambda: find_names(location, table))
+    names = find_names(location, table)
     page, problem = None, ""
     try:
         with site.snapshots.open_index(location.root) as index:
@@ -109,8 +110,7 @@ def send_curves(request: Request) -> Response:
     site, snapshot, number, _ = find_run(request)
     query = request.query_params
     x = query.get("x", "")
-    if x not in ("", "step", "epoch", "time"):
-        raise UsageError(f"x cannot be {x[:40]!r}", "it is step, epoch or time")
+    check_x(x)
     metrics, _ = choose_metrics(snapshot.table, number)
     reading = query.get("reading", "")
     metric = query.get("metric", "") or ("" if reading else next(iter(metrics), ""))
@@ -180,7 +180,7 @@ ROUTES = [
             (
                 Param("metric", "which metric"),
                 Param("reading", "instead of a metric: what was read of the machine, for example `memory, GiB`"),
-                Param("x", "step, epoch or time", {"enum": ["", "step", "epoch", "time"]}),
+                *view_params("x"),
             ),
         ),
     ),

@@ -8,6 +8,7 @@ import time
 from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -27,10 +28,10 @@ from assay.values import layout
 from assay.values.document import Block, Facts, Section, TableBlock
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
-from assay.web.pages.page_facts import describe_served, load_run_verdicts
 from assay.web.pages.page_view import StudyView
 from assay.web.pages.run_files import find_file
 from assay.web.pages.study_page import build_curve, build_selected_curves
+from assay.web.pages.verdicts import load_run_verdicts
 
 _MOST_READINGS = 50_000  # of a longer run every second one, or every fourth
 _LONGEST_JOB_LOG = 1 << 20
@@ -96,8 +97,8 @@ def build_run_page(
     record = run.status.record
     params = [(name, run_description.show_value(value)) for name, value in record.spec.params.items()]
     wanted = frozenset(differing)
-    git = _get_mapping(run.environment, "git")
-    changes = git.get("diff")
+    git = (run.environment or {}).get("git")
+    changes = git.get("diff") if isinstance(git, dict) else None
     name = os.path.basename(run_dir)
     return RunPage(
         facts=[pair for pair in run_description.build_state_facts(run, now) if pair[0] not in ("run", "state", "note")],
@@ -108,7 +109,7 @@ def build_run_page(
         commands=_build_commands(run, now),
         attempts=run_description.build_attempt_blocks(run, now),
         metrics=[TableBlock(run_description.build_metric_table(run.metrics))] if run.metrics else [],
-        resources=run_description.build_resource_facts(run),
+        resources=[*run_description.build_resource_facts(run)],
         readings=list_readings(run_dir),
         verdicts=load_run_verdicts(location, name)[:_MOST_VERDICTS],
         origin=run_description.build_origin_facts(run, now),
@@ -121,9 +122,11 @@ def build_run_page(
     )
 
 
-def _get_mapping(fields: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
-    found = (fields or {}).get(name)
-    return found if isinstance(found, dict) else {}
+def describe_served(index: Index, location: StudyLocation, run_dir: str, children: Sequence[str]) -> RunDescription:
+    """What is served of a run leaves out what a link leads to outside of the root."""
+    run = run_description.describe_run(index, location, run_dir, children)
+    is_outside = run.environment is not None and run_directory.leaves_root(run_dir, layout.ENVIRONMENT_FILE)
+    return replace(run, environment=None) if is_outside else run
 
 
 def _find_problems(run: RunDescription) -> list[str]:

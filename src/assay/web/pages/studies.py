@@ -108,7 +108,7 @@ def show_best(request: Request) -> Response:
     snapshot = site.snapshots.load(slug)
     known = site.snapshots.load_studies().get(slug)
     queued = known[1].counts.get(State.QUEUED, 0) if known else 0
-    best = snapshot.remember("best", lambda: find_best(snapshot.location, snapshot.table))
+    best = find_best(snapshot.location, snapshot.table)
     pace = measure_pace(snapshot.table, queued)
     return site.render(request, "parts/best.html", slug=slug, best=best, pace=pace)
 

@@ -12,17 +12,17 @@ from starlette.responses import RedirectResponse, Response
 
 from assay.errors import NotFoundError, UsageError
 from assay.reading.api import FIELDS
+from assay.show.table import render_csv
 from assay.values.state import State
 from assay.values.where import WhereError
 from assay.web.answers import encode_json, encode_text
-from assay.web.openapi import view_params
 from assay.web.operations import Operation, ref
-from assay.web.pages.page_facts import build_table_csv
-from assay.web.pages.page_view import TABS, StudyView
+from assay.web.pages.page_view import TABS, StudyView, view_params
 from assay.web.pages.studies import build_shares
 from assay.web.pages.study_page import (
     build_curves,
     build_examples,
+    build_plain_table,
     build_plots,
     build_table,
     choose_charts,
@@ -67,7 +67,7 @@ def _show(request: Request) -> Response:
     location, table = snapshot.location, snapshot.table
     query = read_query(request)
     view = StudyView.from_query(query)
-    names = snapshot.remember("names", lambda: find_names(location, table))
+    names = find_names(location, table)
     values: dict[str, Any] = {
         "built": None,
         "blocks": (),
@@ -143,7 +143,7 @@ def _build_head(snapshot: Snapshot) -> dict[str, Any]:
         "shares": build_shares(counts),
         "pace": measure_pace(table, counts.get(State.QUEUED, 0)) if counts.get(State.RUNNING) else None,
         "not_finite": snapshot.remember("not finite", lambda: count_not_finite(table)),
-        "best": snapshot.remember("best", lambda: find_best(location, table)),
+        "best": find_best(location, table),
     }
 
 
@@ -152,8 +152,8 @@ def send_csv(request: Request) -> Response:
     snapshot = get_site(request).snapshots.load(request.path_params["study"])
     location, table = snapshot.location, snapshot.table
     view = StudyView.from_query(read_query(request))
-    names = snapshot.remember("names", lambda: find_names(location, table))
-    text = build_table_csv(location, table, view, names)
+    names = find_names(location, table)
+    text = render_csv(build_plain_table(location, table, view, names, whole=True))
     name = re.sub(r"[^\w.-]+", "_", location.name, flags=re.ASCII)
     headers = {"content-disposition": f'attachment; filename="{name}.csv"', "cache-control": "no-store"}
     return Response(encode_text(text), media_type="text/csv", headers=headers)

@@ -7,7 +7,8 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from functools import wraps
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from assay.errors import UsageError
 from assay.follow.locations import StudyLocation
@@ -32,6 +33,7 @@ from assay.record.index.base import Index, RunRow, Table
 from assay.show.chart import Chart, Line, build_band_edges, build_shown, has_finite_sum, thin_line
 from assay.show.formatting import to_json
 from assay.show.progress import estimate_eta
+from assay.values import table as values
 from assay.values.document import Block, Text
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
@@ -39,6 +41,7 @@ from assay.values.table import Column
 from assay.values.where import parse_where, quote_where
 from assay.web.pages.page_view import StudyView
 
+T = TypeVar("T")
 _MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
 _MOST_SENT = 30_000  # of all curves of a chart; each has at least a third of its points above
 _MOST_CHARTS = 6  # metrics beside each other
@@ -49,7 +52,7 @@ MOST_DRAWN = {"scatter": 3000, "slices": 600, "parallel": 600, "history": 3000, 
 says so. The importance of parameters is measured of every so many-th run."""
 
 
-class Names(NamedTuple):
+class StudyNames(NamedTuple):
     """What can be chosen. `differing`: parameters that take more than one value; `empty`: metrics without values."""
 
     metrics: Sequence[str]
@@ -75,14 +78,26 @@ class Pace(NamedTuple):
     left_s: float | None
 
 
-def find_names(location: StudyLocation, table: Table) -> Names:
+def _kept(make: Callable[[StudyLocation, Table], T]) -> Callable[[StudyLocation, Table], T]:
+    """What the function makes of a table that is kept is made once."""
+
+    @wraps(make)
+    def get(location: StudyLocation, table: Table) -> T:
+        return remember(table, make.__name__, lambda: make(location, table))
+
+    return get
+
+
+@_kept
+def find_names(location: StudyLocation, table: Table) -> StudyNames:
     params = [row.params for row in table.rows]
     every = list(dict.fromkeys(name for each in params for name in each))
     differing = differing_params(params) if params else []
     empty = [name for name, column in table.metrics.items() if not any(column.count)]
-    return Names(list(table.metrics), every, differing, empty, find_step_name([location], table.rows))
+    return StudyNames(list(table.metrics), every, differing, empty, find_step_name([location], table.rows))
 
 
+@_kept
 def find_best(location: StudyLocation, table: Table) -> BestRun | None:
     """Of the finished runs, by what the study's search or its most telling metric is about."""
     done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
@@ -151,7 +166,7 @@ class StudyTable(NamedTuple):
     members: Sequence[str] = ()
 
 
-def build_table(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudyTable:
+def build_table(location: StudyLocation, table: Table, view: StudyView, names: StudyNames) -> StudyTable:
     """A page of the table, as `assay sum` would print it, less the columns that are hidden."""
     summary = _build_whole(location, table, view, names)
     last = max(1, -(-summary.total // view.rows))
@@ -219,7 +234,7 @@ def _shorten(column: Column, values: Sequence[Any]) -> Column:
     return column
 
 
-def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: Names) -> StudySummary:
+def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: StudyNames) -> StudySummary:
     options = view.build_options()._replace(ignore=(), show=tuple(name.removeprefix("metrics.") for name in view.show))
     objectives = load_objectives([location], table)
     asked = [_add_direction(name, objectives) if name in table.metrics else name for name in view.sort]
@@ -233,8 +248,20 @@ def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: 
     )
 
 
+def build_plain_table(
+    location: StudyLocation, table: Table, view: StudyView, names: StudyNames, *, whole: bool
+) -> values.Table:
+    """The table of `assay sum`. `whole`: all rows, not a page of them."""
+    options = view.build_options()
+    if not options.sort:
+        options = options._replace(sort=load_objectives([location], table))
+    if whole:
+        options = options._replace(limit=None, offset=0, is_page=False)
+    return build_summary(table, options, names.step).table
+
+
 def choose_columns(
-    location: StudyLocation, table: Table, view: StudyView, names: Names, chosen: Sequence[str]
+    location: StudyLocation, table: Table, view: StudyView, names: StudyNames, chosen: Sequence[str]
 ) -> StudyView:
     """The view with these columns: what differs from those that the table has by itself is remembered, by name."""
     plain = view._replace(show=(), hide=())
@@ -248,12 +275,12 @@ def choose_columns(
     )
 
 
-def _find_base(column: Column, names: Names) -> str:
+def _find_base(column: Column, names: StudyNames) -> str:
     """The parameter, the metric or the word that a column is about."""
     return f"metrics.{column.metric}" if column.metric in names.params else column.metric or column.name
 
 
-def _find_sort(column: Column, names: Names, columns: Sequence[Column]) -> str:
+def _find_sort(column: Column, names: StudyNames, columns: Sequence[Column]) -> str:
     """A metric goes by its best values: where they have a column, that is the one."""
     if column.role == "parameter":  # a metric of the same name is what a sort would take
         return "" if column.name in names.metrics else column.name
@@ -263,7 +290,7 @@ def _find_sort(column: Column, names: Names, columns: Sequence[Column]) -> str:
     return "time" if column.role == "time" else ""
 
 
-def _list_choices(present: Sequence[str], names: Names, view: StudyView) -> list[ColumnChoice]:
+def _list_choices(present: Sequence[str], names: StudyNames, view: StudyView) -> list[ColumnChoice]:
     """Parameters that differ first; other columns where there are some."""
     shown = set(present) - set(view.hide)
     params = [*names.differing, *(name for name in names.params if name not in set(names.differing))]
@@ -290,7 +317,7 @@ def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyVie
         yield " and ".join(parts)
 
 
-def build_examples(table: Table, names: Names) -> list[str]:
+def build_examples(table: Table, names: StudyNames) -> list[str]:
     """Expressions that choose some of these runs."""
     examples = []
     if found := [name for name in names.differing if table.rows[0].params.get(name) is not None]:
@@ -309,7 +336,7 @@ def build_examples(table: Table, names: Names) -> list[str]:
     return [*examples, f"state in ({table.rows[0].state}, timeout)"]
 
 
-def _quote_known(name: str, names: Names, kind: str) -> str:
+def _quote_known(name: str, names: StudyNames, kind: str) -> str:
     is_shared = (name in names.params and name in names.metrics) or name in FIELDS
     plain = name if _PLAIN_NAME.fullmatch(name) and name not in _WORDS else _quote_name(name)
     return f"{kind}.{plain}" if is_shared or plain != name else plain
@@ -332,7 +359,7 @@ def _quote(value: object) -> str:
 # ---------------------------------------------------------------- plots
 
 
-def build_plots(location: StudyLocation, table: Table, view: StudyView, names: Names) -> Sequence[Block]:
+def build_plots(location: StudyLocation, table: Table, view: StudyView, names: StudyNames) -> Sequence[Block]:
     """What `assay plot` draws of parameters, as blocks of a document."""
     wanted = [name for name in (view.param, view.color) if name and name not in names.params]
     selection = _build_selection(location, _add_metrics(table, wanted), view)

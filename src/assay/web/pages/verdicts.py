@@ -1,0 +1,89 @@
+"""What was judged of a study and of its runs: the lines of its verdict file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from assay.follow.locations import StudyLocation
+from assay.follow.refresh import find_verdicts_file, read_verdict_line
+from assay.record.index.base import VerdictRow
+from assay.show.formatting import to_json
+from assay.system.files import parse_json
+from assay.values.verdict import VerdictKind
+
+_MOST_VERDICT_BYTES = 64 << 20  # of a study's verdict file: its end
+
+
+def load_verdicts(location: StudyLocation) -> list[Mapping[str, Any]]:
+    """Every finding of what was judged, the newest last."""
+    rows = (row for line in _load_verdict_lines(location) for row in _read_verdicts(line, location, None))
+    return [to_json(row._asdict()) for row in rows]
+
+
+def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
+    """What was judged of one run, the newest first, as the file has them; of what the same judge said about the same
+    thing the newest."""
+    mark, key = json.dumps(run).encode(), f"{location.name}/{run}"
+    lines = (line for line in _load_verdict_lines(location) if mark in line)  # parsing all of them would take long
+    newest: dict[tuple[str, str], VerdictRow] = {}
+    for row in (row for line in lines for row in _read_verdicts(line, location, key) if row.key == key):
+        newest.pop((row.source, row.subject), None)
+        newest[row.source, row.subject] = row
+    return [*reversed(newest.values())]
+
+
+def _read_verdicts(line: bytes, location: StudyLocation, key: str | None) -> Sequence[VerdictRow]:
+    """A line that cannot be read is a verdict that nobody knows: left out, the one before it would be the last."""
+    try:
+        return read_verdict_line(line, location)
+    except ValueError:
+        text = f"a line of {os.path.basename(find_verdicts_file(location))} is damaged: what was judged is not known"
+        return [VerdictRow(key, _find_time(line), "unknown", "ERROR", "ERROR", "a verdict", text)]
+
+
+def _find_time(line: bytes) -> float:
+    match = re.match(rb'\{"at": (\d{1,10}(\.\d+)?),', line)
+    return float(match[1]) if match else 0.0
+
+
+def count_failed_checks(location: StudyLocation) -> Mapping[str, int]:
+    """Runs whose checks did not pass when they were judged last, by the verdict; of runs that are still there."""
+    try:
+        info = os.stat(find_verdicts_file(location))
+    except OSError:
+        return {}
+    found: dict[str, int] = {}
+    for run, kind in _load_last_checks(location, info.st_mtime_ns, info.st_size).items():
+        if kind != VerdictKind.PASS and (run is None or os.path.isdir(os.path.join(location.dir, run))):
+            found[str(kind)] = found.get(str(kind), 0) + 1
+    return found
+
+
+@lru_cache(maxsize=64)
+def _load_last_checks(location: StudyLocation, _changed_ns: int, _size: int) -> Mapping[str | None, VerdictKind]:
+    """The last verdict of each run; None: of the study. A line that cannot be read proves nothing about a run."""
+    found: dict[str | None, VerdictKind] = {}
+    for line in _load_verdict_lines(location):
+        try:
+            content = parse_json(line.decode())
+            if content["source"] == "checks":
+                found |= {each.get("run"): VerdictKind(each["kind"]) for each in content["verdicts"]}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return found
+
+
+def _load_verdict_lines(location: StudyLocation) -> list[bytes]:
+    path = find_verdicts_file(location)
+    if not os.path.isfile(path):
+        return []
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _MOST_VERDICT_BYTES))
+        lines = file.read().splitlines()
+        return [line for line in lines[size > _MOST_VERDICT_BYTES :] if line.strip()]  # the first may be cut
