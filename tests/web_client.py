@@ -14,7 +14,7 @@ from tests.finished_study import Bench, build_bench
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
-    from assay.web.security import Token
+    from assay.web.security import AccessToken
 
 TOKEN = "a-token-of-the-tests-0123456789"
 READER = "a-reader-of-the-tests-0123456789"
@@ -34,10 +34,10 @@ def client(served: Bench) -> Iterator[TestClient]:
         yield client
 
 
-def build_tokens() -> tuple[Token, ...]:
-    from assay.web.security import Token
+def build_tokens() -> tuple[AccessToken, ...]:
+    from assay.web.security import AccessToken
 
-    return Token(TOKEN), Token(READER, "read"), Token(UPLOADER, "upload")
+    return AccessToken(TOKEN), AccessToken(READER, "read"), AccessToken(UPLOADER, "upload")
 
 
 def open_client(*roots: Path, is_open: bool = True) -> TestClient:

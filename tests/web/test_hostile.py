@@ -22,7 +22,7 @@ from tests.web_client import WRITE, open_client
 
 from assay.web.app import list_entries
 from assay.web.pages.page_view import StudyView
-from assay.web.routes import Entry, build_route
+from assay.web.routes import RouteEntry, build_route
 from assay.web.site import Site
 
 ENTRIES = list_entries(Site(()))
@@ -245,7 +245,7 @@ QUERIES = {
 }  # fmt: skip
 
 
-def _list_questions(entry: Entry) -> Iterator[str]:
+def _list_questions(entry: RouteEntry) -> Iterator[str]:
     """All values of what the handler's module reads; of the rest nothing, since nobody looks at it."""
     source = inspect.getsource(inspect.getmodule(entry.handler) or hostile)
     for name, values in QUERIES.items():

@@ -29,8 +29,8 @@ from assay.web.api import (
     Navigation,
     Operation,
     Pages,
-    Snapshot,
     Snapshots,
+    StudySnapshot,
     build_address,
     call,
     get,
@@ -85,7 +85,7 @@ def show_all(request: Request) -> Response:
     )
 
 
-def _load_soon(snapshots: Snapshots, slug: str) -> Snapshot | None:
+def _load_soon(snapshots: Snapshots, slug: str) -> StudySnapshot | None:
     """None: an archive of very many executions is still being read from its folders; the page asks again."""
     if not snapshots.holds(slug):
         thread = threading.Thread(target=snapshots.load, args=(slug,), name="assay-read", daemon=True)
@@ -94,11 +94,11 @@ def _load_soon(snapshots: Snapshots, slug: str) -> Snapshot | None:
     return snapshots.load(slug) if snapshots.holds(slug) else None
 
 
-def load_kept(snapshot: Snapshot) -> Archive:
+def load_kept(snapshot: StudySnapshot) -> Archive:
     return snapshot.remember("bench", lambda: Archive(snapshot.location, snapshot.table.rows))
 
 
-def _find(request: Request) -> tuple[Snapshot, Archive]:
+def _find(request: Request) -> tuple[StudySnapshot, Archive]:
     """The archive of the address."""
     snapshots, slug = get_site(request).snapshots, request.path_params["study"]
     known = [name for name, location in snapshots.find_locations().items() if is_archive(location)]

@@ -36,7 +36,7 @@ from assay.models.values.layout import MODEL_FILE
 from assay.plugins import find_function
 from assay.show.formatting import render_count
 from assay.values.verdict import VerdictKind
-from assay.web.api import Alarm, Navigation, Pages, Snapshot, Snapshots, build_address, get, get_site
+from assay.web.api import Alarm, Navigation, Pages, Snapshots, StudySnapshot, build_address, get, get_site
 
 _MOST_COMPARED = 8
 
@@ -56,12 +56,12 @@ def show_all(request: Request) -> Response:
     return get_site(request).render(request, "models.html", checks=checks, sessions=sessions)
 
 
-def _load_checks(snapshot: Snapshot) -> Sequence[Check]:
+def _load_checks(snapshot: StudySnapshot) -> Sequence[Check]:
     """Not remembered with the table: a report may change in its place."""
     return list_checks(snapshot.location, snapshot.table.rows)
 
 
-def _find(request: Request) -> Snapshot:
+def _find(request: Request) -> StudySnapshot:
     snapshots, slug = get_site(request).snapshots, request.path_params["study"]
     known = [name for name, location in snapshots.find_locations().items() if is_model_study(location)]
     if slug not in known:
@@ -93,7 +93,7 @@ def show_check(request: Request) -> Response:
     )
 
 
-def _find_times(request: Request, snapshot: Snapshot, method: str) -> str:
+def _find_times(request: Request, snapshot: StudySnapshot, method: str) -> str:
     """Where the benchmarks of the same root have the times of this model; "" where they have none."""
     is_archive = find_function("benchmarks.is_archive")
     if is_archive is None:

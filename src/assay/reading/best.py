@@ -15,8 +15,8 @@ from assay.errors import NotFoundError, UsageError
 from assay.follow.locations import StudyLocation, advise_adopting, show_command
 from assay.reading.ranking import (
     Asked,
-    Group,
     GroupValue,
+    RunGroup,
     SortKey,
     best_values,
     build_groups,
@@ -54,7 +54,7 @@ class Contender(NamedTuple):
     name: str
     value: float
     run: int  # its row of the table; of a group its best run
-    group: Group | None = None
+    group: RunGroup | None = None
     spread: GroupValue | None = None  # of a group
 
 
@@ -73,7 +73,7 @@ class BestChoice(NamedTuple):
 
     @property
     def tied(self) -> Sequence[Contender]:
-        """Those that share the best value."""
+        """The contenders that share the best value."""
         return [each for each in self.ranked if each.value == self.best.value]
 
     @property
@@ -83,14 +83,14 @@ class BestChoice(NamedTuple):
 
     @property
     def relative_margin(self) -> float | None:
-        """As a fraction of the next."""
+        """The margin as a fraction of the value of the next."""
         if self.margin is None or not self.ranked[1].value:
             return None
         return self.margin / abs(self.ranked[1].value)
 
     @property
     def standard_error(self) -> float | None:
-        """Of the difference of two groups' means (two samples, unequal variances)."""
+        """The standard error of the difference of two groups' means (two samples, unequal variances)."""
         spreads = [each.spread for each in self.ranked[:2]]
         if len(spreads) < 2 or any(each is None or each.sd is None for each in spreads):
             return None
@@ -100,7 +100,7 @@ class BestChoice(NamedTuple):
 def choose_best(
     data: IndexTable, keep: Sequence[int], asked: Asked | None = None, group_by: Sequence[str] = ()
 ) -> BestChoice | None:
-    """Of the rows in `keep`; None: none of them is done and has the metric. Raises NotFoundError, UsageError."""
+    """The best of these rows; None: none of them is done and has the metric. Raises NotFoundError, UsageError."""
     key = choose_metric(data, asked)
     column = data.metrics[key.name]
     values = best_values(column, key.direction)
@@ -167,7 +167,7 @@ def _rank_groups(
     return found
 
 
-def _name_group(group: Group, with_study: bool) -> str:
+def _name_group(group: RunGroup, with_study: bool) -> str:
     params = ", ".join(f"{name}={_show(value)}" for name, value in group.params.items()) or "all runs"
     return f"{group.study}: {params}" if with_study else params
 
@@ -182,7 +182,7 @@ def _show(value: Any) -> str:
 
 
 class BestRun(NamedTuple):
-    """What is known of the winning run."""
+    """The winning run and how to repeat it."""
 
     row: RunRow
     dir: str
@@ -242,25 +242,35 @@ def _as_number(value: Any) -> float | None:
 
 
 def build_document(choice: BestChoice, run: BestRun, data: IndexTable) -> Document:
-    metric, word = choice.key.name, _WORDS[choice.key.direction]
-    what = "group" if choice.group_by else "run"
-    studies = ", ".join(dict.fromkeys(data.rows[each.run].study for each in choice.ranked))
-    title = f"{studies}: best of {render_count(len(choice.ranked), what)} by {metric} ({word})"
-    ordered = [*run.differing, *(name for name in run.row.params if name not in run.differing)]
-    params = [(name, _show(run.row.params[name])) for name in ordered]
-    sections: list[Block] = [
+    title = build_title(choice, data)
+    blocks: list[Block] = [
         Heading(title),
         Only(("terminal",), (Text(title, role="strong"),)),
-        Section((Facts(_describe_standing(choice, run, data.metrics[metric])),)),
+        Section((Facts(describe_standing(choice, run, data.metrics[choice.key.name])),)),
+        *build_details(choice, run, data),
+    ]
+    return Document(title, blocks, facts=_build_facts(choice, run, data))
+
+
+def build_title(choice: BestChoice, data: IndexTable) -> str:
+    counted = render_count(len(choice.ranked), "group" if choice.group_by else "run")
+    studies = ", ".join(dict.fromkeys(data.rows[each.run].study for each in choice.ranked))
+    return f"{studies}: best of {counted} by {choice.key.name} ({_WORDS[choice.key.direction]})"
+
+
+def build_details(choice: BestChoice, run: BestRun, data: IndexTable) -> list[Section]:
+    """The parameters and commands of the winner, notes about the others, and how to repeat it."""
+    ordered = [*run.differing, *(name for name in run.row.params if name not in run.differing)]
+    params = [(name, _show(run.row.params[name])) for name in ordered]
+    return [
         Section((Facts(params),), "Parameters" if run.differing in ([], ordered) else "Parameters, what differs first"),
         Section((Facts(list(run.commands.items()), folds=False),), "Commands"),
         Section((Notes(_build_notes(choice, data)),)),
         Section((Commands(run.hints),)),
     ]
-    return Document(title, sections, facts=_build_facts(choice, run, data))
 
 
-def _describe_standing(choice: BestChoice, run: BestRun, column: MetricColumns) -> list[tuple[str, str]]:
+def describe_standing(choice: BestChoice, run: BestRun, column: MetricColumns) -> list[tuple[str, str]]:
     best, metric = choice.best, choice.key.name
     own = _describe_value(column, best.run, choice.key, run.step_name)
     if best.group is None or best.spread is None:

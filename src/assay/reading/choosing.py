@@ -86,7 +86,7 @@ def _check_states(where: Where, table: Table) -> None:
 
 
 def need_rows(where: Where, table: Table, among: Sequence[int] | None = None) -> list[int]:
-    """As `choose_rows`, among these rows; where nothing matches, an error that says what there is."""
+    """The rows that match, among these; where nothing matches, an error that says what there is."""
     chosen = choose_rows(where, table)
     if among is not None:
         possible = set(among)

@@ -1,4 +1,4 @@
-"""A table that many look at: what was made of its columns for one reader serves the next."""
+"""A table that serves many requests: what was made of its columns for one serves the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FEWEST, _MOST_MADE = 8, 500
 
 
 class KeptTable(Table):
-    """The same rows and columns. Whoever changes them makes another table."""
+    """A table whose rows and columns do not change: a change makes another table."""
 
     _made: dict[Hashable, Any]
 
@@ -25,8 +25,8 @@ class KeptTable(Table):
 
 
 def remember(table: Table, what: Hashable, make: Callable[[], T]) -> T:
-    """Of a table that is kept this is made once, as long as there is room: then the oldest leaves. Of any other table
-    it is made every time. Threads may make the same at once, and none of them waits."""
+    """What is made of a table that is kept is made once, as long as there is room: then the oldest leaves. Of any other
+    table it is made every time. Threads may make the same at once, and none of them waits."""
     if not isinstance(table, KeptTable):
         return make()
     made = table._made  # noqa: SLF001
@@ -48,7 +48,7 @@ def list_param(table: Table, name: str, missing: Any = None) -> list[Any]:
 
 
 def has_param(table: Table, name: object) -> bool:
-    """Of any row. Mostly the first one has it."""
+    """Whether any row has the parameter. Mostly the first one has it."""
     if not isinstance(table, KeptTable):
         return any(name in row.params for row in table.rows)
     return name in remember(table, "params", lambda: frozenset(name for row in table.rows for name in row.params))

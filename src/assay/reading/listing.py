@@ -89,7 +89,7 @@ def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
 
 
 def build_study_facts(studies: Sequence[ListedStudy]) -> Table:
-    """The same for machines: every state, absolute times."""
+    """The studies for machines: every state, absolute times."""
     columns = ("study", "root", "dir", "runs", "counts", "last_activity", "tags", "note")
     rows = [
         [

@@ -171,7 +171,7 @@ class RunFollower:
         return self._last[1] and before == self._last
 
     def _list_logs(self) -> list[str]:
-        """In the order in which they are written: by attempt, then by command."""
+        """The logs in the order in which they are written: by attempt, then by command."""
         if self._spec is None:
             self._spec = load_record(self.run_dir).spec
         names, template = os.listdir(self.run_dir), self._spec.log_name
@@ -191,7 +191,7 @@ def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
 
 
 def follow_run(run_dir: str, command: str | None, lines: int | None, write: Write) -> None:
-    """Until the run is over; what does not exist yet is waited for."""
+    """Follows the run until it is over, and waits for what does not exist yet."""
     spec = load_record(run_dir).spec
     if command is not None and command not in [each.name for each in spec.commands]:
         raise NotFoundError("command", command, [each.name for each in spec.commands])
@@ -267,7 +267,7 @@ def _begins(run_dir: str, before: tuple[int, _NamedOutput] | None, has_seen: boo
 
 
 def _skip_to_end(run_dir: str, command: str | None, lines: int | None) -> _NamedOutput:
-    """What it has written until now is history."""
+    """A follower that passes over what the run has written until now."""
     follower = RunFollower(run_dir, command, lines)
     follower.skip()
     return _NamedOutput(_name(run_dir), follower)

@@ -198,7 +198,7 @@ def _check_params(selection: PlottedRuns, names: Sequence[str]) -> None:
 
 
 def _choose_params(selection: PlottedRuns, options: ParamOptions) -> tuple[list[str], list[str]]:
-    """Those asked for, or those that differ, as many as can be read; and a note about the others."""
+    """The parameters asked for, or those that differ, as many as can be read; and a note about the others."""
     _check_params(selection, options.params)
     if options.params:
         return list(options.params), []

@@ -98,7 +98,7 @@ def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
 
 
 def _place(chart: Chart, line: Line, ys: Sequence[float]) -> list[doc.Point]:
-    """Of a line a few times what a page can show, since the page thins it to its width; of points all."""
+    """A line keeps a few times the points that a page shows, since the page thins it; single points stay."""
     to_x, to_y = _transform(chart.x_scale), _transform(chart.scale)
     xs, ys = thin_line(line.xs, ys, _LONG if line.look == "line" else len(ys))
     return [*zip(map(to_x, xs), map(to_y, ys), strict=True)]
@@ -165,7 +165,7 @@ def _build_log_axis(places: Sequence[float], scale: Scale) -> list[tuple[float, 
 
 
 def _build_x_axis(places: Sequence[float], scale: Scale, is_wide: bool) -> list[tuple[float, str]] | None:
-    """As above, and for numbers between the whole ones, which the renderer leaves to us."""
+    """The numbers of an x axis; None where they are whole, and the renderer chooses round ones."""
     known = [place for place in places if math.isfinite(place)]
     if scale == "log" or all(place.is_integer() for place in known):
         return _build_log_axis(known, scale)
@@ -198,7 +198,7 @@ def _find_x_range(chart: Chart) -> tuple[float, float] | None:
 
 
 def _build_hovers(chart: Chart) -> Iterator[tuple[float, str]]:
-    """At some of the xs, evenly: the value of each line there, of its nearest point."""
+    """The values of all lines at some of the xs, evenly, each of its nearest point."""
     lines = [line for line in chart.lines if len(line.xs)]
     some = [[*range(0, len(line.xs), -(-len(line.xs) // _MOST_HOVERS)), len(line.xs) - 1] for line in lines]
     drawn = zip(lines, some, strict=True)

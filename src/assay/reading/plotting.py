@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 XName = Literal["step", "epoch", "time"]
 MOST_LINES = 12  # more lines than this say nothing; --best asks for others
-_MOST_MISSING = 3  # means of which is said what they leave out
+_MOST_MISSING = 3  # means whose note states what they leave out
 _GRID = 500  # points of a group's mean where its runs have none in common
 
 
@@ -156,8 +156,8 @@ def choose_metrics(
     makes_line: bool = True,
     names: OptionNames = COMMAND_LINE,
 ) -> tuple[list[SortKey], list[str]]:
-    """Those asked for (`loss`, `loss:min`), or what the search is about, or the most telling one; and a note when it
-    was chosen among several."""
+    """The metrics asked for (`loss`, `loss:min`), or what the search is about, or the most telling one; and a note when
+    it was chosen among several."""
     known = sorted(selection.counts)
     least = 2 if makes_line else 1
     asked = asked or [each for each in selection.objectives if selection.counts.get(each.name, 0) >= least]
@@ -276,7 +276,7 @@ def _build_groups(
 
 
 def _choose_run_colors(rows: Sequence[RunRow]) -> dict[str, int]:
-    """By their keys; of all runs of a study, so that no choice of runs changes a colour."""
+    """The colour of each run by its key, chosen among all runs of its study: no choice of runs changes it."""
     studies: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: (row.created_at or 0.0, row.key)):
         studies.setdefault(row.study, []).append(row.key.partition("/")[2])
@@ -285,7 +285,7 @@ def _choose_run_colors(rows: Sequence[RunRow]) -> dict[str, int]:
 
 
 def _choose_group_colors(data: IndexTable, group_by: Sequence[str]) -> dict[int, int]:
-    """For each run that of its group; likewise of all groups of the study."""
+    """The colour of the group of each run, chosen among all groups of the study."""
     groups = build_groups(data, range(len(data.rows)), group_by, counted=frozenset(State))
     first = {_sort_by_age(data, group.runs)[0]: group for group in groups}
     names = {i: describe_params(first[i].params) for i in _sort_by_age(data, list(first))}
@@ -363,7 +363,7 @@ def _load_curves(
 
 
 def _is_rising(xs: Sequence[float]) -> bool:
-    """And finite: a NaN is not larger than anything."""
+    """Whether the numbers rise and are finite: a NaN is not larger than anything."""
     return bool(xs) and math.isfinite(xs[0]) and math.isfinite(xs[-1]) and all(map(le, xs, islice(xs, 1, None)))
 
 

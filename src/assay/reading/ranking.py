@@ -34,7 +34,7 @@ class SortKey(NamedTuple):
     is_reversed: bool = False
 
     def __str__(self) -> str:
-        """As `--sort` takes it."""
+        """The key as `--sort` takes it."""
         return f"{self.name}:{self.direction}"
 
     @property
@@ -106,7 +106,7 @@ def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] 
 
 
 def _differ(values: Iterable[Any]) -> bool:
-    """Of one value or more. Mostly equal ones are the same object, which is soon seen."""
+    """Whether these values are not all equal. Mostly equal ones are the same object, which is soon seen."""
     rest = iter(values)
     first = next(rest)
     return any(value is not first and value != first for value in rest)
@@ -139,7 +139,7 @@ def find_differing(data: IndexTable, keep: Sequence[int], ignore: Sequence[str] 
 
 
 def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], start: int, end: int | None) -> list[int]:
-    """Those from `start` to `end` of these rows, sorted. The order of a whole table that is kept is made once."""
+    """The rows from `start` to `end` of these, sorted. The order of a whole table that is kept is made once."""
     if not isinstance(data, KeptTable):
         return sort_rows(data, keep, keys, [row.params for row in data.rows])[start:end]
 
@@ -153,7 +153,7 @@ def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], st
 
 
 def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], params: Params) -> list[int]:
-    """By the first key, then the second, and so on; what has no value comes last whatever the direction.
+    """The rows by the first key, then the second, and so on; what has no value comes last whatever the direction.
 
     Each pass keeps the order of equals, so the last key is applied first.
     """
@@ -194,7 +194,7 @@ def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction)
 
 
 def parse_number(value: Any) -> float | None:
-    """Also of a text such as `1e-4`, which YAML does not take for a number."""
+    """The number, also of a text such as `1e-4`, which YAML does not take for a number."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -209,7 +209,7 @@ _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCI
 # ---------------------------------------------------------------- groups
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """Runs that differ only in what was grouped over. `runs`: those that count; `others`: how many do not."""
 
     study: str
@@ -219,7 +219,7 @@ class Group(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """Over the runs of a group that have the metric, each with one value."""
+    """The mean over the runs of a group that have the metric, each with one value."""
 
     mean: float | None
     sd: float | None
@@ -232,7 +232,7 @@ def build_groups(
     group_by: Sequence[str],
     ignore: Sequence[str] = (),
     counted: frozenset[State] | None = None,
-) -> list[Group]:
+) -> list[RunGroup]:
     """The one definition of a group, for tables and plots: same study, same parameters but for `group_by`.
 
     Only finished runs count, unless other states were asked for.
@@ -249,29 +249,29 @@ def build_groups(
     return [_build_group(data, shown, each, counted or frozenset([State.DONE])) for each in members.values()]
 
 
-def _build_group(data: IndexTable, shown: Sequence[str], members: list[int], counted: frozenset[State]) -> Group:
+def _build_group(data: IndexTable, shown: Sequence[str], members: list[int], counted: frozenset[State]) -> RunGroup:
     first = data.rows[members[0]]
     runs = [i for i in members if data.rows[i].state in counted]
     params = {name: first.params[name] for name in shown if name in first.params}
-    return Group(first.study, params, runs, len(members) - len(runs))
+    return RunGroup(first.study, params, runs, len(members) - len(runs))
 
 
-def measure_group(column: MetricColumns, group: Group, values: Sequence[float] | None = None) -> GroupValue:
+def measure_group(column: MetricColumns, group: RunGroup, values: Sequence[float] | None = None) -> GroupValue:
     """Mean and standard deviation of the runs' last values (or of these), and how many runs have one."""
     chosen = column.last if values is None else values
     found = [chosen[i] for i in group.runs if column.count[i]]
     return GroupValue(*mean_and_sd(found), len(found))
 
 
-def sort_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence[SortKey]) -> list[Group]:
-    """As rows are sorted, by the mean of the runs' best values."""
+def sort_groups(data: IndexTable, groups: Sequence[RunGroup], keys: Sequence[SortKey]) -> list[RunGroup]:
+    """The groups as rows are sorted, by the mean of the runs' best values."""
     order = list(groups)
     for key in reversed(keys):
         order = sort_values(order, [_group_sort_value(data, group, key) for group in order], key.order)
     return order
 
 
-def _group_sort_value(data: IndexTable, group: Group, key: SortKey) -> Any:
+def _group_sort_value(data: IndexTable, group: RunGroup, key: SortKey) -> Any:
     if key.is_time:
         return mean_and_sd([seconds for i in group.runs if (seconds := data.rows[i].took_s) is not None])[0]
     if not key.is_metric:
@@ -302,14 +302,14 @@ def find_pareto_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortK
     return _find_front(keep, columns, keys)
 
 
-def find_pareto_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence[SortKey]) -> Front:
-    """The same of groups, by the means of their runs."""
+def find_pareto_groups(data: IndexTable, groups: Sequence[RunGroup], keys: Sequence[SortKey]) -> Front:
+    """Groups that no other group beats, by the means of their runs."""
     columns = [[_group_sort_value(data, group, key) for group in groups] for key in keys]
     return _find_front(range(len(groups)), columns, keys)
 
 
 def find_pareto_runs(data: IndexTable, keep: Sequence[int], names: Sequence[Asked]) -> list[int]:
-    """Of these rows those that are done and nothing beats, by the names of two or more keys."""
+    """The rows that are done and that nothing beats, by the names of two or more keys."""
     if len(names) < 2:
         raise UsageError("a Pareto front weighs two or more against each other", "as in pareto('loss', 'time')")
     done = [i for i in keep if data.rows[i].state is State.DONE and not data.rows[i].is_foreign]

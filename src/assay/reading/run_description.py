@@ -62,7 +62,7 @@ class RunDescription:
     metrics: Mapping[str, Summary]
     sources: tuple[str, ...]  # files that the metrics come from
     readings: ReadingsSummary | None
-    no_readings: str | None  # why nobody could take any
+    no_readings: str | None  # why there are none
     environment: Mapping[str, Any] | None
     files: tuple[FileFact, ...]
     marks: Marks
@@ -105,7 +105,7 @@ def find_children(location: StudyLocation, key: str) -> Iterator[str]:
 
 
 def load_files(run_dir: str) -> Iterator[FileFact]:
-    """By name; a folder counts with all that is in it."""
+    """The files of a run by name; a folder counts with all that is in it."""
     for entry in sorted(os.scandir(run_dir), key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False):
             inside = (os.path.join(folder, name) for folder, _, names in os.walk(entry.path) for name in names)
@@ -126,7 +126,7 @@ def load_readings_summary(path: str) -> ReadingsSummary | None:
 
 
 def load_absence(path: str) -> str | None:
-    """Written by job.sh where it finds no Assay."""
+    """Why there are no readings, as job.sh wrote it where it found no Assay."""
     if not os.path.isfile(path):
         return None
     with suppress(OSError), open(path, "rb") as file:
@@ -215,7 +215,7 @@ def _received_facts(run: RunDescription, now: float) -> Iterator[tuple[str, str]
 
 
 def _find_begin(run_dir: str, handle: JobHandle, outcome: Outcome | None) -> float | None:
-    """None: its farm has not started it."""
+    """When the run began; None: its farm has not started it."""
     return (outcome.started_at if outcome else None) or run_directory.find_begin(run_dir, handle)
 
 
@@ -249,7 +249,7 @@ def build_metric_table(metrics: Mapping[str, Summary]) -> Table:
 
 
 def build_attempt_blocks(run: RunDescription, now: float) -> list[TableBlock]:
-    """None where there is only one attempt."""
+    """The attempts as a table, where there are several."""
     return [TableBlock(_attempt_table(run, now))] if len(run.status.history.attempts) > 1 else []
 
 

@@ -49,7 +49,7 @@ class MetricPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     left: str
     right: str
     left_dir: str
@@ -65,13 +65,13 @@ class Comparison:
 
 def compare(
     index: Index, other_index: Index, left: FoundRun, right: FoundRun, *, within_root: bool = False
-) -> Comparison:
+) -> RunComparison:
     """Each run is looked up in the index of its own root; the two may be the same. `within_root`: nothing is read that
     a link leads to outside of it."""
     first, second = load_shown(left.dir), load_shown(right.dir)
     code, note = compare_code(first, second, left.dir, right.dir)
     ours, theirs = _load_metrics(index, left), _load_metrics(other_index, right)
-    return Comparison(
+    return RunComparison(
         left=left.key,
         right=right.key,
         left_dir=left.dir,
@@ -90,7 +90,7 @@ def compare(
 
 
 def differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """In the order of the first, then of the second. 1 and True, 1 and 1.0 are not the same parameter value."""
+    """What differs, in the order of the first, then of the second. 1 and True, 1 and 1.0 are different values."""
     names = dict.fromkeys([*left, *right])
     return tuple(
         Difference(name, left.get(name), right.get(name))
@@ -161,7 +161,7 @@ def _is_same_file(left: str, right: str) -> bool:
     return filecmp.cmp(left, right, shallow=False)
 
 
-def render_code_diff(comparison: Comparison, largest: int = _LARGEST_DIFF_BYTES) -> Iterator[str]:
+def render_code_diff(comparison: RunComparison, largest: int = _LARGEST_DIFF_BYTES) -> Iterator[str]:
     """Unified, as `diff -u` would print it. `largest`: a file of more bytes is only named."""
     for each in comparison.code:
         left = os.path.join(comparison.left_dir, layout.CODE_DIR, each.path)
@@ -175,7 +175,7 @@ def render_code_diff(comparison: Comparison, largest: int = _LARGEST_DIFF_BYTES)
 
 
 def _load_lines(path: str, largest: int) -> list[str] | None:
-    """Empty for a file that is not there; None for one that is not text. Of a link its target, not what is there."""
+    """The lines of a file: none if it is not there, None if it is not text. A link has one line, its target."""
     if not os.path.lexists(path):
         return []
     if os.path.islink(path):
@@ -190,7 +190,7 @@ def _load_lines(path: str, largest: int) -> list[str] | None:
 # ---------------------------------------------------------------- looks
 
 
-def build_document(comparison: Comparison) -> Document:
+def build_document(comparison: RunComparison) -> Document:
     state = (comparison.state,) if comparison.state else ()
     commands = [
         (f"{each.name}, {side}", "-" if text is None else text)
@@ -218,7 +218,7 @@ def _difference_table(differences: Sequence[Difference], what: str) -> Table:
     return Table(columns, [[each.name, each.left, each.right] for each in differences])
 
 
-def _code_lines(comparison: Comparison) -> list[str]:
+def _code_lines(comparison: RunComparison) -> list[str]:
     if comparison.code_note:
         return [f"({comparison.code_note})"]
     if not comparison.code:
@@ -242,7 +242,7 @@ def _triple(pair: MetricPair, best: bool) -> list[float | None]:
     return [left, right, right - left]
 
 
-def build_facts(comparison: Comparison) -> dict[str, Any]:
+def build_facts(comparison: RunComparison) -> dict[str, Any]:
     return {
         "first": comparison.left,
         "second": comparison.right,

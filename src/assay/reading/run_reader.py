@@ -118,7 +118,7 @@ class Declared(NamedTuple):
 
 
 def load_space(locations: Sequence[StudyLocation]) -> dict[str, Declared]:
-    """Of the searches of these studies."""
+    """What the searches of these studies choose their parameters from."""
     from contextlib import suppress
 
     from assay.errors import FormatError

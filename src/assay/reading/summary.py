@@ -17,8 +17,8 @@ from assay.reading.kept_table import list_param, remember
 from assay.reading.ranking import (
     Asked,
     Front,
-    Group,
     ParamsOf,
+    RunGroup,
     SortKey,
     best_values,
     build_groups,
@@ -68,12 +68,12 @@ class SummaryOptions(NamedTuple):
 
     @property
     def end(self) -> int | None:
-        """Of the rows that are shown; None: all from the first."""
+        """The number of rows up to the last that is shown; None: all of them."""
         return None if self.limit is None else self.offset + self.limit
 
 
 class Unranked(NamedTuple):
-    """Uploads that nobody has adopted."""
+    """Uploads that were not adopted."""
 
     number: int
     first: RunRow | None  # that can be; None: for each of them there is a run that was made here
@@ -193,8 +193,8 @@ def describe_front(front: Front, what: str, not_done: int) -> str:
 
 
 def fit_summary(summary: StudySummary, width: int) -> StudySummary:
-    """For a terminal: what is empty or said twice leaves the table first, then whole metrics, before names become
-    unreadable."""
+    """The table for a terminal: what is empty or is shown twice leaves it first, then whole metrics, before names
+    become unreadable."""
     table, dropped = fit_columns(drop_spare(summary.table, width), width)
     metrics = {column.rank for column in dropped if _is_metric_rank(column.rank)}
     others = tuple(
@@ -272,7 +272,7 @@ def select_rows(
 
 
 def leave_out_foreign(data: IndexTable, keep: list[int]) -> list[int]:
-    """Without uploads that nobody has adopted: what is compared, ranked and counted."""
+    """The rows without uploads that were not adopted: those that are compared, ranked and counted."""
     foreign = remember(
         data, "foreign", lambda: {i for i, row in enumerate(data.rows) if row.received and row.is_foreign}
     )
@@ -360,7 +360,7 @@ def _run_columns(
 
         columns.append(Column("received", rank=_TAGS_RANK))
         cells.append([describe_facts(each) or None for each in received])
-    told = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; other ends are told by `assay ls`
+    told = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; `assay ls` has other reasons
     if has("every reason" if options.all_reasons else "reason", not set(told).isdisjoint(states)):
         columns.append(Column("reason", rank=_REASON_RANK))
         reasons = _gather(data, "reason", order)
@@ -389,7 +389,7 @@ _NUMBERS = {int, float, NoneType}
 
 
 def _rank_params(columns: Sequence[Column], cells: Sequence[Sequence[Any]], params: Sequence[str]) -> list[Column]:
-    """Those that the names show leave before a name is cut; of the others the last first, where nothing else helps."""
+    """Parameters that the names show leave before a name is cut; of others the last first, if nothing else helps."""
     ranked = []
     for index, name in enumerate(params):
         values = cells[index - len(params)]
@@ -426,7 +426,7 @@ def _add_metric(
 
 
 def _find_direction(sort: Sequence[SortKey], metric: str) -> Direction | None:
-    """Of a metric that is sorted by."""
+    """The direction of a metric that is sorted by; None: it is not."""
     return next((key.direction for key in sort if key.is_metric and key.name == metric), None)
 
 
@@ -494,7 +494,7 @@ def _seconds_per_step(
     steps: Sequence[float | None],
     seconds: Sequence[float | None],
 ) -> list[float | None]:
-    """From the run's start to its last point, where points carry times; else the run's whole time."""
+    """The time from the run's start to its last point, where points carry times; else the run's whole time."""
     lasts = _combine([column.last_time for column in metrics], order, max)
     firsts = _combine([column.first_time for column in metrics], order, min)
     begun = [start or first for start, first in zip(starts, firsts, strict=True)]
@@ -552,7 +552,7 @@ def _grouped(
     return StudySummary(table, first, tuple(sort), hidden, rest, front, total=len(groups))
 
 
-def _group_columns(groups: Sequence[Group], ordered: Sequence[Group]) -> tuple[list[Column], list[list[Any]]]:
+def _group_columns(groups: Sequence[RunGroup], ordered: Sequence[RunGroup]) -> tuple[list[Column], list[list[Any]]]:
     """What tells the groups apart."""
     names = dict.fromkeys(name for group in groups for name in group.params)
     columns = [Column(name, "text", digits=None, role="parameter") for name in names]
@@ -567,7 +567,7 @@ def _add_group_metric(
     columns: list[Column],
     cells: list[list[Any]],
     column: MetricColumns,
-    groups: Sequence[Group],
+    groups: Sequence[RunGroup],
     sort: Sequence[SortKey],
     best: bool,
     counted: Sequence[int],

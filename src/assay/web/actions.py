@@ -21,7 +21,7 @@ from assay.web.answers import send
 from assay.web.operations import TEXT, Operation, Schema, record, ref
 from assay.web.routes import post
 from assay.web.site import get_site
-from assay.web.snapshots import Snapshot
+from assay.web.snapshots import StudySnapshot
 
 _LIMIT_S = 60.0
 _EARLY_S = 1.0
@@ -64,7 +64,7 @@ def _act(request: Request, body: bytes) -> Response:
     return send({"command": shown, "code": code, "said": said}, 200 if code == 0 else 409)
 
 
-def _read(body: bytes, snapshot: Snapshot) -> tuple[str, list[str], str]:
+def _read(body: bytes, snapshot: StudySnapshot) -> tuple[str, list[str], str]:
     try:
         value: Any = parse_json(body.decode())
     except ValueError:
@@ -82,8 +82,8 @@ def _read(body: bytes, snapshot: Snapshot) -> tuple[str, list[str], str]:
     return action, runs, text.strip()
 
 
-def build_commands(snapshot: Snapshot, action: str, runs: Sequence[str], text: str) -> list[list[str]]:
-    """With paths: a run's own name cannot be taken for an option or for another run."""
+def build_commands(snapshot: StudySnapshot, action: str, runs: Sequence[str], text: str) -> list[list[str]]:
+    """The commands name runs by their paths: a run's own name could be taken for an option or for another run."""
     targets = [os.path.join(snapshot.location.dir, run) for run in runs] or [snapshot.location.dir]
     if action == "stop":
         return [["stop", "--", *targets]]
@@ -115,7 +115,7 @@ def call(words: Sequence[str]) -> tuple[int, str]:
     return done.returncode, (done.stdout + done.stderr).strip()[-4000:]
 
 
-def _start(snapshot: Snapshot, words: Sequence[str]) -> tuple[int, str]:
+def _start(snapshot: StudySnapshot, words: Sequence[str]) -> tuple[int, str]:
     """A supervisor of its own, which goes on when the server ends. One that cannot start says so soon."""
     folder = os.path.join(snapshot.location.dir, layout.STUDY_META_DIR)
     path = os.path.join(folder, layout.SUPERVISOR_LOG)

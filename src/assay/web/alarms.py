@@ -20,11 +20,11 @@ from assay.web.pages.verdicts import count_failed_checks
 from assay.web.site import build_address
 from assay.web.snapshots import Snapshots
 
-_AGE_S = 5.0  # between two looks, as long as somebody asks
+_AGE_S = 5.0  # between two looks, as long as pages ask
 _OLD_S = 30.0  # what was found so long ago is not shown
 
 
-class Found(NamedTuple):
+class FoundAlarms(NamedTuple):
     """`is_known` False: nothing was looked at yet, or too long ago."""
 
     alarms: tuple[Alarm, ...] = ()
@@ -47,7 +47,7 @@ class Alarms:
         self._is_looking = threading.Lock()
         self._has_looked = threading.Event()
 
-    def find(self, patience_s: float = 0.0) -> Found:
+    def find(self, patience_s: float = 0.0) -> FoundAlarms:
         """What was found last; a look that is due begins now. `patience_s`: how long a first one is waited for."""
         age = time.monotonic() - self._at
         if age > _OLD_S:
@@ -55,8 +55,8 @@ class Alarms:
         if age > _AGE_S and not self._snapshots.is_ending and self._is_looking.acquire(blocking=False):
             threading.Thread(target=self._look, name="assay-alarms", daemon=True).start()
         if age > _OLD_S and not self._has_looked.wait(patience_s):
-            return Found()
-        return Found(self._alarms, is_known=True)
+            return FoundAlarms()
+        return FoundAlarms(self._alarms, is_known=True)
 
     def _look(self) -> None:
         try:
@@ -76,7 +76,7 @@ class Alarms:
         for place, look in (*looks, ("/studies", _find_checks)):
             try:
                 yield from look(self._snapshots, known)
-            except Exception as error:  # one damaged record keeps nobody from seeing the others
+            except Exception as error:  # one damaged record does not hide the others
                 logging.getLogger("assay.web").exception("what is not well: %s", place[1:])
                 yield Alarm(place, 1, f"{place[1:]} cannot be judged: {type(error).__name__}", "ERROR", place)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from assay.web.routes import get, post
     from assay.web.security import TOKEN_KEY, Limit
     from assay.web.site import Site, build_address, get_site
-    from assay.web.snapshots import Snapshot, Snapshots
+    from assay.web.snapshots import Snapshots, StudySnapshot
 
 HOMES = {
     "assay.web.actions": "call",
@@ -24,6 +24,6 @@ HOMES = {
     "assay.web.routes": "get post",
     "assay.web.security": "TOKEN_KEY Limit",
     "assay.web.site": "Site build_address get_site",
-    "assay.web.snapshots": "Snapshot Snapshots",
+    "assay.web.snapshots": "StudySnapshot Snapshots",
 }
 __getattr__ = build_getattr(__name__, HOMES)

@@ -22,7 +22,7 @@ from assay.web import json_routes as api
 from assay.web.alarms import Alarms
 from assay.web.answers import send
 from assay.web.pages import compare, run, studies, study, traces
-from assay.web.routes import Entry, build_route
+from assay.web.routes import RouteEntry, build_route
 from assay.web.security import Guard
 from assay.web.site import FOLDER, Site, get_site
 
@@ -30,8 +30,8 @@ MODULES = (assets, actions, live, login, studies, study, run, compare, api, trac
 _SMALLEST_PACKED = 1024
 
 
-def list_entries(site: Site) -> list[Entry]:
-    own: list[Entry] = [entry for module in MODULES for entry in module.ROUTES]
+def list_entries(site: Site) -> list[RouteEntry]:
+    own: list[RouteEntry] = [entry for module in MODULES for entry in module.ROUTES]
     return own + [entry for _, each in site.pages for entry in each.routes]
 
 

@@ -23,7 +23,7 @@ from assay.values.run import build_command
 if TYPE_CHECKING:
     from types import FrameType
 
-    from assay.web.security import Token
+    from assay.web.security import AccessToken
 
 PORT = 8666
 _SHORTEST_TOKEN = 16
@@ -66,14 +66,14 @@ def serve(request: ServeRequest, console: Console) -> int:
     from assay.follow.api import find_roots, limit_patterns, open_index, show_path
     from assay.web import connections
     from assay.web.app import build_app
-    from assay.web.security import Token, is_loopback
+    from assay.web.security import AccessToken, is_loopback
     from assay.web.site import Site
 
     for root in request.root:
         if not os.path.isdir(root):
             raise UsageError(f"there is no folder {root}", f"make it: {build_command(('mkdir', '-p'), [root])}")
     roots = tuple(os.path.abspath(root) for root in request.root) or tuple(find_roots(None).all)
-    if request.index is not None:  # what cannot be reached is said now, and not on every page
+    if request.index is not None:  # an index that cannot be reached is refused now, and not on every page
         with open_index(roots[0]):
             pass
     _check_tls(request.tls_cert, request.tls_key)
@@ -85,7 +85,7 @@ def serve(request: ServeRequest, console: Console) -> int:
             f"on {request.host} others can reach this server, so it needs a token of yours",
             "set ASSAY_TOKEN, or write tokens into a file and name it with --tokens",
         )
-    tokens = tokens or (Token(secrets.token_urlsafe(24)),)
+    tokens = tokens or (AccessToken(secrets.token_urlsafe(24)),)
     listening = _listen(request.host, request.port)
     port = listening.getsockname()[1]
     names = {"localhost", "127.0.0.1", "::1", request.host, socket.gethostname(), *request.names}
@@ -109,13 +109,13 @@ def serve(request: ServeRequest, console: Console) -> int:
         timeout_graceful_shutdown=1,
         http=connections.GuardedProtocol,  # of h11, which limits the size of headers
         ws="none",
-        proxy_headers=False,  # or who guesses tokens could give each guess another address
+        proxy_headers=False,  # or each guess of a token could come from another address
         limit_concurrency=connections.MOST,
         ssl_certfile=request.tls_cert,
         ssl_keyfile=request.tls_key,
     )
 
-    class Server(uvicorn.Server):
+    class PageServer(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """Pages that listen are let go first: the server waits for them."""
             site.snapshots.end()
@@ -123,7 +123,7 @@ def serve(request: ServeRequest, console: Console) -> int:
             super().handle_exit(sig, frame)
 
     with limit_patterns(), _announce(address, secret, port, console):
-        Server(config).run([listening])
+        PageServer(config).run([listening])
     return 0
 
 
@@ -165,7 +165,7 @@ def check_parts() -> None:
 
 
 def find_page_problems() -> Iterator[Problem]:
-    """For `assay doctor`: what plug-ins offer as pages and cannot be served."""
+    """`assay doctor` asks for what plug-ins offer as pages and cannot be served."""
     if find_spec("starlette") is None:
         return
     from assay.web.interface import find_mistake
@@ -180,10 +180,10 @@ def find_page_problems() -> Iterator[Problem]:
                 yield from [Problem(plugin.name, f"{text}: {mistake}")] if mistake else ()
 
 
-def load_tokens(path: str | None) -> tuple[Token, ...]:
-    """Of a file, else of ASSAY_TOKEN; a command line would show them to every user of the machine."""
+def load_tokens(path: str | None) -> tuple[AccessToken, ...]:
+    """The tokens of a file, else that of ASSAY_TOKEN; a command line would show them to every user of the machine."""
     from assay.values.study import is_study_name
-    from assay.web.security import ALLOWS, Token
+    from assay.web.security import ALLOWS, AccessToken
 
     if path is None:
         text = os.environ.get("ASSAY_TOKEN", "").strip()
@@ -211,11 +211,11 @@ def load_tokens(path: str | None) -> tuple[Token, ...]:
             hint = 'make one: python3 -c "import secrets; print(secrets.token_urlsafe(24))"'
             raise UsageError(f"{where}: a token has at least {_SHORTEST_TOKEN} plain characters", hint)
     split = [(text, *scope.partition(":")[::2]) for _, scope, text in lines]
-    return tuple(Token(text, scope, prefix) for text, scope, prefix in split)  # type: ignore[arg-type]
+    return tuple(AccessToken(text, scope, prefix) for text, scope, prefix in split)  # type: ignore[arg-type]
 
 
 def _check_private(path: str, status: os.stat_result) -> None:
-    """As ssh looks at keys; a file of root may belong to a group of ours."""
+    """Refuses a file that others can read, as ssh does with keys; a file of root may belong to a group of ours."""
     others = 0o077 if status.st_uid == os.getuid() else 0o007
     if stat.S_ISREG(status.st_mode) and status.st_mode & others:
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
@@ -235,7 +235,7 @@ def _check_tls(cert: str | None, key: str | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
         _check_private(key or cert, os.stat(key or cert))
-    except (OSError, ValueError) as error:  # SSLError too; a key with a password, which nobody would type
+    except (OSError, ValueError) as error:  # SSLError too; a key with a password, which cannot be typed here
         why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
         raise UsageError(f"{cert}, {key or 'with the key in it'}: not a certificate and its key: {why}") from error
     asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HEADERS_S  # of connections that are not a protocol's yet
@@ -264,7 +264,7 @@ def _share_memory() -> None:
 
 
 def _own_addresses(host: str) -> list[str]:
-    """By which numbers a server that listens everywhere may be called."""
+    """The numbers by which a server that listens everywhere may be called."""
     if host not in ("0.0.0.0", "::"):  # noqa: S104 compared, not used
         return []
     try:

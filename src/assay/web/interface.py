@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from assay.errors import AssayError
 from assay.follow.api import StudyLocation
 from assay.plugins import load_all
-from assay.web.routes import Entry, build_route
+from assay.web.routes import RouteEntry, build_route
 from assay.web.snapshots import Snapshots
 
 
@@ -44,7 +44,7 @@ class Pages:
     of pages about a run, by its study, its name and the names of its files.
     """
 
-    routes: Sequence[Entry] = ()
+    routes: Sequence[RouteEntry] = ()
     navigation: Navigation | None = None
     templates: str = ""
     static: str = ""
@@ -54,7 +54,7 @@ class Pages:
 
 
 def load_pages() -> list[tuple[str, Pages]]:
-    """By the names of the plug-ins. What cannot be used is left out; `assay doctor` names it."""
+    """The pages of plug-ins by their names. What cannot be used is left out; `assay doctor` names it."""
     found = [(plugin.name, pages) for plugin, pages in load_all("pages") if not find_mistake(pages)]
     return sorted(found, key=lambda each: (each[1].navigation or Navigation("", "")).position)
 

@@ -34,7 +34,7 @@ from assay.web.pages.study_page import build_plain_table, find_best, find_names
 from assay.web.pages.verdicts import load_verdicts
 from assay.web.routes import get
 from assay.web.site import build_address, get_site, read_query
-from assay.web.snapshots import Snapshot
+from assay.web.snapshots import StudySnapshot
 
 _MOST_COMPARED = 100
 _MOST_POINTS = 100_000
@@ -63,7 +63,7 @@ def send_studies(request: Request) -> Response:
     )
 
 
-def _load(request: Request) -> Snapshot:
+def _load(request: Request) -> StudySnapshot:
     return get_site(request).snapshots.load(request.path_params["study"])
 
 

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from assay.errors import NotFoundError
 from assay.web.routes import get
 from assay.web.site import Site, get_site
-from assay.web.snapshots import Snapshot
+from assay.web.snapshots import StudySnapshot
 
 _MOST_LISTENERS = 200
 _MOST_OF_ONE = 100  # of one address
@@ -56,14 +56,14 @@ async def _count(events: AsyncIterator[str], address: str) -> AsyncIterator[str]
             del _open[address]
 
 
-async def _follow(request: Request, site: Site, snapshot: Snapshot) -> AsyncIterator[str]:
-    loop, waiting = asyncio.get_running_loop(), asyncio.Queue[Snapshot](_MOST_WAITING)
+async def _follow(request: Request, site: Site, snapshot: StudySnapshot) -> AsyncIterator[str]:
+    loop, waiting = asyncio.get_running_loop(), asyncio.Queue[StudySnapshot](_MOST_WAITING)
 
-    def put(after: Snapshot) -> None:
+    def put(after: StudySnapshot) -> None:
         with suppress(asyncio.QueueFull):  # one that takes nothing holds no more tables; it is dropped when it does
             waiting.put_nowait(after)
 
-    def hear(_before: Snapshot, after: Snapshot) -> None:
+    def hear(_before: StudySnapshot, after: StudySnapshot) -> None:
         if after.slug == snapshot.slug:
             loop.call_soon_threadsafe(put, after)
 
@@ -78,7 +78,7 @@ async def _follow(request: Request, site: Site, snapshot: Snapshot) -> AsyncIter
             except TimeoutError:
                 if time.monotonic() - told_at > _PAUSE_S:
                     try:
-                        await run_in_threadpool(site.snapshots.load, snapshot.slug)  # somebody still looks at it
+                        await run_in_threadpool(site.snapshots.load, snapshot.slug)  # the page is still open
                     except NotFoundError:
                         return  # it was deleted
                     yield ": still here\n\n"
@@ -107,7 +107,7 @@ async def _goes_on(request: Request, site: Site) -> bool:
     return not site.snapshots.is_ending and not await request.is_disconnected()
 
 
-def render_event(snapshot: Snapshot) -> str:
+def render_event(snapshot: StudySnapshot) -> str:
     value = {
         "study": snapshot.slug,
         "started": _STARTED,

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from assay.web.answers import send
-from assay.web.routes import Entry, get
+from assay.web.routes import RouteEntry, get
 from assay.web.security import ALLOWS, COOKIE
 from assay.web.site import get_site
 
@@ -27,4 +27,4 @@ def check(request: Request) -> Response:
     return response
 
 
-ROUTES = [get("/login", show, scope="open"), Entry("/login", check, ("POST",), "read")]
+ROUTES = [get("/login", show, scope="open"), RouteEntry("/login", check, ("POST",), "read")]

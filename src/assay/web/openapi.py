@@ -11,7 +11,7 @@ from typing import Any
 
 from assay.values.state import State
 from assay.web.operations import COUNT, FLAG, NUMBER, OBJECT, TEXT, Operation, Param, Schema, many, record, ref
-from assay.web.routes import Entry
+from assay.web.routes import RouteEntry
 
 MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
@@ -114,7 +114,7 @@ _PATH_PARAMS = {
 }
 
 
-def build_document(entries: Iterable[Entry]) -> dict[str, Any]:
+def build_document(entries: Iterable[RouteEntry]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     schemas = dict(SCHEMAS)
     for entry in entries:
@@ -137,7 +137,7 @@ def build_document(entries: Iterable[Entry]) -> dict[str, Any]:
     }
 
 
-def _build_operation(entry: Entry, operation: Operation) -> dict[str, Any]:
+def _build_operation(entry: RouteEntry, operation: Operation) -> dict[str, Any]:
     content = {"application/json": {"schema": operation.answer}}
     good = {str(status): {"description": "As asked", "content": content} for status in (200, *operation.more)}
     refusals = sorted({*operation.refusals, *_PLAIN, *((413, 429) if entry.scope != "read" else (429,)), 503})

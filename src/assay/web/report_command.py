@@ -62,7 +62,7 @@ def _build_study_report(request: ReportRequest, console: Console) -> Document:
 
 
 def find_verdict(request: ReportRequest) -> Document | None:
-    """None: runs of studies are asked for."""
+    """The verdict that is asked for; None: runs of studies are."""
     choices = [name for name in request.OPTIONS if name not in ("studies", "output", "root")]
     if len(request.studies) > 1 or any(getattr(request, name) for name in choices):
         return None

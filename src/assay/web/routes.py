@@ -17,7 +17,7 @@ Scope = Literal["open", "read", "write", "upload"]
 Handler = Callable[[Request], Response] | Callable[[Request], Awaitable[Response]]
 
 
-class Entry(NamedTuple):
+class RouteEntry(NamedTuple):
     path: str
     handler: Handler
     methods: tuple[str, ...] = ("GET",)
@@ -27,8 +27,8 @@ class Entry(NamedTuple):
 
 def get(
     path: str, handler: Handler, operation: Operation | None = None, *, scope: Literal["open", "read"] = "read"
-) -> Entry:
-    return Entry(path, handler, ("GET",), scope, operation)
+) -> RouteEntry:
+    return RouteEntry(path, handler, ("GET",), scope, operation)
 
 
 def post(
@@ -37,12 +37,12 @@ def post(
     operation: Operation | None = None,
     *,
     scope: Literal["open", "write", "upload"] = "write",
-) -> Entry:
+) -> RouteEntry:
     """An ordinary function is called in a thread of its own; one that waits for the body is `async`."""
-    return Entry(path, handler, ("POST",), scope, operation)
+    return RouteEntry(path, handler, ("POST",), scope, operation)
 
 
-def build_route(entry: Entry) -> Route:
+def build_route(entry: RouteEntry) -> Route:
     route = Route(entry.path, entry.handler, methods=list(entry.methods))
     route.scope_needed = entry.scope  # type: ignore[attr-defined]  # read by `security.Guard`
     return route

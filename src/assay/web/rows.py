@@ -55,7 +55,7 @@ _BAD_RUN = ' <span class="badge bad" title="the last value of a metric is nan or
 
 
 def _has_bad(values: Sequence[object]) -> bool:
-    """Mostly all are finite, which one sum says."""
+    """Mostly all values are finite, which one sum shows."""
     return not math.isfinite(sum([value for value in values if type(value) is float])) and any(map(_is_bad, values))
 
 
@@ -69,14 +69,14 @@ _MARK = """\
 
 
 def escape_texts(texts: Sequence[str]) -> list[str]:
-    """Each as a template would put it out; nearly always all of them at once."""
+    """The texts as a template would write them; nearly always all of them are escaped at once."""
     if not "".join(texts).isprintable():  # a line end, or something that a terminal would act upon
         return [escape(clean_lines(text)) for text in texts]
     return escape("\n".join(texts)).split("\n") if texts else []
 
 
 def _link_group(view: StudyView, members: str, text: str) -> str:
-    """To its runs; a group of all runs has no expression."""
+    """A link to the runs of a group; a group of all runs has no expression."""
     address = view.to_query(group=(), where=members)
     if not members:
         return text

@@ -1,4 +1,4 @@
-"""Who may do what. Every request passes here before anything else looks at it.
+"""What a request may do. Every request passes here before anything else looks at it.
 
 On a loopback address reading needs no token, and every action needs one: any other user of the machine, and any page
 that the browser shows, could otherwise execute commands. On any other address reading needs a token as well.
@@ -48,21 +48,21 @@ HEADERS = {
 }
 COOKIE = "assay-read"
 TOKEN_KEY = "assay.token"  # in a request's scope: the token that it came with
-FILES = ("/static/", "/vendor/")  # ours, the same for everybody
+FILES = ("/static/", "/vendor/")  # ours, the same for every reader
 _WRONG_TOKENS = 10  # of one address within a minute; then it has to wait
 _MOST_ADDRESSES = 10_000  # remembered by a limit
 _LARGEST_BODY = 1 << 20  # of every request but an upload, which counts its own
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class AccessToken:
     text: str = field(repr=False)
     scope: TokenScope = "write"
     prefix: str = ""  # of the studies that it may upload to; "": all
 
     @property
     def title(self) -> str:
-        """For people: what it allows, and a fingerprint by which its owner finds it."""
+        """What the token allows, and a fingerprint by which its owner finds it."""
         scope = f"{self.scope}:{self.prefix}" if self.prefix else self.scope
         return f"{scope} token {hashlib.sha256(self.text.encode()).hexdigest()[:6]}"
 
@@ -119,7 +119,13 @@ class Guard:
     """The outermost application. `hosts`: by which names this server may be called."""
 
     def __init__(
-        self, app: ASGIApp, routes: Sequence[Route], *, tokens: Sequence[Token], hosts: Sequence[str], is_open: bool
+        self,
+        app: ASGIApp,
+        routes: Sequence[Route],
+        *,
+        tokens: Sequence[AccessToken],
+        hosts: Sequence[str],
+        is_open: bool,
     ) -> None:
         self._app = app
         self._routes = routes
@@ -182,7 +188,7 @@ class Guard:
                 return found
         if scope["method"] not in ("GET", "HEAD"):
             return "write"
-        return "open" if scope["path"].startswith(FILES) else "read"  # who may not read does not learn what is missing
+        return "open" if scope["path"].startswith(FILES) else "read"  # what is missing is told to readers alone
 
     def _is_own_origin(self, request: HTTPConnection) -> bool:
         """Programs send no Origin; a browser always does with what is not a GET."""
@@ -227,7 +233,7 @@ def _is_embedded(request: HTTPConnection) -> bool:
 
 
 def _body_size(request: HTTPConnection) -> int:
-    """As announced; a body without a length is counted when it comes."""
+    """The size that the request announces; a body without a length is counted when it comes."""
     text = request.headers.get("content-length", "0")
     return int(text) if text.isdecimal() and len(text) < 19 else _LARGEST_BODY + 1
 

@@ -20,7 +20,7 @@ from assay.values.plain import render_date
 from assay.web.answers import encode_text, quote
 from assay.web.interface import Navigation, Pages, load_pages
 from assay.web.rows import render_rows
-from assay.web.security import Token
+from assay.web.security import AccessToken
 from assay.web.snapshots import Snapshots
 
 FOLDER = os.path.dirname(__file__)
@@ -31,7 +31,7 @@ class Site:
     """`tokens`: of which one is printed; `is_open`: reading needs none."""
 
     roots: tuple[str, ...]
-    tokens: Sequence[Token] = ()
+    tokens: Sequence[AccessToken] = ()
     is_open: bool = True
     hosts: Sequence[str] = ("localhost", "127.0.0.1", "::1")
     snapshots: Snapshots = field(init=False)
@@ -41,7 +41,7 @@ class Site:
 
     @cached_property
     def pages(self) -> Sequence[tuple[str, Pages]]:
-        """Of the plug-ins, by their names."""
+        """The pages of each plug-in, with its name."""
         return load_pages()
 
     @property

@@ -35,14 +35,14 @@ _MANY_ROWS = 2000
 _MOST_READING = 2  # threads that hold points at once: they share one core, and a million points take tens of MB
 _LISTED_S = 2.0
 _NAMES_S = 1.5  # what the words of addresses stand for is found again by the thread
-_OLD_NAMES_S = 4.0  # or by who asks, where the thread has something else to do
+_OLD_NAMES_S = 4.0  # or by the request, where the thread has something else to do
 _NEW_S = 0.2  # one that is not known may have just been made
 _RUNNING_S, _RESTING_S, _WATCHED_S = 1.0, 5.0, 120.0
 _OLD_S = 3 * _RESTING_S  # what was not looked after for so long is read again before it is shown
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StudySnapshot:
     """A study as it was when it was read. `version` grows with each change."""
 
     slug: str
@@ -54,7 +54,7 @@ class Snapshot:
 
     @property
     def counts(self) -> Counter[State]:
-        """As `assay ls` counts them."""
+        """The runs in each state, as `assay ls` counts them."""
 
         def count() -> Counter[State]:
             counts = Counter(map(attrgetter("state"), self.table.rows))
@@ -81,12 +81,12 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Held:
-    snapshot: Snapshot
+    snapshot: StudySnapshot
     checked_at: float
     asked_at: float
 
 
-Listener = Callable[[Snapshot, Snapshot], None]
+Listener = Callable[[StudySnapshot, StudySnapshot], None]
 """Called by the refreshing thread with the study before and after a change."""
 
 
@@ -117,7 +117,7 @@ class Snapshots:
         return self._is_closed.is_set()
 
     def end(self) -> None:
-        """From now on nothing is refreshed, and what sends changes stops."""
+        """From this call on nothing is refreshed, and what sends changes stops."""
         self._is_closed.set()
 
     def close(self) -> None:
@@ -179,8 +179,8 @@ class Snapshots:
             found[slug] = (location, row)
         return found
 
-    def load(self, slug: str) -> Snapshot:
-        """The study as it was seen last; read now when nobody has looked at it yet, or not for a while."""
+    def load(self, slug: str) -> StudySnapshot:
+        """The study as it was read last; it is read now if it was not read before, or not for a while."""
         location, now = self.locate(slug), time.monotonic()
         with self._lock:
             held = self._get_held(slug, location)
@@ -209,8 +209,8 @@ class Snapshots:
         held = self._held.get(slug)
         return held if held is not None and held.snapshot.location == location else None
 
-    def answer(self, snapshot: Snapshot, what: Hashable, make: Callable[[], bytes]) -> bytes:
-        """What was made of the study as it is, also for the next who asks; what nobody asked for longest leaves."""
+    def answer(self, snapshot: StudySnapshot, what: Hashable, make: Callable[[], bytes]) -> bytes:
+        """The bytes that were made of the study as it is, kept for the next request; the longest unused leave."""
         key = (snapshot.slug, snapshot.version, what)
         with self._lock:
             if key in self._answers:
@@ -226,7 +226,7 @@ class Snapshots:
 
     @contextmanager
     def read_points(self, root: str) -> Iterator[Index]:
-        """For what reads whole series: few at once, so that many readers of long curves do not fill the memory."""
+        """An index for what reads whole series: few at once, so that many long curves do not fill the memory."""
         with self._places, self.open_index(root) as index:
             yield index
 
@@ -248,7 +248,7 @@ class Snapshots:
                 indexes.pop(root).close()
             raise
 
-    def refresh(self, slug: str) -> Snapshot:
+    def refresh(self, slug: str) -> StudySnapshot:
         """The study as it is now: after an action, so that its answer shows what it did."""
         self.locate(slug, 0.0)  # an action may have made a study, which takes the word
         before = self.load(slug)
@@ -274,13 +274,13 @@ class Snapshots:
                 self._refresh(snapshot)
 
     def _look_at_names(self) -> None:
-        with suppress(OSError):  # a folder that cannot be read: who asks for it is told
+        with suppress(OSError):  # a folder that cannot be read: a request for it reports that
             known = self._name_studies(_NAMES_S)
             with self._lock:
                 for slug in [slug for slug, held in self._held.items() if known.get(slug) != held.snapshot.location]:
                     del self._held[slug]
 
-    def _refresh(self, before: Snapshot, at_most_s: float = 0.0) -> Snapshot | None:
+    def _refresh(self, before: StudySnapshot, at_most_s: float = 0.0) -> StudySnapshot | None:
         """What it is now, if that is something else. `at_most_s`: how old what another thread has just read may be."""
         with self._loading.setdefault(before.slug, threading.Lock()):
             with self._lock:
@@ -299,7 +299,7 @@ class Snapshots:
             listener(before, after)
         return after
 
-    def _read(self, slug: str, location: StudyLocation, before: Snapshot | None) -> Snapshot:
+    def _read(self, slug: str, location: StudyLocation, before: StudySnapshot | None) -> StudySnapshot:
         console = CollectingConsole()
         try:
             with self.open_index(location.root) as index:
@@ -321,7 +321,7 @@ class Snapshots:
                 return before
             console.lines.append(problem)
             table, planned = (before.table, before.planned) if before else (Table([], {}), 0)
-        return Snapshot(slug, location, KeptTable.of(table), next(self._versions), tuple(console.lines), planned)
+        return StudySnapshot(slug, location, KeptTable.of(table), next(self._versions), tuple(console.lines), planned)
 
     def holds(self, slug: str) -> bool:
         """Then to load it takes no time."""
@@ -331,7 +331,7 @@ class Snapshots:
             now = time.monotonic()
             return held is not None and now - held.checked_at < _OLD_S and now - named_at < _OLD_NAMES_S
 
-    def _keep(self, snapshot: Snapshot, now: float) -> None:
+    def _keep(self, snapshot: StudySnapshot, now: float) -> None:
         if len(snapshot.table.rows) > _MANY_ROWS:
             gc.collect()  # what is frozen is never looked at again
             gc.freeze()  # thousands of rows hold no cycles, yet each search for garbage would look through all of them

@@ -183,7 +183,7 @@ def query(request: QueryRequest, console: Console) -> int:
             if "chunks" in request.statement.lower() or "cursors" in request.statement.lower():
                 for study in sorted({key.partition("/")[0] for key in index.find_summarised()}):
                     store_points(index, StudyLocation(root, study))
-        except InfrastructureError as error:  # who may only read can still ask
+        except InfrastructureError as error:  # a reader without the right to write can still ask
             console.warning(f"not up to date: {error.message}")
         names, rows = index.query(request.statement)
     shown = [[each.hex() if isinstance(each, bytes) else each for each in row] for row in rows]

@@ -116,7 +116,7 @@ _PAGE = "html"
 
 
 def _choose_kind(request: PlotRequest) -> str:
-    """Of the file, by the end of its name; what could not be written is refused before anything is drawn."""
+    """The kind of the file, by the end of its name; what could not be written is refused before anything is drawn."""
     if request.output is None:
         return ""
     kind = os.path.splitext(request.output)[1].lower().removeprefix(".")

@@ -206,7 +206,7 @@ def _follow(request: LogsRequest, console: Console) -> int:
 
 
 def _write(data: bytes) -> None:
-    """At once, and byte for byte; a reader that has gone ends the command, which would follow a run for ever."""
+    """Writes at once, and byte for byte; a reader that has gone ends the command, which would follow a run for ever."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 

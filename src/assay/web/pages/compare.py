@@ -21,7 +21,7 @@ from assay.web.pages.page_view import check_x, view_params
 from assay.web.pages.run_files import split_diff
 from assay.web.routes import get
 from assay.web.site import Site, build_address, build_query, get_site
-from assay.web.snapshots import Snapshot
+from assay.web.snapshots import StudySnapshot
 
 _MOST_RUNS = 1000
 _MOST_CURVES = 50
@@ -33,7 +33,7 @@ _SWITCHES = ("all", "turn", "best", "to", "x", "charts", "sort", "page")
 class Choice(NamedTuple):
     """The runs of an address, each with where it is."""
 
-    snapshot: Snapshot
+    snapshot: StudySnapshot
     names: list[str]
     where: str
     table: Table
@@ -70,7 +70,7 @@ def choose(site: Site, request: Request) -> Choice:
     )  # fmt: skip
 
 
-def _find(site: Site, snapshot: Snapshot, name: str) -> tuple[Snapshot, int]:
+def _find(site: Site, snapshot: StudySnapshot, name: str) -> tuple[StudySnapshot, int]:
     study, slash, run = name.rpartition("/")
     other = site.snapshots.load(study) if slash else snapshot
     return other, other.get_row(run)
@@ -152,7 +152,7 @@ def _list_runs(choice: Choice) -> list[tuple[str, str, str]]:
 
 
 def _find_command(choice: Choice) -> str:
-    """What prints the same of two runs of one study."""
+    """The command that compares two runs of one study."""
     rows, places = choice.table.rows, choice.locations
     if len(rows) != 2 or places[0] != places[1]:
         return ""
@@ -169,7 +169,7 @@ def _find_base(choice: Choice, query: QueryParams) -> int | None:
 
 
 def _name_run(choice: Choice, i: int) -> str:
-    """As `run=` takes it."""
+    """The name of a run as `run=` takes it."""
     run, slug = choice.table.rows[i].key.partition("/")[2], choice.slugs[i]
     return run if slug == choice.snapshot.slug else f"{slug}/{run}"
 

@@ -45,7 +45,7 @@ class Cell(NamedTuple):
         return (True, 0.0, self.text) if self.value is None else (False, self.value, "")
 
 
-class Field(NamedTuple):
+class ComparedField(NamedTuple):
     """One thing about each of the runs."""
 
     name: str
@@ -53,14 +53,14 @@ class Field(NamedTuple):
     is_number: bool = False
 
 
-class Group(NamedTuple):
+class FieldGroup(NamedTuple):
     title: str
-    fields: Sequence[Field]
+    fields: Sequence[ComparedField]
     hidden: int = 0  # fields that are the same in all of them
 
 
 class CodeDifference(NamedTuple):
-    """Of two runs. `text`: as `diff -u` would print it; `note`: why there is none, or why it is not whole."""
+    """What differs in the code of two runs. `text`: as `diff -u` prints it; `note`: why it is missing or not whole."""
 
     text: str = ""
     note: str = ""
@@ -68,7 +68,7 @@ class CodeDifference(NamedTuple):
 
 class ComparePage(NamedTuple):
     rows: Sequence[RunRow]
-    groups: Sequence[Group]
+    groups: Sequence[FieldGroup]
     code: CodeDifference | None  # None: more than two runs
     metrics: Sequence[str]  # that make curves
 
@@ -141,17 +141,17 @@ def build_comparison(
 # ---------------------------------------------------------------- fields
 
 
-def _build_run_fields(rows: Sequence[RunRow]) -> Iterator[Field]:
-    yield Field("state", [Cell(str(row.state)) for row in rows])
+def _build_run_fields(rows: Sequence[RunRow]) -> Iterator[ComparedField]:
+    yield ComparedField("state", [Cell(str(row.state)) for row in rows])
     if any(row.took_s is not None for row in rows):
         times = [row.took_s for row in rows]
         cells = [Cell() if t is None else Cell(render_duration(t), value=t) for t in times]
-        yield Field("time", cells, is_number=True)
+        yield ComparedField("time", cells, is_number=True)
     if any(row.tags for row in rows):
-        yield Field("tags", [Cell(", ".join(row.tags)) for row in rows])
+        yield ComparedField("tags", [Cell(", ".join(row.tags)) for row in rows])
 
 
-def _build_params(rows: Sequence[RunRow], everything: bool) -> Group:
+def _build_params(rows: Sequence[RunRow], everything: bool) -> FieldGroup:
     params = [row.params for row in rows]
     every = list(dict.fromkeys(name for each in params for name in each))
     shown = every if everything else differing_params(params)
@@ -163,14 +163,14 @@ def _build_params(rows: Sequence[RunRow], everything: bool) -> Group:
             Cell() if value is _MISSING else Cell(_shorten(show_value(value)), value=parse_number(value))
             for value in values
         ]
-        fields.append(Field(name, cells, is_number=is_number))
-    return Group("Parameters", fields, len(every) - len(shown[:_MOST_PARAMS]))
+        fields.append(ComparedField(name, cells, is_number=is_number))
+    return FieldGroup("Parameters", fields, len(every) - len(shown[:_MOST_PARAMS]))
 
 
 _MISSING = object()
 
 
-def _build_metrics(table: Table, everything: bool, base: int | None) -> Group:
+def _build_metrics(table: Table, everything: bool, base: int | None) -> FieldGroup:
     """The last value of each metric, and the best one where there are several."""
     fields, hidden = [], 0
     names = sorted(table.metrics, key=metric_priority)
@@ -185,8 +185,8 @@ def _build_metrics(table: Table, everything: bool, base: int | None) -> Group:
             if not everything and len(known) > 1 and len({repr(value) for value in known}) == 1:
                 hidden += 1
                 continue
-            fields.append(Field(title, _build_numbers(known, direction, base), is_number=True))
-    return Group("Metrics", fields, hidden + max(0, len(names) - _MOST_METRICS))
+            fields.append(ComparedField(title, _build_numbers(known, direction, base), is_number=True))
+    return FieldGroup("Metrics", fields, hidden + max(0, len(names) - _MOST_METRICS))
 
 
 def _build_numbers(values: Sequence[float | None], direction: Direction, base: int | None) -> list[Cell]:
@@ -206,16 +206,16 @@ def _build_numbers(values: Sequence[float | None], direction: Direction, base: i
     return cells
 
 
-def _build_environment(rows: Sequence[RunRow], dirs: Sequence[str], everything: bool) -> Group:
+def _build_environment(rows: Sequence[RunRow], dirs: Sequence[str], everything: bool) -> FieldGroup:
     """Most runs of a study have the same: of equal files one is read."""
     facts = [_load_facts(row, path) for row, path in zip(rows, dirs, strict=True)]
     known = list(dict.fromkeys(name for each in facts for name in each))
     shown = known if everything else [name for name in known if len({each.get(name) for each in facts}) > 1]
     fields = [
-        Field(name, [Cell(_shorten(each[name])) if name in each else Cell() for each in facts])
+        ComparedField(name, [Cell(_shorten(each[name])) if name in each else Cell() for each in facts])
         for name in shown[:_MOST_FACTS]
     ]
-    return Group("Environment and code", fields, len(known) - len(fields))
+    return FieldGroup("Environment and code", fields, len(known) - len(fields))
 
 
 def _load_facts(row: RunRow, run_dir: str) -> Mapping[str, str]:

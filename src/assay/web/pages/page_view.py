@@ -18,7 +18,7 @@ XAxis = Literal["", "step", "epoch", "time"]
 Names = tuple[str, ...]
 TABS: tuple[Tab, ...] = get_args(Tab)
 PER_PAGE = 50
-_LONGEST_WHERE = 4000  # everybody who may read can ask, and each comparison looks at all runs
+_LONGEST_WHERE = 4000  # every reader can ask, and each comparison looks at all runs
 _ORDER = "a metric, a parameter or time, each with :min or :max behind it or not, with commas between"
 _MOST = {"page": 1_000_000, "rows": 500, "best": 50}  # of numbers from 1 on
 
@@ -51,7 +51,7 @@ class StudyView(NamedTuple):
 
     @classmethod
     def from_query(cls, query: Mapping[str, Sequence[str]]) -> Self:
-        """Raises UsageError for what makes no sense; names that nobody asked for are passed over."""
+        """Raises UsageError for values that make no sense; unknown names are ignored."""
         given: dict[str, Any] = {}
         for name, default in cls._field_defaults.items():
             texts = [text for text in query.get(name, ()) if text.strip()]

@@ -51,7 +51,7 @@ from assay.values.run import build_command
 from assay.values.series import metric_priority
 from assay.values.state import State
 
-ROWS = 200  # of the table, where nobody asks for more
+ROWS = 200  # of the table, unless more are asked for
 _MOST_CURVES = 3  # metrics
 _MOST_RUNS = 1000  # of which each chart of the parameters has a point: the page stays small enough for mail
 _MOST_POINTS = 4000  # of all charts of single parameters
@@ -118,12 +118,13 @@ def _build_best(
     options: SummaryOptions,
     locations: Sequence[StudyLocation],
 ) -> Iterator[Block]:
-    """As `assay best`: the winner, its margin, and how to repeat it."""
+    """The winner, its margin, and how to repeat it, as `assay best` shows them."""
     choice = best.choose_best(data, keep, key, options.group_by) if key else None
     if choice is not None:
         run = best.describe_best(data, keep, choice.best.run, locations)
-        heading, _, standing, *rest = best.build_document(choice, run, data).blocks
-        yield from (heading, standing, Details("Its parameters and commands", rest))
+        yield Heading(best.build_title(choice, data))
+        yield Section((Facts(best.describe_standing(choice, run, data.metrics[choice.key.name])),))
+        yield Details("Its parameters and commands", best.build_details(choice, run, data))
 
 
 def _build_table(found: StudySummary, options: SummaryOptions, locations: Sequence[StudyLocation]) -> Iterator[Block]:
@@ -150,7 +151,7 @@ def _describe_order(keys: Sequence[SortKey]) -> str:
 def _build_curves(
     index: Index, selection: plotting.PlottedRuns, key: SortKey | None, options: SummaryOptions
 ) -> Iterator[Block]:
-    """Of the metrics that make a line: those asked for, or the most telling ones, the one sorted by first."""
+    """The curves of metrics that make a line: those asked for, or the most telling ones, the one sorted by first."""
     lines = [name for name, count in selection.counts.items() if count > 1]
     if options.metrics and options.metrics != ("all",):
         chosen = [name for name in options.metrics if name in lines]
@@ -284,7 +285,7 @@ def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[t
 
 
 def _find_call(record: run_directory.RunRecord, location: StudyLocation) -> str | None:
-    """None: the file is not here, or is another one by now, or secrets, titles or a sample are needed."""
+    """The call that repeats the runs; None: the file is gone or changed, or secrets, titles or a sample are needed."""
     from assay.launch.prepared import RunOptions
     from assay.launch.sweep import prepare
 

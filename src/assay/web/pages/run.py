@@ -29,7 +29,7 @@ from assay.web.pages.study_page import find_names
 from assay.web.pages.traces import list_traces
 from assay.web.routes import get
 from assay.web.site import Site, build_address, get_site
-from assay.web.snapshots import Snapshot
+from assay.web.snapshots import StudySnapshot
 
 _MOST_CHARTS = 24  # the others by a click
 _MOST_SEARCHES = 3  # each may take seconds
@@ -39,7 +39,7 @@ for _ in range(_MOST_SEARCHES):
     _searchers.put(LimitedProcess())
 
 
-def find_run(request: Request) -> tuple[Site, Snapshot, int, str]:
+def find_run(request: Request) -> tuple[Site, StudySnapshot, int, str]:
     """The run of the address: its row, and its directory."""
     site = get_site(request)
     snapshot = site.snapshots.load(request.path_params["study"])
@@ -83,7 +83,7 @@ def show(request: Request) -> Response:
     )
 
 
-def _find_related(site: Site, snapshot: Snapshot, run: str, files: set[str]) -> list[tuple[str, str]]:
+def _find_related(site: Site, snapshot: StudySnapshot, run: str, files: set[str]) -> list[tuple[str, str]]:
     """Pages of the products that this run belongs to."""
     slug = snapshot.slug
     found = [each for links in ask_pages(site.pages, "find_related", slug, run, files) for each in links]
@@ -92,7 +92,7 @@ def _find_related(site: Site, snapshot: Snapshot, run: str, files: set[str]) -> 
     return found
 
 
-def _link_runs(site: Site, snapshot: Snapshot, keys: list[str]) -> dict[str, str]:
+def _link_runs(site: Site, snapshot: StudySnapshot, keys: list[str]) -> dict[str, str]:
     """Addresses of other runs by their keys; only of those that exist."""
     found = {}
     for key in filter(None, keys):
@@ -154,7 +154,7 @@ def _read_whole(text: str | None, name: str) -> int | None:
 
 
 def send_file(request: Request) -> Response:
-    """To be saved, never shown: what a run wrote may be a page with scripts. With `view` a picture, told by its bytes,
+    """A file is saved, never shown: it may be a page with scripts. With `view` a picture, known by its bytes, is shown,
     which no browser executes."""
     _, _, _, run_dir = find_run(request)
     path = find_file(run_dir, request.path_params["file"])

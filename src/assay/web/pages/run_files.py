@@ -80,7 +80,7 @@ def choose_log(run_dir: str, file: str | None, command: str | None, attempt: int
         return find_file(run_dir, file)
     try:
         return find_file(run_dir, os.path.basename(find_log(run_dir, command, attempt)))
-    except FormatError as error:  # nobody knows what it is; its output may be there all the same
+    except FormatError as error:  # its commands are unknown; its output may be there all the same
         logs = [each.name for each in list_files(run_dir) if each.name.endswith(".log")]
         if not logs:
             raise NotFoundError("log", "of a damaged run") from error
@@ -96,7 +96,7 @@ def find_default_log(run_dir: str) -> str:
 
 
 def load_log(path: str, start: int | None) -> LogPart:
-    """From `start` on, whole lines where possible; without it the end of the log."""
+    """The part of the log from `start` on, in whole lines where possible; without `start` its end."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         begin = max(0, size - LOG_BYTES) if start is None else min(max(0, start), size)
@@ -185,7 +185,7 @@ def find_file(run_dir: str, name: str) -> str:
 
 
 def find_image_kind(path: str) -> str | None:
-    """By its first bytes, not by its name; None: it is not a picture that a page may show."""
+    """The kind of a picture by its first bytes, not by its name; None: it is not a picture that a page may show."""
     if os.path.getsize(path) > LARGEST_IMAGE:
         return None
     with open(path, "rb") as file:
@@ -199,7 +199,7 @@ def find_image_kind(path: str) -> str | None:
 
 
 def split_diff(text: str, most: int = 5000) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Of a unified difference: each file with its lines, each with what it is: `+`, `-`, `@` or nothing."""
+    """The files of a unified difference, each with its lines, and each line with its mark: `+`, `-`, `@` or nothing."""
     lines = text.splitlines()
     found: list[tuple[str, list[tuple[str, str]]]] = []
     is_head = False
@@ -225,7 +225,7 @@ def split_diff(text: str, most: int = 5000) -> list[tuple[str, list[tuple[str, s
 
 
 def _find_name(before: str, after: str) -> str:
-    """Of both sides what they end with: `a/train.py` and `b/train.py`."""
+    """What the names of both sides end with: `a/train.py` and `b/train.py`."""
     left, right = (line[4:].partition("\t")[0].strip() for line in (before, after))
     parts = 0
     pairs = zip(reversed(left.split("/")), reversed(right.split("/")), strict=False)

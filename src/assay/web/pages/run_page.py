@@ -40,8 +40,8 @@ _LONGEST_READING = 4096
 Pairs = Sequence[tuple[str, str]]
 
 
-class Try(NamedTuple):
-    """A command in one attempt. `code` None: it has not ended, or nobody knows how."""
+class CommandTry(NamedTuple):
+    """A command in one attempt. `code` None: it has not ended, or its end is unknown."""
 
     attempt: int
     code: int | None
@@ -62,7 +62,7 @@ class Failure(NamedTuple):
 class CommandFacts(NamedTuple):
     name: str
     text: str
-    tries: Sequence[Try]
+    tries: Sequence[CommandTry]
 
 
 class RunPage(NamedTuple):
@@ -130,7 +130,7 @@ def describe_served(index: Index, location: StudyLocation, run_dir: str, childre
 
 
 def _find_problems(run: RunDescription) -> list[str]:
-    """Of files that should be there; `assay show` says the same of each where it would show it."""
+    """What is wrong with files that should be there, as `assay show` reports it."""
     found = []
     if run.status.is_damaged and run.status.outcome:
         found.append(run.status.outcome.reason)
@@ -149,7 +149,7 @@ def _find_problems(run: RunDescription) -> list[str]:
 
 
 def _build_environment(run: RunDescription) -> list[Section]:
-    """What is not told elsewhere on the page: without sections that have nothing to say."""
+    """The sections of the environment that are not empty."""
     if run.environment is None:
         return []
     sections = run_description.build_environment_sections(run.environment, run_description.find_node(run))
@@ -174,7 +174,7 @@ def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> l
 
 
 def find_failure(run_dir: str, row: RunRow) -> Failure | None:
-    """None: it has not failed. The log is that of the command that failed, or of the last one that began."""
+    """Why the run failed; None: it has not. The log is of the command that failed, or of the last one that began."""
     if row.state not in _FAILED:
         return None
     code, log = None, ""
@@ -212,7 +212,7 @@ def _build_commands(run: RunDescription, now: float) -> list[CommandFacts]:
             if begin is not None and end is None and attempt.number == run.status.attempt:
                 end = None if run.status.state.is_over else now
             seconds = max(0.0, end - begin) if begin is not None and end is not None else None
-            tries.append(Try(attempt.number, code, seconds, name in attempt.timeouts))
+            tries.append(CommandTry(attempt.number, code, seconds, name in attempt.timeouts))
         found.append(CommandFacts(name, text, tries))
     return found
 
@@ -306,7 +306,7 @@ def _build_timed(
 
 
 def find_time_range(table: Table, number: int, read_at: Sequence[float]) -> tuple[float, float]:
-    """Of everything that the run has: its first and its last moment."""
+    """The first and the last moment of everything that the run has."""
     row = table.rows[number]
     columns = [column for column in table.metrics.values() if column.count[number]]
     firsts = [plotting.find_start(table, number), *(time for time in read_at[:1] if row.started_at is None)]
@@ -363,7 +363,7 @@ def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
 
 
 def _measure_cpu(times: Sequence[float], used: Sequence[float]) -> list[float]:
-    """Between two readings; a new attempt counts from zero."""
+    """The use of CPU between two readings; a new attempt counts from zero."""
     shares = [math.nan]
     for i in range(1, len(times)):
         seconds, spent = times[i] - times[i - 1], used[i] - used[i - 1]
@@ -372,7 +372,7 @@ def _measure_cpu(times: Sequence[float], used: Sequence[float]) -> list[float]:
 
 
 def choose_metrics(table: Table, number: int) -> tuple[list[str], bool]:
-    """Those that make a curve, the most telling first; whether any of them knows its times."""
+    """The metrics that make a curve, the most telling first; and whether any of them has times."""
     names = [name for name, column in table.metrics.items() if column.count[number] > 1]
     timed = any(math.isfinite(table.metrics[name].last_time[number]) for name in names)
     return sorted(names, key=metric_priority), timed

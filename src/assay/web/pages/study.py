@@ -34,7 +34,7 @@ from assay.web.pages.study_page import (
 )
 from assay.web.routes import get
 from assay.web.site import build_address, get_site, read_query
-from assay.web.snapshots import Snapshot
+from assay.web.snapshots import StudySnapshot
 
 _PER_PAGE = (20, 50, 100, 200, 500)
 _SHORT_WHERE = 200  # characters: a dozen comparisons; with a longer one a request would hold up all others
@@ -112,14 +112,14 @@ def _show(request: Request) -> Response:
 
 
 def _offer(text: str) -> list[str]:
-    """Expressions for somebody who typed a part of a name, or a state."""
+    """Expressions that may be meant by a part of a name, or by a state."""
     word = text.strip()
     if not word or not set(word).isdisjoint("=<>~()\"'"):
         return []
     return [*([f"state == {word}"] if word in map(str, State) else []), f'name ~ "*{word}*"']
 
 
-def _choose_columns(snapshot: Snapshot, view: StudyView, query: Mapping[str, Sequence[str]]) -> StudyView:
+def _choose_columns(snapshot: StudySnapshot, view: StudyView, query: Mapping[str, Sequence[str]]) -> StudyView:
     if query["columns"][-1] == "usual":
         return view._replace(show=(), hide=())
     names = find_names(snapshot.location, snapshot.table)
@@ -134,7 +134,7 @@ def _build_where(view: StudyView) -> str:
     return f"({view.where}) and {states}"
 
 
-def _build_head(snapshot: Snapshot) -> dict[str, Any]:
+def _build_head(snapshot: StudySnapshot) -> dict[str, Any]:
     location, table = snapshot.location, snapshot.table
     counts = snapshot.counts
     return {

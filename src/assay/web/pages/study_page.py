@@ -62,7 +62,7 @@ class StudyNames(NamedTuple):
     step: str
 
 
-class BestRun(NamedTuple):
+class StudyBest(NamedTuple):
     """`history`: the best value so far, in the order in which the runs finished."""
 
     run: str
@@ -98,8 +98,8 @@ def find_names(location: StudyLocation, table: Table) -> StudyNames:
 
 
 @_kept
-def find_best(location: StudyLocation, table: Table) -> BestRun | None:
-    """Of the finished runs, by what the study's search or its most telling metric is about."""
+def find_best(location: StudyLocation, table: Table) -> StudyBest | None:
+    """The best of the finished runs, by what the study's search or its most telling metric is about."""
     done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
     keys = choose_sort(load_objectives([location], table), table, [row.params for row in table.rows])
     if not done or not keys or not keys[0].is_metric:
@@ -116,7 +116,7 @@ def find_best(location: StudyLocation, table: Table) -> BestRun | None:
     for each in found[1:]:
         history.append(choose(history[-1], values[each]))
     thinned = history[:: -(-len(history) // _MOST_SPARK)]
-    return BestRun(table.rows[i].key.partition("/")[2], keys[0].name, values[i], [*thinned, history[-1]])
+    return StudyBest(table.rows[i].key.partition("/")[2], keys[0].name, values[i], [*thinned, history[-1]])
 
 
 def count_not_finite(table: Table) -> int:
@@ -128,7 +128,7 @@ def count_not_finite(table: Table) -> int:
 
 
 def measure_pace(table: Table, queued: int) -> Pace | None:
-    """None where nothing runs."""
+    """How fast the runs of the study end; None where nothing runs."""
     now = time.time()
     running = [row.elapsed_s(now) or 0.0 for row in table.rows if row.state is State.RUNNING]
     if not running:
@@ -527,7 +527,7 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
 
 
 def _fit_scales(chart: Chart) -> Chart:
-    """With gaps where a logarithmic scale has no place, and without the points before one across."""
+    """The lines have gaps where a logarithmic scale has no place, and no points before a logarithmic x axis begins."""
     shown = build_shown(chart)
     if chart.x_scale != "log":
         return shown

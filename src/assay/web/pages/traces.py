@@ -47,7 +47,7 @@ class Trace:
 
     @property
     def viewer(self) -> str:
-        """Where speedscope shows it; "" where it cannot. The part behind # never reaches a server."""
+        """The address where speedscope shows the trace; "" where it cannot. What follows # never reaches a server."""
         if self.problem or not self.name.lower().endswith(_FLAMES):
             return ""
         return f"{VIEWER}#profileURL={quote(self.address)}&title={quote(self.name)}"

@@ -38,7 +38,7 @@ def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
 
 
 def _read_verdicts(line: bytes, location: StudyLocation, key: str | None) -> Sequence[VerdictRow]:
-    """A line that cannot be read is a verdict that nobody knows: left out, the one before it would be the last."""
+    """A line that cannot be read is a verdict of unknown kind: without it, the one before it would be the last."""
     try:
         return read_verdict_line(line, location)
     except ValueError:
