@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,13 @@ WRITE = {"authorization": f"Bearer {TOKEN}"}
 def served(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Four runs of the study `fit`: two are done, two failed."""
     return build_bench(tmp_path_factory.mktemp("served"))
+
+
+def copy_bench(served: Bench, folder: Path) -> Bench:
+    """The runs of `served` for a test that changes them."""
+    bench = Bench(folder)
+    shutil.copytree(served.folder, bench.folder, symlinks=True, dirs_exist_ok=True)
+    return bench
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from urllib.parse import quote
@@ -95,24 +95,37 @@ def _change_types(path: Path) -> None:
     path.write_text('{"format": 1, "spec": [], "study": 3, "uid": {}, "created_at": "x"}')
 
 
-@pytest.mark.parametrize("break_it", [_remove, _fold, _cut, _change_types])
-@pytest.mark.parametrize("name", ["run.json", "environment.json", "outcome.1", "lease.1", "train.log", "train.exit.0"])
-def test_a_broken_directory_shows_what_is_readable(root: Root, name: str, break_it: Callable[[Path], None]) -> None:
-    run = root.add("broken")
+BREAKS = {each.__name__: each for each in (_remove, _fold, _cut, _change_types)}
+FILES = ("run.json", "environment.json", "outcome.1", "lease.1", "train.log", "train.exit.0")
+
+
+@pytest.fixture(scope="module")
+def broken(served: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A good run, and one for each file and each way to break it."""
+    root = Root(tmp_path_factory.mktemp("broken"), served.root / "fit" / GOOD)
     root.add("good")
-    break_it(run / name)
+    for name in FILES:
+        for how, break_it in BREAKS.items():
+            break_it(root.add(f"{name} {how}") / name)
     with root.open() as client:
-        answer = client.get(PAGE + "broken")
-        assert answer.status_code == 200
-        assert "job.sh" in answer.text
-        if name == "run.json":
-            assert "Not everything can be read" in answer.text or "damaged" in answer.text
-            assert client.get(f"/api{PAGE}broken/log").json()["text"]
-        if name == "environment.json" and break_it is not _change_types:
-            assert "environment.json is missing or damaged" in answer.text
         assert client.get("/studies/fit").status_code == 200
         assert client.get(PAGE + "good").status_code == 200
-        assert client.get("/studies/fit/compare?run=good&run=broken").status_code == 200
+        yield client
+
+
+@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("name", FILES)
+def test_a_broken_directory_shows_what_is_readable(broken: TestClient, name: str, how: str) -> None:
+    run = quote(f"{name} {how}")
+    answer = broken.get(PAGE + run)
+    assert answer.status_code == 200
+    assert "job.sh" in answer.text
+    if name == "run.json":
+        assert "Not everything can be read" in answer.text or "damaged" in answer.text
+        assert broken.get(f"/api{PAGE}{run}/log").json()["text"]
+    if name == "environment.json" and how != "_change_types":
+        assert "environment.json is missing or damaged" in answer.text
+    assert broken.get(f"/studies/fit/compare?run=good&run={run}").status_code == 200
 
 
 def test_markers_that_contradict(root: Root) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.finished_study import BAD, GOOD, Bench
-from tests.web_client import open_client
+from tests.web_client import copy_bench, open_client
 
 from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation, record_verdicts
@@ -69,9 +69,8 @@ class TestStudies:
             "lr=0.1,n=8",
         ]
 
-    def test_verdicts(self, tmp_path: Path) -> None:
-        bench = Bench(tmp_path)
-        bench.add_finished()
+    def test_verdicts(self, served: Bench, tmp_path: Path) -> None:
+        bench = copy_bench(served, tmp_path)
         with open_client(bench.root) as client:
             before = ask(client, f"{API}/verdicts")
             finding = Finding(VerdictKind.FAIL, "loss", "too high", value=math.inf, expected=1.0)
@@ -139,9 +138,8 @@ class TestMistakes:
         assert answer.status_code in ((400, 404) if status == 404 else (status,)), answer.text
         assert answer.json()["error"]
 
-    def test_a_damaged_run_and_a_name_that_is_not_text(self, tmp_path: Path) -> None:
-        bench = Bench(tmp_path)
-        bench.add_finished()
+    def test_a_damaged_run_and_a_name_that_is_not_text(self, served: Bench, tmp_path: Path) -> None:
+        bench = copy_bench(served, tmp_path)
         (bench.root / "fit" / BAD / "run.json").write_text("{")
         with open(os.path.join(os.fsencode(bench.root / "fit" / GOOD), b"odd-\xff.txt"), "w") as file:
             file.write("x")

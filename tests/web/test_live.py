@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from tests.finished_study import GOOD, STUDY, build_bench, until
+from tests.finished_study import GOOD, STUDY, Bench, until
+from tests.web_client import copy_bench
 
 from assay.errors import AssayError, UsageError
 from assay.show.console import Console
@@ -26,9 +27,9 @@ TOP = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
-def served_fit(tmp_path: Path):  # type: ignore[no-untyped-def]
+def served_fit(served: Bench, tmp_path: Path):  # type: ignore[no-untyped-def]
     """The address of `assay serve`, without what comes from npm."""
-    bench = build_bench(tmp_path)
+    bench = copy_bench(served, tmp_path)
     code = (
         "import sys, assay.web.assets as a; a.find_missing = list; from assay.cli.main import main; "
         "sys.argv = ['assay', 'serve', '--port', '0']; main()"
@@ -51,8 +52,9 @@ def served_fit(tmp_path: Path):  # type: ignore[no-untyped-def]
         server.communicate()
 
 
-def test_a_change_is_told_and_the_server_ends_beside_listeners(served_fit) -> None:  # type: ignore[no-untyped-def]
+def test_changes_are_sent_and_the_server_ends_beside_listeners(served_fit) -> None:  # type: ignore[no-untyped-def]
     bench, address, server = served_fit
+    check_changes_of_any_study(bench, address)
     with urllib.request.urlopen(f"{address}events?study=fit", timeout=30) as events:
 
         def next_value() -> dict[str, object]:
@@ -71,8 +73,7 @@ def test_a_change_is_told_and_the_server_ends_beside_listeners(served_fit) -> No
     assert "Traceback" not in server.stderr.read()
 
 
-def test_changes_of_any_study_are_told(served_fit) -> None:  # type: ignore[no-untyped-def]
-    bench, address, _ = served_fit
+def check_changes_of_any_study(bench: Bench, address: str) -> None:
     with urllib.request.urlopen(f"{address}events", timeout=30) as events:
 
         def next_studies() -> dict[str, list[object]]:
@@ -82,7 +83,7 @@ def test_changes_of_any_study_are_told(served_fit) -> None:  # type: ignore[no-u
         (counts, at) = next_studies()["fit"]
         assert counts == {"done": 2, "failed": 2}
         bench.run(STUDY.replace("study: fit", "study: again"), file="again.yml")
-        until(lambda: next_studies().get("again", [{}])[0] == {"done": 2, "failed": 2}, "the other study is told of")
+        until(lambda: next_studies().get("again", [{}])[0] == {"done": 2, "failed": 2}, "the other study is sent")
         card = urllib.request.urlopen(f"{address}studies/again/card", timeout=30).read().decode()
     assert "2 failed" in card
     assert at is not None

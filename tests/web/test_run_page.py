@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from tests.finished_study import BAD, GOOD, STUDY, Bench
-from tests.web_client import open_client
+from tests.web_client import copy_bench, open_client
 
 from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
@@ -92,10 +92,8 @@ class TestLog:
         assert answer.status_code in (400, 404)
         assert answer.json()["error"]
 
-    def test_a_large_log_and_one_that_is_not_text(self, tmp_path: Path) -> None:
-        bench = Bench(tmp_path)
-        bench.add_finished()
-        run = bench.root / "fit" / GOOD
+    def test_a_large_log_and_one_that_is_not_text(self, served: Bench, tmp_path: Path) -> None:
+        run = copy_bench(served, tmp_path).root / "fit" / GOOD
         log = next(run.glob("train*.log"))
         log.write_bytes(b"\xff\x00binary\r\x1b[31m\n" + b"".join(b"line %d\n" % i for i in range(100_000)))
         path = choose_log(str(run), None, "train", None)
@@ -154,23 +152,11 @@ class TestFiles:
                 (run / name).unlink()
 
 
-def test_a_damaged_run_shows_what_is_readable(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.add_finished()
-    (bench.root / "fit" / GOOD / "run.json").write_text("{")
-    with open_client(bench.root) as client:
-        text = client.get(PAGE + GOOD).text
-        assert "damaged" in text
-        assert "job.sh" in text
-        assert client.get("/studies/fit").status_code == 200
-
-
 class TestCurves:
-    @pytest.fixture
-    def timed(self, tmp_path: Path) -> Iterator[tuple[TestClient, Path]]:
+    @pytest.fixture(scope="class")
+    def timed(self, served: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Path]]:
         """A run whose script hands over its metrics, with readings that end after them."""
-        bench = Bench(tmp_path)
-        bench.add_finished()
+        bench = copy_bench(served, tmp_path_factory.mktemp("timed"))
         run = bench.root / "fit" / GOOD
         start = json.loads((run / "outcome.1").read_text())["started_at"]
         (run / "metrics").mkdir()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.finished_study import BAD, GOOD, Bench, build_bench
-from tests.web_client import open_client
+from tests.finished_study import BAD, GOOD, Bench
+from tests.web_client import copy_bench, open_client
 
 from assay.web.pages.page_view import StudyView
 
@@ -259,8 +259,8 @@ def test_a_point_leads_to_its_run(client: TestClient) -> None:
     assert client.get("/studies/fit/find?name=other").status_code == 404
 
 
-def test_tags_and_notes_are_in_the_table(tmp_path: Path) -> None:
-    bench = build_bench(tmp_path)
+def test_tags_and_notes_are_in_the_table(served: Bench, tmp_path: Path) -> None:
+    bench = copy_bench(served, tmp_path)
     bench.assay("tag", f"fit/{GOOD}", "good")
     bench.assay("note", f"fit/{GOOD}", "a <b>remark</b>")
     with open_client(bench.root) as client:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.finished_study import BAD, GOOD, STUDY, Bench, until
+from tests.finished_study import BAD, GOOD, Bench, until
 
 
 def test_studies_are_listed_with_their_states(cli) -> None:
@@ -61,12 +61,6 @@ def test_a_study_by_its_folder(cli) -> None:
     assert cli("ls", "runs/fit").out == cli("ls", "fit").out
 
 
-def test_an_unknown_study(cli) -> None:
-    result = cli("ls", "fitt")
-    assert result.code == 2
-    assert result.err == "assay: no study or run named 'fitt'\n  did you mean 'fit'?\n"
-
-
 def test_no_study_at_all(cli, own_bench: Bench) -> None:
     result = cli("ls")
     assert (result.code, result.out) == (0, "")
@@ -107,12 +101,6 @@ def test_a_run_without_an_outcome_is_concluded_from_its_markers(cli, own_bench: 
 def test_another_root(cli, own_bench: Bench, bench: Bench) -> None:
     assert cli("ls", "fit", "--root", str(bench.root)).code == 0
     assert cli("ls", "fit").code == 2
-
-
-def test_attempts_show_when_there_is_more_than_one(cli, own_bench: Bench) -> None:
-    own_bench.run(STUDY, "--retry", "failed")
-    own_bench.run(STUDY, "--retry", "failed")
-    assert cli("ls", "fit").out.splitlines()[0].split()[2] == "attempt"
 
 
 def test_after_a_kill_all_runs_of_the_study_are_listed_with_their_times(own_bench: Bench) -> None:
@@ -184,21 +172,6 @@ def test_a_missing_environment_is_said(cli, own_bench: Bench, bench: Bench) -> N
 
 def test_the_script(cli, bench: Bench) -> None:
     assert cli("show", GOOD, "--job").out == (bench.root / "fit" / GOOD / "job.sh").read_text()
-    result = cli("show", GOOD, "--job", "--json")
-    assert (result.code, "--job prints the script" in result.err) == (2, True)
-
-
-def test_an_ambiguous_name(cli) -> None:
-    result = cli("show", "fit/lr=0.1*")
-    assert result.code == 2
-    assert "names 2 runs" in result.err
-    assert "fit/lr=0.1,n=8" in result.err
-
-
-def test_an_unknown_run(cli) -> None:
-    result = cli("show", "fit/lr=0.1,n=9")
-    assert result.code == 2
-    assert "did you mean" in result.err
 
 
 def test_by_id(cli) -> None:
@@ -222,6 +195,7 @@ def test_attempts_are_tabled_when_there_are_several(cli, own_bench: Bench, bench
     shown = cli("show", f"fit/{BAD}").out
     assert "Attempts" in shown
     assert shown.count("train ended with exit code 1") == 3  # the state, and one row each
+    assert cli("ls", "fit").out.splitlines()[0].split()[2] == "attempt"
 
 
 # ---------------------------------------------------------------- logs
@@ -237,15 +211,9 @@ resources: {gpus: 0}
 """
 
 
-def test_the_failed_commands_log(cli, bench: Bench) -> None:
+def test_the_log_of_the_failed_command_the_last_one_or_the_one_asked_for(cli, bench: Bench) -> None:
     assert cli("logs", f"fit/{BAD}").out == (bench.root / "fit" / BAD / "train.log").read_text()
-
-
-def test_the_last_commands_log(cli) -> None:
     assert cli("logs", f"fit/{GOOD}").out == "acc=0.7\n"
-
-
-def test_a_commands_log(cli) -> None:
     assert cli("logs", GOOD, "-c", "train", "-n", "1").out == "step 3 loss 1.7 lr 0.1\n"
 
 
@@ -253,24 +221,6 @@ def test_a_commands_log(cli) -> None:
 def test_the_last_lines(cli, count: str, first: str | None) -> None:
     out = cli("logs", GOOD, "-c", "train", "-n", count).out
     assert out.startswith(first) if first else out == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((GOOD, "-c", "tran"), "did you mean 'train'?"),
-        ((GOOD, "--attempt", "2"), "has no attempt 2"),
-        ((BAD, "-c", "test"), "has no output of test yet"),
-        (("fit",), "names 4 runs"),
-        (("fit/nothing",), "no run named"),
-        ((GOOD, "-f", "--attempt", "1"), "--follow goes with"),
-        ((GOOD, "-f", "-c", "tran"), "did you mean 'train'?"),
-    ],
-)
-def test_what_is_refused(cli, arguments: tuple[str, ...], said: str) -> None:
-    result = cli("logs", *arguments)
-    assert result.code == 2
-    assert said in result.err
 
 
 def test_following_what_is_over_prints_it(cli) -> None:
@@ -409,15 +359,26 @@ def test_code_and_environment(cli, own_bench: Bench, bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (("fit", GOOD), "names 4 runs"),
-        ((GOOD, "nothing"), "no study or run named"),
-        ((GOOD, OTHER, "--code", "--json"), "not JSON"),
-        ((GOOD,), "SECOND"),
+        (("ls", "fitt"), "assay: no study or run named 'fitt'\n  did you mean 'fit'?\n"),
+        (("show", "fit/lr=0.1*"), "names 2 runs\n  choose one of: fit/lr=0.1,n=7, fit/lr=0.1,n=8"),
+        (("show", "fit/lr=0.1,n=9"), "did you mean"),
+        (("show", GOOD, "--job", "--json"), "--job prints the script"),
+        (("logs", GOOD, "-c", "tran"), "did you mean 'train'?"),
+        (("logs", GOOD, "--attempt", "2"), "has no attempt 2"),
+        (("logs", BAD, "-c", "test"), "has no output of test yet"),
+        (("logs", "fit"), "names 4 runs"),
+        (("logs", "fit/nothing"), "no run named"),
+        (("logs", GOOD, "-f", "--attempt", "1"), "--follow goes with"),
+        (("logs", GOOD, "-f", "-c", "tran"), "did you mean 'train'?"),
+        (("diff", "fit", GOOD), "names 4 runs"),
+        (("diff", GOOD, "nothing"), "no study or run named"),
+        (("diff", GOOD, OTHER, "--code", "--json"), "not JSON"),
+        (("diff", GOOD), "SECOND"),
     ],
 )
-def test_what_diff_refuses(cli, arguments: tuple[str, ...], said: str) -> None:
-    result = cli("diff", *arguments)
+def test_what_is_refused(cli, arguments: tuple[str, ...], message: str) -> None:
+    result = cli(*arguments)
     assert result.code == 2
-    assert said in result.err
+    assert message in result.err
