@@ -7,13 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.follow.locations import StudyLocation, find_studies
 from assay.follow.opening import open_index
 from assay.follow.refresh import refresh_root, refresh_study
 from assay.reading.ranking import choose_sort, sort_rows
-from assay.reading.summary import build_remarks, select_rows
+from assay.reading.summary import SummaryOptions, build_remarks, select_rows
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.base import Table as IndexTable
@@ -25,9 +25,6 @@ from assay.show.table import fit_columns, table_width
 from assay.values.run import State
 from assay.values.series import metric_priority
 from assay.values.table import Column, Table
-
-if TYPE_CHECKING:
-    from assay.values.where import Where
 
 MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
 
@@ -116,15 +113,8 @@ class ListedRun:
     metrics: Mapping[str, tuple[float, float]]  # name -> last value, its step (NaN: none)
 
 
-@dataclass(frozen=True, slots=True)
-class ListOptions:
-    states: frozenset[State] | None = None
-    where: Where | None = None
-    patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; none: all runs
-    sort: tuple[str, ...] = ()
-
-
-def list_runs(index: Index, location: StudyLocation, options: ListOptions, console: Console) -> list[ListedRun]:
+def list_runs(index: Index, location: StudyLocation, options: SummaryOptions, console: Console) -> list[ListedRun]:
+    """The runs of a study. Of the options those that choose and sort rows count."""
     refresh_study(index, location, console)
     data = index.load_table([location.name])
     # runs without a directory yet: their call waits for slots, or was interrupted or killed

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from assay import plugins
 from assay.errors import NotFoundError, UsageError
-from assay.reading.plotting import COMMAND_LINE, OptionNames, Plot, PlottedRuns, choose_metrics, describe_value
+from assay.reading.plotting import OptionNames, Plot, PlotOptions, PlottedRuns, choose_metrics, describe_value
 from assay.reading.ranking import (
-    Asked,
     SortKey,
     best_values,
     differing_params,
@@ -44,16 +43,6 @@ _MOST_UNTRIED = 8  # values that are named
 _NOTHING = Declared(())
 
 
-@dataclass(frozen=True, slots=True)
-class ParamOptions:
-    metrics: tuple[Asked, ...] = ()
-    params: tuple[str, ...] = ()  # none: those that differ
-    color: str | None = None
-    log: bool = False
-    log_x: bool = False
-    names: OptionNames = COMMAND_LINE
-
-
 class DrawnRun(NamedTuple):
     row: RunRow
     label: str
@@ -73,7 +62,7 @@ class DrawnRuns:
         return [trial for trial in self.items if trial.row.state is State.DONE]
 
 
-def load_trials(selection: PlottedRuns, options: ParamOptions) -> list[DrawnRuns]:
+def load_trials(selection: PlottedRuns, options: PlotOptions) -> list[DrawnRuns]:
     """For each metric the runs that have a finite value of it, and a note about those that have none."""
     chosen, notes = choose_metrics(selection, options.metrics, makes_line=False, names=options.names)
     return [_build_trials(selection, key.name, key.direction, notes, is_log=options.log) for key in chosen]
@@ -104,7 +93,8 @@ def _build_trials(
 # ---------------------------------------------------------------- one parameter against the metric
 
 
-def build_scatters(selection: PlottedRuns, param: str, options: ParamOptions) -> list[Plot]:
+def build_scatters(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
+    param = options.param
     _check_params(selection, [param, *([options.color] if options.color else [])])
     return [
         Plot(
@@ -116,7 +106,7 @@ def build_scatters(selection: PlottedRuns, param: str, options: ParamOptions) ->
     ]
 
 
-def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, options: ParamOptions) -> Chart:
+def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, options: PlotOptions) -> Chart:
     values = [trial.row.params.get(param) for trial in trials.items]
     space = selection.get_space(param)
     place = _choose_places([*values, *space.values], options.log_x, options.names, space.is_log)
@@ -134,7 +124,7 @@ def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, option
     )
 
 
-def _color_points(trials: DrawnRuns, param: str, place: _Places, options: ParamOptions) -> list[Line]:
+def _color_points(trials: DrawnRuns, param: str, place: _Places, options: PlotOptions) -> list[Line]:
     """A line of points for each value of the parameter `color`, or in shades for ranges where it has many numbers."""
     done, color = trials.done, options.color
 
@@ -178,7 +168,7 @@ def _mark_unfinished(trials: DrawnRuns, place: Callable[[DrawnRun], float]) -> I
         yield Line(str(state), xs, ys, names=[trial.label for trial in chosen], look="crosses")
 
 
-def build_slices(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
+def build_slices(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     """A small scatter for each parameter that differs."""
     plots = []
     for trials in load_trials(selection, options):
@@ -197,7 +187,7 @@ def _check_params(selection: PlottedRuns, names: Sequence[str]) -> None:
             raise NotFoundError("parameter", name, known)
 
 
-def _choose_params(selection: PlottedRuns, options: ParamOptions) -> tuple[list[str], list[str]]:
+def _choose_params(selection: PlottedRuns, options: PlotOptions) -> tuple[list[str], list[str]]:
     """The parameters asked for, or those that differ, as many as can be read; and a note about the others."""
     _check_params(selection, options.params)
     if options.params:
@@ -215,7 +205,7 @@ def _choose_params(selection: PlottedRuns, options: ParamOptions) -> tuple[list[
 # ---------------------------------------------------------------- two metrics against each other
 
 
-def build_pareto(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
+def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     """A point for each run, one metric over another, and the runs that no other beats in both."""
     found = load_trials(selection, options)
     if len(found) != 2:
@@ -255,12 +245,12 @@ def build_pareto(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
 # ---------------------------------------------------------------- in the order of finishing
 
 
-def build_histories(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
+def build_histories(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     """The value of each run in the order in which they finished, and the best so far."""
     return [_build_history(selection, trials, options) for trials in load_trials(selection, options)]
 
 
-def _build_history(selection: PlottedRuns, trials: DrawnRuns, options: ParamOptions) -> Plot:
+def _build_history(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
     ends = [trial.row.ended_at for trial in trials.items]
     order = sort_values(trials.items, ends, "min")  # those that have not ended last
     number = {trial.row.key: float(index + 1) for index, trial in enumerate(order)}
@@ -299,11 +289,11 @@ def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: M
 # ---------------------------------------------------------------- all parameters at once
 
 
-def build_parallels(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
+def build_parallels(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     return [_build_parallel(selection, trials, options) for trials in load_trials(selection, options)]
 
 
-def _build_parallel(selection: PlottedRuns, trials: DrawnRuns, options: ParamOptions) -> Plot:
+def _build_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
     """A line for each finished run through its parameters to its value; the better, the darker, and on top."""
     params, notes = _choose_params(selection, options)
     done = sort_values(
@@ -390,7 +380,7 @@ def _center(index: float, count: int) -> float:
 # ---------------------------------------------------------------- importance
 
 
-def build_importances(selection: PlottedRuns, options: ParamOptions) -> list[Plot]:
+def build_importances(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     """A bar for each parameter: how much it decides about the metric, as `assay importance` measures it."""
     measure, describe_limits = map(plugins.find_function, ("importance.measure", "importance.describe_limits"))
     if measure is None:
@@ -405,6 +395,17 @@ def build_importances(selection: PlottedRuns, options: ParamOptions) -> list[Plo
         bars = Bars(items[:_MOST_BARS], f"{selection.studies}: importance of parameters for {key.name}, of {runs}")
         plots.append(Plot(key.name, bars, (*notes, *more, *describe_limits(found))))
     return plots
+
+
+Builder = Callable[[PlottedRuns, PlotOptions], list[Plot]]
+BUILDERS: Mapping[str, Builder] = {
+    "scatter": build_scatters,
+    "slices": build_slices,
+    "parallel": build_parallels,
+    "history": build_histories,
+    "pareto": build_pareto,
+    "importance": build_importances,
+}
 
 
 # ---------------------------------------------------------------- where a value is on an axis

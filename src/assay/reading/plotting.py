@@ -84,6 +84,9 @@ class PlotOptions:
     x: XName | None = None  # None: what the runs count
     smooth: float = 0.0  # the weight of the moving average
     log_x: bool = False
+    param: str = ""  # of a scatter
+    params: tuple[str, ...] = ()  # of slices and parallel coordinates; none: those that differ
+    color: str | None = None
     names: OptionNames = COMMAND_LINE
 
 

@@ -10,8 +10,9 @@ from typing import cast
 from assay.errors import UsageError
 from assay.follow.locations import find_patterns
 from assay.follow.opening import open_index_of
-from assay.reading import param_plots, plotting
+from assay.reading import plotting
 from assay.reading.commands.tables import group_option
+from assay.reading.param_plots import BUILDERS
 from assay.reading.plot_document import build_page
 from assay.reading.plotting import Plot, PlottedRuns, build_paths, load_selection
 from assay.record.index.base import Index
@@ -154,24 +155,19 @@ def _choose_form(request: PlotRequest) -> str:
 
 
 def _build_plots(form: str, index: Index, selection: PlottedRuns, request: PlotRequest) -> list[Plot]:
-    if not form:
-        x = cast("plotting.XName | None", request.x)
-        smooth = request.smooth or 0.0
-        options = plotting.PlotOptions(
-            request.metrics, request.group_by, request.log, request.best, x, smooth, request.log_x
-        )
-        return plotting.build_plots(index, selection, options)
-    wish = param_plots.ParamOptions(request.metrics, request.params or (), request.color, request.log, request.log_x)
-    if request.scatter is not None:
-        return param_plots.build_scatters(selection, request.scatter, wish)
-    builders = {
-        "slices": param_plots.build_slices,
-        "parallel": param_plots.build_parallels,
-        "history": param_plots.build_histories,
-        "pareto": param_plots.build_pareto,
-        "importance": param_plots.build_importances,
-    }
-    return builders[form](selection, wish)
+    options = plotting.PlotOptions(
+        metrics=request.metrics,
+        group_by=request.group_by,
+        log=request.log,
+        best=request.best,
+        x=cast("plotting.XName | None", request.x),
+        smooth=request.smooth or 0.0,
+        log_x=request.log_x,
+        param=request.scatter or "",
+        params=request.params or (),
+        color=request.color,
+    )
+    return BUILDERS[form](selection, options) if form else plotting.build_plots(index, selection, options)
 
 
 def _print_plot(plot: Plot, request: PlotRequest, console: Console) -> None:

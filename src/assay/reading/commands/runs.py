@@ -21,6 +21,7 @@ from assay.follow.locations import (
 )
 from assay.follow.opening import open_index_of
 from assay.reading.commands.tables import states_option
+from assay.reading.summary import SummaryOptions
 from assay.show.console import Console
 from assay.show.formatting import clean, wrap
 from assay.show.table import render_json
@@ -78,14 +79,14 @@ def _list_studies(request: LsRequest, console: Console) -> int:
 
 
 def _list_runs(name: str, request: LsRequest, console: Console) -> int:
-    from assay.reading.listing import ListOptions, build_run_facts, build_run_table, describe_total, list_runs
+    from assay.reading.listing import build_run_facts, build_run_table, describe_total, list_runs
 
     locations, patterns = find_patterns([name], request.root)
     if len(locations) != 1:
         raise UsageError(f"{name!r} names runs of {len(locations)} studies", "put the name of one study before it")
     (location,) = locations
     with open_index_of([location]) as index:
-        chosen = ListOptions(request.states, request.where, patterns, request.sort)
+        chosen = SummaryOptions(request.sort, states=request.states, where=request.where, patterns=patterns)
         runs = list_runs(index, location, chosen, console)
     if request.as_json:
         console.write(render_json(build_run_facts(runs, location, time.time())))

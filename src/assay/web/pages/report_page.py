@@ -172,7 +172,7 @@ def _build_param_plots(selection: plotting.PlottedRuns, key: SortKey) -> Iterato
         return
     step = -(-len(selection.keep) // _MOST_RUNS)
     some = replace(selection, keep=selection.keep[::step])
-    options = param_plots.ParamOptions((key,), names=_NAMES)
+    options = plotting.PlotOptions((key,), names=_NAMES)
     yield Heading("Parameters")
     if step > 1:
         yield Text(f"{len(some.keep)} of {render_count(len(selection.keep), 'run')}, evenly chosen", role="soft")

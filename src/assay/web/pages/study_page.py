@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -365,14 +365,12 @@ def build_plots(location: StudyLocation, table: Table, view: StudyView, names: S
     selection = _build_selection(location, _add_metrics(table, wanted), view)
     metrics = _find_metrics(view.metric, selection)
     selection, notes = _cap(selection, view, metrics)
-    options = param_plots.ParamOptions(metrics, view.params, view.color or None, view.log, view.log_x, _ON_FORM)
-    if view.tab == "scatter":
-        param = view.param or next(iter(names.differing), "")
-        if not param:
+    options = _build_options(view, metrics)
+    if view.tab == "scatter" and not view.param:
+        options = replace(options, param=next(iter(names.differing), ""))
+        if not options.param:
             raise UsageError("the runs of this study do not differ in a parameter")
-        plots = param_plots.build_scatters(selection, param, options)
-    else:
-        plots = _BUILDERS[view.tab](selection, options)
+    plots = param_plots.BUILDERS[view.tab](selection, options)
     return [*(Text(note, role="soft") for note in notes), *plot_page.build_page("", "", plots).blocks[1:]]
 
 
@@ -396,12 +394,22 @@ _ON_FORM = plotting.OptionNames(
     choose_best="",
     choose_params=" (choose with Parameters)",
 )
-_BUILDERS: Mapping[str, Callable[[plotting.PlottedRuns, param_plots.ParamOptions], list[plotting.Plot]]] = {
-    "slices": param_plots.build_slices,
-    "parallel": param_plots.build_parallels,
-    "history": param_plots.build_histories,
-    "importance": param_plots.build_importances,
-}
+
+
+def _build_options(view: StudyView, metrics: tuple[Asked, ...]) -> plotting.PlotOptions:
+    return plotting.PlotOptions(
+        metrics=metrics,
+        group_by=view.group,
+        log=view.log,
+        best=view.best,
+        x=view.x or None,
+        smooth=view.smooth,
+        log_x=view.log_x,
+        param=view.param,
+        params=view.params,
+        color=view.color or None,
+        names=_ON_FORM,
+    )
 
 
 def _add_metrics(table: Table, wanted: Sequence[str]) -> Table:
@@ -495,17 +503,7 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
     is_other = view.by in selection.counts  # several charts beside each other show the same runs
     rank = _add_direction(view.by, selection.objectives) if is_other else key
     selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key, rank)
-    options = plotting.PlotOptions(
-        metrics=(key,),
-        group_by=view.group,
-        log=view.log,
-        best=view.best,
-        x=view.x or None,  # type: ignore[arg-type]
-        smooth=view.smooth,
-        log_x=view.log_x,
-        names=_ON_FORM,
-    )
-    (plot, *_) = plotting.build_plots(index, selection, options)
+    (plot, *_) = plotting.build_plots(index, selection, _build_options(view, (key,)))
     chart = plot.chart
     if not isinstance(chart, Chart):
         raise TypeError("curves are one chart")
