@@ -1,4 +1,4 @@
-"""`assay best`: who wins, by how much, and what is said about it."""
+"""`assay best`: who wins, by how much, and what is message about it."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def test_the_best_run_and_its_margin() -> None:
     assert facts(table([0.4, 0.1, 0.2]), "loss:max")["best"]["run"] == "s/0"
 
 
-@pytest.mark.parametrize(("values", "said"), [((0.0, 0.2), "100%"), ((-1.0, 0.1), "1100%"), ((0.1, 0.1042), "4%")])
-def test_percentages_are_written_out(values: tuple[float, float], said: str) -> None:
+@pytest.mark.parametrize(("values", "message"), [((0.0, 0.2), "100%"), ((-1.0, 0.1), "1100%"), ((0.1, 0.1042), "4%")])
+def test_percentages_are_written_out(values: tuple[float, float], message: str) -> None:
     data = table([*values])
     choice = choose(data)
     run = describe_best(data, range(2), choice.best.run, [StudyLocation("/nowhere", "s")])
-    assert f"({said})" in render_terminal(build_document(choice, run, data))
+    assert f"({message})" in render_terminal(build_document(choice, run, data))
 
 
 def test_a_change_that_is_suggested_is_not_there_as_another_kind_of_number(cli, own_bench: Bench) -> None:

@@ -63,7 +63,7 @@ STUDY = "<svg onload=alert(1)>{{7*7}}"
 
 
 def build(folder: Path) -> Path:
-    """The root. Beside it lies a file that nobody may read through the page."""
+    """The root. Next to it is a file that no page may show."""
     root = folder / "runs"
     (root / STUDY / ".assay").mkdir(parents=True)
     secret = folder / "secret.json"

@@ -1,4 +1,4 @@
-"""What is not well is told at the top of the list of studies and at the navigation."""
+"""What is not well is shown at the top of the list of studies and at the navigation."""
 
 from __future__ import annotations
 

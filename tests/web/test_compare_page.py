@@ -45,7 +45,7 @@ def test_differences_of_metrics(client: TestClient) -> None:
 
 
 def test_the_run_that_others_are_compared_with(client: TestClient) -> None:
-    """Chosen and named; of all runs nobody chose the first."""
+    """The first of the named runs is the base; among all runs none was chosen first."""
     marked = client.get(PAGE, params={"run": [GOOD, OTHER]}).text
     assert f"differences to {GOOD}" in get_table(marked, "Metrics")
     other = client.get(PAGE, params={"run": [GOOD, OTHER], "to": OTHER}).text
@@ -168,7 +168,7 @@ def test_many_runs_and_disjoint_metrics(served: Bench, tmp_path: Path) -> None:
 
 
 def test_a_run_has_one_colour_in_every_view(client: TestClient) -> None:
-    """Whatever is shown beside it: somebody else who opens another view means the same one by "the orange one"."""
+    """The runs next to it do not matter: "the orange one" is the same run in another view."""
     whole = client.get("/api/studies/fit/curves?metric=loss").json()["curves"]
     colors = {curve["run"]: curve["color"] for curve in whole}
     assert len(set(colors.values())) == len(colors) == 4

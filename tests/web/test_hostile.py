@@ -246,7 +246,7 @@ QUERIES = {
 
 
 def _list_questions(entry: RouteEntry) -> Iterator[str]:
-    """All values of what the handler's module reads; of the rest nothing, since nobody looks at it."""
+    """All values of the names that the handler's module reads; the other names are ignored."""
     source = inspect.getsource(inspect.getmodule(entry.handler) or hostile)
     for name, values in QUERIES.items():
         if f'"{name}"' in source or ("StudyView.from_query" in source and name in StudyView._fields):

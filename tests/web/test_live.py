@@ -154,7 +154,7 @@ class TestStart:
             load_tokens(str(tmp_path / "nothing"))
 
     def test_the_token_does_not_reach_what_is_started(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A run that is repeated from the page may print its environment, and its log can be read by everybody."""
+        """A run that is repeated from the page may print its environment, and every reader of the page sees its log."""
         monkeypatch.setenv("ASSAY_TOKEN", "c" * 20)
         monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
         serve(ServeRequest(root=(str(tmp_path),), port=0), Console())

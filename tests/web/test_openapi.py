@@ -34,8 +34,8 @@ def test_the_document_is_valid(client: TestClient) -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
     for path, methods in document["paths"].items():
         for operation in methods.values():
-            told = {param["name"] for param in operation["parameters"] if param["in"] == "path"}
-            assert told == set(re.findall(r"{(\w+)", path))
+            names_in_path = {param["name"] for param in operation["parameters"] if param["in"] == "path"}
+            assert names_in_path == set(re.findall(r"{(\w+)", path))
     validate = pytest.importorskip("openapi_spec_validator").validate
     validate(document)
 

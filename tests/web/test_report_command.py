@@ -68,9 +68,9 @@ def test_a_study_has_all_its_views(report: Report) -> None:
     assert "<title>fit</title>" in page
     assert '<span class="badge done">2 done</span>' in page
     assert '<span class="badge failed">2 failed</span>' in page
-    told = headings(page)
-    assert told[0].startswith("fit: best of 2 runs by")
-    assert [each.partition(" ")[0] for each in told[1:]] == ["Runs", "Curves", "Parameters", "2", "Origin"]
+    found = headings(page)
+    assert found[0].startswith("fit: best of 2 runs by")
+    assert [each.partition(" ")[0] for each in found[1:]] == ["Runs", "Curves", "Parameters", "2", "Origin"]
     assert page.count("<svg") >= 4  # a curve, a slice for each of two parameters, the order of finishing
     assert "assay logs" in page
     assert "assay sum" in page
@@ -120,7 +120,7 @@ def test_names_and_logs_are_escaped(own_bench: Bench, report: Report) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("fitt",), "did you mean 'fit'?"),
         (("fit", "--where", "lr>5"), "none of 4 runs matches"),
@@ -132,10 +132,10 @@ def test_names_and_logs_are_escaped(own_bench: Bench, report: Report) -> None:
         (("fit", "-n", "0"), "-n"),
     ],
 )
-def test_what_cannot_be_reported(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_reported(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
     result = cli("report", *arguments)
     assert (result.code, result.out) == (2, "")
-    assert said in result.err
+    assert message in result.err
 
 
 def test_an_empty_study_and_no_study(own_bench: Bench, cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Who may read and who may act."""
+"""Which requests may read and which may act."""
 
 from __future__ import annotations
 

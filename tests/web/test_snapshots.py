@@ -29,7 +29,7 @@ def root(served: Bench, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def held(root: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
-    """Without its thread: nobody has looked for a while."""
+    """Snapshots without their thread: nothing was read for a while."""
     held = Snapshots((str(root),))
     for name in ("one", "two"):
         assert len(held.load(name).table.rows) == 4

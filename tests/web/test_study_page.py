@@ -108,7 +108,7 @@ def test_curves(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "said"),
+    ("path", "status", "message"),
     [
         ("/studies/fitt", 404, "fit"),
         ("/studies/fit/runs", 404, ""),
@@ -122,10 +122,10 @@ def test_curves(client: TestClient) -> None:
         ("/static/..%2fapp.py", 404, ""),
     ],
 )
-def test_mistakes_are_answered(client: TestClient, path: str, status: int, said: str) -> None:
+def test_mistakes_are_answered(client: TestClient, path: str, status: int, message: str) -> None:
     answer = client.get(path)
     assert answer.status_code == status
-    assert said in answer.text
+    assert message in answer.text
     assert "Traceback" not in answer.text
 
 

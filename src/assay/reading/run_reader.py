@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from assay.errors import UsageError
+from assay.errors import FormatError, UsageError
 from assay.follow.locations import StudyLocation, find_patterns
 from assay.follow.opening import open_index
 from assay.reading.ranking import SortKey, best_values, parse_sort
@@ -16,6 +19,9 @@ from assay.show.console import SILENT, CollectingConsole, Console
 from assay.values import layout
 from assay.values.series import direction_of
 from assay.values.state import State
+
+if TYPE_CHECKING:
+    from assay.record.search_file import SearchFile
 
 
 class LoadedRuns(NamedTuple):
@@ -29,8 +35,6 @@ class LoadedRuns(NamedTuple):
 
 def load_study_runs(study: str, root: str | None) -> LoadedRuns:
     """All runs of a study, of which a pattern may choose some; a damaged run is a Python warning."""
-    import warnings
-
     from assay.follow.refresh import refresh_study
 
     locations, patterns = find_patterns([study], root)
@@ -94,14 +98,18 @@ def _load_study_objectives(location: StudyLocation, data: Table) -> tuple[SortKe
         known = (record.origin or {}).get("objectives") if record else None
         parsed = [parse_sort(str(each), ()) for each in known] if isinstance(known, list) else []
         return tuple(SortKey(name, direction) for name, direction in parsed if direction)
-    from assay.errors import FormatError
+    search = _load_search(location)
+    return tuple(SortKey(each.metric, each.direction) for each in search.objectives) if search else ()
+
+
+def _load_search(location: StudyLocation) -> SearchFile | None:
+    """A damaged file is of no importance for tables and plots. Most studies have none, so its reader is loaded here."""
     from assay.record.search_file import load_search
 
     try:
-        search = load_search(location.dir)
-    except FormatError:  # of no importance for a table
-        return ()
-    return tuple(SortKey(each.metric, each.direction) for each in search.objectives) if search else ()
+        return load_search(location.dir)
+    except FormatError:
+        return None
 
 
 class Declared(NamedTuple):
@@ -119,17 +127,10 @@ class Declared(NamedTuple):
 
 def load_space(locations: Sequence[StudyLocation]) -> dict[str, Declared]:
     """What the searches of these studies choose their parameters from."""
-    from contextlib import suppress
-
-    from assay.errors import FormatError
-    from assay.record.search_file import load_search
-
     found: dict[str, Declared] = {}
-    for location in locations:
-        with suppress(FormatError):
-            search = load_search(location.dir)
-            for name, declared in (pair for sweep in (search.space if search else ()) for pair in _read_axes(sweep)):
-                found[name] = found[name].join(declared) if name in found else declared
+    searches = filter(None, map(_load_search, locations))
+    for name, declared in (pair for search in searches for sweep in search.space for pair in _read_axes(sweep)):
+        found[name] = found[name].join(declared) if name in found else declared
     return found
 
 
@@ -173,24 +174,28 @@ def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], m
 
 
 def _find_metric_units(run_dir: str, metric: str) -> Iterator[str]:
-    """How the script counts this metric: its first line in the files of `assay.log` tells."""
-    import glob
-    import json
-
+    """How the script counts this metric: its first line in each file of `assay.log` shows it."""
     key = f",{json.dumps(metric)}:".encode()
-    for path in sorted(glob.glob(os.path.join(glob.escape(run_dir), layout.METRICS_DIR, "*.jsonl"))):
-        if not os.path.isfile(path):
-            continue
+    for path in _list_script_files(run_dir):
         with open(path, "rb") as file:
             line = next((line for line in file if key in line), b"")
-        yield from (name for name in ("step", "epoch") if f'"{name}":'.encode() in line)
+        yield from _find_units_of_line(line)
+
+
+def _list_script_files(run_dir: str) -> list[str]:
+    import glob
+
+    found = sorted(glob.glob(os.path.join(glob.escape(run_dir), layout.METRICS_DIR, "*.jsonl")))
+    return list(filter(os.path.isfile, found))
+
+
+def _find_units_of_line(line: bytes) -> list[str]:
+    return [name for name in ("step", "epoch") if f'"{name}":'.encode() in line]
 
 
 def _find_units(run_dir: str, row: RunRow) -> set[str]:
     if row.origin == "runx":
         return {"epoch"}  # logx counts the validations of runx's runs by epoch
-    import re
-
     patterns = load_patterns(run_dir)
     if patterns is None:
         return {"step"}
@@ -198,21 +203,10 @@ def _find_units(run_dir: str, row: RunRow) -> set[str]:
     named = {str(name) for each in texts for name in (each.get("metric"), *re.findall(_GROUP_NAME, str(each["regex"])))}
     units = {"step" if "step" in named else "epoch"} & named
     units |= {str(each.get("step") or "step") for each in patterns if "regex" not in each}
-    return units | _find_script_units(os.path.join(run_dir, layout.METRICS_DIR))
+    for path in _list_script_files(run_dir):  # the first line of each process shows what `assay.log` was given
+        with open(path, "rb") as file:
+            units.update(_find_units_of_line(file.readline(4096)))
+    return units
 
 
 _GROUP_NAME = r"\(\?P<(\w+)>"
-
-
-def _find_script_units(folder: str) -> set[str]:
-    """What `assay.log` was given: the first line of each process tells."""
-    import glob
-
-    units: set[str] = set()
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.jsonl"))):
-        if not os.path.isfile(path):
-            continue
-        with open(path, "rb") as file:
-            line = file.readline(4096)
-        units.update(name for name in ("step", "epoch") if f'"{name}":'.encode() in line)
-    return units

@@ -71,12 +71,12 @@ def test_a_server_that_is_not_there_ends_reading_commands_and_no_run(cli, own_be
     assert result.code == 0
     assert "cannot be reached" in result.err
     assert "cannot be reached" in cli("run", study, "--slots", "0", "--force", "--quiet").err
-    told = cli("sum", "one")
-    assert told.code == 4
-    assert "127.0.0.1" in told.err
-    assert "ASSAY_INDEX=local" in told.err
+    refused = cli("sum", "one")
+    assert refused.code == 4
+    assert "127.0.0.1" in refused.err
+    assert "ASSAY_INDEX=local" in refused.err
     everything = "".join(path.read_text("utf-8", "replace") for path in own_bench.root.rglob("*") if path.is_file())
-    assert "s3cret-word" not in result.out + result.err + told.out + told.err + everything
+    assert "s3cret-word" not in result.out + result.err + refused.out + refused.err + everything
     monkeypatch.setenv("ASSAY_INDEX", "local")
     assert "one" in cli("ls").out
     monkeypatch.setenv("ASSAY_INDEX", "somewhere")

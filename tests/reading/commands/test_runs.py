@@ -76,7 +76,7 @@ def test_an_empty_study(cli, own_bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}', '{"format": 99, "spec": {}}'])
-def test_a_damaged_run_is_said_and_the_others_are_listed(cli, own_bench: Bench, bench: Bench, damage: str) -> None:
+def test_a_damaged_run_is_shown_and_the_others_are_listed(cli, own_bench: Bench, bench: Bench, damage: str) -> None:
     shutil.copytree(bench.root, own_bench.root, symlinks=True)
     (own_bench.root / "fit" / BAD / "run.json").write_text(damage)
     result = cli("ls", "fit")
@@ -95,7 +95,7 @@ def test_a_run_without_an_outcome_is_concluded_from_its_markers(cli, own_bench: 
     os.unlink(own_bench.root / "fit" / BAD / "train.exit.1")
     rows = {row["name"]: row["state"] for row in json.loads(cli("ls", "fit", "--json").out)}
     assert rows[GOOD] == "done"
-    assert rows[BAD] == "lost"  # dead without a word
+    assert rows[BAD] == "lost"  # its process is gone, and it left no marker
 
 
 def test_another_root(cli, own_bench: Bench, bench: Bench) -> None:
@@ -104,7 +104,7 @@ def test_another_root(cli, own_bench: Bench, bench: Bench) -> None:
 
 
 def test_after_a_kill_all_runs_of_the_study_are_listed_with_their_times(own_bench: Bench) -> None:
-    """Those that nobody saw end have lease and marker, those that never began are in the plan."""
+    """Runs whose end no supervisor saw have lease and marker; those that never began are in the plan."""
     text = "command: 'until [ -e go ]; do sleep 0.02; done; [ {n} != 1 ]'\nparams: {n: {range: 9}}\ncode: live\n"
     supervisor = own_bench.start("run", own_bench.write("killed.yml", text), "-j", "2", "--quiet")
     until((own_bench.root / "killed/n=1/lease.1").exists, "two runs began")
@@ -164,7 +164,7 @@ def test_the_environment_on_request(cli) -> None:
     assert "fingerprint" in shown
 
 
-def test_a_missing_environment_is_said(cli, own_bench: Bench, bench: Bench) -> None:
+def test_a_missing_environment_is_reported(cli, own_bench: Bench, bench: Bench) -> None:
     shutil.copytree(bench.root, own_bench.root, symlinks=True)
     (own_bench.root / "fit" / GOOD / "environment.json").unlink()
     assert "missing or damaged" in cli("show", GOOD, "--env").out

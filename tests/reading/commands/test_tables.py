@@ -16,7 +16,7 @@ def test_a_study_for_tensorboard(cli, bench: Bench, monkeypatch: pytest.MonkeyPa
     assert list((bench.folder / "board" / GOOD).iterdir())
 
 
-def test_rows_that_were_left_out_are_said(cli, bench: Bench) -> None:
+def test_rows_that_were_left_out_are_counted(cli, bench: Bench) -> None:
     result = cli("sum", "fit", "-n", "1")
     assert len(result.out.splitlines()) == 3
     assert result.err.endswith("(3 more rows: leave out -n)\n")
@@ -110,7 +110,7 @@ def test_files(cli, bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("fit", "-m", "lass"), "did you mean 'loss'?"),
         (("fit", "-g", "N"), "no parameter named 'N'"),
@@ -139,10 +139,10 @@ def test_files(cli, bench: Bench) -> None:
         (("fit", "-o", "p.html", "--width", "8"), "--width"),
     ],
 )
-def test_what_is_refused(cli, arguments: tuple[str, ...], said: str) -> None:
+def test_what_is_refused(cli, arguments: tuple[str, ...], message: str) -> None:
     result = cli("plot", *arguments)
     assert result.code == 2
-    assert said in result.err
+    assert message in result.err
 
 
 COUNTED = f"""
@@ -270,13 +270,13 @@ def test_what_no_other_run_beats(cli, bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [("loss", "as in --pareto loss,time"), ("los,time", "did you mean 'loss'?"), ("loss:best,time", "loss:min")],
 )
-def test_what_cannot_be_weighed(cli, names: str, said: str) -> None:
+def test_what_cannot_be_weighed(cli, names: str, message: str) -> None:
     result = cli("sum", "fit", "--pareto", names)
     assert (result.code, result.out) == (2, "")
-    assert said in result.err
+    assert message in result.err
 
 
 def test_a_table_by_time(cli) -> None:

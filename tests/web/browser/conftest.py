@@ -46,7 +46,7 @@ WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 
 @pytest.fixture(scope="session")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Exhibits:
-    """Made once, by the worker that comes first; nobody changes it."""
+    """The root is made once, by the worker that comes first; no test changes it."""
     top = tmp_path_factory.getbasetemp()
     folder = (top.parent if "PYTEST_XDIST_WORKER" in os.environ else top) / "exhibits"
     with open(f"{folder}.lock", "w") as lock:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.services("browser")
 
 STUDY = f"/studies/{SWEEP}"
 CONTROLS = "a[href], button, input:not([type=hidden]), select, summary, [tabindex='0']"
-# The controls that somebody sees, numbered; the n-th element that has the focus says its number.
+# The visible controls, numbered; the n-th element that has the focus says its number.
 NUMBER = """(controls) => [...document.querySelectorAll(controls)].filter((each) =>
     each.checkVisibility({visibilityProperty: true}) && !each.disabled && each.tabIndex >= 0
 ).map((each, number) => { each.dataset.number = number; return each.outerHTML.slice(0, 100); })"""

@@ -1,4 +1,4 @@
-"""What somebody does on the page of a study while an answer is on its way, and what is said to them."""
+"""What a user does on the page of a study while an answer is on its way, and what the page shows then."""
 
 from __future__ import annotations
 
