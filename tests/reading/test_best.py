@@ -1,4 +1,4 @@
-"""`assay best`: who wins, by how much, and what is message about it."""
+"""`assay best`: which run wins, by how much, and what is printed about it."""
 
 from __future__ import annotations
 

@@ -92,10 +92,10 @@ def test_a_line_of_one_point_is_a_dot() -> None:
     assert (len(page.classes("circle", "point")), len(page.classes("path", "curve"))) == (2, 0)
 
 
-def test_a_million_points_are_thinned_with_their_extremes_and_counted() -> None:
-    ys = [math.sin(i / 5000) for i in range(1_000_000)]
-    ys[123_456], ys[700_000] = 9.0, -9.0
-    text, page = show(Chart((Line("a", range(1_000_000), ys),)))
+def test_many_points_are_thinned_with_their_extremes_and_counted() -> None:
+    ys = [math.sin(i / 5000) for i in range(200_000)]
+    ys[23_456], ys[170_000] = 9.0, -9.0
+    text, page = show(Chart((Line("a", range(200_000), ys),)))
     (curve,) = page.classes("path", "curve")
     heights = [float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", curve["d"] or "")]
     assert 500 < len(heights) <= 1100
@@ -103,7 +103,7 @@ def test_a_million_points_are_thinned_with_their_extremes_and_counted() -> None:
     assert usual[1] - usual[0] > 50, "the highest point is there"
     assert usual[-1] - usual[-2] > 50, "the lowest as well"
     assert len(text) < 200_000
-    assert any("1000000 points" in text for text in page.texts)
+    assert any("200000 points" in text for text in page.texts)
 
 
 def test_hostile_names_are_texts() -> None:

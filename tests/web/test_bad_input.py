@@ -157,11 +157,11 @@ def test_metrics_and_readings_that_are_not_numbers(root: Root) -> None:
 def test_very_many_points(root: Root) -> None:
     run = root.add("long")
     (run / "metrics").mkdir()
-    points = (f'{{"step":{i},"a":{100 if i == 154_321 else math.sin(i / 1e4):.5f}}}\n' for i in range(200_000))
+    points = (f'{{"step":{i},"a":{100 if i == 43_210 else math.sin(i / 1e4):.5f}}}\n' for i in range(60_000))
     (run / "metrics" / "1-1-1.jsonl").write_text("".join(points))
     with root.open() as client:
         curve = client.get(f"/api{PAGE}long/curves?metric=a").json()["curves"][0]
-        assert curve["points"] == 200_000
+        assert curve["points"] == 60_000
         assert len(curve["y"]) < 5000
         assert 100 in curve["y"]  # a spike stays
 
@@ -221,13 +221,13 @@ def test_binary_output_and_a_line_that_is_not_finished(root: Root) -> None:
 
 
 def test_many_parameters_and_odd_names(root: Root) -> None:
-    params = {f"param{i}": i for i in range(500)}
+    params = {f"param{i}": i for i in range(150)}
     root.add("many", params={**params, LONG: LONG, ODD: ODD, "": ""})
     root.add("other", params={**params, "param7": 8, "only": 1})
     root.add("n" * 250, title=LONG)
     with root.open() as client:
         text = client.get(PAGE + "many").text
-        assert "param499" in text
+        assert "param149" in text
         assert "\u202e" not in text  # shown as what it is
         assert "\\u202e" in text
         assert "param7<" in client.get("/studies/fit/compare?run=many&run=other").text

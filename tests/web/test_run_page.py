@@ -152,27 +152,28 @@ class TestFiles:
                 (run / name).unlink()
 
 
-class TestCurves:
-    @pytest.fixture(scope="class")
-    def timed(self, served: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Path]]:
-        """A run whose script hands over its metrics, with readings that end after them."""
-        bench = copy_bench(served, tmp_path_factory.mktemp("timed"))
-        run = bench.root / "fit" / GOOD
-        start = json.loads((run / "outcome.1").read_text())["started_at"]
-        (run / "metrics").mkdir()
-        points = [{"time": start + 10 * i, "step": i, "timed": 1 / (i + 1)} for i in range(20)]
-        points[7]["timed"] = "nan"
-        (run / "metrics" / "1-1-1.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
-        lines = [
-            {"time": start + i, "processes": 1, "cpu_s": i / 2, "rss_bytes": i << 20, "vms_bytes": 0, "peak_rss_bytes": 0}
-            | ({"gpu": {"memory_bytes": 1 << 30, "utilisation": i % 100, "sm_clock_mhz": 1, "temperature_c": 40,
-                        "power_w": 100.0, "throttle": []}} if i > 5 else {})
-            for i in range(400)
-        ]  # fmt: skip
-        (run / "readings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
-        with open_client(bench.root) as client:
-            yield client, run
+@pytest.fixture(scope="module")
+def timed(served: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Path]]:
+    """A run whose script hands over its metrics, with readings that end after them."""
+    bench = copy_bench(served, tmp_path_factory.mktemp("timed"))
+    run = bench.root / "fit" / GOOD
+    start = json.loads((run / "outcome.1").read_text())["started_at"]
+    (run / "metrics").mkdir()
+    points = [{"time": start + 10 * i, "step": i, "timed": 1 / (i + 1)} for i in range(20)]
+    points[7]["timed"] = "nan"
+    (run / "metrics" / "1-1-1.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+    lines = [
+        {"time": start + i, "processes": 1, "cpu_s": i / 2, "rss_bytes": i << 20, "vms_bytes": 0, "peak_rss_bytes": 0}
+        | ({"gpu": {"memory_bytes": 1 << 30, "utilisation": i % 100, "sm_clock_mhz": 1, "temperature_c": 40,
+                    "power_w": 100.0, "throttle": []}} if i > 5 else {})
+        for i in range(400)
+    ]  # fmt: skip
+    (run / "readings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
+    with open_client(bench.root) as client:
+        yield client, run
 
+
+class TestCurves:
     def test_readings_and_metrics_share_the_axis_of_time(self, timed: tuple[TestClient, Path]) -> None:
         client, run = timed
         names = list_readings(str(run))
