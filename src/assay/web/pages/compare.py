@@ -17,7 +17,7 @@ from assay.values.where import parse_where
 from assay.web.answers import send
 from assay.web.operations import TEXT, Operation, Param, many, ref
 from assay.web.pages.compare_page import ComparePage, build_chosen_curves, build_comparison, pick_rows
-from assay.web.pages.page_view import check_x, view_params
+from assay.web.pages.page_view import read_x, view_params
 from assay.web.pages.run_files import split_diff
 from assay.web.routes import get
 from assay.web.site import Site, build_address, build_query, get_site
@@ -193,8 +193,7 @@ def send_curves(request: Request) -> Response:
     """One metric of the compared runs, of many the best ones."""
     site = get_site(request)
     choice = choose(site, request)
-    metric, x = request.query_params.get("metric", ""), request.query_params.get("x", "")
-    check_x(x)
+    metric, x = request.query_params.get("metric", ""), read_x(request.query_params.get("x", ""))
     known = [name for name, column in choice.table.metrics.items() if any(count > 1 for count in column.count)]
     if metric not in choice.table.metrics:
         raise NotFoundError("metric", metric, known)

@@ -20,7 +20,7 @@ from assay.record.index.base import Index, MetricColumns, RunRow, Table
 from assay.show.formatting import render_duration, render_number
 from assay.values.secrets import hide_spec
 from assay.values.series import Direction, direction_of, metric_priority
-from assay.web.pages.page_view import StudyView
+from assay.web.pages.page_view import StudyView, XAxis
 from assay.web.pages.study_page import build_selected_curves
 
 _MOST_METRICS = 40
@@ -105,7 +105,7 @@ def build_chosen_curves(
     locations: Sequence[StudyLocation],
     table: Table,
     metric: str,
-    x: str,
+    x: XAxis,
     most: int,
     beside: Sequence[RunRow],
 ) -> dict[str, Any]:

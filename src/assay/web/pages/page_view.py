@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 from assay.errors import UsageError
@@ -67,7 +67,7 @@ class StudyView(NamedTuple):
             raise UsageError(
                 f"the expression has more than {_LONGEST_WHERE} characters", "choose in several steps: tag runs"
             )
-        check_x(view.x)
+        read_x(view.x)
         if not 0 <= view.smooth < 1:
             raise UsageError(
                 f"smooth cannot be {view.smooth:g}", "it is a weight from 0 to less than 1, as in smooth=0.9"
@@ -102,9 +102,10 @@ class StudyView(NamedTuple):
         )
 
 
-def check_x(text: str) -> None:
+def read_x(text: str) -> XAxis:
     if text not in get_args(XAxis):
         raise UsageError(f"x cannot be {text[:40]!r}", "it is step, epoch or time")
+    return cast("XAxis", text)
 
 
 def view_params(*names: str) -> tuple[Param, ...]:

@@ -14,7 +14,7 @@ from assay.follow.api import LimitedProcess
 from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
 from assay.web.operations import COUNT, Operation, Param, ref
-from assay.web.pages.page_view import check_x, view_params
+from assay.web.pages.page_view import read_x, view_params
 from assay.web.pages.run_files import (
     choose_log,
     find_default_log,
@@ -109,8 +109,7 @@ def _link_runs(site: Site, snapshot: StudySnapshot, keys: list[str]) -> dict[str
 def send_curves(request: Request) -> Response:
     site, snapshot, number, _ = find_run(request)
     query = request.query_params
-    x = query.get("x", "")
-    check_x(x)
+    x = read_x(query.get("x", ""))
     metrics, _ = choose_metrics(snapshot.table, number)
     reading = query.get("reading", "")
     metric = query.get("metric", "") or ("" if reading else next(iter(metrics), ""))

@@ -28,7 +28,7 @@ from assay.values import layout
 from assay.values.document import Block, Facts, Section, TableBlock
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
-from assay.web.pages.page_view import StudyView
+from assay.web.pages.page_view import StudyView, XAxis
 from assay.web.pages.run_files import find_file
 from assay.web.pages.study_page import build_curve, build_selected_curves
 from assay.web.pages.verdicts import load_run_verdicts
@@ -259,7 +259,7 @@ def list_readings(run_dir: str) -> list[str]:
 
 
 def build_run_curves(
-    index: Index, location: StudyLocation, table: Table, number: int, *, metric: str, reading: str, x: str
+    index: Index, location: StudyLocation, table: Table, number: int, *, metric: str, reading: str, x: XAxis
 ) -> dict[str, Any]:
     """A metric of the run, or one of its readings; over time all of them have the same axis."""
     row, run_dir = table.rows[number], os.path.join(location.root, table.rows[number].key)
