@@ -35,7 +35,6 @@ class Choice(NamedTuple):
 
     snapshot: StudySnapshot
     names: list[str]
-    where: str
     table: Table
     locations: list[StudyLocation]
     slugs: list[str]
@@ -44,8 +43,7 @@ class Choice(NamedTuple):
 def choose(site: Site, request: Request) -> Choice:
     """`?run=A&run=B&run=OTHER-STUDY/C`, of these only what `where` says; without names all runs that it chooses."""
     snapshot = site.snapshots.load(request.path_params["study"])
-    names = list(dict.fromkeys(request.query_params.getlist("run")))
-    where = request.query_params.get("where", "").strip()
+    names, where = _read_runs(request.query_params)
     if len(names) > _MOST_RUNS:
         raise UsageError(f"{len(names)} runs are too many to be compared on one page", f"at most {_MOST_RUNS}")
     if names:
@@ -65,9 +63,12 @@ def choose(site: Site, request: Request) -> Choice:
         keep = select_rows(table, parse_where(where))
         table = pick_rows([(table, i) for i in keep])
     chosen = [found[i][0] for i in keep]
-    return Choice(
-        snapshot, names, where, table, [each.location for each in chosen], [each.slug for each in chosen]
-    )  # fmt: skip
+    return Choice(snapshot, names, table, [each.location for each in chosen], [each.slug for each in chosen])
+
+
+def _read_runs(query: QueryParams) -> tuple[list[str], str]:
+    """The names of runs, and the expression."""
+    return list(dict.fromkeys(query.getlist("run"))), query.get("where", "").strip()
 
 
 def _find(site: Site, snapshot: StudySnapshot, name: str) -> tuple[StudySnapshot, int]:
@@ -77,38 +78,24 @@ def _find(site: Site, snapshot: StudySnapshot, name: str) -> tuple[StudySnapshot
 
 
 def show(request: Request) -> Response:
-    site = get_site(request)
-    query = request.query_params
-    problem, choice, page = None, None, None
+    site, query = get_site(request), request.query_params
+    choice, page, base, problem = None, None, None, None
     try:
         choice = choose(site, request)
+        base = _find_base(choice, query)
+        with site.snapshots.open_index(choice.snapshot.location.root) as index:
+            page = build_comparison(index, choice.locations, choice.table, bool(query.get("all")), base)
     except NotFoundError:
         raise
     except UsageError as error:  # a wrong filter is answered where it was typed
         problem = error
-    if choice and len(choice.table.rows) < 2:
-        there = "is one" if choice.table.rows else "is none"
-        problem = UsageError(
-            f"a comparison needs two runs or more; here {there}", "mark them in the study's table, or change the filter"
-        )
-    snapshot = choice.snapshot if choice else site.snapshots.load(request.path_params["study"])
-    base = _find_base(choice, query) if choice and not problem else None
-    if choice and not problem:
-        with site.snapshots.open_index(snapshot.location.root) as index:
-            page = build_comparison(
-                index,
-                choice.locations,
-                choice.table,
-                everything=bool(query.get("all")),
-                base=base,
-            )
     switches = {name: query[name] for name in _SWITCHES if query.get(name)}
-    names, where = list(dict.fromkeys(query.getlist("run"))), query.get("where", "").strip()
+    names, where = _read_runs(query)
     chosen = {"run": names, "where": where}
 
     def link(**changes: object) -> str:
-        """The same page with something else."""
-        return f"{request.url.path}?{build_query(_drop_empty({**chosen, **switches, **changes}))}"
+        """The address of this page with something else."""
+        return f"{request.url.path}?{_build_query(**{**chosen, **switches, **changes})}"
 
     order, number, last = _order(page, switches)
     charts = page.metrics if page else []
@@ -117,7 +104,7 @@ def show(request: Request) -> Response:
         request,
         "compare.html",
         status=400 if problem else 200,
-        snapshot=snapshot,
+        snapshot=site.snapshots.load(request.path_params["study"]),
         page=page,
         problem=problem,
         switches=switches,
@@ -131,7 +118,7 @@ def show(request: Request) -> Response:
         per_page=_PER_PAGE,
         metrics=charts[:most],
         left_out=len(charts) - len(charts[:most]),
-        curves=f"/api{request.url.path}/curves?{build_query(_drop_empty({**chosen, 'x': switches.get('x')}))}",
+        curves=f"/api{request.url.path}/curves?{_build_query(**chosen, x=switches.get('x'))}",
         runs=_list_runs(choice) if choice and page else [],
         command=_find_command(choice) if choice and page else "",
         split_diff=split_diff,
@@ -185,8 +172,8 @@ def _order(page: ComparePage | None, switches: Mapping[str, str]) -> tuple[list[
     return page.order_by(sort.removeprefix("-"), is_falling=sort.startswith("-")), max(1, number), last
 
 
-def _drop_empty(values: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in values.items() if value}
+def _build_query(**values: object) -> str:
+    return build_query({name: value for name, value in values.items() if value})
 
 
 def send_curves(request: Request) -> Response:

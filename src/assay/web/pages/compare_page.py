@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from assay.errors import FormatError
+from assay.errors import FormatError, UsageError
 from assay.follow.locations import FoundRun, StudyLocation
 from assay.reading import plotting
 from assay.reading.ranking import best_values, differing_params, parse_number
@@ -117,11 +117,16 @@ def build_chosen_curves(
 
 
 def build_comparison(
-    index: Index, locations: Sequence[StudyLocation], table: Table, *, everything: bool, base: int | None
+    index: Index, locations: Sequence[StudyLocation], table: Table, everything: bool, base: int | None
 ) -> ComparePage:
     """`locations`: of each run. `everything`: also what is the same in all; `base`: the run that metrics are compared
     with, or None: the best of each."""
     rows = table.rows
+    if len(rows) < 2:
+        raise UsageError(
+            f"a comparison needs two runs or more; here {'is one' if rows else 'is none'}",
+            "mark them in the study's table, or change the filter",
+        )
     dirs = [os.path.join(location.root, row.key) for location, row in zip(locations, rows, strict=True)]
     groups = [
         _build_params(rows, everything),

@@ -380,7 +380,7 @@ def _find_metrics(metric: str, selection: plotting.PlottedRuns) -> tuple[Asked, 
     return (known,) if metric else ()
 
 
-_ON_FORM = plotting.OptionNames(
+_FORM_NAMES = plotting.OptionNames(
     metric="",
     color="Colour by",
     log="log y",
@@ -408,7 +408,7 @@ def _build_options(view: StudyView, metrics: tuple[Asked, ...]) -> plotting.Plot
         param=view.param,
         params=view.params,
         color=view.color or None,
-        names=_ON_FORM,
+        names=_FORM_NAMES,
     )
 
 
