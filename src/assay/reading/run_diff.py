@@ -236,7 +236,8 @@ def _metric_table(pairs: Sequence[MetricPair]) -> Table:
 
 
 def _triple(pair: MetricPair, best: bool) -> list[float | None]:
-    left, right = (summary and (best_of(summary)[0] if best else summary.last) for summary in (pair.left, pair.right))
+    summaries = (pair.left, pair.right)
+    left, right = (best_of(each)[0] if each and best else each.last if each else None for each in summaries)
     if left is None or right is None or not math.isfinite(left) or not math.isfinite(right):
         return [left, right, None]
     return [left, right, right - left]

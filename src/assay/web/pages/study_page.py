@@ -144,9 +144,10 @@ ColumnKind = Literal["parameter", "metric", "other"]
 
 
 class ColumnChoice(NamedTuple):
-    """`name` is what stands in addresses: `metrics.NAME` where a parameter has the same name."""
+    """`name` is written in addresses: `metrics.NAME` where a parameter has the same name; `title` is for people."""
 
     name: str
+    title: str
     kind: ColumnKind
     is_shown: bool
     note: str = ""
@@ -295,15 +296,15 @@ def _list_choices(present: Sequence[str], names: StudyNames, view: StudyView) ->
     shown = set(present) - set(view.hide)
     params = [*names.differing, *(name for name in names.params if name not in set(names.differing))]
     choices = [
-        ColumnChoice(name, "parameter", name in shown, "" if name in names.differing else "the same in all runs")
+        ColumnChoice(name, name, "parameter", name in shown, "" if name in names.differing else "the same in all runs")
         for name in params
     ]
     for name in sorted(names.metrics, key=lambda name: (name in names.empty, metric_priority(name))):
         base = f"metrics.{name}" if name in names.params else name
-        choices.append(ColumnChoice(base, "metric", base in shown, "no values" if name in names.empty else ""))
+        choices.append(ColumnChoice(base, name, "metric", base in shown, "no values" if name in names.empty else ""))
     known = {"run", *(choice.name for choice in choices)}
     others = dict.fromkeys(name for name in (*present, *view.hide) if name not in known)
-    return choices + [ColumnChoice(name, "other", name in shown) for name in others]
+    return choices + [ColumnChoice(name, name, "other", name in shown) for name in others]
 
 
 def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyView) -> Iterator[str]:
