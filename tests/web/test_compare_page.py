@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tests.finished_study import GOOD, STUDY, Bench
 from tests.web_client import open_client
 
-from assay.web.pages.compare_page import _build_numbers
+from assay.web.pages.compare import _build_numbers
 
 PAGE = "/studies/fit/compare"
 OTHER = "lr=0.1,n=8"

@@ -19,6 +19,7 @@ from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
 from assay.web.pages import run as run_page
 from assay.web.pages import run_files
+from assay.web.pages.run import list_readings
 from assay.web.pages.run_files import (
     LOG_BYTES,
     choose_log,
@@ -28,7 +29,6 @@ from assay.web.pages.run_files import (
     search_log,
     split_diff,
 )
-from assay.web.pages.run_page import list_readings
 from assay.web.pages.verdicts import load_run_verdicts, load_verdicts
 
 PAGE = "/studies/fit/runs/"

@@ -28,8 +28,7 @@ from assay.web.answers import send
 from assay.web.openapi import build_document
 from assay.web.operations import OBJECT, TEXT, Operation, Param, many, ref
 from assay.web.pages.page_view import StudyView, view_params
-from assay.web.pages.run import find_run
-from assay.web.pages.run_page import describe_served, find_children
+from assay.web.pages.run import describe_served, find_children, find_run
 from assay.web.pages.study_page import build_plain_table, find_best, find_names
 from assay.web.pages.verdicts import load_verdicts
 from assay.web.routes import get

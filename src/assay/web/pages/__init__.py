@@ -1,2 +1,4 @@
-"""`study.py` reads an address into a value, asks for what is shown and fills a template; `study_page.py` is what is
-shown, without the server's libraries: the same for each subject."""
+"""A module for each subject: it builds what a page shows, reads an address into a value, and fills a template.
+
+The page of a study has two: `study_page.py` builds its contents, without the server's libraries, for `rows.py` too.
+"""

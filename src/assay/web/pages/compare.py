@@ -1,27 +1,258 @@
-"""Two runs or more beside each other: what differs."""
+"""Two runs or more next to each other: what differs in parameters, metrics, environment and code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import os
+import time
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from assay.errors import NotFoundError, UsageError
-from assay.follow.api import StudyLocation, show_command
+from assay.errors import FormatError, NotFoundError, UsageError
+from assay.follow.api import show_command
+from assay.follow.locations import FoundRun, StudyLocation
+from assay.reading import plotting
 from assay.reading.api import select_rows
-from assay.record.index.base import Table
+from assay.reading.ranking import best_values, differing_params, parse_number
+from assay.reading.run_description import show_value
+from assay.reading.run_diff import compare, flatten_environment, render_code_diff
+from assay.record import run_directory
+from assay.record.index.base import Index, MetricColumns, RunRow, Table
+from assay.show.formatting import render_duration, render_number
+from assay.values.secrets import hide_spec
+from assay.values.series import Direction, direction_of, metric_priority
 from assay.values.where import parse_where
 from assay.web.answers import send
 from assay.web.operations import TEXT, Operation, Param, many, ref
-from assay.web.pages.compare_page import ComparePage, build_chosen_curves, build_comparison, pick_rows
-from assay.web.pages.page_view import read_x, view_params
+from assay.web.pages.page_view import StudyView, read_x, view_params
 from assay.web.pages.run_files import split_diff
+from assay.web.pages.study_page import build_selected_curves
 from assay.web.routes import get
 from assay.web.site import Site, build_address, build_query, get_site
 from assay.web.snapshots import StudySnapshot
+
+_MOST_METRICS = 40
+_MOST_PARAMS = 600
+_MOST_FACTS = 300  # of an environment
+_MOST_LINES = 5000  # of a difference of code
+_LARGEST_FILE = 1 << 18  # of which lines are compared
+_LONGEST_DIFF_S = 2.0
+_LONGEST_TEXT = 300
+
+
+class Cell(NamedTuple):
+    """`change`: the difference to the run that the others are compared with; `value`: what it is sorted by."""
+
+    text: str = ""
+    change: str = ""
+    is_best: bool = False
+    value: float | None = None  # None: by its text
+
+    @property
+    def sort_key(self) -> tuple[bool, float, str]:
+        return (True, 0.0, self.text) if self.value is None else (False, self.value, "")
+
+
+class ComparedField(NamedTuple):
+    """One thing about each of the runs."""
+
+    name: str
+    cells: Sequence[Cell]
+    is_number: bool = False
+
+
+class FieldGroup(NamedTuple):
+    title: str
+    fields: Sequence[ComparedField]
+    hidden: int = 0  # fields that are the same in all of them
+
+
+class CodeDifference(NamedTuple):
+    """What differs in the code of two runs. `text`: as `diff -u` prints it; `note`: why it is missing or not whole."""
+
+    text: str = ""
+    note: str = ""
+
+
+class ComparePage(NamedTuple):
+    rows: Sequence[RunRow]
+    groups: Sequence[FieldGroup]
+    code: CodeDifference | None  # None: more than two runs
+    metrics: Sequence[str]  # that make curves
+
+    def order_by(self, title: str, *, is_falling: bool) -> list[int]:
+        """The runs by a field (`Metrics/loss`) or by their names (`run`), those without a value last; by another word
+        in their own order."""
+        if title == "run":
+            return sorted(range(len(self.rows)), key=lambda i: self.rows[i].name, reverse=is_falling)
+        found = [field for group in self.groups for field in group.fields if f"{group.title}/{field.name}" == title]
+        if not found:
+            return list(range(len(self.rows)))
+        cells = found[0].cells
+        known = [i for i, cell in enumerate(cells) if cell.text and not math.isnan(cell.value or 0.0)]
+        known.sort(key=lambda i: cells[i].sort_key, reverse=is_falling)
+        return known + [i for i in range(len(cells)) if i not in set(known)]
+
+
+def pick_rows(tables: Sequence[tuple[Table, int]]) -> Table:
+    """A table of these rows, in their order; they may come from several studies."""
+    names = dict.fromkeys(name for table, i in tables for name, column in table.metrics.items() if column.count[i])
+    columns = {name: MetricColumns(name, *_pick_columns(name, tables)) for name in names}
+    return Table([table.rows[i] for table, i in tables], columns)
+
+
+def _pick_columns(name: str, tables: Sequence[tuple[Table, int]]) -> Iterator[array[float]]:
+    found = [(table.metrics.get(name), i) for table, i in tables]
+    for field, empty in zip(MetricColumns._fields[1:], (0.0, 0.0, *[math.nan] * 9), strict=True):
+        values = (getattr(column, field)[i] if column and column.count[i] else empty for column, i in found)
+        yield array("d", values)
+
+
+def build_comparison(
+    index: Index, locations: Sequence[StudyLocation], table: Table, everything: bool, base: int | None
+) -> ComparePage:
+    """`locations`: of each run. `everything`: also what is the same in all; `base`: the run that metrics are compared
+    with, or None: the best of each."""
+    rows = table.rows
+    if len(rows) < 2:
+        raise UsageError(
+            f"a comparison needs two runs or more; here {'is one' if rows else 'is none'}",
+            "mark them in the study's table, or change the filter",
+        )
+    dirs = [os.path.join(location.root, row.key) for location, row in zip(locations, rows, strict=True)]
+    groups = [
+        _build_params(rows, everything),
+        _build_metrics(table, everything, base),
+        _build_environment(rows, dirs, everything),
+    ]
+    code = None
+    if len(rows) == 2:
+        found = [FoundRun(location, path) for location, path in zip(locations, dirs, strict=True)]
+        code = _compare_code(index, *found)
+    curves = [name for name, column in table.metrics.items() if any(count > 1 for count in column.count)]
+    return ComparePage(
+        rows, [group for group in groups if group.fields or group.hidden], code, sorted(curves, key=metric_priority)
+    )
+
+
+# ---------------------------------------------------------------- fields
+
+
+def _build_run_fields(rows: Sequence[RunRow]) -> Iterator[ComparedField]:
+    yield ComparedField("state", [Cell(str(row.state)) for row in rows])
+    if any(row.took_s is not None for row in rows):
+        times = [row.took_s for row in rows]
+        cells = [Cell() if t is None else Cell(render_duration(t), value=t) for t in times]
+        yield ComparedField("time", cells, is_number=True)
+    if any(row.tags for row in rows):
+        yield ComparedField("tags", [Cell(", ".join(row.tags)) for row in rows])
+
+
+def _build_params(rows: Sequence[RunRow], everything: bool) -> FieldGroup:
+    params = [row.params for row in rows]
+    every = list(dict.fromkeys(name for each in params for name in each))
+    shown = every if everything else differing_params(params)
+    fields = [*_build_run_fields(rows)]
+    for name in shown[:_MOST_PARAMS]:
+        values = [each.get(name, _MISSING) for each in params]
+        is_number = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not _MISSING)
+        cells = [
+            Cell() if value is _MISSING else Cell(_shorten(show_value(value)), value=parse_number(value))
+            for value in values
+        ]
+        fields.append(ComparedField(name, cells, is_number=is_number))
+    return FieldGroup("Parameters", fields, len(every) - len(shown[:_MOST_PARAMS]))
+
+
+_MISSING = object()
+
+
+def _build_metrics(table: Table, everything: bool, base: int | None) -> FieldGroup:
+    """The last value of each metric, and the best one where there are several."""
+    fields, hidden = [], 0
+    names = sorted(table.metrics, key=metric_priority)
+    for name in names[:_MOST_METRICS]:
+        column, direction = table.metrics[name], direction_of(name)
+        looks: list[tuple[str, Sequence[float]]] = [(name, column.last)]
+        best = best_values(column, direction)
+        if any(count > 1 for count in column.count) and list(best) != list(column.last):
+            looks.append((f"best {name}", best))
+        for title, values in looks:
+            known = [value if count else None for value, count in zip(values, column.count, strict=True)]
+            if not everything and len(known) > 1 and len({repr(value) for value in known}) == 1:
+                hidden += 1
+                continue
+            fields.append(ComparedField(title, _build_numbers(known, direction, base), is_number=True))
+    return FieldGroup("Metrics", fields, hidden + max(0, len(names) - _MOST_METRICS))
+
+
+def _build_numbers(values: Sequence[float | None], direction: Direction, base: int | None) -> list[Cell]:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    best = (min if direction == "min" else max)(finite) if finite else None
+    other = best if base is None else values[base]
+    cells = []
+    for place, value in enumerate(values):
+        if value is None:
+            cells.append(Cell())
+            continue
+        change = ""
+        if other is not None and math.isfinite(other) and math.isfinite(value) and place != base:
+            change = f"{value - other:+.3g}" if value != other else ("" if base is None else "±0")
+        is_best = value == best and any(other != best for other in finite)
+        cells.append(Cell(render_number(value, 6), change, is_best, value))
+    return cells
+
+
+def _build_environment(rows: Sequence[RunRow], dirs: Sequence[str], everything: bool) -> FieldGroup:
+    """Most runs of a study have the same: of equal files one is read."""
+    facts = [_load_facts(row, path) for row, path in zip(rows, dirs, strict=True)]
+    known = list(dict.fromkeys(name for each in facts for name in each))
+    shown = known if everything else [name for name in known if len({each.get(name) for each in facts}) > 1]
+    fields = [
+        ComparedField(name, [Cell(_shorten(each[name])) if name in each else Cell() for each in facts])
+        for name in shown[:_MOST_FACTS]
+    ]
+    return FieldGroup("Environment and code", fields, len(known) - len(fields))
+
+
+def _load_facts(row: RunRow, run_dir: str) -> Mapping[str, str]:
+    record = run_directory.try_record(run_dir)
+    commands = hide_spec(record.spec).commands if record else ()
+    code = {"code": row.code_hash[:12]} if row.code_hash else {}
+    facts = flatten_environment(run_dir, record.commit if record else row.commit, within_root=True)
+    return {**facts, **code, **{f"command {each.name}": each.text for each in commands}}
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
+
+
+# ---------------------------------------------------------------- code
+
+
+def _compare_code(index: Index, left: FoundRun, right: FoundRun) -> CodeDifference:
+    try:
+        found = compare(index, index, left, right, within_root=True)
+    except FormatError as error:
+        return CodeDifference(note=error.message)
+    if found.code_note:
+        return CodeDifference(note=found.code_note)
+    lines: list[str] = []
+    deadline = time.monotonic() + _LONGEST_DIFF_S
+    for line in render_code_diff(found, _LARGEST_FILE):
+        lines.append(line)
+        if len(lines) >= _MOST_LINES or time.monotonic() > deadline:
+            return CodeDifference("\n".join(lines), f"only the first {len(lines)} lines of the difference are shown")
+    return CodeDifference("\n".join(lines), "" if lines else "The code is the same.")
+
+
+# ---------------------------------------------------------------- requests
+
 
 _MOST_RUNS = 1000
 _MOST_CURVES = 50
@@ -184,11 +415,13 @@ def send_curves(request: Request) -> Response:
     known = [name for name, column in choice.table.metrics.items() if any(count > 1 for count in column.count)]
     if metric not in choice.table.metrics:
         raise NotFoundError("metric", metric, known)
-    locations = list(dict.fromkeys(choice.locations))
+    counts = choice.table.metrics[metric].count
+    keep = [i for i in range(len(choice.table.rows)) if counts[i]]
     beside = [row for slug in dict.fromkeys(choice.slugs) for row in site.snapshots.load(slug).table.rows]
+    locations = list(dict.fromkeys(choice.locations))
+    selection = plotting.PlottedRuns(choice.table, keep, locations, {metric: int(max(counts))}, beside=beside)
     with site.snapshots.read_points(choice.snapshot.location.root) as index:
-        curves = build_chosen_curves(index, locations, choice.table, metric, x, _MOST_CURVES, beside)
-    return send(curves)
+        return send(build_selected_curves(index, selection, StudyView(metric=metric, x=x, best=_MOST_CURVES)))
 
 
 ROUTES = [

@@ -1,20 +1,43 @@
-"""One run: what it was, how it went, its logs and files."""
+"""One run: everything that `assay show` prints, its readings over time, what was judged of it, its logs and files."""
 
 from __future__ import annotations
 
+import math
 import os
 import queue
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from assay.errors import FormatError, NotFoundError, UsageError
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.follow.api import LimitedProcess
+from assay.follow.locations import StudyLocation, advise_adopting, show_command
+from assay.launch.report import TAIL_BYTES, TAIL_LINES, find_telling_log, split_log
+from assay.observe.readings import parse_reading
+from assay.reading import plotting, run_description
+from assay.reading.ranking import SortKey
+from assay.reading.run_description import RunDescription
+from assay.record import run_directory
+from assay.record.index.base import Index, RunRow, Table, VerdictRow
+from assay.record.tags import Note
+from assay.show.chart import Chart, Line
+from assay.system.files import is_special, read_end
+from assay.values import layout
+from assay.values.document import Block, Facts, Section, TableBlock
+from assay.values.series import direction_of, metric_priority
+from assay.values.state import State
 from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
 from assay.web.operations import COUNT, Operation, Param, ref
-from assay.web.pages.page_view import read_x, view_params
+from assay.web.pages.page_view import StudyView, XAxis, read_x, view_params
 from assay.web.pages.run_files import (
     choose_log,
     find_default_log,
@@ -24,12 +47,364 @@ from assay.web.pages.run_files import (
     load_log,
     split_diff,
 )
-from assay.web.pages.run_page import build_run_curves, build_run_page, choose_metrics, find_children, find_failure
-from assay.web.pages.study_page import find_names
+from assay.web.pages.study_page import build_curve, build_selected_curves, find_names
 from assay.web.pages.traces import list_traces
+from assay.web.pages.verdicts import load_run_verdicts
 from assay.web.routes import get
 from assay.web.site import Site, build_address, get_site
 from assay.web.snapshots import StudySnapshot
+
+_MOST_READINGS = 50_000  # of a longer run every second one, or every fourth
+_LONGEST_JOB_LOG = 1 << 20
+_MOST_VERDICTS = 200
+_LONGEST_READING = 4096
+Pairs = Sequence[tuple[str, str]]
+
+
+class CommandTry(NamedTuple):
+    """A command in one attempt. `code` None: it has not ended, or its end is unknown."""
+
+    attempt: int
+    code: int | None
+    seconds: float | None
+    is_late: bool  # ended by the time limit
+
+
+class Failure(NamedTuple):
+    """Why a run has no result: what `assay run` prints of it when it ends. `log`: the file whose end `lines` are."""
+
+    reason: str
+    exit_code: int | None = None
+    attempts: int = 1
+    log: str = ""
+    lines: Sequence[str] = ()
+
+
+class CommandFacts(NamedTuple):
+    name: str
+    text: str
+    tries: Sequence[CommandTry]
+
+
+class RunPage(NamedTuple):
+    """`differing`: parameters in which the runs of the study are not all the same; `same`: the others."""
+
+    facts: Pairs
+    notes: Sequence[Note]
+    problems: Sequence[str]  # what could not be read
+    differing: Pairs
+    same: Pairs
+    commands: Sequence[CommandFacts]
+    attempts: Sequence[Block]
+    metrics: Sequence[Block]
+    resources: Pairs
+    readings: Sequence[str]  # which curves there are
+    verdicts: Sequence[VerdictRow]  # the newest first
+    origin: Pairs
+    environment: Sequence[Section]
+    variables: Pairs
+    code_changes: str  # what was not committed
+    parent: str
+    children: Sequence[str]
+    repeat: Pairs  # what each command does, and the command
+
+
+def build_run_page(
+    index: Index, location: StudyLocation, run_dir: str, children: Sequence[str], differing: Sequence[str]
+) -> RunPage:
+    """What is readable; `problems` says what is not."""
+    run = describe_served(index, location, run_dir, children)
+    now = time.time()
+    record = run.status.record
+    params = [(name, run_description.show_value(value)) for name, value in record.spec.params.items()]
+    wanted = frozenset(differing)
+    git = (run.environment or {}).get("git")
+    changes = git.get("diff") if isinstance(git, dict) else None
+    name = os.path.basename(run_dir)
+    return RunPage(
+        facts=[pair for pair in run_description.build_state_facts(run, now) if pair[0] not in ("run", "state", "note")],
+        notes=run.marks.notes,
+        problems=_find_problems(run),
+        differing=[pair for pair in params if pair[0] in wanted],
+        same=[pair for pair in params if pair[0] not in wanted],
+        commands=_build_commands(run, now),
+        attempts=run_description.build_attempt_blocks(run, now),
+        metrics=[TableBlock(run_description.build_metric_table(run.metrics))] if run.metrics else [],
+        resources=[*run_description.build_resource_facts(run)],
+        readings=list_readings(run_dir),
+        verdicts=load_run_verdicts(location, name)[:_MOST_VERDICTS],
+        origin=run_description.build_origin_facts(run, now),
+        environment=_build_environment(run),
+        variables=list(record.spec.env),
+        code_changes=changes if isinstance(changes, str) else "",
+        parent=record.parent or "",
+        children=children,
+        repeat=_build_repeats(location, name, run),
+    )
+
+
+def describe_served(index: Index, location: StudyLocation, run_dir: str, children: Sequence[str]) -> RunDescription:
+    """What is served of a run leaves out what a link leads to outside of the root."""
+    run = run_description.describe_run(index, location, run_dir, children)
+    is_outside = run.environment is not None and run_directory.leaves_root(run_dir, layout.ENVIRONMENT_FILE)
+    return replace(run, environment=None) if is_outside else run
+
+
+def _find_problems(run: RunDescription) -> list[str]:
+    """What is wrong with files that should be there, as `assay show` reports it."""
+    found = []
+    if run.status.is_damaged and run.status.outcome:
+        found.append(run.status.outcome.reason)
+    elif run.environment is None and not run.status.record.origin and run.status.record.spec.commands:
+        found.append(f"{layout.ENVIRONMENT_FILE} is missing or damaged: where it ran is not known")
+    if run.marks.problem:
+        found.append(run.marks.problem)
+    for attempt in run.status.history.attempts:
+        if attempt.contradictory:
+            names = ", ".join(sorted(attempt.contradictory))
+            found.append(f"attempt {attempt.number}: {names} has exit markers that contradict each other")
+    path = os.path.join(run.dir, layout.READINGS_FILE)
+    if os.path.lexists(path) and is_special(path):
+        found.append(f"{layout.READINGS_FILE} is not a file: there are no readings")
+    return found
+
+
+def _build_environment(run: RunDescription) -> list[Section]:
+    """The sections of the environment that are not empty."""
+    if run.environment is None:
+        return []
+    sections = run_description.build_environment_sections(run.environment, run_description.find_node(run))
+    return [section for section in sections if any(isinstance(each, Facts) and each.pairs for each in section.blocks)]
+
+
+def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> list[tuple[str, str]]:
+    if run_description.is_untouched(run):
+        show = ("Everything about it, in a terminal", show_command(["show"], location, name))
+        what, command = advise_adopting(location, name)
+        return [(what.capitalize(), command), show]
+    commands = []
+    if run.commands:
+        if run.status.state.is_over:
+            commands.append(("Run it again, as a new attempt", show_command(["rerun"], location, name)))
+        if run.status.state in _FAILED and run.status.record.code_hash:
+            old = show_command(["rerun"], location, name, options=["--old-code"])
+            commands.append(("The same with the code that it had, whatever has changed since", old))
+        commands.append(("The same commands by hand, as a new attempt", run_description.show_job(run.dir)))
+    commands.append(("Everything about it, in a terminal", show_command(["show"], location, name)))
+    return commands
+
+
+def find_failure(run_dir: str, row: RunRow) -> Failure | None:
+    """Why the run failed; None: it has not. The log is of the command that failed, or of the last one that began."""
+    if row.state not in _FAILED:
+        return None
+    code, log = None, ""
+    lines: list[str] = []
+    with suppress(AssayError, OSError):
+        history = run_directory.load_history(run_dir, os.listdir(run_dir))
+        outcome = history.last.outcome if history.last else None
+        code = outcome.exit_code if outcome else None
+        record = run_directory.try_record(run_dir)
+        commands = tuple(each.name for each in record.spec.commands) if record else ()
+        found = find_telling_log(run_dir, record.spec.log_name, commands) if record else None
+        path = find_file(run_dir, os.path.basename(found)) if found else ""
+        log, text = os.path.basename(path), read_end(path, TAIL_BYTES) if path else ""
+        lines = split_log(text)[-TAIL_LINES:]
+    return Failure(row.reason, None if "exit code" in row.reason else code, row.attempt, log, lines)
+
+
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
+
+
+# ---------------------------------------------------------------- commands
+
+
+def _build_commands(run: RunDescription, now: float) -> list[CommandFacts]:
+    spans = _load_spans(run)
+    attempts = run.status.history.attempts
+    found = []
+    for name, text in run.commands.items():
+        tries = []
+        for attempt in attempts:
+            span, code = spans.get((name, attempt.number)), attempt.codes.get(name)
+            if span is None and code is None:
+                continue  # left out, or never begun
+            begin, end = span or (None, None)
+            if begin is not None and end is None and attempt.number == run.status.attempt:
+                end = None if run.status.state.is_over else now
+            seconds = max(0.0, end - begin) if begin is not None and end is not None else None
+            tries.append(CommandTry(attempt.number, code, seconds, name in attempt.timeouts))
+        found.append(CommandFacts(name, text, tries))
+    return found
+
+
+def _load_spans(run: RunDescription) -> dict[tuple[str, int], tuple[float, float | None]]:
+    """Begin and end of each command in each attempt, from job.log: its lines are in order, and an attempt begins with
+    its lease."""
+    path = os.path.join(run.dir, layout.JOB_LOG)
+    if not os.path.isfile(path):
+        return {}
+    with open(path, "rb") as file:
+        lines = file.read(_LONGEST_JOB_LOG).decode("utf-8", "replace").splitlines()
+    begins = [(each.number, each.handle.started_at if each.handle else 0.0) for each in run.status.history.attempts]
+    spans: dict[tuple[str, int], tuple[float, float | None]] = {}
+    for line in lines:
+        words = line.split()
+        if len(words) < 3 or words[2] not in ("start", "exit"):
+            continue
+        try:
+            stamp = float(words[0].replace(",", "."))
+        except ValueError:
+            continue
+        number = max((number for number, begin in begins if begin <= stamp + 1), default=1)
+        if words[2] == "start":
+            spans[words[1], number] = (stamp, None)
+        else:
+            last = max((each for name, each in spans if name == words[1]), default=None)
+            if last is not None:
+                spans[words[1], last] = (spans[words[1], last][0], stamp)
+    return spans
+
+
+# ---------------------------------------------------------------- curves
+
+
+class _Readings(NamedTuple):
+    times: Sequence[float]
+    columns: Mapping[str, Sequence[float]]
+
+
+def list_readings(run_dir: str) -> list[str]:
+    readings = _find_readings(run_dir)
+    return list(readings.columns) if len(readings.times) > 1 else []
+
+
+def build_run_curves(
+    index: Index, location: StudyLocation, table: Table, number: int, *, metric: str, reading: str, x: XAxis
+) -> dict[str, Any]:
+    """A metric of the run, or one of its readings; over time all of them have the same axis."""
+    row, run_dir = table.rows[number], os.path.join(location.root, table.rows[number].key)
+    if reading:
+        readings = _find_readings(run_dir)
+        if reading not in readings.columns:
+            raise NotFoundError("reading", reading, list(readings.columns))
+        return _build_timed(table, number, run_dir, reading, readings.times, readings.columns[reading])
+    known = [name for name, column in table.metrics.items() if column.count[number]]
+    if metric not in known:
+        raise NotFoundError("metric", metric, known)
+    if x == "time":
+        series = index.load_series(row.key, metric)
+        if not any(map(math.isfinite, series.times)):
+            raise UsageError(f"{metric} has no times", "metrics that a script hands over with assay.log have them")
+        return _build_timed(table, number, run_dir, metric, series.times, series.values)
+    counts = {metric: int(table.metrics[metric].count[number])}
+    selection = plotting.PlottedRuns(table, [number], [location], counts)
+    answer = build_selected_curves(index, selection, StudyView(metric=metric, x=x))
+    return {**answer, "curves": [{**curve, "name": metric} for curve in answer["curves"]]}
+
+
+def _build_timed(
+    table: Table, number: int, run_dir: str, name: str, times: Sequence[float], values: Sequence[float]
+) -> dict[str, Any]:
+    start, end = find_time_range(table, number, _find_readings(run_dir).times)
+    seconds, unit = plotting.choose_time_unit(end - start)
+    pairs = sorted((time - start, i) for i, time in enumerate(times) if math.isfinite(time))
+    xs = [second / seconds for second, _ in pairs]
+    line = Line(name, xs, [values[i] for _, i in pairs])
+    chart = Chart((line,), "", f"time since the start of the run ({unit})", name)
+    key = SortKey(name, direction_of(name))
+    return {
+        "metric": name,
+        "direction": key.direction,
+        "x": chart.x_name,
+        "y": name,
+        "log": False,
+        "log_x": False,
+        "notes": [],
+        "curves": [build_curve(line, chart, table.rows[number], key) for line in chart.lines],
+        "x_range": [0.0, (end - start) / seconds],
+    }
+
+
+def find_time_range(table: Table, number: int, read_at: Sequence[float]) -> tuple[float, float]:
+    """The first and the last moment of everything that the run has."""
+    row = table.rows[number]
+    columns = [column for column in table.metrics.values() if column.count[number]]
+    firsts = [plotting.find_start(table, number), *(time for time in read_at[:1] if row.started_at is None)]
+    lasts = [*(column.last_time[number] for column in columns), row.ended_at, *read_at[-1:]]
+    start = min((time for time in firsts if math.isfinite(time)), default=read_at[0] if read_at else 0.0)
+    return start, max((each for each in lasts if each is not None and math.isfinite(each)), default=start)
+
+
+def _find_readings(run_dir: str) -> _Readings:
+    path = os.path.join(run_dir, layout.READINGS_FILE)
+    try:
+        if not os.path.isfile(path):
+            return _Readings((), {})
+        info = os.stat(path)
+        return _load_readings(path, info.st_mtime_ns, info.st_size)
+    except OSError:
+        return _Readings((), {})
+
+
+@lru_cache(maxsize=4)  # a page asks for each of its charts alone
+def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
+    names = ("time", "cpu", "memory", "processes", "gpu", "gpu memory", "gpu power", "gpu temperature", "gpu clock")
+    found = [array("d") for _ in names]
+    stride, count = 1, 0
+    with open(path, "rb") as file:
+        for line in iter(lambda: file.readline(_LONGEST_READING), b""):
+            reading = parse_reading(line)
+            if reading is None or (found[0] and reading.time < found[0][-1]):
+                continue
+            count += 1
+            if count % stride:
+                continue
+            gpu = reading.gpu
+            parts = (
+                (gpu.utilisation, gpu.memory_bytes / 2**30, gpu.power_w, gpu.temperature_c, gpu.sm_clock_mhz)
+                if gpu
+                else (math.nan,) * 5
+            )
+            values = (reading.time, reading.cpu_s, reading.rss_bytes / 2**30, reading.processes, *parts)
+            for column, value in zip(found, values, strict=True):
+                column.append(value)
+            if len(found[0]) >= _MOST_READINGS:
+                found = [column[::2] for column in found]
+                stride *= 2
+    times, cpu, memory, processes, *gpus = found
+    columns: dict[str, Sequence[float]] = {
+        "CPU, % of one core": _measure_cpu(times, cpu),
+        "memory, GiB": memory,
+        "processes": processes,
+    }
+    labels = ("GPU, %", "GPU memory, GiB", "GPU power, W", "GPU temperature, °C", "GPU clock, MHz")
+    columns |= {label: column for label, column in zip(labels, gpus, strict=True) if any(map(math.isfinite, column))}
+    return _Readings(times, columns)
+
+
+def _measure_cpu(times: Sequence[float], used: Sequence[float]) -> list[float]:
+    """The use of CPU between two readings; a new attempt counts from zero."""
+    shares = [math.nan]
+    for i in range(1, len(times)):
+        seconds, spent = times[i] - times[i - 1], used[i] - used[i - 1]
+        shares.append(100 * spent / seconds if seconds > 0 and spent >= 0 else math.nan)
+    return shares
+
+
+def choose_metrics(table: Table, number: int) -> tuple[list[str], bool]:
+    """The metrics that make a curve, the most telling first; and whether any of them has times."""
+    names = [name for name, column in table.metrics.items() if column.count[number] > 1]
+    timed = any(math.isfinite(table.metrics[name].last_time[number]) for name in names)
+    return sorted(names, key=metric_priority), timed
+
+
+def find_children(rows: Sequence[RunRow], key: str) -> list[str]:
+    return [row.key for row in rows if row.parent == key]
+
+
+# ---------------------------------------------------------------- requests
+
 
 _MOST_CHARTS = 24  # the others by a click
 _MOST_SEARCHES = 3  # each may take seconds
