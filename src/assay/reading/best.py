@@ -195,7 +195,7 @@ class BestRun(NamedTuple):
 def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Sequence[StudyLocation]) -> BestRun:
     row = data.rows[run]
     location = next(each for each in locations if each.name == row.study)
-    folder = row.key.partition("/")[2]
+    folder = row.folder
     path = os.path.join(location.dir, folder)
     record = run_directory.try_record(path) if row.origin == "assay" else None
     commands = {c.name: layout.show_command(c.text, path) for c in record.spec.commands} if record else {}

@@ -220,7 +220,7 @@ def match_rows(table: Table, patterns: Sequence[tuple[str, str]]) -> list[int]:
 def _fits(row: RunRow, pattern: str) -> bool:
     from fnmatch import fnmatchcase
 
-    name = row.key.partition("/")[2]
+    name = row.folder
     return (
         pattern in (ALL_RUNS, name) or fnmatchcase(name, pattern) or (len(pattern) >= 6 and row.id.startswith(pattern))
     )

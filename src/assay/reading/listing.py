@@ -198,7 +198,7 @@ def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: flo
     for run in runs:
         values = [str(value) if isinstance(value, State) else value for value in map(run.row.__getattribute__, fields)]
         metrics = {name: value for name, (value, _) in run.metrics.items()}
-        run_dir = os.path.join(location.dir, run.row.key.partition("/")[2])
+        run_dir = os.path.join(location.dir, run.row.folder)
         overrides = list(run_directory.load_overrides(run_dir))
         rows.append([*values, run_dir, run.row.elapsed_s(now), metrics, overrides])
     return Table(tuple(columns), rows)

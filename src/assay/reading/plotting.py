@@ -282,9 +282,9 @@ def _choose_run_colors(rows: Sequence[RunRow]) -> dict[str, int]:
     """The colour of each run by its key, chosen among all runs of its study: no choice of runs changes it."""
     studies: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: (row.created_at or 0.0, row.key)):
-        studies.setdefault(row.study, []).append(row.key.partition("/")[2])
+        studies.setdefault(row.study, []).append(row.folder)
     colors = {study: choose_colors(names) for study, names in studies.items()}
-    return {row.key: colors[row.study][row.key.partition("/")[2]] for row in rows}
+    return {row.key: colors[row.study][row.folder] for row in rows}
 
 
 def _choose_group_colors(data: IndexTable, group_by: Sequence[str]) -> dict[int, int]:

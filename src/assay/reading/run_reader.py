@@ -60,7 +60,7 @@ def _build_fields(location: StudyLocation, table: Table, i: int) -> dict[str, An
         "name": row.name,
         "state": str(row.state),
         "params": dict(row.params),
-        "dir": os.path.join(location.dir, row.key.partition("/")[2]),
+        "dir": os.path.join(location.dir, row.folder),
         "metrics": {column.metric: column.last[i] for column in columns},
         "best": {column.metric: best_values(column, direction_of(column.metric))[i] for column in columns},
         "id": row.id,

@@ -295,7 +295,7 @@ def describe_unranked(
     if row is None:
         return f"{runs}; a run that was made here has the same id"
     location = next(each for each in locations if each.name == row.study)
-    return f"{runs}; to take {'it' if count == 1 else 'one'}: {show_adopt(location, row.key.partition('/')[2])}"
+    return f"{runs}; to take {'it' if count == 1 else 'one'}: {show_adopt(location, row.folder)}"
 
 
 def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[SortKey]) -> list[str]:

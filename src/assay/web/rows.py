@@ -22,7 +22,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
     of_bad = [_has_bad(values) for values in by_column]
     bad = [any(map(_is_bad, row)) for row in table.rows] if any(of_bad) else [False] * len(table.rows)
     if runs:
-        keys = escape_texts([run.key.partition("/")[2] for run in runs])
+        keys = escape_texts([run.folder for run in runs])
         names = escape_texts([run.name for run in runs])
         columns.append([_MARK.format(key=key, name=name) for key, name in zip(keys, names, strict=True)])
     else:
@@ -34,7 +34,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
         opening = f'<td class="{" ".join(filter(None, kind))}">'
         if column.role == "run":
             folder = f"/studies/{quote(slug)}/runs"
-            links = [escape(f"{folder}/{quote(run.key.partition('/')[2])}") for run in runs]
+            links = [escape(f"{folder}/{quote(run.folder)}") for run in runs]
             texts = [f'<a href="{link}" title="{text}">{text}</a>' for link, text in zip(links, texts, strict=True)]
             texts = [text + _BAD_RUN if is_bad else text for text, is_bad in zip(texts, bad, strict=True)]
         elif index == 0 and view.group:

@@ -69,7 +69,7 @@ class StudySnapshot:
     def get_row(self, run: str) -> int:
         """The index of a run by its name; raises NotFoundError with suggestions."""
         rows = enumerate(self.table.rows)
-        known = self.remember("rows", lambda: {row.key.partition("/")[2]: i for i, row in rows})
+        known = self.remember("rows", lambda: {row.folder: i for i, row in rows})
         if run not in known:
             raise NotFoundError("run", run, list(known))
         return known[run]

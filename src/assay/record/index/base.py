@@ -57,6 +57,11 @@ class RunRow(NamedTuple):
     stamp: float = 0.0  # the newest modification time seen in the directory when it was read
 
     @property
+    def folder(self) -> str:
+        """The name of its directory in that of the study."""
+        return self.key.partition("/")[2]
+
+    @property
     def is_foreign(self) -> bool:
         """An upload that was not adopted: listed, and not compared with the study's own runs."""
         return self.received is not None and self.received["how"] == "upload" and "adopted_at" not in self.received

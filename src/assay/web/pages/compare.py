@@ -362,7 +362,7 @@ def _list_runs(choice: Choice) -> list[tuple[str, str, str]]:
     return [
         (
             f"{row.study}/{row.name}" if several else row.name,
-            build_address("studies", slug, "runs", row.key.partition("/")[2]),
+            build_address("studies", slug, "runs", row.folder),
             _name_run(choice, i),
         )
         for i, (row, slug) in enumerate(zip(choice.table.rows, choice.slugs, strict=True))
@@ -374,7 +374,7 @@ def _find_command(choice: Choice) -> str:
     rows, places = choice.table.rows, choice.locations
     if len(rows) != 2 or places[0] != places[1]:
         return ""
-    return show_command(["diff"], places[0], *(row.key.partition("/")[2] for row in rows))
+    return show_command(["diff"], places[0], *(row.folder for row in rows))
 
 
 def _find_base(choice: Choice, query: QueryParams) -> int | None:
@@ -388,7 +388,7 @@ def _find_base(choice: Choice, query: QueryParams) -> int | None:
 
 def _name_run(choice: Choice, i: int) -> str:
     """The name of a run as `run=` takes it."""
-    run, slug = choice.table.rows[i].key.partition("/")[2], choice.slugs[i]
+    run, slug = choice.table.rows[i].folder, choice.slugs[i]
     return run if slug == choice.snapshot.slug else f"{slug}/{run}"
 
 

@@ -218,7 +218,7 @@ def _build_failures(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) 
 
 def _build_end(row: RunRow, locations: Sequence[StudyLocation]) -> list[Block]:
     location = _find_location(row, locations)
-    run_dir, folder = os.path.join(location.root, row.key), row.key.partition("/")[2]
+    run_dir, folder = os.path.join(location.root, row.key), row.folder
     record = run_directory.try_record(run_dir)
     if record is None:
         return [Text("there is no readable run.json")]
@@ -276,7 +276,7 @@ def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[t
     if len(rows) == 1:
         record = next(records)
         if record is not None and record.spec.commands and not record.origin and rows[0].state.is_over:
-            yield "run it again, as a new attempt", show_command(["rerun"], location, rows[0].key.partition("/")[2])
+            yield "run it again, as a new attempt", show_command(["rerun"], location, rows[0].folder)
         return
     # a run that `assay rerun RUN NAME=VALUE` made is not in the file
     record = next((each for each in records if each and each.source and not each.parent and not each.origin), None)

@@ -173,7 +173,7 @@ def find_named(request: Request) -> Response:
     row = next((row for row in snapshot.table.rows if row.name == name), None)
     if row is None:
         raise NotFoundError("run", name, [row.name for row in snapshot.table.rows])
-    return RedirectResponse(build_address("studies", snapshot.slug, "runs", row.key.partition("/")[2]), 303)
+    return RedirectResponse(build_address("studies", snapshot.slug, "runs", row.folder), 303)
 
 
 def send_curves(request: Request) -> Response:

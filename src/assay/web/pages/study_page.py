@@ -116,7 +116,7 @@ def find_best(location: StudyLocation, table: Table) -> StudyBest | None:
     for each in found[1:]:
         history.append(choose(history[-1], values[each]))
     thinned = history[:: -(-len(history) // _MOST_SPARK)]
-    return StudyBest(table.rows[i].key.partition("/")[2], keys[0].name, values[i], [*thinned, history[-1]])
+    return StudyBest(table.rows[i].folder, keys[0].name, values[i], [*thinned, history[-1]])
 
 
 def count_not_finite(table: Table) -> int:
@@ -590,7 +590,7 @@ def build_curve(
     x_raw, raw = thin_line(line.xs, line.raw, most) if line.raw else ((), ())
     curve: dict[str, Any] = {
         "name": line.label,
-        "run": row.key.partition("/")[2] if row else None,
+        "run": row.folder if row else None,
         "state": str(row.state) if row else None,
         "runs": line.members,
         "color": line.number or 0,
