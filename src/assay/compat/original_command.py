@@ -122,11 +122,10 @@ def write_lines(lines: Iterable[str]) -> None:
 
 def write_report(report: Report, elapsed_s: float) -> None:
     """How it went, and the end of the logs of what failed."""
-    from assay.launch.api import build_study_report, render_report
+    from assay.launch.api import render_report
     from assay.system.terminal import terminal_width, use_color
 
-    found = build_study_report(report, elapsed_s)
-    text = render_report(found, color=use_color(sys.stderr), width=terminal_width(sys.stderr))
+    text = render_report(report, elapsed_s, color=use_color(sys.stderr), width=terminal_width(sys.stderr))
     Console().write_message(text)
 
 

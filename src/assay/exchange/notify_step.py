@@ -11,7 +11,7 @@ from assay.exchange.notify import Notifier, build_best, check_receivers, drop_fl
 from assay.follow.entry import Event
 from assay.launch.best_so_far import Leader
 from assay.launch.prepared import Prepared, Report
-from assay.launch.report import build_study_report, describe_outcome
+from assay.launch.report import describe_outcome
 from assay.launch.steps import RunContext, RunStep
 from assay.launch.supervise import LoopSettings, Supervisor
 from assay.system.fast_dataclasses import replace
@@ -66,7 +66,7 @@ class NotifyStep(RunStep):
 
     def _describe(self, report: Report) -> tuple[str, int, dict[str, Any]]:
         leader, elapsed_s = self._leader, time.time() - self._began
-        text = describe_outcome(build_study_report(report, elapsed_s))
+        text = describe_outcome(report, elapsed_s)
         text += f"; interrupted by {report.interrupted}" if report.interrupted else ""
         text += f"; {report.problem}" if report.problem else ""
         text += f"; best: {leader.run} {leader.render_value()}" if leader else ""

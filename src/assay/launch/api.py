@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         left_commands,
         wanted_commands,
     )
-    from assay.launch.report import build_study_report, render_report
+    from assay.launch.report import render_report
     from assay.launch.runner import NODE_PYTHON, build_bare_study, find_study_location, run_specs
     from assay.launch.slot_choice import choose_slots
     from assay.launch.stop import StopOptions, stop
@@ -33,7 +33,7 @@ HOMES = {
         "Again Prepared Report RunOptions build_dry_lines build_dry_rows build_line check_prepared "
         "first_program left_commands wanted_commands"
     ),
-    "assay.launch.report": "build_study_report render_report",
+    "assay.launch.report": "render_report",
     "assay.launch.runner": "NODE_PYTHON build_bare_study find_study_location run_specs",
     "assay.launch.slot_choice": "choose_slots",
     "assay.launch.stop": "StopOptions stop",

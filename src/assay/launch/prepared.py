@@ -27,6 +27,7 @@ from assay.system.files import blake2b, list_names
 from assay.values import layout
 from assay.values.run import SHELL_WORDS, JobRequest, Plan, RunSpec, State, build_command
 from assay.values.secrets import hide_assignment, holds_secrets
+from assay.values.state import FAILED
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
 
@@ -186,6 +187,10 @@ class Report:
 
     def count(self, *states: State) -> int:
         return sum(entry.state in states for entry in self.entries)
+
+    @property
+    def failed(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.state in FAILED]
 
     @property
     def exit_code(self) -> ExitCode:

@@ -23,6 +23,8 @@ class State(StrEnum):
         return self not in (State.QUEUED, State.RUNNING)
 
 
+FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)  # ended without a result, and not by a decision
+
 # How the reason of a run begins, or what is in it, that a rule ended because there was nothing more to see.
 PATIENCE = "patience:"
 REACHED = "has reached its target"

@@ -197,8 +197,8 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
 
 def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
     from assay.launch.best_so_far import BestSoFar, choose_goal
-    from assay.launch.report import Watcher
     from assay.launch.sweep import RunHooks, run_study
+    from assay.launch.watcher import Watcher
     from assay.show.progress import choose_progress
 
     progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
@@ -229,15 +229,14 @@ def _end(steps: Sequence[RunStep], outcome: Report | BaseException, console: Con
 
 
 def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: float) -> None:
-    from assay.launch.report import build_study_report, render_report
+    from assay.launch.report import render_report
     from assay.system.terminal import terminal_width, use_color
 
     options = report.prepared.options
     if as_json:
         console.write(f"{escape_json(json.dumps(_build_json(report), indent=1, ensure_ascii=False))}\n")
     else:
-        shown = build_study_report(report, elapsed_s)
-        text = render_report(shown, color=use_color(sys.stderr), width=terminal_width(sys.stderr))
+        text = render_report(report, elapsed_s, color=use_color(sys.stderr), width=terminal_width(sys.stderr))
         console.write_message(text + "".join(f"{line}\n" for line in describe_checks(report.verdict)))
     if report.problem:
         console.error(f"assay: {report.problem}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from assay.errors import AssayError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_command, show_path
-from assay.launch.report import FAILED, TAIL_BYTES, FailedRun, build_tail, find_telling_log
+from assay.follow.log_tails import build_tail, find_failed_log
 from assay.reading import best, param_plots, plotting
 from assay.reading import plot_document as plot_page
 from assay.reading.ranking import SortKey, differing_params
@@ -32,7 +32,6 @@ from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count, render_duration
-from assay.system.files import read_end
 from assay.values.document import (
     Bars,
     Block,
@@ -49,7 +48,7 @@ from assay.values.document import (
 from assay.values.plain import render_date
 from assay.values.run import build_command
 from assay.values.series import metric_priority
-from assay.values.state import State
+from assay.values.state import FAILED, State
 
 ROWS = 200  # of the table, unless more are asked for
 _MOST_CURVES = 3  # metrics
@@ -222,11 +221,11 @@ def _build_end(row: RunRow, locations: Sequence[StudyLocation]) -> list[Block]:
     record = run_directory.try_record(run_dir)
     if record is None:
         return [Text("there is no readable run.json")]
-    log = find_telling_log(run_dir, record.spec.log_name, tuple(each.name for each in record.spec.commands))
-    path, tail = (show_path(log), read_end(log, TAIL_BYTES)) if log else (None, "")
-    failed = FailedRun(row.name, log_path=path, log_tail=tail)
-    again = Commands([("its output", show_command(["logs"], location, folder))] if log else [])
-    return [*build_tail(failed, _TAIL_LINES), again]
+    log = find_failed_log(run_dir, record.spec.log_name, tuple(each.name for each in record.spec.commands))
+    if log is None:
+        return [Commands([])]
+    again = Commands([("its output", show_command(["logs"], location, folder))])
+    return [*build_tail(log, show_path(log), _TAIL_LINES), again]
 
 
 def _find_location(row: RunRow, locations: Sequence[StudyLocation]) -> StudyLocation:

@@ -20,7 +20,7 @@ from starlette.responses import FileResponse, Response
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.follow.api import LimitedProcess
 from assay.follow.locations import StudyLocation, advise_adopting, show_command
-from assay.launch.report import TAIL_BYTES, TAIL_LINES, find_telling_log, split_log
+from assay.follow.log_tails import find_failed_log, load_tail
 from assay.observe.readings import parse_reading
 from assay.reading import plotting, run_description
 from assay.reading.ranking import SortKey
@@ -29,11 +29,11 @@ from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, Table, VerdictRow
 from assay.record.tags import Note
 from assay.show.chart import Chart, Line
-from assay.system.files import is_special, read_end
+from assay.system.files import is_special
 from assay.values import layout
 from assay.values.document import Block, Facts, Section, TableBlock
 from assay.values.series import direction_of, metric_priority
-from assay.values.state import State
+from assay.values.state import FAILED
 from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
 from assay.web.operations import COUNT, Operation, Param, ref
@@ -186,7 +186,7 @@ def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> l
     if run.commands:
         if run.status.state.is_over:
             commands.append(("Run it again, as a new attempt", show_command(["rerun"], location, name)))
-        if run.status.state in _FAILED and run.status.record.code_hash:
+        if run.status.state in FAILED and run.status.record.code_hash:
             old = show_command(["rerun"], location, name, options=["--old-code"])
             commands.append(("The same with the code that it had, whatever has changed since", old))
         commands.append(("The same commands by hand, as a new attempt", run_description.show_job(run.dir)))
@@ -196,7 +196,7 @@ def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> l
 
 def find_failure(run_dir: str, row: RunRow) -> Failure | None:
     """Why the run failed; None: it has not. The log is of the command that failed, or of the last one that began."""
-    if row.state not in _FAILED:
+    if row.state not in FAILED:
         return None
     code, log = None, ""
     lines: list[str] = []
@@ -206,14 +206,10 @@ def find_failure(run_dir: str, row: RunRow) -> Failure | None:
         code = outcome.exit_code if outcome else None
         record = run_directory.try_record(run_dir)
         commands = tuple(each.name for each in record.spec.commands) if record else ()
-        found = find_telling_log(run_dir, record.spec.log_name, commands) if record else None
+        found = find_failed_log(run_dir, record.spec.log_name, commands) if record else None
         path = find_file(run_dir, os.path.basename(found)) if found else ""
-        log, text = os.path.basename(path), read_end(path, TAIL_BYTES) if path else ""
-        lines = split_log(text)[-TAIL_LINES:]
+        log, lines = os.path.basename(path), load_tail(path) if path else []
     return Failure(row.reason, None if "exit code" in row.reason else code, row.attempt, log, lines)
-
-
-_FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
 
 # ---------------------------------------------------------------- commands
