@@ -16,12 +16,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from assay.handle import Expected, RunOutcome, StudyHandle, build_texts, parse_where_text
+from assay.handle import Expected, RunOutcome, StudyHandle, build_texts
 from assay.runs import Run, Runs, Series, runs
 from assay.values.verdict import Finding, Judgement, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.launch.api import Prepared, RunOptions
+    from assay.launch.api import Prepared
     from assay.values.options import Option
 
 __all__ = [
@@ -127,18 +127,8 @@ def load_study(
     """
     from assay.launch.api import build_dry_rows
 
-    options = _build_options(
-        file,
-        root=_text(root),
-        study=study,
-        titles=build_texts(titles) or None,
-        where=parse_where_text(where),
-        sample=sample,
-        seed=seed,
-        settings=_render(settings),
-        overrides=_render(overrides, params),
-    )
-    prepared = _prepare(options, params)
+    given = {"root": _text(root), "study": study, "titles": titles, "where": where, "sample": sample, "seed": seed}
+    _, prepared = _prepare(file, {**given, "settings": _render(settings)}, overrides, params)
     rows = [{name: row[name] for name in PlannedRun._fields} for row in build_dry_rows(prepared)]
     planned = tuple(PlannedRun(**{**row, "left": tuple(row["left"])}) for row in rows)
     return StudyPlan(prepared.location.name, prepared.location.dir, planned, tuple(map(str, prepared.warnings)))
@@ -180,58 +170,67 @@ def run(
 
     from assay.errors import UsageError
     from assay.launch.api import check_prepared
-    from assay.launch.commands.run import RunRequest
     from assay.values.state import State
-    from assay.values.units import parse_slot_flags
 
     if new_code and old_code:
         raise UsageError("new_code and old_code contradict each other", "leave out one of them")
     if isinstance(slots, int) and jobs is None:
         slots, jobs = None, slots
-    further = _list_extras() if params else {}
+    if sample is not None and seed is None:
+        seed = random.randrange(1 << 31)  # the supervisor draws the same runs
     given: dict[str, Any] = {"root": _text(root), "study": study, "slots": slots, "jobs": jobs, "on": on}
-    given |= {"titles": titles, "commands": commands, "retry": retry, "sample": sample, "settings": _render(settings)}
-    given |= {"where": where, "force": force, "code": code, "new_code": new_code, "old_code": old_code}
-    given |= {name: params.pop(name) for name in [*params] if name in further}
-    values, words = _read_options(given, {**RunRequest.OPTIONS, **further})
-    if sample is not None:
-        seed = random.randrange(1 << 31) if seed is None else seed  # the supervisor draws the same runs
-        words.append(f"--seed={seed}")
-    options = _build_options(
-        file,
-        **{name: value for name, value in values.items() if name not in ("slots", "jobs", *further)},
-        slots=parse_slot_flags(None if slots is None else str(slots), jobs),
-        seed=seed,
-        overrides=_render(overrides, params),
-        extras={name: value for name, value in values.items() if name in further},
-    )
-    prepared = _prepare(options, params)
+    given |= {"titles": titles, "commands": commands, "where": where, "sample": sample, "settings": _render(settings)}
+    given |= {"retry": retry, "force": force, "code": code, "new_code": new_code, "old_code": old_code, "seed": seed}
+    words, prepared = _prepare(file, given, overrides, params)
     check_prepared(prepared)
     is_ignored = sample is None and seed is not None and any("seed" in spec.params for spec in prepared.plan.runs)
     ignored = [f"seed={seed} is ignored: {_SEED_HINT}"] if is_ignored else []
     for warning in (*prepared.warnings, *ignored):
         warnings.warn(str(warning), stacklevel=3 if isinstance(file, Study) else 2)  # the caller of `Study.run`
-    # other tools' names are made again by the supervisor; those of a search come later
+    # the supervisor makes other tools' names again, and a search makes its runs later
     is_known = prepared.study.dialect == "native" and prepared.search is None
     expected = Expected(
         frozenset(spec.name for spec in prepared.plan.runs) if is_known else None,
-        frozenset(State) if force else frozenset((State.STOPPED, *options.retry)),
+        frozenset(State) if force else frozenset((State.STOPPED, *prepared.options.retry)),
         prepared.study.retries,
     )
     location = prepared.location
-    path = _keep_definition(prepared) if isinstance(file, Study) else options.file
-    return StudyHandle(location.name, location.root, [*words, "--", path, *options.overrides], expected)
+    path = _keep_definition(prepared) if isinstance(file, Study) else os.fspath(file)
+    return StudyHandle(location.name, location.root, [*words, "--", path, *prepared.options.overrides], expected)
 
 
 _OPTIONS = tuple(run.__kwdefaults__ or ())
 _SEED_HINT = "seed goes with sample; for the parameter `seed` write overrides={'seed': …}"
 
 
-def _list_extras() -> dict[str, Option]:
-    """What plug-ins add to `assay run`."""
-    from assay.plugins import load_all
+def _prepare(
+    file: Path | Study, given: Mapping[str, Any], overrides: Mapping[str, Any] | None, further: Mapping[str, Any]
+) -> tuple[list[str], Prepared]:
+    """What `assay run` would do, and its words: the supervisor is called with them, so runs record a call that works.
 
-    return {name: option for _, request in load_all("options", "run") for name, option in request.OPTIONS.items()}
+    `further`: parameters and options of plug-ins, which may be misspelled.
+    """
+    from assay.config.load import LoadOptions
+    from assay.errors import ConfigError, NotFoundError
+    from assay.launch.api import prepare
+    from assay.launch.commands.run import RunRequest, build_options
+    from assay.plugins import load_all
+    from assay.system.fast_dataclasses import replace
+    from assay.values.study import UnknownParameter
+
+    kind = RunRequest.extend(each for _, each in load_all("options", "run")) if further else RunRequest
+    params = {name: value for name, value in further.items() if name not in kind.EXTRAS}
+    values, words = _read_options({**given, **{name: further[name] for name in further.keys() - params}}, kind.OPTIONS)
+    path, text = ("", file._text) if isinstance(file, Study) else (os.fspath(file), None)  # noqa: SLF001
+    options = build_options(kind(path, _render(overrides, params), **values))
+    try:  # hints are in terms of Python, without a command line
+        return words, prepare(replace(options, load=LoadOptions(text=text), again=None, command_line=()))
+    except ConfigError as error:
+        unknown = [each for each in error.problems if isinstance(each, UnknownParameter) and each.name in params]
+        if not unknown:
+            raise
+        known = [*unknown[0].known, *_OPTIONS, *kind.EXTRAS]
+        raise NotFoundError("parameter or option", unknown[0].name, known) from None
 
 
 def _read_options(given: Mapping[str, Any], declared: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
@@ -240,6 +239,8 @@ def _read_options(given: Mapping[str, Any], declared: Mapping[str, Option]) -> t
 
     values: dict[str, Any] = {}
     words: list[str] = []
+    if given["seed"] is not None and not hasattr(given["seed"], "__index__"):
+        raise UsageError(f"seed={given['seed']!r} is not a number", _SEED_HINT)
     for name, value in given.items():
         option = declared[name]
         each = build_texts(value) if option.multiple else () if value is None or value is False else (value,)
@@ -247,39 +248,11 @@ def _read_options(given: Mapping[str, Any], declared: Mapping[str, Option]) -> t
             raise NotFoundError(f"value of {name}", str(wrong), option.choices)
         if option.minimum is not None and each and value < option.minimum:
             raise UsageError(f"{name}={value}: it must be at least {option.minimum}")
-        if each:
+        if each or option.multiple:
             read = each if option.multiple else value
             values[name] = option.parse(read, name) if option.parse is not None else read
-            words += [option.name if option.is_flag else f"{option.name}={word}" for word in each]
+        words += [option.name if option.is_flag else f"{option.name}={word}" for word in each]
     return values, words
-
-
-def _prepare(options: RunOptions, params: Mapping[str, Any]) -> Prepared:
-    """`params`: keywords, which may be misspelled options as well."""
-    from assay.errors import ConfigError, NotFoundError, UsageError
-    from assay.launch.api import prepare
-
-    if options.seed is not None and not hasattr(options.seed, "__index__"):
-        raise UsageError(f"seed={options.seed!r} is not a number", _SEED_HINT)
-    try:
-        return prepare(options)
-    except ConfigError as error:
-        unknown = [name for name in params if f"unknown parameter {name!r}" in str(error)]
-        if not unknown:
-            raise
-        known = [*_find_parameters(options), *_OPTIONS, *_list_extras()]
-        raise NotFoundError("parameter or option", unknown[0], known) from None
-
-
-def _find_parameters(options: RunOptions) -> list[str]:
-    from assay.config.load import load_study as load
-    from assay.errors import ConfigError
-
-    try:
-        study = load(options.file, options.load)
-    except ConfigError:  # one that has no value without an override
-        return []
-    return list(dict.fromkeys(name for sweep in study.sweeps for name in sweep.axes))
 
 
 def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -293,15 +266,6 @@ def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
             raise UsageError(f"{name} is given twice", "as a keyword or in `overrides`, not in both")
         given[name] = value
     return render_assignments(given) if given else ()
-
-
-def _build_options(file: Path | Study, **options: Any) -> RunOptions:
-    from assay.config.load import LoadOptions
-    from assay.launch.api import RunOptions
-
-    if isinstance(file, Study):
-        return RunOptions("", load=LoadOptions(text=file._text), **options)  # noqa: SLF001 of this very module
-    return RunOptions(os.fspath(file), **options)
 
 
 def _keep_definition(prepared: Prepared) -> str:

@@ -98,6 +98,10 @@ class InfrastructureError(AssayError):
     """A farm, a disk or a service refused."""
 
 
+class IndexDamagedError(InfrastructureError):
+    """The index was damaged and is empty now: a command that only reads starts again, and finds it filled."""
+
+
 def explain_refusal(error: OSError) -> str:
     """The system's message; where file descriptors ran out, that and the way to get more."""
     import errno

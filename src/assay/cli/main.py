@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay import __version__, plugins
 from assay.cli.direct import find_call
-from assay.errors import AssayError, ExitCode, explain_refusal
+from assay.errors import AssayError, ExitCode, IndexDamagedError, explain_refusal
 from assay.show.console import Console, silence
 from assay.show.formatting import guard
 from assay.values.options import Group
@@ -62,7 +62,7 @@ def build_cli() -> click.Group:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     _open_streams()
-    _hear_signals()
+    _handle_signals()
     gc.set_threshold(50_000, 20, 50)  # modules and tables hold few cycles, and looking for them is a tenth of the time
     sys.stdout, sys.stderr = guard(sys.stdout), guard(sys.stderr)
     code = run(arguments)
@@ -94,7 +94,7 @@ def _open_streams() -> None:
             setattr(sys, name, open(fd, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
 
 
-def _hear_signals() -> None:
+def _handle_signals() -> None:
     """From here on both end the command as Ctrl-C does; the loop that supervises runs has handlers of its own."""
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
@@ -142,8 +142,8 @@ def _call(arguments: list[str]) -> Any:
     call = find_call(arguments, GROUP, SERVICES) or (lambda: _call_click(arguments))
     try:
         return call()
-    except AssayError as error:
-        if type(error).__name__ != "IndexDamagedError" or not arguments or not _only_reads(arguments[0]):
+    except IndexDamagedError as error:
+        if not _only_reads(arguments[0]):
             raise
         Console().warning(f"{error.message}; it is rebuilt from the run directories")
         return call()
@@ -168,7 +168,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _print_error("assay: interrupted")
         return int(ExitCode.INTERRUPTED)
     except AssayError as error:
-        return _complain(error)
+        return _print_refusal(error)
     except SystemExit as leave:  # click's answer to a reader that has left: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         return int(ExitCode.OK) if has_left else int(leave.code or 0)
@@ -177,17 +177,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return int(ExitCode.OK)
     except Exception as error:  # noqa: BLE001 nothing is above it
         code = _explain(error) if isinstance(error, OSError) else None
-        return _confess(error) if code is None else code
+        return _report_bug(error) if code is None else code
     return int(result) if isinstance(result, int) else int(ExitCode.OK)
 
 
-def _complain(error: AssayError) -> int:
+def _print_refusal(error: AssayError) -> int:
     text = "\n".join(error.render().splitlines())
     Console().error(text if getattr(error, "problems", None) else f"assay: {text}")
     return int(error.exit_code)
 
 
-def _confess(error: Exception) -> int:
+def _report_bug(error: Exception) -> int:
     """A bug of ours: the traceback goes to a file that can be sent to us, not into the user's terminal."""
     import tempfile
     import traceback

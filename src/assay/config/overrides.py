@@ -16,7 +16,7 @@ from assay.errors import ConfigError, did_you_mean
 from assay.system.fast_dataclasses import dataclass
 from assay.values.run import canonical
 from assay.values.secrets import hide_assignment
-from assay.values.study import Axis, Choices, Params, Position, Sweep
+from assay.values.study import Axis, Choices, Params, Position, Sweep, UnknownParameter
 
 SET_FLAG = "--set"
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
@@ -177,7 +177,8 @@ def refuse_unknown(
             hint = f"the parameters are {listed}"
         if name in settings:
             hint = f"to change this setting: {SET_FLAG} {entry.position.file}"
-        problems.add(f"unknown parameter {name!r}", "", entry.position, hint)
+        problem = UnknownParameter(f"unknown parameter {name!r}", "", entry.position, hint, name, tuple(known))
+        problems.found.append(problem)
 
 
 def find_name_params(plain: Sequence[Sweep], sweeps: Sequence[Sweep], given: Mapping[str, Axis]) -> tuple[str, ...]:

@@ -126,6 +126,16 @@ class Request:
         values = {name: getattr(self, name) for name in self.EXTRAS}
         return {name: value for name, value in values.items() if value != self.OPTIONS[name].default}
 
+    def render_words(self, fields: Iterable[str]) -> list[str]:
+        """Those of these options that are given, as a command line has them."""
+        words: list[str] = []
+        for name in fields:
+            declared, value = self.OPTIONS[name], getattr(self, name)
+            for each in value if declared.multiple else (value,):
+                if each is not None:
+                    words += [declared.names[0], str(each)]
+        return words
+
     @classmethod
     def extend(cls, others: Iterable[type[Request]]) -> type[Self]:
         """This request with the options of others after its own."""

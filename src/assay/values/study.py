@@ -65,6 +65,14 @@ class Problem:
         return f"{place}{key}{self.message}{hint}"
 
 
+@dataclass(frozen=True, slots=True)
+class UnknownParameter(Problem):
+    """An override of what is not a parameter of the study."""
+
+    name: str = ""
+    known: tuple[str, ...] = ()  # the study's parameters
+
+
 # ---------------------------------------------------------------- command templates
 
 

@@ -70,6 +70,9 @@ class Where(NamedTuple):
     text: str
     expression: Expression
 
+    def __str__(self) -> str:
+        return self.text
+
     def refuse(self, why: str, column: int, hint: str | None = None, example: str = "") -> NoReturn:
         refuse(self.text, why, column, hint, example)
 

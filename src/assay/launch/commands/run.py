@@ -94,7 +94,7 @@ def run(request: RunRequest, console: Console) -> int:
     from assay.launch.prepared import check_prepared
     from assay.launch.sweep import prepare
 
-    prepared = prepare(_build_options(request))
+    prepared = prepare(build_options(request))
     for warning in prepared.warnings:
         console.warning(str(warning))
     if request.dry_run:
@@ -129,24 +129,28 @@ def _choose_steps(prepared: Prepared) -> list[RunStep]:
     return steps
 
 
-def _build_options(request: RunRequest) -> RunOptions:
+# what a command that is printed for another call repeats of this one
+_REPEATED = (
+    "root",
+    "study",
+    "slots",
+    "jobs",
+    "on",
+    "code",
+    "titles",
+    "commands",
+    "settings",
+    "where",
+    "sample",
+    "seed",
+)
+
+
+def build_options(request: RunRequest) -> RunOptions:
     from assay.launch.prepared import Again, RunOptions
 
-    kept = {
-        "--root": request.root,
-        "--study": request.study,
-        "--slots": request.slots,
-        "-j": request.jobs,
-        "--on": request.on,
-        "--code": request.code,
-    }
-    words = [word for flag, value in kept.items() if value is not None for word in (flag, str(value))]
-    words += [word for title in request.titles for word in ("-t", title)]
-    words += [word for command in request.commands for word in ("-c", command)]
-    words += [word for setting in request.settings for word in ("--set", setting)]
-    words += ["--where", request.where.text] if request.where is not None else []
+    words = request.render_words(name for name in _REPEATED if name != "seed" or request.sample is not None)
     is_random = request.sample is not None and request.seed is None  # another call would draw other runs
-    words += ["--sample", str(request.sample), "--seed", str(request.seed)] if request.sample is not None else []
     return RunOptions(
         file=request.file,
         overrides=request.overrides,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import IndexDamagedError, InfrastructureError, UsageError
 from assay.record.index.base import Answer
 from assay.record.index.schema import is_damage, open_database, set_aside
 from assay.record.index.stored import QUERY_LIMIT_S, StoredIndex, check_query
@@ -16,10 +16,6 @@ from assay.system.files import index_path
 from assay.values.notify import Notify, ignore
 
 _AGAIN = "it was set aside; give the command again, and it is built again from the run directories"
-
-
-class IndexDamagedError(InfrastructureError):
-    """The index was damaged and is empty now: a command that only reads starts again, and finds it filled."""
 
 
 def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteIndex:
