@@ -44,7 +44,7 @@ def test_missing_extras_come_with_their_install_command() -> None:
     assert found["pandas"].hint == "pip install 'assay[frames]'"
     assert found["iree-base-compiler"].hint == "pip install 'assay[iree]'"
     assert found["gcsfs"].hint == "pip install 'assay[gcs]'"
-    assert doctor.Diagnosis((("Optional parts", tuple(found.values())),)).is_well
+    assert doctor.is_well({"Optional parts": tuple(found.values())})
 
 
 def test_every_part_is_brought_by_the_extra_that_is_named() -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from assay.record.presence import STALE_S, load_supervisors, remove_stale, supervise
+from assay.record.presence import STALE_S, load_supervisors, remove_stale, register
 from assay.values import layout
 
 # another supervisor, as a process of its own
 OTHER = """
 import sys
-from assay.record.presence import supervise
-with supervise(sys.argv[1]):
+from assay.record.presence import register
+with register(sys.argv[1]):
     print("here", flush=True)
     sys.stdin.read()
 """
@@ -53,7 +53,7 @@ def test_all_kinds_are_cleared_away(study: Path) -> None:
         leave(study / ".tmp-mine"),
         leave(study / "run"),
     ]
-    with supervise(str(study)):
+    with register(str(study)):
         assert not any(path.exists() for path in left)
     assert all(path.exists() for path in kept)
 
@@ -61,7 +61,7 @@ def test_all_kinds_are_cleared_away(study: Path) -> None:
 def test_what_is_young_stays(study: Path) -> None:
     """Where locks do not reach, somebody on another host may be writing it."""
     young = leave(study / ".assay" / ".tmp-run", age_s=STALE_S - 30)
-    with supervise(str(study)):
+    with register(str(study)):
         assert young.exists()
 
 
@@ -72,19 +72,19 @@ def test_nothing_is_touched_while_another_is_there(study: Path) -> None:
     with other:
         assert other.stdout.readline() == b"here\n"
         left = leave(study / ".assay" / ".tmp-run")
-        with supervise(str(study)):
+        with register(str(study)):
             assert left.exists()
         other.kill()
-    with supervise(str(study)):  # killed: the kernel has let go of its lock
+    with register(str(study)):  # killed: the kernel has let go of its lock
         assert not left.exists()
 
 
 def test_two_at_once(study: Path) -> None:
-    with supervise(str(study)):
+    with register(str(study)):
         left = leave(study / ".assay" / ".tmp-run")
-        with supervise(str(study)):
+        with register(str(study)):
             assert left.exists()
-        with supervise(str(study)):
+        with register(str(study)):
             assert left.exists()
 
 
@@ -101,16 +101,16 @@ def test_a_link_is_removed_and_not_followed(study: Path, tmp_path: Path) -> None
 
 
 def test_without_a_place_for_the_lock_nothing_is_cleared_and_nothing_fails(tmp_path: Path) -> None:
-    with supervise(str(tmp_path / "gone")):
+    with register(str(tmp_path / "gone")):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_passes_through_and_lets_go(study: Path) -> None:
-    with pytest.raises(RuntimeError), supervise(str(study)):
+    with pytest.raises(RuntimeError), register(str(study)):
         raise RuntimeError
     left = leave(study / ".assay" / ".tmp-run")
-    with supervise(str(study)):
+    with register(str(study)):
         assert not left.exists()
 
 
@@ -119,11 +119,11 @@ def test_an_error_passes_through_and_lets_go(study: Path) -> None:
 
 def test_a_supervisor_registers_while_it_is_there(study: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with supervise(str(study)):
+    with register(str(study)):
         (me,) = load_supervisors(str(study))
         assert (me.host, me.pid, me.boot) == (os.uname().nodename, os.getpid(), boot)
         assert f" {me.start} " in Path("/proc/self/stat").read_text()
-        with supervise(str(study)):  # the same process again
+        with register(str(study)):  # the same process again
             pass
         assert load_supervisors(str(study)) == [me]
     assert load_supervisors(str(study)) == []
@@ -132,12 +132,12 @@ def test_a_supervisor_registers_while_it_is_there(study: Path) -> None:
 def test_what_the_dead_left_is_cleared_by_the_next_one_alone(study: Path) -> None:
     here = study / ".assay" / layout.supervisor_name(os.uname().nodename, 1, 2)
     elsewhere = study / ".assay" / layout.supervisor_name("elsewhere", 1, 2)
-    with supervise(str(study)):
+    with register(str(study)):
         here.touch()
         elsewhere.touch()
-        with supervise(str(study)):
+        with register(str(study)):
             assert here.exists()
-    with supervise(str(study)):
+    with register(str(study)):
         assert not here.exists()
         assert elsewhere.exists()
 

@@ -8,22 +8,21 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from assay.errors import ExitCode, MissingExtraError, UsageError
 from assay.show.console import Console
 from assay.show.formatting import wrap
-from assay.system.terminal import terminal_width, use_color
+from assay.system.terminal import paint, terminal_width, use_color
 from assay.values.options import Request, option
 
 _PROGRAM = "charlm"
 NEEDS = ("numpy", "scipy")  # the training program, and the judges of its curves
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """One line of the program, before and after."""
 
     before: str
@@ -42,12 +41,9 @@ BROKEN = Edit(
 
 
 def find_examples() -> Path:
-    """Beside the source in a checkout, else where the wheel put them."""
-    candidates = (
-        Path(__file__).parents[3] / "examples",
-        Path(sysconfig.get_path("data")) / "share" / "assay" / "examples",
-    )
-    for folder in candidates:
+    """Next to the source in a checkout, else where the wheel put them."""
+    installed = Path(sysconfig.get_path("data")) / "share" / "assay" / "examples"
+    for folder in (Path(__file__).parents[3] / "examples", installed):
         if (folder / _PROGRAM / "charlm.py").is_file():
             return folder
     raise UsageError("the examples are not installed", "install Assay again: pip install --force-reinstall assay")
@@ -67,11 +63,6 @@ def lay_out(folder: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{target} cannot be filled: {error.strerror}", "choose another folder: --dir DIR") from None
     return target
-
-
-def use_this_python() -> None:
-    """The examples call `python`: let it be the one that has numpy."""
-    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
 
 
 @contextmanager
@@ -105,17 +96,18 @@ class DemoRequest(Request):
 def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: ARG001 it prints through the commands
     """Run a sweep with its table and plot, then a convergence check; under a minute, without GPU or network."""
     target = lay_out(Path(request.folder))
-    use_this_python()
+    # the examples call `python`: let it be the one that has numpy
+    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
     start, where = os.getcwd(), os.path.relpath(target)
     os.chdir(target)
     try:
-        code = _tell_story(request.plain, where, call)
+        code = _show_sweep(request.plain, where, call)
         return serve(call) if request.serve and code == ExitCode.OK else code
     finally:
         os.chdir(start)
 
 
-def _tell_story(plain: bool, where: str, run: Call) -> int:
+def _show_sweep(plain: bool, where: str, run: Call) -> int:
     say = _Narrator()
     say(
         f"Assay in a minute. The program and the study are in {where}: charlm.py trains a small character-level "
@@ -130,7 +122,7 @@ def _tell_story(plain: bool, where: str, run: Call) -> int:
     say.runs("assay sum charlm --group-by seed --metrics eval_loss,loss,acc", run)
     say.runs("assay plot charlm --metric loss --group-by seed", run)
     say("The runs are folders. Calling it again runs nothing, since everything is finished:")
-    code = say.runs("assay run sweep.yml --plain", run) or _tell_convergence(say, run)
+    code = say.runs("assay run sweep.yml --plain", run) or _show_convergence(say, run)
     say("What to try next:")
     say(f"  cd {where}")
     say("  assay serve: all of this in the browser (or at the end of the demo: --serve)")
@@ -161,7 +153,7 @@ def serve(run: Call) -> int:
     return int(ExitCode.OK if code == ExitCode.INTERRUPTED else code)
 
 
-def _tell_convergence(say: _Narrator, run: Call) -> int:
+def _show_convergence(say: _Narrator, run: Call) -> int:
     """Gather, a change that does no harm, a bug; 0 when each was judged as it has to be."""
     say("Second question: does training still converge after a change? golden.yml says what to record and compare:")
     say.shows("golden.yml", _excerpt("golden.yml", "golden:"))
@@ -192,29 +184,24 @@ def _check_edit(say: _Narrator, run: Call, edit: Edit) -> int | None:
 
 
 class _Narrator:
-    """Says, shows and runs, so that a newcomer can follow."""
-
-    def __init__(self) -> None:
-        self._color = use_color(sys.stdout)
+    """Prints sentences, files and commands with their output, so that a newcomer can follow."""
 
     def __call__(self, text: str) -> None:
         print(wrap(text, terminal_width(sys.stdout, _PIPE_WIDTH)), flush=True)
 
     def shows(self, name: str, text: str) -> None:
-        print(f"\n{self._dim(f'--- {name}')}\n{text}{self._dim('---')}", flush=True)
+        print(f"\n{_paint(f'--- {name}', 'dim')}\n{text}{_paint('---', 'dim')}", flush=True)
 
     def runs(self, line: str, run: Call) -> int:
-        print(f"\n{self._bold('$ ' + line)}", flush=True)
+        print(f"\n{_paint(f'$ {line}', 'bold')}", flush=True)
         code: int = run(line.split()[1:])
         sys.stderr.flush()
         print(flush=True)
         return code
 
-    def _bold(self, text: str) -> str:
-        return f"\033[1m{text}\033[0m" if self._color else text
 
-    def _dim(self, text: str) -> str:
-        return f"\033[2m{text}\033[0m" if self._color else text
+def _paint(text: str, style: str) -> str:
+    return paint(text, style) if use_color(sys.stdout) else text
 
 
 def _excerpt(name: str, start: str = "") -> str:

@@ -23,8 +23,10 @@ from assay.observe.devices import Devices
 from assay.plugins import Folder, Part, Program
 from assay.show import formatting
 from assay.show.console import Console
+from assay.show.terminal_report import fold
 from assay.system import processes
 from assay.system.files import cache_dir, can_clone
+from assay.system.terminal import paint
 from assay.values.options import Request, json_option, root_option
 
 Grade = Literal["ok", "note", "missing", "broken"]
@@ -52,32 +54,32 @@ class Diagnostic:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    groups: tuple[tuple[str, tuple[Diagnostic, ...]], ...]
-
-    @property
-    def is_well(self) -> bool:
-        return not any(finding.grade == "broken" for _, findings in self.groups for finding in findings)
+Diagnosis = dict[str, tuple[Diagnostic, ...]]  # by group
 
 
 def examine(root: str | None = None) -> Diagnosis:
-    return Diagnosis(
-        (
-            ("Needed", tuple(_examine_needed())),
-            ("Places", tuple(_examine_places(root))),
-            ("GPUs", tuple(_examine_gpus())),
-            ("Optional parts", tuple(map(_examine_part, _EXTRAS))),
-            *((f"Plug-in {name}", found) for name, found in _examine_plugins()),
-        )
-    )
+    return {
+        "Needed": tuple(_examine_needed()),
+        "Places": tuple(_examine_places(root)),
+        "GPUs": tuple(_examine_gpus()),
+        "Optional parts": tuple(map(_examine_part, _EXTRAS)),
+        **{f"Plug-in {name}": found for name, found in _examine_plugins()},
+    }
+
+
+def is_well(diagnosis: Diagnosis) -> bool:
+    return not any(finding.grade == "broken" for findings in diagnosis.values() for finding in findings)
 
 
 # ---------------------------------------------------------------- what is needed
 
 
 def _examine_needed() -> Iterator[Diagnostic]:
-    yield _examine_python()
+    python = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:3] >= _OLDEST_PYTHON:
+        yield Diagnostic("python", "ok", f"{python}, {sys.executable}")
+    else:
+        yield Diagnostic("python", "broken", python, "Assay needs Python 3.11.4 or newer")
     yield _examine_bash()
     yield _examine_program("timeout", "time limits of runs", "install GNU coreutils", needed=True)
     yield _examine_program("git", "commits in the provenance of runs", "install git", needed=False)
@@ -86,19 +88,11 @@ def _examine_needed() -> Iterator[Diagnostic]:
     yield _examine_clock()
 
 
-def _examine_python() -> Diagnostic:
-    found = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info[:3] >= _OLDEST_PYTHON:
-        return Diagnostic("python", "ok", f"{found}, {sys.executable}")
-    return Diagnostic("python", "broken", found, "Assay needs Python 3.11.4 or newer")
-
-
 def _examine_bash() -> Diagnostic:
     path = shutil.which("bash")
     if path is None:
         return Diagnostic("bash", "broken", "not found", "runs are bash scripts: install bash 4.4 or newer")
-    said = _ask([path, "--version"])
-    number = parse_version(said)
+    number = parse_version(_ask([path, "--version"]))
     if number is None:
         return Diagnostic("bash", "broken", f"{path} does not say its version", "install bash 4.4 or newer")
     text = f"{'.'.join(map(str, number))}, {path}"
@@ -215,13 +209,10 @@ def _examine_file_system(folder: str) -> Diagnostic:
 def _examine_room(folder: str) -> Diagnostic:
     space = os.statvfs(folder)
     free = space.f_bavail * space.f_frsize
-    grade: Grade = "ok" if free >= _LITTLE_ROOM else "note"
-    return Diagnostic(
-        "room",
-        grade,
-        f"{formatting.render_size(free)} free",
-        "" if grade == "ok" else "runs fail when the disk is full",
-    )
+    text = f"{formatting.render_size(free)} free"
+    if free < _LITTLE_ROOM:
+        return Diagnostic("room", "note", text, "runs fail when the disk is full")
+    return Diagnostic("room", "ok", text)
 
 
 def _examine_slots() -> Diagnostic:
@@ -303,40 +294,33 @@ def doctor(request: DoctorRequest, console: Console) -> int:
         console.write_json(_build_facts(diagnosis))
     else:
         console.write("".join(f"{line}\n" for line in _render(diagnosis, console)))
-    return int(ExitCode.OK if diagnosis.is_well else ExitCode.FAILED)
+    return int(ExitCode.OK if is_well(diagnosis) else ExitCode.FAILED)
 
 
 def _build_facts(diagnosis: Diagnosis) -> dict[str, object]:
     findings = [
         {"group": group, "name": each.name, "grade": each.grade, "text": each.text, "hint": each.hint or None}
-        for group, found in diagnosis.groups
+        for group, found in diagnosis.items()
         for each in found
     ]
-    return {"is_well": diagnosis.is_well, "findings": findings}
+    return {"is_well": is_well(diagnosis), "findings": findings}
 
 
 def _render(diagnosis: Diagnosis, console: Console) -> Iterator[str]:
-    from assay.system import terminal
-
-    color, width = console.color, console.width
-    column = max(len(each.name) for _, found in diagnosis.groups for each in found)
-    for group, found in diagnosis.groups:
-        yield terminal.paint(group, "bold") if color else group
+    column = max(len(each.name) for found in diagnosis.values() for each in found)
+    for group, found in diagnosis.items():
+        yield paint(group, "bold") if console.color else group
         for each in found:
-            yield from _render_finding(each, column, width, color, console.is_plain)
+            yield from _render_finding(each, column, console)
         yield ""
-    yield "everything that is needed works" if diagnosis.is_well else "something that is needed does not work"
+    yield "everything that is needed works" if is_well(diagnosis) else "something that is needed does not work"
 
 
-def _render_finding(finding: Diagnostic, column: int, width: int | None, color: bool, plain: bool) -> Iterator[str]:
-    from assay.show.formatting import pad
-    from assay.show.terminal_report import fold
-    from assay.system import terminal
-
+def _render_finding(finding: Diagnostic, column: int, console: Console) -> Iterator[str]:
     nice, ascii_mark, style = _MARKS[finding.grade]
-    mark = ascii_mark if plain else nice
+    mark = ascii_mark if console.is_plain else nice
     indent = " " * (column + 6)
-    room = None if width is None else width - len(indent)
+    room = None if console.width is None else console.width - len(indent)
     first, *rest = [*fold(finding.text, room), *(fold(finding.hint, room) if finding.hint else [])]
-    yield f"  {terminal.paint(mark, style) if color else mark} {pad(finding.name, column)}  {first}"
+    yield f"  {paint(mark, style) if console.color else mark} {formatting.pad(finding.name, column)}  {first}"
     yield from (f"{indent}{line}" for line in rest)

@@ -50,6 +50,7 @@ GROUP = Group(
     """,
     plugins.Merged("commands", COMMANDS),
 )
+_EXITS_AT_ONCE = ("run", "sum")  # they have closed everything, and the end of the interpreter would take 5 ms
 SERVICES = {"call": lambda arguments: run(arguments)}  # noqa: PLW0108 defined below
 
 
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.flush()
         except OSError:
             silence(stream)
-    if sys.argv[1:2] in (["run"], ["sum"]):  # all is closed: to take the interpreter apart would last 5 ms
+    if sys.argv[1:2] and sys.argv[1] in _EXITS_AT_ONCE:
         os._exit(code)
     gc.freeze()  # the interpreter would look through everything for cycles once more before it ends
     sys.exit(code)

@@ -28,7 +28,7 @@ class Entry:
     record: run_directory.RunRecord | None = None
     is_here: bool = False  # the directory exists
     is_mine: bool = False  # started or adopted by this supervisor
-    reported: frozenset[str] = NOTHING  # command events of its current attempt already told
+    reported: frozenset[str] = NOTHING  # command events of its current attempt that were reported
     done_before: AbstractSet[str] = NOTHING  # commands that earlier attempts have finished
     finished_here: bool = False  # ended while this supervisor watched
     begun_at: float | None = None  # of a farm's job: None while it waits in the queue, as far as we have seen
@@ -41,6 +41,13 @@ class Entry:
     trial: int | None = None  # of a search: its number
     search_from: int | None = None  # of a search: the number of its first trial
     kept: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
+
+    def begin(self, handle: JobHandle, *, has_slot: bool) -> None:
+        """Its next attempt was started by this supervisor: nothing of the one before counts any more."""
+        self.handle, self.has_slot = handle, has_slot
+        self.state, self.is_mine = State.RUNNING, True
+        self.outcome = self.left = self.ended_at = self.begun_at = None
+        self.reported = NOTHING
 
     @property
     def is_waiting(self) -> bool:
@@ -73,7 +80,7 @@ class Event:
 
 
 class Observer(Protocol):
-    """What a flow attaches to the loop. Every call is cheap: the loop waits for it."""
+    """Sees the runs of a loop. Every call is cheap: the loop waits for it."""
 
     def started(self, entry: Entry) -> None: ...
     def tick(self, running: Sequence[Entry], now: float) -> None: ...

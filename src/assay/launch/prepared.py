@@ -97,6 +97,7 @@ class RunOptions:
     command_line: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
     settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
+    from_checkpoint: bool = False  # new runs begin with the newest checkpoint of their parents, by the key `resume:`
     origins: Mapping[str, Origin] = field(default_factory=dict)  # run id -> where it comes from
     again: Again | None = None  # how to call once more; None: only by the names of the runs
     extras: Mapping[str, Any] = field(default_factory=dict)  # options of plug-ins that are given

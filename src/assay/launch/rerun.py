@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from assay.config.load import LoadOptions, load_study
 from assay.config.places import choose_asked_farm, choose_farm
@@ -15,7 +15,7 @@ from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.follow.locations import FoundRun, StudyLocation, advise_adopting, show_command
 from assay.follow.refresh import describe_damage
 from assay.follow.run_status import RunStatus, load_status
-from assay.launch.prepared import Prepared, RunOptions, check_farm
+from assay.launch.prepared import Prepared, RunOptions
 from assay.record import run_directory
 from assay.record.received import describe, is_foreign, load_received
 from assay.show.console import Console
@@ -25,18 +25,29 @@ from assay.values.run import Plan
 from assay.values.study import LOCAL, CodePolicy, Farm, Study
 
 
-def prepare_rerun(
-    runs: Sequence[FoundRun],
-    commands: tuple[str, ...] | None,
-    slots: tuple[str, ...] | None,
-    command_line: tuple[str, ...],
-    on: str | None = None,
-    code: Literal["new", "old"] | None = None,
-) -> list[Prepared]:
+def prepare_rerun(runs: Sequence[FoundRun], options: RunOptions) -> list[Prepared]:
     """One supervised study per study that these runs belong to. Refuses all of them if one cannot be repeated.
 
-    `commands`: None is all of them, whatever earlier attempts finished. `code`: None is the current code for what has
-    failed, and the recorded snapshot for what has not.
+    `options.commands`: None is all of them, whatever earlier attempts finished. Without `new_code` and `old_code` what
+    has failed gets the current code, and what has not its recorded snapshot.
+    """
+    chosen = load_repeatable(runs)
+    live = [run for run, status in chosen if not status.state.is_over and status.handle is not None]
+    if live:
+        listed = ", ".join(run.key for run in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
+        raise UsageError(f"still running: {listed}", f"stop it first: {show_command(['stop'], *live[0].words)}")
+    by_location: dict[StudyLocation, list[RunStatus]] = {}
+    for run, status in chosen:
+        _check_commands(run, status, options.commands)
+        named = replace(status.record.spec, name=os.path.basename(run.dir))
+        by_location.setdefault(run.location, []).append(replace(status, record=replace(status.record, spec=named)))
+    options = replace(options, force=True, names_runs=True)
+    return [_prepare(location, statuses, options) for location, statuses in by_location.items()]
+
+
+def load_repeatable(runs: Sequence[FoundRun]) -> list[tuple[FoundRun, RunStatus]]:
+    """The runs with how they stand. Refuses what has no command, or came from elsewhere.
+
     A damaged run does not keep the others from being repeated: `find_damaged` names it.
     """
     refuse_received(runs)
@@ -45,28 +56,7 @@ def prepare_rerun(
         raise FormatError("\n".join(find_damaged(runs)) or "no runs")
     for run, status in chosen.values():
         refuse_uncommanded(run.key, status.record)
-    live = [run for run, status in chosen.values() if not status.state.is_over and status.handle is not None]
-    if live:
-        listed = ", ".join(run.key for run in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
-        raise UsageError(f"still running: {listed}", f"stop it first: {show_command(['stop'], *live[0].words)}")
-    for run, status in chosen.values():
-        _check_commands(run, status, commands)
-    by_location: dict[StudyLocation, list[RunStatus]] = {}
-    for run, status in chosen.values():
-        named = replace(status.record.spec, name=os.path.basename(run.dir))
-        by_location.setdefault(run.location, []).append(replace(status, record=replace(status.record, spec=named)))
-    options = RunOptions(
-        file="",
-        slots=slots,
-        commands=commands,
-        on=on,
-        force=True,
-        names_runs=True,
-        new_code=code == "new",
-        old_code=code == "old",
-        command_line=command_line,
-    )
-    return [_prepare(location, statuses, options) for location, statuses in by_location.items()]
+    return list(chosen.values())
 
 
 def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
@@ -135,8 +125,6 @@ def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: Ru
     if options.on not in (None, LOCAL) or _find_engine(statuses):
         study = replace(study, **_load_farms(location, first))
     farm = choose_rerun_farm(study, options.on, settings, statuses)
-    if farm is not None:
-        check_farm(farm, study)
     plan = Plan(study, tuple(status.record.spec for status in statuses))
     return Prepared(study, plan, location, True, farm, settings, run_options)
 

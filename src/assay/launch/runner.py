@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from assay.config.settings import Settings, load_settings
 from assay.follow.locations import StudyLocation, choose_root
-from assay.launch.prepared import Prepared, Report, RunOptions
+from assay.launch.prepared import Prepared, Report, RunOptions, check_prepared
 from assay.launch.sweep import RunHooks, run_study
 from assay.values import layout
 from assay.values.run import Plan, RunSpec
@@ -41,4 +41,6 @@ def run_specs(
     """Run all of them, spread over the slots."""
     options = RunOptions(study.source, slots=slots, grace_s=grace_s, command_line=command_line)
     known = settings or load_settings(os.getcwd(), os.environ)
-    return run_study(Prepared(study, Plan(study, tuple(specs)), location, True, farm, known, options), hooks)
+    prepared = Prepared(study, Plan(study, tuple(specs)), location, True, farm, known, options)
+    check_prepared(prepared)
+    return run_study(prepared, hooks)

@@ -1,7 +1,7 @@
-"""The one loop: start runs on free slots, watch them, collect what they say, conclude how they ended.
+"""The one loop: start runs on free slots, watch them, collect their metrics, conclude how they ended.
 
-Nothing that matters lives only in this process. A supervisor may be killed at any instant, or work beside another on
-the same study: who starts an attempt is decided by `lease.N`, how it ended by the markers in its directory.
+Nothing that matters lives only in this process. A supervisor may be killed at any instant, or work next to another on
+the same study: `lease.N` decides which of them starts an attempt, the markers in its directory decide how it ended.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LoopSettings:
     remake: Callable[[Entry], None] = lambda _entry: None  # job.sh and code/ of a run that was pulled
     listen: Callable[[Event], None] = lambda _event: None
     draw: Callable[[Supervisor], None] = lambda _supervisor: None
-    tell: Callable[[str], None] = lambda _line: None  # what the executor has to say to people
+    warn: Callable[[str], None] = lambda _line: None  # prints the executor's messages
     env: Mapping[str, str] = field(default_factory=dict)
     tick_s: float = TICK_S
     grace_s: float = GRACE_S
@@ -64,9 +64,9 @@ class LoopSettings:
     lease: MachineLease | None = None  # asked before each start; None: nothing is measured where the jobs run
     max_wait_s: float | None = None  # for the lease, while nothing of ours runs
     limit: int | None = None  # how many runs at once, where there is no pool
-    leaves: bool = False  # go as soon as the executor needs nobody any more
-    # asked after each tick, of runs that this supervisor looks after: why one should end early (it is `stopped` then),
-    # and which ones the study's rules end (`pruned`), directory -> reason
+    leaves: bool = False  # end the loop as soon as the executor has taken over every job
+    # called after each tick for runs of this supervisor: why one should end early (it is `stopped` then), and which
+    # ones the study's rules end (`pruned`), directory -> reason
     decide: Callable[[Entry], str | None] = lambda _entry: None
     prune: Callable[[Sequence[Entry]], Mapping[str, str]] = lambda _entries: {}
     source: RunSource | None = None
@@ -97,19 +97,19 @@ class Supervisor:
         self._order = 0
         self._waiting_since: float | None = None  # nothing of ours runs, and no slot is free
         self._kept: dict[str, HeldSlot] = {}  # by directory
-        self._ending: dict[str, Callable[[], bool]] = {}  # by directory: runs that are being ended meanwhile
-        self._told: set[tuple[str, int]] = set()  # directory and attempt of all that were
+        self._ending: dict[str, Callable[[], bool]] = {}  # by directory: runs that are being ended while others go on
+        self._was_ended: set[tuple[str, int]] = set()  # directory and attempt of all that `_begin_ending` got
         self._turn = 0  # which of the jobs that wait in a farm's queue is looked at next
-        self._leased_since: float | None = None  # others have the machine for themselves
+        self._leased_since: float | None = None  # since when others have the machine for themselves
 
     # ------------------------------------------------------------ the loop
 
     def run(self) -> None:
-        """Until every run is over, or somebody says stop."""
+        """Supervise until every run has finished, a signal interrupts it, or it leaves."""
         present = {folder: list_names(folder) for folder in {os.path.dirname(entry.dir) for entry in self.entries}}
         for entry in self.entries:
             folder, name = os.path.split(entry.dir)
-            self._look(entry, is_new=name not in present[folder])
+            self._reconcile(entry, is_new=name not in present[folder])
         settings = self.settings
         next_tick = next_look = settings.clock()
         while (self.queue or self.running or self.count_left()) and not self.interrupted and not self.leave:
@@ -119,7 +119,7 @@ class Supervisor:
                 break
             if not (self.queue or self.running or self.count_left()):
                 break
-            self._make_ahead()
+            self._create_ahead()
             ended = self.executor.wait(min(settings.tick_s, max(0.0, next_tick - settings.clock())))
             self._refill(ended)
             self._take_ended(ended)
@@ -150,14 +150,14 @@ class Supervisor:
         self.observer.tick(mine, time.time())
         self._stop_early(mine)
         for line in self.executor.take_messages():
-            self.settings.tell(line)
+            self.settings.warn(line)
         for entry in mine:
             if len(entry.spec.commands) > 1:
-                self._tell_commands(entry)
+                self._report_commands(entry)
         self.settings.draw(self)
 
     def _note_begun(self, entries: Sequence[Entry]) -> None:
-        """A thousand jobs in a queue, on a slow network disk, are looked at in turn."""
+        """Look at jobs that wait in a queue, a part of them in each tick: there may be a thousand on a slow disk."""
         waiting = [entry for entry in entries if entry.is_waiting]
         deadline = time.monotonic() + _BEGUN_S
         for count in range(len(waiting)):
@@ -169,7 +169,7 @@ class Supervisor:
                 break
 
     def _stop_early(self, entries: Sequence[Entry]) -> None:
-        """What a flow has seen enough of, and what the study's rules end: all at once, and nobody waits for them."""
+        """End the runs that `decide` and the study's rules name: all at once, and without waiting for them."""
         found = [(self.running[path], is_ended) for path, is_ended in self._ending.items() if path in self.running]
         self._take_ending([entry for entry, is_ended in found if is_ended()])
         going = [entry for entry in entries if entry.dir in self.running and entry.dir not in self._ending]
@@ -180,7 +180,7 @@ class Supervisor:
 
     def _begin_ending(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._told.add((entry.dir, entry.attempt))
+            self._was_ended.add((entry.dir, entry.attempt))
             try:
                 job = (self._tagged(entry, entry.handle), entry.dir)
                 self._ending[entry.dir] = self.executor.begin_cancel([job], self.settings.grace_s)
@@ -189,7 +189,7 @@ class Supervisor:
         self._take_ending([entry for entry in entries if entry.dir in self._ending and self._ending[entry.dir]()])
 
     def _take_ending(self, entries: Sequence[Entry]) -> None:
-        """Nothing of them is left: now their files say how they ended."""
+        """Conclude runs of which no process is left: now their files show how they ended."""
         if not entries:
             return
         for entry in entries:
@@ -198,7 +198,7 @@ class Supervisor:
         for entry in entries:
             if entry.dir in self.running:
                 entry.finished_here = True
-                self._look(entry)
+                self._reconcile(entry)
 
     # ------------------------------------------------------------ starting
 
@@ -240,7 +240,7 @@ class Supervisor:
             self.pool.withdraw_want()
 
     def _take_new(self) -> bool:
-        """Ask the source; whether something waits for a start now. What another supervisor made is only followed."""
+        """Take runs from the source; whether one waits for a start. A run of another supervisor is only followed."""
         assert self.settings.source is not None
         try:
             found = self.settings.source.take(self)
@@ -249,7 +249,7 @@ class Supervisor:
             return False
         self.entries += found
         for entry in found:
-            self._look(entry)
+            self._reconcile(entry)
         return bool(self.queue)
 
     def _hand_over(self, entry: Entry, held: HeldSlot) -> None:
@@ -259,7 +259,7 @@ class Supervisor:
             held.let_go()
 
     def _may_start(self) -> bool:
-        """With the slot in hand: nobody waits for the lease and keeps a slot from others, or the other way round."""
+        """Whether the machine lease permits a start. Asked with a slot held, which is given back if it does not."""
         lease = self.settings.lease
         if lease is None or lease.try_enter():
             self._leased_since = None
@@ -324,12 +324,12 @@ class Supervisor:
         if not ended or self.pool is None or not self.queue:
             return
         for handle in ended:
-            if (entry := self._entry_of(handle)) is not None and self._is_rid_of(entry):
+            if (entry := self._entry_of(handle)) is not None and self._has_freed_slot(entry):
                 entry.has_slot = False
-                self._tell_commands(entry)  # how it ended comes before what starts in its place
+                self._report_commands(entry)  # how it ended comes before what starts in its place
         self._fill_slots()
 
-    def _is_rid_of(self, entry: Entry) -> bool:
+    def _has_freed_slot(self, entry: Entry) -> bool:
         """Whether an ended attempt holds its slot no longer: nothing of it is left, or what is left may stay."""
         assert entry.handle is not None
         entry.left = self.executor.leftovers(entry.handle, entry.dir)
@@ -342,7 +342,7 @@ class Supervisor:
         marker = layout.exit_marker_name(entry.commands[-1], entry.attempt, 0)
         return os.path.exists(os.path.join(entry.dir, marker))
 
-    def _make_ahead(self) -> None:
+    def _create_ahead(self) -> None:
         """Write the directories of the next runs while the slots are busy: without a lease they are merely queued.
 
         Never of what a source decides: it would be decided before the results that are still to come.
@@ -365,7 +365,7 @@ class Supervisor:
         if entry.record is None:
             entry.record = run_directory.load_record(entry.dir)
         if self._is_taken(entry):
-            self._look(entry)
+            self._reconcile(entry)
             return
         if (received := load_received(entry.dir)) is not None:
             if received.how == "pull":
@@ -376,15 +376,13 @@ class Supervisor:
         request = self._build_request(entry, entry.record.uid, held)
         handle = self.executor.submit(request, lambda handle: self._claim(entry, handle, held))
         if handle is None:  # another supervisor was faster
-            self._look(entry)
+            self._reconcile(entry)
             return
-        entry.handle, entry.state, entry.is_mine, entry.outcome = handle, State.RUNNING, True, None
-        entry.has_slot, entry.left, entry.ended_at, entry.begun_at = held is not None, None, None, None
-        entry.reported = NOTHING
+        entry.begin(handle, has_slot=held is not None)
         self._put_running(entry, handle)
         self.observer.started(entry)
         self.settings.listen(Event("started", entry))
-        self._tell_command_started(entry, next((name for name in entry.commands if name not in entry.skipped), None))
+        self._report_command_started(entry, next((name for name in entry.commands if name not in entry.skipped), None))
 
     def _put_running(self, entry: Entry, handle: JobHandle) -> None:
         self.running[entry.dir] = entry
@@ -392,7 +390,7 @@ class Supervisor:
             self._tagged_entries[handle.tag] = entry
 
     def _is_taken(self, entry: Entry) -> bool:
-        """By another supervisor, or by somebody who called job.sh by hand while the run waited here."""
+        """Whether another supervisor, or a call of job.sh by hand, began the attempt while the run waited here."""
         lease, token = layout.lease_name(entry.attempt), layout.token_name(entry.attempt)
         return os.access(f"{entry.dir}/{lease}", os.F_OK) or os.access(f"{entry.dir}/{token}", os.F_OK)
 
@@ -436,9 +434,9 @@ class Supervisor:
         shared = self.settings.lease.shared_fds if self.settings.lease is not None else ()
         return shared if held is None or self.settings.keeps_slots else (*held.fds, *shared)
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ from the files to the next step
 
-    def _look(self, entry: Entry, *, is_new: bool = False) -> None:
+    def _reconcile(self, entry: Entry, *, is_new: bool = False) -> None:
         """Decide from the files what this run needs, and do it. `is_new`: it had no directory a moment ago."""
         entry.is_here = entry.is_here or (not is_new and _is_there(entry.dir))
         try:
@@ -446,8 +444,8 @@ class Supervisor:
             if decision.action in (Action.CLOSE, Action.CLEAN):
                 if decision.state is State.LOST and decision.handle is not None and not entry.finished_here:
                     entry.attempt = decision.attempt
-                    self._note_cause(entry, decision.handle)  # it ended while nobody watched
-                # it is gone, and what it wrote between our reading and its end was not read: only now the files say all
+                    self._note_cause(entry, decision.handle)  # it ended without a supervisor
+                # what it wrote between our reading and its end was not read: only now are the files complete
                 history, decision = self._decide(entry)
         except FileNotFoundError:
             self._give_up(entry)
@@ -458,10 +456,10 @@ class Supervisor:
         self._accept_conclusion(entry, history)
         entry.state, entry.attempt, entry.handle = decision.state, decision.attempt, decision.handle
         entry.outcome = decision.outcome
-        self._act(entry, decision)
+        self._apply(entry, decision)
         is_watched = decision.action is Action.FOLLOW and entry.is_mine and entry.dir in self.running
-        if is_watched and _is_pruned(history) and (entry.dir, entry.attempt) not in self._told:
-            self._begin_ending([entry])  # whoever decided so died before it was ended
+        if is_watched and _is_pruned(history) and (entry.dir, entry.attempt) not in self._was_ended:
+            self._begin_ending([entry])  # the supervisor that decided so died before it was ended
 
     def _decide(self, entry: Entry) -> tuple[run_directory.History, Decision]:
         history = run_directory.load_history(entry.dir) if entry.is_here else run_directory.History()
@@ -483,7 +481,7 @@ class Supervisor:
             self._finish(entry)
 
     def _give_up(self, entry: Entry) -> None:
-        """Somebody removed the directory: there is nothing left to write into, only processes to end."""
+        """End the processes of a run whose directory was removed: there is nothing left to write into."""
         self.running.pop(entry.dir, None)
         if entry.handle is not None:
             with suppress(AssayError):
@@ -499,7 +497,7 @@ class Supervisor:
         entry.outcome = Outcome(State.DAMAGED, entry.attempt, {}, reason)
         self.settings.listen(Event("ended", entry))
 
-    def _act(self, entry: Entry, decision: Decision) -> None:
+    def _apply(self, entry: Entry, decision: Decision) -> None:
         if decision.action is Action.START:
             self.running.pop(entry.dir, None)
             if entry.attempt > 1:
@@ -543,7 +541,7 @@ class Supervisor:
     def look_at_others(self) -> None:
         for entry in list(self.running.values()):
             if not entry.is_mine:
-                self._look(entry)
+                self._reconcile(entry)
 
     # ------------------------------------------------------------ ending
 
@@ -561,11 +559,11 @@ class Supervisor:
                 continue
             if len(entry.spec.commands) == 1 and self._close_if_done(entry):
                 continue
-            self._look(entry)
+            self._reconcile(entry)
 
     def _begin_leftovers(self, entry: Entry, handle: JobHandle) -> bool:
         """What an ended attempt left running is ended while the others go on; then the attempt is concluded."""
-        if (entry.dir, entry.attempt) in self._told or entry.spec.leave_running:
+        if (entry.dir, entry.attempt) in self._was_ended or entry.spec.leave_running:
             return False
         if entry.left is None:
             entry.left = self.executor.leftovers(handle, entry.dir)
@@ -575,7 +573,7 @@ class Supervisor:
         return entry.dir in self._ending or entry.dir not in self.running
 
     def _note_refusal(self, entry: Entry, handle: JobHandle) -> None:
-        """A farm that refuses one job is not asked for the next; the runs are continued by a later call."""
+        """After a farm's refusal of one job no other is submitted; a later call continues the runs."""
         refusal = self.executor.refusal(handle, entry.dir)
         if refusal is not None:
             self.problem = self.problem or InfrastructureError(refusal)
@@ -584,9 +582,9 @@ class Supervisor:
             self._note_cause(entry, handle)
 
     def _note_cause(self, entry: Entry, handle: JobHandle) -> None:
-        if (said := self.executor.explain_end(handle, entry.dir)) is None:
+        if (explained := self.executor.explain_end(handle, entry.dir)) is None:
             return
-        kind, why = said
+        kind, why = explained
         if kind == "lost":
             entry.loss = f"{DEATH}; {why}"
         elif kind == "taken back":
@@ -626,7 +624,7 @@ class Supervisor:
         return handle if handle.tag else replace(handle, tag=tag)
 
     def _clean(self, entry: Entry, handle: JobHandle) -> None:
-        """What a dead, failed or stopped attempt left behind must not outlive it."""
+        """End what a dead, failed or stopped attempt left running."""
         if self._load_liveness(handle, entry.dir) is not Liveness.GONE:
             return
         if entry.left is None:
@@ -635,7 +633,7 @@ class Supervisor:
             self.executor.cancel([(handle, entry.dir)], self.settings.grace_s)
 
     def _end_leftovers(self, entry: Entry) -> str:
-        """What a finished run left running is ended, unless its study permits it; the names of both."""
+        """End what a finished run left running, unless its study permits it; the reason of the outcome about that."""
         if entry.handle is None or entry.left == ():
             return ""
         if self._load_liveness(entry.handle, entry.dir) is not Liveness.GONE:
@@ -674,7 +672,7 @@ class Supervisor:
         is_written = self._write_outcome(entry, outcome)
         self._finish(entry)
         if is_written and (entry.state is not State.DONE or entry.attempt <= entry.policy.base):
-            self._look(entry)  # perhaps another attempt, also of one that was finished before this call: --force
+            self._reconcile(entry)  # perhaps another attempt, also of one that was finished before this call: --force
 
     def _finish(self, entry: Entry) -> None:
         """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
@@ -687,7 +685,7 @@ class Supervisor:
             self._tagged_entries.pop(entry.handle.tag, None)
             if self.pool is not None:
                 self.pool.note_ended(entry.handle.tag)
-        self._tell_commands(entry)
+        self._report_commands(entry)
         self.observer.ended(entry)
         self.settings.listen(Event("ended", entry))
 
@@ -697,14 +695,14 @@ class Supervisor:
         try:
             if not run_directory.write_outcome(entry.dir, outcome):
                 entry.outcome = run_directory.load_outcome(entry.dir, outcome.attempt) or outcome
-        except OSError as error:  # the markers still say it; a later command concludes again
+        except OSError as error:  # the markers are there: a later command concludes again
             self.problem = InfrastructureError(f"cannot write into {entry.dir}: {error.strerror}")
             return False
         entry.state = entry.outcome.state
         return True
 
     def _usage(self, entry: Entry) -> Usage | None:
-        """The kernel's figure knows the largest process exactly, the observer has seen the whole tree at times."""
+        """The larger of both: the kernel knows the largest process exactly, the observer saw the tree at times."""
         exact = self.executor.usage(entry.handle) if entry.handle else None
         seen = self.observer.usage(entry)
         if exact is None or seen is None:
@@ -725,7 +723,7 @@ class Supervisor:
         self._take_ended(self.executor.wait(0))
         for entry in chosen:
             if entry.dir in self.running:
-                self._look(entry)
+                self._reconcile(entry)
 
     def _build_stop(self, why: str, kind: StopKind) -> Stop:
         return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time())
@@ -739,33 +737,33 @@ class Supervisor:
             return False
         return True
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ events of commands
 
-    def _tell_command_started(self, entry: Entry, name: str | None) -> None:
+    def _report_command_started(self, entry: Entry, name: str | None) -> None:
         if name and f"+{name}" not in entry.reported:
-            self._note_told(entry, f"+{name}")
+            self._note_reported(entry, f"+{name}")
             self.settings.listen(Event("command_started", entry, name))
 
-    def _note_told(self, entry: Entry, what: str) -> None:
-        told = entry.reported | {what}
-        entry.reported = self._shared.setdefault(told, told)
+    def _note_reported(self, entry: Entry, what: str) -> None:
+        reported = entry.reported | {what}
+        entry.reported = self._shared.setdefault(reported, reported)
 
-    def _tell_commands(self, entry: Entry) -> None:
-        """Which commands began and ended since the last look, in order."""
-        codes = self._codes(entry)
+    def _report_commands(self, entry: Entry) -> None:
+        """Report the commands that began and ended since the last call, in order."""
+        codes = self._load_codes(entry)
         for name in entry.commands:
             if name in entry.skipped and name not in codes:
                 continue
-            self._tell_command_started(entry, name)
+            self._report_command_started(entry, name)
             if name not in codes:
                 return
             if f"-{name}" not in entry.reported:
-                self._note_told(entry, f"-{name}")
+                self._note_reported(entry, f"-{name}")
                 self.settings.listen(Event("command_ended", entry, name, codes[name]))
             if codes[name] != 0:
                 return
 
-    def _codes(self, entry: Entry) -> Mapping[str, int]:
+    def _load_codes(self, entry: Entry) -> Mapping[str, int]:
         if entry.outcome is not None:
             return entry.outcome.codes
         with suppress(FileNotFoundError):
@@ -800,8 +798,7 @@ def _describe_left(left: Sequence[str], how: str) -> str:
 
 
 def _find_end(entry: Entry, outcome: Outcome) -> float:
-    """Now, where we saw it end; else when its last marker was made or, without one, its last line was written: nobody
-    may have looked for days."""
+    """Now, where this supervisor saw it end; else when its last marker or, without one, its last line was written."""
     if entry.finished_here:
         return entry.ended_at or time.time()
     return outcome.ended_at or _find_last_line(entry.dir) or time.time()

@@ -31,7 +31,6 @@ from assay.launch.prepared import (
     Prepared,
     Report,
     RunOptions,
-    check_prepared,
     describe_kept,
     describe_unfinished,
     find_pass,
@@ -220,12 +219,11 @@ class RunHooks:
 
 
 def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
-    """Run what is planned and not finished. The caller has shown the warnings."""
+    """Run what is planned and not finished. The caller has called `check_prepared` and shown the warnings."""
     prepared = _hide_secrets(prepared)
-    check_prepared(prepared)
     slots = choose_slots(prepared.study, _ask_slots(prepared, hooks), prepared.settings)
     os.makedirs(os.path.join(prepared.location.dir, layout.STUDY_META_DIR), exist_ok=True)
-    with _held_back(), presence.supervise(prepared.location.dir):
+    with _deferred_signals(), presence.register(prepared.location.dir):
         return _supervise(prepared, hooks, slots)
 
 
@@ -280,7 +278,7 @@ def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Rep
             _build_loop(prepared, hooks, builder),
             env=_build_env(prepared, slots, hooks),
             limit=limit,
-            tell=warn,
+            warn=warn,
             keeps_slots=hooks.slots_name is not None,
             lease=MachineLease(hooks.use) if prepared.farm is None else None,
             max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],
@@ -553,8 +551,8 @@ def _leave_terminal(fds: Sequence[int]) -> None:
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
-    """Who can be found as a supervisor can be told to stop: what comes before the loop can hear it waits until then."""
+def _deferred_signals() -> Iterator[None]:
+    """A supervisor that has announced itself can be stopped: signals that come before the loop handles them wait."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield

@@ -12,15 +12,15 @@ from typing import Any
 from assay.code.snapshot import load_snapshot
 from assay.config.load import LoadOptions, load_study
 from assay.config.settings import Settings, load_settings
-from assay.errors import AssayError, ConfigError, FormatError, UsageError
+from assay.errors import AssayError, ConfigError, UsageError
 from assay.follow.locations import FoundRun, StudyLocation, show_command
-from assay.follow.run_status import RunStatus, load_status
+from assay.follow.run_status import RunStatus
 from assay.launch.prepared import Origin, Prepared, RunOptions
-from assay.launch.rerun import choose_rerun_farm, find_damaged, refuse_received, refuse_uncommanded, store_of
+from assay.launch.rerun import choose_rerun_farm, load_repeatable, store_of
 from assay.launch.sweep import fill_output, find_known
 from assay.plan.expand import NameSource, build_plan
 from assay.record.run_directory import RunRecord, load_file
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import replace
 from assay.system.files import TEMPORARY_SUFFIX
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, build_command
@@ -33,46 +33,21 @@ _WILD = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _TEMPORARY = (TEMPORARY_SUFFIX, ".part", ".partial", ".incomplete", ".swp", "~")
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What the new runs have that their parents have not."""
+def prepare_variations(runs: Sequence[FoundRun], change: RunOptions) -> list[Prepared]:
+    """One supervised study for each study, and version of its file, that these runs belong to.
 
-    overrides: tuple[str, ...] = ()  # NAME=VALUE
-    settings: tuple[str, ...] = ()  # KEY=VALUE of --set
-    from_checkpoint: bool = False  # the newest one of the parent, by the study's `resume:` key
-    new_code: bool = False
-    old_code: bool = False  # the parent's also where that has failed
-
-
-def prepare_variations(
-    runs: Sequence[FoundRun],
-    change: Change,
-    slots: tuple[str, ...] | None,
-    command_line: tuple[str, ...],
-    on: str | None = None,
-) -> list[Prepared]:
-    """One supervised study for each study, and version of its file, that these runs belong to."""
-    refuse_received(runs)
-    found = [(run, status) for run in runs if not (status := load_status(run.dir)).is_damaged]
-    if not found:
-        raise FormatError("\n".join(find_damaged(runs)) or "no runs")
+    `change`: what the new runs have that their parents have not (`overrides`, `settings`, `from_checkpoint`), and
+    whether they get the current code: `old_code` is the parent's also where that has failed.
+    """
+    found = load_repeatable(runs)
     settings = load_settings(os.getcwd(), os.environ)
     groups: dict[tuple[object, ...], list[tuple[Study, Plan, dict[str, Origin]]]] = {}
     for run, status in found:
         study, plan, origins = _vary(run, status, change, settings)
         key = (run.location, study.text, study.folder, study.code)
         groups.setdefault(key, []).append((study, plan, origins))
-    options = RunOptions(
-        file="",
-        overrides=change.overrides,
-        settings=change.settings,
-        slots=slots,
-        on=on,
-        new_code=change.new_code,
-        command_line=command_line,
-    )
     statuses = [status for _, status in found]
-    return [_join(key[0], parts, settings, options, statuses) for key, parts in groups.items()]  # type: ignore[arg-type]
+    return [_join(key[0], parts, settings, change, statuses) for key, parts in groups.items()]  # type: ignore[arg-type]
 
 
 def _join(
@@ -100,10 +75,9 @@ def _join(
 
 
 def _vary(
-    run: FoundRun, status: RunStatus, change: Change, settings: Settings
+    run: FoundRun, status: RunStatus, change: RunOptions, settings: Settings
 ) -> tuple[Study, Plan, dict[str, Origin]]:
     record = status.record
-    refuse_uncommanded(run.key, record)
     folder = _find_folder(run, record)
     study = _load(run, record, change, folder)
     drawn = [name for name, axis in study.overrides.items() if isinstance(axis, Random)]
@@ -141,7 +115,7 @@ def _is_repaired(run: FoundRun, status: RunStatus, folder: str) -> bool:
     return bool(_check_code(run, record)) and folder != os.path.join(run.dir, layout.CODE_DIR)
 
 
-def _find_settings(run: FoundRun, record: RunRecord, change: Change) -> tuple[str, ...]:
+def _find_settings(run: FoundRun, record: RunRecord, change: RunOptions) -> tuple[str, ...]:
     """What --set said when the parent was made, and what it says now."""
     found = _join_assignments(record.settings, change.settings)
     for text in found:
@@ -180,7 +154,7 @@ def _check_code(run: FoundRun, record: RunRecord) -> str:
     return str(record.code_hash)
 
 
-def _load(run: FoundRun, record: RunRecord, change: Change, folder: str) -> Study:
+def _load(run: FoundRun, record: RunRecord, change: RunOptions, folder: str) -> Study:
     """From the kept copy, else from the file as it is now. A copy without `resume:` gives way to a file with one."""
     texts: list[str | None] = []  # None: the file
     if record.file_hash is not None and (kept := load_file(run.location.dir, record.file_hash)) is not None:
@@ -211,7 +185,7 @@ def _load(run: FoundRun, record: RunRecord, change: Change, folder: str) -> Stud
     raise UsageError(f"{record.source} has no `resume:` key, so nothing says how a checkpoint is passed", hint)
 
 
-def _find_params(run: FoundRun, record: RunRecord, change: Change, options: LoadOptions) -> dict[str, Any]:
+def _find_params(run: FoundRun, record: RunRecord, change: RunOptions, options: LoadOptions) -> dict[str, Any]:
     """The parent's parameters. Secret ones are not in its record: their values come from the file."""
     params = dict(record.spec.params)
     if record.dialect == "runx" and record.spec.tag:

@@ -26,7 +26,7 @@ STALE_S = 60.0  # where locks do not reach (some network file systems), what is 
 
 
 @contextlib.contextmanager
-def supervise(study_dir: str, clock: float | None = None) -> Iterator[None]:
+def register(study_dir: str, clock: float | None = None) -> Iterator[None]:
     """Register as one of the study's supervisors. The first one removes what dead ones have left."""
     lock = os.path.join(study_dir, layout.STUDY_META_DIR, layout.PRESENCE_FILE)
     fd: int | None = None

@@ -219,6 +219,8 @@ def build_parser() -> Parser:
 
 
 def run(parsed: Parsed) -> int:
+    from assay.launch.api import check_prepared, go_to_background
+
     if parsed.root is not None:
         parsed.output = os.path.join(parsed.root, os.path.basename(os.path.abspath(parsed.output)))
     if parsed.detach and parsed.debug:
@@ -232,12 +234,9 @@ def run(parsed: Parsed) -> int:
     if parsed.dry_run:
         write_lines(messages.build_dry_lines())
         return int(ExitCode.OK)
-    if parsed.detach:
-        from assay.launch.api import check_prepared, go_to_background
-
-        check_prepared(prepared)
-        if not go_to_background(prepared.location, Console()):
-            return int(ExitCode.OK)
+    check_prepared(prepared)
+    if parsed.detach and not go_to_background(prepared.location, Console()):
+        return int(ExitCode.OK)
     return _Session(prepared, messages, parsed).run()
 
 

@@ -61,13 +61,11 @@ def run(parsed: Parsed) -> int:
     if parsed.no_run:
         write_lines(build_dry_lines(prepared))
         return int(ExitCode.OK)
+    check_prepared(prepared)
     if not prepared.root_was_asked:
-        check_prepared(prepared)
         Console().error(f"no LOGROOT in .runx: runs go to {os.path.relpath(prepared.location.dir)}")
-    if parsed.detach:
-        check_prepared(prepared)
-        if not go_to_background(prepared.location, Console()):
-            return int(ExitCode.OK)
+    if parsed.detach and not go_to_background(prepared.location, Console()):
+        return int(ExitCode.OK)
     return supervise(prepared)
 
 

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from assay.errors import ExitCode, UsageError
 from assay.show.console import Console, build_same_call
@@ -331,7 +331,8 @@ def rerun(request: RerunRequest, console: Console) -> int:
     same study, with the code that a repeated run would get.
     """
     from assay.follow.locations import HOW_TO_START
-    from assay.launch.rerun import find_damaged, leave_out_received, prepare_rerun
+    from assay.launch.prepared import RunOptions, check_prepared
+    from assay.launch.rerun import find_damaged, leave_out_received
     from assay.reading.choosing import find_chosen_runs
 
     names, overrides = split_words(request.names, request.root, console)
@@ -339,19 +340,23 @@ def rerun(request: RerunRequest, console: Console) -> int:
     if not runs:
         raise UsageError(f"{', '.join(names)}: no runs yet", HOW_TO_START)
     runs = leave_out_received(runs, console)
-    slots = parse_slot_flags(request.slots, request.jobs)
-    makes_new = bool(overrides or request.start)
-    if request.settings and not makes_new:
-        hint = "give a parameter another value as well, or use: assay run FILE --set KEY=VALUE"
-        raise UsageError("--set is for new runs, and a run that is repeated is what it was", hint)
-    if makes_new:
-        prepared = _prepare_variations(runs, overrides, request, slots)
-    else:
-        code: Literal["new", "old"] | None = "old" if check_codes(request) else "new" if request.new_code else None
-        prepared = prepare_rerun(runs, request.commands or None, slots, tuple(sys.argv), request.on, code)
+    options = RunOptions(
+        file="",
+        overrides=overrides,
+        settings=request.settings,
+        commands=request.commands or None,
+        slots=parse_slot_flags(request.slots, request.jobs),
+        on=request.on,
+        new_code=request.new_code,
+        old_code=check_codes(request),
+        from_checkpoint=request.start is not None,
+        command_line=tuple(sys.argv),
+    )
+    prepared = _prepare_repeats(runs, options)
     if request.as_json and len(prepared) > 1:
         raise UsageError("--json reports one study at a time", "name the runs of one study only")
     for each in prepared:
+        check_prepared(each)
         for warning in each.warnings:
             console.warning(str(warning))
     damaged = find_damaged(runs)
@@ -382,20 +387,20 @@ def split_words(words: tuple[str, ...], root: str | None, console: Console) -> t
     return names, tuple(overrides)
 
 
-def _prepare_variations(
-    runs: list[FoundRun], overrides: tuple[str, ...], request: RerunRequest, slots: tuple[str, ...] | None
-) -> list[Prepared]:
-    from assay.launch.prepared import check_prepared
-    from assay.launch.variations import Change, prepare_variations
+def _prepare_repeats(runs: list[FoundRun], options: RunOptions) -> list[Prepared]:
+    """New attempts of these runs; with changes new runs instead."""
+    from assay.launch.rerun import prepare_rerun
+    from assay.launch.variations import prepare_variations
 
-    if request.commands:
-        raise UsageError("-c chooses commands of runs that are repeated as they are", "leave out -c, or the changes")
-    old_code = check_codes(request)
-    change = Change(overrides, request.settings, request.start is not None, request.new_code, old_code)
-    prepared = prepare_variations(runs, change, slots, tuple(sys.argv), request.on)
-    for each in prepared:
-        check_prepared(each)
-    return prepared
+    if options.overrides or options.from_checkpoint:
+        if options.commands:
+            hint = "leave out -c, or the changes"
+            raise UsageError("-c chooses commands of runs that are repeated as they are", hint)
+        return prepare_variations(runs, options)
+    if options.settings:
+        hint = "give a parameter another value as well, or use: assay run FILE --set KEY=VALUE"
+        raise UsageError("--set is for new runs, and a run that is repeated is what it was", hint)
+    return prepare_rerun(runs, options)
 
 
 # ---------------------------------------------------------------- stop
