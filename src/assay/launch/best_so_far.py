@@ -1,4 +1,4 @@
-"""The best run so far, while a study runs: looked for whenever runs have ended, among those that have."""
+"""The best of the runs that have ended, while a study runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Leader(NamedTuple):
 
 
 def choose_goal(study: Study) -> Goal | None:
-    """What the study itself judges its runs by; None: it does not say."""
+    """The metric that the study judges its runs by: of its search, else of its first check; None: it has neither."""
     if study.search is not None:
         objective = study.search.objectives[0]
         return Goal(objective.metric, objective.direction, study.search.at)
@@ -58,9 +58,9 @@ def _counts(entry: Entry) -> bool:
 
 
 class BestSoFar:
-    """Among the runs of this call that are done, also those that were done before it.
+    """The best of this call's runs that are done, also of those that were done before it.
 
-    Without a goal the most telling metric of the first run that ends is taken.
+    Without a goal it is found by the most informative metric of the first run that ends.
     """
 
     def __init__(self, goal: Goal | None = None) -> None:

@@ -1,4 +1,4 @@
-"""`assay rerun`: a new attempt of runs that are over, from what their directories say; the study's file may be gone."""
+"""`assay rerun`: a new attempt of runs that have ended, from their directories; the study's file may be gone."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def load_repeatable(runs: Sequence[FoundRun]) -> list[tuple[FoundRun, RunStatus]
 
 
 def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
-    """Runs that cannot be repeated since nobody knows what they are, and how each is repaired."""
+    """Runs that cannot be repeated since their records are lost, and how each is repaired."""
     return [
         f"{run.key} is damaged: {describe_damage(run.dir)}" for run in runs if run_directory.try_record(run.dir) is None
     ]
@@ -75,7 +75,7 @@ def refuse_uncommanded(key: str, record: run_directory.RunRecord) -> None:
 
 
 def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]:
-    """Of a study or a pattern, uploads that nobody has adopted; where there is nothing else they are refused."""
+    """The runs without uploads that were not adopted; all of them where there is nothing else: they are refused."""
     own = [run for run in runs if not is_foreign(run.dir)]
     if own and len(own) < len(runs):
         count, verb = len(runs) - len(own), "was" if len(runs) - len(own) == 1 else "were"
@@ -84,7 +84,7 @@ def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]
 
 
 def refuse_received(runs: Sequence[FoundRun]) -> None:
-    """What came from elsewhere is executed after job.sh and code/ were made again here."""
+    """Refuse runs from elsewhere: job.sh and code/ have to be made here before one is executed."""
     for run in runs:
         if (received := load_received(run.dir)) is not None and received.needs_code:
             hint = ": ".join(advise_adopting(*run.words))
@@ -135,7 +135,7 @@ def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: Ru
 def choose_rerun_farm(
     study: Study, asked: str | None, settings: Settings, statuses: Sequence[RunStatus]
 ) -> Farm | None:
-    """Where it is asked for; else here, unless a run was on a farm: it does not move to this machine by itself."""
+    """The farm that is asked for, else this machine. A run that was on a farm does not move here by itself."""
     if asked is not None:
         return choose_asked_farm(study, asked, settings)
     engine = _find_engine(statuses)
@@ -149,13 +149,13 @@ def choose_rerun_farm(
 
 
 def _find_engine(statuses: Sequence[RunStatus]) -> str:
-    """What started the last attempt of any of them, where that was a farm."""
+    """The executor of the last attempt of any of them, where that was a farm's."""
     handles = [status.handle for status in statuses if status.handle is not None]
     return next((handle.executor for handle in handles if handle.executor != LOCAL), "")
 
 
 def _load_farms(location: StudyLocation, record: run_directory.RunRecord) -> dict[str, Any]:
-    """What the study's file says about farms, as it is now or as it was; nothing where neither can be read alone."""
+    """The farms of the study's file as it is now, else as it was; nothing where neither can be read alone."""
     kept = run_directory.load_file(location.dir, record.file_hash) if record.file_hash else None
     for text in (None, kept) if os.path.isfile(record.source) else (kept,):
         with suppress(AssayError, OSError):

@@ -19,7 +19,7 @@ from assay.values.environment import Gpu
 from assay.values.study import Resources, Study
 from assay.values.units import CPU
 
-NOTICE_S = 3.0  # how long a study waits for a slot before its user is told
+NOTICE_S = 3.0  # how long a study waits for a slot before that is printed
 _MOST_HOLDERS = 3  # that a message names
 _COMMAND_WIDTH = 100
 _FREE_SHARE = 0.9  # a GPU counts as free when this share of its memory is
@@ -27,7 +27,7 @@ _FREE_SHARE = 0.9  # a GPU counts as free when this share of its memory is
 
 @dataclass(frozen=True, slots=True)
 class HasMemory:
-    """Wait for a GPU that somebody else uses; the memory of our own runs on it is theirs to share."""
+    """Whether a slot's GPUs have enough free memory. Runs of Assay on one GPU share its memory among them."""
 
     devices: Devices
     needed: Mapping[int, int]  # GPU -> bytes
@@ -50,7 +50,7 @@ class Slots:
 
 
 def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) -> Slots:
-    """Flag, then environment, the study's own, the settings', then what the machine has."""
+    """The slots of the flag, then of the environment, the study, the settings, else those that the machine has."""
     devices = Devices()
     from_environment = settings.slots if settings.slots_from == ENVIRONMENT["slots"] else None
     given = asked or from_environment or study.slots or settings.slots
@@ -92,8 +92,7 @@ def _thread_limits(cpus: int) -> dict[str, str]:
 
 
 def _keep_large(groups: Sequence[Sequence[Gpu]], needed: int) -> list[Sequence[Gpu]]:
-    """GPUs that have this much memory in all: for what is in use now a run waits, for more than there is it would for
-    ever."""
+    """The groups whose GPUs have this much memory in all. A run waits for memory that is in use, not for more."""
     kept = [group for group in groups if all(gpu.memory_bytes >= needed for gpu in group)]
     if not kept:
         most = max(gpu.memory_bytes for group in groups for gpu in group)
@@ -118,7 +117,7 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
         for gpu in gpus
     }
 
-    # NVML counts GPUs by their place on the bus, CUDA by speed unless it is told otherwise
+    # NVML counts GPUs by their position on the bus, CUDA by speed without this variable
     env = {} if "CUDA_DEVICE_ORDER" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return Slots(tuple(labels) * resources.runs_per_gpu, devices, HasMemory(devices, needed), env)
 
@@ -127,7 +126,7 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
 
 
 def describe_holders(pool: SlotPool) -> str:
-    """For whoever waits: the run, its folder and its process. It may be under another root, or none of ours."""
+    """What holds the slots: a run with its folder and process, perhaps of another root, or another program."""
     found, now = pool.holders(), time.time()
     shown = [f"{_describe_holder(one)} for {render_duration(max(0.0, now - one.since))}" for one in found]
     more = [f"{len(found) - _MOST_HOLDERS} more"] if len(found) > _MOST_HOLDERS else []
@@ -140,7 +139,7 @@ def _describe_holder(holder: SlotHolder) -> str:
 
 
 def describe_lease(lease: MachineLease) -> str:
-    """Who measures, or which checks a benchmark waits for: the command, its folder and its process."""
+    """What holds the machine lease, a benchmark or model checks: the command, its folder and its process."""
     what = "a benchmark has this machine for itself" if lease.blocked_by != "checks" else "model checks are running"
     holders = lease.holders()
     commands = [one for one in holders if not one.is_run] or holders
@@ -158,15 +157,15 @@ class WaitNotice:
     """Reports once that nothing starts while others measure, and once that everything waits for others' slots."""
 
     console: Console
-    is_lease_told: bool = False
-    is_slot_told: bool = False
+    has_reported_lease: bool = False
+    has_reported_slot: bool = False
 
-    def look(self, leased_s: float, lease: MachineLease | None, waited_s: float, pool: SlotPool | None) -> None:
-        if not self.is_lease_told and lease is not None and leased_s > NOTICE_S:
-            self.is_lease_told = True
+    def update(self, leased_s: float, lease: MachineLease | None, waited_s: float, pool: SlotPool | None) -> None:
+        if not self.has_reported_lease and lease is not None and leased_s > NOTICE_S:
+            self.has_reported_lease = True
             self.console.warning(f"waiting to start: {describe_lease(lease)}")
-        if not self.is_slot_told and pool is not None and waited_s > NOTICE_S:
-            self.is_slot_told = True
+        if not self.has_reported_slot and pool is not None and waited_s > NOTICE_S:
+            self.has_reported_slot = True
             if pool.wait == "device":
                 self.console.warning("waiting for a GPU with enough free memory (another one: --slots)")
             else:

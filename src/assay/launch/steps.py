@@ -33,7 +33,10 @@ class RunContext:
 
 
 class RunStep:
-    """A new one is made for each use; what it does not define does nothing. The methods are in the order of calls."""
+    """A part of a run that a plug-in adds; a new one is made for each use.
+
+    Each method does nothing unless it is overridden. They stand in the order of calls.
+    """
 
     def prepare(self, prepared: Prepared) -> Prepared:
         """Before the runs are planned. A step that plans them itself sets `search` and `plan`."""
@@ -71,7 +74,7 @@ class RunStep:
 
 
 def find_steps(prepared: Prepared, *names: str) -> list[RunStep]:
-    """Those of the study's keys, of the options that are given, and of these names. Others load no plug-in."""
+    """The steps of the study's keys, of the options that are given, and of these names. Others load no plug-in."""
     study = prepared.study
     own = [key for key in ("search", "stop") if getattr(study, key)]
     asked = dict.fromkeys((*own, *study.extras, *prepared.options.extras, *names))

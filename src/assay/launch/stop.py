@@ -1,4 +1,4 @@
-"""`assay stop`: end runs and everything they started, and say what happened to each."""
+"""`assay stop`: end runs and everything they started, and report what happened to each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from assay.values.run import JobHandle, Outcome, State, Stop
 from assay.values.study import Farm
 
 _OWNER_S = 3.0  # how long a living supervisor gets to conclude by itself: it knows what the run consumed
-_LEAVE_S = 5.0  # beyond the grace, for a supervisor to say goodbye
+_LEAVE_S = 5.0  # beyond the grace, for a supervisor to end
 _POLL_S = 0.02
 _UNKNOWN_FARM = Farm("?", "template", "")  # the study's file may be gone: the stop file and the token suffice
 
@@ -66,9 +66,9 @@ class StopReport:
 
 
 def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], options: StopOptions) -> StopReport:
-    """`studies`: those named as a whole, whose supervisors are told to leave as well."""
+    """`studies`: those named as a whole, whose supervisors are ended as well."""
     report = StopReport()
-    targets = [target for run in runs if (target := _look(run, report)) is not None]
+    targets = [target for run in runs if (target := _find_target(run, report)) is not None]
     who = f"pid {os.getpid()} on {processes.host_name()}"
     why = options.reason or "stopped by the user"
     for target in targets:  # the reason is on disk before the first signal
@@ -80,8 +80,8 @@ def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], options: St
     return report
 
 
-def _look(run: FoundRun, report: StopReport) -> _Target | None:
-    """What has to be ended; None where there is nothing, and the report says why."""
+def _find_target(run: FoundRun, report: StopReport) -> _Target | None:
+    """The attempt that has to be ended; None where there is none, and the report has the reason."""
     try:
         status = load_status(run.dir)
     except AssayError as error:
@@ -112,18 +112,18 @@ def _look(run: FoundRun, report: StopReport) -> _Target | None:
 
 
 def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[StudyLocation, SupervisorProcess]]:
-    """As Ctrl-C would: what waits in their queues is not started."""
-    told = []
+    """Interrupt the supervisors as Ctrl-C would: what waits in their queues is not started."""
+    interrupted = []
     for location in studies:
         for supervisor in find_supervisors(run_directory.find_run_dirs(location.dir), location.dir):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(supervisor.pid, _choose_signal(supervisor.pid))
-                told.append((location, supervisor))
-    return told
+                interrupted.append((location, supervisor))
+    return interrupted
 
 
 def _choose_signal(pid: int) -> signal.Signals:
-    """A script's background job (`assay run f.yml &`) is made deaf to Ctrl-C by its shell; TERM says the same."""
+    """TERM for a script's background job (`assay run f.yml &`), whose shell makes it ignore Ctrl-C."""
     return signal.SIGTERM if processes.is_ignoring(pid, signal.SIGINT) else signal.SIGINT
 
 
@@ -146,7 +146,7 @@ def _wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
 
 
 def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
-    """All of one executor at once, so that the graces do not add up."""
+    """End the targets, all of one executor at once, so that the graces do not add up."""
     for target in targets:
         handle = target.handle
         leader = process.Attempt(handle.pid if handle.executor == "local" else 0, handle.start, handle.tag)
@@ -157,7 +157,7 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
             with contextlib.closing(build_executor(name, **_choose_options(name))) as executor:
                 executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
             for target in chosen:
-                # a job.sh that somebody started in a session of theirs ends when its watcher has seen the stop file
+                # a job.sh that was started by hand in another session ends when its watcher has seen the stop file
                 if name == "local" and _outlives(target.handle, grace_s + _LEAVE_S):
                     target.problem = f"pid {target.handle.pid} is still there"
         except AssayError as error:  # a farm names the directories that have not answered
@@ -166,7 +166,7 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
 
 
 def _choose_options(name: str) -> dict[str, Farm]:
-    """An engine finds its jobs by what is in their directories."""
+    """The farm of an executor that is not local; its engine finds the jobs by the files of their directories."""
     if name == "local":
         return {}
     return {"farm": _UNKNOWN_FARM if name == "submit" else Farm("?", name)}
@@ -181,7 +181,7 @@ def _conclude(target: _Target) -> Stopped:
     if target.problem:
         text = f"told to stop, but has not confirmed it: {target.problem}"
         return Stopped(key, text, status.state, was_running=True, is_well=False)
-    outcome = _settle(target)
+    outcome = _write_outcome(target)
     if outcome.state is not State.STOPPED:
         return Stopped(key, f"came to its own end before: {outcome.state}", outcome.state, was_running=True)
     # A farm's job that ran has noted so in job.log; the token alone may be the one that we took
@@ -193,8 +193,8 @@ def _conclude(target: _Target) -> Stopped:
     return Stopped(key, f"stopped after {after}, {count} ended", outcome.state, was_running=True)
 
 
-def _settle(target: _Target) -> Outcome:
-    """The outcome that stands: the supervisor's where it lives and is quick, else ours."""
+def _write_outcome(target: _Target) -> Outcome:
+    """The outcome that counts: the supervisor's where it lives and is quick, else one that is written here."""
     path = os.path.join(target.run.dir, layout.outcome_name(target.status.attempt))
     owner = target.owner
     if owner is not None:

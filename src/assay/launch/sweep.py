@@ -196,26 +196,26 @@ Draw = Callable[[Supervisor], None]
 
 @dataclass(slots=True)
 class RunHooks:
-    """What a command wants to see and to add while the study runs."""
+    """What a command shows and adds while the study runs."""
 
     listen: Listen = lambda _event: None
     draw: Draw = lambda _supervisor: None
     finish: Draw = lambda _supervisor: None
     console: Console = SILENT
-    owns_process: bool = False  # a command of ours: this process may take in what jobs leave behind
+    owns_process: bool = False  # a command of Assay: this process may become the parent of what jobs leave running
     counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
     echo: Callable[[bytes], None] | None = None
     tick_s: float = 0.25
     one_by_one: bool = False  # no slots: one run after another, devices untouched (runx -i)
-    leaves: bool = False  # go when the farm has everything
+    leaves: bool = False  # end when the farm has every job
     slots_name: str | None = None  # of slots apart from those of trainings
     at_once: int | None = None  # runs on a farm at a time; None: all, and the farm decides
-    use: Use = "run"  # what it is to the machine lease
+    use: Use = "run"  # of the machine, for its lease
     max_wait_s: float | None = None  # for the machine lease; None: as the settings have it
-    observe: Callable[[Observer], Observer] = lambda observer: observer  # put something of its own around the collector
+    observe: Callable[[Observer], Observer] = lambda observer: observer  # wraps the collector
     decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early
-    best: BestSoFar | None = None  # where the command looks for the best run
-    steps: Sequence[RunStep] = ()  # none: those that the study and the options ask for
+    best: BestSoFar | None = None  # the command's, which finds the best run
+    steps: Sequence[RunStep] = ()  # none: those of the study and the options
 
 
 def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
@@ -296,7 +296,7 @@ def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Rep
         for step in steps:
             loop = step.begin(context, replace(loop, listen=_join(loop.listen, step.listen)))
         supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
-        _run(supervisor, hooks, collector)
+        _run_loop(supervisor, hooks, collector)
         entries = supervisor.entries
         is_over = all(entry.state.is_over for entry in entries)
         if is_over and not prepared.options.names_runs:
@@ -327,7 +327,7 @@ def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
 
 
 def _build_env(prepared: Prepared, slots: Slots, hooks: RunHooks) -> Mapping[str, str]:
-    """What suits this machine says nothing about a farm's; and checks share the cores as they like."""
+    """The variables of this machine's slots; a farm has its own, and checks share the cores as they like."""
     if prepared.farm is not None:
         return {layout.ENV_PYTHON: sys.executable}
     return slots.env if hooks.slots_name is None else {}
@@ -347,8 +347,8 @@ def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> Loo
         renew=builder.renew,
         rewrite=builder.rewrite_env,
         remake=builder.remake_entry,
-        listen=_choose_listener(prepared, _unheard(hooks.listen)),
-        draw=_build_draw(builder, _unheard(hooks.draw), hooks.console),
+        listen=_choose_listener(prepared, _suppress_lost_output(hooks.listen)),
+        draw=_build_draw(builder, _suppress_lost_output(hooks.draw), hooks.console),
         counts_wait=hooks.counts_wait,
         tick_s=hooks.tick_s,
         grace_s=prepared.options.grace_s,
@@ -362,19 +362,19 @@ def _build_draw(builder: DirBuilder, draw: Draw, console: Console) -> Draw:
 
     def drawn(supervisor: Supervisor) -> None:
         builder.flusher.tick()
-        notice.look(supervisor.leased_s, supervisor.settings.lease, supervisor.waited_s, supervisor.pool)
+        notice.update(supervisor.leased_s, supervisor.settings.lease, supervisor.waited_s, supervisor.pool)
         draw(supervisor)
 
     return drawn
 
 
-def _run(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> None:
-    """However it ends, what was collected is written, and slots and jobs are let go."""
+def _run_loop(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> None:
+    """Run the loop. However it ends, what was collected is written, and slots and jobs are released."""
     with _signals(supervisor):
         try:
             supervisor.run()
         finally:
-            _unheard(hooks.finish)(supervisor)
+            _suppress_lost_output(hooks.finish)(supervisor)
             collector.flush()
             if supervisor.pool is not None:
                 supervisor.pool.close()
@@ -447,7 +447,7 @@ def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> 
     last = {spec.name: _load_last(prepared.dir_of(spec)) if options.force or options.retry else None for spec in runs}
     codes = builder.choose_codes([spec for spec in runs if _takes_current_code(prepared, spec, last[spec.name])])
     if not options.force:
-        _tell_codes(builder, hooks, codes, runs)
+        _print_codes(builder, hooks, codes, runs)
         return [_build_entry(spec, prepared, options.retry, _number(last[spec.name])) for spec in runs]
     begun, path = {name: _number(attempt) for name, attempt in last.items()}, find_pass(prepared, codes=codes)
     with suppress(OSError):  # a full disk: an interrupted pass would be repeated as a whole
@@ -457,7 +457,7 @@ def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> 
     if kept := sum(repeat.is_kept for repeat in found.values()):
         hooks.console.message(describe_kept(prepared, kept, path))
     repeated = [spec for spec in runs if not found[spec.name].is_kept]
-    _tell_codes(builder, hooks, [spec.name for spec in repeated], repeated)
+    _print_codes(builder, hooks, [spec.name for spec in repeated], repeated)
     return [
         _build_entry(spec, prepared, frozenset(State), found[spec.name].base, since=found[spec.name].begun)
         for spec in runs
@@ -474,7 +474,7 @@ def _takes_current_code(prepared: Prepared, spec: RunSpec, last: run_directory.A
     return is_repeated and (options.new_code or state in RETRY["failed"])
 
 
-def _tell_codes(builder: DirBuilder, hooks: RunHooks, names: Collection[str], specs: Sequence[RunSpec]) -> None:
+def _print_codes(builder: DirBuilder, hooks: RunHooks, names: Collection[str], specs: Sequence[RunSpec]) -> None:
     for line in filter(None, (builder.describe_newer(names), builder.describe_recorded(specs))):
         hooks.console.error(line)
 
@@ -532,18 +532,18 @@ def _link_shared(prepared: Prepared) -> None:
 T = TypeVar("T")
 
 
-def _unheard(tell: Callable[[T], None]) -> Callable[[T], None]:
+def _suppress_lost_output(show: Callable[[T], None]) -> Callable[[T], None]:
     """A terminal or a reader that has gone does not end the supervision."""
 
-    def told(news: T) -> None:
+    def show_if_possible(value: T) -> None:
         with suppress(OSError):
-            tell(news)
+            show(value)
 
-    return told
+    return show_if_possible
 
 
 def _leave_terminal(fds: Sequence[int]) -> None:
-    """After a hangup every word to the terminal is an error."""
+    """After a hangup every write to the terminal is an error: nothing is written to it any more."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in fds:
         os.dup2(null, fd)
@@ -574,7 +574,7 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
 
     handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: leave}
     for number in [number for number in handlers if signal.getsignal(number) == signal.SIG_IGN]:
-        del handlers[number]  # nohup, or a shell's background job: whoever started us has decided
+        del handlers[number]  # nohup, or a shell's background job: the parent process has decided
     if threading.current_thread() is not threading.main_thread():
         handlers = {}  # a caller's thread (do_convergence_test): signals are the main thread's own affair
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -651,7 +651,7 @@ def _describe_not_finite(prepared: Prepared, entries: Sequence[Entry], index: In
 
 
 def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[str]:
-    """Runs that finished here and left processes running; who asked for quiet reads it at the end."""
+    """One note for all runs that finished here and left processes running."""
     found = [
         entry
         for entry in entries
