@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.finished_study import LONG, STUDY, Bench, build_bench, until
+from tests.finished_study import LONG, STUDY, Bench, until
 from tests.golden_training import Lab
 
 import assay
@@ -54,6 +54,9 @@ def start_long(bench: Bench) -> StudyHandle:
 
 
 def test_a_study_from_file_to_table(entered_bench: Bench) -> None:
+    for name in ("yaml", "click"):  # the supervisor imports what is installed, whatever is in the folder
+        entered_bench.write(f"{name}.py", f"raise SystemExit('the wrong {name}')")
+    before = dict(os.environ)
     study = assay.run(Path(entered_bench.write("study.yml", STUDY)), jobs=2)
     outcome = study.wait()
     assert outcome == RunOutcome(1, STATES, (), outcome.messages)
@@ -65,6 +68,8 @@ def test_a_study_from_file_to_table(entered_bench: Bench) -> None:
     assert study.stop() is outcome
     record = json.loads((entered_bench.root / "fit" / "lr=0.1,n=7" / "environment.json").read_text())
     assert record["command_line"][:2] == ["assay", "run"]
+    assert list(study.runs) == list(assay.runs("fit"))
+    assert (Path.cwd(), dict(os.environ)) == (entered_bench.folder, before)
 
 
 def test_called_again_it_runs_what_is_not_finished(entered_bench: Bench) -> None:
@@ -218,12 +223,6 @@ def test_a_study_without_runs_has_an_empty_table(entered_bench: Bench, monkeypat
     assert study.wait().states == {}
 
 
-def test_the_supervisor_is_of_this_installation_whatever_lies_in_the_folder(entered_bench: Bench) -> None:
-    entered_bench.write("yaml.py", "raise SystemExit('the wrong yaml')")
-    entered_bench.write("click.py", "raise SystemExit('the wrong click')")
-    assert assay.run(entered_bench.write("study.yml", STUDY), jobs=2).wait().states == STATES
-
-
 # ---------------------------------------------------------------- load_study
 
 
@@ -289,17 +288,3 @@ def test_a_model_is_checked(entered_bench: Bench) -> None:
     assert "full_model" in found.text
     with pytest.raises(UsageError, match="absent"):
         assay.check_model("absent.onnx", target="ort")
-
-
-def test_the_working_directory_and_environment_stay(entered_bench: Bench) -> None:
-    before = dict(os.environ)
-    assay.run(entered_bench.write("study.yml", STUDY), jobs=2).wait()
-    assert Path.cwd() == entered_bench.folder
-    assert dict(os.environ) == before
-
-
-def test_runs_of_a_finished_study_are_those_of_assay_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_bench(tmp_path).enter(monkeypatch)
-    handle = assay.run("study.yml", jobs=2)
-    handle.wait()
-    assert list(handle.runs) == list(assay.runs("fit"))

@@ -51,30 +51,32 @@ def fail_and_repair(shop: Workshop, more: str = "") -> str | None:
     return code_hash(shop)
 
 
-@pytest.mark.parametrize("command", AGAIN, ids=lambda words: words[-1])
-def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(
-    shop: Workshop, command: tuple[str, ...]
-) -> None:
-    before = fail_and_repair(shop)
-    again = shop.call(*command)
-    assert (again.code, log(shop, attempt=2)) == (0, "new\n")
-    assert again.err.count(TAKES) == 1
-    assert (shop.dir(RUN) / "code.1/train.sh").read_text() == "echo old\nexit 1\n"
-    record = run_directory.load_record(str(shop.dir(RUN)))
-    assert (record.find_code(1), record.find_code(2)) == (before, code_hash(shop))
-    assert before != code_hash(shop)
-    shown = json.loads(shop.call("show", "study/run", "--json").out)
-    assert [attempt["code_hash"] for attempt in shown["attempts"]] == [before, code_hash(shop)]
-    assert f"{before} until attempt 1, kept in code.1/" in shop.call("show", "study/run").out
-
-
-@pytest.mark.parametrize("command", AGAIN, ids=lambda words: words[-1])
-def test_old_code_repeats_a_failed_run_as_it_was(shop: Workshop, command: tuple[str, ...]) -> None:
-    before = fail_and_repair(shop)
-    again = shop.call(*command, "--old-code")
-    assert (again.code, log(shop, attempt=2), code_hash(shop)) == (1, "old\n", before)
-    assert "current code:" not in again.err
-    assert "--new-code and --old-code contradict" in shop.call(*command, "--old-code", "--new-code").err
+def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(shop: Workshop) -> None:
+    """However the run is repeated; --old-code repeats it as it was."""
+    shop.write("train.sh", "echo old\nexit 1\n")
+    write_study(shop, "bash train.sh {n}", "params: {n: [0, 1, 2]}\n")
+    failed = shop.run("--slots", "0")
+    assert failed.code == 1
+    shop.write("train.sh", "echo new\n")
+    for number in range(3):
+        run, command = f"n={number}", [*AGAIN[number][:-1], f"study/n={number}"]
+        if number < 2:
+            command = [*AGAIN[number], "--where", f"n=={number}"]
+        before = code_hash(shop, run)
+        assert "--new-code and --old-code contradict" in shop.call(*command, "--old-code", "--new-code").err
+        as_it_was = shop.call(*command, "--old-code")
+        assert (as_it_was.code, log(shop, run, attempt=2), code_hash(shop, run)) == (1, "old\n", before)
+        assert "current code:" not in as_it_was.err
+        again = shop.call(*command)
+        assert (again.code, log(shop, run, attempt=3)) == (0, "new\n")
+        assert again.err.count(TAKES) == 1
+        assert (shop.dir(run) / "code.2/train.sh").read_text() == "echo old\nexit 1\n"
+        record = run_directory.load_record(str(shop.dir(run)))
+        assert (record.find_code(1), record.find_code(3)) == (before, code_hash(shop, run))
+        assert before != code_hash(shop, run)
+    shown = json.loads(shop.call("show", "study/n=0", "--json").out)
+    assert [attempt["code_hash"] for attempt in shown["attempts"]] == [before, before, code_hash(shop, "n=0")]
+    assert f"{before} until attempt 2, kept in code.2/" in shop.call("show", "study/n=0").out
 
 
 def test_a_failed_run_whose_code_is_the_same_is_repeated_without_a_word_about_code(shop: Workshop) -> None:

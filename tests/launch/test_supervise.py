@@ -47,15 +47,14 @@ def reasons(shop: Workshop) -> list[str]:
     return [attempt.outcome.reason for attempt in shop.history(RUN).attempts if attempt.outcome]
 
 
-def edit_lease(shop: Workshop, number: int, **fields: object) -> None:
-    path = shop.dir(RUN) / f"lease.{number}"
+def edit_lease(shop: Workshop, run: str = RUN, **fields: object) -> None:
+    path = shop.dir(run) / "lease.1"
     path.write_text(json.dumps({**load_json(path), **fields}))
 
 
-def forget_end(shop: Workshop, number: int = 1) -> None:
-    """As if nobody had concluded this attempt, and it had said nothing."""
-    suffix = layout.attempt_suffix(number)
-    for path in (*shop.dir(RUN).glob(f"run{suffix}.exit.*"), shop.dir(RUN) / f"outcome.{number}"):
+def forget_end(shop: Workshop, run: str = RUN) -> None:
+    """As if the first attempt had ended without a marker, and no supervisor had concluded it."""
+    for path in (*shop.dir(run).glob("run.exit.*"), shop.dir(run) / "outcome.1"):
         path.unlink()
 
 
@@ -91,13 +90,15 @@ def test_a_run_has_a_time_limit(shop: Workshop) -> None:
 # ---------------------------------------------------------------- retries
 
 
-@pytest.mark.parametrize("retries", [0, 2])
-def test_a_failing_run_is_tried_so_often(shop: Workshop, retries: int) -> None:
+def test_a_failing_run_is_tried_so_often(shop: Workshop) -> None:
+    retries = 1
     write_study(shop, "exit 3", f"retries: {retries}\n")
     assert shop.run("--slots", "0").code == 1
     assert shop.states(RUN) == [State.FAILED] * (1 + retries)
     assert shop.run("--slots", "0").code == 1
-    assert shop.states(RUN) == [State.FAILED] * (1 + retries)  # a second call is no second chance
+    for other in ("lost", "stopped"):
+        assert shop.run("--slots", "0", "--retry", other).code == 1
+    assert shop.states(RUN) == [State.FAILED] * (1 + retries)  # neither a second call nor other states repeat it
     assert shop.run("--slots", "0", "--retry", "failed").code == 1
     assert shop.states(RUN) == [State.FAILED] * 2 * (1 + retries)
 
@@ -107,14 +108,6 @@ def test_a_retry_that_helps(shop: Workshop) -> None:
     assert shop.run("--slots", "0").code == 0
     assert shop.states(RUN) == [State.FAILED, State.FAILED, State.DONE]
     assert (shop.dir(RUN) / "run.3.log").read_text() == "attempt 3\n"
-
-
-def test_retry_takes_only_what_it_names(shop: Workshop) -> None:
-    write_study(shop, "exit 3")
-    assert shop.run("--slots", "0").code == 1
-    for other in ("lost", "stopped"):
-        assert shop.run("--slots", "0", "--retry", other).code == 1
-    assert shop.states(RUN) == [State.FAILED]
 
 
 def test_an_interrupted_run_is_continued_although_the_clock_went_back(shop: Workshop) -> None:
@@ -231,7 +224,7 @@ def test_a_lease_of_another_host(shop: Workshop) -> None:
     write_study(shop, "exit 0")
     assert shop.run("--slots", "0").code == 0
     forget_end(shop)
-    edit_lease(shop, 1, host="elsewhere", pid=os.getpid())
+    edit_lease(shop, host="elsewhere", pid=os.getpid())
     for arguments in ((), ("--retry", "failed"), ("--force",)):
         ended = shop.run("--slots", "0", *arguments)
         assert ended.code == 1
@@ -242,65 +235,37 @@ def test_a_lease_of_another_host(shop: Workshop) -> None:
     assert reasons(shop)[0] == GIVEN_UP
 
 
-def test_the_end_of_a_run_on_another_host_is_believed(shop: Workshop) -> None:
-    write_study(shop, "exit 4")
-    assert shop.run("--slots", "0").code == 1
-    (shop.dir(RUN) / "outcome.1").unlink()
-    edit_lease(shop, 1, host="elsewhere")
-    assert shop.run("--slots", "0").code == 1
-    assert shop.states(RUN) == [State.FAILED]
-
-
-@pytest.mark.parametrize("left", ["", "{", '"text"', '{"pid": 1}'])
-def test_a_lease_that_a_power_cut_has_emptied(shop: Workshop, left: str) -> None:
-    write_study(shop, "exit 0")
+def test_leases_of_a_power_cut_a_reboot_and_a_pid_given_to_another_process(shop: Workshop) -> None:
+    """The attempt counts as lost. The process that has its pid now is neither waited for nor ended."""
+    shop.write("study.yml", "study: study\ncommand: echo {n}\nparams: {n: {range: 6}}\n")
     assert shop.run("--slots", "0").code == 0
-    forget_end(shop)
-    (shop.dir(RUN) / "lease.1").write_text(left)
-    assert shop.run("--slots", "0").code == 0
-    assert shop.states(RUN) == [State.LOST, State.DONE]
+    runs = [f"n={n}" for n in range(6)]
+    for run in runs:
+        forget_end(shop, run)
+    for run, left in zip(runs, ["", "{", '"text"', '{"pid": 1}'], strict=False):
+        (shop.dir(run) / "lease.1").write_text(left)
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as bystander:
+        try:
+            start = int(Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[19])
+            edit_lease(shop, "n=4", pid=bystander.pid, start=start, boot="another boot")
+            edit_lease(shop, "n=5", pid=bystander.pid)
+            assert shop.run("--slots", "0").code == 0
+            assert {run: shop.states(run) for run in runs} == {run: [State.LOST, State.DONE] for run in runs}
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
 
 
-def test_a_pid_means_nothing_after_a_reboot(shop: Workshop) -> None:
-    """The process that has the number now is somebody else: it is neither waited for nor ended."""
-    write_study(shop, "exit 0")
-    assert shop.run("--slots", "0").code == 0
-    forget_end(shop)
-    bystander = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    try:
-        start = int(Path(f"/proc/{bystander.pid}/stat").read_text().rpartition(")")[2].split()[19])
-        edit_lease(shop, 1, pid=bystander.pid, start=start, boot="another boot")
-        assert shop.run("--slots", "0").code == 0
-        assert shop.states(RUN) == [State.LOST, State.DONE]
-        assert bystander.poll() is None
-    finally:
-        bystander.kill()
-        bystander.wait()
-
-
-def test_a_pid_that_was_given_to_somebody_else(shop: Workshop) -> None:
-    write_study(shop, "exit 0")
-    assert shop.run("--slots", "0").code == 0
-    forget_end(shop)
-    bystander = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    try:
-        edit_lease(shop, 1, pid=bystander.pid)
-        assert shop.run("--slots", "0").code == 0
-        assert shop.states(RUN) == [State.LOST, State.DONE]
-        assert bystander.poll() is None
-    finally:
-        bystander.kill()
-        bystander.wait()
-
-
-@pytest.mark.parametrize("left", ["", '{"state": "no such"}'])
-def test_an_outcome_that_a_power_cut_has_emptied(shop: Workshop, left: str) -> None:
-    """The markers still say it, so it is concluded again and the run is not repeated."""
-    write_study(shop, "exit 6")
+def test_an_attempt_that_was_not_concluded_is_concluded_by_its_markers(shop: Workshop) -> None:
+    """After a power cut that emptied its outcome, and on another host: the run is not repeated."""
+    shop.write("study.yml", "study: study\ncommand: exit 6 {n}\nparams: {n: [0, 1, 2]}\n")
     assert shop.run("--slots", "0").code == 1
-    (shop.dir(RUN) / "outcome.1").write_text(left)
+    for run, left in (("n=0", ""), ("n=1", '{"state": "no such"}')):
+        (shop.dir(run) / "outcome.1").write_text(left)
+    (shop.dir("n=2") / "outcome.1").unlink()
+    edit_lease(shop, "n=2", host="elsewhere")
     assert shop.run("--slots", "0").code == 1
-    assert shop.states(RUN) == [State.FAILED]
+    assert [shop.states(f"n={n}") for n in range(3)] == [[State.FAILED]] * 3
 
 
 def test_a_directory_that_somebody_removes(shop: Workshop) -> None:

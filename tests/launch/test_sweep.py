@@ -12,6 +12,7 @@ import pytest
 from tests.study_processes import Workshop, load_json, open_workshop, until
 
 from assay.record import run_directory
+from assay.system.fast_dataclasses import replace
 from assay.system.files import write_atomic
 from assay.values.run import State
 
@@ -110,31 +111,24 @@ def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: Works
     assert "ran with the recorded snapshot: train.sh has changed since" in again.err
 
 
-def test_force_repeats_a_run_with_its_own_code(shop: Workshop) -> None:
-    shop.write("train.sh", "echo old\n")
-    write_study(shop, "bash train.sh")
-    assert shop.run("--slots", "0").code == 0
-    shop.write("train.sh", "echo new\n")
-    assert shop.run("--slots", "0", "--force").code == 0
-    assert shop.states(RUN) == [State.DONE, State.DONE]
-    assert log(shop, attempt=2) == "old\n"
-
-
 def test_new_code_replaces_the_copy_and_keeps_the_old_one(shop: Workshop) -> None:
     shop.write("train.sh", "echo old\n")
     write_study(shop, "bash train.sh")
     assert shop.run("--slots", "0").code == 0
     before = code_hash(shop)
     shop.write("train.sh", "echo new\n")
+    assert shop.run("--slots", "0", "--force").code == 0
+    assert (log(shop, attempt=2), code_hash(shop)) == ("old\n", before), "without --new-code it has its own"
     assert shop.run("--slots", "0", "--force", "--new-code").code == 0
-    assert log(shop, attempt=2) == "new\n"
+    assert shop.states(RUN) == [State.DONE] * 3
+    assert log(shop, attempt=3) == "new\n"
     assert (shop.dir(RUN) / "code/train.sh").read_text() == "echo new\n"
-    assert (shop.dir(RUN) / "code.1/train.sh").read_text() == "echo old\n"
+    assert (shop.dir(RUN) / "code.2/train.sh").read_text() == "echo old\n"
     assert code_hash(shop) not in (None, before)
     again = shop.run("--slots", "0")
     assert (again.code, "changed since" in again.err) == (0, False)
     assert shop.run("--slots", "0", "--force", "--new-code").code == 0  # the same code: nothing to replace
-    assert sorted(path.name for path in shop.dir(RUN).glob("code*")) == ["code", "code.1"]
+    assert sorted(path.name for path in shop.dir(RUN).glob("code*")) == ["code", "code.2"]
 
 
 def test_new_code_is_only_for_what_is_repeated(shop: Workshop) -> None:
@@ -158,34 +152,33 @@ def test_new_code_for_live_code_means_nothing(shop: Workshop) -> None:
     assert not list(shop.dir(RUN).glob("code*"))
 
 
-@pytest.mark.parametrize("killed_after", ["offer", "record", "old", "new"])
-def test_new_code_survives_a_kill_in_the_middle(shop: Workshop, killed_after: str) -> None:
-    """Whatever was done of the exchange, the next attempt completes it, whoever starts it and whether asked for or not."""
+def test_new_code_survives_a_kill_in_the_middle(shop: Workshop) -> None:
+    """The next attempt completes what was done of the exchange, whichever call starts it, with --new-code or without."""
+    kills = ["offer", "record", "old", "new"]
     shop.write("train.sh", "echo old\n")
-    write_study(shop, "bash train.sh")
+    write_study(shop, "bash train.sh {after}", f"params: {{after: {json.dumps(kills)}}}\n")
     assert shop.run("--slots", "0").code == 0
-    before = code_hash(shop)
-    run = shop.dir(RUN)
+    for killed_after in kills:
+        exchange_until(shop.dir(f"after={killed_after}"), killed_after)
+    assert shop.run("--slots", "0", "--force").code == 0
+    for name in (f"after={each}" for each in kills):
+        assert log(shop, name, attempt=2) == "new\n"
+        assert (shop.dir(name) / "code.1/train.sh").read_text() == "echo old\n"
+        assert code_hash(shop, name) == "0123"
+        assert sorted(path.name for path in shop.dir(name).glob("code*")) == ["code", "code.1"]
+
+
+def exchange_until(run: Path, killed_after: str) -> None:
     waiting = run / "code.next-0123"
     waiting.mkdir()
     (waiting / "train.sh").write_text("echo new\n")
     record = run_directory.load_record(str(run))
     if killed_after != "offer":
-        new = run_directory.render_record(run_directory.RunRecord(**{**_fields(record), "code_hash": "0123"}))
-        write_atomic(str(run / "run.json"), new)
+        write_atomic(str(run / "run.json"), run_directory.render_record(replace(record, code_hash="0123")))
     if killed_after in ("old", "new"):
         (run / "code").rename(run / "code.1")
     if killed_after == "new":
         waiting.rename(run / "code")
-    assert shop.run("--slots", "0", "--force").code == 0
-    assert log(shop, attempt=2) == "new\n"
-    assert (run / "code.1/train.sh").read_text() == "echo old\n"
-    assert code_hash(shop) == "0123" != before
-    assert sorted(path.name for path in run.glob("code*")) == ["code", "code.1"]
-
-
-def _fields(record: run_directory.RunRecord) -> dict[str, object]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 # ---------------------------------------------------------------- slots
@@ -198,24 +191,16 @@ def env_of(shop: Workshop, run: str = RUN, attempt: int = 1) -> dict[str, str]:
 SHOW = "env | grep -E '^(CUDA|OMP|MKL|OPENBLAS|ASSAY_SLOT)'"
 
 
-@pytest.mark.parametrize(("slots", "visible"), [("0+1", "0,1"), ("3", "3"), ("GPU-abc", "GPU-abc")])
-def test_a_run_sees_the_devices_of_its_slot(shop: Workshop, slots: str, visible: str) -> None:
-    write_study(shop, SHOW)
-    assert shop.run("--slots", slots).code == 0
-    seen = env_of(shop)
-    assert (seen["CUDA_VISIBLE_DEVICES"], seen["ASSAY_SLOT"]) == (visible, visible)
-    assert "CUDA_DEVICE_ORDER" not in seen  # named by the user, in whatever order the user counts
-
-
-def test_devices_are_set_for_the_whole_job(shop: Workshop) -> None:
-    """Not only for the first program of the command's line."""
+def test_a_run_sees_the_devices_of_its_slot(shop: Workshop) -> None:
+    """In the whole job, not only in the first program of the command's line."""
     (shop.source / "x").mkdir()
     shop.write("x/here", "")
-    write_study(
-        shop, "cd x && FOO=1 true && echo CUDA=$CUDA_VISIBLE_DEVICES && bash -c 'echo in=$CUDA_VISIBLE_DEVICES'"
-    )
-    assert shop.run("--slots", "5").code == 0
-    assert log(shop) == "CUDA=5\nin=5\n"
+    write_study(shop, f"cd x && FOO=1 true && bash -c 'echo in=$CUDA_VISIBLE_DEVICES' && {SHOW}")
+    for attempt, (slots, visible) in enumerate([("0+1", "0,1"), ("GPU-abc", "GPU-abc")], 1):
+        assert shop.run("--slots", slots, "--force").code == 0
+        seen = env_of(shop, attempt=attempt)
+        assert (seen["CUDA_VISIBLE_DEVICES"], seen["ASSAY_SLOT"], seen["in"]) == (visible,) * 3
+        assert "CUDA_DEVICE_ORDER" not in seen  # named by the user, in whatever order the user counts
 
 
 def test_a_slot_of_two_devices_excludes_both(shop: Workshop) -> None:
@@ -285,12 +270,9 @@ def test_found_gpus_are_counted_as_nvml_counts_them(shop: Workshop) -> None:
     assert "OMP_NUM_THREADS" not in seen
     assert shop.run("--force", ASSAY_FAKE_NVML=fake, CUDA_DEVICE_ORDER="FASTEST_FIRST").code == 0
     assert env_of(shop, attempt=2)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
-
-
-def test_the_files_own_order_of_devices_wins(shop: Workshop) -> None:
     write_study(shop, SHOW, "env: {CUDA_DEVICE_ORDER: FASTEST_FIRST}\n")
-    assert shop.run(ASSAY_FAKE_NVML=write_gpus(shop, 0)).code == 0
-    assert env_of(shop)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+    assert shop.run("--force", ASSAY_FAKE_NVML=fake).code == 0
+    assert env_of(shop, attempt=3)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST", "that of the file"
 
 
 def test_a_busy_gpu_is_left_alone_until_it_is_free(shop: Workshop) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.record.presence import STALE_S, load_supervisors, remove_stale, register
+from assay.record.presence import STALE_S, load_supervisors, register, remove_stale
 from assay.values import layout
 
 # another supervisor, as a process of its own

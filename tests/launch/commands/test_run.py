@@ -53,8 +53,9 @@ def test_runx_goes_on_when_its_reader_has_left(own_bench: Bench, failing: bool) 
     assert [row for row in rows if 0.5 not in [row.get(name) for name in row if "accuracy" in name]] == []
 
 
-@pytest.mark.parametrize(("command", "code"), [("echo {x}", 0), ("exit {x}", 1)])
-@pytest.mark.parametrize("deaf", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    ("command", "code", "deaf"), [("echo {x}", 0, "stdout"), ("exit {x}", 1, "stdout"), ("exit {x}", 1, "stderr")]
+)
 def test_run_has_its_exit_code_without_a_reader(own_bench: Bench, command: str, code: int, deaf: str) -> None:
     file = own_bench.write("s.yml", f"study: s\ncommand: {command}\nparams: {{x: [1, 2]}}\n")
     assert call_deaf(own_bench, "run", file, "-j", "2", "--json", deaf=deaf) == code
