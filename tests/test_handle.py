@@ -39,7 +39,9 @@ def release(bench: Bench, *names: int) -> None:
 
 
 def test_runs_come_as_they_finish(entered_bench: Bench) -> None:
-    handle = build_study(entered_bench).run(slots=3)
+    """A run that is repeated comes after its new attempt."""
+    study = build_study(entered_bench)
+    handle = study.run(slots=3)
     found: list[Run] = []
     for number, run in enumerate(iter_after(handle, lambda: release(entered_bench, 2))):
         found.append(run)
@@ -54,20 +56,14 @@ def test_runs_come_as_they_finish(entered_bench: Bench) -> None:
     ended = [run.ended_at or 0.0 for run in found]
     assert ended == sorted(ended)
     assert ended[0] > 0
+    handle = study.run(slots=3, retry="failed")
+    assert [(run.name, run.attempt) for run in handle if run.state == "failed"] == [("x=3", 2)]
+    assert {run.attempt for run in study.run(slots=3, force=True)} == {2, 3}
 
 
 def iter_after(handle: StudyHandle, begin: Any) -> Iterator[Run]:
     begin()
     yield from handle
-
-
-def test_what_is_repeated_comes_after_its_new_attempt(entered_bench: Bench) -> None:
-    release(entered_bench, 1, 2, 3)
-    study = build_study(entered_bench)
-    assert len(list(study.run(slots=3))) == 3
-    handle = study.run(slots=3, retry="failed")
-    assert [(run.name, run.attempt) for run in handle if run.state == "failed"] == [("x=3", 2)]
-    assert {run.attempt for run in study.run(slots=3, force=True)} == {2, 3}
 
 
 def test_only_runs_of_this_call(entered_bench: Bench) -> None:

@@ -188,8 +188,10 @@ def test_finish_as_the_interpreter_ends_leaves_the_exit_code_to_decide(place: Pl
     assert place.one() == ("failed", 3)
 
 
-@pytest.mark.parametrize(("end", "state"), [("pass", "done"), ("1 / 0", "failed"), ("exit(3)", "failed")])
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("start", "end", "state"),
+    [("fork", "pass", "done"), ("fork", "exit(3)", "failed"), ("spawn", "pass", "done"), ("spawn", "1 / 0", "failed")],
+)
 def test_a_run_that_a_worker_opened_ends_with_the_worker(place: Place, start: str, end: str, state: str) -> None:
     body = "".join(f"    {line}\n" for line in [*OPEN["log"].splitlines(), end])
     main = f"    p = multiprocessing.get_context({start!r}).Process(target=f); p.start(); p.join()\n"

@@ -21,9 +21,8 @@ params: {x: [1, 2, 3]}
 metrics: {acc: 'acc ({number})'}
 resources: {gpus: 0}
 """
+WIDE = STUDY.replace("study: fit", "study: wide").replace("[1, 2, 3]", "{range: 10}")
 HURT = "x=1"
-
-FILES = ("run.json", "job.sh", "lease.1", "outcome.1")
 
 
 def _empty(path: Path) -> None:
@@ -68,19 +67,38 @@ def _numbers(path: Path) -> None:
     path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_text()), 7)))
 
 
-WAYS = {each.__name__.strip("_"): each for each in (_empty, _remove, _cut, _zeros, _folder, _dangling, _pipe, _list)}
+def _number(path: Path) -> None:
+    path.write_text("0.5\n")
+
+
+def _series_of_folders(path: Path) -> None:
+    (path / "a1-r0-host-1-1.jsonl").mkdir(parents=True)
+
+
+_ANY = (_empty, _remove, _cut, _zeros, _folder, _dangling, _pipe, _list)
+DAMAGE = {  # the file, and what happens to it: in a run of its own each
+    "run.json": (*_ANY, _numbers),
+    "job.sh": _ANY,
+    "lease.1": (*_ANY, _numbers),
+    "outcome.1": (*_ANY, _numbers),
+    "environment.json": (_folder, _remove, _pipe, _zeros, _numbers),
+    "job.log": (_folder, _remove, _pipe, _zeros),
+    "run.log": (_folder, _pipe, _dangling),
+    "metrics": (_number, _series_of_folders),
+}
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     bench = Bench(tmp_path_factory.mktemp("done"))
     assert bench.run(STUDY).returncode == 0
+    assert bench.run(WIDE, file="wide.yml").returncode == 0
     return bench
 
 
 @pytest.fixture
 def own_bench(done: Bench, tmp_path: Path) -> Bench:
-    """The finished study once more, for this test to damage."""
+    """The finished studies once more, for this test to damage."""
     bench = Bench(tmp_path)
     shutil.copytree(done.folder, bench.folder, dirs_exist_ok=True, symlinks=True)
     for path in bench.root.glob("*/*/run.json"):
@@ -88,68 +106,41 @@ def own_bench(done: Bench, tmp_path: Path) -> Bench:
     return bench
 
 
-def _states(cli: Callable) -> dict[str, str]:
-    result = cli("ls", "fit", "--json")
+def _states(cli: Callable, study: str = "fit") -> dict[str, str]:
+    result = cli("ls", study, "--json")
     assert result.code == 0, result.err
     return {row["name"]: row["state"] for row in json.loads(result.out)}
 
 
-def _check_well(cli: Callable) -> None:
-    """Every reading command answers, and the study runs to its end: all three runs are done."""
-    for arguments in (["ls"], ["sum", "fit"], ["show", f"fit/{HURT}"], ["diff", f"fit/{HURT}", "fit/x=2"]):
+@pytest.mark.parametrize("file", DAMAGE)
+def test_damaged_files_of_some_runs_block_nothing(cli, own_bench: Bench, file: str) -> None:
+    """Every reading command answers, and the study runs to its end: all runs are done, and can be repeated."""
+    names = [f"x={number}" for number in range(10)]
+    hurt = [f"wide/{name}" for name, _ in zip(names, DAMAGE[file], strict=False)]
+    for name, damage in zip(hurt, DAMAGE[file], strict=True):
+        damage(own_bench.root / name / file)
+    reads = [["ls"], ["sum", "wide"], ["plot", "wide"]]
+    for name in hurt:
+        reads += [["show", name], ["diff", name, "wide/x=9"]]
+        if file == "run.log":
+            result = cli("logs", name)
+            assert (result.code, "no output" in result.err) == (2, True), (name, result.err)
+    for arguments in reads:
         result = cli(*arguments)
         assert result.code == 0, (arguments, result.err)
         assert "bug in Assay" not in result.err
-    assert set(_states(cli)) == {"x=1", "x=2", "x=3"}
-    again = cli("run", "study.yml", "-j", "2", "--quiet", "--retry", "lost")
+    assert sorted(_states(cli, "wide")) == names
+    again = cli("run", "wide.yml", "-j", "2", "--quiet", "--retry", "lost")
     assert again.code == 0, again.err
-    assert _states(cli) == {"x=1": "done", "x=2": "done", "x=3": "done"}
-    assert cli("rerun", f"fit/{HURT}", "-j", "2", "--quiet").code == 0
+    assert _states(cli, "wide") == dict.fromkeys(names, "done")
+    assert cli("rerun", *hurt, "-j", "2", "--quiet").code == 0
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("file", FILES)
-def test_a_damaged_file_of_one_run_blocks_nothing(cli, own_bench: Bench, file: str, way: str) -> None:
-    WAYS[way](own_bench.root / "fit" / HURT / file)
-    _check_well(cli)
-
-
-@pytest.mark.parametrize("file", ["run.json", "lease.1", "outcome.1", "environment.json"])
-def test_valid_json_of_another_type_blocks_nothing(cli, own_bench: Bench, file: str) -> None:
-    _numbers(own_bench.root / "fit" / HURT / file)
-    _check_well(cli)
-
-
-@pytest.mark.parametrize("way", ["folder", "remove", "pipe", "zeros"])
-@pytest.mark.parametrize("file", ["environment.json", "job.log"])
-def test_files_that_only_tell_about_a_run_may_be_damaged(cli, own_bench: Bench, file: str, way: str) -> None:
-    WAYS[way](own_bench.root / "fit" / HURT / file)
-    _check_well(cli)
-
-
-@pytest.mark.parametrize("way", ["folder", "pipe", "dangling"])
-def test_a_log_that_is_no_file_is_no_output(cli, own_bench: Bench, way: str) -> None:
-    WAYS[way](own_bench.root / "fit" / HURT / "run.log")
-    result = cli("logs", f"fit/{HURT}")
-    assert (result.code, "no output" in result.err) == (2, True), result.err
-    _check_well(cli)
-
-
-def test_metrics_may_be_a_file_of_the_program_s_own(cli, own_bench: Bench) -> None:
-    (own_bench.root / "fit" / HURT / "metrics").write_text("0.5\n")
-    _check_well(cli)
-    assert cli("plot", "fit").code == 0
-
-
-def test_a_folder_in_the_place_of_a_script_s_series_is_passed_over(cli, own_bench: Bench) -> None:
-    (own_bench.root / "fit" / HURT / "metrics" / "a1-r0-host-1-1.jsonl").mkdir(parents=True)
-    _check_well(cli)
-    assert cli("plot", "fit").code == 0
-
-
-@pytest.mark.parametrize("way", ["empty", "remove", "folder"])
-def test_a_damaged_run_is_listed_with_a_reason_and_a_command_that_repairs_it(cli, own_bench: Bench, way: str) -> None:
-    WAYS[way](own_bench.root / "fit" / HURT / "run.json")
+@pytest.mark.parametrize("damage", [_empty, _remove, _folder])
+def test_a_damaged_run_is_listed_with_a_reason_and_a_command_that_repairs_it(
+    cli, own_bench: Bench, damage: Callable[[Path], None]
+) -> None:
+    damage(own_bench.root / "fit" / HURT / "run.json")
     (row,) = [row for row in json.loads(cli("ls", "fit", "--json").out) if row["name"] == HURT]
     assert row["state"] == "damaged"
     assert row["reason"].startswith("run.json ")
@@ -228,7 +219,7 @@ def test_the_index_is_rebuilt_around_a_damaged_run(cli, own_bench: Bench) -> Non
     _numbers(own_bench.root / "fit" / HURT / "run.json")
     result = cli("index", "rebuild")
     assert result.code == 0
-    assert "3 runs read" in result.out
+    assert "13 runs read" in result.out
     assert _states(cli) == {"x=1": "damaged", "x=2": "done", "x=3": "done"}
     assert cli("index", "reparse", "fit").code == 0
 
