@@ -20,7 +20,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 class _Logging:
-    """What Lightning asks of a logger."""
+    """The methods that Lightning calls."""
 
     def __init__(self, project: str | None = None, name: str | None = None, prefix: str = "") -> None:
         """`project` and `name`: of the new run, outside of a run of ours; `prefix`: before each metric's name."""

@@ -17,7 +17,7 @@ _WHO = "assay.transformers"
 
 
 class _Logging:
-    """What the Trainer tells a callback."""
+    """The methods that the Trainer calls."""
 
     def __init__(self, project: str | None = None, name: str | None = None) -> None:
         """`project` and `name`: of the new run, outside of a run of ours."""

@@ -123,7 +123,7 @@ _SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errn
 
 
 def _explain(error: OSError) -> int | None:
-    """The system refused, and its message says how; None: it may be a bug of ours."""
+    """Print the system's message about what it refused; None: the error may be a bug of Assay."""
     where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         _print_error(f"assay: {explain_refusal(error)}")

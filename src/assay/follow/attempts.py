@@ -19,7 +19,7 @@ TAKEN_BACK = "taken back before its end"
 class Action(Enum):
     START = "start"  # begin attempt `attempt`
     FOLLOW = "follow"  # it runs, here or elsewhere: watch it
-    CLOSE = "close"  # it is over and nobody has said so yet: write `outcome`
+    CLOSE = "close"  # it is over, which is not written yet: write `outcome`
     CLEAN = "clean"  # as CLOSE, after ending what the dead attempt left behind
     KEEP = "keep"  # it is over
 
@@ -75,7 +75,7 @@ class RetryPolicy:
 
 
 def _count_last(history: History, reason: str) -> int:
-    """How many of the newest attempts ended for this reason; what an engine says about it comes after it."""
+    """How many of the newest attempts ended for this reason, which an engine's explanation may follow."""
     count = 0
     for attempt in reversed(history.attempts):
         if attempt.outcome is None or not attempt.outcome.reason.startswith(reason):
@@ -109,9 +109,9 @@ def decide(
 
 
 def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> Decision:
-    """A farm's job is under way; of one on another host nothing is known, and it is left alone until told otherwise.
+    """A farm's job is running. A job on another host is left alone, unless the policy gives it up.
 
-    A host reached by ssh is such a host once it has not answered for long.
+    A host reached by ssh counts as another host when it has not answered for long.
     """
     if last.handle is not None and last.handle.executor not in ("local", "ssh"):
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
@@ -129,7 +129,7 @@ def _lacks_commands(history: History, commands: tuple[str, ...]) -> bool:
 
 
 def finished_before(history: History) -> set[str]:
-    """What the last attempt could rely on: the commands it left out; where nothing says which, what others finished.
+    """The commands that the last attempt left out; where its files do not name them, those that others finished.
 
     A repeat that was killed must not be taken for done because an earlier attempt was.
     """
@@ -147,19 +147,19 @@ def build_outcome(attempt: Attempt, commands: tuple[str, ...], finished_before: 
 
 
 def _conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> tuple[State, str]:
-    said = conclude(attempt, commands, finished_before)
-    if said is State.DONE:
-        return said, ""
+    state = conclude(attempt, commands, finished_before)
+    if state is State.DONE:
+        return state, ""
     if attempt.stop is not None:
         return State.PRUNED if attempt.stop.kind == "rule" else State.STOPPED, attempt.stop.why
     if attempt.contradictory:
         return State.FAILED, describe_contradiction(attempt)
-    if said is None:
+    if state is None:
         return State.LOST, DEATH
     name, code = next((name, code) for name, code in attempt.codes.items() if code != 0)
-    if said is State.TIMEOUT:
-        return said, f"{name} ran into its time limit"
-    return said, f"{name} ended with exit code {code}{_signal(code)}"
+    if state is State.TIMEOUT:
+        return state, f"{name} ran into its time limit"
+    return state, f"{name} ended with exit code {code}{_signal(code)}"
 
 
 def _signal(code: int) -> str:

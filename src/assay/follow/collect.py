@@ -1,4 +1,4 @@
-"""What runs say goes into the index: while they run, when they end, and again when somebody asks."""
+"""Metrics of runs go into the index: while they run, when they end, and when an index is brought up to date."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LINE_BYTES = 4096  # more than two lines of readings
 _ATTEND_S = 0.15  # of a tick: with thousands of runs at once the next tick goes on where this one stopped
 _FLUSHES = 5
 _REST_S = 60.0
-UNREAD = 0.0  # the stamp of a row whose sources could not be read: whoever looks next reads them
+UNREAD = 0.0  # the stamp of a row whose sources could not be read: the next reader of the study reads them
 
 ParsedLog = tuple[Columns, int, dict[str, Any]]
 Parse = Callable[[bytes, dict[str, Any], bool], ParsedLog]
@@ -103,7 +103,7 @@ def _file_sources(run_dir: str, pattern: MetricFile) -> list[Source]:
 
 
 def _inside(run_dir: str, name: str, kind: str) -> list[str]:
-    """A folder stands for the event files in it."""
+    """The files of this kind in a folder; of a file its own name."""
     if not os.path.isdir(os.path.join(run_dir, name)):
         return [name]
     wanted = "**/*tfevents*" if kind == "tensorboard" else f"**/*.{kind}"
@@ -150,8 +150,8 @@ def _parse_file(kind: str, step: str | None) -> Parse:
 
 
 class Summaries:
-    """Takes points as an index does and keeps what their summaries need: a table of runs that nobody has read before
-    is shown without storing them."""
+    """Takes points as an index does and keeps what their summaries need: a table of runs that are not in the index is
+    shown without storing their points."""
 
     def __init__(self) -> None:
         self.states: dict[str, Mapping[str, Any]] = {}  # by source
@@ -233,7 +233,7 @@ class Follower:
                 return
 
     def _store(self, index: Index | Summaries, columns: Columns, cursor: Cursor) -> bool:
-        """False: another reader was faster, and we stand where it stood."""
+        """False: another reader was faster, and this one goes on from its position."""
         is_stored = index.add_columns(
             self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset, counts=self.counts
         )
@@ -276,7 +276,7 @@ def read_sources(
 
 
 def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
-    """Only the newest attempt counts; whoever followed an earlier one may have died before it could forget it.
+    """Forget earlier attempts: only the newest counts, and the supervisor that followed an earlier one may have died.
 
     Without a look at what is stored: another process may have stored it since this one looked.
     """
@@ -411,7 +411,7 @@ class Collector:
         self._turn = 0  # where the next tick begins
         self._rests_until = 0.0  # after a failure the index is left alone for a while: each try may take half a minute
         self.failure: str | None = None
-        self.listen: Listen | None = None  # told of all points that are read here
+        self.listen: Listen | None = None  # called with all points that are read here
 
     def started(self, entry: Entry) -> None:
         with self._guarded():
@@ -429,7 +429,7 @@ class Collector:
         for count in range(len(running)):
             live = self._live.get(running[(self._turn + count) % len(running)].dir)
             if live is not None:
-                # somebody removed the directory, or the disk is full
+                # the directory was removed, or the disk is full
                 with contextlib.suppress(OSError), self._guarded():
                     self._attend(live, now)
             if time.monotonic() >= deadline:
@@ -489,7 +489,7 @@ class Collector:
             read_sources(self._index, key, entry.dir, entry.spec, names, listen=self.listen)
 
     def flush(self) -> None:
-        """Write what waits. What another supervisor has overtaken is read again where nobody would do it later."""
+        """Write what waits. Runs that have ended, and whose points another supervisor stored first, are read again."""
         for run_dir, live in list(self._unlisted.items()):
             with contextlib.suppress(OSError), self._guarded():
                 self._put(live.entry, live.key, time.time())
@@ -510,7 +510,7 @@ class Collector:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """The run directories are the truth: a broken index stops no run, and says so at the end."""
+        """The run directories are the truth: a broken index stops no run, and is reported at the end."""
         try:
             yield
         except FormatError:  # run.json was damaged during the run: its next reader lists it so
@@ -568,7 +568,7 @@ class Collector:
             file.write(render_reading(reading))
 
     def _pass_output_on(self, live: _Live) -> None:
-        """A reader that has gone does not keep the index from being filled."""
+        """Copy the run's output to `echo`. A reader that has gone does not keep the index from being filled."""
         try:
             self._echo_news(live)
         except BrokenPipeError:

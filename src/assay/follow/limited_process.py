@@ -139,7 +139,7 @@ def parse_timed(*arguments: Any) -> tuple[ParsedLog, float]:
 
 
 def check_runs(run_dirs: Sequence[str]) -> None:
-    """Read the metrics of runs from elsewhere, as whoever shows them will."""
+    """Read the metrics of runs from elsewhere, as a command that shows them will."""
     for run_dir in run_dirs:
         collect.read_sources(collect.Summaries(), "uploaded/run", run_dir, load_record(run_dir).spec)
 
@@ -151,7 +151,7 @@ def _answer(function: str, arguments: tuple[Any, ...], limit_s: float) -> tuple[
         return True, getattr(import_module(module), name)(*arguments)
     except AssayError as error:
         return False, (error.message, error.hint)
-    except Exception as error:  # noqa: BLE001 the caller is told, and asks for something else
+    except Exception as error:  # noqa: BLE001 the caller gets its message
         return False, (f"{type(error).__name__}: {error}", None)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -33,7 +33,7 @@ class StudyLocation(NamedTuple):
 
 
 def choose_root(flag: str | None, asked: str | None, settings: Settings) -> tuple[str, bool]:
-    """The output root and whether anybody asked for it: flag, then environment, study file, settings, `./runs`."""
+    """The output root and whether it was asked for: by flag, then environment, study file, settings, else `./runs`."""
     from assay.config.settings import ENVIRONMENT
 
     from_environment = settings.root if settings.root_from == ENVIRONMENT["root"] else None
@@ -269,7 +269,7 @@ def show_command(
 
 
 def show_adopt(location: StudyLocation, run: str) -> str:
-    """With a place for the study's file, where no run that was made here says which it is."""
+    """The command that adopts a run; with a placeholder for the study's file where no run made here names it."""
     if next(find_own_files(location), None):
         return show_command(["adopt"], location, run)
     return f"{show_command(['adopt'], location, run, options=['--file=FILE'])}  # FILE: your study file"
@@ -277,13 +277,13 @@ def show_adopt(location: StudyLocation, run: str) -> str:
 
 def advise_adopting(location: StudyLocation, run: str) -> tuple[str, str]:
     """What can be done with a run that was received: what that does, and the command."""
-    if twin := _find_twin(location, run):
-        return "compare it with the same run, which is here already", show_command(["diff"], location, twin, run)
+    if same := _find_same_run(location, run):
+        return "compare it with the same run, which is here already", show_command(["diff"], location, same, run)
     return "take it as a run of your study", show_adopt(location, run)
 
 
-def _find_twin(location: StudyLocation, run: str) -> str | None:
-    """Another run of the same id, beside which `assay adopt` refuses this one."""
+def _find_same_run(location: StudyLocation, run: str) -> str | None:
+    """Another run of the same id, because of which `assay adopt` refuses this one."""
     from assay.record import run_directory
     from assay.record.received import is_foreign
 

@@ -1,4 +1,4 @@
-"""The log that says why a run failed, and its last lines."""
+"""The log of what failed in a run, and its last lines."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def open_index(
 ) -> Index:
     """The index of a root.
 
-    `is_needed=False`: where a server cannot be used, `warn` hears it, and an index in memory takes its place, since
+    `is_needed=False`: where a server cannot be used, `warn` reports it, and an index in memory takes its place, since
     the run directories are what counts. `renew`: an index of another format is replaced on a server too.
     """
     index = _open(root, warn, is_needed, renew)
@@ -71,7 +71,7 @@ def find_address() -> str:
 
         try:
             found = load_settings(os.getcwd(), os.environ).index or ""
-        except (AssayError, OSError):  # a command that needs the settings says so; with --root it goes on without
+        except (AssayError, OSError):  # a command that needs the settings refuses them; with --root it goes on without
             return ""
     return "" if found == LOCAL else found
 
@@ -83,14 +83,14 @@ def _may_have_settings(folder: str) -> bool:
         return True
     while True:
         own, shared = os.path.join(folder, "assay.toml"), os.path.join(folder, "pyproject.toml")
-        if os.path.exists(own) or _speaks_of_assay(shared):
+        if os.path.exists(own) or _names_assay(shared):
             return True
         folder, before = os.path.dirname(folder), folder
         if folder == before:
             return False
 
 
-def _speaks_of_assay(path: str) -> bool:
+def _names_assay(path: str) -> bool:
     try:
         return "assay" in read_text(path)
     except OSError as error:

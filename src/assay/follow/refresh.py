@@ -61,7 +61,7 @@ def apply_changes(
     if not changes:
         return 0
     changed = changes.changed
-    stores_points = stores_points or index.store_points is None  # nobody would read them later
+    stores_points = stores_points or index.store_points is None  # they would not be read later
     summarised = set() if all(each.is_new for each in changed) else set(index.find_summarised([location.name]))
     with index.batch() as refused:
         index.expect_new(location.key(change.path) for change in changed if change.is_new)
@@ -145,7 +145,7 @@ def refresh_run(index: Index, location: StudyLocation, change: Change, *, stores
     try:
         if stores_points or not change.is_new or not row.state.is_over or not _summarise(index, key, path, record.spec):
             read_sources(index, key, path, record.spec, final=row.state.is_over)
-    except (AssayError, OSError):  # listed all the same, and read again by whoever looks next
+    except (AssayError, OSError):  # listed all the same, and read again by the next reader
         index.put_runs([row._replace(stamp=UNREAD)])
         raise
     index.put_runs([row])
@@ -195,7 +195,7 @@ def _near(path: str) -> str:
 
 
 def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, history: run_directory.History) -> RunRow:
-    """Whether a run that no file calls finished still lives; what nobody concluded is concluded for the table alone."""
+    """The row of a run that is not concluded, as its files and processes show it now; nothing is written."""
     if row.state.is_over or not history.attempts:
         # a run without commands and attempts was made by another tool
         return row._replace(state=State.DONE if not history.attempts and not record.spec.commands else row.state)
@@ -234,7 +234,7 @@ def load_history(path: str) -> run_directory.History:
 
 
 def conclude(path: str, history: run_directory.History, commands: tuple[str, ...]) -> Decision:
-    """What the files and the process table say about a run that nobody has concluded."""
+    """What the files and the process table show about a run that is not concluded."""
     decision = decide(history, commands, lambda handle: load_liveness(handle, path), RetryPolicy())
     if decision.state is State.LOST:  # or it ended after its files were read: they are complete by now
         decision = decide(

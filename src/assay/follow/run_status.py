@@ -1,4 +1,4 @@
-"""How a run stands right now and who looks after it: from its files and the process table, without the index."""
+"""The state of a run and its supervisors right now: from its files and the process table, without the index."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from assay.values.secrets import hide_spec
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run as its files and the process table show it; `outcome` may be a conclusion that nobody has written yet."""
+    """A run as its files and the process table show it; `outcome` may be a conclusion that is not written yet."""
 
     record: run_directory.RunRecord
     history: run_directory.History
@@ -28,7 +28,7 @@ class RunStatus:
 
     @property
     def is_damaged(self) -> bool:
-        """Nobody knows what it is; it may run all the same."""
+        """Whether its record is lost; it may run all the same."""
         return self.outcome is not None and self.outcome.state is State.DAMAGED
 
     @property
@@ -76,7 +76,7 @@ def load_states(entries: Sequence[Entry]) -> list[State]:
 
 
 def _load_state(run_dir: str) -> State:
-    """A job that waits in its farm's queue, or was not heard of yet, is with the farm."""
+    """A job that waits in its farm's queue, or has not been seen there yet, counts as running."""
     try:
         state = load_status(run_dir).state
     except AssayError:  # damaged a moment ago: the next command reports it
@@ -122,19 +122,19 @@ class SupervisorProcess(NamedTuple):
 
 
 def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorProcess]:
-    """Who started the last attempts of these runs and still lives, here; ourselves left out.
+    """Other living processes of this host that started the last attempts of these runs.
 
-    With `study_dir` also those who have started nothing yet: they wait for a slot, or watch the runs of another.
+    With `study_dir` also those that have started nothing yet: they wait for a slot, or watch the runs of another.
     """
     found = {
-        SupervisorProcess(who.pid, who.start, who.boot)
-        for who in (presence.load_supervisors(study_dir) if study_dir is not None else ())
-        if who.host == processes.host_name() and who.pid != os.getpid()
+        SupervisorProcess(each.pid, each.start, each.boot)
+        for each in (presence.load_supervisors(study_dir) if study_dir is not None else ())
+        if each.host == processes.host_name() and each.pid != os.getpid()
     }
     for run_dir in run_dirs:
         try:
             last = run_directory.load_history(run_dir).last
-        except OSError:  # removed, or unreadable: nothing is known of who supervises it
+        except OSError:  # removed, or unreadable: its supervisor is unknown
             continue
         handle = last.handle if last else None
         if handle is None or handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):

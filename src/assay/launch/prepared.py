@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 _ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
 _PLAIN_WORD = r"[\w./+@%,:-]+"
-# and those whose real program stands further on, or is bash's own
-_NOT_TOLD = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
+# words before the real program, and programs that are bash's own
+_UNKNOWN = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Origin:
 
     parent: str  # its key
     overrides: tuple[str, ...] = ()  # the parent's and the new ones, without their secrets
-    settings: tuple[str, ...] = ()  # the same of --set
+    settings: tuple[str, ...] = ()  # the assignments of --set, likewise
     code_hash: str | None = None  # the snapshot that it gets; None: the current code, or the live one
     commit: str | None = None  # of that snapshot
     failed_code: str | None = None  # the snapshot of a failed parent, in place of which it gets the current code
@@ -69,7 +69,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a command asks for."""
+    """The options of a command that runs something."""
 
     file: str
     root: str | None = None
@@ -86,7 +86,7 @@ class RunOptions:
     names_runs: bool = False  # with force: the call names its runs (`assay rerun`); another choice is another pass
     new_code: bool = False
     old_code: bool = False  # a failed run that is repeated keeps its snapshot, whatever has changed since
-    code: str | None = None  # "live" or "snapshot" instead of what the file says
+    code: str | None = None  # "live" or "snapshot" instead of the file's
     load: LoadOptions = field(default_factory=LoadOptions)
     tag: str | None = None
     cooldir: bool = True
@@ -131,7 +131,7 @@ class Prepared:
 
     @property
     def shown_settings(self) -> tuple[str, ...]:
-        """The same of --set."""
+        """The assignments of --set without their secrets, as run.json keeps them."""
         return tuple(hide_assignment(text, self.settings.secrets) for text in self.options.settings)
 
     @property
@@ -162,7 +162,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search has come to."""
+    """The result of a search."""
 
     lines: tuple[str, ...]  # the best trials, and why it ended
     failed: Mapping[str, str]  # trials that are done and have no usable result -> why
@@ -174,7 +174,7 @@ class SearchResult:
 
 @dataclass(slots=True)
 class Report:
-    """How a study stands when the supervisor leaves it."""
+    """The state of a study when its supervisor ends."""
 
     prepared: Prepared
     entries: list[Entry]
@@ -242,7 +242,7 @@ def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
 
 
 def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -> set[str] | None:
-    """None: it is left as it is."""
+    """The commands that earlier attempts finished; None: the run is left as it is."""
     run_dir = prepared.dir_of(spec)
     history = load_history(run_dir)
     base = history.last.number if history.last else 0
@@ -272,7 +272,7 @@ def _finished_of_mlrunner(prepared: Prepared, run_dir: str) -> set[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """How far a --force has come with a run."""
+    """The attempts of a run that a --force counts."""
 
     begun: int  # the last attempt before it
     base: int  # the last attempt that does not count
@@ -280,7 +280,7 @@ class Repeat:
 
     @property
     def is_kept(self) -> bool:
-        """It has been repeated already."""
+        """Whether the run has been repeated already."""
         return self.base == self.begun < self.last
 
 
@@ -381,7 +381,7 @@ def check_farm(farm: Farm, study: Study) -> None:
     executor = find_executor(farm.executor)
     executor.check(farm)
     program = executor.find_program(farm)
-    if program is None or program in _NOT_TOLD or _is_there(program, os.getcwd(), os.environ.get("PATH")):
+    if program is None or program in _UNKNOWN or _is_there(program, os.getcwd(), os.environ.get("PATH")):
         return
     where = f"{farm.name}: SUBMIT_CMD" if study.is_runx else f"farms.{farm.name}"
     hint = "install it, correct the name, or give its full path; " + (
@@ -403,11 +403,11 @@ def _programs(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def first_program(text: str) -> str | None:
-    """The program that a command starts with; None where only the shell can tell."""
+    """The program that a command starts with; None where only the shell knows."""
     for word in text.split():
         if re.fullmatch(_ASSIGNMENT, word):
             continue
-        return word if re.fullmatch(_PLAIN_WORD, word) and word not in _NOT_TOLD else None
+        return word if re.fullmatch(_PLAIN_WORD, word) and word not in _UNKNOWN else None
     return None
 
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -29,6 +29,7 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import Flusher, keep_damaged, list_names, read_text, rename, write_atomic
 from assay.system.locks import locked
 from assay.values import layout
+from assay.values.notify import Notify, ignore
 from assay.values.run import Liveness, Private, RunSpec, State, build_command
 from assay.values.secrets import HIDDEN
 from assay.values.state import RETRY
@@ -55,9 +56,9 @@ _READ_BYTES = 65_536
 class DirBuilder:
     """Writes run directories; the code snapshot and the provenance are taken once, when the first one is made."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, report: Notify = ignore) -> None:
         self._prepared = prepared
-        self.tell: Callable[[str], None] = lambda _line: None  # for what is to be known before a run starts
+        self._report = report  # for what is printed before a run starts
         self._environment: Environment | None = None
         self._environment_path = ""
         self._file_hash: str | None = None
@@ -70,7 +71,7 @@ class DirBuilder:
         self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
         self._codes = self._pin_codes()
         self._newer: dict[str, tuple[str, Snapshot]] = {}  # run -> the code it had, the one its next attempt gets
-        self._told: set[str] = set()  # older snapshots that `tell` has reported
+        self._reported: set[str] = set()  # older snapshots
 
     def _take_snapshot(self) -> Snapshot | None:
         """At the start, so that edits during the sweep change nothing for the runs that wait."""
@@ -137,7 +138,7 @@ class DirBuilder:
     def create(self, entry: Entry) -> bool:
         record = self._build_record(entry.spec)
         record = replace(record, trial=entry.trial, search_from=entry.search_from, search=entry.kept)
-        self._tell_older(entry, record)
+        self._report_older(entry, record)
         fill = partial(self._fill, spec=entry.spec, run_dir=entry.dir)
         made = run_directory.write_run_dir(entry.dir, record, _render_job(record), fill)
         self.flusher.note()
@@ -376,28 +377,28 @@ class DirBuilder:
         if record is None or record.workdir != layout.CODE_DIR:
             return
         if snapshot is None or record.code_hash == snapshot.hash:
-            self._tell_older(entry, record)
+            self._report_older(entry, record)
             return
         link, current = entry.spec.code.link_ignored, snapshot
         run_directory.offer_code(entry.dir, current.hash, lambda aside: place_code(current, aside, link=link))
         git = load_git(current.source)
         entry.record = run_directory.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
 
-    def _tell_older(self, entry: Entry, record: run_directory.RunRecord) -> None:
+    def _report_older(self, entry: Entry, record: run_directory.RunRecord) -> None:
         """Before the first run starts with a snapshot that is not the current code, with the command for that."""
         code, options = record.code_hash, self._prepared.options
-        if self.snapshot is None or code in (None, self.snapshot.hash, *self._told) or options.old_code:
+        if self.snapshot is None or code in (None, self.snapshot.hash, *self._reported) or options.old_code:
             return
         if entry.spec.id in options.origins or options.force:
             return
-        self._told.add(str(code))
+        self._reported.add(str(code))
         other = self._with_other_code([replace(entry, record=record)])
         if other is not None:
             again = options.again if options.again and options.again.words[-1] in ("run", "runx") else None
             names = [name for name, states in RETRY.items() if options.retry.issuperset(states)]
             words = [word for name in names for word in ("--retry", name)]
             more = f"; for the current code stop and call: {again.build(*words, '--new-code')}" if again else ""
-            self.tell(f"runs that were begun earlier continue with the recorded snapshot: {other.describe()}{more}")
+            self._report(f"runs that were begun earlier continue with the recorded snapshot: {other.describe()}{more}")
 
     def rewrite_env(self, entry: Entry) -> None:
         """A repeated run gets the variables that the file has now; job.N.sh is what the attempt before had.

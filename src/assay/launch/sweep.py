@@ -254,8 +254,7 @@ def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Rep
         if not prepared.options.names_runs:  # those are there already
             planned = {spec.name: spec.id for spec in prepared.plan.runs}
             run_directory.write_plan(prepared.location.dir, planned, prepared.plan_key)
-    builder = DirBuilder(prepared)
-    builder.tell = hooks.console.error
+    builder = DirBuilder(prepared, hooks.console.error)
 
     def warn(line: str) -> None:
         hooks.console.message(f"warning: {line}")
