@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from assay.config.load import load_study
@@ -255,12 +256,8 @@ def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Rep
             planned = {spec.name: spec.id for spec in prepared.plan.runs}
             run_directory.write_plan(prepared.location.dir, planned, prepared.plan_key)
     builder = DirBuilder(prepared, hooks.console.error)
-
-    def warn(line: str) -> None:
-        hooks.console.message(f"warning: {line}")
-
     for line in (*slots.warnings, *builder.describe_size()):
-        warn(line)
+        _warn(hooks, line)
     with closing_quietly(open_index(prepared.location.root, hooks.console.warning, is_needed=False)) as index:
         collector = Collector(index, prepared.location, slots.devices, hooks.echo)
         repairs = builder.repair(prepared.plan.runs)
@@ -270,49 +267,36 @@ def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Rep
         builder.renew_secrets(prepared.plan.runs)
         entries = _build_entries(prepared, builder, hooks)
         _forget_removed(prepared, entries, index)
-        executor, pool, limit = _choose_executor(prepared, slots, hooks)
-        if hooks.one_by_one:
-            pool, limit = None, 1
-        loop = replace(
-            _build_loop(prepared, hooks, builder),
-            env=_build_env(prepared, slots, hooks),
-            limit=limit,
-            warn=warn,
-            keeps_slots=hooks.slots_name is not None,
-            lease=MachineLease(hooks.use) if prepared.farm is None else None,
-            max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],
-        )
         steps = hooks.steps or find_steps(prepared)
-        context = RunContext(
-            prepared,
-            index,
-            entries,
-            collector,
-            pool,
-            hooks.best,
-            lambda spec: _build_entry(spec, prepared, frozenset(), 0),
-        )
+        executor, pool, limit = _choose_executor(prepared, slots, hooks)
+        loop = _build_loop(prepared, hooks, builder, slots, limit)
+        build_entry = partial(_build_entry, prepared=prepared, again=frozenset(), base=0)
+        context = RunContext(prepared, index, entries, collector, pool, hooks.best, build_entry)
         for step in steps:
             loop = step.begin(context, replace(loop, listen=_join(loop.listen, step.listen)))
         supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
         _run_loop(supervisor, hooks, collector)
-        entries = supervisor.entries
-        is_over = all(entry.state.is_over for entry in entries)
-        if is_over and not prepared.options.names_runs:
-            run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
-        if is_over and not any(map(_is_interrupted, entries)):
-            _leave_passes(prepared, entries)
-        verdict, doubts = _judge(prepared, entries, index)
-        doubts += [note for step in steps for note in step.describe_end(entries)]
-        doubts += _describe_unmatched(prepared, entries, index)
-        doubts += _describe_not_finite(prepared, entries, index)
-        result = next((found for step in steps if (found := step.build_result())), None)
-    report = replace(_build_report(prepared, supervisor, builder), verdict=verdict, search=result)
-    report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else []), *doubts]
-    unfinished = describe_unfinished(prepared, _list_attempts(entries)) if is_over else []
-    report.notes += [note for note, _ in unfinished]
-    report.advice += [command for _, command in unfinished]
-    return report
+        _end_plan(prepared, supervisor.entries)
+        notes = [*repairs, *builder.notes, *([collector.failure] if collector.failure else [])]
+        return _build_report(prepared, supervisor, builder, steps, index, notes)
+
+
+def _warn(hooks: RunHooks, line: str) -> None:
+    hooks.console.message(f"warning: {line}")
+
+
+def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
+    """Where all runs are over, the plan and the completed passes of --force are removed."""
+    if not _is_over(entries):
+        return
+    if not prepared.options.names_runs:
+        run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
+    if not any(map(_is_interrupted, entries)):
+        _leave_passes(prepared, entries)
+
+
+def _is_over(entries: Sequence[Entry]) -> bool:
+    return all(entry.state.is_over for entry in entries)
 
 
 def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
@@ -340,7 +324,9 @@ def _join(first: Listen, second: Listen) -> Listen:
     return listen
 
 
-def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> LoopSettings:
+def _build_loop(
+    prepared: Prepared, hooks: RunHooks, builder: DirBuilder, slots: Slots, limit: int | None
+) -> LoopSettings:
     return LoopSettings(
         create=builder.create,
         renew=builder.renew,
@@ -348,9 +334,15 @@ def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> Loo
         remake=builder.remake_entry,
         listen=_choose_listener(prepared, _suppress_lost_output(hooks.listen)),
         draw=_build_draw(builder, _suppress_lost_output(hooks.draw), hooks.console),
-        counts_wait=hooks.counts_wait,
+        warn=partial(_warn, hooks),
+        env=_build_env(prepared, slots, hooks),
         tick_s=hooks.tick_s,
         grace_s=prepared.options.grace_s,
+        counts_wait=hooks.counts_wait,
+        keeps_slots=hooks.slots_name is not None,
+        lease=MachineLease(hooks.use) if prepared.farm is None else None,
+        max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],
+        limit=limit,
         leaves=hooks.leaves,
         decide=hooks.decide,
     )
@@ -422,13 +414,16 @@ def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
 
 
 def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple[Executor, SlotPool | None, int | None]:
-    if prepared.farm is None:
-        directory = _find_slots(hooks.slots_name)
-        pool = SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority)
-        return build_executor("local", owns_process=hooks.owns_process), pool, None
-    executor = build_executor(prepared.farm.executor, farm=prepared.farm)
-    limit = len(slots.labels) if executor.uses_slots(prepared.farm) else None
-    return executor, None, hooks.at_once or limit
+    """The executor, the slots of this machine, and how many runs are started at once where there are no slots."""
+    if prepared.farm is not None:
+        executor = build_executor(prepared.farm.executor, farm=prepared.farm)
+        limit = len(slots.labels) if executor.uses_slots(prepared.farm) else None
+        return executor, None, 1 if hooks.one_by_one else hooks.at_once or limit
+    executor = build_executor("local", owns_process=hooks.owns_process)
+    if hooks.one_by_one:
+        return executor, None, 1
+    directory = _find_slots(hooks.slots_name)
+    return executor, SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority), None
 
 
 def _find_slots(name: str | None) -> str:
@@ -495,10 +490,6 @@ def _number(attempt: run_directory.Attempt | None) -> int:
     return attempt.number if attempt else 0
 
 
-def _list_attempts(entries: Sequence[Entry]) -> dict[str, int]:
-    return {entry.spec.name: entry.attempt for entry in entries}
-
-
 def _is_interrupted(entry: Entry) -> bool:
     """By Ctrl-C to this supervisor or to another: a later call continues it."""
     if entry.state is not State.STOPPED:
@@ -509,9 +500,10 @@ def _is_interrupted(entry: Entry) -> bool:
 
 def _leave_passes(prepared: Prepared, entries: Sequence[Entry]) -> None:
     """A --force is at its end when all its runs have been repeated, whichever call did so."""
+    last = {entry.spec.name: entry.attempt for entry in entries}
     for path in run_directory.find_passes(prepared.location.dir):
         with suppress(OSError):
-            run_directory.leave_pass(path, _list_attempts(entries))
+            run_directory.leave_pass(path, last)
 
 
 def _wanted(spec: RunSpec, asked: tuple[str, ...] | None) -> frozenset[str] | None:
@@ -585,18 +577,32 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _build_report(prepared: Prepared, supervisor: Supervisor, builder: DirBuilder) -> Report:
-    report = Report(
+def _build_report(
+    prepared: Prepared,
+    supervisor: Supervisor,
+    builder: DirBuilder,
+    steps: Sequence[RunStep],
+    index: Index,
+    notes: Sequence[str],
+) -> Report:
+    entries = supervisor.entries
+    verdict, warnings = _judge(prepared, entries, index)
+    ends = [note for step in steps for note in step.describe_end(entries)]
+    doubts = (*ends, *_describe_unmatched(prepared, entries, index), *_describe_not_finite(prepared, entries, index))
+    code, leftovers = builder.describe_other_code(entries), _describe_leftovers(prepared, entries)
+    last = {entry.spec.name: entry.attempt for entry in entries}
+    unfinished = describe_unfinished(prepared, last) if _is_over(entries) else []
+    return Report(
         prepared=prepared,
-        entries=supervisor.entries,
+        entries=entries,
         interrupted=supervisor.interrupted,
         left=supervisor.leave,
         problem=supervisor.problem.render() if supervisor.problem else None,
+        verdict=verdict,
+        notes=[*code, *leftovers, *notes, *warnings, *doubts, *(note for note, _ in unfinished)],
+        advice=[*builder.advice, *(command for _, command in unfinished)],
+        search=next((found for step in steps if (found := step.build_result())), None),
     )
-    report.notes += builder.describe_other_code(supervisor.entries)
-    report.advice += builder.advice
-    report.notes += _describe_leftovers(prepared, supervisor.entries)
-    return report
 
 
 def _forget_removed(prepared: Prepared, entries: Sequence[Entry], index: Index) -> None:
