@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from assay.bench.benchmark import ENV_BENCH_REPORT
-from assay.bench.child_report import load_story
-from assay.bench.values.execution import Story
+from assay.bench.child_report import load_child_report
+from assay.bench.values.execution import ChildReport
 
 MODULE = """
 import os, sys, time
@@ -61,7 +61,7 @@ def write_spy(folder: Path) -> Path:
 def child(tmp_path: Path) -> Any:
     (tmp_path / "mod.py").write_text(MODULE)
 
-    def run(*arguments: str) -> tuple[int, Story, str]:
+    def run(*arguments: str) -> tuple[int, ChildReport, str]:
         report = tmp_path / "report.jsonl"
         done = subprocess.run(
             [sys.executable, "-m", "assay.bench.child", *arguments],
@@ -73,26 +73,26 @@ def child(tmp_path: Path) -> Any:
             check=False,
         )
         run.errors = done.stderr  # type: ignore[attr-defined]
-        return done.returncode, load_story(str(report)), done.stdout
+        return done.returncode, load_child_report(str(report)), done.stdout
 
     return run
 
 
 def test_a_good_one(child: Any) -> None:
-    code, story, _ = child("run", "mod.B.good")
+    code, reported, _ = child("run", "mod.B.good")
     assert code == 0
-    assert story.begin["pid"] > 0
-    assert story.reports[0]["wall_time"] == 1.0
-    assert story.end["ok"] is True
-    assert story.end["peaks"]["max_rss"] > 1_000_000
-    assert story.end["wall_s"] >= 0
+    assert reported.begin["pid"] > 0
+    assert reported.reports[0]["wall_time"] == 1.0
+    assert reported.end["ok"] is True
+    assert reported.end["peaks"]["max_rss"] > 1_000_000
+    assert reported.end["wall_s"] >= 0
 
 
 def test_one_that_dies_leaves_what_it_said(child: Any) -> None:
-    code, story, _ = child("run", "mod.B.dies")
+    code, reported, _ = child("run", "mod.B.dies")
     assert code == 9
-    assert story.reports[0]["wall_time"] == 2.0
-    assert story.end is None
+    assert reported.reports[0]["wall_time"] == 2.0
+    assert reported.end is None
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_one_that_dies_leaves_what_it_said(child: Any) -> None:
     ],
 )
 def test_what_goes_wrong_is_said(child: Any, method: str, kind: str, words: str) -> None:
-    code, story, _ = child("run", method)
+    code, reported, _ = child("run", method)
     assert code == 1
-    assert story.end["ok"] is False
-    assert story.end["error"]["type"] == kind
-    assert words in story.end["error"]["message"]
+    assert reported.end["ok"] is False
+    assert reported.end["error"]["type"] == kind
+    assert words in reported.end["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_what_goes_wrong_is_said(child: Any, method: str, kind: str, words: str)
 )
 def test_a_traceback_begins_with_the_user_s_own_frame(child: Any, tmp_path: Path, method: str, first: str) -> None:
     (tmp_path / "broken.py").write_text("import absent_library\n")
-    _, story, _ = child("run", method)
-    lines = story.end["error"]["lines"]
+    _, reported, _ = child("run", method)
+    lines = reported.end["error"]["lines"]
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[1].endswith(first)
     assert child.errors.splitlines()[-len(lines) :] == lines
@@ -134,17 +134,17 @@ def test_a_traceback_begins_with_the_user_s_own_frame(child: Any, tmp_path: Path
 
 
 def test_what_no_frame_of_the_user_raised_is_a_line(child: Any) -> None:
-    _, story, _ = child("run", "mod.Bad.good", '--args={"size": 3}')
-    assert story.end["error"]["lines"] == ["TypeError: the constructor of Bad takes no 'size'"]
+    _, reported, _ = child("run", "mod.Bad.good", '--args={"size": 3}')
+    assert reported.end["error"]["lines"] == ["TypeError: the constructor of Bad takes no 'size'"]
 
 
 def test_a_suite_of_asv_is_told_what_is_not_supported(child: Any, tmp_path: Path) -> None:
     (tmp_path / "suite.py").write_text(
         "class Sort:\n    params = [1, 2]\n    def setup(self, n): ...\n    def time_x(self, n): ...\n"
     )
-    code, story, _ = child("run", "suite.Sort.time_x")
+    code, reported, _ = child("run", "suite.Sort.time_x")
     assert code == 1
-    message = story.end["error"]["message"]
+    message = reported.end["error"]["message"]
     assert message.startswith("Sort.time_x needs 'n', but a benchmark is called without arguments; it looks like")
     assert "assay bench import" in message
 
@@ -154,15 +154,15 @@ def test_leaving_with_zero_is_well(child: Any) -> None:
 
 
 def test_a_plain_function_is_timed(child: Any) -> None:
-    _, story, _ = child("run", "mod.quick")
-    (report,) = story.reports
+    _, reported, _ = child("run", "mod.quick")
+    (report,) = reported.reports
     assert report["wall_time"] > 0
     assert len(report["samples"]["wall_time"]) >= 10
 
 
 def test_a_function_that_reports_is_called_once(child: Any) -> None:
-    _, story, _ = child("run", "mod.reports")
-    assert [report.get("throughput") for report in story.reports] == [5]
+    _, reported, _ = child("run", "mod.reports")
+    assert [report.get("throughput") for report in reported.reports] == [5]
 
 
 def test_listing_prints_nothing_but_the_list(child: Any) -> None:
@@ -179,8 +179,8 @@ def test_paths_are_put_in_front_or_behind(child: Any, tmp_path: Path) -> None:
         (tmp_path / folder / "other.py").write_text(
             f"from assay.bench import report_benchmark\ndef f(): report_benchmark(wall_time={value})\n"
         )
-    _, story, _ = child("run", "other.f", f"--path={tmp_path}/behind", "--first-path=first")
-    assert story.reports[0]["wall_time"] == 1
+    _, reported, _ = child("run", "other.f", f"--path={tmp_path}/behind", "--first-path=first")
+    assert reported.reports[0]["wall_time"] == 1
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def test_a_framework_that_is_missing_may_be_there_for_another_interpreter(
     child: Any, tmp_path: Path, name: str, has_hint: bool
 ) -> None:
     (tmp_path / "needs.py").write_text(f"def f():\n    raise ModuleNotFoundError('not here', name={name!r})\n")
-    _, story, _ = child("run", "needs.f")
+    _, reported, _ = child("run", "needs.f")
     hint = f"; {sys.executable} does not have it: name an interpreter that does with --python PATH"
-    assert story.end["error"]["message"] == "not here" + hint * has_hint
+    assert reported.end["error"]["message"] == "not here" + hint * has_hint
 
 
 # ---------------------------------------------------------------- profiles
@@ -200,36 +200,36 @@ def test_a_framework_that_is_missing_may_be_there_for_another_interpreter(
 
 def test_two_windows_give_two_traces(child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # where py-spy is installed, it is preferred
-    code, story, _ = child("run", "mod.B.busy", "--profile=0:0.15,0.25:", f"--profile-dir={tmp_path}/profile")
+    code, reported, _ = child("run", "mod.B.busy", "--profile=0:0.15,0.25:", f"--profile-dir={tmp_path}/profile")
     assert code == 0
-    assert story.end["profiles"] == ["python-1.json", "python-2.json"]
-    for name in story.end["profiles"]:
+    assert reported.end["profiles"] == ["python-1.json", "python-2.json"]
+    for name in reported.end["profiles"]:
         events = json.loads((tmp_path / "profile" / name).read_text())["traceEvents"]
         assert any("busy" in event["name"] and event["ph"] == "X" for event in events)
 
 
 def test_a_window_after_the_end_gives_no_trace(child: Any, tmp_path: Path) -> None:
-    _, story, _ = child("run", "mod.B.good", "--profile=100:200", f"--profile-dir={tmp_path}/profile")
-    assert story.end["ok"] is True
-    assert story.end["profiles"] == []
-    (note,) = story.end["profile_notes"]
+    _, reported, _ = child("run", "mod.B.good", "--profile=100:200", f"--profile-dir={tmp_path}/profile")
+    assert reported.end["ok"] is True
+    assert reported.end["profiles"] == []
+    (note,) = reported.end["profile_notes"]
     assert note.endswith("; the window 100:200 never began")
     assert f"assay: warning: {note}" in child.errors
 
 
 def test_a_profiler_that_is_missing_does_not_fail_the_benchmark(child: Any, tmp_path: Path) -> None:
-    _, story, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=framework", f"--profile-dir={tmp_path}/p")
-    assert story.end["ok"] is True
-    assert story.end["profiles"] == []
+    _, reported, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=framework", f"--profile-dir={tmp_path}/p")
+    assert reported.end["ok"] is True
+    assert reported.end["profiles"] == []
 
 
 def test_py_spy_is_started_with_our_pid(child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in that writes down how it was called, and leaves when it is interrupted, as py-spy does."""
     spy = write_spy(tmp_path)
     monkeypatch.setenv("PATH", f"{spy.parent}:{os.environ['PATH']}")
-    _, story, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=py-spy", f"--profile-dir={tmp_path}/p")
+    _, reported, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=py-spy", f"--profile-dir={tmp_path}/p")
     written = json.loads((tmp_path / "p" / "py-spy-1.json").read_text())
-    assert written == {"pid": story.begin["pid"], "form": "chrometrace"}
+    assert written == {"pid": reported.begin["pid"], "form": "chrometrace"}
 
 
 def test_what_py_spy_says_is_told_only_when_it_fails(
@@ -254,9 +254,9 @@ def test_what_py_spy_says_is_told_only_when_it_fails(
         spy.chmod(0o755)
         (tmp_path / "report.jsonl").unlink(missing_ok=True)
         folder = tmp_path / f"p{len(program)}"
-        _, story, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=py-spy", f"--profile-dir={folder}")
-        assert story.end["ok"] is True
-        found = story.end.get("profile_notes")
+        _, reported, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=py-spy", f"--profile-dir={folder}")
+        assert reported.end["ok"] is True
+        found = reported.end.get("profile_notes")
         assert (found and [note.rpartition(": Permission")[0] for note in found]) == notes
         assert "Wrote" not in child.errors
 
@@ -273,8 +273,8 @@ def test_torch_s_profiler_is_used_where_torch_is_loaded(child: Any, tmp_path: Pa
         "class cuda:\n    is_available = staticmethod(lambda: False)\n    is_initialized = staticmethod(lambda: False)\n"
     )
     (tmp_path / "withtorch.py").write_text("import torch\nfrom mod import B\n")
-    _, story, _ = child("run", "withtorch.B.busy", "--profile=0:0.1", f"--profile-dir={tmp_path}/p")
-    assert story.end["ok"] is True
+    _, reported, _ = child("run", "withtorch.B.busy", "--profile=0:0.1", f"--profile-dir={tmp_path}/p")
+    assert reported.end["ok"] is True
     assert (tmp_path / "p" / "torch-1.json").read_text() == "cpu,start,stop"
 
 
@@ -282,5 +282,5 @@ def test_py_spy_is_taken_where_we_are_told_it_lies(child: Any, tmp_path: Path) -
     """Beside the supervisor's interpreter: it may not be on PATH, nor beside the benchmark's own."""
     spy = write_spy(tmp_path)
     words = ("--profile=0:", f"--profile-dir={tmp_path}/p", f"--py-spy={spy}")
-    _, story, _ = child("run", "mod.B.busy", *words)
-    assert story.end["profiles"] == ["py-spy-1.json"]
+    _, reported, _ = child("run", "mod.B.busy", *words)
+    assert reported.end["profiles"] == ["py-spy-1.json"]

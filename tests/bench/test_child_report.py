@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.bench.child_report import load_root, load_story, parse_benchmark_entries, parse_root, parse_story
+from assay.bench.child_report import (
+    load_child_report,
+    load_root,
+    parse_benchmark_entries,
+    parse_child_report,
+    parse_root,
+)
 
 
 def varint(number: int) -> bytes:
@@ -96,38 +102,44 @@ def test_a_cut_file_is_refused() -> None:
 
 
 def test_the_story_is_read_in_order() -> None:
-    story = parse_story('{"kind":"begin","pid":1}\n{"kind":"report","wall_time":1}\n{"kind":"end","ok":true}\n')
-    assert story.begin == {"kind": "begin", "pid": 1}
-    assert [report["wall_time"] for report in story.reports] == [1]
-    assert story.end is not None
+    reported = parse_child_report(
+        '{"kind":"begin","pid":1}\n{"kind":"report","wall_time":1}\n{"kind":"end","ok":true}\n'
+    )
+    assert reported.begin == {"kind": "begin", "pid": 1}
+    assert [report["wall_time"] for report in reported.reports] == [1]
+    assert reported.end is not None
 
 
 def test_a_torn_line_is_named_and_costs_no_other() -> None:
-    story = parse_story('{"kind":"report","wall_time":1}\n{"kind":"rep')
-    assert len(story.reports) == 1
-    assert story.problems == ("line 2 of its report cannot be read",)
+    reported = parse_child_report('{"kind":"report","wall_time":1}\n{"kind":"rep')
+    assert len(reported.reports) == 1
+    assert reported.problems == ("line 2 of its report cannot be read",)
 
 
 def test_tensorflow_s_file_counts_where_there_is_no_line(tmp_path: Any) -> None:
     (tmp_path / "proto_C.m").write_bytes(entry(name="C.m", wall_time=4.0))
-    story = load_story(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))
-    assert story.reports[0]["wall_time"] == 4.0
+    reported = load_child_report(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))
+    assert reported.reports[0]["wall_time"] == 4.0
     (tmp_path / "report.jsonl").write_text('{"kind":"report","wall_time":1}\n')
-    assert load_story(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_")).reports[0]["wall_time"] == 1
+    assert load_child_report(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_")).reports[0]["wall_time"] == 1
 
 
 def test_every_entry_of_tensorflow_s_is_there(tmp_path: Any) -> None:
     (tmp_path / "proto_a").write_bytes(entry(name="a", wall_time=4.0) + entry(name="b", wall_time=5.0))
     (tmp_path / "proto_b").write_bytes(entry(name="c", wall_time=6.0))
-    story = load_story(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))
-    assert [(report["name"], report["wall_time"]) for report in story.reports] == [("a", 4.0), ("b", 5.0), ("c", 6.0)]
+    reported = load_child_report(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))
+    assert [(report["name"], report["wall_time"]) for report in reported.reports] == [
+        ("a", 4.0),
+        ("b", 5.0),
+        ("c", 6.0),
+    ]
 
 
 def test_a_damaged_tensorflow_file_is_a_problem(tmp_path: Any) -> None:
     (tmp_path / "proto_C.m").write_bytes(b"\xff\xff\xff")
-    story = load_story(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))
-    assert story.reports == ()
-    assert "proto_C.m" in story.problems[0]
+    reported = load_child_report(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))
+    assert reported.reports == ()
+    assert "proto_C.m" in reported.problems[0]
 
 
 @pytest.mark.parametrize(

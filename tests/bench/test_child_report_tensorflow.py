@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from assay.bench.child_report import load_story, parse_benchmark_entries
+from assay.bench.child_report import load_child_report, parse_benchmark_entries
 
 FULL = bytes.fromhex(
     "0ac0010a0d4d61744d756c2e73717561726510d00f19000000000000e03f210000000000428f40290000000000000440323d0a03746f7012"
@@ -39,5 +39,5 @@ def test_what_was_not_reported_is_absent() -> None:
 
 def test_it_is_found_beside_the_child_s_own_lines(tmp_path: Path) -> None:
     (tmp_path / "proto_MatMul.square").write_bytes(FULL)
-    story = load_story(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))
-    assert [report["wall_time"] for report in story.reports] == [1000.25]
+    reported = load_child_report(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))
+    assert [report["wall_time"] for report in reported.reports] == [1000.25]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assay.bench.child import Arguments, NoSuchBenchmarkError, Target, build_object, find_matches, find_target
+from assay.bench.child import Arguments, BenchmarkTarget, NoSuchBenchmarkError, build_object, find_matches, find_target
 
 MODULE = """
 class Bench:
@@ -138,18 +138,18 @@ def test_a_method_that_wants_arguments_is_refused(name: str, words: str) -> None
         def modest(self, a: int = 1, *_rest: int, **_more: int) -> None: ...
 
     with pytest.raises(TypeError, match=words):
-        Target(Greedy, name).build(Arguments())
-    Target(Greedy, "modest").build(Arguments())()
+        BenchmarkTarget(Greedy, name).build(Arguments())
+    BenchmarkTarget(Greedy, "modest").build(Arguments())()
 
 
 def test_a_function_with_asv_s_params_gets_the_hint() -> None:
     def time_x(n: int) -> None: ...
 
     with pytest.raises(TypeError, match=r"time_x needs 'n', .* arguments$"):
-        Target(None, "time_x", time_x).build(Arguments())
+        BenchmarkTarget(None, "time_x", time_x).build(Arguments())
     time_x.params = [1, 2]  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="asv"):
-        Target(None, "time_x", time_x).build(Arguments())
+        BenchmarkTarget(None, "time_x", time_x).build(Arguments())
 
 
 def test_tf_benchmark_gets_the_constructor_args_alone() -> None:

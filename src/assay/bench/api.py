@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
-    from assay.bench.child_report import load_story
+    from assay.bench.child_report import load_child_report
     from assay.bench.commands.options import build_hooks, check_python
     from assay.bench.flow.execution_builder import load_readings
     from assay.bench.flow.run import run_benchmarks
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
 
 HOMES = {
-    "assay.bench.child_report": "load_story",
+    "assay.bench.child_report": "load_child_report",
     "assay.bench.commands.options": "build_hooks check_python",
     "assay.bench.flow.execution_builder": "load_readings",
     "assay.bench.flow.run": "run_benchmarks",

@@ -113,14 +113,16 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if end["ok"] else 1
 
 
-def _find(method: str, options: argparse.Namespace) -> Target:
+def _find(method: str, options: argparse.Namespace) -> BenchmarkTarget:
     if ".filter:" not in method:
         return find_target(method)
     find_matches(method, _build_arguments(options))  # filters are resolved before: this one could not be, and says why
     raise NoSuchBenchmarkError(f"{method!r} could not be resolved")
 
 
-def _execute(target: Target, call: Callable[..., Any], options: argparse.Namespace, end: dict[str, Any]) -> None:
+def _execute(
+    target: BenchmarkTarget, call: Callable[..., Any], options: argparse.Namespace, end: dict[str, Any]
+) -> None:
     profile = _start_profile(options)
     began, cpu = time.perf_counter(), time.process_time()
     try:
@@ -199,7 +201,7 @@ class Arguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BenchmarkTarget:
     """A benchmark that was found: a method of a class that is not yet instantiated, or a function."""
 
     owner: type | None
@@ -233,7 +235,7 @@ def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
         raise TypeError(_join(text, _ASV_HINT if hasattr(owner, "params") else None))
 
 
-def find_target(text: str) -> Target:
+def find_target(text: str) -> BenchmarkTarget:
     """`module.Class.method`, `module.Class:method` or `module.function`."""
     module, names = load_module(text.replace(":", "."))
     if not names:
@@ -248,7 +250,7 @@ def find_target(text: str) -> Target:
         raise NoSuchBenchmarkError(f"{text!r} is a class: name one of its methods; {hint}")
     if not callable(found):
         raise NoSuchBenchmarkError(f"{text!r} is not a function but {found!r}"[:300])
-    return Target(None, names[-1], found)
+    return BenchmarkTarget(None, names[-1], found)
 
 
 def _attribute(owner: Any, name: str, module: ModuleType) -> Any:
@@ -260,11 +262,11 @@ def _attribute(owner: Any, name: str, module: ModuleType) -> Any:
         raise NoSuchBenchmarkError(_join(f"{where} has no {name!r}", did_you_mean(name, known))) from None
 
 
-def _find_method(owner: type, name: str) -> Target:
+def _find_method(owner: type, name: str) -> BenchmarkTarget:
     if not callable(getattr(owner, name, None)) and not hasattr(owner, "__getattr__"):
         hint = did_you_mean(name, list_methods(owner))
         raise NoSuchBenchmarkError(_join(f"{owner.__name__} has no method {name!r}", hint))
-    return Target(owner, name)
+    return BenchmarkTarget(owner, name)
 
 
 def _join(text: str, hint: str | None) -> str:

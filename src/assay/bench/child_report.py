@@ -7,12 +7,12 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from assay.bench.values.execution import Story
+from assay.bench.values.execution import ChildReport
 from assay.system.files import parse_json
 from assay.values.protobuf import read_fields
 
 
-def parse_story(text: str) -> Story:
+def parse_child_report(text: str) -> ChildReport:
     """A line that is cut off or is not JSON is reported as a problem; the others count."""
     begin: Mapping[str, Any] | None = None
     end: Mapping[str, Any] | None = None
@@ -28,7 +28,7 @@ def parse_story(text: str) -> Story:
             end = fields
         elif fields["kind"] == "report":
             reports.append(fields)
-    return Story(begin, tuple(reports), end, tuple(problems))
+    return ChildReport(begin, tuple(reports), end, tuple(problems))
 
 
 def _parse_line(line: str) -> dict[str, Any] | None:
@@ -60,17 +60,17 @@ def load_root(path: str) -> int | None:
         return None
 
 
-def load_story(path: str, tf_prefix: str | None = None) -> Story:
+def load_child_report(path: str, tf_prefix: str | None = None) -> ChildReport:
     """The child's lines, and where it has none, the file that TensorFlow's own report_benchmark wrote."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            story = parse_story(file.read())
+            reported = parse_child_report(file.read())
     except OSError:
-        story = Story()
-    if story.reports or tf_prefix is None:
-        return story
+        reported = ChildReport()
+    if reported.reports or tf_prefix is None:
+        return reported
     reports, problems = _load_entries(tf_prefix)
-    return Story(story.begin, tuple(reports), story.end, (*story.problems, *problems))
+    return ChildReport(reported.begin, tuple(reports), reported.end, (*reported.problems, *problems))
 
 
 def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:

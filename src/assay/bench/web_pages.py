@@ -14,7 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from assay.bench.page.commits import list_commits
-from assay.bench.page.contents import Archive, Zoom, build_environments, build_history_page, is_archive, list_columns
+from assay.bench.page.contents import (
+    BenchArchive,
+    Zoom,
+    build_environments,
+    build_history_page,
+    is_archive,
+    list_columns,
+)
 from assay.bench.page.overview import SORTS, build_overview, choose_lines, find_changes, group_lines
 from assay.bench.page.sides import build_comparison
 from assay.bench.records import BENCH_FILE
@@ -94,11 +101,11 @@ def _load_soon(snapshots: Snapshots, slug: str) -> StudySnapshot | None:
     return snapshots.load(slug) if snapshots.holds(slug) else None
 
 
-def load_kept(snapshot: StudySnapshot) -> Archive:
-    return snapshot.remember("bench", lambda: Archive(snapshot.location, snapshot.table.rows))
+def load_kept(snapshot: StudySnapshot) -> BenchArchive:
+    return snapshot.remember("bench", lambda: BenchArchive(snapshot.location, snapshot.table.rows))
 
 
-def _find(request: Request) -> tuple[StudySnapshot, Archive]:
+def _find(request: Request) -> tuple[StudySnapshot, BenchArchive]:
     """The archive of the address."""
     snapshots, slug = get_site(request).snapshots, request.path_params["study"]
     known = [name for name, location in snapshots.find_locations().items() if is_archive(location)]

@@ -14,7 +14,7 @@ from tests.bench_samples import request
 from assay.bench.flow.archive import (
     choose_methods,
     find_location,
-    import_files,
+    import_results,
     load_executions,
     load_file_executions,
 )
@@ -154,7 +154,7 @@ def write_google(path: Path, *names: str, real_time: float = 1.0) -> str:
 
 def test_they_are_runs_of_the_study_and_in_its_history(lab: Path) -> None:
     files = [write_google(lab / f"{n}.json", "BM/one", real_time=1.0 + n / 100) for n in range(8)]
-    found = import_files(files, "runs", "nightly")
+    found = import_results(files, "runs", "nightly")
     assert (found.new, found.known, found.methods) == (8, 0, ("BM/one",))
     executions = load_executions(find_location("runs"), "BM/one")
     assert sorted(e.result.wall_time for e in executions) == pytest.approx([(100 + n) / 1e5 for n in range(8)])
@@ -166,8 +166,8 @@ def test_they_are_runs_of_the_study_and_in_its_history(lab: Path) -> None:
 
 def test_the_same_file_twice_adds_nothing(lab: Path) -> None:
     file = write_google(lab / "g.json", "BM/one", "BM/two")
-    assert import_files([file], "runs").new == 2
-    again = import_files([file], "runs", "another label")
+    assert import_results([file], "runs").new == 2
+    again = import_results([file], "runs", "another label")
     assert (again.new, again.known) == (0, 2)
     assert {e.label for e in load_executions(find_location("runs"))} == {None}  # nothing is overwritten
 
@@ -181,10 +181,10 @@ def test_a_file_that_cannot_be_read_adds_nothing_and_holds_up_no_other(lab: Path
     bad.parent.mkdir()
     bad.write_text(text)
     with pytest.raises(UsageError, match=r"folder/bad\.json cannot be imported"):
-        import_files([str(bad)], "runs")
+        import_results([str(bad)], "runs")
     assert not (lab / "runs" / "bench").exists()
     goods = [write_google(lab / f"{name}.json", f"BM/{name}") for name in ("one", "two")]
-    found = import_files([goods[0], str(bad), goods[1]], "runs")
+    found = import_results([goods[0], str(bad), goods[1]], "runs")
     assert (found.new, found.methods) == (2, ("BM/one", "BM/two"))
     (problem,) = found.problems
     assert problem.startswith(f"{bad} cannot be imported: ")
@@ -194,7 +194,7 @@ def test_where_no_file_is_any_good_all_of_them_are_named(lab: Path) -> None:
     for name in ("a", "b"):
         (lab / f"{name}.json").write_text("{}")
     with pytest.raises(UsageError, match=r"a\.json cannot.*\n.*b\.json cannot") as caught:
-        import_files(["a.json", "b.json", "nowhere.json"], "runs")
+        import_results(["a.json", "b.json", "nowhere.json"], "runs")
     assert "nowhere.json cannot be read" in caught.value.message
     assert "known: PerfZero" in (caught.value.hint or "")
 
@@ -209,16 +209,16 @@ def test_a_whole_folder_of_asv(lab: Path) -> None:
     content = {"commit_hash": "c0ffee", "date": 1, "result_columns": ["result", "params"], "results": results}
     (folder / "c0ffee-env.json").write_text(json.dumps(content))
     files = sorted(map(str, folder.glob("*.json")))
-    found = import_files(files, "runs")
+    found = import_results(files, "runs")
     assert (found.new, found.problems) == (3, ())
     assert found.failed == ("suite.broken", "suite.time_x(20)")
     assert "machine.json: asv's machine.json" in found.notes[0]
     executions = load_executions(find_location("runs"))
     assert {e.setup["cpu_model"] for e in executions} == {"AMD"}
     assert {e.method for e in executions if not e.result.is_measured} == set(found.failed)
-    assert (import_files(files, "runs").new, import_files(files, "runs").known) == (0, 3)
+    assert (import_results(files, "runs").new, import_results(files, "runs").known) == (0, 3)
     with pytest.raises(UsageError, match="there is no result"):
-        import_files([str(folder / "machine.json")], "runs")
+        import_results([str(folder / "machine.json")], "runs")
 
 
 # ---------------------------------------------------------------- ids that others gave
@@ -243,12 +243,12 @@ def test_an_id_leads_nowhere_else_and_is_kept(lab: Path, execution_id: object) -
     root = lab / "deep" / "er" / "root"
     file = write_summary(lab / "s.json", execution_id)
     before = list_everything(lab)
-    assert import_files([file], str(root)).new == 1
+    assert import_results([file], str(root)).new == 1
     outside = {name for name in list_everything(lab) - before if not name.startswith("deep/er/root")}
     assert outside <= {"deep", "deep/er"}
     (found,) = load_executions(find_location(str(root)))
     assert found.execution_id == str(execution_id)
-    assert import_files([file], str(root)).known == 1
+    assert import_results([file], str(root)).known == 1
 
 
 @pytest.mark.parametrize(
@@ -257,35 +257,35 @@ def test_an_id_leads_nowhere_else_and_is_kept(lab: Path, execution_id: object) -
 )
 def test_two_summaries_with_one_id_are_both_there(lab: Path, other: dict[str, Any]) -> None:
     files = [write_summary(lab / "d1.json"), write_summary(lab / "d2.json", **other)]
-    assert (import_files(files, "runs").new, import_files(files[::-1], "runs").known) == (2, 2)
+    assert (import_results(files, "runs").new, import_results(files[::-1], "runs").known) == (2, 2)
     first, second = sorted((e.execution_id for e in load_executions(find_location("runs"))), key=len)
     assert first == "ID"
     assert second.startswith("ID-")
     for path in (lab / "runs" / "bench").glob("ID_*"):
         shutil.rmtree(path)
-    assert import_files([files[1]], "runs").known == 1, "it is not taken for a new one when the other is gone"
+    assert import_results([files[1]], "runs").known == 1, "it is not taken for a new one when the other is gone"
 
 
 def test_ids_that_clean_up_alike_stay_apart(lab: Path) -> None:
     files = [write_summary(lab / f"{n}.json", each) for n, each in enumerate(("a/b", "a_b", "a:b"))]
-    assert import_files(files, "runs").new == 3
+    assert import_results(files, "runs").new == 3
     assert len(load_executions(find_location("runs"))) == 3
-    assert import_files(files, "runs").known == 3
+    assert import_results(files, "runs").known == 3
 
 
 def test_many_with_one_id(lab: Path) -> None:
     files = [write_summary(lab / f"{n}.json", trial_id=n) for n in range(1, 31)]
-    assert import_files(files, "runs").new == 30
-    assert import_files(files, "runs").known == 30
+    assert import_results(files, "runs").new == 30
+    assert import_results(files, "runs").known == 30
     assert {e.trial for e in load_executions(find_location("runs"))} == set(range(1, 31))
 
 
 def test_a_damaged_execution_is_not_taken_for_the_same(lab: Path) -> None:
     file = write_summary(lab / "s.json")
-    import_files([file], "runs")
+    import_results([file], "runs")
     (path,) = (lab / "runs" / "bench").glob("ID_*/benchmark.json")
     path.write_text("{")
-    assert import_files([file], "runs").new == 1
+    assert import_results([file], "runs").new == 1
     assert path.read_text() == "{", "nothing is overwritten"
 
 
@@ -294,18 +294,18 @@ def test_a_damaged_execution_is_not_taken_for_the_same(lab: Path) -> None:
 
 def test_a_file_that_is_not_there(lab: Path) -> None:
     with pytest.raises(AssayError, match=r"nowhere\.json"):
-        import_files([str(lab / "nowhere.json")], "runs")
+        import_results([str(lab / "nowhere.json")], "runs")
 
 
 def test_a_place_that_cannot_be_written(lab: Path) -> None:
     (lab / "file").write_text("")
     with pytest.raises(AssayError):
-        import_files([write_google(lab / "g.json", "BM")], "file")
+        import_results([write_google(lab / "g.json", "BM")], "file")
 
 
 def test_names_that_are_no_file_names(lab: Path) -> None:
     file = write_google(lab / "g.json", "../../etc/passwd", "a b/c:d<e>?", "x" * 300, "ünï/1")
-    found = import_files([file], "runs")
+    found = import_results([file], "runs")
     assert found.new == 4
     assert len(list((lab / "runs" / "bench").iterdir())) - (lab / "runs" / "bench" / ".assay").exists() == 4
     assert {e.method for e in load_executions(find_location("runs"))} == set(found.methods)

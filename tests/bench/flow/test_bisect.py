@@ -11,7 +11,7 @@ import pytest
 from tests.bench_repository import Repository, ask
 from tests.bench_samples import execution
 
-from assay.bench.flow.bisect import Answer, BenchBisect, Question, _judge, bisect_benchmark, load_answers
+from assay.bench.flow.bisect import BenchBisect, BisectQuestion, CommitAnswer, _judge, bisect_benchmark, load_answers
 from assay.bench.flow.compare import CompareOptions, Run
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
@@ -63,7 +63,7 @@ def search(
     console: Console = SILENT,
 ) -> BenchBisect:
     return bisect_benchmark(
-        Question(good, bad, "cost", fresh), request or ask(), options, run or QuickRunner(), console
+        BisectQuestion(good, bad, "cost", fresh), request or ask(), options, run or QuickRunner(), console
     )
 
 
@@ -177,7 +177,7 @@ def test_one_benchmark_at_a_time(repository: Repository) -> None:
 def test_a_metric_that_nobody_reports_is_an_error_with_a_suggestion(repository: Repository) -> None:
     commits = repository.costs(10, 11)
     with pytest.raises(NotFoundError, match="csot"):
-        bisect_benchmark(Question(commits[0], "main", "csot"), ask(), OPTIONS, QuickRunner())
+        bisect_benchmark(BisectQuestion(commits[0], "main", "csot"), ask(), OPTIONS, QuickRunner())
 
 
 # ---------------------------------------------------------------- parts
@@ -199,13 +199,16 @@ def test_verdicts_become_answers(kind: str, outcome: str) -> None:
 def test_what_fails_is_skipped_and_not_accused() -> None:
     error = Finding(VerdictKind.ERROR, "m", "3 of 5 executions of head failed: ValueError")
     report = ComparisonReport("a", "b", (METRIC,), Verdict.of([error, FINDING], 1))
-    assert _judge("sha", report) == Answer("sha", "skip", error.message)
+    assert _judge("sha", report) == CommitAnswer("sha", "skip", error.message)
     assert _judge("sha", ComparisonReport("a", "b", (), Verdict.of([], 0))).outcome == "skip"
 
 
 def test_answers_come_back_from_the_log(tmp_path: Path) -> None:
     log = str(tmp_path / "log.jsonl")
-    answers = [Answer("a" * 40, "bad", "worse", METRIC, 1.5, 1e9), Answer("b" * 40, "skip", "does not build")]
+    answers = [
+        CommitAnswer("a" * 40, "bad", "worse", METRIC, 1.5, 1e9),
+        CommitAnswer("b" * 40, "skip", "does not build"),
+    ]
     for answer in answers:
         append_line(log, asdict(answer))
     assert load_answers(log) == answers
@@ -214,5 +217,5 @@ def test_answers_come_back_from_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["{}", '{"commit": "a", "outcome": "maybe"}', "[]", '{"commit": "a"}', "nonsense"])
 def test_lines_that_are_no_answer_are_passed_over(tmp_path: Path, line: str) -> None:
     log = tmp_path / "log.jsonl"
-    log.write_text(line + "\n" + json.dumps(asdict(Answer("a", "good", ""))) + "\n")
+    log.write_text(line + "\n" + json.dumps(asdict(CommitAnswer("a", "good", ""))) + "\n")
     assert [answer.commit for answer in load_answers(str(log))] == ["a"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.bench.flow.execution_builder import (
-    JobContext,
+    JobSurroundings,
     _add_extracted,
     _find_gpu_memory,
     _find_peak_rss,
@@ -22,7 +22,7 @@ from assay.bench.flow.execution_builder import (
     describe_end,
     load_readings,
 )
-from assay.bench.values.execution import BenchResult, Framework, Story
+from assay.bench.values.execution import BenchResult, ChildReport, Framework
 from assay.observe.memory import GpuPeak, TreePeaks
 from assay.observe.readings import render_reading
 from assay.values.machine import Machine
@@ -38,9 +38,9 @@ def reading(processes: int, rss: int, peak: int = 0) -> Reading:
     return Reading(1.0, processes, 0.5, rss * MIB, 0, max(rss, peak) * MIB)
 
 
-def story(own: int | None = None, wrapper: int = 0) -> Story:
+def reported(own: int | None = None, wrapper: int = 0) -> ChildReport:
     end = None if own is None else {"peaks": {"max_rss": own * MIB}}
-    return Story(begin={"wrapper_rss": wrapper * MIB}, end=end)
+    return ChildReport(begin={"wrapper_rss": wrapper * MIB}, end=end)
 
 
 def tree(rss: int, largest: int, ours: int | None = 8) -> TreePeaks:
@@ -50,32 +50,39 @@ def tree(rss: int, largest: int, ours: int | None = 8) -> TreePeaks:
 @pytest.mark.parametrize(
     ("said", "readings", "usage", "seen", "peak", "basis"),
     [
-        (story(15), [reading(4, 22)], 0, tree(14, 15), 15, "process"),  # our own shells are no part of it
-        (story(300), [reading(4, 630)], 0, tree(610, 300), 622, "tree"),  # a child beside it is, however few there are
+        (reported(15), [reading(4, 22)], 0, tree(14, 15), 15, "process"),  # our own shells are no part of it
         (
-            story(300),
+            reported(300),
+            [reading(4, 630)],
+            0,
+            tree(610, 300),
+            622,
+            "tree",
+        ),  # a child beside it is, however few there are
+        (
+            reported(300),
             [reading(4, 330)],
             0,
             tree(610, 300),
             610,
             "tree",
         ),  # the looks have seen what the readings have not
-        (story(3, wrapper=11), [reading(5, 20)], 0, tree(3, 3, 19), 3, "process"),
-        (story(300, wrapper=11), [reading(6, 640)], 0, tree(615, 300, 19), 621, "tree"),
-        (story(15), [reading(4, 400)], 0, tree(15, 380), 392, "tree"),  # it did not wait for its child
-        (story(15), [], 0, tree(15, 380), 380, "process"),
-        (story(15), [reading(4, 22)], 0, TreePeaks(), 15, "process"),  # nobody looked
-        (story(15), [reading(4, 200)], 0, TreePeaks(), 188, "tree"),
-        (story(3, wrapper=11), [reading(9, 200)], 0, TreePeaks(), 177, "tree"),
-        (story(None), [reading(4, 22, peak=40)], 0, TreePeaks(), 40, "tree"),  # killed: what was seen
-        (story(None), [reading(4, 22)], 40, tree(14, 40), 40, "process"),
-        (story(None), [], 33, TreePeaks(), 33, "process"),
-        (story(None, wrapper=11), [], 33, TreePeaks(), 22, "process"),
-        (story(None), [], 0, TreePeaks(), 0, ""),
+        (reported(3, wrapper=11), [reading(5, 20)], 0, tree(3, 3, 19), 3, "process"),
+        (reported(300, wrapper=11), [reading(6, 640)], 0, tree(615, 300, 19), 621, "tree"),
+        (reported(15), [reading(4, 400)], 0, tree(15, 380), 392, "tree"),  # it did not wait for its child
+        (reported(15), [], 0, tree(15, 380), 380, "process"),
+        (reported(15), [reading(4, 22)], 0, TreePeaks(), 15, "process"),  # nobody looked
+        (reported(15), [reading(4, 200)], 0, TreePeaks(), 188, "tree"),
+        (reported(3, wrapper=11), [reading(9, 200)], 0, TreePeaks(), 177, "tree"),
+        (reported(None), [reading(4, 22, peak=40)], 0, TreePeaks(), 40, "tree"),  # killed: what was seen
+        (reported(None), [reading(4, 22)], 40, tree(14, 40), 40, "process"),
+        (reported(None), [], 33, TreePeaks(), 33, "process"),
+        (reported(None, wrapper=11), [], 33, TreePeaks(), 22, "process"),
+        (reported(None), [], 0, TreePeaks(), 0, ""),
     ],
 )
 def test_the_peak_is_the_best_that_is_known(
-    said: Story, readings: list[Reading], usage: int, seen: TreePeaks, peak: int, basis: str
+    said: ChildReport, readings: list[Reading], usage: int, seen: TreePeaks, peak: int, basis: str
 ) -> None:
     assert _find_peak_rss(said, readings, Usage(0.0, usage * MIB), seen) == (peak * MIB, basis)
 
@@ -91,7 +98,7 @@ def test_the_peak_is_never_less_than_what_was_seen(
     own: int, totals: list[int], rss: int, largest: int, ours: int
 ) -> None:
     readings = [reading(4, total) for total in totals]
-    peak, _ = _find_peak_rss(story(own), readings, Usage(0.0, 0), tree(rss, largest, ours))
+    peak, _ = _find_peak_rss(reported(own), readings, Usage(0.0, 0), tree(rss, largest, ours))
     assert peak >= max([own, rss, largest, *(total - ours for total in totals)]) * MIB
 
 
@@ -134,9 +141,9 @@ def test_the_kernel_s_peak_counts_where_it_can_only_be_the_child_s(
     own: int | None, peak: int, ours: int, seen: int, known: int
 ) -> None:
     outcome = Outcome(State.FAILED, 1, cpu_s=1.5, peak_rss_bytes=peak * MIB)
-    around = JobContext(own_peak_bytes=ours * MIB, tree=TreePeaks(largest_bytes=seen * MIB))
-    assert _find_usage(story(own), outcome, around) == Usage(1.5, known * MIB)
-    assert _find_usage(story(own), None, JobContext()) == Usage(0.0, 0)
+    around = JobSurroundings(own_peak_bytes=ours * MIB, tree=TreePeaks(largest_bytes=seen * MIB))
+    assert _find_usage(reported(own), outcome, around) == Usage(1.5, known * MIB)
+    assert _find_usage(reported(own), None, JobSurroundings()) == Usage(0.0, 0)
 
 
 @pytest.mark.parametrize(

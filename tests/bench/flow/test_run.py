@@ -18,7 +18,7 @@ from tests.bench_samples import request
 from assay.bench.commands.options import parse_commands
 from assay.bench.flow import run
 from assay.bench.flow.archive import find_location, load_executions
-from assay.bench.flow.execution_builder import JobContext
+from assay.bench.flow.execution_builder import JobSurroundings
 from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.machine_watch import load_context, write_context
 from assay.bench.flow.run import _make_exclusive, resolve_methods, run_benchmarks
@@ -65,7 +65,7 @@ def test_every_temper_is_recorded_and_the_others_run(lab: Path) -> None:
 
 
 def test_a_good_execution_is_complete(lab: Path) -> None:
-    (execution,) = run_benchmarks(request("mod.B.good", label="here", extra={"door": 1})).executions
+    (execution,) = run_benchmarks(request("mod.B.good", label="here", extra={"command": 1})).executions
     assert execution.method == "mod.B.good"
     assert execution.label == "here"
     assert execution.machine.cpu_model
@@ -76,7 +76,7 @@ def test_a_good_execution_is_complete(lab: Path) -> None:
     assert execution.peaks.max_rss > 1_000_000
     assert execution.peaks.max_cpu_percent > 0
     assert execution.ended_at >= execution.started_at  # type: ignore[operator]
-    assert execution.extra == {"door": 1}
+    assert execution.extra == {"command": 1}
     assert load_execution(execution.run_dir) == execution
 
 
@@ -222,12 +222,12 @@ def test_a_profile_lies_with_the_run(lab: Path) -> None:
 @pytest.mark.usefixtures("no_py_spy")
 def test_that_it_was_profiled_is_in_the_record_and_why_a_window_has_none(lab: Path) -> None:
     told: list[BenchExecution] = []
-    asked = request("mod.quick", profile=parse_windows("0:0.01,500:"), extra={"door": 1})
+    asked = request("mod.quick", profile=parse_windows("0:0.01,500:"), extra={"command": 1})
     (execution,) = run_benchmarks(asked, told=lambda found, _number, _total: told.append(found)).executions
     (note,) = execution.profile_notes
     assert note.endswith("the window 500: never began")
     assert execution.extra == {
-        "door": 1,
+        "command": 1,
         "profile": {"windows": "0:0.01,500:", "profiler": "auto", "notes": [note]},
     }
     assert load_execution(execution.run_dir) == execution == told[0]
@@ -386,7 +386,7 @@ def test_what_a_living_call_has_still_to_run_is_left_to_it(lab: Path) -> None:
 
 def test_only_work_of_its_own_kind_keeps_a_call_from_continuing_another(lab: Path) -> None:
     """What else is stored with a call does not, and each execution has what its own call stored."""
-    (first,) = run_benchmarks(request("mod.B.fixed", extra={"door": 1})).executions
+    (first,) = run_benchmarks(request("mod.B.fixed", extra={"command": 1})).executions
     spec = replace(run_directory.load_record(first.run_dir).spec, name="never-started", title="never-started")
     with hold_queue("runs/bench", str(lab), [spec]):
         (path,) = Path("runs/bench/.assay").glob("bench-queue.*")
@@ -395,8 +395,8 @@ def test_only_work_of_its_own_kind_keeps_a_call_from_continuing_another(lab: Pat
     for own in (request("mod.B.fixed", extra=COMPARED), request("mod.B.fixed", output_root=str(lab / "out"))):
         assert len(run_benchmarks(own).executions) == 1
     assert path.exists()
-    report = run_benchmarks(request("mod.B.fixed", extra={"door": 2}))
-    assert [execution.extra for execution in report.executions] == [{"door": 1}, {"door": 2}]
+    report = run_benchmarks(request("mod.B.fixed", extra={"command": 2}))
+    assert [execution.extra for execution in report.executions] == [{"command": 1}, {"command": 2}]
     assert not path.exists()
 
 
@@ -485,7 +485,7 @@ def test_a_farm_s_trials_beside_one_another_where_that_is_asked(lab: Path) -> No
 
 def test_what_a_node_saw_and_a_node_that_could_not_say_it(tmp_path: Path) -> None:
     machine = Machine(host="n7", foreign_cpu=0.5, gpus=(GpuState(0, "G", processes=(7,)),), packages={"a": "1"})
-    seen = JobContext(machine, GitState("c" * 40, "main", True, "s"), "c" * 40, oom_kills=2)
+    seen = JobSurroundings(machine, GitState("c" * 40, "main", True, "s"), "c" * 40, oom_kills=2)
     write_context(str(tmp_path), seen)
     assert load_context(str(tmp_path)) == seen
     for damaged in ("", "[]", '{"machine": 3}', '{"machine": {"host": "n7"'):

@@ -195,7 +195,7 @@ def test_what_was_really_run_is_tabled(lab: Path) -> None:
     assert table.rows[0].keys[1].startswith("3.")
 
 
-def test_what_a_door_has_kept_is_a_column(given: list[BenchExecution]) -> None:
+def test_what_a_command_has_stored_is_a_column(given: list[BenchExecution]) -> None:
     extra = {"system_name": "dgx", "platform_name": "gcp", "ml_framework_build_label": "nightly", "rack": 7, "x": {}}
     given += [*history([1.0], extra=extra, label="l"), *history([2.0])]
     keys = ["system_name", "platform_name", "build_label", "ml_framework_build_label", "execution_label", " rack"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.bench.importers.result import FieldError, Fields, parse_moment, parse_number
+from assay.bench.importers.result import FieldError, ForeignFields, parse_moment, parse_number
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -20,8 +20,8 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_whatever_it_is_it_is_that_or_refused(value: Any) -> None:
-    fields = Fields({"x": value}, "benchmark 'b'")
-    kinds = ((fields.number, float), (fields.whole, int), (fields.text, str), (fields.part, Fields))
+    fields = ForeignFields({"x": value}, "benchmark 'b'")
+    kinds = ((fields.number, float), (fields.whole, int), (fields.text, str), (fields.part, ForeignFields))
     for ask, kind in kinds:
         try:
             found = ask("x")
@@ -41,7 +41,7 @@ def test_numbers(value: Any, expected: float | None) -> None:
 
 
 def test_what_is_missing_is_missed_where_it_is_needed() -> None:
-    fields = Fields({"null": None})
+    fields = ForeignFields({"null": None})
     assert "null" not in fields
     assert (fields.number("null"), fields.whole("x"), fields.text("x"), fields.items("x")) == (None, 0, "", ())
     for ask in (fields.need_number, fields.need_text):
@@ -50,7 +50,7 @@ def test_what_is_missing_is_missed_where_it_is_needed() -> None:
 
 
 def test_parts_are_called_by_their_names() -> None:
-    fields = Fields({"list": [{"name": "a", "v": "x"}, {"v": "x"}]}, "here")
+    fields = ForeignFields({"list": [{"name": "a", "v": "x"}, {"v": "x"}]}, "here")
     named, numbered = fields.parts("list", "metric")
     for part, place in ((named, "here metric 'a'"), (numbered, "here metric 2")):
         with pytest.raises(FieldError, match=f"^{place}: v is 'x', which is not a number$"):
@@ -59,7 +59,7 @@ def test_parts_are_called_by_their_names() -> None:
 
 def test_a_long_value_is_cut() -> None:
     with pytest.raises(FieldError) as caught:
-        Fields({"x": "y" * 1000}).number("x")
+        ForeignFields({"x": "y" * 1000}).number("x")
     assert len(str(caught.value)) < 120
 
 
@@ -68,10 +68,10 @@ def test_a_long_value_is_cut() -> None:
     [("2024-05-01T10:00:00+00:00", 1714557600.0), ("2024-05-01T10:00:00", 1714557600.0), ("", None)],
 )
 def test_moments(text: str, expected: float | None) -> None:
-    assert parse_moment(Fields({"date": text}), "date") == expected
+    assert parse_moment(ForeignFields({"date": text}), "date") == expected
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2024-13-01"])
 def test_no_moments(text: str) -> None:
     with pytest.raises(FieldError, match="which is not a date"):
-        parse_moment(Fields({"date": text}), "date")
+        parse_moment(ForeignFields({"date": text}), "date")

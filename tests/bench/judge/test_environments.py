@@ -17,7 +17,7 @@ from assay.bench.judge.environments import (
     name_environments,
     shorten,
 )
-from assay.bench.values.comparison import Comparison
+from assay.bench.values.comparison import SampleComparison
 from assay.values.verdict import VerdictKind
 
 V100 = {"cpu_model": "EPYC", "accelerator_model": "V100", "driver": "410"}
@@ -98,8 +98,8 @@ def test_many_are_counted() -> None:
 # ---------------------------------------------------------------- doubt
 
 
-def compared(kind: VerdictKind, p: float | None = 0.001) -> Comparison:
-    return Comparison("m x", kind, "+30%", 9, 9, 1.0, 1.3, 0.3, (0.28, 0.32), p, p, missing_trials=7)
+def compared(kind: VerdictKind, p: float | None = 0.001) -> SampleComparison:
+    return SampleComparison("m x", kind, "+30%", 9, 9, 1.0, 1.3, 0.3, (0.28, 0.32), p, p, missing_trials=7)
 
 
 @pytest.mark.parametrize("kind", [VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.CHANGED, VerdictKind.INCONCLUSIVE])

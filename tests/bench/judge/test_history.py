@@ -25,15 +25,15 @@ from assay.bench.judge.history import (
     find_trend,
     judge_history,
 )
-from assay.bench.values.comparison import Cause, Change, MetricHistory, MetricSeries, Point, Step
+from assay.bench.values.comparison import Cause, LevelStep, MetricChange, MetricHistory, MetricPoint, MetricSeries
 from assay.values.verdict import VerdictKind
 
 PASS, FAIL, INCONCLUSIVE, ERROR = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
 
 
-def change(at: int = 20, **fields: Any) -> Change:
+def change(at: int = 20, **fields: Any) -> MetricChange:
     given = {
-        "step": Step(at, 10.0, 12.0, 0.2, (0.18, 0.22)),
+        "step": LevelStep(at, 10.0, 12.0, 0.2, (0.18, 0.22)),
         "execution_id": f"e{at}",
         "until": "e39",
         "at": 1e9,
@@ -43,11 +43,11 @@ def change(at: int = 20, **fields: Any) -> Change:
         "is_worse": True,
         **fields,
     }
-    return Change(**given)
+    return MetricChange(**given)
 
 
-def history(*changes: Change, count: int = 40, **fields: Any) -> MetricHistory:
-    points = tuple(Point(f"e{n}", 10.0) for n in range(count))
+def history(*changes: MetricChange, count: int = 40, **fields: Any) -> MetricHistory:
+    points = tuple(MetricPoint(f"e{n}", 10.0) for n in range(count))
     return MetricHistory("m.C.f", "wall_time", "min", (MetricSeries(None, "f", {}, points, changes),), **fields)
 
 
@@ -109,7 +109,7 @@ def test_a_benchmark_that_is_broken_now_does_not_pass() -> None:
 
 
 @given(st.lists(st.builds(change, at=st.integers(6, 39), is_worse=st.booleans(), holds=st.booleans()), max_size=5))
-def test_every_change_has_its_finding_in_order(changes: list[Change]) -> None:
+def test_every_change_has_its_finding_in_order(changes: list[MetricChange]) -> None:
     given = history(*changes)
     verdict = judge_history(given)
     assert [finding.step for finding in verdict.findings] == [float(each.step.at) for each in given.changes]

@@ -10,7 +10,7 @@ import pytest
 
 from assay.bench import benchmark
 from assay.bench.judge.reported import judge_report
-from assay.bench.values.execution import NOT_REPORTED, BenchResult, Ending, Story
+from assay.bench.values.execution import NOT_REPORTED, BenchResult, ChildReport, ProcessEnd
 from assay.values.verdict import VerdictKind
 
 WELL = {"kind": "end", "ok": True}
@@ -19,7 +19,7 @@ WELL = {"kind": "end", "ok": True}
 def judge(
     *reports: dict[str, Any], end: dict[str, Any] | None = WELL, is_command: bool = False, **ending: Any
 ) -> BenchResult:
-    return judge_report("m.C.f", Story({}, reports, end), Ending(**ending), is_command=is_command)
+    return judge_report("m.C.f", ChildReport({}, reports, end), ProcessEnd(**ending), is_command=is_command)
 
 
 def messages(result: BenchResult) -> str:
@@ -116,8 +116,8 @@ def test_ends_that_are_bad(end: dict[str, Any] | None, ending: dict[str, Any], w
 
 
 def test_an_unreadable_line_is_a_failure() -> None:
-    story = Story({}, ({"wall_time": 1},), WELL, ("line 2 of its report cannot be read",))
-    assert not judge_report("m", story, Ending()).succeeded
+    reported = ChildReport({}, ({"wall_time": 1},), WELL, ("line 2 of its report cannot be read",))
+    assert not judge_report("m", reported, ProcessEnd()).succeeded
 
 
 # ---------------------------------------------------------------- several reports, extras, commands

@@ -21,7 +21,7 @@ from assay.bench.judge.samples import (
     measure_p,
     measure_shift,
 )
-from assay.bench.values.comparison import Comparison, Samples
+from assay.bench.values.comparison import SampleComparison, Samples
 from assay.values.verdict import Verdict, VerdictKind
 
 PASS, FAIL, CHANGED = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.CHANGED
@@ -441,7 +441,7 @@ def test_a_rate_and_a_time_get_the_same_verdict(seed, ratio):
 
 
 def settle(kind, *, missing=0, trials=10, p=0.001):
-    return Comparison("m", kind, "", trials, trials, p=p, missing_trials=missing)
+    return SampleComparison("m", kind, "", trials, trials, p=p, missing_trials=missing)
 
 
 def test_a_fail_is_confirmed_before_it_is_believed():

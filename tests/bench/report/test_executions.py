@@ -243,7 +243,7 @@ def test_cpu_time_is_advised_only_where_it_was_measured() -> None:
 
 
 def test_long_lines_are_wrapped() -> None:
-    bad = replace(BAD, message="a long story " * 20)
+    bad = replace(BAD, message="a long reported " * 20)
     one = execution(1, 2.0)
     report = BenchReport((replace(one, result=replace(one.result, findings=(bad,))),))
     assert max(map(len, render_bench_report(report, color=False, width=60).splitlines())) <= 60

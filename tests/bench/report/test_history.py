@@ -17,14 +17,14 @@ from assay.bench.report.history import (
     render_setups,
 )
 from assay.bench.values.comparison import (
-    Change,
     ComparisonReport,
+    LevelStep,
+    MetricChange,
     MetricComparison,
     MetricHistory,
+    MetricPoint,
     MetricSeries,
-    Point,
     Side,
-    Step,
 )
 from assay.show.formatting import display_width
 from assay.show.terminal_report import render_terminal
@@ -51,8 +51,10 @@ def finding(kind: VerdictKind, message: str = "+20.0% since e2; commits a..b; co
 
 
 def build_history(kind: VerdictKind = VerdictKind.FAIL, **fields: Any) -> MetricHistory:
-    points = tuple(Point(f"e{n}", value) for n, value in enumerate([10.0, 10.0, 12.0, 12.0]))
-    change = Change(Step(2, 10.0, 12.0, 0.2, (0.18, 0.22)), "e2", "e3", 1e9, ("a", "b"), "code", is_worse=True)
+    points = tuple(MetricPoint(f"e{n}", value) for n, value in enumerate([10.0, 10.0, 12.0, 12.0]))
+    change = MetricChange(
+        LevelStep(2, 10.0, 12.0, 0.2, (0.18, 0.22)), "e2", "e3", 1e9, ("a", "b"), "code", is_worse=True
+    )
     series = MetricSeries("nightly", "f", {"cpu_model": "X", "cudnn": "9"}, points, (change,))
     verdict = Verdict.of([finding(kind)], 4)
     return MetricHistory("m.C.f", "wall_time", "min", (series,), verdict=verdict, **fields)
@@ -114,7 +116,7 @@ def test_control_characters_of_a_message_are_shown_and_not_sent() -> None:
 
 def test_many_points_are_drawn_in_groups() -> None:
     history = build_history()
-    points = tuple(Point(f"e{n}", 1.0 + n) for n in range(1000))
+    points = tuple(MetricPoint(f"e{n}", 1.0 + n) for n in range(1000))
     long = replace(history, series=(replace(history.series[0], points=points, changes=()),), verdict=Verdict.of([], 9))
     bars = render_history(long, color=False, width=None).splitlines()[2].strip()
     assert len(bars) <= 60

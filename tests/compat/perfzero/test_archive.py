@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.compat.perfzero.archive import Archive, ArchiveError, choose_limit, find_kind, parse_kind, place, unpack
+from assay.compat.perfzero.archive import ArchiveError, ArchiveKind, choose_limit, find_kind, parse_kind, place, unpack
 from assay.errors import UsageError
 
 Tree = dict[str, bytes]
@@ -72,9 +72,9 @@ def write_zip(path: Path, tree: Tree) -> Path:
     return path
 
 
-def unpack_to(path: Path, kind: Archive | None = None) -> Path:
+def unpack_to(path: Path, kind: ArchiveKind | None = None) -> Path:
     aside = path.parent / "aside"
-    unpack(str(path), kind or parse_kind(path.name) or Archive.TAR, str(aside), path.name)
+    unpack(str(path), kind or parse_kind(path.name) or ArchiveKind.TAR, str(aside), path.name)
     return aside
 
 
@@ -84,20 +84,20 @@ def unpack_to(path: Path, kind: Archive | None = None) -> Path:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("cifar-10-binary.tar.gz", Archive.TAR),
-        ("x.tgz", Archive.TAR),
-        ("x.tar", Archive.TAR),
-        ("x.TAR.BZ2", Archive.TAR),
-        ("x.tar.xz", Archive.TAR),
-        ("x.zip", Archive.ZIP),
-        ("train.csv.gz", Archive.GZIP),
+        ("cifar-10-binary.tar.gz", ArchiveKind.TAR),
+        ("x.tgz", ArchiveKind.TAR),
+        ("x.tar", ArchiveKind.TAR),
+        ("x.TAR.BZ2", ArchiveKind.TAR),
+        ("x.tar.xz", ArchiveKind.TAR),
+        ("x.zip", ArchiveKind.ZIP),
+        ("train.csv.gz", ArchiveKind.GZIP),
         ("train.csv", None),
         ("tar", None),
         ("gz", None),
         ("model.gzip.bin", None),
     ],
 )
-def test_the_ending_tells_the_kind(name: str, kind: Archive | None) -> None:
+def test_the_ending_tells_the_kind(name: str, kind: ArchiveKind | None) -> None:
     assert parse_kind(name) is kind
 
 
@@ -173,11 +173,11 @@ trees = st.dictionaries(
 ).filter(lambda tree: not any(other.startswith(name + "/") for name in tree for other in tree))
 
 
-@given(tree=trees, kind=st.sampled_from([Archive.TAR, Archive.ZIP]))
-def test_whatever_was_packed_comes_out(tree: Tree, kind: Archive) -> None:
+@given(tree=trees, kind=st.sampled_from([ArchiveKind.TAR, ArchiveKind.ZIP]))
+def test_whatever_was_packed_comes_out(tree: Tree, kind: ArchiveKind) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "archive"
-        if kind is Archive.ZIP:
+        if kind is ArchiveKind.ZIP:
             write_zip(path, tree)
         else:
             write_tar(path, *(member(key, value) for key, value in tree.items()), mode="w:gz")
@@ -502,7 +502,7 @@ def test_an_archive_that_becomes_too_large_is_refused_and_nothing_is_kept(
 ) -> None:
     path = tmp_path / "bomb"
     write_bomb(path, kind)
-    form = {"zip": Archive.ZIP, "gz": Archive.GZIP}.get(kind, Archive.TAR)
+    form = {"zip": ArchiveKind.ZIP, "gz": ArchiveKind.GZIP}.get(kind, ArchiveKind.TAR)
     monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "2000000")
     with pytest.raises(ArchiveError, match=r"more than 2000000 bytes would come out of it; ASSAY_UNPACK_LIMIT=none"):
         unpack(str(path), form, str(tmp_path / "aside"), "bomb")
@@ -518,7 +518,7 @@ def test_many_members_without_content_count_too(tmp_path: Path, monkeypatch: pyt
             archive.writestr(str(number), b"")
     monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "100000")
     with pytest.raises(ArchiveError, match="more than 100000 bytes"):
-        unpack(str(tmp_path / "many.zip"), Archive.ZIP, str(tmp_path / "aside"), "many.zip")
+        unpack(str(tmp_path / "many.zip"), ArchiveKind.ZIP, str(tmp_path / "aside"), "many.zip")
 
 
 def test_large_archives_may_become_larger_than_small_ones() -> None:
@@ -528,13 +528,13 @@ def test_large_archives_may_become_larger_than_small_ones() -> None:
         choose_limit(1, {"ASSAY_UNPACK_LIMIT": "lots"})
 
 
-@pytest.mark.parametrize("kind", [Archive.TAR, Archive.GZIP])
-def test_an_extended_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: Archive) -> None:
+@pytest.mark.parametrize("kind", [ArchiveKind.TAR, ArchiveKind.GZIP])
+def test_an_extended_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: ArchiveKind) -> None:
     info = tarfile.TarInfo("x")
     info.type, info.size = tarfile.XHDTYPE, 1 << 40
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)))
-    assert find_kind(str(path)) is Archive.TAR
+    assert find_kind(str(path)) is ArchiveKind.TAR
     with pytest.raises(ArchiveError, match="an extended header has"):
         unpack(str(path), kind, str(tmp_path / "aside"), "a.tar.gz")
 
@@ -545,4 +545,4 @@ def test_a_link_in_a_zip_that_is_no_path_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "l.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(info, bytes(10_000))
     with pytest.raises(ArchiveError, match="the link 'link' has 10000 bytes"):
-        unpack(str(tmp_path / "l.zip"), Archive.ZIP, str(tmp_path / "aside"), "l.zip")
+        unpack(str(tmp_path / "l.zip"), ArchiveKind.ZIP, str(tmp_path / "aside"), "l.zip")

@@ -17,9 +17,9 @@ from assay.compat.perfzero.cloud import (
     GCLOUD_CAUSES,
     IMAGE_FAMILY,
     Cloud,
+    CloudTarget,
     Instance,
-    Target,
-    Wish,
+    MachineOptions,
     build_create_command,
     build_describe_command,
     build_instance_command,
@@ -33,11 +33,11 @@ from assay.compat.perfzero.cloud import (
     create,
     parse_instances,
 )
-from assay.compat.perfzero.tool import Answer, build_failure
+from assay.compat.perfzero.tool import ToolResult, build_failure
 from assay.errors import InfrastructureError, UsageError
 
-TARGET = Target("perfzero-dev-me")
-THERE = Target("perfzero-dev-me", "europe-west4-a", "my-project", internal_ip=True, key_file="/keys/my key")
+TARGET = CloudTarget("perfzero-dev-me")
+THERE = CloudTarget("perfzero-dev-me", "europe-west4-a", "my-project", internal_ip=True, key_file="/keys/my key")
 
 # As `gcloud compute instances list --format=json` prints it (shortened)
 FOUND: dict[str, Any] = {
@@ -118,7 +118,7 @@ def test_every_name_is_allowed_or_refused_with_one_that_is(user: str) -> None:
 
 
 def test_a_plain_machine() -> None:
-    assert build_create_command(TARGET, Wish()) == [
+    assert build_create_command(TARGET, MachineOptions()) == [
         *("gcloud", "compute", "instances", "create", "perfzero-dev-me"),
         f"--image-family={IMAGE_FAMILY}",
         "--image-project=deeplearning-platform-release",
@@ -130,14 +130,14 @@ def test_a_plain_machine() -> None:
 
 
 def test_the_document_s_machine() -> None:
-    argv = build_create_command(TARGET, Wish(accelerator_count=8, nvme_count=4))
+    argv = build_create_command(TARGET, MachineOptions(accelerator_count=8, nvme_count=4))
     assert "--machine-type=n1-standard-64" in argv
     assert "--accelerator=count=8,type=nvidia-tesla-v100" in argv
     assert argv.count("--local-ssd=interface=NVME") == 4
 
 
 def test_every_wish_reaches_gcloud() -> None:
-    wish = Wish(2, "nvidia-l4", "Intel Skylake", "g2-standard-24", "my-image", 1, 200)
+    wish = MachineOptions(2, "nvidia-l4", "Intel Skylake", "g2-standard-24", "my-image", 1, 200)
     assert build_create_command(THERE, wish)[5:] == [
         "--image=my-image",
         "--project=my-project",
@@ -153,29 +153,29 @@ def test_every_wish_reaches_gcloud() -> None:
 
 
 def test_no_accelerator() -> None:
-    argv = build_create_command(TARGET, Wish(accelerator_count=0))
+    argv = build_create_command(TARGET, MachineOptions(accelerator_count=0))
     assert "--machine-type=n1-standard-8" in argv
     assert not [word for word in argv if word.startswith("--accelerator")]
 
 
 def test_a_project_is_named_only_when_it_is_given() -> None:
     plain = [
-        build_create_command(TARGET, Wish()),
+        build_create_command(TARGET, MachineOptions()),
         build_describe_command(TARGET),
         build_status_command(TARGET),
         build_list_command(None),
         build_way(TARGET),
         build_ssh_command(TARGET, "exit"),
-        *build_preparation(TARGET, Wish(), "/x/assay.whl"),
+        *build_preparation(TARGET, MachineOptions(), "/x/assay.whl"),
     ]
     assert not [argv for argv in plain if any(word.startswith("--project") for word in argv)]
     named = [
-        build_create_command(THERE, Wish()),
+        build_create_command(THERE, MachineOptions()),
         build_instance_command("start", THERE),
         build_status_command(THERE),
         build_list_command("my-project"),
         build_way(THERE),
-        *build_preparation(THERE, Wish(), "/x/assay.whl"),
+        *build_preparation(THERE, MachineOptions(), "/x/assay.whl"),
     ]
     assert all("--project=my-project" in argv for argv in named)
 
@@ -200,24 +200,24 @@ def test_only_the_first_word_trusts_an_unknown_host() -> None:
 
 
 def test_every_step_on_the_machine_takes_the_same_way() -> None:
-    for argv in build_preparation(THERE, Wish(), "/x/assay-1-py3-none-any.whl"):
+    for argv in build_preparation(THERE, MachineOptions(), "/x/assay-1-py3-none-any.whl"):
         assert {"--internal-ip", "--ssh-key-file=/keys/my key", "--quiet"} <= set(argv)
 
 
 def test_what_the_machine_s_shell_is_told_is_a_script() -> None:
-    for argv in build_preparation(TARGET, Wish(), "/x/assay-1-py3-none-any.whl")[1:]:
+    for argv in build_preparation(TARGET, MachineOptions(), "/x/assay-1-py3-none-any.whl")[1:]:
         (script,) = [word.removeprefix("--command=") for word in argv if word.startswith("--command=")]
         done = subprocess.run(["bash", "-n", "-c", script], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_assay_is_brought_along() -> None:
-    copy, install, docker, gpu = build_preparation(TARGET, Wish(), "/x/assay-1-py3-none-any.whl")
+    copy, install, docker, gpu = build_preparation(TARGET, MachineOptions(), "/x/assay-1-py3-none-any.whl")
     assert copy[-2:] == ["/x/assay-1-py3-none-any.whl", "perfzero-dev-me:assay-1-py3-none-any.whl"]
     assert "pip install --quiet './assay-1-py3-none-any.whl[all]'" in install[-2]
     assert 'sudo usermod -a -G docker "$USER"' in docker[-2]
     assert "nvidia-ctk runtime configure" in gpu[-2]
-    assert len(build_preparation(TARGET, Wish(accelerator_count=0), "/x/assay.whl")) == 3
+    assert len(build_preparation(TARGET, MachineOptions(accelerator_count=0), "/x/assay.whl")) == 3
 
 
 # ---------------------------------------------------------------- answers
@@ -303,7 +303,7 @@ BROKEN = "ERROR: gcloud crashed (ConnectionError): HTTPSConnectionPool(host='com
     ],
 )
 def test_each_known_trouble_has_its_advice(words: str, code: int, hint: str | None) -> None:
-    error = build_failure(["gcloud", "compute", "instances", "x"], Answer(1, "", words), GCLOUD_CAUSES)
+    error = build_failure(["gcloud", "compute", "instances", "x"], ToolResult(1, "", words), GCLOUD_CAUSES)
     assert error.exit_code == code
     assert words in error.message
     assert (hint is None) == (error.hint is None)
@@ -312,8 +312,8 @@ def test_each_known_trouble_has_its_advice(words: str, code: int, hint: str | No
 
 @pytest.mark.parametrize(("count", "machine"), [(0, 8), (1, 8), (2, 16), (4, 32), (8, 64)])
 def test_machines_are_of_a_size_that_there_is(count: int, machine: int) -> None:
-    assert Wish(accelerator_count=count).machine == f"n1-standard-{machine}"
-    assert Wish(accelerator_count=16).machine == "n1-standard-96"
+    assert MachineOptions(accelerator_count=count).machine == f"n1-standard-{machine}"
+    assert MachineOptions(accelerator_count=16).machine == "n1-standard-96"
 
 
 @pytest.mark.parametrize(("count", "near"), [(3, 4), (5, 8), (16, 8)])
@@ -321,8 +321,8 @@ def test_a_number_of_accelerators_that_no_machine_has_is_refused(count: int, nea
     shown: list[str] = []
     cloud = Cloud(TARGET, build_tools(True, shown.append, shown.append), shown.append)
     with pytest.raises(UsageError, match=f"not {count}") as caught:
-        create(cloud, Wish(accelerator_count=count))
+        create(cloud, MachineOptions(accelerator_count=count))
     assert f"--accelerator_count={near}" in (caught.value.hint or "")
     assert shown == []
-    create(cloud, Wish(accelerator_count=count, machine_type="a2-highgpu-3g"))
+    create(cloud, MachineOptions(accelerator_count=count, machine_type="a2-highgpu-3g"))
     assert any(f"count={count}" in line for line in shown)

@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-from assay.compat.perfzero.download import Checksum, Fetched, build_disk_error, fetch, parse_checksum
+from assay.compat.perfzero.download import Checksum, FetchedData, build_disk_error, fetch, parse_checksum
+from assay.compat.perfzero.values import DownloadRetry
 from assay.errors import AssayError, InfrastructureError, UsageError
-from assay.exchange.store.transfer import RetryPolicy
 
 DATA = bytes(range(256)) * 2000  # 512,000: several chunks
-NO_WAIT = RetryPolicy(attempts=3, sleep=lambda _: None, timeout_s=20)
+NO_WAIT = DownloadRetry(attempts=3, sleep=lambda _: None, timeout_s=20)
 
 
-def pull(url: str, target: Path, **more: Any) -> Fetched:
+def pull(url: str, target: Path, **more: Any) -> FetchedData:
     return fetch(url, str(target), retry=more.pop("retry", NO_WAIT), **more)
 
 
@@ -185,7 +185,7 @@ def test_an_archive_is_unpacked_beside_itself(web: Any, tmp_path: Path) -> None:
     web.add("/~kriz/cifar-10-binary.tar.gz", content)
     said: list[str] = []
     fetched = pull(f"{web.url}/~kriz/cifar-10-binary.tar.gz", tmp_path / "cifar-10-binary.tar.gz", notify=said.append)
-    assert fetched == Fetched(str(tmp_path / "cifar-10-binary.tar.gz"), len(content), cached=False)
+    assert fetched == FetchedData(str(tmp_path / "cifar-10-binary.tar.gz"), len(content), cached=False)
     assert (tmp_path / "cifar-10-binary.tar.gz").read_bytes() == content
     assert names_in(tmp_path / "cifar-10-batches-bin") == ["data_batch_1.bin", "readme.html"]
     assert names_in(tmp_path) == ["cifar-10-batches-bin", "cifar-10-binary.tar.gz"]
@@ -330,7 +330,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/*", "file://{}", "file://{}/*", "file:{}"])
 def test_a_folder_is_copied_whole(source: Path, tmp_path: Path, form: str) -> None:
     target = tmp_path / "data" / "copy"
-    assert pull(form.format(source), target) == Fetched(str(target), 3, cached=False)
+    assert pull(form.format(source), target) == FetchedData(str(target), 3, cached=False)
     assert sorted(str(path.relative_to(target)) for path in target.rglob("*")) == [
         "sub",
         "sub/empty",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -114,13 +115,13 @@ def test_a_token_is_not_repeated_in_a_message() -> None:
 
 
 def test_the_defaults() -> None:
-    job = parse()
-    assert [method.name for method in job.methods] == ["m.C.f"]
-    assert (job.trials, job.data_dir, job.workspace.path) == (1, "/data", "/here/workspace")
-    assert (job.repos, job.downloads, job.python_path, job.windows, job.upload_methods) == ((), (), (), (), ())
-    assert (job.key_url, job.output_url, job.scratch_url, job.bigquery_project, job.tpu) == (None,) * 5
-    assert (job.class_type, job.execution_id, job.timeout_s, job.python, job.slots) == (None,) * 5
-    assert (job.constructor_args, job.foreign_limit, job.profiler) == ({}, 0.1, "auto")
+    job, bench = parse(), parse().bench
+    assert [method.name for method in bench.methods] == ["m.C.f"]
+    assert (bench.trials, bench.data_dir, job.workspace.path) == (1, "/data", "/here/workspace")
+    assert (job.repos, job.downloads, bench.python_path, bench.profile, job.upload_methods) == ((), (), (), (), ())
+    assert (job.key_url, job.output_url, bench.scratch_url, job.bigquery_project, job.tpu) == (None,) * 5
+    assert (bench.class_type, bench.execution_id, bench.timeout_s, bench.python, bench.slots) == (None,) * 5
+    assert (bench.constructor_args, bench.foreign_limit, bench.profiler) == ({}, 0.1, "auto")
 
 
 OPTIONAL = [
@@ -155,11 +156,8 @@ OPTIONAL = [
 
 def test_an_empty_value_is_no_value() -> None:
     """Wrappers pass every flag, most of them empty."""
-    empty = parse(**dict.fromkeys(OPTIONAL, ""))
-    plain = parse()
-    assert {name: getattr(empty, name) for name in PerfzeroJob.__slots__ if name != "flags"} == {
-        name: getattr(plain, name) for name in PerfzeroJob.__slots__ if name != "flags"
-    }
+    empty, plain = parse(**dict.fromkeys(OPTIONAL, "")), parse()
+    assert replace(empty, flags=plain.flags) == plain
 
 
 def test_every_flag() -> None:
@@ -196,39 +194,36 @@ def test_every_flag() -> None:
         refuse_contaminated=True,
         foreign_limit="0.5",
     )
-    assert [method.name for method in job.methods] == ["m.C.f", "m.C.g", "m.D.filter:bench_.*"]
-    assert (job.trials, job.workspace.path, job.data_dir) == (3, "/here/other", "/here/data")
+    bench = job.bench
+    assert [method.name for method in bench.methods] == ["m.C.f", "m.C.g", "m.D.filter:bench_.*"]
+    assert (bench.trials, job.workspace.path, bench.data_dir) == (3, "/here/other", "/here/data")
+    assert (bench.folder, bench.output_root, bench.profile_in_output) == ("/here", "/here/other/output", True)
     assert job.repos == (GitRepo("https://h/a.git", "dev", "abc123"), GitRepo("https://h/b.git"))
     assert job.use_cached
     site = "/here/other/site-packages"
-    assert job.python_path == (f"{site}/a", f"{site}/a/research", "/elsewhere")
+    assert bench.python_path == (f"{site}/a", f"{site}/a/research", "/elsewhere")
     assert job.downloads == (
         Download("gs://bucket/old", "/here/data/old"),
         Download("https://h/x.tar.gz", "/here/data/x", f"sha256:{SHA}"),
         Download("file:///d/y", "/here/data/y"),
     )
-    assert (job.build_label, job.execution_label, job.platform_name, job.system_name) == (
-        "nightly",
-        "test",
-        "gcp",
-        "n1",
-    )
-    assert (job.execution_id, job.output_url, job.scratch_url) == ("one", "gs://bucket/out", "gs://bucket/scratch")
+    assert (job.build_label, bench.label, job.platform_name, job.system_name) == ("nightly", "test", "gcp", "n1")
+    assert (bench.execution_id, job.output_url, bench.scratch_url) == ("one", "gs://bucket/out", "gs://bucket/scratch")
     assert (job.bigquery_project, job.bigquery_table, job.key_url) == ("p", "d.t", "file:///key.json")
-    assert job.windows == (ProfileWindow(2.0, 5.0), ProfileWindow(8.0))
+    assert bench.profile == (ProfileWindow(2.0, 5.0), ProfileWindow(8.0))
     assert job.upload_methods == ("up.one", "up.two")
-    assert job.tpu == {"name": "tpu", "version": "2.4"}
-    assert (job.constructor_args, job.class_type) == ({"size": 3}, "tf_benchmark")
-    assert (job.timeout_s, job.python, job.root, job.slots) == (5400.0, sys.executable, "runs2", ("0", "1"))
-    assert (job.profiler, job.refuse_contaminated, job.foreign_limit) == ("py-spy", True, 0.5)
+    assert (job.tpu, bench.tpu) == ({"name": "tpu", "version": "2.4"}, "tpu")
+    assert (bench.constructor_args, bench.class_type) == ({"size": 3}, "tf_benchmark")
+    assert (bench.timeout_s, bench.python, bench.root, bench.slots) == (5400.0, sys.executable, "runs2", ("0", "1"))
+    assert (bench.profiler, bench.refuse_contaminated, bench.foreign_limit) == ("py-spy", True, 0.5)
 
 
 def test_a_relative_interpreter_is_meant_from_here_and_a_plain_name_from_path(tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bin").mkdir()
     os.symlink(sys.executable, tmp_path / "bin" / "python")
-    assert parse(python="bin/python").python == str(tmp_path / "bin" / "python")
-    assert parse(python="sh").python == "sh"
+    assert parse(python="bin/python").bench.python == str(tmp_path / "bin" / "python")
+    assert parse(python="sh").bench.python == "sh"
 
 
 def test_only_variables_with_the_prefix_are_kept() -> None:

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from assay.compat.perfzero.download import Fetched, fetch
+from assay.compat.perfzero.download import FetchedData, fetch
+from assay.compat.perfzero.values import DownloadRetry
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.exchange.store.transfer import RetryPolicy
 
 DATA = bytes(range(256)) * 2000  # 512,000: several chunks
-NO_WAIT = RetryPolicy(attempts=3, sleep=lambda _: None, timeout_s=20)
+NO_WAIT = DownloadRetry(attempts=3, sleep=lambda _: None, timeout_s=20)
 
 
-def pull(url: str, target: Path, **more: Any) -> Fetched:
+def pull(url: str, target: Path, **more: Any) -> FetchedData:
     return fetch(url, str(target), retry=more.pop("retry", NO_WAIT), **more)
 
 
@@ -37,7 +37,7 @@ def test_a_file_arrives(web: Any, tmp_path: Path) -> None:
     web.add("/d/x.bin", DATA)
     said: list[str] = []
     target = tmp_path / "data" / "deep" / "x.bin"
-    assert pull(f"{web.url}/d/x.bin", target, notify=said.append) == Fetched(str(target), len(DATA), cached=False)
+    assert pull(f"{web.url}/d/x.bin", target, notify=said.append) == FetchedData(str(target), len(DATA), cached=False)
     assert target.read_bytes() == DATA
     assert names_in(target.parent) == ["x.bin"]
     assert said == [f"downloading {web.url}/d/x.bin"]
@@ -52,7 +52,7 @@ def test_another_name_is_only_another_name(web: Any, tmp_path: Path) -> None:
 def test_what_is_there_is_not_fetched_again(web: Any, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"mine")
     said: list[str] = []
-    assert pull(f"{web.url}/x", tmp_path / "x", notify=said.append) == Fetched(str(tmp_path / "x"), 0, cached=True)
+    assert pull(f"{web.url}/x", tmp_path / "x", notify=said.append) == FetchedData(str(tmp_path / "x"), 0, cached=True)
     assert web.requests == []
     assert said == [f"{tmp_path}/x is already there"]
     assert (tmp_path / "x").read_bytes() == b"mine"
@@ -118,13 +118,13 @@ def test_a_server_that_stays_in_trouble_is_left(web: Any, tmp_path: Path) -> Non
 def test_delays_grow_and_the_server_may_ask_for_one(web: Any, tmp_path: Path) -> None:
     waited: list[float] = []
     web.add("/x", DATA, statuses=[503] * 4 + [200])
-    pull(f"{web.url}/x", tmp_path / "x", retry=RetryPolicy(sleep=waited.append))
+    pull(f"{web.url}/x", tmp_path / "x", retry=DownloadRetry(sleep=waited.append))
     assert waited == [1, 2, 4, 8]
     web.add("/y", DATA, statuses=[429, 503, 200], headers={"Retry-After": "7"})
-    pull(f"{web.url}/y", tmp_path / "y", retry=RetryPolicy(sleep=waited.append))
+    pull(f"{web.url}/y", tmp_path / "y", retry=DownloadRetry(sleep=waited.append))
     assert waited[4:] == [7, 7]
     web.add("/z", DATA, statuses=[429, 200], headers={"Retry-After": "86400"})
-    pull(f"{web.url}/z", tmp_path / "z", retry=RetryPolicy(sleep=waited.append))
+    pull(f"{web.url}/z", tmp_path / "z", retry=DownloadRetry(sleep=waited.append))
     assert waited[6:] == [60]
 
 
@@ -231,7 +231,7 @@ def test_without_httpx_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_server_that_says_nothing_is_not_waited_for_forever(web: Any, tmp_path: Path) -> None:
     web.add("/x", DATA, hold_at=0)
     with pytest.raises(InfrastructureError, match="no answer in time"):
-        pull(f"{web.url}/x", tmp_path / "x", retry=RetryPolicy(attempts=1, timeout_s=0.2))
+        pull(f"{web.url}/x", tmp_path / "x", retry=DownloadRetry(attempts=1, timeout_s=0.2))
 
 
 def test_odd_letters_in_an_address(web: Any, tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_file_that_comes_compressed_unasked_is_refused(web: Any, tmp_path: Pat
 def test_long_downloads_say_how_far_they_are(web: Any, tmp_path: Path) -> None:
     web.add("/x", DATA)
     said: list[str] = []
-    pull(f"{web.url}/x", tmp_path / "x", notify=said.append, retry=RetryPolicy(report_s=0))
+    pull(f"{web.url}/x", tmp_path / "x", notify=said.append, retry=DownloadRetry(report_s=0))
     assert said[-1] == f"{web.url}/x: 0.5 of 0.5 MB"
     assert len(said) > 2  # one per block that arrives
 

@@ -19,6 +19,7 @@ from assay.bench.values.execution import (
     BenchExecution,
     BenchMetric,
     BenchReport,
+    BenchRequest,
     BenchResult,
     Framework,
     Peaks,
@@ -40,7 +41,7 @@ from assay.compat.perfzero.summary import (
     render_summary,
     write_plot,
 )
-from assay.compat.perfzero.values import JobContext, Package, PerfzeroJob, PerfzeroReport, Times, Workspace
+from assay.compat.perfzero.values import Package, PerfzeroJob, PerfzeroReport, Workspace
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.values.machine import Machine
 from assay.values.series import GpuReading, Reading
@@ -82,10 +83,8 @@ EXECUTION = BenchExecution(
     contaminated=("others used 51% of the CPUs during the run",),
 )
 JOB = PerfzeroJob(
-    methods=(parse_method("official.resnet.Bench.unit_test"),),
+    BenchRequest((parse_method("official.resnet.Bench.unit_test"),), label="execution_label"),
     workspace=Workspace("/w"),
-    folder="/",
-    execution_label="execution_label",
     build_label="ml_framework_build_label",
     platform_name="platform_name",
     system_name="system_name",
@@ -93,18 +92,13 @@ JOB = PerfzeroJob(
     tpu={"name": "tpu", "version": "2.4"},
     env_vars={"PERFZERO_MODE": "test"},
     flags={"workspace": "workspace", "debug": False, "benchmark_methods": ["a.b"], "benchmark_num_trials": 2},
-)
-AROUND = JobContext(
-    JOB,
-    {
+    packages={
         "models": Package("https://example.org/models.git", "master", SHA),
         "edited": Package("https://example.org/edited.git", "HEAD", SHA, dirty=True, local_commits=3),
     },
-    {"name": "assay", "version": "1.0"},
+    harness={"name": "assay", "version": "1.0"},
 )
-BARE = JobContext(
-    PerfzeroJob((parse_method("m.f"),), Workspace("/w"), "/"), harness={"name": "assay", "version": "1.0"}
-)
+BARE = PerfzeroJob(BenchRequest(()), Workspace("/w"), harness={"name": "assay", "version": "1.0"})
 
 
 def load_schema() -> dict[str, Any]:
@@ -114,7 +108,7 @@ def load_schema() -> dict[str, Any]:
 
 
 def test_every_field_of_the_document() -> None:
-    summary = build_summary(EXECUTION, AROUND)
+    summary = build_summary(EXECUTION, JOB)
     assert summary == {
         "execution_id": "2019-02-13-06-45-22-899128",
         "execution_timestamp": 1550040322.8991697,
@@ -208,7 +202,7 @@ def test_what_is_not_known_is_left_out_where_perfzero_left_it_out() -> None:
 def test_a_failure_says_why_and_nan_is_a_text() -> None:
     findings = (Finding(VerdictKind.FAIL, "m.f", "wall_time is nan"),)
     result = BenchResult("m.f", False, wall_time=math.nan, metrics=(BenchMetric("a", math.inf),), findings=findings)
-    summary = build_summary(replace(EXECUTION, result=result), AROUND)
+    summary = build_summary(replace(EXECUTION, result=result), JOB)
     assert summary["benchmark_result"]["wall_time"] == "NaN"
     assert summary["benchmark_result"]["metrics"] == [{"name": "a", "value": "Infinity"}]
     assert summary["benchmark_result"]["findings"] == ["wall_time is nan"]
@@ -217,7 +211,7 @@ def test_a_failure_says_why_and_nan_is_a_text() -> None:
 
 
 def test_a_refused_figure_has_not_succeeded() -> None:
-    assert build_summary(replace(EXECUTION, refused=True), AROUND)["benchmark_result"]["succeeded"] is False
+    assert build_summary(replace(EXECUTION, refused=True), JOB)["benchmark_result"]["succeeded"] is False
 
 
 # ---------------------------------------------------------------- the end of each
@@ -316,7 +310,7 @@ def put(value: object, *path: str) -> Callable[[dict[str, Any]], object]:
     ],
 )
 def test_a_wrong_summary_does_not_fit(change: Callable[[dict[str, Any]], object]) -> None:
-    summary = copy.deepcopy(build_summary(EXECUTION, AROUND))
+    summary = copy.deepcopy(build_summary(EXECUTION, JOB))
     change(summary)
     assert list(problems(summary, load_schema())) != []
 
@@ -334,23 +328,23 @@ def test_the_log_begins_and_ends_as_logging_does() -> None:
     assert render_log_head(failed).endswith(
         ",899 INFO: Starting benchmark execution: official.resnet.Bench.unit_test (trial 2)\n"
     )
-    end = render_log_end(failed, build_summary(failed, AROUND))
+    end = render_log_end(failed, build_summary(failed, JOB))
     first, second = end.splitlines()[:2]
     assert first.endswith(",500 ERROR: it raised")
     assert second.endswith("INFO: Benchmark execution for official.resnet.Bench.unit_test completed with summary:")
-    assert json.loads(end.split("summary:\n", 1)[1]) == build_summary(failed, AROUND)
+    assert json.loads(end.split("summary:\n", 1)[1]) == build_summary(failed, JOB)
 
 
 def test_the_summary_as_it_is_shown() -> None:
-    title, _, rest = render_summary(EXECUTION, build_summary(EXECUTION, AROUND)).partition("\n")
+    title, _, rest = render_summary(EXECUTION, build_summary(EXECUTION, JOB)).partition("\n")
     assert title == "Benchmark execution for official.resnet.Bench.unit_test completed with summary:"
     assert json.loads(rest)["execution_id"] == EXECUTION.execution_id
 
 
 def test_three_blocks_of_json_close_it() -> None:
     failed = replace(EXECUTION, trial=1, result=replace(RESULT, succeeded=False), output_dir="/w/output/one")
-    times = Times({"download_data": 1.5}, {(1, "m.f"): {"method_execution": 2.0}, (2, "m.f"): {"log_upload": 0.5}})
-    report = PerfzeroReport(BenchReport((failed, EXECUTION)), (failed, EXECUTION), times)
+    times = {(1, "m.f"): {"method_execution": 2.0}, (2, "m.f"): {"log_upload": 0.5}}
+    report = PerfzeroReport(BenchReport((failed, EXECUTION)), (failed, EXECUTION), {"download_data": 1.5}, times)
     lines = render_closing(report).splitlines()
     titles = [number for number, line in enumerate(lines) if line.startswith("Benchmark ")]
     blocks = [json.loads("\n".join(lines[a + 1 : b])) for a, b in zip(titles, [*titles[1:], len(lines)], strict=True)]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.stand_ins import StandIns, use_stand_ins
 
-from assay.compat.perfzero.tool import Answer, Cause, Tools, ask_tool, build_failure, find_tool, run_tool
+from assay.compat.perfzero.tool import KnownFailure, ToolResult, Tools, ask_tool, build_failure, find_tool, run_tool
 from assay.errors import ExitCode, InfrastructureError, UsageError
 
 
@@ -62,19 +62,19 @@ def test_a_file_that_cannot_be_run_is_no_tool(tmp_path: Path, monkeypatch: pytes
 
 def test_asking_is_silent_and_keeps_both_streams(tools: StandIns, capfd: pytest.CaptureFixture[str]) -> None:
     tools.answer("docker", "version", code=3, out="27.0\n", err="\nwarning: x\n")
-    assert ask_tool(["docker", "version"]) == Answer(3, "27.0\n", "warning: x")
+    assert ask_tool(["docker", "version"]) == ToolResult(3, "27.0\n", "warning: x")
     assert capfd.readouterr() == ("", "")
 
 
 def test_running_shows_both_streams_and_keeps_the_errors(tools: StandIns, capfd: pytest.CaptureFixture[str]) -> None:
     tools.answer("gcloud", out="NAME ZONE\n", err="größe\nERROR: no\n", code=1)
-    assert run_tool(["gcloud", "x"]) == Answer(1, "", "größe\nERROR: no")
+    assert run_tool(["gcloud", "x"]) == ToolResult(1, "", "größe\nERROR: no")
     assert capfd.readouterr() == ("NAME ZONE\n", "größe\nERROR: no\n")
 
 
 def test_a_tool_that_draws_keeps_the_terminal(tools: StandIns, capfd: pytest.CaptureFixture[str]) -> None:
     tools.answer("docker", err="#1 building\n", code=2)
-    assert run_tool(["docker", "build"], keep_words=False) == Answer(2)
+    assert run_tool(["docker", "build"], keep_words=False) == ToolResult(2)
     assert capfd.readouterr().err == "#1 building\n"
 
 
@@ -142,31 +142,31 @@ def test_ctrl_c_lets_the_tool_clean_up(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- failures
 
 
-CAUSES = (Cause("log in", "gcloud auth login", is_users=True), Cause("quota", "take fewer"))
+CAUSES = (KnownFailure("log in", "gcloud auth login", is_users=True), KnownFailure("quota", "take fewer"))
 CREATE = ["gcloud", "compute", "instances", "create", "name", "--zone=z"]
 
 
 def test_a_failure_is_told_in_the_tool_s_own_words() -> None:
-    error = build_failure(CREATE, Answer(1, "", "ERROR: boom\nmore"), CAUSES)
+    error = build_failure(CREATE, ToolResult(1, "", "ERROR: boom\nmore"), CAUSES)
     assert isinstance(error, InfrastructureError)
     assert error.message == "gcloud compute instances create failed with exit code 1: ERROR: boom\nmore"
     assert error.hint is None
 
 
 def test_words_that_were_seen_are_not_repeated() -> None:
-    error = build_failure(CREATE, Answer(1, "", "ERROR: Quota exceeded"), CAUSES, is_shown=True)
+    error = build_failure(CREATE, ToolResult(1, "", "ERROR: Quota exceeded"), CAUSES, is_shown=True)
     assert error.message == "gcloud compute instances create failed with exit code 1"
     assert error.hint == "take fewer"
     assert error.exit_code == ExitCode.INTERNAL
 
 
 def test_a_cause_in_the_user_s_hands_is_a_usage_error() -> None:
-    error = build_failure(CREATE, Answer(1, "", "please LOG IN"), CAUSES)
+    error = build_failure(CREATE, ToolResult(1, "", "please LOG IN"), CAUSES)
     assert (type(error), error.hint) == (UsageError, "gcloud auth login")
 
 
 def test_a_tool_that_was_killed() -> None:
-    error = build_failure(["mkfs.ext4", "-F", "/dev/x"], Answer(-9, "", ""))
+    error = build_failure(["mkfs.ext4", "-F", "/dev/x"], ToolResult(-9, "", ""))
     assert error.message == "mkfs.ext4 was ended by SIGKILL"
 
 
@@ -181,7 +181,7 @@ def test_a_tool_that_was_killed() -> None:
     ],
 )
 def test_a_command_s_name_ends_before_its_options(argv: list[str], name: str) -> None:
-    assert build_failure(argv, Answer(1)).message == f"{name} failed with exit code 1"
+    assert build_failure(argv, ToolResult(1)).message == f"{name} failed with exit code 1"
 
 
 # ---------------------------------------------------------------- doing or showing

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assay.bench.values.execution import BenchRequest
 from assay.compat.perfzero import uploads
 from assay.compat.perfzero.uploads import (
     JSON_COLUMNS,
@@ -303,8 +304,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call(folder: Path, name: str, **further: object) -> str | None:
-    return call_upload_method(name, {"execution_id": "e", "wall": 1.5}, folder=str(folder), **further)  # type: ignore[arg-type]
+def call(folder: Path, name: str, say: Callable[[str], None] = str, **further: Any) -> str | None:
+    bench = BenchRequest((), folder=str(folder), **further)
+    return call_upload_method(name, {"execution_id": "e", "wall": 1.5}, bench, say)
 
 
 @pytest.mark.parametrize(
@@ -324,8 +326,8 @@ def test_what_goes_wrong_is_told(folder: Path, name: str, words: str) -> None:
     assert call(folder, name) == words
 
 
-def check(folder: Path, name: str, **further: object) -> None:
-    check_upload_method(name, folder=str(folder), **further)  # type: ignore[arg-type]
+def check(folder: Path, name: str, **further: Any) -> None:
+    check_upload_method(name, BenchRequest((), folder=str(folder), **further))
 
 
 @pytest.mark.parametrize(
@@ -349,7 +351,7 @@ def test_what_can_never_be_called_is_said_before(folder: Path, name: str, words:
 
 def test_looking_for_it_does_not_call_it(folder: Path) -> None:
     check(folder, "up.keep")
-    check(folder, "inner.keep", python_path=[str(folder / "package")])
+    check(folder, "inner.keep", python_path=(str(folder / "package"),))
     assert sorted(path.name for path in folder.iterdir() if path.suffix in (".json", ".txt")) == []
 
 
@@ -376,7 +378,7 @@ def test_it_is_given_the_summary(folder: Path) -> None:
 
 
 def test_it_finds_what_the_python_path_names(folder: Path) -> None:
-    assert call(folder, "inner.keep", python_path=[str(folder / "package")]) is None
+    assert call(folder, "inner.keep", python_path=(str(folder / "package"),)) is None
     assert (folder / "inner.txt").exists()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from assay.compat.perfzero.download import Fetched, fetch
+from assay.compat.perfzero.download import FetchedData, fetch
 from assay.errors import InfrastructureError, UsageError
 from assay.exchange.store import object_store
 from assay.exchange.store.object_store import StoredObject
@@ -43,7 +43,7 @@ def test_an_object_arrives(store: Any, tmp_path: Path) -> None:
     store.put("deep/x.bin", content)
     for scheme in store.schemes:
         target = tmp_path / scheme / "renamed.bin"
-        assert fetch(store.url("deep/x.bin", scheme), str(target)) == Fetched(str(target), 300_000, cached=False)
+        assert fetch(store.url("deep/x.bin", scheme), str(target)) == FetchedData(str(target), 300_000, cached=False)
         assert target.read_bytes() == content
         assert names_in(target.parent) == ["renamed.bin"]
 
@@ -53,7 +53,7 @@ def test_a_folder_arrives_whole(store: Any, tmp_path: Path, ending: str) -> None
     fill(store, "data/set", TREE)
     store.put("data/set-2/other", b"not ours")
     fetched = fetch(store.url(f"data/set{ending}"), str(tmp_path / "set"))
-    assert fetched == Fetched(str(tmp_path / "set"), 3001, cached=False)
+    assert fetched == FetchedData(str(tmp_path / "set"), 3001, cached=False)
     assert read_tree(tmp_path / "set") == TREE
     assert names_in(tmp_path) == ["set"]
     assert fetch(store.url(f"data/set{ending}"), str(tmp_path / "set")).cached

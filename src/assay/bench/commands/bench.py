@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from assay.bench.commands.options import (
     ExecuteRequest,
@@ -20,21 +20,33 @@ from assay.bench.commands.options import (
     most_option,
     show,
 )
-from assay.bench.values.execution import ProfileWindow, parse_windows
+from assay.bench.flow.archive import import_results
+from assay.bench.flow.bisect import BisectQuestion, bisect_benchmark
+from assay.bench.flow.compare import DEFAULT_MOST, DEFAULT_TRIALS, CompareOptions, compare_git, compare_recorded
+from assay.bench.flow.history import HistoryOptions, confirm_newest, load_histories, triage_change
+from assay.bench.flow.tables import describe_left_out, load_table
+from assay.bench.report.executions import build_run_cases, build_run_document
+from assay.bench.report.history import (
+    build_bisect_document,
+    build_comparison_cases,
+    build_comparison_document,
+    build_history_cases,
+    build_history_document,
+    choose_exit_code,
+    render_setups,
+)
+from assay.bench.values.comparison import TAKEN_BY_ALL, ComparisonReport
+from assay.bench.values.execution import BenchReport, ProfileWindow, parse_windows
 from assay.errors import ExitCode, UsageError
 from assay.show.console import Console, build_same_call
 from assay.values.options import Request, argument, json_option, option, split_commas
-
-if TYPE_CHECKING:
-    from assay.bench.flow.bisect import BenchBisect
-    from assay.bench.values.comparison import ComparisonReport
-    from assay.bench.values.execution import BenchReport
-    from assay.values.series import Direction
+from assay.values.series import Direction
+from assay.values.verdict import VerdictKind
 
 _MOST_NOTES = 10
 
 
-class RunRequest(ResultRequest, ExecuteRequest):
+class BenchRunRequest(ResultRequest, ExecuteRequest):
     methods: tuple[str, ...] = argument("METHOD...", multiple=True, required=False)
     label: str | None = option("--label", metavar="TEXT", help="Kept with each execution, to compare and to group by.")
     profile: tuple[ProfileWindow, ...] | None = option(
@@ -48,14 +60,12 @@ class RunRequest(ResultRequest, ExecuteRequest):
     )
 
 
-def run(request: RunRequest, console: Console) -> int:
+def run(request: BenchRunRequest, console: Console) -> int:
     """Run benchmarks: one process for each method and trial.
 
     A benchmark that raises, crashes, hangs, reports NaN or nothing at all is a recorded failure, and the others still
     run. Exit code 0: all succeeded. Every execution is a run of the study `bench`.
     """
-    from assay.bench.report.executions import build_run_cases, build_run_document
-
     check_result_options(request)
     check_folders(request.first_path)
     asked = build_request(
@@ -110,8 +120,6 @@ def compare(request: CompareRequest, console: Console) -> int:
     With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
     before it is called a FAIL. Exit code 0: not worse. 1: worse. 3: inconclusive.
     """
-    from assay.bench.flow.compare import DEFAULT_MOST, DEFAULT_TRIALS, CompareOptions, compare_git, compare_recorded
-
     check_result_options(request)
     options = CompareOptions(
         metrics=request.only,
@@ -139,9 +147,6 @@ def compare(request: CompareRequest, console: Console) -> int:
 
 
 def _show_comparison(report: ComparisonReport, request: CompareRequest, console: Console) -> int:
-    from assay.bench.report.history import build_comparison_cases, build_comparison_document
-    from assay.values.verdict import VerdictKind
-
     if report.problem:
         console.error(f"assay: {report.problem}")
     document = build_comparison_document(report, allow_changed=request.allow_changed)
@@ -156,7 +161,7 @@ def _show_comparison(report: ComparisonReport, request: CompareRequest, console:
 # ---------------------------------------------------------------- bisect
 
 
-class BisectRequest(ExecuteRequest):
+class BenchBisectRequest(ExecuteRequest):
     methods: tuple[str, ...] = argument("METHOD", multiple=True, required=False)
     good: str = option("--good", required=True, metavar="COMMIT", help="Where it was still good.")
     bad: str = option("--bad", default="HEAD", metavar="COMMIT", help="Where it is worse.")
@@ -172,16 +177,13 @@ class BisectRequest(ExecuteRequest):
     as_json: bool = json_option("Print the result as JSON.")
 
 
-def bisect(request: BisectRequest, console: Console) -> int:
+def bisect(request: BenchBisectRequest, console: Console) -> int:
     """Find the commit that made a metric worse.
 
     Each commit runs in turns with the good one, in trees of our own. The bad end is tried first: it has to be worse.
     The first worse commit and the one before it are tried twice before anybody is accused. Every answer is kept:
     killed, the same call goes on. Exit code 0: found. 3: not found, and it says why.
     """
-    from assay.bench.flow.bisect import Question, bisect_benchmark
-    from assay.bench.flow.compare import DEFAULT_MOST, DEFAULT_TRIALS, CompareOptions
-
     options = CompareOptions(
         directions=request.better,
         min_effect=request.min_effect,
@@ -190,19 +192,13 @@ def bisect(request: BisectRequest, console: Console) -> int:
         most=request.most_trials or DEFAULT_MOST,
     )
     found = bisect_benchmark(
-        Question(request.good, request.bad, request.metric, request.fresh),
+        BisectQuestion(request.good, request.bad, request.metric, request.fresh),
         build_request(request.methods, request, default_trials=DEFAULT_TRIALS),
         options,
         build_run(console.quieted()),
         console.quieted(request.quiet or request.as_json),
     )
-    return _show_bisect(found, request.as_json, console)
-
-
-def _show_bisect(found: BenchBisect, as_json: bool, console: Console) -> int:
-    from assay.bench.report.history import build_bisect_document, choose_exit_code
-
-    console.write_document(build_bisect_document(found), as_json=as_json)
+    console.write_document(build_bisect_document(found), as_json=request.as_json)
     if found.interrupted:
         console.error(f"interrupted by {found.interrupted}; continue with: {build_same_call()}")
     return int(choose_exit_code(found))
@@ -248,9 +244,6 @@ def history(request: HistoryRequest, console: Console) -> int:
     noisy to show a change of --min-effect.
     2: a single execution is not a history; --confirm of what was imported.
     """
-    from assay.bench.flow.history import HistoryOptions, confirm_newest, load_histories
-    from assay.bench.report.history import build_history_cases, build_history_document
-
     check_result_options(request)
     options = HistoryOptions(
         request.root, request.label, request.min_effect, request.recent, request.everything, request.better
@@ -287,25 +280,15 @@ def triage(request: TriageRequest, console: Console) -> int:
     no alarm. wontfix: the new level is meant. invalid: the executions of that level do not count. open: withdraw an
     earlier judgement.
     """
-    from assay.bench.flow.history import triage_change
-
-    line = triage_change(
-        request.metric,
-        request.method,
-        request.change,
-        request.judgement,
-        request.note,
-        request.root,
-        request.everything,
-    )
-    console.print_lines(line)
+    meant = request.metric, request.method, request.change
+    console.print_lines(triage_change(*meant, request.judgement, request.note, request.root, request.everything))
     return int(ExitCode.OK)
 
 
 # ---------------------------------------------------------------- table
 
 
-class TableRequest(Request):
+class BenchTableRequest(Request):
     method: str | None = argument(required=False)
     by: tuple[str, ...] = option(
         "--by",
@@ -324,16 +307,12 @@ class TableRequest(Request):
     root: str | None = bench_root_option()
 
 
-def table(request: TableRequest, console: Console) -> int:
+def table(request: BenchTableRequest, console: Console) -> int:
     """Compare environments side by side: medians with their spread.
 
     ± is half the distance of the quartiles, in percent of the median. METHOD may be the end of a name; without it every
     benchmark has rows of its own.
     """
-    from assay.bench.flow.tables import describe_left_out, load_table
-    from assay.bench.report.history import render_setups
-    from assay.bench.values.comparison import TAKEN_BY_ALL
-
     if request.as_csv + request.as_json + request.as_markdown > 1:
         raise UsageError("choose one of --csv, --json and --md")
     found = load_table(request.method, request.by, request.metrics, request.root, request.everything, console)
@@ -363,9 +342,7 @@ def import_files(request: ImportRequest, console: Console) -> int:
     recorded as failed is a failed execution. A file that cannot be read adds nothing and gives exit code 2 in the end,
     the others are imported; one that was imported before adds nothing new.
     """
-    from assay.bench.flow.archive import import_files as take
-
-    found = take(request.files, request.root, request.label, console)
+    found = import_results(request.files, request.root, request.label, console)
     new = f"{found.new} execution{'' if found.new == 1 else 's'} imported"
     known = f"{found.known} {'was' if found.known == 1 else 'were'} known"
     console.print(f"{new}, {known}: {', '.join(found.methods)}")

@@ -10,14 +10,29 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from assay.bench.values.execution import BenchMethod
+from assay.bench.flow.archive import find_location, load_executions
+from assay.bench.flow.compare import Run
+from assay.bench.flow.run import run_again, run_benchmarks
+from assay.bench.report.executions import Cases, build_cases_facts, render_execution
+from assay.bench.values.execution import (
+    BenchExecution,
+    BenchMethod,
+    BenchReport,
+    BenchRequest,
+    ProfileWindow,
+    parse_method,
+)
 from assay.errors import InfrastructureError, UsageError
+from assay.launch.api import RunHooks
 from assay.show.console import Console
+from assay.show.formatting import clean, to_json
 from assay.show.report_files import STDOUT, ReportFiles, check_targets, write_document
 from assay.system.files import parse_json
+from assay.system.http_post import post
+from assay.values.document import Document
 from assay.values.options import (
     Request,
     farm_option,
@@ -29,19 +44,11 @@ from assay.values.options import (
     slots_option,
 )
 from assay.values.secrets import hide_text
-from assay.values.series import expand_number
+from assay.values.series import Direction, expand_number
 from assay.values.units import parse_slot_flags, parse_timeout
+from assay.values.verdict import VerdictKind
 
 LEAST_PYTHON = (3, 10)  # of --python: what a method's own process imports of ours
-
-if TYPE_CHECKING:
-    from assay.bench.flow.compare import Run
-    from assay.bench.report.executions import Cases
-    from assay.bench.values.execution import BenchExecution, BenchReport, BenchRequest, ProfileWindow
-    from assay.follow.api import Event
-    from assay.launch.api import RunHooks
-    from assay.values.document import Document
-    from assay.values.series import Direction
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)=(?P<text>\S.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -273,8 +280,6 @@ def build_request(
     profile: tuple[ProfileWindow, ...] = (),
     profiler: Any = "auto",
 ) -> BenchRequest:
-    from assay.bench.values.execution import BenchRequest, parse_method
-
     chosen = (*map(parse_method, methods), *request.commands)
     if not chosen:
         raise UsageError("no benchmark is named", "give METHOD (module.Class.method), or --command 'TEXT'")
@@ -301,53 +306,28 @@ def build_request(
     )
 
 
-def build_hooks(console: Console, reports_ends: bool = True) -> RunHooks:
-    """`reports_ends`: a line for every run that has ended; callers that report more of it leave it out."""
-    from assay.launch.api import RunHooks
-
-    def listen(event: Event) -> None:
-        entry = event.entry
-        if event.kind != "ended":
-            return
-        params = entry.spec.params
-        label = f" {params['label']}" if "label" in params else ""
-        reason = f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else ""
-        console.message(f"{entry.state} {params['method']} trial {params['trial']}{label}{reason}")
-
-    hooks = RunHooks(console=console, owns_process=True, counts_wait=True, tick_s=0.1)
-    if reports_ends:
-        hooks.listen = listen
-    return hooks
+def build_hooks(console: Console) -> RunHooks:
+    return RunHooks(console=console, owns_process=True, counts_wait=True, tick_s=0.1)
 
 
 def build_run(console: Console) -> Run:
-    """Runs benchmarks, with a message when each has ended."""
-    from assay.bench.flow.run import run_benchmarks
-    from assay.bench.report.executions import render_execution
-
-    def report_execution(execution: BenchExecution, number: int, total: int) -> None:
-        console.message(render_execution(execution, number, total))
-
-    hooks = build_hooks(console, reports_ends=False)
-    return lambda request: run_benchmarks(request, hooks, report_execution)
+    """A function that runs benchmarks and reports each one that has ended."""
+    return lambda request: run_benchmarks(request, build_hooks(console), _build_listener(console))
 
 
 def build_again(console: Console, root: str | None, foreign_limit: float) -> Callable[[str, str], BenchReport]:
-    """Runs once more what an execution of a method has run, with a message when it has ended."""
-    from assay.bench.flow.archive import find_location, load_executions
-    from assay.bench.flow.run import run_again
-    from assay.bench.report.executions import render_execution
-    from assay.bench.values.execution import BenchRequest
-
-    def report_execution(execution: BenchExecution, number: int, total: int) -> None:
-        console.message(render_execution(execution, number, total))
+    """A function that runs an execution of a method once more, and reports when it has ended."""
+    request = BenchRequest((), root=root, foreign_limit=foreign_limit, command_line=tuple(sys.argv))
 
     def again(method: str, execution_id: str) -> BenchReport:
         found = [e for e in load_executions(find_location(root), method) if e.execution_id == execution_id]
-        return run_again(found[-1], asked, build_hooks(console, reports_ends=False), report_execution)
+        return run_again(found[-1], request, build_hooks(console), _build_listener(console))
 
-    asked = BenchRequest((), root=root, foreign_limit=foreign_limit, command_line=tuple(sys.argv))
     return again
+
+
+def _build_listener(console: Console) -> Callable[[BenchExecution, int, int], None]:
+    return lambda execution, number, total: console.message(render_execution(execution, number, total))
 
 
 # ---------------------------------------------------------------- the result
@@ -362,10 +342,6 @@ def check_result_options(request: ResultRequest) -> None:
 
 def show(request: ResultRequest, console: Console, document: Document, cases: Cases) -> None:
     """The result on stdout; reports into files; the webhook last, when something did not pass."""
-    from assay.bench.report.executions import build_cases_facts
-    from assay.show.formatting import to_json
-    from assay.values.verdict import VerdictKind
-
     if request.as_json or STDOUT not in (request.md, request.junit):
         console.write_document(document, as_json=request.as_json)
     write_document(document, request)
@@ -381,9 +357,6 @@ def check_address(url: str) -> None:
 
 def send_alert(url: str, content: Mapping[str, Any]) -> None:
     """POST it. Raises InfrastructureError if it cannot be delivered."""
-    from assay.show.formatting import clean
-    from assay.system.http_post import post
-
     check_address(url)
     try:
         status, _ = post(url, json.dumps(content).encode(), {"Content-Type": "application/json"}, _TIMEOUT_S)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from assay.bench.flow.execution_builder import JobContext, build_environment, build_execution, build_fingerprint
+from assay.bench.flow.execution_builder import JobSurroundings, build_environment, build_execution, build_fingerprint
 from assay.bench.flow.machine_watch import load_context
 from assay.bench.importers.formats import Foreign, load_foreign_file
 from assay.bench.importers.result import DIGEST, identify_result
@@ -163,7 +163,7 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
     git = _build_git(known, record.commit)
     around = load_context(run_dir)  # of a farm
     if not around.is_observed:
-        around = JobContext(_build_machine(known), git, record.commit, is_observed=False)
+        around = JobSurroundings(_build_machine(known), git, record.commit, is_observed=False)
     execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
     with suppress(OSError):  # a read-only folder: it is built again the next time
         write_execution(run_dir, execution)
@@ -223,7 +223,7 @@ class Imported:
     problems: tuple[str, ...] = ()  # files that could not be imported, and why
 
 
-def import_files(
+def import_results(
     paths: Sequence[str],
     root: str | None,
     label: str | None = None,

@@ -43,7 +43,7 @@ _OUTCOMES: Mapping[VerdictKind, Outcome] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class BisectQuestion:
     good: str
     bad: str
     metric: str
@@ -51,7 +51,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommitAnswer:
     """One commit against the good one, as recorded in the log."""
 
     commit: str
@@ -72,7 +72,7 @@ class BenchBisect:
     bad: Commit
     log: str
     commits: int  # between the ends, the bad one included
-    answers: tuple[Answer, ...]
+    answers: tuple[CommitAnswer, ...]
     culprit: Commit | None = None
     suspects: tuple[Commit, ...] = ()
     evidence: MetricComparison | None = None
@@ -82,7 +82,7 @@ class BenchBisect:
 
 
 def bisect_benchmark(
-    question: Question,
+    question: BisectQuestion,
     request: BenchRequest,
     options: CompareOptions,
     run: Run = run_benchmarks,
@@ -160,7 +160,7 @@ class _Search:
             answers.append(answer)
             self.console.message(f"  {answer.outcome}: {answer.message}")
 
-    def _conclude(self, step: Found | Stuck, answers: list[Answer]) -> dict[str, Any]:
+    def _conclude(self, step: Found | Stuck, answers: list[CommitAnswer]) -> dict[str, Any]:
         if isinstance(step, Stuck):
             last = next((answer for answer in reversed(answers) if answer.commit == self.bench.bad.sha), None)
             return {"stuck": step.reason + (f"; the bad end: {last.message}" if last else "")}
@@ -170,7 +170,7 @@ class _Search:
         proof = [a for a in answers if a.commit == step.culprit and a.outcome == "bad" and a.evidence is not None]
         return {"suspects": suspects, "culprit": suspects[0], "evidence": proof[-1].evidence if proof else None}
 
-    def _report(self, answers: list[Answer], resumed: int, **facts: Any) -> BenchBisect:
+    def _report(self, answers: list[CommitAnswer], resumed: int, **facts: Any) -> BenchBisect:
         bench = self.bench
         return BenchBisect(
             bench.request.methods[0].name,
@@ -196,7 +196,7 @@ class _Bench:
     options: CompareOptions
     run: Run
 
-    def ask(self, commit: Commit) -> tuple[Answer, str | None]:
+    def ask(self, commit: Commit) -> tuple[CommitAnswer, str | None]:
         """Its outcome, or the signal by which it was interrupted."""
         began, sha = time.monotonic(), commit.sha
         try:
@@ -206,9 +206,9 @@ class _Bench:
         except NotFoundError:
             if sha == self.bad.sha:
                 raise  # most likely the name is wrong, and nothing would ever be found
-            return Answer(sha, "skip", f"it does not report {self.options.metrics[0]}", at=time.time()), None
+            return CommitAnswer(sha, "skip", f"it does not report {self.options.metrics[0]}", at=time.time()), None
         except UsageError as error:  # it does not build, or has no such folder
-            return Answer(sha, "skip", error.message, at=time.time()), None
+            return CommitAnswer(sha, "skip", error.message, at=time.time()), None
         end = contest.end
         if end is not None and end.problem:
             raise InfrastructureError(end.problem)
@@ -216,24 +216,24 @@ class _Bench:
         return answer, end.interrupted if end else None
 
 
-def _judge(sha: str, report: ComparisonReport) -> Answer:
+def _judge(sha: str, report: ComparisonReport) -> CommitAnswer:
     """What fails on either side cannot be compared; a commit that fails is skipped, not blamed."""
     errors = [finding.message for finding in report.verdict.findings if finding.kind is VerdictKind.ERROR]
     if errors or not report.metrics:
-        return Answer(sha, "skip", errors[0] if errors else "nothing could be compared")
+        return CommitAnswer(sha, "skip", errors[0] if errors else "nothing could be compared")
     metric = report.metrics[0]
-    return Answer(sha, _OUTCOMES[metric.finding.kind], metric.finding.message, metric)
+    return CommitAnswer(sha, _OUTCOMES[metric.finding.kind], metric.finding.message, metric)
 
 
 # ---------------------------------------------------------------- the log
 
 
-def load_answers(path: str) -> list[Answer]:
+def load_answers(path: str) -> list[CommitAnswer]:
     """What earlier calls found; a line that a kill cut short is ignored."""
     found = []
     for line in load_lines(path):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-            answer = parse_plain(Answer, line)
+            answer = parse_plain(CommitAnswer, line)
             if answer.outcome in get_args(Outcome):
                 found.append(answer)
     return found

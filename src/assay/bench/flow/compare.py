@@ -37,7 +37,7 @@ from assay.bench.judge.samples import (
     find_fewest,
 )
 from assay.bench.records import BENCH_FILE, load_triage
-from assay.bench.values.comparison import Comparison, ComparisonReport, MetricComparison, Samples, Side
+from assay.bench.values.comparison import ComparisonReport, MetricComparison, SampleComparison, Samples, Side
 from assay.bench.values.execution import (
     COMPARED,
     PEAK_GPU_MEMORY,
@@ -160,7 +160,7 @@ def compare_executions(base: Executions, head: Executions, options: CompareOptio
 class Compared:
     duel: Duel
     pair: SamplePair
-    comparison: Comparison
+    comparison: SampleComparison
 
 
 def compare_sides(base: Executions, head: Executions, options: CompareOptions) -> list[Compared]:

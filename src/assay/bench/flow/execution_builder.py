@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-from assay.bench.child_report import load_story
+from assay.bench.child_report import load_child_report
 from assay.bench.judge.reported import judge_report
 from assay.bench.records import make_relative
 from assay.bench.values.execution import (
@@ -24,10 +24,10 @@ from assay.bench.values.execution import (
     BenchExecution,
     BenchMetric,
     BenchResult,
-    Ending,
+    ChildReport,
     Framework,
     Peaks,
-    Story,
+    ProcessEnd,
 )
 from assay.observe.extract import Extractor
 from assay.observe.machine import find_contamination
@@ -59,7 +59,7 @@ _KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
-class JobContext:
+class JobSurroundings:
     """What only the supervisor knows; missing if it was killed before the end."""
 
     machine: Machine = field(default_factory=Machine)
@@ -76,25 +76,25 @@ class JobContext:
 
 
 def build_execution(
-    run_dir: str, spec: RunSpec, outcome: Outcome | None, state: str, around: JobContext
+    run_dir: str, spec: RunSpec, outcome: Outcome | None, state: str, around: JobSurroundings
 ) -> BenchExecution:
     output_dir = dict(spec.env).get(ENV_OUTPUT, "").replace(layout.RUN_DIR_REFERENCE, run_dir)
     output_dir = output_dir or os.path.join(run_dir, BENCH_OUTPUT_DIR)
-    story = load_story(os.path.join(run_dir, BENCH_REPORT_FILE), os.path.join(output_dir, "proto_"))
+    reported = load_child_report(os.path.join(run_dir, BENCH_REPORT_FILE), os.path.join(output_dir, "proto_"))
     times = run_directory.load_times(run_dir).get(COMMAND)
     ending = _build_ending(run_dir, outcome, state, times, around.oom_kills)
     method, is_command = str(spec.params.get("method", spec.name)), spec.params.get("kind") == "command"
-    result = judge_report(method, story, ending, is_command=is_command)
+    result = judge_report(method, reported, ending, is_command=is_command)
     result = _add_extracted(result, run_dir, spec)
     readings, profiles = load_readings(run_dir), _find_profiles(run_dir, output_dir)
-    machine = replace(around.machine, python=str((story.begin or {}).get("python", around.machine.python)))
+    machine = replace(around.machine, python=str((reported.begin or {}).get("python", around.machine.python)))
     contaminated = find_contamination(machine, around.foreign_limit)
     if not around.is_observed and around.foreign_limit < 1:  # not observed is not clean
         contaminated = (*contaminated, NOT_OBSERVED)
-    loaded = (story.end or {}).get("framework") or {}
+    loaded = (reported.end or {}).get("framework") or {}
     known = {key: str(value) for key, value in loaded.items() if key in Framework.__dataclass_fields__}
     framework = Framework(**known) if known else None
-    setup = build_environment(machine, framework, dict((story.end or {}).get("packages") or {}))
+    setup = build_environment(machine, framework, dict((reported.end or {}).get("packages") or {}))
     return BenchExecution(
         execution_id=spec.title or spec.name,
         method=method,
@@ -111,28 +111,28 @@ def build_execution(
         fingerprint=build_fingerprint(setup),
         machine=machine,
         framework=framework,
-        peaks=_build_peaks(story, ending, readings, _find_usage(story, outcome, around), around),
+        peaks=_build_peaks(reported, ending, readings, _find_usage(reported, outcome, around), around),
         contaminated=contaminated,
         refused=bool(contaminated and around.refuses),
         profiles=profiles,
         state=state,
         log=layout.log_name(spec.log_name, COMMAND, 1, ""),
-        extra=_load_extra(spec, story, profiles),
+        extra=_load_extra(spec, reported, profiles),
         notes=around.notes,
     )
 
 
-def _load_extra(spec: RunSpec, story: Story, profiles: tuple[str, ...]) -> dict[str, Any]:
+def _load_extra(spec: RunSpec, reported: ChildReport, profiles: tuple[str, ...]) -> dict[str, Any]:
     """What the call stored with it; of a profile also why a window has none."""
     try:
         extra = dict(parse_json(dict(spec.env).get(ENV_EXTRA, "{}")))
     except (TypeError, ValueError):
         return {}
     if isinstance(asked := extra.get(PROFILE), dict):
-        if story.end is None:
+        if reported.end is None:
             notes = [] if profiles else ["it ended before it wrote its profile"]
         else:
-            notes = [str(note) for note in story.end.get("profile_notes") or ()]
+            notes = [str(note) for note in reported.end.get("profile_notes") or ()]
         extra[PROFILE] = {**asked, **({"notes": notes} if notes else {})}
     return extra
 
@@ -146,11 +146,11 @@ def _build_ending(
     state: str,
     times: tuple[float, float | None] | None,
     oom_kills: int | None,
-) -> Ending:
+) -> ProcessEnd:
     elapsed = times[1] - times[0] if times and times[1] is not None else None
     code = outcome.exit_code if outcome else None
     log = os.path.join(run_dir, f"{COMMAND}.log")
-    return Ending(
+    return ProcessEnd(
         state=state,
         reason=describe_end(outcome.reason, code, oom_kills) if outcome else "",
         exit_code=code,
@@ -246,18 +246,20 @@ def load_readings(run_dir: str) -> list[Reading]:
     return [reading for reading in found if reading is not None]
 
 
-def _find_usage(story: Story, outcome: Outcome | None, around: JobContext) -> Usage:
+def _find_usage(reported: ChildReport, outcome: Outcome | None, around: JobSurroundings) -> Usage:
     """For children that could not report. The kernel's peak is not used where it may be our own."""
     peak = (outcome.peak_rss_bytes if outcome else None) or 0
-    if (story.end or {}).get("peaks") or peak <= around.own_peak_bytes:
+    if (reported.end or {}).get("peaks") or peak <= around.own_peak_bytes:
         peak = 0
     return Usage((outcome.cpu_s if outcome else None) or 0.0, max(peak, around.tree.largest_bytes))
 
 
-def _build_peaks(story: Story, ending: Ending, readings: Sequence[Reading], usage: Usage, around: JobContext) -> Peaks:
-    own = (story.end or {}).get("peaks") or {}
+def _build_peaks(
+    reported: ChildReport, ending: ProcessEnd, readings: Sequence[Reading], usage: Usage, around: JobSurroundings
+) -> Peaks:
+    own = (reported.end or {}).get("peaks") or {}
     cpu_s = own.get("cpu_s") or usage.cpu_s or None
-    rss, rss_basis = _find_peak_rss(story, readings, usage, around.tree)
+    rss, rss_basis = _find_peak_rss(reported, readings, usage, around.tree)
     gpu_bytes, gpu_basis = _find_gpu_memory(int(own.get("gpu_memory_bytes", 0)), around.gpu)
     return Peaks(
         max_rss=rss,
@@ -273,12 +275,12 @@ def _build_peaks(story: Story, ending: Ending, readings: Sequence[Reading], usag
 
 
 def _find_peak_rss(
-    story: Story, readings: Sequence[Reading], usage: Usage, tree: TreePeaks
+    reported: ChildReport, readings: Sequence[Reading], usage: Usage, tree: TreePeaks
 ) -> tuple[int, Literal["", "process", "tree"]]:
     """The kernel knows the peak of each process exactly; the peak of several together comes from readings, which
     include our shells and a command's wrapper: these are subtracted."""
-    wrapper = (story.begin or {}).get("wrapper_rss", 0)
-    own = int(((story.end or {}).get("peaks") or {}).get("max_rss", 0))
+    wrapper = (reported.begin or {}).get("wrapper_rss", 0)
+    own = int(((reported.end or {}).get("peaks") or {}).get("max_rss", 0))
     is_seen = bool(tree.largest_bytes)
     single = max(own or usage.peak_rss_bytes - (0 if is_seen else wrapper), tree.largest_bytes, 0)
     ours = wrapper + _SHELLS_BYTES if tree.ours_bytes is None else tree.ours_bytes

@@ -43,11 +43,11 @@ from assay.bench.values.comparison import (
     PROFILED,
     TAKEN_BY_ALL,
     UNOBSERVED,
-    Change,
+    LevelStep,
+    MetricChange,
     MetricHistory,
+    MetricPoint,
     MetricSeries,
-    Point,
-    Step,
 )
 from assay.bench.values.execution import ASSAY, NOT_OBSERVED, BenchExecution, BenchReport
 from assay.errors import FormatError, NotFoundError, UsageError, did_you_mean
@@ -354,7 +354,7 @@ def _build_series(
     found: Sequence[BenchExecution], metric: str, direction: Direction, options: HistoryOptions, said: Sequence[Triage]
 ) -> MetricSeries:
     points = tuple(
-        Point(e.execution_id, e.numbers[metric], e.started_at, e.commit, e.result.samples.get(metric, ()))
+        MetricPoint(e.execution_id, e.numbers[metric], e.started_at, e.commit, e.result.samples.get(metric, ()))
         for e in found
     )
     values = [point.value for point in points]
@@ -386,13 +386,13 @@ def _build_series(
     )
 
 
-def _is_reported(step: Step, least: float) -> bool:
+def _is_reported(step: LevelStep, least: float) -> bool:
     return abs(step.effect) >= least * (1 - 1e-9)  # 10.5 instead of 10 is 5%, whatever logarithms make of it
 
 
 def _build_newest(
-    found: Sequence[BenchExecution], step: Step, direction: Direction, said: Sequence[Triage], back: int
-) -> Change:
+    found: Sequence[BenchExecution], step: LevelStep, direction: Direction, said: Sequence[Triage], back: int
+) -> MetricChange:
     """Newest executions that are outlying: a step has more of them, an outlier does not come again. `back`: how
     many of them are at the old level."""
     change = _build_change(found, step, len(found), is_worse(step.effect, direction))
@@ -410,12 +410,12 @@ def _advise_confirm(execution: BenchExecution) -> str:
     return "--confirm does" if execution.source == ASSAY else "with the tool that measured it, and import the result"
 
 
-def _build_change(found: Sequence[BenchExecution], step: Step, end: int, worse: bool) -> Change:
+def _build_change(found: Sequence[BenchExecution], step: LevelStep, end: int, worse: bool) -> MetricChange:
     """Of a step, between the executions on both sides of it; of a trend, between the first and the last."""
     first, last = found[step.at], found[end - 1]
     before, after = (found[step.at - 1], first) if step.at else (first, last)
     cause, reason = attribute_change(before.code, after.code, is_recorded=bool(first.fingerprint))
-    return Change(
+    return MetricChange(
         step=step,
         execution_id=first.execution_id,
         until=last.execution_id,
@@ -431,13 +431,13 @@ def is_worse(effect: float, direction: Direction) -> bool:
     return effect > 0 if direction == "min" else effect < 0
 
 
-def _holds(step: Step, last_level: float) -> bool:
+def _holds(step: LevelStep, last_level: float) -> bool:
     """The newest level is still closer to the new side than to the old one."""
     middle = (step.before + step.after) / 2
     return last_level > middle if step.after > step.before else last_level < middle
 
 
-def add_triage_note(change: Change, near: set[str], said: Sequence[Triage]) -> Change:
+def add_triage_note(change: MetricChange, near: set[str], said: Sequence[Triage]) -> MetricChange:
     for each in reversed(said):
         if each.execution_id in near:
             judgement = "" if each.judgement == "open" else each.judgement
@@ -454,7 +454,7 @@ def _find_moves(
     direction: Direction,
     options: HistoryOptions,
     said: Sequence[Triage],
-) -> list[Change]:
+) -> list[MetricChange]:
     moves = []
     for found in _list_neighbours(executions):
         seen: set[tuple[str | None, str]] = {find_series(found[0])}
@@ -484,7 +484,7 @@ def _list_neighbours(executions: Sequence[BenchExecution]) -> Iterator[list[Benc
 
 def _build_move(
     found: Sequence[BenchExecution], index: int, metric: str, direction: Direction, said: Sequence[Triage]
-) -> Change | None:
+) -> MetricChange | None:
     """None: both levels are known, and they are the same."""
     counts = Counter(find_series(execution) for execution in found[:index])
     known = [execution for execution in found[:index] if counts[find_series(execution)] >= FEWEST_MOVED]
@@ -497,7 +497,7 @@ def _build_move(
         return None
     what = "label" if before.fingerprint == after.fingerprint else "environment"
     cause, reason = attribute_move(before.code, after.code, what)
-    change = Change(
+    change = MetricChange(
         step=step,
         execution_id=after.execution_id,
         until=[e for e in found if find_series(e) == find_series(after)][-1].execution_id,
@@ -524,7 +524,7 @@ def _collect(found: Sequence[BenchExecution], like: BenchExecution, metric: str)
 
 
 def _still_holds(
-    found: Sequence[BenchExecution], index: int, before: BenchExecution, step: Step, metric: str, *, young: bool
+    found: Sequence[BenchExecution], index: int, before: BenchExecution, step: LevelStep, metric: str, *, young: bool
 ) -> bool:
     """False where the old environment was measured again at its old level, or a third environment has the old level:
     then the code is not the cause."""
@@ -575,7 +575,7 @@ def _find_untriaged(metric: str, method: str, name: str, options: HistoryOptions
     return Triage(histories[0].method, metric, change.execution_id, change.until)
 
 
-def _find_change(history: MetricHistory, name: str, root: str | None) -> Change:
+def _find_change(history: MetricHistory, name: str, root: str | None) -> MetricChange:
     changes = history.changes
     if name == LAST and changes:
         return changes[-1]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 
 from assay.bench.child_report import load_root
-from assay.bench.flow.execution_builder import JobContext
+from assay.bench.flow.execution_builder import JobSurroundings
 from assay.bench.values.execution import BENCH_MACHINE_FILE, BENCH_REPORT_FILE
 from assay.observe.devices import Devices
 from assay.observe.machine import CpuMeter, add_aftermath, load_gpus, load_machine, load_own_cpu_s, open_meter
@@ -77,7 +77,7 @@ class MachineWatch:
         if self.peaks is None:
             self.peaks = self.tree.finish(left)
 
-    def build_context(self, cpu_s: float, tag: str | None) -> JobContext:
+    def build_context(self, cpu_s: float, tag: str | None) -> JobSurroundings:
         """When the run has ended. `cpu_s`: what it used."""
         self.finish_tree()
         if self.seen:
@@ -90,7 +90,7 @@ class MachineWatch:
         own_s, oom_kills = cpu_s + load_own_cpu_s() - self.own_cpu_s, load_oom_kills()
         foreign = self.meter.foreign_fraction(own_s, self.machine.logical_cpus) if self.meter else None
         git = self.environment.git
-        return JobContext(
+        return JobSurroundings(
             machine=add_aftermath(self.machine, after, throttled, foreign),
             git=git,
             commit=git.commit if git else None,
@@ -103,15 +103,15 @@ class MachineWatch:
 # ---------------------------------------------------------------- on a farm
 
 
-def write_context(run_dir: str, context: JobContext) -> None:
+def write_context(run_dir: str, context: JobSurroundings) -> None:
     write_atomic(os.path.join(run_dir, BENCH_MACHINE_FILE), json.dumps(build_plain(context)))
 
 
-def load_context(run_dir: str) -> JobContext:
+def load_context(run_dir: str) -> JobSurroundings:
     """What was seen where a farm ran it. Not observed: its wrapper was killed, or never began."""
     try:
         with open(os.path.join(run_dir, BENCH_MACHINE_FILE), encoding="utf-8") as file:
             content = parse_json(file.read())
-        return parse_strict(JobContext, {**content, "machine": content["machine"]})
+        return parse_strict(JobSurroundings, {**content, "machine": content["machine"]})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return JobContext(is_observed=False)
+        return JobSurroundings(is_observed=False)

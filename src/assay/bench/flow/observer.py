@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from assay.bench.flow.execution_builder import JobContext, build_execution
+from assay.bench.flow.execution_builder import JobSurroundings, build_execution
 from assay.bench.flow.machine_watch import MachineWatch, load_context
 from assay.bench.records import write_execution, write_points
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
@@ -119,10 +119,10 @@ class BenchObserver:
     def flush(self) -> None:
         self.inner.flush()
 
-    def _measure_surroundings(self, entry: Entry, live: MachineWatch | None) -> JobContext:
+    def _measure_surroundings(self, entry: Entry, live: MachineWatch | None) -> JobSurroundings:
         limit = self._request.foreign_limit
         if live is None and self._request.farm is None:
-            return JobContext(foreign_limit=limit, own_peak_bytes=_own_peak_bytes(), is_observed=False)
+            return JobSurroundings(foreign_limit=limit, own_peak_bytes=_own_peak_bytes(), is_observed=False)
         outcome, variant = entry.outcome, self._variants[entry.spec.name]
         cpu_s = outcome.cpu_s if outcome and outcome.cpu_s else 0.0
         seen = load_context(entry.dir) if live is None else live.build_context(cpu_s, _tag_of(entry))

@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from assay.bench.importers.result import FieldError, Fields, ImportedResult, parse_number
+from assay.bench.importers.result import FieldError, ForeignFields, ImportedResult, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
 from assay.record.importers.sample import Sample
 from assay.system.fast_dataclasses import dataclass, replace
@@ -48,19 +48,19 @@ class _Suite:
 def parse_asv(sample: Sample) -> Iterator[ImportedResult | str]:
     """Version 2 keeps columns, version 1 a value or an object for each benchmark. `null` is a benchmark that failed,
     NaN one that was skipped."""
-    file, path = Fields(sample.content), sample.path
+    file, path = ForeignFields(sample.content), sample.path
     columns = [str(column) for column in file.items("result_columns")]
     suite = _build_suite(file, path)
     for name, raw in file.part("results").values.items():
         entry = dict(zip(columns, raw, strict=False)) if isinstance(raw, list) else raw
-        fields = Fields(entry if isinstance(entry, dict) else {"result": [entry]}, f"benchmark {name!r}")
+        fields = ForeignFields(entry if isinstance(entry, dict) else {"result": [entry]}, f"benchmark {name!r}")
         yield from _parse_results(name, fields, suite)
 
 
-def _build_suite(file: Fields, path: str) -> _Suite:
+def _build_suite(file: ForeignFields, path: str) -> _Suite:
     facts = load_beside(path, "machine.json", is_machine)
     own = {key: value for key, value in file.part("params").values.items() if value is not None}
-    params = Fields({**facts, **own}, "params")
+    params = ForeignFields({**facts, **own}, "params")
     milliseconds = file.finite("date")
     setup = {
         "cpu_model": params.text("cpu"),
@@ -95,7 +95,7 @@ def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[ImportedResult | str]:
+def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[ImportedResult | str]:
     params = fields.items("params")
     if any(not isinstance(each, list) for each in params):
         raise FieldError(f"{fields.where}: params is not a list of lists")
@@ -121,7 +121,7 @@ def _build_result(
 ) -> ImportedResult:
     kind = suite.kinds.get(name) or {}
     metric = _name_metric(name, str(kind.get("type") or ""))
-    samples = Fields({"samples": raw_samples}, f"benchmark {name!r}").numbers("samples")
+    samples = ForeignFields({"samples": raw_samples}, f"benchmark {name!r}").numbers("samples")
     failure = None
     if number is None:
         wrong = f"its result is {value!r}, which is not a number"[:200]

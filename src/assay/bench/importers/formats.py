@@ -17,7 +17,7 @@ from typing import Any
 from assay.bench.importers import asv, perfzero
 from assay.bench.importers.result import (
     FieldError,
-    Fields,
+    ForeignFields,
     ImportedResult,
     build_execution,
     parse_moment,
@@ -134,7 +134,7 @@ def parse_mlperf(sample: Sample) -> Iterator[ImportedResult]:
     entries = []
     for number, match in enumerate(_LINE.finditer(sample.text), 1):
         try:
-            entries.append(Fields(json.loads(match[1]), f":::MLLOG line {number}"))
+            entries.append(ForeignFields(json.loads(match[1]), f":::MLLOG line {number}"))
         except (ValueError, RecursionError):
             raise FieldError(f":::MLLOG line {number} is not JSON") from None
     last = {entry.need_text("key"): entry for entry in entries}
@@ -167,7 +167,7 @@ def parse_mlperf(sample: Sample) -> Iterator[ImportedResult]:
 
 
 def parse_pytest(sample: Sample) -> Iterator[ImportedResult]:
-    file = Fields(sample.content)
+    file = ForeignFields(sample.content)
     machine = file.part("machine_info")
     model, cpus = "", ""
     if isinstance(machine.values.get("cpu"), dict):  # an object since version 3.2, a string before
@@ -219,14 +219,14 @@ _OWN_KEYS = frozenset(  # every other number is a counter
 class _Group:
     """All rows of one benchmark."""
 
-    runs: list[Fields] = field(default_factory=list)
-    aggregates: dict[str, Fields] = field(default_factory=dict)
+    runs: list[ForeignFields] = field(default_factory=list)
+    aggregates: dict[str, ForeignFields] = field(default_factory=dict)
 
 
 def parse_google(sample: Sample) -> Iterator[ImportedResult | str]:
     """Repetitions of one benchmark are the samples of one execution. Where only their aggregates were kept, the median
     is used, or the mean."""
-    file = Fields(sample.content)
+    file = ForeignFields(sample.content)
     context = file.part("context")
     setup = {
         "cpus": context.text("num_cpus"),
@@ -240,7 +240,7 @@ def parse_google(sample: Sample) -> Iterator[ImportedResult | str]:
         yield replace(found, at=at, setup=setup, machine=machine) if found else f"{name}: {_describe_left_out(group)}"
 
 
-def _group_rows(rows: Sequence[Fields]) -> dict[str, _Group]:
+def _group_rows(rows: Sequence[ForeignFields]) -> dict[str, _Group]:
     names = {row.text("name") for row in rows if "run_type" not in row}
     groups: dict[str, _Group] = {}
     for row in rows:
@@ -253,7 +253,7 @@ def _group_rows(rows: Sequence[Fields]) -> dict[str, _Group]:
     return groups
 
 
-def _parse_name(row: Fields, names: set[str]) -> tuple[str, str | None]:
+def _parse_name(row: ForeignFields, names: set[str]) -> tuple[str, str | None]:
     """The benchmark, and which aggregate of it. In old files only the name shows that: mean and stddev must both exist,
     since a benchmark may have such a name itself."""
     name = row.need_text("name")
@@ -278,7 +278,7 @@ def _build_google(name: str, group: _Group) -> ImportedResult | None:
     return _build_of_aggregates(name, group.aggregates, centre) if centre else None
 
 
-def _build_of_runs(name: str, good: Sequence[Fields]) -> ImportedResult:
+def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> ImportedResult:
     times = [_parse_time(row, "real_time") for row in good]
     cpu = [_parse_time(row, "cpu_time") for row in good if "cpu_time" in row]
     counters: dict[str, list[float]] = {}
@@ -298,7 +298,7 @@ def _build_of_runs(name: str, good: Sequence[Fields]) -> ImportedResult:
     )
 
 
-def _build_of_aggregates(name: str, rows: Mapping[str, Fields], centre: str) -> ImportedResult:
+def _build_of_aggregates(name: str, rows: Mapping[str, ForeignFields], centre: str) -> ImportedResult:
     """The spread of the repetitions is stored as a string: it has no history of its own."""
     row = rows[centre]
     extras = {"aggregate": centre, "repetitions": row.text("repetitions") or row.text("iterations")}
@@ -315,16 +315,16 @@ def _build_of_aggregates(name: str, rows: Mapping[str, Fields], centre: str) -> 
     )
 
 
-def _parse_time(row: Fields, key: str) -> float:
+def _parse_time(row: ForeignFields, key: str) -> float:
     return row.need_number(key) * row.choose("time_unit", _UNITS, "ns")
 
 
-def _parse_counters(row: Fields) -> dict[str, float]:
+def _parse_counters(row: ForeignFields) -> dict[str, float]:
     found = {key: parse_number(value) for key, value in row.values.items() if key not in _OWN_KEYS}
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _find_label(rows: Sequence[Fields]) -> dict[str, str]:
+def _find_label(rows: Sequence[ForeignFields]) -> dict[str, str]:
     """What the benchmark set with SetLabel."""
     label = next((row.text("label") for row in rows if row.text("label")), "")
     return {"label": label} if label else {}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from assay.bench.importers.result import DIGEST, Fields, ImportedResult, build_digest, parse_number
+from assay.bench.importers.result import DIGEST, ForeignFields, ImportedResult, build_digest, parse_number
 from assay.bench.judge.reported import judge_bounds
 from assay.bench.values.execution import NOT_REPORTED, SITE_PACKAGES, BenchMetric, Framework, Peaks
 from assay.record.importers.sample import Sample
@@ -38,13 +38,13 @@ def parse_perfzero(sample: Sample) -> Iterator[ImportedResult]:
 
 
 def parse_summary(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
-    file = Fields(content)
+    file = ForeignFields(content)
     result, info, system = (file.part(key) for key in ("benchmark_result", "benchmark_info", "system_info"))
     framework, process = file.part("ml_framework_info"), file.part("process_info")
     versions = [framework.text(key) for key in ("name", "version", "build_version", "cuda", "cudnn")]
     hashes = [each.get("hash") for each in info.part(SITE_PACKAGES).values.values() if isinstance(each, dict)]
     method = result.need_text("name")
-    result = Fields(result.values, f"benchmark {method!r}")
+    result = ForeignFields(result.values, f"benchmark {method!r}")
     numbers, bounds = _parse_metrics(result)
     wall_time = result.number("wall_time")
     failure, faults = _find_failure(result, info, numbers, bounds)
@@ -80,7 +80,7 @@ def parse_summary(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
     )
 
 
-def _parse_metrics(result: Fields) -> tuple[dict[str, float], _Bounds]:
+def _parse_metrics(result: ForeignFields) -> tuple[dict[str, float], _Bounds]:
     """A metric without a value is invalid: it is required."""
     parts = {metric.need_text("name"): metric for metric in result.parts("metrics", "metric")}
     numbers = {name: metric.number("value") if "value" in metric else float("nan") for name, metric in parts.items()}
@@ -88,7 +88,7 @@ def _parse_metrics(result: Fields) -> tuple[dict[str, float], _Bounds]:
     return {name: value for name, value in numbers.items() if value is not None}, bounds
 
 
-def _parse_extras(result: Fields) -> dict[str, float | str]:
+def _parse_extras(result: ForeignFields) -> dict[str, float | str]:
     found = {}
     for extra in result.parts("extras", "extra"):
         number = parse_number(extra.values.get("value"))
@@ -100,7 +100,7 @@ def _parse_extras(result: Fields) -> dict[str, float | str]:
 
 
 def _find_failure(
-    result: Fields, info: Fields, numbers: Mapping[str, float], bounds: _Bounds
+    result: ForeignFields, info: ForeignFields, numbers: Mapping[str, float], bounds: _Bounds
 ) -> tuple[str | None, tuple[str, ...]]:
     """Why there is no result, and what is wrong with an existing one. As in our own executions a violated bound is a
     failure, and the result is kept."""
@@ -115,7 +115,7 @@ def _find_failure(
     return None, said or broken or (_UNTOLD,)
 
 
-def _is_refused(result: Fields, info: Fields) -> bool:
+def _is_refused(result: ForeignFields, info: ForeignFields) -> bool:
     """It was refused as contaminated; nothing else is wrong with it."""
     disturbed = bool(info.items("contaminated")) and not info.values.get("has_exception")
     return disturbed and result.values.get("succeeded") is False and not result.items("findings")
@@ -124,7 +124,7 @@ def _is_refused(result: Fields, info: Fields) -> bool:
 # ---------------------------------------------------------------- where it ran
 
 
-def _build_environment(system: Fields, framework: Fields) -> dict[str, str]:
+def _build_environment(system: ForeignFields, framework: ForeignFields) -> dict[str, str]:
     return {
         "cpu_model": system.text("cpu_model"),
         "cpus": str(system.whole("logical_cpu_count") or ""),  # a count of 0 is not part of an environment
@@ -137,7 +137,7 @@ def _build_environment(system: Fields, framework: Fields) -> dict[str, str]:
     }
 
 
-def _build_machine(system: Fields) -> Machine:
+def _build_machine(system: ForeignFields) -> Machine:
     return Machine(
         host=system.text("hostname"),
         cpu_model=system.text("cpu_model"),
@@ -150,7 +150,7 @@ def _build_machine(system: Fields) -> Machine:
     )
 
 
-def _build_extra(info: Fields, system: Fields, framework: Fields) -> dict[str, Any]:
+def _build_extra(info: ForeignFields, system: ForeignFields, framework: ForeignFields) -> dict[str, Any]:
     """Under the names that `assay perfzero` uses: tables group by them."""
     found = {
         "platform_name": system.text("platform_name"),

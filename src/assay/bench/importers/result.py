@@ -157,7 +157,7 @@ def parse_number(value: Any) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class ForeignFields:
     """An object of a file. What is `null` is missing."""
 
     values: Mapping[str, Any]
@@ -194,12 +194,12 @@ class Fields:
     def need_text(self, key: str) -> str:
         return self.text(key) or self._miss(key)
 
-    def part(self, key: str) -> Fields:
+    def part(self, key: str) -> ForeignFields:
         """The object under a key; an empty one where it is missing."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, dict):
             self._refuse(key, "not an object")
-        return Fields(value or {}, f"{self.where} {key}".strip())
+        return ForeignFields(value or {}, f"{self.where} {key}".strip())
 
     def items(self, key: str) -> Sequence[Any]:
         value = self.values.get(key)
@@ -214,14 +214,14 @@ class Fields:
             self._refuse(key, "not a list of numbers")
         return good
 
-    def parts(self, key: str, what: str) -> Iterator[Fields]:
+    def parts(self, key: str, what: str) -> Iterator[ForeignFields]:
         """The objects of a list, named by its own name if it has one."""
         for number, value in enumerate(self.items(key), 1):
             position = f"{self.where} {what} {number}".strip()
             if not isinstance(value, dict):
                 raise FieldError(f"{position} is {_show(value)}, which is not an object")
             name = value.get("fullname") or value.get("name")
-            yield Fields(value, f"{self.where} {what} {name!r}".strip() if isinstance(name, str) else position)
+            yield ForeignFields(value, f"{self.where} {what} {name!r}".strip() if isinstance(name, str) else position)
 
     def choose(self, key: str, known: Mapping[str, float], default: str) -> float:
         text = self.text(key) or default
@@ -240,7 +240,7 @@ def _show(value: Any) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
-def parse_moment(fields: Fields, key: str) -> float | None:
+def parse_moment(fields: ForeignFields, key: str) -> float | None:
     """ISO 8601; one without a zone is taken as UTC. None where there is none."""
     text = fields.text(key)
     if not text:

@@ -42,7 +42,7 @@ from assay.bench.judge.noise import (
     measure_piece_costs,
     measure_student_gains,
 )
-from assay.bench.values.comparison import Step
+from assay.bench.values.comparison import LevelStep
 from assay.errors import MissingExtraError
 from assay.judge.statistics import Array, load_numpy, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
@@ -94,7 +94,7 @@ class Tuning:
 DEFAULT = Tuning()
 
 
-def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> tuple[Step, ...]:
+def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> tuple[LevelStep, ...]:
     """The change points in order. None, NaN and infinite values are ignored; a series with fewer than
     `SHORTEST_SERIES` finite values, or a constant one, has no change point."""
     signal = build_signal(values, tuning.least_autocorrelation)
@@ -430,16 +430,16 @@ def find_middle(values: Array) -> float:
 # ---------------------------------------------------------------- in the units of the metric
 
 
-def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> tuple[Step, ...]:
+def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> tuple[LevelStep, ...]:
     edges = [0, *cuts, len(signal.x)]
     triples = zip(edges, edges[1:], edges[2:], strict=False)
     return tuple(_describe(signal, start, cut, stop, tuning) for start, cut, stop in triples)
 
 
-def _describe(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning) -> Step:
+def _describe(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning) -> LevelStep:
     sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
     low, high = (signal.relate(sides.height + way * sides.reach, sides.before) for way in (-1, 1))
-    return Step(
+    return LevelStep(
         at=int(signal.indices[cut]),
         before=signal.restore(sides.before),
         after=signal.restore(sides.after),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Literal
 
-from assay.bench.values.comparison import Cause, Comparison
+from assay.bench.values.comparison import Cause, SampleComparison
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import VerdictKind
 
@@ -82,7 +82,7 @@ def shorten(texts: Sequence[str], most: int = MOST_DIFFERENCES) -> str:
     return ", ".join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def doubt(comparison: Comparison, differences: Sequence[str], code: str) -> Comparison:
+def doubt(comparison: SampleComparison, differences: Sequence[str], code: str) -> SampleComparison:
     """A comparison between different environments keeps its results and becomes INCONCLUSIVE. Missing and invalid
     values (`p` None, but not for lack of trials) are not caused by the environment: that verdict stays."""
     if comparison.p is None and comparison.kind is not VerdictKind.INCONCLUSIVE:

@@ -31,7 +31,7 @@ from assay.bench.judge.noise import (
     split_pieces,
 )
 from assay.bench.judge.samples import Question, build_pair, compare_pairs, find_fewest, find_median, relate_medians
-from assay.bench.values.comparison import Change, MetricHistory, MetricSeries, Step
+from assay.bench.values.comparison import LevelStep, MetricChange, MetricHistory, MetricSeries
 from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -83,7 +83,7 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
     return Verdict.of(findings, sum(len(series.points) for series in history.series))
 
 
-def _judge_change(history: MetricHistory, change: Change, recent: int | None) -> Finding:
+def _judge_change(history: MetricHistory, change: MetricChange, recent: int | None) -> Finding:
     is_open = change.holds and not change.judgement and _is_recent(history, change, recent)
     return Finding(
         kind=_choose_kind(change, _list_levels(history, change)) if is_open else VerdictKind.PASS,
@@ -97,13 +97,13 @@ def _judge_change(history: MetricHistory, change: Change, recent: int | None) ->
     )
 
 
-def _list_levels(history: MetricHistory, change: Change) -> list[float]:
+def _list_levels(history: MetricHistory, change: MetricChange) -> list[float]:
     """Those of its series before it."""
     found = next((series.changes for series in history.series if change in series.changes), (change,))
     return [each.step.before for each in found if each.step.at <= change.step.at]
 
 
-def _choose_kind(change: Change, levels: Sequence[float]) -> VerdictKind:
+def _choose_kind(change: MetricChange, levels: Sequence[float]) -> VerdictKind:
     """Of a change that holds and has not been triaged. To be back at one of the earlier levels is not improbable."""
     if change.too_few and (change.is_worse or change.kind != "newest"):
         return VerdictKind.INCONCLUSIVE
@@ -114,13 +114,13 @@ def _choose_kind(change: Change, levels: Sequence[float]) -> VerdictKind:
     return VerdictKind.CHANGED if is_new and not is_explained else VerdictKind.PASS
 
 
-def is_improbable(step: Step) -> bool:
+def is_improbable(step: LevelStep) -> bool:
     """Levels of which one is a multiple of the other, or negative: such an improvement is to be checked first."""
     low, high = sorted((abs(step.before), abs(step.after)))
     return (high >= IMPROBABLE * low and high > 0) or step.before * step.after < 0
 
 
-def _is_recent(history: MetricHistory, change: Change, recent: int | None) -> bool:
+def _is_recent(history: MetricHistory, change: MetricChange, recent: int | None) -> bool:
     if recent is None or change.kind in ("trend", "newest"):  # these continue to the newest
         return True
     for series in history.series:
@@ -168,7 +168,7 @@ def _name(history: MetricHistory) -> str:
 _SINCE = {"step": "since", "trend": "step by step since", "newest": "in the newest since"}
 
 
-def describe_change(change: Change) -> str:
+def describe_change(change: MetricChange) -> str:
     words = [f"{change.step.effect:+.1%} {_SINCE[change.kind]} {change.execution_id}"]
     old, new = ((commit or "unknown")[:12] for commit in change.commits)
     words.append(f"commits {old}..{new}" if old != new else f"commit {new}")
@@ -186,18 +186,18 @@ def describe_change(change: Change) -> str:
 # ---------------------------------------------------------------- from one environment to another
 
 
-def compare_levels(old: Sequence[float], new: Sequence[float], at: int) -> Step | None:
+def compare_levels(old: Sequence[float], new: Sequence[float], at: int) -> LevelStep | None:
     """Two stretches that meet at a known index; None: too few values, or no difference."""
     (found,) = compare_pairs([build_pair("", old, new, Question("min", 0.0, _MOVE_ALPHA))])
     if found.p is None or found.p >= _MOVE_ALPHA or found.base is None or found.head is None or found.effect is None:
         return None
-    return Step(at, found.base, found.head, found.effect, found.interval)
+    return LevelStep(at, found.base, found.head, found.effect, found.interval)
 
 
-def compare_medians(old: Sequence[float], new: Sequence[float], at: int) -> Step:
+def compare_medians(old: Sequence[float], new: Sequence[float], at: int) -> LevelStep:
     """The same with too few values to test: medians, without an interval."""
     before, after = find_median(old), find_median(new)
-    return Step(at, before, after, relate_medians(before, after))
+    return LevelStep(at, before, after, relate_medians(before, after))
 
 
 def count_executions(number: int) -> str:
@@ -234,10 +234,10 @@ class Newest:
         nearest = max(float(self.tail.min()), -float(self.tail.max()))
         return nearest > max(self.bound, abs(find_middle(self.tail)) / 2)
 
-    def build_step(self) -> Step:
+    def build_step(self) -> LevelStep:
         height = find_level(self.tail)
         low, high = (self.signal.relate(height + way * self.reach, self.level) for way in (-1, 1))
-        return Step(
+        return LevelStep(
             at=int(self.signal.indices[len(self.signal.x) - len(self.tail)]),
             before=self.signal.restore(self.level),
             after=self.signal.restore(self.level + height),
@@ -246,7 +246,7 @@ class Newest:
         )
 
 
-def measure_newest(signal: Signal, known: Sequence[Step] | Step, count: int) -> Newest | None:
+def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count: int) -> Newest | None:
     """The last `count` executions; None: too few before them.
 
     They are outlying where each of them is farther off, to the same side, than chance allows in normal noise, and
@@ -290,8 +290,8 @@ def _find_farthest(parts: Sequence[Array], count: int) -> float:
 
 
 def find_newest_step(
-    values: Sequence[float | None], known: Sequence[Step] | Step = (), most: int = MOST_NEWEST
-) -> Step | None:
+    values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = (), most: int = MOST_NEWEST
+) -> LevelStep | None:
     """The largest outlying group of newest executions as a step; None: the newest is where those before it are."""
     signal = build_signal(values)
     if signal is None:
@@ -301,7 +301,9 @@ def find_newest_step(
     return next((tail.build_step() for tail in tails if tail is not None and tail.is_outlying), None)
 
 
-def separate_newest(values: Sequence[float], steps: Sequence[Step]) -> tuple[tuple[Step, ...], Step | None]:
+def separate_newest(
+    values: Sequence[float], steps: Sequence[LevelStep]
+) -> tuple[tuple[LevelStep, ...], LevelStep | None]:
     """The steps, and apart from them what the newest executions alone show.
 
     A level has at least `SHORTEST_PIECE` executions, so the search puts the last two together with one of the old level
@@ -322,7 +324,7 @@ def separate_newest(values: Sequence[float], steps: Sequence[Step]) -> tuple[tup
     return (*earlier, steps[-1] if steps[-1].at == found.at else found), None
 
 
-def _find_mixed(values: Sequence[float], step: Step) -> Step | None:
+def _find_mixed(values: Sequence[float], step: LevelStep) -> LevelStep | None:
     """The step as those of the last few executions show it that are not at the old level; None: all are."""
     tail = values[step.at :]
     away = [value for value in tail if abs(value - step.before) > abs(value - step.after)] or tail
@@ -330,12 +332,14 @@ def _find_mixed(values: Sequence[float], step: Step) -> Step | None:
     return found if count_back(tail, found) else None
 
 
-def count_back(values: Sequence[float], step: Step) -> int:
+def count_back(values: Sequence[float], step: LevelStep) -> int:
     """Those at the level before the step: at most a quarter of the way from it."""
     return sum(abs(value - step.before) < abs(step.after - step.before) / 4 for value in values)
 
 
-def find_alone(values: Sequence[float | None], known: Sequence[Step] | Step = (), least: float = 0.0) -> float | None:
+def find_alone(
+    values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = (), least: float = 0.0
+) -> float | None:
     """The smallest relative change of the newest execution alone that would be found in 90% of such histories. `least`:
     what is found to be smaller is not reported, so one of this size is missed as often as not."""
     signal = build_signal(values)
@@ -350,7 +354,7 @@ def find_alone(values: Sequence[float | None], known: Sequence[Step] | Step = ()
 # ---------------------------------------------------------------- trends
 
 
-def find_trend(values: Sequence[float | None], changes: Sequence[Step] = ()) -> Step | None:
+def find_trend(values: Sequence[float | None], changes: Sequence[LevelStep] = ()) -> LevelStep | None:
     """The line that fits the series better than one level does, and better than its steps do; else None.
 
     A long series is reduced to the medians of blocks of neighbours.
@@ -379,7 +383,9 @@ def find_trend(values: Sequence[float | None], changes: Sequence[Step] = ()) -> 
     before = middle - rise / 2
     reach = normal_quantile(TAIL_PROBABILITY) * error * length
     low, high = (signal.relate(rise + way * reach, before) for way in (-1, 1))
-    return Step(0, signal.restore(before), signal.restore(middle + rise / 2), signal.relate(rise, before), (low, high))
+    return LevelStep(
+        0, signal.restore(before), signal.restore(middle + rise / 2), signal.relate(rise, before), (low, high)
+    )
 
 
 def fit_slope(x: Array, times: Array) -> tuple[float, float]:
@@ -392,7 +398,7 @@ def fit_slope(x: Array, times: Array) -> tuple[float, float]:
     return slope, spread * math.sqrt(find_variance_inflation(ASSUMED_AUTOCORRELATION) / float((times**2).sum()))
 
 
-def _explain_by_steps(x: Array, signal: Signal, changes: Sequence[Step], size: int) -> float:
+def _explain_by_steps(x: Array, signal: Signal, changes: Sequence[LevelStep], size: int) -> float:
     """What the steps gain over one level, less the penalty of each step after the first."""
     np = load_numpy()
     indices = [int(np.searchsorted(signal.indices, change.at)) // size for change in changes]
@@ -425,7 +431,9 @@ class Visibility:
         return abs(self.signal.relate(up, self.level))
 
 
-def measure_visibility(values: Sequence[float | None], known: Sequence[Step] | Step = ()) -> Visibility | None:
+def measure_visibility(
+    values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = ()
+) -> Visibility | None:
     """Of the residuals about the levels, or about the line of a trend. None: too few values to find any change, or all
     are equal and any change would be found."""
     np = load_numpy()
@@ -440,15 +448,15 @@ def measure_visibility(values: Sequence[float | None], known: Sequence[Step] | S
     return Visibility(signal, noise, int((about > FAR_OUT * noise).sum()) if noise else 0, find_level(pieces[-1]))
 
 
-def _split_known(signal: Signal, known: Sequence[Step] | Step) -> list[Array]:
+def _split_known(signal: Signal, known: Sequence[LevelStep] | LevelStep) -> list[Array]:
     np = load_numpy()
-    if not isinstance(known, Step):
+    if not isinstance(known, LevelStep):
         return split_pieces(signal.x, [int(np.searchsorted(signal.indices, change.at)) for change in known])
     times = np.arange(len(signal.x)) - (len(signal.x) - 1)
     return [signal.x - fit_slope(signal.x, times)[0] * times]  # unchanged at the newest value
 
 
-def find_detectable(values: Sequence[float | None], known: Sequence[Step] | Step = ()) -> float | None:
+def find_detectable(values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = ()) -> float | None:
     """The smallest relative change that would be found in 90% of such histories if it were present in their last third.
     None: there are too few values to find any."""
     found = measure_visibility(values, known)
@@ -458,7 +466,9 @@ def find_detectable(values: Sequence[float | None], known: Sequence[Step] | Step
     return 0.0 if len(finite) >= SHORTEST_SERIES else None
 
 
-def count_needed(values: Sequence[float | None], effect: float, known: Sequence[Step] | Step = ()) -> int | None:
+def count_needed(
+    values: Sequence[float | None], effect: float, known: Sequence[LevelStep] | LevelStep = ()
+) -> int | None:
     """How many points a history with this noise needs to show a change of `effect`; None: no number suffices."""
     found = measure_visibility(values, known)
     if found is None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from assay.bench.values.execution import NOT_REPORTED, BenchMetric, BenchResult, Ending, Story
+from assay.bench.values.execution import NOT_REPORTED, BenchMetric, BenchResult, ChildReport, ProcessEnd
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json
 from assay.values.verdict import Finding, VerdictKind
@@ -18,27 +18,28 @@ _OURS = __file__.rpartition("/bench/judge/")[0] + "/"  # of the installed packag
 _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 
 
-def judge_report(name: str, story: Story, ending: Ending, *, is_command: bool = False) -> BenchResult:
+def judge_report(name: str, reported: ChildReport, ending: ProcessEnd, *, is_command: bool = False) -> BenchResult:
     """A benchmark that never reports has `wall_time` -1 and has failed; a command's wall time is its duration."""
-    merged = _merge(story.reports)
+    merged = _merge(reported.reports)
     measured = {}
     if is_command:  # by our own wrapper; if that was killed, from the shell's start to its end
-        end = story.end or {}
+        end = reported.end or {}
         times = {"wall_time": end.get("wall_s", ending.elapsed_s), "cpu_time": end.get("cpu_s")}
         measured = {key: value for key, value in times.items() if value is not None and key not in merged.plain}
     merged.plain |= measured
     promoted = _promote_extras(merged.extras)
     metrics = tuple({metric.name: metric for metric in (*promoted, *merged.metrics.values())}.values())
-    is_unfinished = not is_command and not (story.end or {}).get("ok")
+    is_unfinished = not is_command and not (reported.end or {}).get("ok")
     has_exception = ending.state != "done" or is_unfinished
     findings = [
-        *_find_end(name, story, ending, is_command),
-        *(Finding(VerdictKind.ERROR, name, problem) for problem in story.problems),
+        *_find_end(name, reported, ending, is_command),
+        *(Finding(VerdictKind.ERROR, name, problem) for problem in reported.problems),
         *([] if has_exception else _find_silence(name, merged)),
         *_find_bad_numbers(name, measured.items()),
     ]
-    for number, (prefix, report) in enumerate(_find_prefixes(story.reports), 1):  # also what a later one has replaced
-        where = f" (report {number} of {len(story.reports)})" if len(story.reports) > 1 else ""
+    # also those of which a later report has replaced something
+    for number, (prefix, report) in enumerate(_find_prefixes(reported.reports), 1):
+        where = f" (report {number} of {len(reported.reports)})" if len(reported.reports) > 1 else ""
         findings += [replace(found, message=found.message + where) for found in _judge_one(name, report, prefix)]
     iters = merged.plain.get("iters")
     return BenchResult(
@@ -126,11 +127,11 @@ def _parse_extra(text: float | str) -> dict[str, Any] | None:
 # ---------------------------------------------------------------- findings
 
 
-def _find_end(name: str, story: Story, ending: Ending, is_command: bool) -> Iterator[Finding]:
-    error = (story.end or {}).get("error")
+def _find_end(name: str, reported: ChildReport, ending: ProcessEnd, is_command: bool) -> Iterator[Finding]:
+    error = (reported.end or {}).get("error")
     if ending.state not in ("done", "failed"):
         yield Finding(VerdictKind.ERROR, name, _with_words(ending.reason or f"it is {ending.state}", ending))
-    elif error and not (story.end or {}).get("ok"):
+    elif error and not (reported.end or {}).get("ok"):
         kind = error.get("type", "")
         text = (
             error.get("message", "")
@@ -138,9 +139,9 @@ def _find_end(name: str, story: Story, ending: Ending, is_command: bool) -> Iter
             else f"{kind}: {error.get('message', '')}{_find_place(error.get('lines') or ())}"
         )
         yield Finding(VerdictKind.ERROR, name, text)
-    elif ending.state == "failed" and (story.end is None or is_command):
+    elif ending.state == "failed" and (reported.end is None or is_command):
         yield Finding(VerdictKind.ERROR, name, _with_words(ending.reason or f"exit code {ending.exit_code}", ending))
-    elif story.end is None and not is_command:
+    elif reported.end is None and not is_command:
         yield Finding(VerdictKind.ERROR, name, "its process exited before the method had returned (os._exit?)")
 
 
@@ -152,7 +153,7 @@ def _find_place(lines: Sequence[str]) -> str:
     return f" ({own[-1]['file'].rpartition('/')[2]}:{own[-1]['line']})" if own else ""
 
 
-def _with_words(reason: str, ending: Ending) -> str:
+def _with_words(reason: str, ending: ProcessEnd) -> str:
     return f"{reason}; its last line of output: {ending.last_line}" if ending.last_line else reason
 
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 from statistics import median_high, median_low
 
 from assay.bench.judge.trials import describe_stragglers, describe_trials, find_stragglers
-from assay.bench.values.comparison import Comparison, NextStep, Samples
+from assay.bench.values.comparison import NextStep, SampleComparison, Samples
 from assay.judge.statistics import Array, load_numpy, needed_for, normal_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.series import Direction
@@ -63,7 +63,7 @@ def build_pair(
 # ---------------------------------------------------------------- verdicts
 
 
-def build_finding(comparison: Comparison) -> Finding:
+def build_finding(comparison: SampleComparison) -> Finding:
     message = "; ".join((comparison.message, *comparison.warnings))
     return Finding(
         comparison.kind,
@@ -77,7 +77,7 @@ def build_finding(comparison: Comparison) -> Finding:
 
 
 @needed_for("comparing benchmarks")
-def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[Comparison, ...]:
+def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[SampleComparison, ...]:
     asked = tuple(pairs)
     measured = [_measure(pair) for pair in asked]
     adjusted = iter(adjust_holm([one.p for one in measured if one.p is not None]))
@@ -104,10 +104,10 @@ def adjust_holm(values: Sequence[float]) -> list[float]:
 # ---------------------------------------------------------------- one pair
 
 
-def _measure(pair: SamplePair) -> Comparison:
+def _measure(pair: SamplePair) -> SampleComparison:
     """All numbers, and no verdict yet unless there is nothing to compare."""
     base, head = pair.base.clean, pair.head.clean
-    empty = Comparison(pair.subject, VerdictKind.ERROR, "", len(base), len(head))
+    empty = SampleComparison(pair.subject, VerdictKind.ERROR, "", len(base), len(head))
     refusal = _find_refusal(pair)
     if refusal:
         return replace(empty, kind=refusal[0], message=refusal[1])
@@ -120,7 +120,7 @@ def _measure(pair: SamplePair) -> Comparison:
             message = f"all trials of {' and '.join(spoilt)} are contaminated: {BUSY_ADVICE}"
         found = replace(empty, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=more)
         return found if spoilt else _compare_medians(found, base, head)
-    scale = Scale.of((*base, *head), find_median(base))
+    scale = RatioScale.of((*base, *head), find_median(base))
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
     effect, low, high = map(scale.relate, (shift.estimate, shift.low, shift.high))
@@ -134,7 +134,7 @@ def _measure(pair: SamplePair) -> Comparison:
     )
 
 
-def _compare_medians(found: Comparison, base: Sequence[float], head: Sequence[float]) -> Comparison:
+def _compare_medians(found: SampleComparison, base: Sequence[float], head: Sequence[float]) -> SampleComparison:
     """Without an interval: there are too few values for one."""
     levels = find_median(base), find_median(head)
     effect = relate_medians(*levels)
@@ -171,7 +171,7 @@ def _count_needed(pair: SamplePair) -> int:
     return max(max(fewest - clean, total - 2 * clean if clean else 0, 0) for clean, total in sides)
 
 
-def _conclude(asked: Question, found: Comparison, together: int) -> Comparison:
+def _conclude(asked: Question, found: SampleComparison, together: int) -> SampleComparison:
     """`together`: metrics that p is corrected for."""
     assert found.effect is not None
     assert found.interval is not None
@@ -197,13 +197,13 @@ def _conclude(asked: Question, found: Comparison, together: int) -> Comparison:
     return replace(_word(found, VerdictKind.INCONCLUSIVE, hope), missing_trials=more)
 
 
-def is_narrow(found: Comparison, asked: Question) -> bool:
+def is_narrow(found: SampleComparison, asked: Question) -> bool:
     """A wide interval that happens to end below the threshold shows little: it may be as far on the other side."""
     low, high = found.interval or (-math.inf, math.inf)
     return high - low <= WIDEST * asked.threshold
 
 
-def _allow_for_stragglers(pair: SamplePair, found: Comparison) -> Comparison:
+def _allow_for_stragglers(pair: SamplePair, found: SampleComparison) -> SampleComparison:
     """A few trials of head that are much worse than all others do not change a median: they are named, and nothing with
     them passes."""
     base, head = pair.base.clean, pair.head.clean
@@ -219,13 +219,13 @@ def _allow_for_stragglers(pair: SamplePair, found: Comparison) -> Comparison:
     return replace(_word(found, VerdictKind.INCONCLUSIVE, hope), missing_trials=more)
 
 
-def _word(found: Comparison, kind: VerdictKind, what: str) -> Comparison:
+def _word(found: SampleComparison, kind: VerdictKind, what: str) -> SampleComparison:
     low, high = found.interval or (math.nan, math.nan)
     effect, p = found.effect or 0.0, found.p_adjusted or 0.0
     return replace(found, kind=kind, message=f"{effect:+.2%} [{low:+.2%}, {high:+.2%}], p {p:.2g}: {what}")
 
 
-def count_missing(found: Comparison, asked: Question) -> int:
+def count_missing(found: SampleComparison, asked: Question) -> int:
     """More trials per side until the interval is narrow enough, as it shrinks with the root of their number.
 
     Narrow enough: it reaches from the effect to the threshold, or to 0 where the effect is already beyond it, and is
@@ -244,7 +244,7 @@ def count_missing(found: Comparison, asked: Question) -> int:
 
 
 def decide_next(
-    comparisons: Sequence[Comparison], *, confirmed: bool = False, most: int = MOST_TRIALS, ran: int = 0
+    comparisons: Sequence[SampleComparison], *, confirmed: bool = False, most: int = MOST_TRIALS, ran: int = 0
 ) -> NextStep:
     """What to do after comparing. A FAIL is confirmed by a second run; `confirmed`: this was that run.
 
@@ -366,7 +366,7 @@ def _count_aside(base: int, head: int, alpha: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class RatioScale:
     """Logs, or fractions of the largest value where some are not positive."""
 
     in_logs: bool
@@ -374,7 +374,7 @@ class Scale:
     center: float  # the base's median, as a fraction of `unit`
 
     @classmethod
-    def of(cls, values: Sequence[float], center: float) -> Scale:
+    def of(cls, values: Sequence[float], center: float) -> RatioScale:
         unit = max(map(abs, values)) or 1.0
         return cls(min(values) > 0, unit, abs(center) / unit or 1.0)
 
@@ -397,6 +397,6 @@ def find_median(values: Sequence[float]) -> float:
 
 def relate_medians(before: float, after: float) -> float:
     """Their relative difference."""
-    scale = Scale.of((before, after), before)
+    scale = RatioScale.of((before, after), before)
     old, new = scale.apply((before, after))
     return scale.relate(new - old)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 
-from assay.bench.values.comparison import Change
+from assay.bench.values.comparison import MetricChange
 from assay.bench.values.execution import BenchExecution
 from assay.errors import AssayError
 from assay.record.run_directory import load_record
@@ -20,7 +20,7 @@ _MOST = 30
 
 
 def list_commits(
-    root: str, change: Change, execution: BenchExecution | None
+    root: str, change: MetricChange, execution: BenchExecution | None
 ) -> tuple[int, tuple[tuple[str, str], ...]]:
     """How many they are, and the first lines of their messages; 0 where no repository has them: neither the one that
     the root lies in, nor the one that the change's first execution ran in."""

@@ -13,11 +13,11 @@ from assay.bench.flow.archive import describe_received, load_rows
 from assay.bench.flow.history import render_again
 from assay.bench.flow.tables import build_table, describe_left_out
 from assay.bench.page.overview import find_judge, group_rows, list_metrics, name_series, try_history
-from assay.bench.page.parameters import Axis, build_axes
+from assay.bench.page.parameters import ParameterAxis, build_axes
 from assay.bench.records import load_triage
 from assay.bench.report.executions import build_value_ticks, render_values
 from assay.bench.report.history import build_setup_table, describe_sight
-from assay.bench.values.comparison import TAKEN_BY_ALL, Change, MetricHistory, MetricSeries, Point
+from assay.bench.values.comparison import TAKEN_BY_ALL, MetricChange, MetricHistory, MetricPoint, MetricSeries
 from assay.bench.values.execution import STUDY, BenchExecution
 from assay.errors import NotFoundError, UsageError
 from assay.follow.api import StudyLocation, closing_quietly, open_index, refresh_study
@@ -34,7 +34,7 @@ _MOST_LOADED = 6000  # executions that a page reads at once
 _MOST_KEPT = 6  # benchmarks whose executions stay in memory
 
 
-class Archive:
+class BenchArchive:
     """The benchmarks of one root. Executions are read from their directories when a page needs them."""
 
     def __init__(self, location: StudyLocation, rows: Sequence[RunRow]) -> None:
@@ -94,10 +94,10 @@ def is_archive(location: StudyLocation) -> bool:
     return location.name == STUDY
 
 
-def load_archive(location: StudyLocation, console: Console = SILENT) -> Archive:
+def load_archive(location: StudyLocation, console: Console = SILENT) -> BenchArchive:
     with closing_quietly(open_index(location.root, console.warning, is_needed=False)) as index:
         refresh_study(index, location, console)
-        return Archive(location, index.load_runs([location.name]))
+        return BenchArchive(location, index.load_runs([location.name]))
 
 
 # ---------------------------------------------------------------- one history
@@ -111,13 +111,13 @@ class Zoom:
     end: str = ""
     is_log: bool = False
 
-    def cut(self, points: Sequence[Point]) -> tuple[int, int]:
+    def cut(self, points: Sequence[MetricPoint]) -> tuple[int, int]:
         """The first that is shown, and the first that is not any more. Raises UsageError for an unknown commit."""
         first = self._find(points, self.start, is_end=False) if self.start else 0
         return first, self._find(points, self.end, is_end=True) if self.end else len(points)
 
     @staticmethod
-    def _find(points: Sequence[Point], text: str, *, is_end: bool) -> int:
+    def _find(points: Sequence[MetricPoint], text: str, *, is_end: bool) -> int:
         day = parse_date(text)
         if day is not None:
             edge = day + _DAY_S * is_end
@@ -144,22 +144,22 @@ class HistoryPage:
     problem: str
     hint: str
     charts: Sequence[Block]
-    changes: tuple[tuple[Change, Finding], ...]  # oldest first
+    changes: tuple[tuple[MetricChange, Finding], ...]  # oldest first
     others: tuple[Finding, ...]  # what else keeps the verdict from being PASS
     notes: Sequence[Block]
     metrics: Mapping[str, VerdictKind | None]  # each with its verdict, where it is known by now
     metric: str
-    axes: tuple[Axis, ...] = ()
+    axes: tuple[ParameterAxis, ...] = ()
     by_parameter: Sequence[Block] = ()
 
-    def name_environment(self, change: Change) -> str:
+    def name_environment(self, change: MetricChange) -> str:
         """Of the series that has it; "" where there is only one, or it leads from one to another."""
         series = self.history.series if self.history else ()
         names = name_series(series) if len(series) > 1 else []
         return next((name for each, name in zip(series, names, strict=False) if change in each.changes), "")
 
 
-def build_history_page(archive: Archive, method: str, metric: str | None, zoom: Zoom | None = None) -> HistoryPage:
+def build_history_page(archive: BenchArchive, method: str, metric: str | None, zoom: Zoom | None = None) -> HistoryPage:
     """Raises NotFoundError for a benchmark, a metric or a commit that is not there."""
     found, zoom = archive.of(method), zoom or Zoom()
     judged = find_judge(archive.location).ask(archive.groups, 0.0)
@@ -203,7 +203,7 @@ def _check_zoom(zoom: Zoom, found: Sequence[BenchExecution]) -> None:
             raise NotFoundError("date or commit", text, [each[:12] for each in dict.fromkeys(reversed(commits))])
 
 
-def _find_history(archive: Archive, method: str, metric: str) -> tuple[MetricHistory | None, str]:
+def _find_history(archive: BenchArchive, method: str, metric: str) -> tuple[MetricHistory | None, str]:
     """That of an earlier request where nothing has come since."""
     said = [each for each in load_triage(archive.location.dir) if (each.method, each.metric) == (method, metric)]
     key = (archive.location.dir, method, metric, archive.groups[method].mark, tuple(said))
@@ -286,7 +286,7 @@ def _build_series_chart(
     )
 
 
-def _choose_span(change: Change) -> str:
+def _choose_span(change: MetricChange) -> str:
     if not change.is_worse:
         return "tolerance"
     return "changed" if change.judgement else "fail"
@@ -323,7 +323,7 @@ def _describe_point(metric: str, value: float, at: float | None, execution_id: s
 # ---------------------------------------------------------------- environments
 
 
-def build_environments(archive: Archive, method: str, by: Sequence[str]) -> Sequence[Block]:
+def build_environments(archive: BenchArchive, method: str, by: Sequence[str]) -> Sequence[Block]:
     """The table of `assay bench table`. Raises NotFoundError for a column or a benchmark that is not there."""
     found = archive.of(method) if method else archive.load(archive.choose(""))
     table = build_table(found, load_triage(archive.location.dir), method or None, by, None)
@@ -333,7 +333,7 @@ def build_environments(archive: Archive, method: str, by: Sequence[str]) -> Sequ
     return [shown, *([Text(f"left out: {left}", role="soft")] if left else [])]
 
 
-def list_columns(archive: Archive, method: str) -> list[str]:
+def list_columns(archive: BenchArchive, method: str) -> list[str]:
     """By which environments can be told apart: what differs first."""
     found = archive.of(method) if method else archive.load(archive.choose("")[-_MOST_LOADED:])
     values: dict[str, set[str]] = {"label": set(), "commit": set(), "host": set()}

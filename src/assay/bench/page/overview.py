@@ -74,7 +74,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedBenchmark:
     """The worst verdict over all its metrics, and what the metric that has it did: its `last` value, and the points of
     a small drawing (`line`) of the newest environment's values. `kind` None: no metric has a history, and `problem`
     says why. `levels`: of the first metric in each environment and label; `parameters`: by name, where the tool that
@@ -114,7 +114,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BenchmarkRows:
     """The executions of one benchmark in the index. `mark` changes with any of them."""
 
     method: str
@@ -132,7 +132,7 @@ class BenchLine:
     name: str  # without the suite
     count: int
     at: float
-    judged: Judged | None
+    judged: JudgedBenchmark | None
 
     @property
     def change(self) -> float:
@@ -163,7 +163,7 @@ class Overview:
         return sorted({line.suite for line in self.lines})
 
 
-def group_rows(rows: Sequence[RunRow]) -> dict[str, Group]:
+def group_rows(rows: Sequence[RunRow]) -> dict[str, BenchmarkRows]:
     """By their benchmark, those alone that are over."""
     found: dict[str, list[RunRow]] = {}
     for row in rows:
@@ -175,7 +175,7 @@ def group_rows(rows: Sequence[RunRow]) -> dict[str, Group]:
         for row in mine:
             digest.update(f"{row.key}\0{row.stamp}\0".encode("utf-8", "replace"))
         at = max(row.started_at or row.created_at or 0.0 for row in mine)
-        groups[method] = Group(method, tuple(mine), digest.hexdigest(), at)
+        groups[method] = BenchmarkRows(method, tuple(mine), digest.hexdigest(), at)
     return groups
 
 
@@ -201,11 +201,11 @@ class Judge:
         self._path = os.path.join(location.dir, layout.STUDY_META_DIR, JUDGED_FILE)
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._known: dict[str, tuple[str, Judged]] = self._load()
-        self._wanted: dict[str, tuple[Group, str, tuple[Triage, ...]]] = {}
+        self._known: dict[str, tuple[str, JudgedBenchmark]] = self._load()
+        self._wanted: dict[str, tuple[BenchmarkRows, str, tuple[Triage, ...]]] = {}
         self._thread: threading.Thread | None = None
 
-    def ask(self, groups: Mapping[str, Group], patience_s: float | None) -> dict[str, Judged]:
+    def ask(self, groups: Mapping[str, BenchmarkRows], patience_s: float | None) -> dict[str, JudgedBenchmark]:
         """What is judged within this time (None: all), by method. The others are being judged from now on."""
         said: dict[str, list[Triage]] = {}
         for each in load_triage(self.location.dir):
@@ -226,7 +226,7 @@ class Judge:
         found = ((name, self._get(name, mark)) for name, (_, mark, _) in wanted.items())
         return {name: judged for name, judged in found if judged is not None}
 
-    def _get(self, method: str, mark: str) -> Judged | None:
+    def _get(self, method: str, mark: str) -> JudgedBenchmark | None:
         known = self._known.get(method)
         return known[1] if known and known[0] == mark else None
 
@@ -244,7 +244,7 @@ class Judge:
             try:
                 judged = judge_group(self.location, group, said)
             except Exception as error:  # noqa: BLE001 (one that cannot be judged must not stop the others)
-                judged = Judged((), {}, "", "", f"it cannot be judged: {type(error).__name__}: {error}")
+                judged = JudgedBenchmark((), {}, "", "", f"it cannot be judged: {type(error).__name__}: {error}")
             with self._lock:
                 self._known[method] = (mark, judged)
                 if self._wanted.get(method, (None, ""))[1] == mark:
@@ -253,13 +253,15 @@ class Judge:
                     self._save()
                     saved_at = time.monotonic()
 
-    def _load(self) -> dict[str, tuple[str, Judged]]:
+    def _load(self) -> dict[str, tuple[str, JudgedBenchmark]]:
         """A file that cannot be read is made again."""
         with suppress(AssayError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
             with open(self._path, "rb") as file:
                 content = read_versioned(file.read(), "judged benchmarks", self._path, FORMATS)
             if content["sum"] == _digest(json.dumps(content["judged"])):  # else it was changed by somebody else
-                return {name: (mark, parse_plain(Judged, each)) for name, (mark, each) in content["judged"].items()}
+                return {
+                    name: (mark, parse_plain(JudgedBenchmark, each)) for name, (mark, each) in content["judged"].items()
+                }
         return {}
 
     def _save(self) -> None:
@@ -287,7 +289,7 @@ def _digest(text: str) -> str:
 # ---------------------------------------------------------------- one benchmark
 
 
-def judge_group(location: StudyLocation, group: Group, said: Sequence[Triage]) -> Judged:
+def judge_group(location: StudyLocation, group: BenchmarkRows, said: Sequence[Triage]) -> JudgedBenchmark:
     console = CollectingConsole()
     executions = load_rows(location, group.rows, console)
     metrics = list_metrics(executions)
@@ -300,7 +302,7 @@ def judge_group(location: StudyLocation, group: Group, said: Sequence[Triage]) -
     changes.sort(key=lambda change: change.at or 0.0)
     newest = max(found[shown].series, key=lambda each: each.points[-1].at or 0.0) if found else None
     first = found.get(metrics[0]) if metrics else None
-    return Judged(
+    return JudgedBenchmark(
         tuple(metrics),
         kinds,
         shown,
@@ -396,7 +398,9 @@ def try_history(
 # ---------------------------------------------------------------- the list
 
 
-def build_overview(location: StudyLocation, groups: Mapping[str, Group], *, is_patient: bool = False) -> Overview:
+def build_overview(
+    location: StudyLocation, groups: Mapping[str, BenchmarkRows], *, is_patient: bool = False
+) -> Overview:
     """`is_patient`: it waits until everything is judged."""
     judged = find_judge(location).ask(groups, None if is_patient else _PATIENCE_S)
     lines = []

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from assay.bench.page.overview import Judged, sort_naturally, split_name
+from assay.bench.page.overview import JudgedBenchmark, sort_naturally, split_name
 from assay.bench.report.executions import build_value_ticks, render_values
 from assay.system.fast_dataclasses import dataclass
 from assay.values.document import Block, Chart, Curve, Legend, Panel, Span
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ParameterAxis:
     """A parameter of the benchmark: its values, each with the benchmark that differs in this parameter alone."""
 
     name: str
@@ -20,8 +20,8 @@ class Axis:
 
 
 def build_axes(
-    methods: Sequence[str], method: str, judged: Mapping[str, Judged]
-) -> tuple[tuple[Axis, ...], Sequence[Block]]:
+    methods: Sequence[str], method: str, judged: Mapping[str, JudgedBenchmark]
+) -> tuple[tuple[ParameterAxis, ...], Sequence[Block]]:
     """The parameters of one of these benchmarks, and how its first metric depends on each that is a number."""
     suite, name, text = split_name(method)
     values = split_parameters(text)
@@ -36,7 +36,7 @@ def build_axes(
         return (), ()
     mine = judged.get(method)
     known = list(mine.parameters) if mine else []
-    axes: list[Axis] = []
+    axes: list[ParameterAxis] = []
     charts: list[Block] = []
     for place in range(len(values)):
         called = known[place] if len(known) == len(values) else f"parameter {place + 1}"
@@ -46,7 +46,7 @@ def build_axes(
         rest.sort(key=lambda pair: sort_naturally(pair[0]))
         if len(rest) < 2:
             continue
-        axes.append(Axis(called, tuple((value, other, other == method) for value, other in rest)))
+        axes.append(ParameterAxis(called, tuple((value, other, other == method) for value, other in rest)))
         charts += _build_axis_chart(called, mine.first if mine else "", rest, judged)
     return tuple(axes), charts
 
@@ -63,7 +63,7 @@ def _without(values: Sequence[str], place: int) -> tuple[str, ...]:
 
 
 def _build_axis_chart(
-    name: str, metric: str, methods: Sequence[tuple[str, str]], judged: Mapping[str, Judged]
+    name: str, metric: str, methods: Sequence[tuple[str, str]], judged: Mapping[str, JudgedBenchmark]
 ) -> Iterator[Block]:
     """The current level of each environment by the value of a parameter, if that is a number."""
     by_environment: dict[str, list[tuple[float, float]]] = {}

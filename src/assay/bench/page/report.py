@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from assay.bench.page.contents import Archive, build_history_page, is_archive, load_archive
+from assay.bench.page.contents import BenchArchive, build_history_page, is_archive, load_archive
 from assay.bench.page.overview import BenchLine, build_overview, find_changes, list_metrics
 from assay.bench.page.sides import build_comparison
 from assay.bench.report.history import build_changes, build_mark
@@ -48,7 +48,7 @@ def _find_worst(kinds: Sequence[VerdictKind | None]) -> VerdictKind | None:
     return find_worst(kind or VerdictKind.INCONCLUSIVE for kind in kinds) if any(kinds) else None
 
 
-def _build_overview(archive: Archive) -> Iterator[Block]:
+def _build_overview(archive: BenchArchive) -> Iterator[Block]:
     found = build_overview(archive.location, archive.groups, is_patient=True)
     kinds = [line.judged.kind if line.judged else None for line in found.lines]
     yield Heading("Benchmarks", _find_worst(kinds), 1, note=archive.location.dir)
@@ -81,7 +81,7 @@ def _build_table(lines: Sequence[BenchLine]) -> Table:
     return Table(columns, rows)
 
 
-def _build_histories(archive: Archive, method: str, metrics: Sequence[str]) -> Iterator[Block]:
+def _build_histories(archive: BenchArchive, method: str, metrics: Sequence[str]) -> Iterator[Block]:
     pages = [(metric, build_history_page(archive, method, metric)) for metric in metrics]
     kinds = [page.history.verdict.kind if page.history else None for _, page in pages]
     yield Heading(method, _find_worst(kinds), 1)
@@ -93,7 +93,7 @@ def _build_histories(archive: Archive, method: str, metrics: Sequence[str]) -> I
             yield from _build_history(archive, method, metric, level=2)
 
 
-def _build_history(archive: Archive, method: str, metric: str, level: int) -> Iterator[Block]:
+def _build_history(archive: BenchArchive, method: str, metric: str, level: int) -> Iterator[Block]:
     page = build_history_page(archive, method, metric)
     if page.history is not None:
         better = "lower" if page.history.direction == "min" else "higher"

@@ -9,7 +9,7 @@ from assay.bench.flow.compare import CompareOptions, compare_executions
 from assay.bench.flow.history import list_invalid
 from assay.bench.flow.sides import Executions
 from assay.bench.page.commits import HASH
-from assay.bench.page.contents import Archive
+from assay.bench.page.contents import BenchArchive
 from assay.bench.records import load_triage
 from assay.bench.report.executions import render_effect, render_values
 from assay.bench.values.comparison import ComparisonReport, MetricComparison
@@ -26,7 +26,9 @@ _MOST_SHARES = 8  # distributions of a comparison
 _MOST_INTERVALS = 24
 
 
-def build_comparison(archive: Archive, base: str, head: str, method: str) -> tuple[ComparisonReport, Sequence[Block]]:
+def build_comparison(
+    archive: BenchArchive, base: str, head: str, method: str
+) -> tuple[ComparisonReport, Sequence[Block]]:
     """Sides are labels or commits. Raises NotFoundError with those that are there."""
     rows = archive.choose(method)
     mine = [[row for row in rows if _is_side(row, name)] for name in (base, head)]
@@ -108,7 +110,7 @@ def _is_side(row: RunRow, name: str) -> bool:
     return row.params.get("label") == name or (len(name) >= 4 and (row.commit or "").startswith(name))
 
 
-def _find_side(executions: Sequence[BenchExecution], name: str, archive: Archive) -> list[BenchExecution]:
+def _find_side(executions: Sequence[BenchExecution], name: str, archive: BenchArchive) -> list[BenchExecution]:
     by_label = [each for each in executions if each.label == name]
     by_commit = [each for each in executions if each.commit and len(name) >= 4 and each.commit.startswith(name)]
     if not by_label and not by_commit:

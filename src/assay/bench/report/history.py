@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from assay.bench.report.executions import build_bench_document, build_figure_columns, render_effect, render_values
 from assay.bench.values.comparison import (
     TAKEN_BY_ALL,
-    Change,
     ComparisonReport,
+    MetricChange,
     MetricComparison,
     MetricHistory,
     MetricSeries,
@@ -103,7 +103,7 @@ def describe_sight(series: MetricSeries) -> str:
     return f"a change of {series.detectable:.1%} in the last third of the executions would have been found{alone}"
 
 
-def _describe_change(change: Change, finding: Finding) -> tuple[str | Span, ...]:
+def _describe_change(change: MetricChange, finding: Finding) -> tuple[str | Span, ...]:
     moment = render_date(change.at, "%Y-%m-%d %H:%M") if change.at else ""
     where = f"{moment} {change.execution_id}".strip()
     rest = finding.message.partition("; ")[2]

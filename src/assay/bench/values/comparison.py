@@ -36,7 +36,7 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SampleComparison:
     """One metric, base against head. Effects are relative: +.08 is head eight percent above base."""
 
     subject: str
@@ -67,7 +67,7 @@ class NextStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MetricPoint:
     """One execution of a method."""
 
     execution_id: str
@@ -78,7 +78,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LevelStep:
     """Where a series leaves one level for another, and stays: `at` is the first index of the new one. A trend goes from
     the first value to the last: `at` is 0."""
 
@@ -90,10 +90,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MetricChange:
     """A step with its cause."""
 
-    step: Step
+    step: LevelStep
     execution_id: str  # the first of the new level
     until: str  # the last of it
     at: float | None
@@ -117,8 +117,8 @@ class MetricSeries:
     label: str | None
     fingerprint: str
     setup: Mapping[str, str]
-    points: tuple[Point, ...]
-    changes: tuple[Change, ...] = ()
+    points: tuple[MetricPoint, ...]
+    changes: tuple[MetricChange, ...] = ()
     detectable: float | None = None  # the smallest change that would have been found; None: too few points for any
     needed: int | None = None  # points that would show the requested change; None: no number would
     alone: float | None = None  # the smallest change that would have been found in the newest execution alone
@@ -130,14 +130,14 @@ class MetricHistory:
     metric: str
     direction: Direction
     series: tuple[MetricSeries, ...]
-    moves: tuple[Change, ...] = ()  # from one environment or label to the next
+    moves: tuple[MetricChange, ...] = ()  # from one environment or label to the next
     verdict: Verdict = field(default_factory=lambda: Verdict.of((), 0))
     left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions
     broken: str = ""  # why the newest execution gives no value
     doubted: tuple[str, str] | None = None  # the newest execution, where its value does not count, and why
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[MetricChange, ...]:
         every = [change for series in self.series for change in series.changes] + list(self.moves)
         return tuple(sorted(every, key=lambda change: change.at or 0.0))
 

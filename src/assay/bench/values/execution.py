@@ -178,7 +178,7 @@ class BenchRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class ChildReport:
     """The lines that a child wrote: they may end anywhere."""
 
     begin: Mapping[str, Any] | None = None
@@ -188,7 +188,7 @@ class Story:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ProcessEnd:
     """How the process of an execution ended."""
 
     state: str = "done"

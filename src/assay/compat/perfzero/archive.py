@@ -40,16 +40,16 @@ _MOST_HEADER_BYTES = 1 << 20  # of an extended header: the library holds it in m
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
 
 
-class Archive(Enum):
+class ArchiveKind(Enum):
     TAR = "tar archive"
     ZIP = "zip archive"
     GZIP = "gzip file"
 
 
 _ENDINGS = {
-    (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz"): Archive.TAR,
-    (".zip",): Archive.ZIP,
-    (".gz",): Archive.GZIP,
+    (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz"): ArchiveKind.TAR,
+    (".zip",): ArchiveKind.ZIP,
+    (".gz",): ArchiveKind.GZIP,
 }
 
 
@@ -57,19 +57,19 @@ class ArchiveError(UsageError):
     """Damaged, not what its name says, or with members that would land elsewhere."""
 
 
-def parse_kind(name: str) -> Archive | None:
+def parse_kind(name: str) -> ArchiveKind | None:
     """By the ending, as the user sees it."""
     lower = name.lower()
     return next((kind for endings, kind in _ENDINGS.items() if lower.endswith(endings)), None)
 
 
-def find_kind(path: str) -> Archive | None:
+def find_kind(path: str) -> ArchiveKind | None:
     """By the content. A tar archive alone: what is a zip inside is often something else, such as saved weights."""
     try:
         with tarfile.open(path, tarinfo=_CheckedInfo) as tar:
-            return Archive.TAR if tar.next() is not None else None  # zeros pass for an archive of nothing
+            return ArchiveKind.TAR if tar.next() is not None else None  # zeros pass for an archive of nothing
     except ArchiveError:
-        return Archive.TAR  # one that will be refused
+        return ArchiveKind.TAR  # one that will be refused
     except _DAMAGE:
         return None
 
@@ -77,7 +77,7 @@ def find_kind(path: str) -> Archive | None:
 # ---------------------------------------------------------------- unpacking aside
 
 
-def unpack(archive: str, kind: Archive, aside: str, name: str) -> None:
+def unpack(archive: str, kind: ArchiveKind, aside: str, name: str) -> None:
     """Everything into the new folder `aside`, which is gone again when anything is wrong.
 
     `name` is what the archive is called: the file inside a plain gzip takes its name from it.
@@ -89,9 +89,9 @@ def unpack(archive: str, kind: Archive, aside: str, name: str) -> None:
     try:
         with _damage_named(name, kind):
             folder = _Aside(aside, choose_limit(size, os.environ))
-            if kind is Archive.ZIP:
+            if kind is ArchiveKind.ZIP:
                 _unpack_zip(archive, folder)
-            elif kind is Archive.TAR or find_kind(archive):
+            elif kind is ArchiveKind.TAR or find_kind(archive):
                 _unpack_tar(archive, folder)
             else:
                 inner = name[:-3] if name.lower().endswith(".gz") else name
@@ -116,7 +116,7 @@ def choose_limit(size: int, env: Mapping[str, str]) -> int | None:
 
 
 @contextmanager
-def _damage_named(name: str, kind: Archive) -> Iterator[None]:
+def _damage_named(name: str, kind: ArchiveKind) -> Iterator[None]:
     try:
         yield
     except (ArchiveError, tarfile.FilterError) as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assay.compat.perfzero.tool import Answer, Cause, Tools, ask_tool
+from assay.compat.perfzero.tool import KnownFailure, ToolResult, Tools, ask_tool
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.show.formatting import render_count
@@ -30,7 +30,7 @@ COUNTS = (0, 1, 2, 4, 8)  # accelerators that an n1 machine can have
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CloudTarget:
     """Which machine, and the way to it. Without a project it is the one that gcloud is configured for."""
 
     name: str
@@ -49,7 +49,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class MachineOptions:
     """What a new machine is to be."""
 
     accelerator_count: int = 1
@@ -101,19 +101,21 @@ _PREPARE_GPU = (
 )
 
 GCLOUD_CAUSES = (
-    Cause(
+    KnownFailure(
         "active account selected|auth tokens|reauthentication|auth login", "log in: gcloud auth login", is_users=True
     ),
-    Cause(
+    KnownFailure(
         r"property \[project\]|project.* not currently set",
         "give --project=NAME, or set it once: gcloud config set project NAME",
         is_users=True,
     ),
-    Cause("images/family/", "name another image: --image=projects/PROJECT/global/images/NAME"),
-    Cause("already exists", "assay perfzero cloud status shows it; assay perfzero cloud delete removes it"),
-    Cause("does not have enough resources|RESOURCE_POOL_EXHAUSTED|stockout", "try another --zone, or later"),
-    Cause("quota", "ask for more, or take fewer accelerators or another --zone"),
-    Cause("was not found", "assay perfzero cloud list_all shows all machines; choose with --zone and --username"),
+    KnownFailure("images/family/", "name another image: --image=projects/PROJECT/global/images/NAME"),
+    KnownFailure("already exists", "assay perfzero cloud status shows it; assay perfzero cloud delete removes it"),
+    KnownFailure("does not have enough resources|RESOURCE_POOL_EXHAUSTED|stockout", "try another --zone, or later"),
+    KnownFailure("quota", "ask for more, or take fewer accelerators or another --zone"),
+    KnownFailure(
+        "was not found", "assay perfzero cloud list_all shows all machines; choose with --zone and --username"
+    ),
 )
 
 
@@ -121,7 +123,7 @@ GCLOUD_CAUSES = (
 class Cloud:
     """One machine, and how commands on it are run and reported."""
 
-    target: Target
+    target: CloudTarget
     tools: Tools
     say: Callable[[str], None]
 
@@ -166,7 +168,7 @@ def _load_user() -> str:
 # ---------------------------------------------------------------- the commands
 
 
-def create(cloud: Cloud, wish: Wish) -> None:
+def create(cloud: Cloud, wish: MachineOptions) -> None:
     """Make it, wait until it can be reached, and put docker and Assay on it."""
     # what Google does not offer is refused before anything is made, in a dry run too
     if wish.machine_type is None and wish.accelerator_count not in COUNTS:
@@ -272,7 +274,7 @@ def _wait_for_ssh(cloud: Cloud) -> None:
     if cloud.tools.dry_run:
         cloud.tools.show(f"{shlex.join(argv)}  # until it listens: {SSH_TRIES} times at most, {SSH_PAUSE_S:g} s apart")
         return
-    answer = Answer(0)
+    answer = ToolResult(0)
     for number in range(1, SSH_TRIES + 1):
         answer = ask_tool(argv)
         if answer.code == 0:
@@ -290,7 +292,7 @@ def _wait_for_ssh(cloud: Cloud) -> None:
     )
 
 
-def _prepare(cloud: Cloud, wish: Wish, wheel: str) -> None:
+def _prepare(cloud: Cloud, wish: MachineOptions, wheel: str) -> None:
     try:
         for argv in build_preparation(cloud.target, wish, wheel):
             cloud.tools.do(argv)
@@ -302,7 +304,7 @@ def _prepare(cloud: Cloud, wish: Wish, wheel: str) -> None:
         ) from None
 
 
-def build_preparation(target: Target, wish: Wish, wheel: str) -> list[list[str]]:
+def build_preparation(target: CloudTarget, wish: MachineOptions, wheel: str) -> list[list[str]]:
     """Assay's wheel is brought along: the machine needs no source tree, and has the version that is used here."""
     name = os.path.basename(wheel)
     commands = [
@@ -316,7 +318,7 @@ def build_preparation(target: Target, wish: Wish, wheel: str) -> list[list[str]]
 # ---------------------------------------------------------------- command lines
 
 
-def build_create_command(target: Target, wish: Wish) -> list[str]:
+def build_create_command(target: CloudTarget, wish: MachineOptions) -> list[str]:
     image = (
         [f"--image={wish.image}"]
         if wish.image
@@ -340,15 +342,15 @@ def build_create_command(target: Target, wish: Wish) -> list[str]:
     ]
 
 
-def build_instance_command(verb: str, target: Target) -> list[str]:
+def build_instance_command(verb: str, target: CloudTarget) -> list[str]:
     return ["gcloud", "compute", "instances", verb, target.name, *_where(target)]
 
 
-def build_describe_command(target: Target) -> list[str]:
+def build_describe_command(target: CloudTarget) -> list[str]:
     return [*build_instance_command("describe", target), "--format=json"]
 
 
-def build_status_command(target: Target) -> list[str]:
+def build_status_command(target: CloudTarget) -> list[str]:
     """`list` and not `describe`: a machine that is not there is then an answer, and no error."""
     return _list_command(f"name={target.name} AND zone:{target.zone}", target.project)
 
@@ -362,25 +364,25 @@ def _list_command(words: str, project: str | None) -> list[str]:
     return ["gcloud", "compute", "instances", "list", f"--filter={words}", *flags, "--format=json"]
 
 
-def build_ssh_command(target: Target, command: str, is_first: bool = False) -> list[str]:
+def build_ssh_command(target: CloudTarget, command: str, is_first: bool = False) -> list[str]:
     """`--quiet`: gcloud makes its key without asking for a passphrase."""
     first = ["--strict-host-key-checking=no"] if is_first else []
     return ["gcloud", "compute", "ssh", *_way_flags(target), "--quiet", *first, f"--command={command}", target.name]
 
 
-def build_way(target: Target) -> list[str]:
+def build_way(target: CloudTarget) -> list[str]:
     """What a user types to enter the machine."""
     return ["gcloud", "compute", "ssh", *_way_flags(target), target.name, "--", *_TENSORBOARD]
 
 
-def _way_flags(target: Target) -> list[str]:
+def _way_flags(target: CloudTarget) -> list[str]:
     flags = ["--internal-ip"] if target.internal_ip else []
     if target.key_file:
         flags.append(f"--ssh-key-file={target.key_file}")
     return [*flags, *_where(target)]
 
 
-def _where(target: Target) -> list[str]:
+def _where(target: CloudTarget) -> list[str]:
     return [*([f"--project={target.project}"] if target.project else []), f"--zone={target.zone}"]
 
 

@@ -10,7 +10,15 @@ from typing import NoReturn
 
 from assay.compat.original_command import Parsed, count, write_lines
 from assay.compat.perfzero import cloud
-from assay.compat.perfzero.cloud import DEFAULT_ACCELERATOR, DEFAULT_ZONE, IMAGE_FAMILY, Cloud, Instance, Target, Wish
+from assay.compat.perfzero.cloud import (
+    DEFAULT_ACCELERATOR,
+    DEFAULT_ZONE,
+    IMAGE_FAMILY,
+    Cloud,
+    CloudTarget,
+    Instance,
+    MachineOptions,
+)
 from assay.compat.perfzero.tool import Tools
 from assay.errors import did_you_mean
 from assay.show.console import Console
@@ -89,7 +97,7 @@ def run(parsed: Parsed) -> int:
     tools = cloud.build_tools(parsed.dry_run, console.print, console.error, debug=parsed.debug)
     if parsed.cloud_command == "list_all":
         return _list_all(parsed, tools)
-    target = Target(
+    target = CloudTarget(
         cloud.build_instance_name(parsed.username),
         zone=parsed.zone,
         project=parsed.project or None,
@@ -111,9 +119,11 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-def build_wish(parsed: Parsed) -> Wish:
-    flags = {each.name: getattr(parsed, each.name) for each in fields(Wish) if each.name != "boot_ssd_size_gb"}
-    return Wish(**flags, boot_ssd_size_gb=parsed.boot_ssd_size)
+def build_wish(parsed: Parsed) -> MachineOptions:
+    flags = {
+        each.name: getattr(parsed, each.name) for each in fields(MachineOptions) if each.name != "boot_ssd_size_gb"
+    }
+    return MachineOptions(**flags, boot_ssd_size_gb=parsed.boot_ssd_size)
 
 
 def _show_status(parsed: Parsed, machine: Cloud) -> None:

@@ -7,18 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 import click
 
 from assay import __version__
 from assay.compat.original_command import Parsed
 from assay.compat.perfzero.values import DEFAULT_DATA_DIR, DEFAULT_WORKSPACE, PLOT_FILE, hide_secrets
-from assay.errors import ExitCode, UsageError
+from assay.errors import ExitCode, UsageError, did_you_mean
 from assay.show.console import Console
-
-if TYPE_CHECKING:
-    from assay.launch.api import RunHooks
 
 _DESCRIPTION = """Run benchmarks with PerfZero's own flags, workspace and summaries.
 
@@ -52,8 +48,6 @@ def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:
     if first in ("plot", "benchmark", *_OTHERS):
         return first, list(arguments[1:])
     if first and not first.startswith("-"):
-        from assay.errors import did_you_mean
-
         known = ["benchmark", "plot", *_OTHERS]
         raise UsageError(f"assay perfzero has no command {first!r}", did_you_mean(first, known))
     return "", list(arguments)
@@ -155,14 +149,18 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(parsed: Parsed) -> int:
-    from assay.compat.perfzero.flow import PerfzeroConsole, parse_flags, run_perfzero
+    from assay.bench.api import build_hooks
+    from assay.compat.perfzero.flags import parse_flags
+    from assay.compat.perfzero.flow import PerfzeroConsole, run_perfzero
     from assay.compat.perfzero.summary import render_closing
 
     ours = ("quiet", "refuse_contaminated") if not parsed.refuse_contaminated else ("quiet",)
     flags = {name: value for name, value in vars(parsed).items() if name not in ours}
     job = parse_flags(flags, os.getcwd(), os.environ)
     console = PerfzeroConsole(quiet=parsed.quiet, debug=parsed.debug)
-    hooks = _build_hooks(console)
+    hooks = build_hooks(console)
+    if not console.quiet:  # the methods' own output, live, on stderr: stdout is for summaries
+        hooks.echo = _echo
     report = run_perfzero(job, hooks, console, __version__, tuple(map(hide_secrets, sys.argv)))
     console.write(render_closing(report))
     if report.bench.problem:
@@ -170,16 +168,6 @@ def run(parsed: Parsed) -> int:
     if report.bench.interrupted:
         console.error(f"interrupted by {report.bench.interrupted}; what was finished is kept")
     return int(report.exit_code)
-
-
-def _build_hooks(console: Console) -> RunHooks:
-    """The methods' own output, live, on stderr: stdout is for summaries."""
-    from assay.bench.api import build_hooks
-
-    hooks = build_hooks(console, reports_ends=False)  # the flow reports more of each run
-    if not console.quiet:
-        hooks.echo = _echo
-    return hooks
 
 
 def _echo(data: bytes) -> None:

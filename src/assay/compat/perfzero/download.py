@@ -4,7 +4,7 @@
 <parent>/<name>.part        what is on its way (a file, or a folder)
 <parent>/<name>.part.json   of what, so that it can be continued
 <parent>/<name>.unpack/     an archive's content before it is moved into the parent
-<parent>/<name>.lock        held by the one process that fetches; gone when nobody does
+<parent>/<name>.lock        held by the one process that fetches; removed afterwards
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ import urllib.parse
 from dataclasses import dataclass
 
 from assay.compat.perfzero import archive
+from assay.compat.perfzero.values import DownloadRetry
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.exchange import api as exchange
 from assay.exchange.api import (
-    DEFAULT_RETRY,
-    FILE,
     STORES,
-    WEB,
-    RetryPolicy,
     copy_data,
     forget,
     load_listing,
@@ -38,14 +35,15 @@ from assay.system.files import is_inside, rename, sync_file
 from assay.system.locks import hold_file
 from assay.values.notify import Notify, ignore
 
-_SCHEMES = (*WEB, *STORES, FILE)
+_WEB = ("http", "https")
+_SCHEMES = (*_WEB, *STORES, "file")
 _DIGEST_OF_LENGTH = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedData:
     path: str
     bytes: int  # as they came, before unpacking; 0 when nothing had to come
     cached: bool
@@ -64,12 +62,12 @@ def fetch(
     decompress: bool = True,
     checksum: str | None = None,
     notify: Notify = ignore,
-    retry: RetryPolicy = DEFAULT_RETRY,
-) -> Fetched:
+    retry: DownloadRetry = DownloadRetry(),  # noqa: B008 immutable
+) -> FetchedData:
     """What is at the URL as `target`, unless that is there. Archives are also unpacked, into the folder of the target:
     by the ending of the URL or of the target, and a tar archive without one by its content.
 
-    The target appears last: whoever finds it finds everything. Raises UsageError for what can never be fetched as
+    The target appears last: where it exists, everything has arrived. Raises UsageError for what can never be fetched as
     asked, InfrastructureError for what failed today.
     """
     job = _build_job(url, target, decompress, checksum, notify, retry)
@@ -90,11 +88,11 @@ class _Job:
     url: str
     scheme: str | None  # None is a plain path
     target: str
-    kind: archive.Archive | None  # by its ending
-    has_no_ending: bool  # neither address nor target: what it is may be looked for inside
+    kind: archive.ArchiveKind | None  # by its ending
+    has_no_ending: bool  # neither address nor target has one: the content is examined
     checksum: Checksum | None
     notify: Notify
-    retry: RetryPolicy
+    retry: DownloadRetry
     name: str
     part: str
     aside: str
@@ -106,7 +104,7 @@ class _Job:
 
 
 def _build_job(
-    url: str, target: str, decompress: bool, checksum: str | None, notify: Notify, retry: RetryPolicy
+    url: str, target: str, decompress: bool, checksum: str | None, notify: Notify, retry: DownloadRetry
 ) -> _Job:
     scheme = parse_scheme(url, _SCHEMES)
     path = os.path.abspath(target)
@@ -139,7 +137,7 @@ def parse_checksum(text: str) -> Checksum:
 # ---------------------------------------------------------------- bringing
 
 
-def _take_cached(job: _Job) -> Fetched:
+def _take_cached(job: _Job) -> FetchedData:
     """What is there is taken as it is, but never against a checksum that can be compared."""
     if not os.path.exists(job.target):
         raise UsageError(f"{job.target} is a link that leads nowhere", "remove it, or mount what it leads to")
@@ -150,12 +148,12 @@ def _take_cached(job: _Job) -> Fetched:
         raise UsageError(
             f"{job.target} is already there, but it is other data: {difference}", "move it away to download it again"
         )
-    return Fetched(job.target, 0, cached=True)
+    return FetchedData(job.target, 0, cached=True)
 
 
-def _bring(job: _Job) -> Fetched:
+def _bring(job: _Job) -> FetchedData:
     job.notify(f"downloading {job.shown}")
-    if job.scheme in WEB:
+    if job.scheme in _WEB:
         _bring_from_web(job)
     elif job.scheme in STORES:
         exchange.download(job.url, job.part, job.notify)
@@ -177,7 +175,7 @@ def _bring(job: _Job) -> Fetched:
         sync_file(job.part)
         rename(job.part, job.target)
     forget(job.part)
-    return Fetched(job.target, size, cached=False)
+    return FetchedData(job.target, size, cached=False)
 
 
 def _bring_from_web(job: _Job) -> None:
@@ -190,17 +188,17 @@ def _bring_from_web(job: _Job) -> None:
     http_file.download(job.url, job.part, job.notify, job.retry)
 
 
-def _finish_folder(job: _Job) -> Fetched:
+def _finish_folder(job: _Job) -> FetchedData:
     if job.checksum:
         shutil.rmtree(job.part)
         raise UsageError(f"{job.shown} is a folder, and a checksum is of a file", "leave the checksum out")
     size = load_listing(job.part).bytes
     rename(job.part, job.target)
     forget(job.part)
-    return Fetched(job.target, size, cached=False)
+    return FetchedData(job.target, size, cached=False)
 
 
-def _unpack(job: _Job, kind: archive.Archive) -> bool:
+def _unpack(job: _Job, kind: archive.ArchiveKind) -> bool:
     """True when the target itself came out of the archive, so that nothing is left to be renamed."""
     parent = os.path.dirname(job.target)
     original = os.path.basename(urllib.parse.urlsplit(job.url).path.rstrip("/"))

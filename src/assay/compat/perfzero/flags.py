@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import quote, unquote, urlsplit
 
-from assay.bench.api import BenchMethod, ProfileWindow, check_python, parse_method, parse_windows
+from assay.bench.api import BenchMethod, BenchRequest, ProfileWindow, check_python, parse_method, parse_windows
 from assay.compat.perfzero.values import (
     DEFAULT_DATA_DIR,
     DEFAULT_WORKSPACE,
@@ -30,7 +30,8 @@ Flags = Mapping[str, Any]
 
 _CHECKSUM = re.compile(r"(?:(?:md5|sha1|sha256|sha512):)?[0-9a-f]{32,128}", re.IGNORECASE)
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
-_PROFILERS = ("auto", "framework", "py-spy")
+Profiler = Literal["auto", "framework", "py-spy"]
+_PROFILERS: tuple[Profiler, ...] = get_args(Profiler)
 _DOWNLOAD_FORM = (
     "write URL, URL;NAME or URL;NAME;sha256:CHECKSUM; a comma inside a URL is %2C; "
     "a file of this machine is file:///PATH, /PATH or ./PATH"
@@ -42,40 +43,57 @@ def parse_flags(flags: Flags, folder: str, environ: Mapping[str, str]) -> Perfze
     workspace = Workspace(os.path.abspath(os.path.join(folder, _text(flags, "workspace") or DEFAULT_WORKSPACE)))
     data_dir = os.path.abspath(os.path.join(folder, _text(flags, "root_data_dir") or DEFAULT_DATA_DIR))
     project, table = _parse_bigquery(flags)
+    tpu = _parse_tpu(flags)
     return PerfzeroJob(
-        methods=parse_methods(_texts(flags, "benchmark_methods")),
+        bench=_parse_bench(flags, folder, workspace, data_dir, str(tpu["name"]) if tpu else None),
         workspace=workspace,
-        folder=folder,
-        trials=_parse_trials(flags),
         repos=parse_repos(_texts(flags, "git_repos")),
         use_cached=bool(flags.get("use_cached_site_packages")),
-        python_path=tuple(
-            os.path.normpath(os.path.join(workspace.site_packages, part))
-            for part in _split([_text(flags, "python_path") or ""])
-        ),
         downloads=(
             *parse_downloads(_texts(flags, "gcs_downloads"), data_dir, "gcs_downloads"),
             *parse_downloads(_texts(flags, "data_downloads"), data_dir, "data_downloads"),
         ),
-        data_dir=data_dir,
         build_label=_text(flags, "ml_framework_build_label"),
-        execution_label=_text(flags, "execution_label"),
         platform_name=_text(flags, "platform_name"),
         system_name=_text(flags, "system_name"),
-        execution_id=_parse_execution_id(flags),
         output_url=_parse_url(flags, "output_gcs_url"),
-        scratch_url=_parse_url(flags, "scratch_gcs_url"),
         bigquery_project=project,
         bigquery_table=table,
         key_url=_parse_url(flags, "gcloud_key_file_url"),
-        windows=_parse_profile(flags),
         upload_methods=_parse_upload_methods(flags),
-        tpu=_parse_tpu(flags),
-        constructor_args=_parse_object(flags, "perfzero_constructor_args") or {},
-        class_type=_parse_class_type(flags),
+        tpu=tpu,
         env_vars={key: environ[key] for key in sorted(environ) if key.startswith(ENV_PREFIX)},
         flags=build_flags(flags),
-        **_parse_ours(flags),
+    )
+
+
+def _parse_bench(flags: Flags, folder: str, workspace: Workspace, data_dir: str, tpu: str | None) -> BenchRequest:
+    """`folder`: where the command was called, and where methods are looked for first."""
+    slots, site = _text(flags, "slots"), workspace.site_packages
+    return BenchRequest(
+        methods=parse_methods(_texts(flags, "benchmark_methods")),
+        trials=_parse_trials(flags),
+        timeout_s=_parse_timeout(flags),
+        label=_text(flags, "execution_label"),
+        folder=folder,
+        root=_text(flags, "root"),
+        slots=parse_slots(slots) if slots else None,
+        python=_parse_python(flags),
+        python_path=tuple(
+            os.path.normpath(os.path.join(site, part)) for part in _split([_text(flags, "python_path") or ""])
+        ),
+        data_dir=data_dir,
+        tpu=tpu,
+        constructor_args=_parse_object(flags, "perfzero_constructor_args") or {},
+        class_type=_parse_class_type(flags),
+        output_root=workspace.output,
+        scratch_url=_parse_url(flags, "scratch_gcs_url"),
+        execution_id=_parse_execution_id(flags),
+        profile=_parse_profile(flags),
+        profiler=_parse_profiler(flags),
+        profile_in_output=True,
+        refuse_contaminated=bool(flags.get("refuse_contaminated")),
+        foreign_limit=_parse_share(flags),
     )
 
 
@@ -320,19 +338,6 @@ def _parse_tpu(flags: Flags) -> dict[str, Any] | None:
 # ---------------------------------------------------------------- beyond the original
 
 
-def _parse_ours(flags: Flags) -> dict[str, Any]:
-    slots = _text(flags, "slots")
-    return {
-        "timeout_s": _parse_timeout(flags),
-        "python": _parse_python(flags),
-        "root": _text(flags, "root"),
-        "slots": parse_slots(slots) if slots else None,
-        "profiler": _parse_profiler(flags),
-        "refuse_contaminated": bool(flags.get("refuse_contaminated")),
-        "foreign_limit": _parse_share(flags),
-    }
-
-
 def _parse_timeout(flags: Flags) -> float | None:
     text = _text(flags, "timeout")
     seconds = parse_duration(text) if text is not None else None
@@ -346,11 +351,12 @@ def _parse_python(flags: Flags) -> str | None:
     return os.path.abspath(text) if text is not None and os.sep in text else text
 
 
-def _parse_profiler(flags: Flags) -> str:
+def _parse_profiler(flags: Flags) -> Profiler:
     text = _text(flags, "profiler") or "auto"
-    if text not in _PROFILERS:
-        raise UsageError(f"--profiler {text!r} is not known", did_you_mean(text, _PROFILERS))
-    return text
+    for known in _PROFILERS:
+        if text == known:
+            return known
+    raise UsageError(f"--profiler {text!r} is not known", did_you_mean(text, _PROFILERS))
 
 
 def _parse_share(flags: Flags) -> float:

@@ -22,14 +22,13 @@ from typing import Any
 from assay.bench.api import (
     BENCH_REPORT_FILE,
     BenchExecution,
-    BenchRequest,
+    load_child_report,
     load_execution,
     load_readings,
-    load_story,
     run_benchmarks,
     write_execution,
 )
-from assay.compat.perfzero.flags import parse_flags as parse_flags  # noqa: PLC0414 the original's flags
+from assay.compat.perfzero.download import fetch
 from assay.compat.perfzero.profile_data import arrange_profiles
 from assay.compat.perfzero.site_packages import check_out_all, load_own_package
 from assay.compat.perfzero.summary import (
@@ -43,18 +42,18 @@ from assay.compat.perfzero.summary import (
     render_process_info,
     render_profile_hint,
     render_summary,
+    write_plot,
 )
-from assay.compat.perfzero.uploads import call_upload_method, check_upload_method, google_key
+from assay.compat.perfzero.upload import check_target, upload_folder
+from assay.compat.perfzero.uploads import build_row, call_upload_method, check_upload_method, google_key, insert_row
 from assay.compat.perfzero.values import (
     LOG_FILE,
     PROCESS_FILE,
     PROFILE_DIR,
     SUMMARY_FILE,
     Clock,
-    JobContext,
     PerfzeroJob,
     PerfzeroReport,
-    Times,
 )
 from assay.errors import AssayError, MissingExtraError, UsageError
 from assay.follow.api import Event
@@ -100,11 +99,10 @@ def run_perfzero(
         if job.bigquery_project and not _is_installed("google.cloud.bigquery"):
             raise MissingExtraError("writing to BigQuery", "bigquery")
         if job.output_url:
-            from assay.compat.perfzero.upload import check_target
-
             check_target(job.output_url)
         with clock.measure("download_data"):
-            _download(job, console)
+            for each in job.downloads:
+                fetch(each.url, each.path, checksum=each.checksum, notify=console.message)
         with clock.measure("checkout_repository"):
             packages = check_out_all(
                 job.repos, job.workspace.site_packages, use_cached=job.use_cached, say=console.message
@@ -113,25 +111,16 @@ def run_perfzero(
         # after the repositories are there: the functions may be in them
         for name in job.upload_methods:
             console.detail(f"looking for {name}")
-            check_upload_method(name, folder=job.folder, python=job.python, python_path=job.python_path)
-        around = JobContext(job, packages, _build_harness(version))
-        writer = _ExecutionWriter(around, console)
-        request = replace(_build_request(around), command_line=command_line)
-        _tell_details(request, around, console)
+            check_upload_method(name, job.bench)
+        job = replace(job, packages=packages, harness=_build_harness(version))
+        writer = _ExecutionWriter(job, console)
+        request = replace(job.bench, extra=_build_extra(job), command_line=command_line)
+        _print_details(job, console)
         bench = run_benchmarks(request, replace(hooks, listen=writer.around(hooks.listen)))
-    return PerfzeroReport(bench, tuple(writer.done), Times(clock.seconds, writer.seconds), tuple(writer.problems))
+    return PerfzeroReport(bench, tuple(writer.done), clock.seconds, writer.seconds, tuple(writer.problems))
 
 
 # ---------------------------------------------------------------- before
-
-
-def _download(job: PerfzeroJob, console: PerfzeroConsole) -> None:
-    if not job.downloads:
-        return
-    from assay.compat.perfzero.download import fetch
-
-    for each in job.downloads:
-        fetch(each.url, each.path, checksum=each.checksum, notify=console.message)
 
 
 def _is_installed(name: str) -> bool:
@@ -143,17 +132,17 @@ def _is_installed(name: str) -> bool:
 
 def _check_python_path(job: PerfzeroJob) -> None:
     """PerfZero ignored missing folders silently, and the import that fails later does not name the cause."""
-    for path in job.python_path:
+    for path in job.bench.python_path:
         if not os.path.isdir(path):
             there = [name for name in _list(job.workspace.site_packages) if not name.startswith(".")]
             hint = f"in {job.workspace.site_packages} there is {', '.join(there)}" if there else None
             raise UsageError(f"--python_path: there is no folder {path}", hint)
 
 
-def _tell_details(request: BenchRequest, around: JobContext, console: PerfzeroConsole) -> None:
-    console.detail(f"methods: {', '.join(method.text for method in request.methods)}")
-    console.detail(f"appended to sys.path: {', '.join(request.python_path) or 'nothing'}")
-    for name, package in around.packages.items():
+def _print_details(job: PerfzeroJob, console: PerfzeroConsole) -> None:
+    console.detail(f"methods: {', '.join(method.text for method in job.bench.methods)}")
+    console.detail(f"appended to sys.path: {', '.join(job.bench.python_path) or 'nothing'}")
+    for name, package in job.packages.items():
         console.detail(f"{name}: {package.commit} ({package.branch}) of {package.url}{' with edits' * package.dirty}")
 
 
@@ -171,45 +160,16 @@ def _build_harness(version: str) -> dict[str, Any]:
     return {"name": "assay", "version": version, **(build_package(own) if own else {})}
 
 
-def _build_request(around: JobContext) -> BenchRequest:
-    job = around.job
-    return BenchRequest(
-        methods=job.methods,
-        trials=job.trials,
-        timeout_s=job.timeout_s,
-        label=job.execution_label,
-        folder=job.folder,
-        root=job.root,
-        slots=job.slots,
-        python=job.python,
-        python_path=job.python_path,
-        data_dir=job.data_dir,
-        tpu=str(job.tpu["name"]) if job.tpu else None,
-        constructor_args=job.constructor_args,
-        class_type=job.class_type,
-        output_root=job.workspace.output,
-        scratch_url=job.scratch_url,
-        execution_id=job.execution_id,
-        profile=job.windows,
-        profiler=job.profiler,
-        profile_in_output=True,
-        refuse_contaminated=job.refuse_contaminated,
-        foreign_limit=job.foreign_limit,
-        extra=_build_extra(around),
-    )
-
-
-def _build_extra(around: JobContext) -> dict[str, Any]:
+def _build_extra(job: PerfzeroJob) -> dict[str, Any]:
     """What the history keeps as well, so that an execution is distinguished from those of other tools and
     environments."""
-    job = around.job
     facts = {
-        "door": "perfzero",
+        "command": "perfzero",
         "workspace": job.workspace.path,
         "platform_name": job.platform_name,
         "system_name": job.system_name,
         "ml_framework_build_label": job.build_label,
-        "site_package_info": build_package_info(around),
+        "site_package_info": build_package_info(job),
     }
     return {key: value for key, value in facts.items() if value}
 
@@ -220,32 +180,32 @@ def _build_extra(around: JobContext) -> dict[str, Any]:
 class _ExecutionWriter:
     """Listens for executions that end: writes what PerfZero's users look for, shows it and sends it."""
 
-    def __init__(self, around: JobContext, console: PerfzeroConsole) -> None:
-        self._around = around
+    def __init__(self, job: PerfzeroJob, console: PerfzeroConsole) -> None:
+        self._job = job
         self._console = console
         self.done: list[BenchExecution] = []
         self.problems: list[str] = []
         self.seconds: dict[tuple[int, str], dict[str, float]] = {}
 
     def around(self, listen: Listen) -> Listen:
-        def heard(event: Event) -> None:
+        def pass_on(event: Event) -> None:
             listen(event)
             if event.kind == "ended":
                 self._conclude(event.entry.dir)
 
-        return heard
+        return pass_on
 
     def _conclude(self, run_dir: str) -> None:
         try:
             execution = load_execution(run_dir)
-            if execution is None:  # somebody removed the directory
+            if execution is None:  # its directory was removed
                 return
-            self._tell(execution)
+            self._report_end(execution)
             execution = self._complete(execution)
-            summary = build_summary(execution, self._around)
+            summary = build_summary(execution, self._job)
             write_outputs(execution, summary)
         except (AssayError, OSError) as error:
-            self._complain(f"{os.path.basename(run_dir)} has no summary: {error}")
+            self._add_problem(f"{os.path.basename(run_dir)} has no summary: {error}")
             return
         self.done.append(execution)
         self._console.detail(f"{execution.execution_id}: {execution.output_dir}, a run in {run_dir}")
@@ -257,14 +217,14 @@ class _ExecutionWriter:
         parts = load_parts(execution) | {"log_upload": round(time.monotonic() - began, 3)}
         self.seconds[execution.trial, execution.method] = parts
 
-    def _tell(self, execution: BenchExecution) -> None:
+    def _report_end(self, execution: BenchExecution) -> None:
         """How it ended; and the notes of our child on its profiles, where they are not on the screen already."""
-        shown = execution if self._console.quiet else _leave_out_said(execution)
+        shown = execution if self._console.quiet else _leave_out_printed(execution)
         (self._console.message if execution.succeeded else self._console.error)(render_end(shown))
         for note in execution.notes:
             self._console.warning(f"{execution.method} trial {execution.trial}: {note}")
-        story = load_story(os.path.join(execution.run_dir, BENCH_REPORT_FILE))
-        for note in (story.end or {}).get("profile_notes", ()) if self._console.quiet else ():
+        reported = load_child_report(os.path.join(execution.run_dir, BENCH_REPORT_FILE))
+        for note in (reported.end or {}).get("profile_notes", ()) if self._console.quiet else ():
             self._console.warning(f"{execution.method} trial {execution.trial}: {note}")
 
     def _complete(self, execution: BenchExecution) -> BenchExecution:
@@ -273,14 +233,14 @@ class _ExecutionWriter:
         for problem in arrange_profiles(folder, execution.machine.host or "localhost"):
             self._console.warning(problem)
         profiles = sorted(os.path.join(base, name) for base, _, names in os.walk(folder) for name in names)
-        commit = next((package.commit for package in self._around.packages.values()), execution.commit)
+        commit = next((package.commit for package in self._job.packages.values()), execution.commit)
         completed = replace(execution, commit=commit, profiles=tuple(profiles))
         if completed != execution:
             write_execution(execution.run_dir, completed)
         return completed
 
     def _send(self, execution: BenchExecution, summary: Facts) -> None:
-        for name, send in _build_deliveries(self._around.job, execution, summary, self._console):
+        for name, send in _build_deliveries(self._job, execution, summary, self._console):
             try:
                 with _stoppable():
                     problem = send()
@@ -289,22 +249,22 @@ class _ExecutionWriter:
             except (AssayError, OSError) as error:
                 problem = error.render() if isinstance(error, AssayError) else str(error)
             if problem:
-                self._complain(f"{name} of {execution.execution_id}: {problem}")
+                self._add_problem(f"{name} of {execution.execution_id}: {problem}")
 
-    def _complain(self, problem: str) -> None:
+    def _add_problem(self, problem: str) -> None:
         self.problems.append(problem)
         self._console.warning(problem)
 
 
-def _leave_out_said(execution: BenchExecution) -> BenchExecution:
+def _leave_out_printed(execution: BenchExecution) -> BenchExecution:
     """Without what our child has just printed, as it does for a method that does not exist."""
-    said = read_end(os.path.join(execution.run_dir, execution.log), _LAST_BYTES).splitlines()
-    findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in said)
+    printed = read_end(os.path.join(execution.run_dir, execution.log), _LAST_BYTES).splitlines()
+    findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in printed)
     return replace(execution, result=replace(execution.result, findings=findings))
 
 
 def write_outputs(execution: BenchExecution, summary: Facts) -> None:
-    """The summary comes last: whoever finds it finds the rest."""
+    """The summary is written last: where there is one, the other files are complete."""
     folder = execution.output_dir
     os.makedirs(folder, exist_ok=True)
     readings = load_readings(execution.run_dir)
@@ -320,8 +280,8 @@ def write_outputs(execution: BenchExecution, summary: Facts) -> None:
 
 def load_parts(execution: BenchExecution) -> dict[str, float]:
     """Seconds until the method began, and of the method; empty where the child ended without a report."""
-    story = load_story(os.path.join(execution.run_dir, BENCH_REPORT_FILE))
-    method_s = (story.end or {}).get("wall_s")
+    reported = load_child_report(os.path.join(execution.run_dir, BENCH_REPORT_FILE))
+    method_s = (reported.end or {}).get("wall_s")
     if execution.started_at is None or execution.ended_at is None:
         return {}
     whole_s = execution.ended_at - execution.started_at
@@ -340,33 +300,17 @@ def _build_deliveries(
     job: PerfzeroJob, execution: BenchExecution, summary: Facts, console: PerfzeroConsole
 ) -> Iterator[tuple[str, Callable[[], str | None]]]:
     """The folder goes last, with everything in it."""
-    if job.bigquery_project and job.bigquery_table:
-        yield (
-            f"the row in BigQuery's {job.bigquery_table}",
-            partial(_insert, job.bigquery_project, job.bigquery_table, summary),
-        )
+    project, table = job.bigquery_project, job.bigquery_table
+    if project and table:
+        yield f"the row in BigQuery's {table}", lambda: insert_row(project, table, build_row(summary))
     for method in job.upload_methods:
-        yield "--result_upload_methods", partial(_call, job, method, summary, console)
+        yield "--result_upload_methods", partial(call_upload_method, method, summary, job.bench, console.message)
     if job.output_url:
-        yield f"the upload to {job.output_url}", partial(_upload, job, execution, console)
+        yield f"the upload to {job.output_url}", partial(_upload, job.output_url, execution, console)
 
 
-def _insert(project: str, table: str, summary: Facts) -> None:
-    from assay.compat.perfzero.uploads import build_row, insert_row
-
-    insert_row(project, table, build_row(summary))
-
-
-def _call(job: PerfzeroJob, method: str, summary: Facts, console: PerfzeroConsole) -> str | None:
-    return call_upload_method(
-        method, summary, folder=job.folder, python=job.python, python_path=job.python_path, say=console.message
-    )
-
-
-def _upload(job: PerfzeroJob, execution: BenchExecution, console: PerfzeroConsole) -> None:
-    from assay.compat.perfzero.upload import upload_folder
-
-    url = f"{job.output_url}/{execution.execution_id}"
+def _upload(target: str, execution: BenchExecution, console: PerfzeroConsole) -> None:
+    url = f"{target}/{execution.execution_id}"
     count = upload_folder(execution.output_dir, url, console.message)
     console.message(f"{render_count(count, 'file')} sent to {url}/")
 
@@ -399,8 +343,6 @@ def _stoppable() -> Iterator[None]:
 
 def plot_process_info(source: str, target: str) -> str:
     """What was done, in a line."""
-    from assay.compat.perfzero.summary import write_plot
-
     if not target.lower().endswith(".pdf"):
         raise UsageError(f"{target!r} is not a PDF", "end the name in .pdf")
     info = write_plot(source, target)

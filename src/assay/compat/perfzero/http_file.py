@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass
 
 import httpx
 
+from assay.compat.perfzero.values import DownloadRetry
 from assay.errors import InfrastructureError, UsageError
-from assay.exchange.api import RetryPolicy, forget, load_notes, render_url, write_notes
+from assay.exchange.api import forget, load_notes, render_url, write_notes
 from assay.values.notify import Notify
 
 _TRY_AGAIN = frozenset({408, 425, 429})  # and all from 500
@@ -52,7 +53,7 @@ class _StaleError(_LostError):
     """What has arrived is of no use: from the start again."""
 
 
-def download(url: str, part: str, notify: Notify, retry: RetryPolicy) -> None:
+def download(url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
     """The whole file into `part`. Raises UsageError for what the server will never give, else InfrastructureError."""
     failures, furthest = 0, _size_of(part)
     with _open_client(url, retry.timeout_s) as client:
@@ -100,7 +101,7 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
 # ---------------------------------------------------------------- one attempt
 
 
-def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: RetryPolicy) -> None:
+def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
     notes = load_notes(part, url)  # none of a part of another address, or of none that we know
     old = _State(notes.get("etag"), notes.get("modified"), notes["total_bytes"]) if "total_bytes" in notes else None
     offset, headers = 0, {}
@@ -138,7 +139,7 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: R
 def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
     host = httpx.URL(url).host
     cause: BaseException = error
-    while deeper := cause.__cause__ or cause.__context__:  # what the system said
+    while deeper := cause.__cause__ or cause.__context__:  # the innermost is the system's own
         cause = deeper
     if isinstance(cause, socket.gaierror) and cause.errno in _NAME_UNKNOWN:
         return InfrastructureError(f"cannot download {render_url(url)}: there is no host {host!r}", "check the address")
@@ -157,18 +158,18 @@ def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
 
 def _check_answer(url: str, response: httpx.Response) -> None:
     status, headers, where = response.status_code, response.headers, render_url(url)
-    said = f"HTTP {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
+    answer = f"HTTP {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
     if status == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
         raise _StaleError("the part that has arrived does not belong to the file any more")
     if status in _TRY_AGAIN or status >= 500:
-        asked = headers.get("Retry-After", "")  # seconds; a date is left aside, our own delays are as good
-        raise _LostError(f"the server answers {said}", float(asked) if asked.isdecimal() else None)
+        wait = headers.get("Retry-After", "")  # seconds; a date is ignored, our own delays are as good
+        raise _LostError(f"the server answers {answer}", float(wait) if wait.isdecimal() else None)
     if status in {404, 410}:
-        raise UsageError(f"there is nothing at {where} ({said})", "check the address; nothing was saved")
+        raise UsageError(f"there is nothing at {where} ({answer})", "check the address; nothing was saved")
     if status in {401, 403, 407}:
-        raise UsageError(f"{where} may not be read ({said})", "it needs a login, a signed address or another address")
+        raise UsageError(f"{where} may not be read ({answer})", "it needs a login, a signed address or another address")
     if status not in {200, 203, 206}:
-        raise UsageError(f"{where} cannot be downloaded ({said})")
+        raise UsageError(f"{where} cannot be downloaded ({answer})")
     # a folder's address gives a page that lists it, often after a redirection to the address with a slash
     is_page = headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
     if is_page and response.url.path.endswith("/") and not response.url.query:
@@ -193,12 +194,12 @@ def _check_continues(old: _State | None, new: _State, offset: int, response: htt
 def _report(
     blocks: Iterator[bytes], url: str, done: int, total: int | None, notify: Notify, every_s: float
 ) -> Iterator[bytes]:
-    told_at = time.monotonic()
+    reported_at = time.monotonic()
     for block in blocks:
         done += len(block)
         yield block
-        if (now := time.monotonic()) - told_at >= every_s:
-            told_at = now
+        if (now := time.monotonic()) - reported_at >= every_s:
+            reported_at = now
             of = f" of {total / 1e6:,.1f}" if total else ""
             notify(f"{render_url(url)}: {done / 1e6:,.1f}{of} MB")
 

@@ -15,7 +15,9 @@ from dataclasses import asdict, dataclass, fields
 from urllib.parse import unquote, urlsplit
 
 from assay.compat.original_command import Parsed
-from assay.compat.perfzero.tool import Cause, Tools, ask_tool, build_failure
+from assay.compat.perfzero.download import fetch
+from assay.compat.perfzero.tool import KnownFailure, Tools, ask_tool, build_failure
+from assay.compat.perfzero.uploads import google_key
 from assay.compat.perfzero.values import Clock
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import InfrastructureError, NotFoundError, UsageError
@@ -32,8 +34,10 @@ _TENSORFLOW_1 = re.compile(
 )
 _WHEEL_NAME = re.compile(r"[^-]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
 _DOCKER_CAUSES = (
-    Cause("permission denied", 'join its group, then log in again: sudo usermod -a -G docker "$USER"', is_users=True),
-    Cause("cannot connect|daemon running", "start it: sudo systemctl start docker", is_users=True),
+    KnownFailure(
+        "permission denied", 'join its group, then log in again: sudo usermod -a -G docker "$USER"', is_users=True
+    ),
+    KnownFailure("cannot connect|daemon running", "start it: sudo systemctl start docker", is_users=True),
 )
 
 
@@ -79,7 +83,7 @@ class Setup:
         return any((url or "").startswith("gs://") for url in (request.dockerfile_path, request.tensorflow_pip_spec))
 
 
-# ---------------------------------------------------------------- the whole story
+# ---------------------------------------------------------------- everything in order
 
 
 def set_up(request: SetupRequest, tools: Tools, say: Callable[[str], None]) -> None:
@@ -284,8 +288,6 @@ def _copy_site_packages(setup: Setup, tools: Tools) -> None:
 @contextlib.contextmanager
 def _private_key(setup: Setup, tools: Tools, clock: Clock) -> Iterator[None]:
     """The service account's key, in a file that only we can read and that is gone afterwards."""
-    from assay.compat.perfzero.uploads import google_key
-
     url = setup.request.gcloud_key_file_url
     wanted = bool(url) and setup.uses_google
     is_done = wanted and tools.tell(f"fetch the key {render_url(url)} to a private file, for this call only")
@@ -331,7 +333,7 @@ def _load_image(request: SetupRequest, tools: Tools, clock: Clock) -> None:
         path = os.path.join(folder, "docker-image.tar.gz")
         with clock.measure("fetch_docker"):
             tools.tell(f"fetch {render_url(source)}")
-            _fetch(source, path)
+            fetch(source, path, decompress=False)
         with clock.measure("load_docker"):
             tools.do(build_load_command(path), keep_words=False)
 
@@ -352,13 +354,7 @@ def _fill_context(setup: Setup, tools: Tools) -> None:
         target = os.path.join(context, name)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(target)  # nightly wheels change under one name
-        _fetch(url, target)
-
-
-def _fetch(url: str, target: str) -> None:
-    from assay.compat.perfzero.download import fetch
-
-    fetch(url, target, decompress=False)
+        fetch(url, target, decompress=False)
 
 
 # ---------------------------------------------------------------- the command

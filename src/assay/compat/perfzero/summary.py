@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.bench.api import BenchExecution, BenchResult
-from assay.compat.perfzero.values import HARNESS, JobContext, Package, PerfzeroReport
+from assay.compat.perfzero.values import HARNESS, Package, PerfzeroJob, PerfzeroReport
 from assay.errors import NotFoundError, UsageError
 from assay.show.chart import Chart, Line
 from assay.show.formatting import clean, escape_json, to_json
@@ -34,16 +34,16 @@ Facts = dict[str, Any]
 _MOST_REASONS = 3  # in one line
 
 
-def build_summary(execution: BenchExecution, around: JobContext) -> Facts:
+def build_summary(execution: BenchExecution, job: PerfzeroJob) -> Facts:
     """JSON-like: numbers that JSON does not have are texts, NaN being "NaN"."""
     summary = {
         "execution_id": execution.execution_id,
         "execution_timestamp": execution.started_at or execution.ended_at or 0.0,
         "benchmark_result": _build_result(execution),
-        "benchmark_info": _build_info(execution, around),
+        "benchmark_info": _build_info(execution, job),
         "setup_info": {},
-        "ml_framework_info": _build_framework(execution, around),
-        "system_info": _build_system(execution, around),
+        "ml_framework_info": _build_framework(execution, job),
+        "system_info": _build_system(execution, job),
         "process_info": {
             "max_rss": execution.peaks.max_rss,
             "max_vms": execution.peaks.max_vms,
@@ -99,10 +99,9 @@ def _build_metrics(result: BenchResult) -> list[Facts]:
     return list(found.values())
 
 
-def _build_info(execution: BenchExecution, around: JobContext) -> Facts:
-    job = around.job
+def _build_info(execution: BenchExecution, job: PerfzeroJob) -> Facts:
     optional = {
-        "execution_label": job.execution_label,
+        "execution_label": job.bench.label,
         "output_url": f"{job.output_url}/{execution.execution_id}/" if job.output_url else None,
         "env_vars": dict(job.env_vars) or None,
         "flags": dict(job.flags) or None,
@@ -110,17 +109,17 @@ def _build_info(execution: BenchExecution, around: JobContext) -> Facts:
     }
     return {
         "harness_name": HARNESS,
-        "harness_info": dict(around.harness),
+        "harness_info": dict(job.harness),
         "has_exception": execution.result.has_exception,
         **_known(optional),
-        "site_package_info": build_package_info(around),
+        "site_package_info": build_package_info(job),
     }
 
 
-def build_package_info(around: JobContext) -> Facts:
-    found: Facts = {name: build_package(package) for name, package in around.packages.items()}
-    if around.job.tpu and around.job.tpu.get("version"):
-        found["tpu_version"] = str(around.job.tpu["version"])
+def build_package_info(job: PerfzeroJob) -> Facts:
+    found: Facts = {name: build_package(package) for name, package in job.packages.items()}
+    if job.tpu and job.tpu.get("version"):
+        found["tpu_version"] = str(job.tpu["version"])
     return found
 
 
@@ -129,11 +128,11 @@ def build_package(package: Package) -> Facts:
     return {"url": package.url, "branch": package.branch, "hash": package.commit, **_known(own)}
 
 
-def _build_framework(execution: BenchExecution, around: JobContext) -> Facts:
+def _build_framework(execution: BenchExecution, job: PerfzeroJob) -> Facts:
     """The name is the true one; it is empty where the benchmark loaded no framework that we know."""
     used = execution.framework
     optional = {
-        "build_label": around.job.build_label,
+        "build_label": job.build_label,
         "cuda": used.cuda or None if used else None,
         "cudnn": used.cudnn or None if used else None,
     }
@@ -145,11 +144,11 @@ def _build_framework(execution: BenchExecution, around: JobContext) -> Facts:
     }
 
 
-def _build_system(execution: BenchExecution, around: JobContext) -> Facts:
+def _build_system(execution: BenchExecution, job: PerfzeroJob) -> Facts:
     machine = execution.machine
     optional = {
-        "platform_name": around.job.platform_name,
-        "system_name": around.job.system_name,
+        "platform_name": job.platform_name,
+        "system_name": job.system_name,
         "accelerator_driver_version": machine.accelerator_driver or None,
         "accelerator_model": machine.accelerator_model or None,
     }
@@ -191,8 +190,8 @@ def render_log_end(execution: BenchExecution, summary: Facts) -> str:
 
 def render_closing(report: PerfzeroReport) -> str:
     """Where the time went, what succeeded, where the output is: three blocks of JSON, each after its title."""
-    operations: Facts = dict(report.times.setup)
-    for (trial, method), parts in report.times.executions.items():
+    operations: Facts = dict(report.setup_s)
+    for (trial, method), parts in report.execution_s.items():
         operations.setdefault(f"trial_{trial}", {})[method] = dict(parts)
     blocks = {
         "Benchmark execution time in seconds by operation:": operations,

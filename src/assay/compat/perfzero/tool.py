@@ -27,7 +27,7 @@ _END_GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ToolResult:
     """How a command ended."""
 
     code: int
@@ -36,7 +36,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class KnownFailure:
     """A known reason of failure: how its message is recognised, and what to do about it."""
 
     pattern: str
@@ -57,7 +57,7 @@ def find_tool(name: str) -> str:
     return found
 
 
-def ask_tool(argv: Sequence[str]) -> Answer:
+def ask_tool(argv: Sequence[str]) -> ToolResult:
     """Run it in silence, for its answer."""
     done = subprocess.run(
         [find_tool(argv[0]), *argv[1:]],
@@ -67,10 +67,10 @@ def ask_tool(argv: Sequence[str]) -> Answer:
         errors="replace",
         check=False,
     )
-    return Answer(done.returncode, done.stdout, done.stderr.strip())
+    return ToolResult(done.returncode, done.stdout, done.stderr.strip())
 
 
-def run_tool(argv: Sequence[str], keep_words: bool = True) -> Answer:
+def run_tool(argv: Sequence[str], keep_words: bool = True) -> ToolResult:
     """Run it in the user's terminal: its output is seen as it is written.
 
     Its errors are kept as well, so that a known cause gets its advice; a tool that draws on the terminal keeps it for
@@ -86,7 +86,7 @@ def run_tool(argv: Sequence[str], keep_words: bool = True) -> Answer:
         except KeyboardInterrupt:  # the terminal has interrupted the tool as well: let it clean up
             _let_end(process)
             raise
-    return Answer(code, "", words.strip())
+    return ToolResult(code, "", words.strip())
 
 
 def _forward(stream: IO[bytes]) -> str:
@@ -111,7 +111,7 @@ def _let_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def build_failure(
-    argv: Sequence[str], answer: Answer, causes: Sequence[Cause] = (), is_shown: bool = False
+    argv: Sequence[str], answer: ToolResult, causes: Sequence[KnownFailure] = (), is_shown: bool = False
 ) -> AssayError:
     """The error of a command that failed: with its own message, unless the user has just read it."""
     known = next((cause for cause in causes if re.search(cause.pattern, answer.words, re.IGNORECASE)), None)
@@ -142,7 +142,7 @@ class Tools:
     show: Callable[[str], None]  # the lines of a dry run
     remark: Callable[[str], None]  # what is being done
     debug: bool = False
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[KnownFailure, ...] = ()
 
     def do(self, argv: Sequence[str], keep_words: bool = True) -> None:
         """Run it for its effect, or raise."""

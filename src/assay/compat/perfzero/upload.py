@@ -8,19 +8,11 @@ from contextlib import suppress
 
 from assay.errors import InfrastructureError, UsageError
 from assay.exchange import api as exchange
-from assay.exchange.api import (
-    FILE,
-    STORES,
-    DataFile,
-    copy_data,
-    load_listing,
-    parse_local,
-    parse_scheme,
-)
+from assay.exchange.api import STORES, copy_data, load_listing, parse_local, parse_scheme
 from assay.system.files import TEMPORARY_SUFFIX, is_inside, rename
 from assay.values.notify import Notify, ignore
 
-_SCHEMES = (*STORES, FILE)
+_SCHEMES = (*STORES, "file")
 
 
 def check_target(url: str) -> None:
@@ -54,7 +46,7 @@ def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
                 raise UsageError(f"{folder} cannot be sent into itself ({target})")
             _make_target(target)
             for file in files:
-                _copy_one(file, os.path.join(target, file.name))
+                _copy_one(file.path, file.bytes, os.path.join(target, file.name))
     except PermissionError as error:
         raise UsageError(f"{error.filename or folder} cannot be used: {error.strerror}") from error
     except OSError as error:
@@ -68,12 +60,12 @@ def _make_target(target: str) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
 
 
-def _copy_one(file: DataFile, place: str) -> None:
+def _copy_one(source: str, size: int, place: str) -> None:
     os.makedirs(os.path.dirname(place), exist_ok=True)
     aside = place + TEMPORARY_SUFFIX  # always the same, so that a copy that was killed leaves nothing for good
     with suppress(FileNotFoundError):
         os.unlink(aside)
-    copy_data(file.path, aside)
-    if os.path.getsize(aside) < file.bytes:  # longer is fine: a log may grow during the copy
-        raise InfrastructureError(f"{place} has {os.path.getsize(aside)} of {file.bytes} bytes", "try again")
+    copy_data(source, aside)
+    if os.path.getsize(aside) < size:  # longer is fine: a log may grow during the copy
+        raise InfrastructureError(f"{place} has {os.path.getsize(aside)} of {size} bytes", "try again")
     rename(aside, place)

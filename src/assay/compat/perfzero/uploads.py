@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from assay.bench.api import BenchRequest
+from assay.compat.perfzero.download import fetch
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError, did_you_mean
 from assay.system.files import parse_json
 
@@ -186,8 +188,6 @@ def google_key(url: str | None) -> Iterator[None]:
     if url is None:
         yield
         return
-    from assay.compat.perfzero.download import fetch
-
     folder = tempfile.mkdtemp(prefix="assay-key-")  # 0700
     before = os.environ.get(VARIABLE)
     try:
@@ -258,9 +258,9 @@ except Exception as error:
 )
 
 
-def check_upload_method(name: str, *, folder: str, python: str | None = None, python_path: Sequence[str] = ()) -> None:
+def check_upload_method(name: str, bench: BenchRequest) -> None:
     """Raise UsageError where there is no such function; the summary is not made yet, so nothing is called."""
-    done = _run(_CHECK, name, b"", folder, python, python_path)
+    done = _run(_CHECK, name, b"", bench)
     said, module = done.answer, name.rpartition(".")[0]
     what = f"--result_upload_methods: {name}"
     if done.is_late:  # importing it takes long: the call itself will show what comes of it
@@ -279,16 +279,10 @@ def check_upload_method(name: str, *, folder: str, python: str | None = None, py
 
 
 def call_upload_method(
-    name: str,
-    summary: Mapping[str, Any],
-    *,
-    folder: str,
-    python: str | None = None,
-    python_path: Sequence[str] = (),
-    say: Callable[[str], None] = lambda _text: None,
+    name: str, summary: Mapping[str, Any], bench: BenchRequest, say: Callable[[str], None]
 ) -> str | None:
     """Call `module.function` with the summary; why it failed, or None. What it prints is passed on."""
-    done = _run(_CALL, name, json.dumps(summary).encode(), folder, python, python_path)
+    done = _run(_CALL, name, json.dumps(summary).encode(), bench)
     for line in done.lines:
         say(line)
     if done.is_late:
@@ -317,18 +311,12 @@ class _Done:
     is_late: bool = False
 
 
-def _run(
-    program: str,
-    name: str,
-    content: bytes,
-    folder: str,
-    python: str | None,
-    python_path: Sequence[str],
-) -> _Done:
+def _run(program: str, name: str, content: bytes, bench: BenchRequest) -> _Done:
+    """In the folder and with the interpreter and the path of the benchmarks."""
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            [python or sys.executable, "-c", program, name, json.dumps(list(python_path)), str(said.fileno())],
-            cwd=folder,
+            [bench.python or sys.executable, "-c", program, name, json.dumps(bench.python_path), str(said.fileno())],
+            cwd=bench.folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -15,12 +15,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from assay.bench.api import BenchExecution, BenchMethod, BenchReport, ProfileWindow
+from assay.bench.api import BenchExecution, BenchReport, BenchRequest
 from assay.errors import ExitCode
 
 HARNESS = "perfzero"
@@ -79,6 +79,22 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True)
+class DownloadRetry:
+    """How often a download over http is tried again. Progress resets the count of attempts."""
+
+    attempts: int = 5
+    first_delay_s: float = 1.0
+    longest_delay_s: float = 60.0
+    timeout_s: float = 60.0
+    report_s: float = 10.0  # between two lines about how far a long download is
+    sleep: Callable[[float], None] = time.sleep
+
+    def delay_s(self, failures: int, asked_s: float | None) -> float:
+        wanted = self.first_delay_s * 2 ** (failures - 1) if asked_s is None else asked_s
+        return min(wanted, self.longest_delay_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Package:
     """A repository in site-packages as it was when the benchmarks ran."""
 
@@ -91,66 +107,34 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class PerfzeroJob:
-    """One call of the command."""
+    """One call of the command: the benchmarks, what they need, and where results go besides the run directories."""
 
-    methods: tuple[BenchMethod, ...]
+    bench: BenchRequest
     workspace: Workspace
-    folder: str  # where it was called, and where methods are looked for first
-    trials: int = 1
     repos: tuple[GitRepo, ...] = ()
     use_cached: bool = False
-    python_path: tuple[str, ...] = ()  # absolute
     downloads: tuple[Download, ...] = ()  # those of --gcs_downloads first
-    data_dir: str = DEFAULT_DATA_DIR
     build_label: str | None = None
-    execution_label: str | None = None
     platform_name: str | None = None
     system_name: str | None = None
-    execution_id: str | None = None
     output_url: str | None = None
-    scratch_url: str | None = None
     bigquery_project: str | None = None
     bigquery_table: str | None = None
     key_url: str | None = None
-    windows: tuple[ProfileWindow, ...] = ()
     upload_methods: tuple[str, ...] = ()
     tpu: Mapping[str, Any] | None = None
-    constructor_args: Mapping[str, Any] = field(default_factory=dict)
-    class_type: Literal["tf_benchmark"] | None = None
     env_vars: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, Any] = field(default_factory=dict)  # all that have a value, for the summary
-    # beyond the original
-    timeout_s: float | None = None
-    python: str | None = None
-    root: str | None = None
-    slots: tuple[str, ...] | None = None
-    profiler: Literal["auto", "framework", "py-spy"] = "auto"
-    refuse_contaminated: bool = False
-    foreign_limit: float = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class JobContext:
-    """What is the same for every execution of a call."""
-
-    job: PerfzeroJob
-    packages: Mapping[str, Package] = field(default_factory=dict)
+    packages: Mapping[str, Package] = field(default_factory=dict)  # once they are checked out
     harness: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds: of the preparations by name, and of each execution by trial, method and part."""
-
-    setup: Mapping[str, float] = field(default_factory=dict)
-    executions: Mapping[tuple[int, str], Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PerfzeroReport:
     bench: BenchReport
     executions: tuple[BenchExecution, ...]  # those that have a summary
-    times: Times = field(default_factory=Times)
+    setup_s: Mapping[str, float] = field(default_factory=dict)  # of each preparation
+    execution_s: Mapping[tuple[int, str], Mapping[str, float]] = field(default_factory=dict)  # by trial and method
     problems: tuple[str, ...] = ()  # of uploads and of the disk
 
     @property
