@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ Please run:
 
 to obtain new credentials.
 """
-NO_PROJECT = "ERROR: (gcloud.compute.instances.list) The required property [project] is not currently set.\n"
 NO_SSH = "ssh: connect to host 203.0.113.7 port 22: Connection refused\nERROR: (gcloud.compute.ssh) [/usr/bin/ssh] exited with return code [255].\n"
 WAY = "gcloud compute ssh --zone=us-west1-b perfzero-dev-me -- -L 6006:127.0.0.1:6006"
 
@@ -151,13 +151,34 @@ def test_a_dry_run_needs_no_gcloud(
     assert "gcloud was not found on PATH\n  install the Google Cloud CLI" in missing.err
 
 
-def test_a_dry_run_of_create_shows_every_step(tools: StandIns, call: Call) -> None:
-    lines = call("create", "--accelerator_count", "8", "--nvme_count", "4", "-n").out.splitlines()
-    assert "--accelerator=count=8,type=nvidia-tesla-v100" in lines[0]
-    assert lines[0].count("--local-ssd=interface=NVME") == 4
-    assert "--command=exit perfzero-dev-me  # until it listens: 12 times at most" in lines[1]
-    assert lines[2].startswith("gcloud compute scp ")
-    assert lines[-1] == f"# then, to enter it: {WAY}"
+def test_every_flag_of_create_reaches_gcloud(tools: StandIns, call: Call) -> None:
+    place = "--username=you --project=p --zone=z --ssh-internal-ip --ssh-key-file=/k"
+    machine = "--accelerator_count=2 --accelerator_type=t --machine_type=m --image=i --nvme_count=4 --boot_ssd_size=9"
+    flags = [*place.split(), *machine.split(), "--cpu_min_platform=Intel Skylake"]
+    *lines, last = call("create", *flags, "-n").out.splitlines()
+    create, first, copy, *steps = [shlex.split(line.partition("  # ")[0]) for line in lines]
+    assert create[4:] == [
+        *("perfzero-dev-you", "--image=i", "--project=p", "--zone=z", "--machine-type=m"),
+        *("--maintenance-policy=TERMINATE", "--boot-disk-size=9GB", "--boot-disk-type=pd-ssd"),
+        *("--accelerator=count=2,type=t", "--min-cpu-platform=Intel Skylake", *["--local-ssd=interface=NVME"] * 4),
+    ]
+    access = {"--internal-ip", "--ssh-key-file=/k", "--project=p", "--zone=z"}
+    assert all({*access, "--quiet"} <= set(argv) for argv in (first, copy, *steps))
+    assert [("--strict-host-key-checking=no" in argv) for argv in (first, *steps)] == [True, False, False, False]
+    assert "--command=exit perfzero-dev-you  # until it listens: 12 times at most" in lines[1]
+    assert os.path.basename(copy[-2]) == copy[-1].partition(":")[2] == build_wheel_name()
+    assert access <= set(shlex.split(last.removeprefix("# then, to enter it: ")))
+
+
+@pytest.mark.parametrize(("count", "near"), [(3, 4), (5, 8), (16, 8)])
+def test_a_number_of_accelerators_that_no_machine_has_is_refused(
+    count: int, near: int, tools: StandIns, call: Call
+) -> None:
+    flag = f"--accelerator_count={count}"
+    result = call("create", flag, "-n")
+    assert (result.code, result.out) == (2, "")
+    assert f"not {count}\n  use --accelerator_count={near}, or" in result.err
+    assert f"count={count}," in call("create", flag, "--machine_type=a2-highgpu-3g", "-n").out
 
 
 # ---------------------------------------------------------------- create
@@ -188,11 +209,6 @@ def test_the_wheel_is_there_when_it_is_copied(tools: StandIns, call: Call, tmp_p
     assert os.listdir(tmp_path / "tmp") == [], "and is gone afterwards"
 
 
-def test_debug_shows_what_the_failed_tries_said(tools: StandIns, call: Call) -> None:
-    tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH, times=1)
-    assert "Connection refused" in call("create", "--debug").err
-
-
 def test_a_hint_names_the_same_project_zone_and_machine(tools: StandIns, call: Call) -> None:
     tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH)
     result = call("create", "--project=p 1", "--zone=europe-west4-a", "--username=other")
@@ -202,11 +218,11 @@ def test_a_hint_names_the_same_project_zone_and_machine(tools: StandIns, call: C
 
 def test_a_machine_that_never_listens(tools: StandIns, call: Call) -> None:
     tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH)
-    result = call("create")
+    result = call("create", "--debug")
     assert result.code == 4
+    assert result.err.count("Connection refused") == 13, "with --debug after each try"
     assert verbs(tools) == ["instances create", *["ssh"] * 12]
     assert "perfzero-dev-me was created and costs money, but cannot be reached by ssh" in result.err
-    assert "Connection refused" in result.err
     assert "assay perfzero cloud delete" in result.err
     assert 'sudo usermod -a -G docker "$USER"' in result.err
     assert WAY in result.out
@@ -223,22 +239,14 @@ def test_a_machine_that_cannot_be_set_up(words: str, tools: StandIns, call: Call
     assert "created perfzero-dev-me:" not in result.out
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "hint"),
-    [
-        (NO_ACCOUNT, 2, "gcloud auth login"),
-        (NO_PROJECT, 2, "give --project=NAME"),
-        ("ERROR: Quota 'NVIDIA_V100_GPUS' exceeded.\n", 4, "fewer accelerators"),
-        ("ERROR: something else\n", 4, ""),
-    ],
-)
-def test_a_creation_that_fails_goes_no_further(words: str, code: int, hint: str, tools: StandIns, call: Call) -> None:
+def test_a_creation_that_fails_goes_no_further(tools: StandIns, call: Call) -> None:
+    words = "ERROR: Quota 'NVIDIA_V100_GPUS' exceeded.\n"
     tools.answer("gcloud", "create", code=1, err=words)
     result = call("create")
-    assert result.code == code
+    assert result.code == 4
     assert words in result.err
     assert "gcloud compute instances create failed with exit code 1" in result.err
-    assert hint in result.err
+    assert "fewer accelerators" in result.err
     assert verbs(tools) == ["instances create"]
     assert result.out == ""
 
@@ -255,18 +263,6 @@ def test_an_interrupted_creation_says_what_may_be_left(
     assert "perfzero-dev-me may exist: assay perfzero cloud status shows it" in capfd.readouterr().err
 
 
-def test_create_takes_every_flag(tools: StandIns, call: Call) -> None:
-    place = "--username=you --project=p --zone=z --ssh-internal-ip --ssh-key-file=/k"
-    wish = (
-        "--accelerator_count=2 --accelerator_type=t --cpu_min_platform=c --machine_type=m --image=i --boot_ssd_size=9"
-    )
-    assert call("create", *place.split(), *wish.split()).code == 0
-    create, first = tools.calls[:2]
-    assert create[4] == "perfzero-dev-you"
-    assert {"--image=i", "--machine-type=m", "--accelerator=count=2,type=t", "--boot-disk-size=9GB"} <= set(create)
-    assert {"--internal-ip", "--ssh-key-file=/k", "--project=p", "--zone=z"} <= set(first)
-
-
 # ---------------------------------------------------------------- start, stop, delete
 
 
@@ -275,13 +271,6 @@ def test_start_prints_the_way(tools: StandIns, call: Call) -> None:
     assert result.code == 0
     assert tools.calls == [["gcloud", "compute", "instances", "start", "perfzero-dev-me", "--zone=us-west1-b"]]
     assert result.out.endswith(f"{WAY}\n")
-
-
-def test_a_start_that_fails_prints_no_way(tools: StandIns, call: Call) -> None:
-    tools.answer("gcloud", "start", code=1, err="ERROR: The resource 'x' was not found\n")
-    result = call("start")
-    assert (result.code, result.out) == (4, "")
-    assert "list_all" in result.err
 
 
 def test_stop_looks_first(tools: StandIns, call: Call) -> None:
@@ -303,28 +292,12 @@ def test_a_machine_with_local_disks_is_not_stopped(disks: int, words: str, tools
     assert verbs(tools) == ["instances describe"]
 
 
-def test_stop_of_a_machine_that_is_not_there(tools: StandIns, call: Call) -> None:
-    words = "ERROR: (gcloud.compute.instances.describe) Could not fetch resource:\n - The resource 'x' was not found"
-    tools.answer("gcloud", "describe", code=1, err=words)
-    result = call("stop")
-    assert result.code == 4
-    assert words in result.err
-    assert verbs(tools) == ["instances describe"]
-
-
 def test_stop_with_an_answer_that_is_no_machine(tools: StandIns, call: Call) -> None:
     tools.answer("gcloud", "describe", out="<html>")
     result = call("stop")
     assert result.code == 4
     assert "not JSON" in result.err
     assert verbs(tools) == ["instances describe"], "what is not known is not stopped"
-
-
-def test_a_stop_that_fails(tools: StandIns, call: Call) -> None:
-    tools.answer("gcloud", "describe", out=json.dumps(machine()))
-    tools.answer("gcloud", "stop", code=1, err="ERROR: no\n")
-    result = call("stop")
-    assert (result.code, result.out) == (4, "")
 
 
 def test_delete_does_not_ask(tools: StandIns, call: Call) -> None:
@@ -375,16 +348,14 @@ def test_status_of_a_machine_that_is_not_there(others: list[str], tools: StandIn
     assert "there is no machine perfzero-dev-me in us-west1-b\n  assay perfzero cloud create makes it" in result.err
 
 
-@pytest.mark.parametrize("command", ["status", "list_all", "stop"])
-@pytest.mark.parametrize(
-    ("words", "hint"), [(NO_ACCOUNT, "log in: gcloud auth login"), (NO_PROJECT, "gcloud config set project")]
-)
-def test_who_is_not_ready_is_told_what_to_do(command: str, words: str, hint: str, tools: StandIns, call: Call) -> None:
-    tools.answer("gcloud", code=1, err=words)
+@pytest.mark.parametrize("command", ["status", "list_all", "stop", "start"])
+def test_a_user_without_an_account_is_told_to_log_in(command: str, tools: StandIns, call: Call) -> None:
+    tools.answer("gcloud", code=1, err=NO_ACCOUNT)
     result = call(command)
     assert (result.code, result.out) == (2, "")
-    assert words.strip() in result.err
-    assert hint in result.err.splitlines()[-1]
+    assert NO_ACCOUNT.strip() in result.err
+    assert "log in: gcloud auth login" in result.err.splitlines()[-1]
+    assert len(tools.calls) == 1
 
 
 def test_list_all(tools: StandIns, call: Call) -> None:
@@ -409,9 +380,3 @@ def test_list_all_of_nothing(tools: StandIns, call: Call) -> None:
     tools.answer("gcloud", "list", out="[]\n", err="Listed 0 items.\n")
     assert call("list_all", "--project=p") == (0, "0 machines\n", "")
     assert "--project=p" in tools.calls[0]
-
-
-def test_the_wheel_has_one_name_everywhere(tools: StandIns, call: Call) -> None:
-    call("create")
-    (scp,) = [argv for argv in tools.calls if argv[2] == "scp"]
-    assert os.path.basename(scp[-2]) == scp[-1].partition(":")[2] == build_wheel_name()

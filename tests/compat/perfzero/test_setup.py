@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.stand_ins import StandIns
 
-from assay.compat.perfzero import setup as flow
 from assay.compat.perfzero.setup import (
-    Setup,
     SetupRequest,
     build_drive_commands,
     build_image_command,
@@ -448,14 +446,3 @@ def test_a_failed_installation_fails_the_build(spec: str, tmp_path: Path) -> Non
     script = script.replace("/resources/", f"{tmp_path}/")
     done = subprocess.run(["/bin/sh", "-c", script], env=env | {"extra_pip_specs": ""}, check=False)
     assert done.returncode != 0
-
-
-def test_a_setup_without_an_image() -> None:
-    setup = build_setup(SetupRequest(dockerfile_path=""))
-    assert isinstance(setup, Setup)
-    assert setup.dockerfile is None
-
-
-def test_our_own_folder_holds_nothing_but_dockerfiles() -> None:
-    """They are what an unknown name is compared with."""
-    assert sorted(os.listdir(flow._shipped(""))) == [os.path.basename(V1), os.path.basename(V2)]

@@ -31,7 +31,7 @@ COUNTS = (0, 1, 2, 4, 8)  # accelerators that an n1 machine can have
 
 @dataclass(frozen=True, slots=True)
 class CloudTarget:
-    """Which machine, and the way to it. Without a project it is the one that gcloud is configured for."""
+    """One machine, and how it is reached. Without a project it is the one that gcloud is configured for."""
 
     name: str
     zone: str = DEFAULT_ZONE
@@ -40,17 +40,28 @@ class CloudTarget:
     key_file: str | None = None
 
     def render(self, command: str) -> str:
-        """`assay perfzero cloud COMMAND` for this very machine, to be pasted."""
+        """`assay perfzero cloud COMMAND` for this machine, to be pasted."""
         words = ["assay", "perfzero", "cloud", command]
         words += [f"--project={self.project}"] if self.project else []
         words += [f"--zone={self.zone}"] if self.zone != DEFAULT_ZONE else []
         words += [f"--username={self.name.removeprefix(INSTANCE_PREFIX)}"] if self.name != _build_own_name() else []
         return shlex.join(words)
 
+    @property
+    def place(self) -> list[str]:
+        """Flags of every command of gcloud."""
+        return [*_project_flags(self.project), f"--zone={self.zone}"]
+
+    @property
+    def access(self) -> list[str]:
+        """Flags of gcloud's ssh and scp."""
+        flags = ["--internal-ip"] if self.internal_ip else []
+        return [*flags, *([f"--ssh-key-file={self.key_file}"] if self.key_file else []), *self.place]
+
 
 @dataclass(frozen=True, slots=True)
 class MachineOptions:
-    """What a new machine is to be."""
+    """The hardware and the image of a new machine."""
 
     accelerator_count: int = 1
     accelerator_type: str = DEFAULT_ACCELERATOR
@@ -58,13 +69,18 @@ class MachineOptions:
     machine_type: str | None = None
     image: str | None = None  # of the user's own project, or projects/P/global/images/NAME
     nvme_count: int = 0
-    boot_ssd_size_gb: int | None = None
+    boot_ssd_size: int | None = None  # in GB
 
     @property
     def machine(self) -> str:
-        """Eight processors for each accelerator, rounded up to a size that exists; or what was asked for."""
+        """Eight processors for each accelerator, rounded up to a size that exists; or the type that is given."""
         wanted = 8 * max(self.accelerator_count, 1)
         return self.machine_type or f"n1-standard-{next((size for size in _SIZES if size >= wanted), _SIZES[-1])}"
+
+    @property
+    def accelerators(self) -> str:
+        count = self.accelerator_count
+        return f"{count} x {self.accelerator_type}" if count else "no accelerator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +116,7 @@ _PREPARE_GPU = (
     " && sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 )
 
-GCLOUD_CAUSES = (
+GCLOUD_FAILURES = (
     KnownFailure(
         "active account selected|auth tokens|reauthentication|auth login", "log in: gcloud auth login", is_users=True
     ),
@@ -119,35 +135,15 @@ GCLOUD_CAUSES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cloud:
-    """One machine, and how commands on it are run and reported."""
-
-    target: CloudTarget
-    tools: Tools
-    say: Callable[[str], None]
-
-
-def build_tools(
-    dry_run: bool, show: Callable[[str], None], remark: Callable[[str], None], debug: bool = False
-) -> Tools:
-    return Tools(dry_run, show, remark, debug, GCLOUD_CAUSES)
-
-
-# ---------------------------------------------------------------- whose machine
-
-
-def _build_own_name() -> str | None:
-    """None where the user has no name that a machine can have."""
-    try:
-        return build_instance_name(None)
-    except UsageError:
-        return None
+# ---------------------------------------------------------------- the name of a machine
 
 
 def build_instance_name(username: str | None) -> str:
     """`perfzero-dev-<user>`, if Google allows it as a name."""
-    user = username or _load_user()
+    try:
+        user = username or getpass.getuser()
+    except (KeyError, OSError):  # in a container, a user may have a number and no name
+        raise UsageError("your user name is unknown", "give --username=NAME") from None
     name = f"{INSTANCE_PREFIX}{user}"
     if not re.fullmatch(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?", name):
         near = re.sub(r"[^a-z0-9]+", "-", user.lower())[: 63 - len(INSTANCE_PREFIX)].strip("-")
@@ -158,40 +154,132 @@ def build_instance_name(username: str | None) -> str:
     return name
 
 
-def _load_user() -> str:
+def _build_own_name() -> str | None:
+    """None where the user has no name that a machine can have."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # in a container, a user may have a number and no name
-        raise UsageError("your user name is unknown", "give --username=NAME") from None
+        return build_instance_name(None)
+    except UsageError:
+        return None
 
 
 # ---------------------------------------------------------------- the commands
 
 
-def create(cloud: Cloud, wish: MachineOptions) -> None:
-    """Make it, wait until it can be reached, and put docker and Assay on it."""
-    # what Google does not offer is refused before anything is made, in a dry run too
-    if wish.machine_type is None and wish.accelerator_count not in COUNTS:
-        near = next((count for count in COUNTS if count > wish.accelerator_count), COUNTS[-1])
-        raise UsageError(
-            f"an n1 machine has 1, 2, 4 or 8 accelerators, not {wish.accelerator_count}",
-            f"use --accelerator_count={near}, or another kind of machine: --machine_type=TYPE",
-        )
-    with _packed_assay(cloud.tools.dry_run) as wheel:
-        try:
-            cloud.tools.do(build_create_command(cloud.target, wish))
-            _wait_for_ssh(cloud)
-            _prepare(cloud, wish, wheel)
-        except KeyboardInterrupt:
-            cloud.tools.remark(
-                f"{cloud.target.name} may exist: {cloud.target.render('status')} shows it, delete removes it"
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """One machine: each method is a command of `assay perfzero cloud`."""
+
+    target: CloudTarget
+    tools: Tools
+    say: Callable[[str], None]
+
+    def create(self, options: MachineOptions) -> None:
+        """Make it, wait until it can be reached, and put docker and Assay on it."""
+        # what Google does not offer is refused before anything is made, in a dry run too
+        if options.machine_type is None and options.accelerator_count not in COUNTS:
+            near = next((count for count in COUNTS if count > options.accelerator_count), COUNTS[-1])
+            raise UsageError(
+                f"an n1 machine has 1, 2, 4 or 8 accelerators, not {options.accelerator_count}",
+                f"use --accelerator_count={near}, or another kind of machine: --machine_type=TYPE",
             )
-            raise
-    if not cloud.tools.dry_run:
-        count = wish.accelerator_count
-        accelerators = f"{count} x {wish.accelerator_type}" if count else "no accelerator"
-        cloud.say(f"created {cloud.target.name}: {wish.machine}, {accelerators}")
-    _show_way(cloud)
+        with _packed_assay(self.tools.dry_run) as wheel:
+            try:
+                self.tools.do(build_create_command(self.target, options))
+                self._wait_for_ssh()
+                self._prepare(options, wheel)
+            except KeyboardInterrupt:
+                status = self.target.render("status")
+                self.tools.remark(f"{self.target.name} may exist: {status} shows it, delete removes it")
+                raise
+        self._report(f"created {self.target.name}: {options.machine}, {options.accelerators}")
+        self._show_way()
+
+    def start(self) -> None:
+        self.tools.do(self._build_command("start"))
+        self._report(f"started {self.target.name}")
+        self._show_way()
+
+    def stop(self) -> bool:
+        """False, and nothing done, where there are local disks: Google forgets them, so it can only be deleted."""
+        answer = self.tools.ask([*self._build_command("describe"), "--format=json"])
+        instance = None if self.tools.dry_run else _parse_instance(_parse_json(answer))
+        if instance is not None and instance.local_disks:
+            disks = render_count(instance.local_disks, "local NVMe disk")
+            self.tools.remark(
+                f"{instance.name} has {disks}: it cannot be stopped, it can only be deleted, with everything on them\n"
+                f"  {self.target.render('delete')}"
+            )
+            return False
+        self.tools.do(self._build_command("stop"))
+        self._report(f"stopped {self.target.name}")
+        return True
+
+    def delete(self) -> None:
+        self.tools.do([*self._build_command("delete"), "--quiet"])
+        self._report(f"deleted {self.target.name}")
+
+    def load_status(self) -> Instance | None:
+        """None in a dry run. `list` and not `describe`: a machine that does not exist is then not an error."""
+        target = self.target
+        found = load_instances(f"name={target.name} AND zone:{target.zone}", target.project, self.tools)
+        if self.tools.dry_run:
+            return None
+        mine = [one for one in found if one.name == target.name]
+        if not mine:
+            raise UsageError(
+                f"there is no machine {target.name} in {target.zone}",
+                f"{target.render('create')} makes it; assay perfzero cloud list_all shows all",
+            )
+        return mine[0]
+
+    def _build_command(self, verb: str) -> list[str]:
+        return ["gcloud", "compute", "instances", verb, self.target.name, *self.target.place]
+
+    def _report(self, line: str) -> None:
+        if not self.tools.dry_run:
+            self.say(line)
+
+    def _show_way(self) -> None:
+        """The ssh command, also in a dry run: it is what users need next."""
+        if self.tools.dry_run:
+            self.tools.tell(f"then, to enter it: {shlex.join(build_way(self.target))}")
+        else:
+            self.say(render_way(self.target))
+
+    def _wait_for_ssh(self) -> None:
+        """A new machine takes a while to listen."""
+        argv = build_ssh_command(self.target, "exit", is_first=True)
+        if self.tools.dry_run:
+            limit = f"{SSH_TRIES} times at most, {SSH_PAUSE_S:g} s apart"
+            self.tools.show(f"{shlex.join(argv)}  # until it listens: {limit}")
+            return
+        result = ToolResult(0)
+        for number in range(1, SSH_TRIES + 1):
+            result = ask_tool(argv)
+            if result.code == 0:
+                return
+            self.tools.remark(f"{self.target.name} cannot be reached by ssh yet (try {number} of {SSH_TRIES})")
+            if self.tools.debug:
+                self.tools.remark(result.errors)
+            if number < SSH_TRIES:
+                time.sleep(SSH_PAUSE_S)
+        self._show_way()
+        raise InfrastructureError(
+            f"{self.target.name} was created and costs money, but cannot be reached by ssh: {result.errors}",
+            f"remove it: {self.target.render('delete')}; or, when it can be reached, run there:\n"
+            f"    {_PREPARE_DOCKER}\n    {_PREPARE_ASSAY.format(source='assay[all]')}",
+        )
+
+    def _prepare(self, options: MachineOptions, wheel: str) -> None:
+        try:
+            for argv in build_preparation(self.target, options, wheel):
+                self.tools.do(argv)
+        except AssayError as error:
+            self._show_way()
+            raise InfrastructureError(
+                f"{self.target.name} was created and costs money, but could not be set up: {error.message}",
+                f"set it up by hand, or remove it: {self.target.render('delete')}",
+            ) from None
 
 
 @contextlib.contextmanager
@@ -204,189 +292,67 @@ def _packed_assay(dry_run: bool) -> Iterator[str]:
         yield write_wheel(folder)
 
 
-def start(cloud: Cloud) -> None:
-    cloud.tools.do(build_instance_command("start", cloud.target))
-    if not cloud.tools.dry_run:
-        cloud.say(f"started {cloud.target.name}")
-    _show_way(cloud)
-
-
-def stop(cloud: Cloud) -> bool:
-    """False, and nothing done, where there are local disks: Google forgets them, so the machine can only be deleted."""
-    if not cloud.tools.dry_run:
-        instance = _parse_instance(_parse_json(cloud.tools.ask(build_describe_command(cloud.target))))
-        if instance.local_disks:
-            disks = render_count(instance.local_disks, "local NVMe disk")
-            cloud.tools.remark(
-                f"{instance.name} has {disks}: it cannot be stopped, it can only be deleted, with everything on them\n"
-                f"  {cloud.target.render('delete')}"
-            )
-            return False
-    else:
-        cloud.tools.ask(build_describe_command(cloud.target))
-    cloud.tools.do(build_instance_command("stop", cloud.target))
-    if not cloud.tools.dry_run:
-        cloud.say(f"stopped {cloud.target.name}")
-    return True
-
-
-def delete(cloud: Cloud) -> None:
-    cloud.tools.do([*build_instance_command("delete", cloud.target), "--quiet"])
-    if not cloud.tools.dry_run:
-        cloud.say(f"deleted {cloud.target.name}")
-
-
-def load_status(cloud: Cloud) -> Instance | None:
-    """None in a dry run."""
-    text = cloud.tools.ask(build_status_command(cloud.target))
-    if cloud.tools.dry_run:
-        return None
-    found = [one for one in parse_instances(text) if one.name == cloud.target.name]
-    if not found:
-        raise UsageError(
-            f"there is no machine {cloud.target.name} in {cloud.target.zone}",
-            f"{cloud.target.render('create')} makes it; assay perfzero cloud list_all shows all",
-        )
-    return found[0]
-
-
-def load_all(project: str | None, tools: Tools) -> tuple[Instance, ...]:
-    """Every machine that was made by this command, whoever did it."""
-    text = tools.ask(build_list_command(project))
-    return () if tools.dry_run else parse_instances(text)
-
-
-def _show_way(cloud: Cloud) -> None:
-    """The ssh command, also in a dry run: it is what one wants to know next."""
-    way = shlex.join(build_way(cloud.target))
-    if cloud.tools.dry_run:
-        cloud.tools.tell(f"then, to enter it: {way}")
-    else:
-        cloud.say(f"to enter it, with port 6006 forwarded for TensorBoard:\n  {way}")
-
-
-# ---------------------------------------------------------------- a new machine
-
-
-def _wait_for_ssh(cloud: Cloud) -> None:
-    """A new machine takes a while to listen."""
-    argv = build_ssh_command(cloud.target, "exit", is_first=True)
-    if cloud.tools.dry_run:
-        cloud.tools.show(f"{shlex.join(argv)}  # until it listens: {SSH_TRIES} times at most, {SSH_PAUSE_S:g} s apart")
-        return
-    answer = ToolResult(0)
-    for number in range(1, SSH_TRIES + 1):
-        answer = ask_tool(argv)
-        if answer.code == 0:
-            return
-        cloud.tools.remark(f"{cloud.target.name} cannot be reached by ssh yet (try {number} of {SSH_TRIES})")
-        if cloud.tools.debug:
-            cloud.tools.remark(answer.words)
-        if number < SSH_TRIES:
-            time.sleep(SSH_PAUSE_S)
-    _show_way(cloud)
-    raise InfrastructureError(
-        f"{cloud.target.name} was created and costs money, but cannot be reached by ssh: {answer.words}",
-        f"remove it: {cloud.target.render('delete')}; or, when it can be reached, run there:\n"
-        f"    {_PREPARE_DOCKER}\n    {_PREPARE_ASSAY.format(source='assay[all]')}",
-    )
-
-
-def _prepare(cloud: Cloud, wish: MachineOptions, wheel: str) -> None:
-    try:
-        for argv in build_preparation(cloud.target, wish, wheel):
-            cloud.tools.do(argv)
-    except AssayError as error:
-        _show_way(cloud)
-        raise InfrastructureError(
-            f"{cloud.target.name} was created and costs money, but could not be set up: {error.message}",
-            f"set it up by hand, or remove it: {cloud.target.render('delete')}",
-        ) from None
-
-
-def build_preparation(target: CloudTarget, wish: MachineOptions, wheel: str) -> list[list[str]]:
-    """Assay's wheel is brought along: the machine needs no source tree, and has the version that is used here."""
-    name = os.path.basename(wheel)
-    commands = [
-        ["gcloud", "compute", "scp", *_way_flags(target), "--quiet", wheel, f"{target.name}:{name}"],
-        build_ssh_command(target, _PREPARE_ASSAY.format(source=f"./{name}[all]")),
-        build_ssh_command(target, _PREPARE_DOCKER),
-    ]
-    return [*commands, build_ssh_command(target, _PREPARE_GPU)] if wish.accelerator_count else commands
-
-
 # ---------------------------------------------------------------- command lines
 
 
-def build_create_command(target: CloudTarget, wish: MachineOptions) -> list[str]:
-    image = (
-        [f"--image={wish.image}"]
-        if wish.image
-        else [f"--image-family={IMAGE_FAMILY}", f"--image-project={IMAGE_PROJECT}"]
-    )
-    flags = [*image, *_where(target), f"--machine-type={wish.machine}", "--maintenance-policy=TERMINATE"]
-    if wish.boot_ssd_size_gb:
-        flags += [f"--boot-disk-size={wish.boot_ssd_size_gb}GB", "--boot-disk-type=pd-ssd"]
-    if wish.accelerator_count:
-        flags.append(f"--accelerator=count={wish.accelerator_count},type={wish.accelerator_type}")
-    if wish.cpu_min_platform:
-        flags.append(f"--min-cpu-platform={wish.cpu_min_platform}")
-    return [
-        "gcloud",
-        "compute",
-        "instances",
-        "create",
-        target.name,
-        *flags,
-        *["--local-ssd=interface=NVME"] * wish.nvme_count,
+def build_create_command(target: CloudTarget, options: MachineOptions) -> list[str]:
+    flags = [f"--image-family={IMAGE_FAMILY}", f"--image-project={IMAGE_PROJECT}"]
+    if options.image:
+        flags = [f"--image={options.image}"]
+    flags += [*target.place, f"--machine-type={options.machine}", "--maintenance-policy=TERMINATE"]
+    if options.boot_ssd_size:
+        flags += [f"--boot-disk-size={options.boot_ssd_size}GB", "--boot-disk-type=pd-ssd"]
+    if options.accelerator_count:
+        flags.append(f"--accelerator=count={options.accelerator_count},type={options.accelerator_type}")
+    if options.cpu_min_platform:
+        flags.append(f"--min-cpu-platform={options.cpu_min_platform}")
+    flags += ["--local-ssd=interface=NVME"] * options.nvme_count
+    return ["gcloud", "compute", "instances", "create", target.name, *flags]
+
+
+def build_preparation(target: CloudTarget, options: MachineOptions, wheel: str) -> list[list[str]]:
+    """Assay's wheel is brought along: the machine needs no source tree, and has the version that is used here."""
+    name = os.path.basename(wheel)
+    commands = [
+        ["gcloud", "compute", "scp", *target.access, "--quiet", wheel, f"{target.name}:{name}"],
+        build_ssh_command(target, _PREPARE_ASSAY.format(source=f"./{name}[all]")),
+        build_ssh_command(target, _PREPARE_DOCKER),
     ]
-
-
-def build_instance_command(verb: str, target: CloudTarget) -> list[str]:
-    return ["gcloud", "compute", "instances", verb, target.name, *_where(target)]
-
-
-def build_describe_command(target: CloudTarget) -> list[str]:
-    return [*build_instance_command("describe", target), "--format=json"]
-
-
-def build_status_command(target: CloudTarget) -> list[str]:
-    """`list` and not `describe`: a machine that is not there is then an answer, and no error."""
-    return _list_command(f"name={target.name} AND zone:{target.zone}", target.project)
-
-
-def build_list_command(project: str | None) -> list[str]:
-    return _list_command(f"name ~ ^{INSTANCE_PREFIX}", project)
-
-
-def _list_command(words: str, project: str | None) -> list[str]:
-    flags = [f"--project={project}"] if project else []
-    return ["gcloud", "compute", "instances", "list", f"--filter={words}", *flags, "--format=json"]
+    return [*commands, build_ssh_command(target, _PREPARE_GPU)] if options.accelerator_count else commands
 
 
 def build_ssh_command(target: CloudTarget, command: str, is_first: bool = False) -> list[str]:
     """`--quiet`: gcloud makes its key without asking for a passphrase."""
     first = ["--strict-host-key-checking=no"] if is_first else []
-    return ["gcloud", "compute", "ssh", *_way_flags(target), "--quiet", *first, f"--command={command}", target.name]
+    return ["gcloud", "compute", "ssh", *target.access, "--quiet", *first, f"--command={command}", target.name]
 
 
 def build_way(target: CloudTarget) -> list[str]:
     """What a user types to enter the machine."""
-    return ["gcloud", "compute", "ssh", *_way_flags(target), target.name, "--", *_TENSORBOARD]
+    return ["gcloud", "compute", "ssh", *target.access, target.name, "--", *_TENSORBOARD]
 
 
-def _way_flags(target: CloudTarget) -> list[str]:
-    flags = ["--internal-ip"] if target.internal_ip else []
-    if target.key_file:
-        flags.append(f"--ssh-key-file={target.key_file}")
-    return [*flags, *_where(target)]
+def render_way(target: CloudTarget) -> str:
+    return f"to enter it, with port 6006 forwarded for TensorBoard:\n  {shlex.join(build_way(target))}"
 
 
-def _where(target: CloudTarget) -> list[str]:
-    return [*([f"--project={target.project}"] if target.project else []), f"--zone={target.zone}"]
+def _project_flags(project: str | None) -> list[str]:
+    return [f"--project={project}"] if project else []
 
 
 # ---------------------------------------------------------------- what gcloud answers
+
+
+def load_all(project: str | None, tools: Tools) -> tuple[Instance, ...]:
+    """Every machine of the project that this command has made, for any user."""
+    return load_instances(f"name ~ ^{INSTANCE_PREFIX}", project, tools)
+
+
+def load_instances(condition: str, project: str | None, tools: Tools) -> tuple[Instance, ...]:
+    """None in a dry run."""
+    flags = [f"--filter={condition}", *_project_flags(project), "--format=json"]
+    answer = tools.ask(["gcloud", "compute", "instances", "list", *flags])
+    return () if tools.dry_run else parse_instances(answer)
 
 
 def parse_instances(text: str) -> tuple[Instance, ...]:

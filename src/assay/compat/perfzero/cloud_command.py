@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 from dataclasses import asdict, fields
 from typing import NoReturn
 
 from assay.compat.original_command import Parsed, count, write_lines
-from assay.compat.perfzero import cloud
 from assay.compat.perfzero.cloud import (
     DEFAULT_ACCELERATOR,
     DEFAULT_ZONE,
+    GCLOUD_FAILURES,
     IMAGE_FAMILY,
     Cloud,
     CloudTarget,
     Instance,
     MachineOptions,
+    build_instance_name,
+    load_all,
+    render_way,
 )
 from assay.compat.perfzero.tool import Tools
 from assay.errors import did_you_mean
@@ -35,7 +37,7 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says which command was probably meant."""
+    """The error names the command that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '([^']*)'", message)
@@ -62,13 +64,13 @@ def build_parser() -> argparse.ArgumentParser:
             one.add_argument("--ssh-internal-ip", action="store_true", help="reach it by its internal address")
             one.add_argument("--ssh-key-file", metavar="FILE", help="the key for ssh; default: gcloud's own")
         if name == "create":
-            _add_wish(one)
+            _add_machine_options(one)
         if name in {"status", "list_all"}:
             one.add_argument("--json", action="store_true", help="the answer as JSON")
     return parser
 
 
-def _add_wish(parser: argparse.ArgumentParser) -> None:
+def _add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accelerator_count", type=count, default=1, metavar="N", help="default: 1; 0 for none")
     parser.add_argument(
         "--accelerator_type", default=DEFAULT_ACCELERATOR, metavar="TYPE", help=f"default: {DEFAULT_ACCELERATOR}"
@@ -94,11 +96,11 @@ def _add_wish(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: Parsed) -> int:
     console = Console()
-    tools = cloud.build_tools(parsed.dry_run, console.print, console.error, debug=parsed.debug)
+    tools = Tools(parsed.dry_run, console.print, console.error, parsed.debug, GCLOUD_FAILURES)
     if parsed.cloud_command == "list_all":
         return _list_all(parsed, tools)
     target = CloudTarget(
-        cloud.build_instance_name(parsed.username),
+        build_instance_name(parsed.username),
         zone=parsed.zone,
         project=parsed.project or None,
         internal_ip=parsed.ssh_internal_ip,
@@ -107,27 +109,20 @@ def run(parsed: Parsed) -> int:
     machine = Cloud(target, tools, console.print_lines)
     match parsed.cloud_command:
         case "create":
-            cloud.create(machine, build_wish(parsed))
+            machine.create(MachineOptions(**{each.name: getattr(parsed, each.name) for each in fields(MachineOptions)}))
         case "start":
-            cloud.start(machine)
+            machine.start()
         case "stop":
-            return 0 if cloud.stop(machine) else 1
+            return 0 if machine.stop() else 1
         case "delete":
-            cloud.delete(machine)
+            machine.delete()
         case _:
             _show_status(parsed, machine)
     return 0
 
 
-def build_wish(parsed: Parsed) -> MachineOptions:
-    flags = {
-        each.name: getattr(parsed, each.name) for each in fields(MachineOptions) if each.name != "boot_ssd_size_gb"
-    }
-    return MachineOptions(**flags, boot_ssd_size_gb=parsed.boot_ssd_size)
-
-
 def _show_status(parsed: Parsed, machine: Cloud) -> None:
-    instance = cloud.load_status(machine)
+    instance = machine.load_status()
     if instance is None:
         return
     if parsed.json:
@@ -135,12 +130,11 @@ def _show_status(parsed: Parsed, machine: Cloud) -> None:
         return
     write_lines(render_instance(instance))
     if instance.state == "RUNNING":
-        way = shlex.join(cloud.build_way(machine.target))
-        Console().print_lines(f"to enter it, with port 6006 forwarded for TensorBoard:\n  {way}")
+        Console().print_lines(render_way(machine.target))
 
 
 def _list_all(parsed: Parsed, tools: Tools) -> int:
-    found = cloud.load_all(parsed.project or None, tools)
+    found = load_all(parsed.project or None, tools)
     if parsed.dry_run:
         return 0
     if parsed.json:

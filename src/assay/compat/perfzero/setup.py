@@ -33,7 +33,7 @@ _TENSORFLOW_1 = re.compile(
     r"(tensorflow|tf)[\w-]*(\[[\w,-]*\])?((==|~=|<=)1\.|<2(\.0){0,2}$)|(tensorflow|tf)\w*-1\.", re.IGNORECASE
 )
 _WHEEL_NAME = re.compile(r"[^-]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
-_DOCKER_CAUSES = (
+_DOCKER_FAILURES = (
     KnownFailure(
         "permission denied", 'join its group, then log in again: sudo usermod -a -G docker "$USER"', is_users=True
     ),
@@ -103,7 +103,7 @@ def set_up(request: SetupRequest, tools: Tools, say: Callable[[str], None]) -> N
             elif setup.dockerfile is not None:
                 _fill_context(setup, tools)
                 with clock.measure("build_docker"):
-                    tools.do(build_image_command(setup, setup.dockerfile), keep_words=False)
+                    tools.do(build_image_command(setup, setup.dockerfile), keep_errors=False)
     except OSError as error:
         raise InfrastructureError(f"{error.filename or request.workspace}: {error.strerror or error}") from None
     if not tools.dry_run:
@@ -267,9 +267,9 @@ def _check_docker(tools: Tools) -> None:
     if tools.dry_run:
         return
     argv = ["docker", "version", "--format", "{{.Server.Version}}"]
-    answer = ask_tool(argv)
-    if answer.code:
-        raise build_failure(argv, answer, _DOCKER_CAUSES)
+    result = ask_tool(argv)
+    if result.code:
+        raise build_failure(argv, result, _DOCKER_FAILURES)
 
 
 def _copy_site_packages(setup: Setup, tools: Tools) -> None:
@@ -304,10 +304,10 @@ def _create_drive(request: SetupRequest, tools: Tools) -> None:
         tools.remark(f"{request.root_data_dir} is already a mount point; it is left as it is")
         return
     argv = ["lsblk", "--json", "--output", "NAME,TYPE,MOUNTPOINT"]
-    answer = ask_tool(argv)  # looking changes nothing: a dry run looks as well
-    if answer.code:
-        raise build_failure(argv, answer)
-    devices = parse_free_disks(answer.out)
+    result = ask_tool(argv)  # looking changes nothing: a dry run looks as well
+    if result.code:
+        raise build_failure(argv, result)
+    devices = parse_free_disks(result.out)
     if not devices:
         raise UsageError(
             "--gce_nvme_raid: there is no free NVMe disk here",
@@ -321,7 +321,7 @@ def _load_image(request: SetupRequest, tools: Tools, clock: Clock) -> None:
     """A saved image: fetched into the workspace for the time of loading, unless it is a file here."""
     source = request.dockerfile_path
     if not _URL.match(source):
-        tools.do(build_load_command(source), keep_words=False)
+        tools.do(build_load_command(source), keep_errors=False)
         return
     if tools.dry_run:
         path = os.path.join(request.workspace, "docker-image.tar.gz")
@@ -335,7 +335,7 @@ def _load_image(request: SetupRequest, tools: Tools, clock: Clock) -> None:
             tools.tell(f"fetch {render_url(source)}")
             fetch(source, path, decompress=False)
         with clock.measure("load_docker"):
-            tools.do(build_load_command(path), keep_words=False)
+            tools.do(build_load_command(path), keep_errors=False)
 
 
 def _fill_context(setup: Setup, tools: Tools) -> None:

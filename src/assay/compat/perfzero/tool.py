@@ -32,7 +32,7 @@ class ToolResult:
 
     code: int
     out: str = ""
-    words: str = ""  # from its standard error
+    errors: str = ""  # its standard error
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +70,23 @@ def ask_tool(argv: Sequence[str]) -> ToolResult:
     return ToolResult(done.returncode, done.stdout, done.stderr.strip())
 
 
-def run_tool(argv: Sequence[str], keep_words: bool = True) -> ToolResult:
+def run_tool(argv: Sequence[str], keep_errors: bool = True) -> ToolResult:
     """Run it in the user's terminal: its output is seen as it is written.
 
     Its errors are kept as well, so that a known cause gets its advice; a tool that draws on the terminal keeps it for
-    itself (`keep_words=False`), or it would fall back to plain lines.
+    itself (`keep_errors=False`), or it would fall back to plain lines.
     """
     program = find_tool(argv[0])
     sys.stdout.flush()
     sys.stderr.flush()
-    with subprocess.Popen([program, *argv[1:]], stderr=subprocess.PIPE if keep_words else None) as process:
+    with subprocess.Popen([program, *argv[1:]], stderr=subprocess.PIPE if keep_errors else None) as process:
         try:
-            words = _forward(process.stderr) if process.stderr is not None else ""
+            errors = _forward(process.stderr) if process.stderr is not None else ""
             code = process.wait()
         except KeyboardInterrupt:  # the terminal has interrupted the tool as well: let it clean up
             _let_end(process)
             raise
-    return ToolResult(code, "", words.strip())
+    return ToolResult(code, "", errors.strip())
 
 
 def _forward(stream: IO[bytes]) -> str:
@@ -111,14 +111,14 @@ def _let_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def build_failure(
-    argv: Sequence[str], answer: ToolResult, causes: Sequence[KnownFailure] = (), is_shown: bool = False
+    argv: Sequence[str], result: ToolResult, failures: Sequence[KnownFailure] = (), is_shown: bool = False
 ) -> AssayError:
     """The error of a command that failed: with its own message, unless the user has just read it."""
-    known = next((cause for cause in causes if re.search(cause.pattern, answer.words, re.IGNORECASE)), None)
-    code = answer.code
+    known = next((each for each in failures if re.search(each.pattern, result.errors, re.IGNORECASE)), None)
+    code = result.code
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
     ending = f"{_command_name(argv)} {how}"
-    message = ending if is_shown or not answer.words else f"{ending}: {answer.words}"
+    message = ending if is_shown or not result.errors else f"{ending}: {result.errors}"
     kind = UsageError if known is not None and known.is_users else InfrastructureError
     return kind(message, known.hint if known is not None else None)
 
@@ -142,17 +142,17 @@ class Tools:
     show: Callable[[str], None]  # the lines of a dry run
     remark: Callable[[str], None]  # what is being done
     debug: bool = False
-    causes: tuple[KnownFailure, ...] = ()
+    failures: tuple[KnownFailure, ...] = ()
 
-    def do(self, argv: Sequence[str], keep_words: bool = True) -> None:
+    def do(self, argv: Sequence[str], keep_errors: bool = True) -> None:
         """Run it for its effect, or raise."""
         if self.dry_run:
             self.show(shlex.join(argv))
             return
         self.remark(f"$ {shlex.join(argv)}")
-        answer = run_tool(argv, keep_words)
-        if answer.code:
-            raise build_failure(argv, answer, self.causes, is_shown=True)
+        result = run_tool(argv, keep_errors)
+        if result.code:
+            raise build_failure(argv, result, self.failures, is_shown=True)
 
     def ask(self, argv: Sequence[str]) -> str:
         """What it answers, or raise. Nothing in a dry run: it reaches for no network either."""
@@ -161,10 +161,10 @@ class Tools:
             return ""
         if self.debug:
             self.remark(f"$ {shlex.join(argv)}")
-        answer = ask_tool(argv)
-        if answer.code:
-            raise build_failure(argv, answer, self.causes)
-        return answer.out
+        result = ask_tool(argv)
+        if result.code:
+            raise build_failure(argv, result, self.failures)
+        return result.out
 
     def tell(self, step: str) -> bool:
         """A step that is not a command; whether it is to be done."""
