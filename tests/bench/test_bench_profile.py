@@ -22,7 +22,7 @@ class P(Benchmark):
         end = time.monotonic() + {seconds}
         while time.monotonic() < end:
             self.inner_loop()
-            time.sleep(0.002)
+            time.sleep(0.004)
         self.report_benchmark(wall_time=1.0)
     def inner_loop(self):
         return sum(i * i for i in range(20_000))
@@ -163,7 +163,7 @@ def test_py_spy_looks_at_the_python_of_a_command(tmp_path: Path) -> None:
     """Behind a shell, and started after the window began."""
     (tmp_path / "spin.py").write_text(
         "import time\ndef inner_loop(): return sum(i * i for i in range(20_000))\n"
-        "end = time.monotonic() + 3\nwhile time.monotonic() < end: inner_loop(); time.sleep(0.002)\n"
+        "end = time.monotonic() + 2\nwhile time.monotonic() < end: inner_loop(); time.sleep(0.004)\n"
     )
     command = f"train=true; {sys.executable} spin.py; true"
     execution = run(tmp_path, PLAIN.format(seconds=1), "--profile", "0:", "--command", command, methods=())

@@ -1,19 +1,140 @@
+"""A folder with benchmarks, and one call that has executed many of them: most tests only read what it left."""
+
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from tests.bench_samples import write_module
+from tests.bench_samples import request, write_module
+
+from assay.bench.commands.options import parse_commands
+from assay.bench.flow.run import run_benchmarks
+from assay.bench.values.execution import BenchExecution, BenchReport
+
+HOLD = f"{sys.executable} -S -c 'import time; b = bytearray(60_000_000); b[::4096] = b[::4096]; time.sleep(0.8)'"
+REPORTS = "from assay.bench import report_benchmark; report_benchmark(throughput=9)"
+COMMANDS = {
+    "true": "true",
+    "nap": "sleep 1.3",
+    "two": f"{HOLD} & {HOLD} & wait",
+    "own": f"{sys.executable} -c '{REPORTS}'",
+    "broken": "echo oops; exit 3",
+    "crashing": "python3 -c 'import crash; crash.outer()'",
+}
+MODULES = {
+    "crash.py": "import ctypes\ndef inner(): ctypes.string_at(0)\ndef outer(): inner()\n",
+    "empty.py": "def memory(): raise MemoryError\ndef value(): raise ValueError\n",
+    "wrong.py": "from assay.bench import report_benchmark\n\ndef f():\n    report_benchmark(wall_time='x')\n",
+    "grow.py": """
+import os, time
+def printing():
+    print('growing', flush=True)
+    os.kill(os.getpid(), 9)
+def holding():
+    b = bytearray(60_000_000); b[::4096] = b[::4096]
+    time.sleep(2.5)
+    os.kill(os.getpid(), 9)
+""",
+    "trees.py": """
+import os, subprocess, sys, time
+from assay.bench import report_benchmark
+
+CODE = "import sys; b = bytearray(%d); b[::4096] = b[::4096]; print('ready', flush=True); sys.stdin.readline()"
+
+def start(size):
+    child = subprocess.Popen([sys.executable, "-S", "-c", CODE % size], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    return child
+
+def one():
+    held = bytearray(60_000_000); held[::4096] = held[::4096]
+    child = start(60_000_000)
+    time.sleep(0.6)
+    child.communicate()
+    report_benchmark(wall_time=1.0)
+
+def forks():
+    pids = []
+    for _ in range(4):
+        pid = os.fork()
+        if not pid:
+            held = bytearray(40_000_000); held[::4096] = held[::4096]
+            time.sleep(0.5)
+            os._exit(0)
+        pids.append(pid)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    report_benchmark(wall_time=1.0)
+
+def unwaited():
+    code = "import time; b = bytearray(90_000_000); b[::4096] = b[::4096]; print('ready', flush=True); time.sleep(300)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    child.stdout.readline()
+    report_benchmark(wall_time=1.0, extras={"pid": child.pid})
+""",
+}
+METHODS = (
+    *(f"mod.B.{name}" for name in ("dies", "killed", "nan", "never", "raises", "sleeps", "godo", "good", "fixed")),
+    *(
+        "mod.B.writes",
+        "mod.B.large",
+        "mod.B.environment",
+        "mod.quick",
+        "mod.Bad.good",
+        "absent.f",
+        "mod.B.filter:zzz.*",
+    ),
+    *("crash.outer", "empty.memory", "empty.value", "wrong.f", "grow.printing", "grow.holding"),
+    *("trees.one", "trees.forks", "trees.unwaited"),
+)
+
+
+def _make_lab(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    lab = folder / "lab"
+    lab.mkdir()
+    write_module(lab)
+    patch.chdir(lab)
+    patch.setenv("ASSAY_SLOTS_DIR", str(folder / "slots"))
+    patch.setenv("ASSAY_CACHE_DIR", str(folder / "cache"))
+    patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    return lab
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with `mod.py` in it; slots and index are its own."""
-    folder = tmp_path / "lab"
-    folder.mkdir()
-    write_module(folder)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "slots"))
-    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    return folder
+    return _make_lab(tmp_path, monkeypatch)
+
+
+@dataclass
+class Finished:
+    """Not to be changed: other tests read it as well."""
+
+    root: Path
+    report: BenchReport
+    reported: list[tuple[str, int, int]] = field(default_factory=list)  # method, number and total, as each ended
+
+    def __getitem__(self, method: str) -> BenchExecution:
+        return next(execution for execution in self.report.executions if execution.method == method)
+
+    def message(self, method: str) -> str:
+        return "; ".join(finding.message for finding in self[method].result.findings)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    with pytest.MonkeyPatch.context() as patch:
+        lab = _make_lab(tmp_path_factory.mktemp("finished"), patch)
+        for name, text in MODULES.items():
+            (lab / name).write_text(text)
+        reported: list[tuple[str, int, int]] = []
+        commands = parse_commands([f"{name}={text}" for name, text in COMMANDS.items()])
+        asked = request(
+            *METHODS, timeout_s=5, grace_s=0.5, label="here", extra={"command": 1}, data_dir="/some/data",
+            env=(("MARK", "it's $HERE"),), root=str(lab / "runs"), folder=str(lab),
+        )  # fmt: skip
+        asked = replace(asked, methods=(*asked.methods, *commands))
+        report = run_benchmarks(asked, told=lambda e, number, total: reported.append((e.method, number, total)))
+    return Finished(lab / "runs", report, reported)

@@ -1,4 +1,4 @@
-"""What is seen of the machine and of a benchmark's processes, and what is told of it."""
+"""What is observed of the machine and of a benchmark's processes, and what is reported of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.bench.flow.conftest import Finished
 from tests.bench_samples import execution as build_execution
 from tests.bench_samples import request
 
@@ -31,43 +32,23 @@ def fake_gpus(lab: Path, monkeypatch: pytest.MonkeyPatch, **gpu: object) -> None
     monkeypatch.setenv("ASSAY_FAKE_NVML", str(lab / "gpus.json"))
 
 
-def test_the_peak_of_a_short_run_is_true(lab: Path) -> None:
-    (execution,) = run_benchmarks(request("mod.B.large")).executions
-    assert 120_000_000 < execution.peaks.max_rss < 250_000_000
-
-
 def test_load_of_others_contaminates_and_can_be_refused(lab: Path) -> None:
-    """Two busy processes of ours that are no part of the benchmark."""
+    """Two busy processes of ours that are not part of the benchmark; before a run of milliseconds they count, too."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    commands = (BenchMethod("true", "true", "command"), BenchMethod("sleep 0.6", "nap", "command"))
     try:
-        asked = BenchMethod("sleep 0.6", "nap", "command")
-        report = run_benchmarks(replace(request(), methods=(asked,), foreign_limit=0.05, refuse_contaminated=True))
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-    (execution,) = report.executions
-    assert "others used" in execution.contaminated[0]
-    assert execution.result.succeeded
-    assert execution.refused
-    assert not execution.succeeded
-    assert report.exit_code is ExitCode.INCONCLUSIVE
-
-
-def test_a_run_of_milliseconds_is_contaminated_by_what_was_just_before(lab: Path) -> None:
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    try:
-        asked = replace(request(), methods=(BenchMethod("true", "true", "command"),), trials=2)
-        report = run_benchmarks(replace(asked, foreign_limit=0.05, refuse_contaminated=True))
+        report = run_benchmarks(replace(request(), methods=commands, foreign_limit=0.05, refuse_contaminated=True))
     finally:
         for process in busy:
             process.kill()
             process.wait()
     for execution in report.executions:
+        assert "others used" in execution.contaminated[0]
+        assert execution.result.succeeded
+        assert execution.refused
+        assert not execution.succeeded
         assert execution.machine.foreign_cpu_before is not None
         assert execution.machine.foreign_cpu_before > 0.05
-        assert "others used" in execution.contaminated[0]
-        assert execution.refused
     assert report.exit_code is ExitCode.INCONCLUSIVE
 
 
@@ -91,7 +72,7 @@ def test_a_hot_gpu_and_foreign_processes_contaminate(lab: Path, monkeypatch: pyt
     assert "other processes were on the GPU: 1" in text
 
 
-def test_memory_of_strangers_on_the_gpu_is_not_the_run_s(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_others_on_the_gpu_is_not_the_run_s(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_gpus(lab, monkeypatch, used_bytes=5_000_000_000, processes=[{"pid": 1, "memory_bytes": 5_000_000_000}])
     nap = replace(request(), methods=(BenchMethod("sleep 0.7", "nap", "command"),))
     (execution,) = run_benchmarks(nap, RunHooks(tick_s=0.05)).executions
@@ -100,7 +81,7 @@ def test_memory_of_strangers_on_the_gpu_is_not_the_run_s(lab: Path, monkeypatch:
 
 
 def test_gpu_memory_of_the_run_s_processes_is(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The method itself appears on the fake GPU, beside a stranger."""
+    """The method itself appears on the fake GPU, next to another process."""
     fake_gpus(lab, monkeypatch, used_bytes=5_000_000_000, processes=[{"pid": 1, "memory_bytes": 5_000_000_000}])
     (lab / "user.py").write_text(
         "import json, os, time\nfrom assay.bench import report_benchmark\n"
@@ -115,98 +96,40 @@ def test_gpu_memory_of_the_run_s_processes_is(lab: Path, monkeypatch: pytest.Mon
     assert execution.peaks.gpu_memory_basis == "processes"
 
 
-def test_a_quadro_before_others_gives_no_name(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (lab / "gpus.json").write_text('{"gpus": [{"name": "Quadro P400"}, {"name": "Tesla V100"}]}')
-    monkeypatch.setenv("ASSAY_FAKE_NVML", str(lab / "gpus.json"))
-    (execution,) = run_benchmarks(request("mod.B.good")).executions
-    assert (execution.machine.accelerator_model, execution.machine.accelerator_count) == ("Tesla V100", 2)
-
-
 # ---------------------------------------------------------------- true peaks
 
 
-def test_a_small_command_has_a_small_peak_and_its_own_times(lab: Path) -> None:
+def test_a_small_command_has_a_small_peak_and_its_own_times(finished: Finished) -> None:
     """Not the supervisor's size, and not the time that shells need to start."""
-    asked = replace(
-        request(), methods=(BenchMethod("true", "true", "command"), BenchMethod("sleep 1.3", "nap", "command"))
-    )
-    quick, nap = run_benchmarks(asked).executions
+    quick, nap = finished["true"], finished["nap"]
     for execution in (quick, nap):
         assert 0 < execution.peaks.max_rss < 8 * MIB
+        assert execution.peaks.max_vms > execution.peaks.max_rss
         assert execution.result.cpu_time is not None
         assert execution.result.cpu_time == pytest.approx(execution.peaks.cpu_s)
     assert nap.result.wall_time >= 1.3
     assert nap.result.wall_time > quick.result.wall_time
 
 
-def test_a_short_command_has_an_address_space(lab: Path) -> None:
-    asked = replace(request(), methods=(BenchMethod("true", "true", "command"),))
-    (execution,) = run_benchmarks(asked).executions
-    assert execution.peaks.max_vms > execution.peaks.max_rss > 0
-
-
-def test_processes_side_by_side_are_counted_together(lab: Path) -> None:
+def test_processes_side_by_side_are_counted_together(finished: Finished) -> None:
     """Two are enough."""
-    hold = f"{sys.executable} -S -c 'import time; b = bytearray(60_000_000); b[::4096] = b[::4096]; time.sleep(0.8)'"
-    asked = replace(request(), methods=(BenchMethod(f"{hold} & {hold} & wait", "two", "command"),))
-    (execution,) = run_benchmarks(asked).executions
-    assert 120_000_000 < execution.peaks.max_rss < 170_000_000
-    assert execution.peaks.rss_basis == "tree"
-    assert execution.peaks.max_rss_bound >= execution.peaks.max_rss
-
-
-TREES = """
-import os, subprocess, sys, time
-from assay.bench import report_benchmark
-
-CODE = "import sys; b = bytearray(%d); b[::4096] = b[::4096]; print('ready', flush=True); sys.stdin.readline()"
-
-def start(size):
-    child = subprocess.Popen([sys.executable, "-S", "-c", CODE % size], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    child.stdout.readline()
-    return child
-
-def one():
-    held = bytearray(60_000_000); held[::4096] = held[::4096]
-    child = start(60_000_000)
-    time.sleep(0.6)
-    child.communicate()
-    report_benchmark(wall_time=1.0)
-
-def forks():
-    pids = []
-    for _ in range(4):
-        pid = os.fork()
-        if not pid:
-            held = bytearray(40_000_000); held[::4096] = held[::4096]
-            time.sleep(0.5)
-            os._exit(0)
-        pids.append(pid)
-    for pid in pids:
-        os.waitpid(pid, 0)
-    report_benchmark(wall_time=1.0)
-
-def unwaited():
-    code = "import time; b = bytearray(90_000_000); b[::4096] = b[::4096]; print('ready', flush=True); time.sleep(300)"
-    child = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
-    child.stdout.readline()
-    report_benchmark(wall_time=1.0, extras={"pid": child.pid})
-"""
+    peaks = finished["two"].peaks
+    assert 120_000_000 < peaks.max_rss < 170_000_000
+    assert peaks.rss_basis == "tree"
+    assert peaks.max_rss_bound >= peaks.max_rss
 
 
 @pytest.mark.parametrize(("name", "least"), [("one", 120_000_000), ("forks", 160_000_000)])
-def test_children_beside_a_method_are_counted_with_it(lab: Path, name: str, least: int) -> None:
-    (lab / "trees.py").write_text(TREES)
-    (execution,) = run_benchmarks(request(f"trees.{name}")).executions
+def test_children_of_a_method_are_counted_with_it(finished: Finished, name: str, least: int) -> None:
+    execution = finished[f"trees.{name}"]
     assert execution.result.succeeded
     assert execution.peaks.max_rss > least
     assert execution.peaks.rss_basis == "tree"
     assert execution.notes == ()
 
 
-def test_what_a_method_leaves_behind_is_ended_and_said(lab: Path) -> None:
-    (lab / "trees.py").write_text(TREES)
-    (execution,) = run_benchmarks(request("trees.unwaited")).executions
+def test_what_a_method_leaves_behind_is_ended_and_reported(finished: Finished) -> None:
+    execution = finished["trees.unwaited"]
     pid = int(execution.result.extras["pid"])
     assert execution.result.succeeded
     assert re.search(rf"\b{pid}\b", execution.notes[0])
@@ -221,48 +144,15 @@ def test_what_a_method_leaves_behind_is_ended_and_said(lab: Path) -> None:
     assert f"trees.unwaited: {execution.notes[0]}" in text
 
 
-def test_misuse_of_a_report_is_in_the_user_s_line(lab: Path) -> None:
-    (lab / "wrong.py").write_text(
-        "from assay.bench import report_benchmark\n\ndef f():\n    report_benchmark(wall_time='x')\n"
-    )
-    (execution,) = run_benchmarks(request("wrong.f")).executions
-    assert execution.result.findings[0].message.endswith("(wrong.py:4)")
-
-
-def test_a_kill_is_told_in_our_words_and_the_last_ones_are_its_own(lab: Path) -> None:
-    (lab / "grow.py").write_text("import os\ndef f():\n    print('growing', flush=True)\n    os.kill(os.getpid(), 9)\n")
-    (execution,) = run_benchmarks(request("grow.f")).executions
-    message = execution.result.findings[0].message
+def test_a_kill_is_explained_and_the_last_line_is_the_method_s_own(finished: Finished) -> None:
+    message = finished.message("grow.printing")
     assert message.startswith("it was killed by signal 9 (SIGKILL): ")
     assert message.endswith("; its last line of output: growing")
 
 
-def test_what_is_killed_leaves_a_word_of_its_memory(lab: Path) -> None:
-    (lab / "grow.py").write_text(
-        "import os, time\ndef grow():\n    b = bytearray(60_000_000); b[::4096] = b[::4096]\n"
-        "    time.sleep(2.5)\n    os.kill(os.getpid(), 9)\n"
-    )
-    (execution,) = run_benchmarks(request("grow.grow"), RunHooks(tick_s=0.05)).executions
-    assert "SIGKILL" in execution.result.findings[0].message
-    assert execution.peaks.max_rss > 60_000_000
-
-
-def test_each_execution_is_told_when_it_has_ended(lab: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    run_benchmarks(
-        request("mod.B.fixed", "mod.B.raises", trials=2), told=lambda e, n, total: told.append((e.method, n, total))
-    )
-    assert told == [
-        ("mod.B.fixed", 1, 4),
-        ("mod.B.raises", 2, 4),
-        ("mod.B.fixed", 3, 4),
-        ("mod.B.raises", 4, 4),
-    ]
-
-
-def test_the_reason_of_an_end_speaks_of_it_and_not_of_our_names(lab: Path) -> None:
-    (execution,) = run_benchmarks(request("mod.B.dies")).executions
-    assert execution.result.findings[0].message.startswith("it ended with exit code 9")
+def test_the_memory_of_a_killed_method_is_known(finished: Finished) -> None:
+    assert "SIGKILL" in finished.message("grow.holding")
+    assert finished["grow.holding"].peaks.max_rss > 60_000_000
 
 
 def test_numbers_go_to_the_index_and_nothing_goes_where_there_are_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Benchmarks in real processes: every temper gives a recorded result, and the others still run."""
+"""Benchmarks in real processes: every failure is a recorded result, and the others still run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.bench.flow.conftest import COMMANDS, METHODS, Finished
 from tests.bench_samples import request
 
 from assay.bench.commands.options import parse_commands
@@ -23,7 +24,7 @@ from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.machine_watch import load_context, write_context
 from assay.bench.flow.run import _make_exclusive, resolve_methods, run_benchmarks
 from assay.bench.records import BENCH_FILE, hold_queue, load_execution, take_queue
-from assay.bench.values.execution import COMPARED, BenchExecution, BenchMethod, BenchVariant, parse_windows
+from assay.bench.values.execution import COMPARED, BenchMethod, BenchVariant, parse_windows
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import MachineLease
 from assay.follow.opening import open_index
@@ -35,38 +36,39 @@ from assay.values.machine import GpuState, Machine
 from assay.values.study import Farm
 
 
-def by_method(executions: tuple[BenchExecution, ...]) -> dict[str, BenchExecution]:
-    return {execution.method.rpartition(".")[2]: execution for execution in executions}
-
-
-def test_every_temper_is_recorded_and_the_others_run(lab: Path) -> None:
-    names = ["dies", "killed", "nan", "never", "raises", "sleeps", "godo", "good", "fixed"]
-    asked = request(*(f"mod.B.{name}" for name in names), "mod.Bad.good", "absent.f", timeout_s=2)
-    report = run_benchmarks(replace(asked, grace_s=0.5))
-    assert report.exit_code is ExitCode.FAILED
-    assert len(report.executions) == len(names) + 2
-    found = by_method(report.executions[: len(names)])
-    words = {name: "; ".join(f.message for f in execution.result.findings) for name, execution in found.items()}
-    assert found["good"].succeeded
-    assert len(found["good"].result.samples["wall_time"]) == 12
-    assert "exit code 9" in words["dies"]
-    assert found["dies"].result.wall_time == 1.0  # what it had reported is kept
-    assert "137" in words["killed"] or "SIGKILL" in words["killed"]
+def test_every_kind_of_failure_is_recorded_and_the_others_run(finished: Finished) -> None:
+    assert finished.report.exit_code is ExitCode.FAILED
+    assert len(finished.report.executions) == len(METHODS) + len(COMMANDS)
+    words = {name: finished.message(f"mod.B.{name}") for name in ("dies", "killed", "nan", "never", "raises", "godo")}
+    good, never = finished["mod.B.good"], finished["mod.B.never"].result
+    assert good.succeeded
+    assert len(good.result.samples["wall_time"]) == 12
+    assert words["dies"].startswith("it ended with exit code 9"), "not with the name of our command"
+    assert finished["mod.B.dies"].result.wall_time == 1.0, "what it had reported is kept"
+    assert "SIGKILL" in words["killed"]
     assert words["nan"] == "wall_time is nan"
     assert "never called report_benchmark" in words["never"]
-    assert (found["never"].result.wall_time, found["never"].result.has_exception) == (-1.0, False)
+    assert (never.wall_time, never.has_exception) == (-1.0, False)
     assert words["raises"] == "ValueError: no luck (mod.py:16)"
-    assert "time limit" in words["sleeps"]
+    assert "time limit" in finished.message("mod.B.sleeps")
     assert "did you mean 'good'" in words["godo"]
-    assert "below its minimum" in words["fixed"]
-    assert not found["fixed"].result.has_exception
-    assert "cannot be made" in report.executions[-2].result.findings[0].message
-    assert "no module 'absent'" in report.executions[-1].result.findings[0].message
+    assert "below its minimum" in finished.message("mod.B.fixed")
+    assert not finished["mod.B.fixed"].result.has_exception
+    assert "cannot be made" in finished.message("mod.Bad.good")
+    assert "no module 'absent'" in finished.message("absent.f")
+    assert "matches 'zzz.*'" in finished.message("mod.B.filter:zzz.*")
+    assert finished.message("wrong.f").endswith("(wrong.py:4)"), "the user's line"
+    assert "MemoryError: Python could not get the memory that it asked for" in finished.message("empty.memory")
+    assert finished.message("empty.value") == "ValueError: without a message (empty.py:2)"
 
 
-def test_a_good_execution_is_complete(lab: Path) -> None:
-    (execution,) = run_benchmarks(request("mod.B.good", label="here", extra={"command": 1})).executions
-    assert execution.method == "mod.B.good"
+def test_each_execution_is_reported_when_it_has_ended(finished: Finished) -> None:
+    total = len(finished.report.executions)
+    assert finished.reported == [(e.method, n, total) for n, e in enumerate(finished.report.executions, 1)]
+
+
+def test_a_good_execution_is_complete(finished: Finished) -> None:
+    execution = finished["mod.B.good"]
     assert execution.label == "here"
     assert execution.machine.cpu_model
     assert execution.machine.logical_cpus == os.cpu_count()
@@ -77,6 +79,7 @@ def test_a_good_execution_is_complete(lab: Path) -> None:
     assert execution.peaks.max_cpu_percent > 0
     assert execution.ended_at >= execution.started_at  # type: ignore[operator]
     assert execution.extra == {"command": 1}
+    assert not execution.is_profiled
     assert load_execution(execution.run_dir) == execution
 
 
@@ -92,30 +95,29 @@ def test_a_git_that_cannot_be_asked_is_a_warning_of_the_benchmark(lab: Path) -> 
     assert [execution.commit for execution in report.executions] == [None, None]
 
 
-def test_it_is_in_the_index_at_once(lab: Path) -> None:
-    run_benchmarks(request("mod.B.good", trials=2))
-    with open_index(str(lab / "runs")) as index:
-        rows = index.load_runs(["bench"])
-        summaries = index.load_summaries(["bench"])
-    assert [row.params["trial"] for row in rows] == [1, 2]
-    for row in rows:
-        assert summaries[row.key]["wall_time"].count == 1
-        assert summaries[row.key]["samples.wall_time"].count == 12
+def test_it_is_in_the_index_at_once(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(finished.root.parent.parent / "cache"))
+    with open_index(str(finished.root)) as index:
+        (row,) = [row for row in index.load_runs(["bench"]) if row.params["method"] == "mod.B.good"]
+        summary = index.load_summaries(["bench"])[row.key]
+    assert row.params["trial"] == 1
+    assert (summary["wall_time"].count, summary["samples.wall_time"].count) == (1, 12)
 
 
 def test_trials_are_interleaved_and_never_share_a_folder(lab: Path) -> None:
-    report = run_benchmarks(
-        request("mod.B.good", "mod.quick", trials=2, execution_id="fixed", output_root=str(lab / "out"))
-    )
+    out = lab / "out"
+    (out / "fixed-2").mkdir(parents=True)
+    asked = request("mod.B.fixed", "mod.quick", trials=2, execution_id="fixed", output_root=str(out))
+    report = run_benchmarks(asked)
     assert [(e.method, e.trial) for e in report.executions] == [
-        ("mod.B.good", 1),
+        ("mod.B.fixed", 1),
         ("mod.quick", 1),
-        ("mod.B.good", 2),
+        ("mod.B.fixed", 2),
         ("mod.quick", 2),
     ]
-    assert [e.execution_id for e in report.executions] == ["fixed", "fixed-2", "fixed-3", "fixed-4"]
+    assert [e.execution_id for e in report.executions] == ["fixed", "fixed-3", "fixed-4", "fixed-5"]
     assert len({e.output_dir for e in report.executions}) == 4
-    assert os.path.isdir(lab / "out" / "fixed-3")
+    assert os.path.isdir(out / "fixed-3")
 
 
 def test_the_same_id_again_overwrites_nothing(lab: Path) -> None:
@@ -124,9 +126,6 @@ def test_the_same_id_again_overwrites_nothing(lab: Path) -> None:
     (second,) = run_benchmarks(request("mod.B.fixed", execution_id="same")).executions
     assert second.execution_id == "same-2"
     assert Path(first.run_dir, BENCH_FILE).read_bytes() == before
-    (lab / "out" / "mine").mkdir(parents=True)
-    (third,) = run_benchmarks(request("mod.B.fixed", execution_id="mine", output_root=str(lab / "out"))).executions
-    assert third.execution_id == "mine-2"
 
 
 def test_filters_become_methods(lab: Path) -> None:
@@ -136,49 +135,38 @@ def test_filters_become_methods(lab: Path) -> None:
         "mod.B.never",
         "mod.B.filter:zzz.*",
     ]
-    report = run_benchmarks(request("mod.B.filter:zzz.*"))
-    assert "matches 'zzz.*'" in report.executions[0].result.findings[0].message
 
 
-def test_the_output_dir_and_the_data_dir_are_given(lab: Path) -> None:
-    (execution,) = run_benchmarks(request("mod.B.writes", data_dir="/some/data")).executions
+def test_the_output_dir_and_the_data_dir_are_given(finished: Finished) -> None:
+    execution = finished["mod.B.writes"]
     assert Path(execution.output_dir, "result.txt").read_text() == "/some/data"
     assert execution.output_dir == os.path.join(execution.run_dir, "output")
 
 
-def test_arguments_and_environment_arrive(lab: Path) -> None:
+def test_arguments_and_environment_arrive(lab: Path, finished: Finished) -> None:
     report = run_benchmarks(request("mod.Sized.one", constructor_args={"size": 7}))
     assert report.executions[0].result.wall_time == 7
-    report = run_benchmarks(request("mod.B.environment", env=(("MARK", "it's $HERE"),)))
-    assert report.executions[0].result.extras["value"] == "it's $HERE"
+    assert finished["mod.B.environment"].result.extras["value"] == "it's $HERE"
 
 
-def test_commands_are_measured_and_their_output_is_read(lab: Path) -> None:
+def test_commands_are_measured_and_their_output_is_read(lab: Path, finished: Finished) -> None:
     good = BenchMethod("sleep 0.2; echo 'loss: 0.5'; echo 'loss: 0.25'", "train", "command")
-    bad = BenchMethod("echo oops; exit 3", "broken", "command")
-    asked = replace(request(), methods=(good, bad), patterns=(("loss", r"loss: ([\d.]+)"),))
-    report = run_benchmarks(asked)
-    first, second = report.executions
+    silent = BenchMethod("echo oops", "silent", "command")
+    asked = replace(request(), methods=(good, silent), patterns=(("loss", r"loss: ([\d.]+)"),))
+    first, second = run_benchmarks(asked).executions
     assert first.succeeded
     assert first.result.wall_time >= 0.2
     assert first.result.numbers["loss"] == 0.25
     assert first.result.samples["loss"] == (0.5, 0.25)
     assert not second.succeeded
-    text = "; ".join(finding.message for finding in second.result.findings)
-    assert "exit code 3" in text
-    assert "oops" in text
-    assert "loss was not found" in text
+    assert second.result.findings[0].message == "loss was not found in its output"
+    assert "exit code 3" in finished.message("broken")
+    assert "oops" in finished.message("broken")
 
 
-def test_a_program_may_report_by_itself(lab: Path) -> None:
-    program = BenchMethod(
-        f"{sys.executable} -c 'from assay.bench import report_benchmark; report_benchmark(throughput=9)'",
-        "own",
-        "command",
-    )
-    (execution,) = run_benchmarks(replace(request(), methods=(program,))).executions
-    assert execution.result.throughput == 9
-    assert execution.result.wall_time > 0
+def test_a_program_may_report_by_itself(finished: Finished) -> None:
+    assert finished["own"].result.throughput == 9
+    assert finished["own"].result.wall_time > 0
 
 
 def test_another_interpreter_needs_no_assay(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,31 +201,19 @@ def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_py_spy")
-def test_a_profile_lies_with_the_run(lab: Path) -> None:
-    (execution,) = run_benchmarks(request("mod.quick", profile=parse_windows("0:"))).executions
+def test_that_it_was_profiled_is_in_the_record_and_why_a_window_has_none(lab: Path) -> None:
+    asked = request("mod.quick", profile=parse_windows("0:0.2,500:"), extra={"command": 1})
+    (execution,) = run_benchmarks(asked).executions
     assert execution.profiles == ("profile/python-1.json",)
     assert json.loads(Path(execution.run_dir, *execution.profiles).read_text())["traceEvents"]
-
-
-@pytest.mark.usefixtures("no_py_spy")
-def test_that_it_was_profiled_is_in_the_record_and_why_a_window_has_none(lab: Path) -> None:
-    told: list[BenchExecution] = []
-    asked = request("mod.quick", profile=parse_windows("0:0.01,500:"), extra={"command": 1})
-    (execution,) = run_benchmarks(asked, told=lambda found, _number, _total: told.append(found)).executions
     (note,) = execution.profile_notes
     assert note.endswith("the window 500: never began")
     assert execution.extra == {
         "command": 1,
-        "profile": {"windows": "0:0.01,500:", "profiler": "auto", "notes": [note]},
+        "profile": {"windows": "0:0.2,500:", "profiler": "auto", "notes": [note]},
     }
-    assert load_execution(execution.run_dir) == execution == told[0]
+    assert load_execution(execution.run_dir) == execution
     assert execution.is_profiled
-
-
-def test_an_ordinary_execution_is_not_profiled(lab: Path) -> None:
-    (execution,) = run_benchmarks(request("mod.quick")).executions
-    assert not execution.is_profiled
-    assert execution.extra == {}
 
 
 @pytest.mark.usefixtures("no_py_spy")
@@ -339,13 +315,15 @@ def test_a_command_may_begin_with_a_variable(lab: Path) -> None:
 # ---------------------------------------------------------------- a supervisor that was killed
 
 
-def test_what_a_killed_supervisor_left_is_read_later(lab: Path) -> None:
-    (execution,) = run_benchmarks(request("mod.B.fixed")).executions
-    os.unlink(os.path.join(execution.run_dir, BENCH_FILE))
-    (found,) = load_executions(find_location("runs"))
+def test_what_a_killed_supervisor_left_is_read_later(finished: Finished, tmp_path: Path) -> None:
+    execution = finished["mod.B.fixed"]
+    copy = tmp_path / "runs" / "bench" / os.path.basename(execution.run_dir)
+    shutil.copytree(execution.run_dir, copy)
+    (copy / BENCH_FILE).unlink()
+    (found,) = load_executions(find_location(str(tmp_path / "runs")))
     assert found.result.wall_time == 2.0
     assert found.execution_id == execution.execution_id
-    assert os.path.exists(os.path.join(execution.run_dir, BENCH_FILE))
+    assert (copy / BENCH_FILE).exists()
 
 
 def test_what_a_killed_call_had_still_to_run_is_run_by_the_next(lab: Path) -> None:
@@ -403,34 +381,25 @@ def test_only_work_of_its_own_kind_keeps_a_call_from_continuing_another(lab: Pat
 # ---------------------------------------------------------------- memory and crashes
 
 
-def test_peaks_of_memory_are_metrics_with_a_history(lab: Path) -> None:
-    executions = run_benchmarks(request("mod.B.large", trials=6)).executions
-    assert all(execution.numbers["peak_memory"] > 120_000_000 for execution in executions)
+def test_peaks_of_memory_are_metrics_with_a_history(finished: Finished) -> None:
+    one = finished["mod.B.large"]
+    assert 120_000_000 < one.numbers["peak_memory"] < 250_000_000, "however short it was"
+    executions = [replace(one, execution_id=str(number)) for number in range(6)]
     found = build_history("mod.B.large", "peak_memory", executions, HistoryOptions(everything=True), [])
     assert found.direction == "min"
     assert len(found.series[0].points) == 6
-    gpu = replace(executions[0], peaks=replace(executions[0].peaks, gpu_memory_bytes=5 << 30))
+    gpu = replace(one, peaks=replace(one.peaks, gpu_memory_bytes=5 << 30))
     assert gpu.numbers["peak_gpu_memory"] == 5 << 30
-    other = replace(executions[0], result=replace(executions[0].result, extras={"peak_memory": 7.0}))
+    other = replace(one, result=replace(one.result, extras={"peak_memory": 7.0}))
     assert other.numbers["peak_memory"] == 7.0, "what it reports itself comes first"
 
 
-def test_a_crash_in_native_code_shows_the_python_stack(lab: Path) -> None:
-    Path("crash.py").write_text("import ctypes\ndef inner(): ctypes.string_at(0)\ndef outer(): inner()\n")
-    command = parse_commands(["c=python3 -c 'import crash; crash.outer()'"])
-    asked = replace(request("crash.outer"), methods=(*request("crash.outer").methods, *command))
-    for execution in run_benchmarks(asked).executions:
-        (finding,) = execution.result.findings
-        assert "SIGSEGV" in finding.message
-        assert "Segmentation fault in string_at" in finding.message
-        assert "called by inner (crash.py:2) called by outer (crash.py:3)" in finding.message
-
-
-def test_an_error_without_a_message_says_so(lab: Path) -> None:
-    Path("empty.py").write_text("def memory(): raise MemoryError\ndef value(): raise ValueError\n")
-    memory, value = run_benchmarks(request("empty.memory", "empty.value")).executions
-    assert "MemoryError: Python could not get the memory that it asked for" in memory.result.findings[0].message
-    assert value.result.findings[0].message == "ValueError: without a message (empty.py:2)"
+@pytest.mark.parametrize("method", ["crash.outer", "crashing"])
+def test_a_crash_in_native_code_shows_the_python_stack(finished: Finished, method: str) -> None:
+    (finding,) = finished[method].result.findings
+    assert "SIGSEGV" in finding.message
+    assert "Segmentation fault in string_at" in finding.message
+    assert "called by inner (crash.py:2) called by outer (crash.py:3)" in finding.message
 
 
 def test_a_benchmark_waits_for_model_checks_and_says_so_when_its_limit_is_over(lab: Path, tmp_path: Path) -> None:
@@ -451,10 +420,10 @@ def test_a_benchmark_waits_for_model_checks_and_says_so_when_its_limit_is_over(l
 FARM = "[farms.shell]\nsubmit = 'bash -c {command}'\n"
 
 
-def test_a_farm_s_trials_are_observed_where_they_run(lab: Path) -> None:
+def test_a_farm_s_trials_are_observed_where_they_run(lab: Path, finished: Finished) -> None:
     """The wrapper on the node sees what the supervisor sees here: the same machine, peaks and environment."""
     (lab / "assay.toml").write_text(FARM)
-    (here,) = run_benchmarks(request("mod.B.large")).executions
+    here = finished["mod.B.large"]
     (there,) = run_benchmarks(request("mod.B.large", farm="shell")).executions
     assert there.succeeded
     assert there.fingerprint == here.fingerprint
