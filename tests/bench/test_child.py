@@ -245,10 +245,7 @@ def test_what_py_spy_says_is_told_only_when_it_fails(
     )
     for program, notes in (
         (wait, None),
-        (
-            "echo Permission Denied: try sudo >&2; exit 1\n",
-            ["window 1 has no profile: py-spy wrote none"],
-        ),
+        ("echo Permission Denied: try sudo >&2; exit 1\n", ["window 1 has no profile: py-spy wrote none"]),
     ):
         spy.write_text(head + program)
         spy.chmod(0o755)

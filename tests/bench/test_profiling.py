@@ -85,7 +85,7 @@ def test_no_signal_is_sent_without_need(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGALRM, lambda number, _frame: heard.append(number))
     try:
         profile = Profile(parse_windows("0:0.05,0.1:"), "auto", str(tmp_path))
-        profile._main._hear = lambda number, _frame: heard.append(number)  # type: ignore[method-assign]
+        profile._main._handle = lambda number, _frame: heard.append(number)  # type: ignore[method-assign]
         profile.start()
         spin(0.2)
         profile.finish()
@@ -288,7 +288,7 @@ def test_who_looks_on_where_there_is_no_framework(tmp_path: Path) -> None:
     ],
 )
 def test_what_py_spy_complains_of(lines: list[str], said: str) -> None:
-    assert profiling.find_complaint(lines) == said
+    assert profiling.find_error(lines) == said
 
 
 def test_sessions_of_tensorflow_that_end_in_one_second_stay_apart(

@@ -206,7 +206,7 @@ class Timing:
 
     @property
     def median_s(self) -> float:
-        """Of the undisturbed samples."""
+        """The median of the undisturbed samples."""
         return statistics.median(self.quiet_s)
 
     @property

@@ -1,6 +1,6 @@
 """`python command.py TEXT [PROFILER ...]`: a command line in a shell; its duration, CPU time and peak memory.
 
-The kernel counts into a process's peak the size of whoever started it, up to the moment of exec: a program of two
+The kernel counts into a process's peak the size of its parent, up to the moment of exec: a program of two
 megabytes that a Python of thirty starts has thirty. So a small shell forks it and leaves, and we inherit it, which
 Linux allows to a "subreaper"; what waits for it then learns its own figures. It starts when the small shell has gone,
 and that is when the clock starts. This file is run by its path and imports little: it is in the way of what is
@@ -25,7 +25,7 @@ if __name__ == "__main__":  # started without site-packages
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 from assay.system import processes  # noqa: E402
 
-_SAY, _GATE = 8, 9  # descriptors of the small shell: where it tells the pid, what the command waits for
+_SAY, _GATE = 8, 9  # descriptors of the small shell: where it writes the pid, what the command waits for
 # Job control: without it a shell lets its background commands ignore interrupts.
 _SMALL_SHELL = f'set -m; {{ read -r -u {_GATE}; exec bash -c "$1" {_SAY}>&- {_GATE}<&-; }} & echo $! >&{_SAY}'
 _OURS = (signal.SIGPIPE, signal.SIGXFSZ)  # that Python ignores, and a command must not
@@ -67,7 +67,7 @@ def _adopt(text: str) -> tuple[int, float, int]:
 
 
 def _start(text: str) -> tuple[int, float, int]:
-    """Where it cannot be adopted: its peak then includes our own size."""
+    """Start a command that cannot be adopted: its peak then includes our own size."""
     began = time.perf_counter()
     pid = os.posix_spawnp("bash", ["bash", "-c", text], os.environ, setsigdef=_OURS)
     return pid, began, _announce(pid)
@@ -88,7 +88,7 @@ def _start_profiler(words: Sequence[str], pid: int, began: float) -> subprocess.
 
 
 def _end_profiler(profiling: subprocess.Popen[bytes]) -> dict[str, object]:
-    """Its result: files, or why there are none."""
+    """The result of the profiler: files, or why there are none."""
     answer, _ = profiling.communicate()
     with suppress(ValueError):
         return dict(json.loads(answer))

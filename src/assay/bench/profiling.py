@@ -54,7 +54,7 @@ class _MainThread:
         self._before: Any = None
 
     def listen(self) -> None:
-        self._before = signal.signal(signal.SIGALRM, self._hear)
+        self._before = signal.signal(signal.SIGALRM, self._handle)
 
     def call(self, task: Callable[[], None]) -> None:
         self._error = None
@@ -70,7 +70,7 @@ class _MainThread:
         if self._error is not None:
             raise self._error
 
-    def _hear(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
         task, self._task = self._task, None
         if task is None:
             return
@@ -193,7 +193,7 @@ class Profile:
         return sorted(os.path.relpath(path, self._folder) for path in found)
 
     def _note(self, text: str) -> None:
-        """For the log and the report."""
+        """Add a note to the log and to the report."""
         self.notes.append(text)
         print(f"assay: warning: {text}", file=sys.stderr)
 
@@ -309,7 +309,7 @@ class PySpy:
 
     def __init__(self, program: str, path: str, pid: int) -> None:
         self._path = path
-        self._words: IO[bytes] | None = None
+        self._output: IO[bytes] | None = None
         self._command = [program, "record", "--format", "chrometrace", "--output", path, "--pid", str(pid)]
         self._command += ["--duration", "unlimited", "--nonblocking"]
         if pid != os.getpid():
@@ -318,14 +318,14 @@ class PySpy:
 
     def start(self) -> None:
         allow_tracing()
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 it names a file that is moved afterwards: for us alone
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 it names a file that is moved afterwards: for us alone
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=self._words, stderr=subprocess.STDOUT
+            self._command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT
         )
 
     def stop(self) -> None:
         assert self._process is not None
-        assert self._words is not None
+        assert self._output is not None
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(30)
@@ -333,11 +333,11 @@ class PySpy:
             self._process.kill()
             self._process.wait()
             raise RuntimeError("py-spy did not end") from None
-        with self._words:
-            self._words.seek(0)
-            lines = self._words.read().decode("utf-8", "replace").splitlines()
+        with self._output:
+            self._output.seek(0)
+            lines = self._output.read().decode("utf-8", "replace").splitlines()
         if not os.path.exists(self._path):
-            raise RuntimeError(f"py-spy wrote none: {find_complaint(lines)}")
+            raise RuntimeError(f"py-spy wrote none: {find_error(lines)}")
         with open(self._path, "rb") as file:
             begin = b"".join(file.read(64).split())  # a trace may be large
         if begin in (b"", b"[]"):
@@ -345,10 +345,10 @@ class PySpy:
             raise RuntimeError("py-spy found nothing running on a CPU: only idle threads, or too short a window")
 
 
-def find_complaint(lines: Sequence[str]) -> str:
-    """Its error comes before its own traceback."""
-    said = [line.strip() for line in lines if line.strip()]
-    return next((line for line in said if line.startswith("Error")), said[-1] if said else "it printed nothing")
+def find_error(lines: Sequence[str]) -> str:
+    """The error of py-spy, which it prints before its own traceback."""
+    texts = [line.strip() for line in lines if line.strip()]
+    return next((line for line in texts if line.startswith("Error")), texts[-1] if texts else "it printed nothing")
 
 
 class _Sampler:

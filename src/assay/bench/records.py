@@ -97,7 +97,7 @@ class Triage:
 
 
 def load_triage(study_dir: str) -> list[Triage]:
-    """In the order in which it was said; lines that cannot be read are passed over."""
+    """All judgements in the order in which they were given; lines that cannot be read are ignored."""
     found = []
     for facts in load_lines(_triage_path(study_dir)):
         with suppress(TypeError, ValueError, AttributeError):
@@ -141,7 +141,7 @@ def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
     meta = os.path.join(study_dir, layout.STUDY_META_DIR)
     for path in sorted(glob.glob(os.path.join(glob.escape(meta), f"{QUEUE_PREFIX}*"))):
         lock = _lock(path)
-        if lock is None:  # somebody is at it
+        if lock is None:  # another process runs it
             continue
         specs = _load_queue(path, folder)
         if specs is not None:

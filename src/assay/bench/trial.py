@@ -1,7 +1,7 @@
 """One trial where a farm runs it: `python -m assay child bench-trial RUN_DIR FOLDER WAIT_S COMMAND`.
 
 Waits until nothing else is measured on this machine, as `assay bench` does at home, observes the machine while COMMAND
-runs in a shell, and leaves what it saw in the run directory. WAIT_S: for the machine; `-`: others may run beside it.
+runs in a shell, and leaves what it saw in the run directory. WAIT_S: for the machine; `-`: others may run as well.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ _MOST_EXECUTIONS = 5000  # of a table of all benchmarks
 
 
 def show_all(request: Request) -> Response:
-    """Of every root that has benchmarks. What is not judged yet is said; the page asks again until it is."""
+    """All benchmarks of every root. Those that are not judged yet are marked; the page asks again until they are."""
     site, query = get_site(request), request.query_params
     view = {name: query.get(name, "")[:200] for name in ("q", "kind", "suite", "sort")}
     if view["sort"] and view["sort"] not in SORTS:

@@ -136,5 +136,5 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             env=(("MARK", "it's $HERE"),), root=str(lab / "runs"), folder=str(lab),
         )  # fmt: skip
         asked = replace(asked, methods=(*asked.methods, *commands))
-        report = run_benchmarks(asked, told=lambda e, number, total: reported.append((e.method, number, total)))
+        report = run_benchmarks(asked, report_end=lambda e, number, total: reported.append((e.method, number, total)))
     return Finished(lab / "runs", report, reported)

@@ -252,8 +252,7 @@ def test_an_id_leads_nowhere_else_and_is_kept(lab: Path, execution_id: object) -
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"trial_id": 2}, {"wall_time": 99.0}, {"extras": [{"name": "note", "value": "x"}]}, {"iters": 3}],
+    "other", [{"trial_id": 2}, {"wall_time": 99.0}, {"extras": [{"name": "note", "value": "x"}]}, {"iters": 3}]
 )
 def test_two_summaries_with_one_id_are_both_there(lab: Path, other: dict[str, Any]) -> None:
     files = [write_summary(lab / "d1.json"), write_summary(lab / "d2.json", **other)]

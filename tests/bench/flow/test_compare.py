@@ -16,14 +16,7 @@ import pytest
 from tests.bench_samples import execution, request
 
 from assay.bench.flow.archive import find_location, write_as_run
-from assay.bench.flow.compare import (
-    CompareOptions,
-    Contest,
-    _settle,
-    compare_executions,
-    compare_recorded,
-    parse_span,
-)
+from assay.bench.flow.compare import CompareOptions, Contest, _settle, compare_executions, compare_recorded, parse_span
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import Executions
 from assay.bench.judge.samples import ALPHA

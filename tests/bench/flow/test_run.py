@@ -208,10 +208,7 @@ def test_that_it_was_profiled_is_in_the_record_and_why_a_window_has_none(lab: Pa
     assert json.loads(Path(execution.run_dir, *execution.profiles).read_text())["traceEvents"]
     (note,) = execution.profile_notes
     assert note.endswith("the window 500: never began")
-    assert execution.extra == {
-        "command": 1,
-        "profile": {"windows": "0:0.2,500:", "profiler": "auto", "notes": [note]},
-    }
+    assert execution.extra == {"command": 1, "profile": {"windows": "0:0.2,500:", "profiler": "auto", "notes": [note]}}
     assert load_execution(execution.run_dir) == execution
     assert execution.is_profiled
 

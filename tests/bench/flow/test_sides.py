@@ -213,10 +213,7 @@ def test_a_build_runs_in_the_tree_and_its_failure_is_said(repository: Repository
     with open_checkouts(ask(), "cp figure built") as checkouts:
         variant = checkouts.check_out("base", load_commit(checkouts.repository, "main"))
         assert Path(variant.folder or "", "built").read_text().startswith("cost 11")
-    with (
-        open_checkouts(ask(), "false") as checkouts,
-        pytest.raises(UsageError, match="cannot be built"),
-    ):
+    with open_checkouts(ask(), "false") as checkouts, pytest.raises(UsageError, match="cannot be built"):
         checkouts.check_out("base", load_commit(checkouts.repository, "main"))
 
 

@@ -411,12 +411,7 @@ def test_trials_and_a_fixed_id_overwrite_nothing(lab: Lab) -> None:
     again = lab.run("mod.B.writes", execution_id="fixed")
     assert again.executions[0].execution_id == "fixed-5"
     assert {path: path.read_bytes() for path in before} == before
-    assert set(report.execution_s) == {
-        (1, "mod.B.writes"),
-        (1, "mod.quick"),
-        (2, "mod.B.writes"),
-        (2, "mod.quick"),
-    }
+    assert set(report.execution_s) == {(1, "mod.B.writes"), (1, "mod.quick"), (2, "mod.B.writes"), (2, "mod.quick")}
 
 
 # ---------------------------------------------------------------- what is given to constructors

@@ -193,32 +193,32 @@ class Heard:
 
 
 def test_a_dry_run_only_shows(tools: StandIns) -> None:
-    heard = Heard()
-    dry = heard.tools(dry_run=True)
+    notes = Heard()
+    dry = notes.tools(dry_run=True)
     dry.do(["docker", "build", "a b"])
     assert dry.ask(["gcloud", "list"]) == ""
-    assert not dry.tell("fetch x")
-    assert (heard.shown, heard.remarks) == (["docker build 'a b'", "gcloud list", "# fetch x"], [])
+    assert not dry.announce("fetch x")
+    assert (notes.shown, notes.remarks) == (["docker build 'a b'", "gcloud list", "# fetch x"], [])
     assert tools.calls == []
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1))
 def test_what_is_shown_can_be_typed(argv: list[str]) -> None:
-    heard = Heard()
-    heard.tools(dry_run=True).do(argv)
-    assert shlex.split(heard.shown[0]) == argv
+    notes = Heard()
+    notes.tools(dry_run=True).do(argv)
+    assert shlex.split(notes.shown[0]) == argv
 
 
 def test_a_real_run_says_what_it_does(tools: StandIns) -> None:
-    heard = Heard()
-    real = heard.tools(dry_run=False)
+    notes = Heard()
+    real = notes.tools(dry_run=False)
     real.do(["docker", "build", "a b"])
-    assert real.tell("fetch x")
+    assert real.announce("fetch x")
     tools.answer("gcloud", out="[]")
     assert real.ask(["gcloud", "list"]) == "[]"
-    assert (heard.shown, heard.remarks) == ([], ["$ docker build 'a b'", "fetch x"])
-    assert heard.tools(dry_run=False, debug=True).ask(["gcloud", "list"]) == "[]"
-    assert heard.remarks[-1] == "$ gcloud list"
+    assert (notes.shown, notes.remarks) == ([], ["$ docker build 'a b'", "fetch x"])
+    assert notes.tools(dry_run=False, debug=True).ask(["gcloud", "list"]) == "[]"
+    assert notes.remarks[-1] == "$ gcloud list"
 
 
 def test_a_failure_raises_with_its_advice(tools: StandIns) -> None:

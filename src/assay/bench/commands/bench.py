@@ -216,11 +216,7 @@ class HistoryRequest(ResultRequest):
         "Smaller changes are not reported, and PASS means that one so large is not there.  [default: 0.01; PASS: 0.05]",
     )
     recent: int | None = option(
-        "--recent",
-        type=int,
-        minimum=1,
-        metavar="N",
-        help="Only changes within the last N executions raise an alarm.",
+        "--recent", type=int, minimum=1, metavar="N", help="Only changes within the last N executions raise an alarm."
     )
     better: Literal["min", "max"] | None = option(
         "--better", choices=("min", "max"), help="Which direction is better, where the name does not tell."

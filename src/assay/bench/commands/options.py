@@ -190,7 +190,7 @@ def most_option() -> Any:
 
 
 class ExecuteRequest(Request):
-    """Of every command that executes benchmarks."""
+    """Options of every command that executes benchmarks."""
 
     commands: tuple[BenchMethod, ...] = option(
         "--command",
@@ -220,10 +220,7 @@ class ExecuteRequest(Request):
     jobs: int | None = jobs_option("N at once on the CPU: they disturb each other.")
     farm: str | None = farm_option("--farm")  # --on names a metric in `assay bench bisect`
     python: str | None = option(
-        "--python",
-        metavar="PATH",
-        parse=check_python,
-        help="Another interpreter for the methods.",
+        "--python", metavar="PATH", parse=check_python, help="Another interpreter for the methods."
     )
     first_path: tuple[str, ...] = option(
         "--path", multiple=True, metavar="DIR", help="Put first on sys.path. Repeatable."
@@ -232,17 +229,10 @@ class ExecuteRequest(Request):
         "--data-dir", default="", metavar="DIR", help="Given to constructors as data_dir and root_data_dir."
     )
     arguments: dict[str, Any] | None = option(
-        "--args",
-        metavar="JSON",
-        parse=parse_arguments,
-        help="Further arguments for constructors.",
+        "--args", metavar="JSON", parse=parse_arguments, help="Further arguments for constructors."
     )
     env: tuple[tuple[str, str], ...] = option(
-        "--env",
-        multiple=True,
-        metavar="NAME=VALUE",
-        parse=parse_pairs,
-        help="Environment of the methods. Repeatable.",
+        "--env", multiple=True, metavar="NAME=VALUE", parse=parse_pairs, help="Environment of the methods. Repeatable."
     )
     refuse_contaminated: bool = option(
         "--refuse-contaminated",
@@ -261,7 +251,7 @@ class ExecuteRequest(Request):
 
 
 class ResultRequest(ReportFiles):
-    """Of every command that judges: the result in several forms."""
+    """Options of every command that judges: the result in several forms."""
 
     as_json: bool = json_option("Print the result as JSON.")
     webhook: str | None = option(

@@ -36,7 +36,7 @@ from assay.values.study import CodePolicy
 from assay.values.verdict import Finding, VerdictKind
 
 _MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems take 255 bytes
-_PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
+PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
 
 
 def find_location(root: str | None) -> StudyLocation:
@@ -74,7 +74,7 @@ def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console 
 
 
 def _leave_out_uploads(location: StudyLocation, rows: Sequence[RunRow], console: Console) -> Sequence[RunRow]:
-    """An upload that nobody has adopted does not change what is judged of a benchmark that was executed here."""
+    """An upload that is not adopted does not change what is judged of a benchmark that was executed here."""
     ours = {row.params.get("method") for row in rows if not row.is_foreign}
     left = [row for row in rows if row.is_foreign and row.params.get("method") in ours]
     if left:
@@ -112,7 +112,7 @@ def is_named(name: str, method: str) -> bool:
 
 def _strip_parameters(method: str) -> str:
     """`test_sort[10]` and asv's `time_x(10)` without what is in brackets."""
-    return _PARAMETERS.sub("", method)
+    return PARAMETERS.sub("", method)
 
 
 def _load(location: StudyLocation, row: RunRow, console: Console) -> BenchExecution | None:
@@ -224,10 +224,7 @@ class Imported:
 
 
 def import_results(
-    paths: Sequence[str],
-    root: str | None,
-    label: str | None = None,
-    console: Console = SILENT,
+    paths: Sequence[str], root: str | None, label: str | None = None, console: Console = SILENT
 ) -> Imported:
     """An invalid file adds nothing and does not stop the others. Raises UsageError if no file has a result."""
     files: dict[str, Foreign] = {}
@@ -280,7 +277,7 @@ def write_as_run(location: StudyLocation, execution: BenchExecution, label: str 
 
 
 def _is_same(run_dir: str, execution: BenchExecution) -> bool:
-    """By the content of the other tool's file; an execution of our own by its results."""
+    """Whether both are one execution: by the content of the other tool's file, or by the results of our own."""
     there = None
     with suppress(AssayError, OSError):
         there = load_execution(run_dir)

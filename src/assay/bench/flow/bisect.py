@@ -197,7 +197,7 @@ class _Bench:
     run: Run
 
     def ask(self, commit: Commit) -> tuple[CommitAnswer, str | None]:
-        """Its outcome, or the signal by which it was interrupted."""
+        """The outcome of a commit, or the signal by which it was interrupted."""
         began, sha = time.monotonic(), commit.sha
         try:
             variants = (self.checkouts.check_out("base", self.good), self.checkouts.check_out("head", commit))

@@ -12,6 +12,7 @@ from assay.bench.flow.sides import (
     Duel,
     Executions,
     Key,
+    choose_side,
     collect_samples,
     describe_aside,
     describe_code,
@@ -80,12 +81,7 @@ class CompareOptions:
 
 
 def compare_recorded(
-    base: str,
-    head: str,
-    method: str | None,
-    root: str | None,
-    options: CompareOptions,
-    console: Console = SILENT,
+    base: str, head: str, method: str | None, root: str | None, options: CompareOptions, console: Console = SILENT
 ) -> ComparisonReport:
     """Sides are labels, commits (or the beginning of one), run directories, folders of them, or other tools' files."""
     known = _Known(root, method, console)
@@ -98,7 +94,7 @@ def compare_recorded(
 
 
 def _record(report: ComparisonReport, root: str | None) -> ComparisonReport:
-    """In the study, and from there in the index; files that are compared where there is no study leave nothing."""
+    """Record the verdict in the study, and from there in the index; without a study nothing is recorded."""
     location = find_location(root)
     if not os.path.isdir(location.dir):
         return report
@@ -127,10 +123,10 @@ class _Known:
             found = [e for e in found if is_named(self._method, e.method)]
         if not found:
             raise UsageError(f"{name} has no execution of {self._method}")
-        said = load_triage(self._location.dir) if not is_path or is_inside(name, self._location.dir) else []
+        triage = load_triage(self._location.dir) if not is_path or is_inside(name, self._location.dir) else []
         # a triage covers the executions between two others, so the whole history is needed
-        is_triaged = any(each.judgement == "invalid" for each in said)
-        return Executions(name, tuple(found), list_invalid(self._load_all(), said) if is_triaged else {})
+        is_triaged = any(each.judgement == "invalid" for each in triage)
+        return Executions(name, tuple(found), list_invalid(self._load_all(), triage) if is_triaged else {})
 
     def _load_all(self) -> list[BenchExecution]:
         if self._found is None:
@@ -139,10 +135,8 @@ class _Known:
 
     def _load_recorded(self, name: str) -> list[BenchExecution]:
         known = self._load_all()
-        by_label = [e for e in known if e.label == name]
-        by_commit = [e for e in known if e.commit and len(name) >= 4 and e.commit.startswith(name)]
-        if by_label or by_commit:
-            return by_label or by_commit
+        if found := choose_side(known, name):
+            return found
         names = {e.label for e in known if e.label} | {e.commit[:12] for e in known if e.commit}
         raise NotFoundError("label, commit or file", name, names)
 
@@ -209,7 +203,7 @@ def build_report(
 
 
 def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
-    """Notes beside the verdicts."""
+    """Notes that are printed with the verdicts."""
     for method in dict.fromkeys(duel.key[0] for duel in duels):
         mine = [duel for duel in duels if duel.key[0] == method]
         yield from describe_environments(method, base, head, mine, options.across)
@@ -274,18 +268,18 @@ def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
 
 def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
     """A benchmark that fails on both sides shows nothing about the change: INCONCLUSIVE, not an error."""
-    words: dict[str, list[str]] = {}
+    failures: dict[str, list[str]] = {}
     for side in (base, head):
         for method in dict.fromkeys(e.method for e in side.found):
             here = [e for e in side.found if e.method == method]
             failed = [e for e in here if not e.result.is_measured and not side.is_invalid(e)]
             if failed:
-                words.setdefault(method, []).append(_describe_failed(failed, len(here), side.name))
-    for method, said in words.items():
-        if len(said) == 1:
-            yield Finding(VerdictKind.ERROR, method, said[0])
+                failures.setdefault(method, []).append(_describe_failed(failed, len(here), side.name))
+    for method, texts in failures.items():
+        if len(texts) == 1:
+            yield Finding(VerdictKind.ERROR, method, texts[0])
         else:
-            message = f"it fails on both sides, before and after: {'; '.join(said)}"
+            message = f"it fails on both sides, before and after: {'; '.join(texts)}"
             yield Finding(VerdictKind.INCONCLUSIVE, method, message)
 
 
@@ -317,11 +311,7 @@ def _common_metrics(method: str, base: Executions, head: Executions, options: Co
 
 
 def compare_git(
-    span: str,
-    request: BenchRequest,
-    options: CompareOptions,
-    run: Run = run_benchmarks,
-    console: Console = SILENT,
+    span: str, request: BenchRequest, options: CompareOptions, run: Run = run_benchmarks, console: Console = SILENT
 ) -> ComparisonReport:
     """`base..head`: both are checked out next to the user's tree, which is not touched, and run in turns. What fails is
     run again, and only what fails again is a FAIL."""
@@ -418,10 +408,7 @@ class Contest:
 
 
 def _settle(
-    first: ComparisonReport,
-    suspects: Sequence[MetricComparison],
-    second: ComparisonReport,
-    options: CompareOptions,
+    first: ComparisonReport, suspects: Sequence[MetricComparison], second: ComparisonReport, options: CompareOptions
 ) -> ComparisonReport:
     by_key = {(metric.method, metric.metric): metric for metric in second.metrics}
     pooled = _pool(suspects, by_key, options)

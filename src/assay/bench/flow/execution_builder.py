@@ -141,11 +141,7 @@ def _load_extra(spec: RunSpec, reported: ChildReport, profiles: tuple[str, ...])
 
 
 def _build_ending(
-    run_dir: str,
-    outcome: Outcome | None,
-    state: str,
-    times: tuple[float, float | None] | None,
-    oom_kills: int | None,
+    run_dir: str, outcome: Outcome | None, state: str, times: tuple[float, float | None] | None, oom_kills: int | None
 ) -> ProcessEnd:
     elapsed = times[1] - times[0] if times and times[1] is not None else None
     code = outcome.exit_code if outcome else None
@@ -247,7 +243,7 @@ def load_readings(run_dir: str) -> list[Reading]:
 
 
 def _find_usage(reported: ChildReport, outcome: Outcome | None, around: JobSurroundings) -> Usage:
-    """For children that could not report. The kernel's peak is not used where it may be our own."""
+    """CPU time and peak of children that could not report. The kernel's peak is not used where it may be our own."""
     peak = (outcome.peak_rss_bytes if outcome else None) or 0
     if (reported.end or {}).get("peaks") or peak <= around.own_peak_bytes:
         peak = 0
@@ -306,7 +302,7 @@ def _find_gpu_memory(own: int, seen: GpuPeak) -> tuple[int, Literal["", "framewo
 
 
 def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s: float | None) -> float:
-    """Of one core; over the whole execution where it was too short for two readings."""
+    """The largest percentage of one core; over the whole execution where it was too short for two readings."""
     shares = [(b.cpu_s - a.cpu_s) / (b.time - a.time) for a, b in pairwise(readings) if b.time > a.time]
     if cpu_s is not None and elapsed_s:
         shares.append(cpu_s / elapsed_s)

@@ -92,7 +92,7 @@ class HistoryOptions:
 def load_histories(
     metric: str, method: str | None, options: HistoryOptions, console: Console = SILENT
 ) -> list[MetricHistory]:
-    """Of one method, or of every method that reports the metric."""
+    """The history of one method, or of every method that reports the metric."""
     location = find_location(options.root)
     executions = load_executions(location, method, console)
     meant = [execution for execution in executions if options.label in (None, execution.label)]
@@ -119,9 +119,7 @@ def load_histories(
 
 
 def confirm_newest(
-    histories: list[MetricHistory],
-    load: Callable[[], list[MetricHistory]],
-    again: Callable[[str, str], BenchReport],
+    histories: list[MetricHistory], load: Callable[[], list[MetricHistory]], again: Callable[[str, str], BenchReport]
 ) -> tuple[list[MetricHistory], BenchReport | None]:
     """The histories after what is open about their newest executions was executed again, until those are a level of
     their own or an outlier; and the report of an execution that was interrupted."""
@@ -155,7 +153,7 @@ def _describe_never(executions: Sequence[BenchExecution]) -> Iterator[str]:
 
 
 def _join_errors(metric: str, errors: Sequence[UsageError]) -> UsageError:
-    """For several benchmarks of which none has a history; each hint is given once."""
+    """One error for several benchmarks of which none has a history; each hint is given once."""
     if len(errors) == 1:
         return errors[0]
     lines = "".join(f"\n  {error.message}" for error in errors)
@@ -167,8 +165,8 @@ def _join_errors(metric: str, errors: Sequence[UsageError]) -> UsageError:
 def build_history(
     method: str, metric: str, executions: Sequence[BenchExecution], options: HistoryOptions, triage: Sequence[Triage]
 ) -> MetricHistory:
-    said = [each for each in triage if each.method == method and each.metric == metric]
-    kept, left_out = _choose(executions, metric, options, said)
+    triages = [each for each in triage if each.method == method and each.metric == metric]
+    kept, left_out = _choose(executions, metric, options, triages)
     if len(kept) < FEWEST:
         why = "".join(f"; {count} left out: {reason}" for reason, count in left_out.items())
         raise UsageError(
@@ -179,10 +177,10 @@ def build_history(
     groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
     for execution in kept:
         groups.setdefault(find_series(execution), []).append(execution)
-    series = [_build_series(found, metric, direction, options, said) for found in groups.values()]
-    moves = _find_moves(kept, metric, direction, options, said)
-    broken = _describe_newest(executions, metric, options, said)
-    doubted = _find_doubted(executions, kept, options, said)
+    series = [_build_series(found, metric, direction, options, triages) for found in groups.values()]
+    moves = _find_moves(kept, metric, direction, options, triages)
+    broken = _describe_newest(executions, metric, options, triages)
+    doubted = _find_doubted(executions, kept, options, triages)
     history = MetricHistory(
         method, metric, direction, tuple(series), tuple(moves), left_out=left_out, broken=broken, doubted=doubted
     )
@@ -222,12 +220,12 @@ def advise_all(left_out: Mapping[str, int]) -> str:
 
 
 def _describe_newest(
-    executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, said: Sequence[Triage]
+    executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, triages: Sequence[Triage]
 ) -> str:
     """Why the newest execution did not succeed: a failed one has no level that could be worse, and one that violates
     its bounds may be as fast as ever. An interrupted one is ignored: the one before it counts."""
     meant = _list_meant(executions, options)
-    if not meant or meant[-1].execution_id in find_invalid(executions, said):
+    if not meant or meant[-1].execution_id in find_invalid(executions, triages):
         return ""
     result = meant[-1].result
     if math.isfinite(meant[-1].numbers.get(metric, math.nan)) and result.succeeded:
@@ -244,21 +242,21 @@ def _find_doubted(
     executions: Sequence[BenchExecution],
     kept: Sequence[BenchExecution],
     options: HistoryOptions,
-    said: Sequence[Triage],
+    triages: Sequence[Triage],
 ) -> tuple[str, str] | None:
     """The newest execution where it was disturbed, and why, unless another of the same code counts: what is left out
     has not passed."""
     newest = next(reversed(_list_meant(executions, options)), None)
     if newest is None or any(each.code is not None and each.code == newest.code for each in kept):
         return None
-    reason = find_doubt(newest, find_invalid(executions, said), options.everything)
+    reason = find_doubt(newest, find_invalid(executions, triages), options.everything)
     if reason not in (CONTAMINATED, UNOBSERVED, _REFUSED):
         return None
     return newest.execution_id, f"{reason}; run it again ({_advise_confirm(newest)})"
 
 
 def _list_meant(executions: Sequence[BenchExecution], options: HistoryOptions) -> list[BenchExecution]:
-    """Of the label, or all but those of compare and bisect; without interrupted ones."""
+    """Executions of the label, or all but those of compare and bisect; without interrupted ones."""
     return [
         execution
         for execution in executions
@@ -268,11 +266,11 @@ def _list_meant(executions: Sequence[BenchExecution], options: HistoryOptions) -
 
 
 def _choose(
-    executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, said: Sequence[Triage]
+    executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, triages: Sequence[Triage]
 ) -> tuple[list[BenchExecution], dict[str, int]]:
     kept: list[BenchExecution] = []
     left_out: dict[str, int] = {}
-    invalid = find_invalid(executions, said)
+    invalid = find_invalid(executions, triages)
     for execution in executions:
         reason = _why_not(execution, metric, options, invalid)
         if reason is None:
@@ -310,12 +308,12 @@ def find_doubt(execution: BenchExecution, invalid: set[str], everything: bool) -
     return UNOBSERVED if execution.contaminated == (NOT_OBSERVED,) else CONTAMINATED
 
 
-def find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> set[str]:
+def find_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]) -> set[str]:
     """Everything from a change that was declared invalid to the last execution at the time, in the same label and
     environment."""
     order = {execution.execution_id: index for index, execution in enumerate(executions)}
     found: set[str] = set()
-    for each in latest_triage(said):
+    for each in latest_triage(triages):
         if each.judgement == "invalid" and each.execution_id in order:
             first = order[each.execution_id]
             last = order.get(each.until, first)
@@ -324,12 +322,12 @@ def find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -
     return found
 
 
-def list_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> dict[tuple[str, str], set[str]]:
-    """The same for every method and metric that was triaged."""
+def list_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]) -> dict[tuple[str, str], set[str]]:
+    """The invalid executions of every method and metric that was triaged."""
     found = {}
-    for method, metric in dict.fromkeys((each.method, each.metric) for each in said):
+    for method, metric in dict.fromkeys((each.method, each.metric) for each in triages):
         mine = [execution for execution in executions if execution.method == method]
-        found[method, metric] = find_invalid(mine, [e for e in said if (e.method, e.metric) == (method, metric)])
+        found[method, metric] = find_invalid(mine, [e for e in triages if (e.method, e.metric) == (method, metric)])
     return found
 
 
@@ -338,10 +336,10 @@ def find_series(execution: BenchExecution) -> tuple[str | None, str]:
     return execution.label, execution.fingerprint
 
 
-def latest_triage(said: Sequence[Triage]) -> list[Triage]:
+def latest_triage(triages: Sequence[Triage]) -> list[Triage]:
     """The latest triage of each change, in the order in which they were given."""
     found: dict[str, Triage] = {}
-    for each in said:
+    for each in triages:
         found.pop(each.execution_id, None)
         found[each.execution_id] = each
     return list(found.values())
@@ -351,7 +349,11 @@ def latest_triage(said: Sequence[Triage]) -> list[Triage]:
 
 
 def _build_series(
-    found: Sequence[BenchExecution], metric: str, direction: Direction, options: HistoryOptions, said: Sequence[Triage]
+    found: Sequence[BenchExecution],
+    metric: str,
+    direction: Direction,
+    options: HistoryOptions,
+    triages: Sequence[Triage],
 ) -> MetricSeries:
     points = tuple(
         MetricPoint(e.execution_id, e.numbers[metric], e.started_at, e.commit, e.result.samples.get(metric, ()))
@@ -370,9 +372,9 @@ def _build_series(
         change = _build_change(found, step, end, is_worse(step.effect, direction))
         change = replace(change, kind="trend") if trend else replace(change, holds=_holds(step, shown[-1].after))
         near = points[:1] if trend else points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]
-        changes.append(add_triage_note(change, {point.execution_id for point in near}, said))
+        changes.append(add_triage_note(change, {point.execution_id for point in near}, triages))
     if newest is not None and _is_reported(newest, options.asserted):
-        changes.append(_build_newest(found, newest, direction, said, count_back(values[newest.at :], newest)))
+        changes.append(_build_newest(found, newest, direction, triages, count_back(values[newest.at :], newest)))
     first, visible = found[0], find_detectable(quiet, known)
     return MetricSeries(
         first.label,
@@ -391,7 +393,7 @@ def _is_reported(step: LevelStep, least: float) -> bool:
 
 
 def _build_newest(
-    found: Sequence[BenchExecution], step: LevelStep, direction: Direction, said: Sequence[Triage], back: int
+    found: Sequence[BenchExecution], step: LevelStep, direction: Direction, triages: Sequence[Triage], back: int
 ) -> MetricChange:
     """Newest executions that are outlying: a step has more of them, an outlier does not come again. `back`: how
     many of them are at the old level."""
@@ -403,7 +405,7 @@ def _build_newest(
         what = f"of the {count} newest executions {back} {'is' if back == 1 else 'are'} at the old level"
     reason = f"{what}: run it again ({_advise_confirm(found[-1])}); {change.reason}"
     change = replace(change, kind="newest", too_few=count, reason=reason)
-    return add_triage_note(change, {each.execution_id for each in found[step.at :]}, said)
+    return add_triage_note(change, {each.execution_id for each in found[step.at :]}, triages)
 
 
 def _advise_confirm(execution: BenchExecution) -> str:
@@ -411,7 +413,7 @@ def _advise_confirm(execution: BenchExecution) -> str:
 
 
 def _build_change(found: Sequence[BenchExecution], step: LevelStep, end: int, worse: bool) -> MetricChange:
-    """Of a step, between the executions on both sides of it; of a trend, between the first and the last."""
+    """A step changes between the executions on both sides of it, a trend between the first and the last."""
     first, last = found[step.at], found[end - 1]
     before, after = (found[step.at - 1], first) if step.at else (first, last)
     cause, reason = attribute_change(before.code, after.code, is_recorded=bool(first.fingerprint))
@@ -437,8 +439,8 @@ def _holds(step: LevelStep, last_level: float) -> bool:
     return last_level > middle if step.after > step.before else last_level < middle
 
 
-def add_triage_note(change: MetricChange, near: set[str], said: Sequence[Triage]) -> MetricChange:
-    for each in reversed(said):
+def add_triage_note(change: MetricChange, near: set[str], triages: Sequence[Triage]) -> MetricChange:
+    for each in reversed(triages):
         if each.execution_id in near:
             judgement = "" if each.judgement == "open" else each.judgement
             return replace(change, judgement=judgement, note=each.note if judgement else "")
@@ -453,14 +455,14 @@ def _find_moves(
     metric: str,
     direction: Direction,
     options: HistoryOptions,
-    said: Sequence[Triage],
+    triages: Sequence[Triage],
 ) -> list[MetricChange]:
     moves = []
     for found in _list_neighbours(executions):
         seen: set[tuple[str | None, str]] = {find_series(found[0])}
         for index in range(1, len(found)):
             if find_series(found[index]) not in seen:
-                move = _build_move(found, index, metric, direction, said)
+                move = _build_move(found, index, metric, direction, triages)
                 if move is not None and (move.too_few or abs(move.step.effect) >= options.reported):
                     moves.append(move)
             seen.add(find_series(found[index]))
@@ -483,7 +485,7 @@ def _list_neighbours(executions: Sequence[BenchExecution]) -> Iterator[list[Benc
 
 
 def _build_move(
-    found: Sequence[BenchExecution], index: int, metric: str, direction: Direction, said: Sequence[Triage]
+    found: Sequence[BenchExecution], index: int, metric: str, direction: Direction, triages: Sequence[Triage]
 ) -> MetricChange | None:
     """None: both levels are known, and they are the same."""
     counts = Counter(find_series(execution) for execution in found[:index])
@@ -510,7 +512,7 @@ def _build_move(
         holds=_still_holds(found, index, before, step, metric, young=bool(few)),
         too_few=few,
     )
-    return add_triage_note(change, {after.execution_id}, said)
+    return add_triage_note(change, {after.execution_id}, triages)
 
 
 def _describe_move(before: BenchExecution, after: BenchExecution) -> tuple[str, ...]:
@@ -561,8 +563,8 @@ def triage_change(
 def _find_triaged(metric: str, method: str, name: str, every: Sequence[Triage]) -> Triage | None:
     """Also where the change is not found: `invalid` leaves its executions out, and perhaps too few remain for a
     history."""
-    said = [each for each in every if each.metric == metric and is_named(method, each.method)]
-    standing = [each for each in latest_triage(said) if each.judgement != "open"]
+    triages = [each for each in every if each.metric == metric and is_named(method, each.method)]
+    standing = [each for each in latest_triage(triages) if each.judgement != "open"]
     return next((each for each in reversed(standing) if name in (LAST, each.execution_id)), None)
 
 

@@ -23,7 +23,7 @@ from assay.system.fast_dataclasses import replace
 from assay.values.environment import Environment
 from assay.values.run import JobHandle, State, Usage
 
-Told = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
+ReportEnd = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
 
 
 class BenchObserver:
@@ -33,11 +33,11 @@ class BenchObserver:
         self,
         request: BenchRequest,
         variants: Mapping[str, BenchVariant | None],
-        told: Told,
+        report_end: ReportEnd,
         console: Console,
     ) -> None:
         self._request = request
-        self._told = told
+        self._report_end = report_end
         self._console = console
         self._variants = variants
         self._devices = Devices()
@@ -50,7 +50,7 @@ class BenchObserver:
         self.warnings: list[str] = []  # about the code that is measured, once for each folder
 
     def around(self, inner: Observer) -> BenchObserver:
-        """Before anything runs: slow queries, and the load of other processes."""
+        """Load what is slow, and measure the load of other processes, before anything runs."""
         self._inner = inner
         if self._request.farm is not None:  # observed where it runs
             return self
@@ -114,7 +114,7 @@ class BenchObserver:
             write_points(entry.dir, execution)
         self.found[entry.dir] = execution
         self.inner.ended(entry)
-        self._told(execution, len(self.found), len(self._variants))
+        self._report_end(execution, len(self.found), len(self._variants))
 
     def flush(self) -> None:
         self.inner.flush()
@@ -137,7 +137,7 @@ class BenchObserver:
         )
 
     def _find_folder(self, variant: BenchVariant | None) -> str:
-        """Of the measured code: a variant has its own."""
+        """The folder of the measured code: a variant has its own."""
         return (variant.folder if variant else None) or self._request.folder or os.getcwd()
 
     def _load_environment(self, folder: str) -> Environment:

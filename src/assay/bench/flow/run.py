@@ -17,7 +17,7 @@ from typing import Any
 
 from assay.bench.benchmark import ENV_BENCH_REPORT
 from assay.bench.flow.execution_builder import COMMAND, ENV_EXTRA, ENV_OUTPUT
-from assay.bench.flow.observer import BenchObserver, Told
+from assay.bench.flow.observer import BenchObserver, ReportEnd
 from assay.bench.records import hold_queue, take_queue
 from assay.bench.values.execution import (
     ASSAY,
@@ -62,7 +62,7 @@ _ID_FORMAT = "%Y-%m-%d-%H-%M-%S-%f"
 def run_benchmarks(
     request: BenchRequest,
     hooks: RunHooks | None = None,
-    told: Told = lambda _execution, _number, _total: None,
+    report_end: ReportEnd = lambda _execution, _number, _total: None,
     again: Sequence[RunSpec] = (),
 ) -> BenchReport:
     """Every method, trial by trial, after what is to be run `again`. A child that crashes, hangs or never reports is a
@@ -86,7 +86,7 @@ def run_benchmarks(
     jobs = [*((spec, None) for spec in (*forgotten, *again)), *_build_jobs(request, methods, location)]
     specs = [spec for spec, _ in jobs]
     given = hooks or RunHooks()
-    observer = BenchObserver(request, {spec.name: variant for spec, variant in jobs}, told, given.console)
+    observer = BenchObserver(request, {spec.name: variant for spec, variant in jobs}, report_end, given.console)
     watched = replace(
         given,
         use="benchmark",
@@ -116,7 +116,7 @@ def run_benchmarks(
     return BenchReport(tuple(executions), report.interrupted, report.problem, tuple(notes))
 
 
-def run_again(execution: BenchExecution, request: BenchRequest, hooks: RunHooks, told: Told) -> BenchReport:
+def run_again(execution: BenchExecution, request: BenchRequest, hooks: RunHooks, report_end: ReportEnd) -> BenchReport:
     """Once more what an execution has run: the command, environment and folder that its run directory records."""
     name = f"{execution.method}, {execution.execution_id}"
     if execution.source != ASSAY:
@@ -132,7 +132,7 @@ def run_again(execution: BenchExecution, request: BenchRequest, hooks: RunHooks,
     method = BenchMethod("", execution.method, "command" if record.spec.params.get("kind") == "command" else "method")
     env = tuple((key, value) for key, value in record.spec.env if HIDDEN not in value)  # those are in our environment
     spec = replace(record.spec, name=_name_run(execution_id, method), title=execution_id, env=env)
-    return run_benchmarks(replace(request, folder=record.workdir, label=execution.label), hooks, told, (spec,))
+    return run_benchmarks(replace(request, folder=record.workdir, label=execution.label), hooks, report_end, (spec,))
 
 
 def _find_obstacles(record: run_directory.RunRecord, execution: BenchExecution) -> Iterator[str]:
@@ -198,7 +198,7 @@ def _check_profile(request: BenchRequest) -> None:
 
 
 def find_py_spy() -> str | None:
-    """Also next to our interpreter: a caller by full path may not have our folder on PATH."""
+    """The program on PATH or next to our interpreter: a caller by full path may not have our folder on PATH."""
     return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
 
 
@@ -230,7 +230,7 @@ def _check_name(method: BenchMethod, other: BenchMethod | None) -> None:
 
 
 def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str, Any]:
-    """In a child process: a user's modules are never imported into the supervisor."""
+    """The matches, listed by a child process: a user's modules are never imported into the supervisor."""
     argv = [*_python(request), "list", *filters, *_child_flags(request, os.devnull)]
     env = {**os.environ, **dict(request.env)}
     try:
@@ -261,7 +261,7 @@ def _build_jobs(
 
 
 def _is_taken(request: BenchRequest, location: StudyLocation, spec: RunSpec) -> bool:
-    """By an earlier call with the same id: nothing is overwritten."""
+    """Whether an earlier call has used this id: nothing is overwritten."""
     output = os.path.join(request.output_root, spec.title or "") if request.output_root else None
     return os.path.lexists(os.path.join(location.dir, spec.name)) or (output is not None and os.path.lexists(output))
 
@@ -368,8 +368,8 @@ def _quote(word: str) -> str:
 
 
 def _child_flags(request: BenchRequest, output: str) -> list[str]:
-    told = f"{request.scratch_url}/{os.path.basename(output)}" if request.scratch_url else output
-    flags = [f"--output-dir={told}", f"--data-dir={request.data_dir}"]
+    given = f"{request.scratch_url}/{os.path.basename(output)}" if request.scratch_url else output
+    flags = [f"--output-dir={given}", f"--data-dir={request.data_dir}"]
     flags += [f"--path={path}" for path in request.python_path]
     flags += [f"--first-path={path}" for path in request.first_path]
     if request.tpu is not None:

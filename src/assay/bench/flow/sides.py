@@ -41,12 +41,12 @@ class Executions:
 
     @property
     def identities(self) -> set[object]:
-        """Of its executions, wherever they were read from; ids of other tools may be shared."""
+        """Identities of its executions, wherever they were read from; ids of other tools may be shared."""
         return {(e.method, e.execution_id, e.started_at, *e.numbers.items()) for e in self.found}
 
     def put_aside(self, *, everything: bool) -> Executions:
-        """Without interrupted executions, and without profiled ones unless everything is wanted. Failed ones stay: they
-        are reported, profiled or not."""
+        """This side without interrupted executions, and without profiled ones unless everything is wanted. Failed
+        ones stay: they are reported, profiled or not."""
         reasons = (INTERRUPTED,) if everything else (INTERRUPTED, PROFILED)
         found = tuple(e for e in self.found if _why_aside(e) not in reasons)
         aside = tuple(e for e in self.found if _why_aside(e) in reasons)
@@ -67,13 +67,20 @@ class Executions:
         return len(self._reporting(key)) - len(self.having(key))
 
     def is_invalid(self, execution: BenchExecution) -> bool:
-        """For whatever metric."""
+        """Whether it was declared invalid for any metric."""
         return any(
             execution.execution_id in ids for (method, _), ids in self.invalid.items() if method == execution.method
         )
 
     def _reporting(self, key: Key) -> list[BenchExecution]:
         return [e for e in self.good(key[0]) if key[1] in e.numbers]
+
+
+def choose_side(executions: Iterable[BenchExecution], name: str) -> list[BenchExecution]:
+    """Executions with this label; where there are none, those of this commit, named by its beginning."""
+    known = list(executions)
+    by_label = [each for each in known if each.label == name]
+    return by_label or [each for each in known if each.commit and len(name) >= 4 and each.commit.startswith(name)]
 
 
 def _why_aside(execution: BenchExecution) -> str:
@@ -175,8 +182,8 @@ def _describe_mixture(
     setups = [_list_environments(found) for found in every]
     for side, mine, found in zip(sides, setups, every, strict=True):
         if len(mine) > 1:
-            told = "; ".join(f"{len(_only(found, each))} with {names[each]}" for each in mine)
-            yield f"{method}: {side.name} mixes {len(mine)} environments: {told}"
+            counts = "; ".join(f"{len(_only(found, each))} with {names[each]}" for each in mine)
+            yield f"{method}: {side.name} mixes {len(mine)} environments: {counts}"
     if all(setups) and not set(setups[0]) & set(setups[1]):
         old, new = (list(mine.values())[-1] for mine in setups)
         differences = shorten(describe_differences(old, new))

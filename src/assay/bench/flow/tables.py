@@ -18,30 +18,10 @@ from assay.system.fast_dataclasses import dataclass, field
 BENCHMARK = "benchmark"
 _METHODS = (BENCHMARK, "method")
 _OWN_KEYS = (
-    BENCHMARK,
-    "label",
-    "commit",
-    "host",
-    "method",
-    "source",
-    "trial",
-    "framework",
-    "framework_name",
-    "framework_version",
-    "cuda",
-    "cudnn",
-    "accelerator_model",
-    "accelerator_driver",
-    "accelerator_count",
-    "cpu_model",
-    "governor",
-    "python",
-    "branch",
-    "platform_name",
-    "system_name",
-    "build_label",
-    "ml_framework_build_label",
-    "execution_label",
+    *(BENCHMARK, "label", "commit", "host", "method", "source", "trial"),
+    *("framework", "framework_name", "framework_version", "cuda", "cudnn"),
+    *("accelerator_model", "accelerator_driver", "accelerator_count", "cpu_model", "governor", "python", "branch"),
+    *("platform_name", "system_name", "build_label", "ml_framework_build_label", "execution_label"),
 )
 _OTHER_NAMES = {"build_label": "ml_framework_build_label", "execution_label": "label"}  # PerfZero's summary, its flags
 
@@ -77,7 +57,7 @@ def load_table(
 
 def build_table(
     executions: Sequence[BenchExecution],
-    said: Sequence[Triage],
+    triages: Sequence[Triage],
     method: str | None,
     by: Sequence[str],
     metrics: Sequence[str] | None,
@@ -85,7 +65,7 @@ def build_table(
 ) -> EnvironmentTable:
     keys = _check_keys(by, executions)
     names = _choose_metrics(metrics, [e for e in executions if e.result.is_measured] or executions)
-    triaged = list_invalid(executions, said)
+    triaged = list_invalid(executions, triages)
     invalid = {each for (_, metric), ids in triaged.items() if metric in names for each in ids}
     good: list[BenchExecution] = []
     left_out: Counter[str] = Counter()

@@ -58,7 +58,7 @@ def parse_asv(sample: Sample) -> Iterator[ImportedResult | str]:
 
 
 def _build_suite(file: ForeignFields, path: str) -> _Suite:
-    facts = load_beside(path, "machine.json", is_machine)
+    facts = load_neighbour(path, "machine.json", is_machine)
     own = {key: value for key, value in file.part("params").values.items() if value is not None}
     params = ForeignFields({**facts, **own}, "params")
     milliseconds = file.finite("date")
@@ -69,17 +69,17 @@ def _build_suite(file: ForeignFields, path: str) -> _Suite:
         "environment": file.text("env_name"),
     }
     machine = Machine(host=params.text("machine"), os=params.text("os"), cpu_model=params.text("cpu"))
-    kinds = load_beside(path, "benchmarks.json", is_benchmark_list)
+    kinds = load_neighbour(path, "benchmarks.json", is_benchmark_list)
     at = milliseconds / 1000 if milliseconds else None
     return _Suite(at, file.text("commit_hash"), setup, machine, kinds)
 
 
-def load_beside(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
-    """In the same folder or the one above; None where there is none that can be read."""
+def load_neighbour(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
+    """The content of a file in the same folder or the one above; empty where none can be read."""
     folder = os.path.dirname(os.path.abspath(path))
-    for beside in (os.path.join(folder, name), os.path.join(os.path.dirname(folder), name)):
+    for candidate in (os.path.join(folder, name), os.path.join(os.path.dirname(folder), name)):
         try:
-            content = _load_object(beside, os.stat(beside).st_mtime_ns)
+            content = _load_object(candidate, os.stat(candidate).st_mtime_ns)
         except (OSError, ValueError, RecursionError):
             continue
         if is_right(content):
@@ -142,7 +142,7 @@ def _build_result(
 
 
 def _name_parameters(name: str, values: Sequence[Any], suite: _Suite) -> dict[str, Any]:
-    """By the names in benchmarks.json."""
+    """The parameters by their names in benchmarks.json."""
     names = (suite.kinds.get(name) or {}).get("param_names")
     known = names if isinstance(names, list) and len(names) == len(values) else range(1, len(values) + 1)
     return {"parameters": {str(each): str(value) for each, value in zip(known, values, strict=True)}}

@@ -91,7 +91,7 @@ def _refuse(path: str, why: str) -> UsageError:
 
 
 def _find_other_command(path: str) -> str | None:
-    """For what holds runs."""
+    """The command that imports a file with runs."""
     importer = choose_importer(Sample(path), ["runs", "folders"])
     if importer is None:
         return None

@@ -15,7 +15,7 @@ from assay.values.machine import Machine
 
 _MARKS = {"benchmark_result", "execution_timestamp"}
 _OBJECT = re.compile(r"(?:^|summary:)\s*(\{)", re.MULTILINE)
-_UNTOLD = "it had not succeeded when PerfZero ran it"
+_UNEXPLAINED = "it had not succeeded when PerfZero ran it"
 _Bounds = Mapping[str, tuple[float | None, float | None]]
 
 
@@ -106,13 +106,13 @@ def _find_failure(
     failure, and the result is kept."""
     if result.values.get("succeeded", True) or _is_refused(result, info):
         return None, ()
-    said = tuple(str(reason) for reason in result.items("findings"))
+    reasons = tuple(str(reason) for reason in result.items("findings"))
     silent = not numbers and result.number("wall_time") in (None, NOT_REPORTED)
     if info.values.get("has_exception") or silent:
-        return "; ".join(said) or _UNTOLD, ()
+        return "; ".join(reasons) or _UNEXPLAINED, ()
     metrics = [BenchMetric(name, value, *bounds[name]) for name, value in numbers.items()]
     broken = tuple(found.message for metric in metrics for found in judge_bounds("", metric))
-    return None, said or broken or (_UNTOLD,)
+    return None, reasons or broken or (_UNEXPLAINED,)
 
 
 def _is_refused(result: ForeignFields, info: ForeignFields) -> bool:

@@ -177,7 +177,7 @@ class ForeignFields:
         return found if found is not None else self._miss(key)
 
     def finite(self, key: str) -> float | None:
-        """For what must be finite: a time of day, a count."""
+        """A number that must be finite: a time of day, a count."""
         found = self.number(key)
         return found if found is None or math.isfinite(found) else self._refuse(key, "not a number")
 

@@ -98,7 +98,7 @@ def _judge_change(history: MetricHistory, change: MetricChange, recent: int | No
 
 
 def _list_levels(history: MetricHistory, change: MetricChange) -> list[float]:
-    """Those of its series before it."""
+    """The levels of its series before it."""
     found = next((series.changes for series in history.series if change in series.changes), (change,))
     return [each.step.before for each in found if each.step.at <= change.step.at]
 
@@ -195,7 +195,7 @@ def compare_levels(old: Sequence[float], new: Sequence[float], at: int) -> Level
 
 
 def compare_medians(old: Sequence[float], new: Sequence[float], at: int) -> LevelStep:
-    """The same with too few values to test: medians, without an interval."""
+    """A step between two stretches that are too short for a test: medians, without an interval."""
     before, after = find_median(old), find_median(new)
     return LevelStep(at, before, after, relate_medians(before, after))
 
@@ -333,7 +333,7 @@ def _find_mixed(values: Sequence[float], step: LevelStep) -> LevelStep | None:
 
 
 def count_back(values: Sequence[float], step: LevelStep) -> int:
-    """Those at the level before the step: at most a quarter of the way from it."""
+    """How many values are at the level before the step: at most a quarter of the way from it."""
     return sum(abs(value - step.before) < abs(step.after - step.before) / 4 for value in values)
 
 

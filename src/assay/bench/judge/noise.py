@@ -205,7 +205,7 @@ def _clipped_deviation(parts: Sequence[Array]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """Of the residuals."""
+    """The density of the residuals."""
 
     logs: Array  # of each bin, from -REACH to REACH
 

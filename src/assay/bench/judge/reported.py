@@ -130,7 +130,7 @@ def _parse_extra(text: float | str) -> dict[str, Any] | None:
 def _find_end(name: str, reported: ChildReport, ending: ProcessEnd, is_command: bool) -> Iterator[Finding]:
     error = (reported.end or {}).get("error")
     if ending.state not in ("done", "failed"):
-        yield Finding(VerdictKind.ERROR, name, _with_words(ending.reason or f"it is {ending.state}", ending))
+        yield Finding(VerdictKind.ERROR, name, _add_last_line(ending.reason or f"it is {ending.state}", ending))
     elif error and not (reported.end or {}).get("ok"):
         kind = error.get("type", "")
         text = (
@@ -140,7 +140,7 @@ def _find_end(name: str, reported: ChildReport, ending: ProcessEnd, is_command: 
         )
         yield Finding(VerdictKind.ERROR, name, text)
     elif ending.state == "failed" and (reported.end is None or is_command):
-        yield Finding(VerdictKind.ERROR, name, _with_words(ending.reason or f"exit code {ending.exit_code}", ending))
+        yield Finding(VerdictKind.ERROR, name, _add_last_line(ending.reason or f"exit code {ending.exit_code}", ending))
     elif reported.end is None and not is_command:
         yield Finding(VerdictKind.ERROR, name, "its process exited before the method had returned (os._exit?)")
 
@@ -153,7 +153,7 @@ def _find_place(lines: Sequence[str]) -> str:
     return f" ({own[-1]['file'].rpartition('/')[2]}:{own[-1]['line']})" if own else ""
 
 
-def _with_words(reason: str, ending: ProcessEnd) -> str:
+def _add_last_line(reason: str, ending: ProcessEnd) -> str:
     return f"{reason}; its last line of output: {ending.last_line}" if ending.last_line else reason
 
 
@@ -168,18 +168,18 @@ def _find_silence(name: str, merged: _Merged) -> Iterator[Finding]:
 
 
 def _judge_one(name: str, report: Mapping[str, Any], prefix: str) -> Iterator[Finding]:
-    said = [_build_metric(fields, prefix) for fields in report.get("metrics") or ()]
+    metrics = [_build_metric(fields, prefix) for fields in report.get("metrics") or ()]
     extras = {prefix + key: value for key, value in (report.get("extras") or {}).items()}
-    promoted = [metric for metric in _promote_extras(extras) if metric.name not in {each.name for each in said}]
+    promoted = [metric for metric in _promote_extras(extras) if metric.name not in {each.name for each in metrics}]
     numbers = [(prefix + key, report[key]) for key in _PLAIN if key in report]
-    numbers += [(metric.name, metric.value) for metric in (*promoted, *said)]
+    numbers += [(metric.name, metric.value) for metric in (*promoted, *metrics)]
     yield from _find_bad_numbers(name, numbers, prefix)
     samples = [(fields["name"], fields["samples"]) for fields in report.get("metrics") or () if fields.get("samples")]
     for key, values in (*samples, *(report.get("samples") or {}).items()):
         bad = sum(not math.isfinite(value) for value in values)
         if bad:
             yield Finding(VerdictKind.FAIL, name, f"{bad} of {len(values)} samples of {prefix}{key} are not numbers")
-    for metric in said:
+    for metric in metrics:
         yield from judge_bounds(name, metric)
     for key, text in extras.items():
         fields = _parse_extra(text)

@@ -124,14 +124,7 @@ def _measure(pair: SamplePair) -> SampleComparison:
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
     effect, low, high = map(scale.relate, (shift.estimate, shift.low, shift.high))
-    return replace(
-        empty,
-        base=find_median(base),
-        head=find_median(head),
-        effect=effect,
-        interval=(low, high),
-        p=p,
-    )
+    return replace(empty, base=find_median(base), head=find_median(head), effect=effect, interval=(low, high), p=p)
 
 
 def _compare_medians(found: SampleComparison, base: Sequence[float], head: Sequence[float]) -> SampleComparison:

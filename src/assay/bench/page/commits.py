@@ -50,7 +50,7 @@ def _list_commits(folder: str, before: str, after: str) -> tuple[int, tuple[tupl
         counted = run_git(folder, "rev-list", "--count", span)
         if counted.returncode:
             return 0, ()
-        said = run_git(folder, "log", f"-{_MOST}", "--no-show-signature", "--format=%h%x00%s", span).stdout
-        return int(counted.stdout), tuple(tuple(line.split("\0", 1)) for line in said.splitlines() if "\0" in line)  # type: ignore[misc]
+        listed = run_git(folder, "log", f"-{_MOST}", "--no-show-signature", "--format=%h%x00%s", span).stdout
+        return int(counted.stdout), tuple(tuple(line.split("\0", 1)) for line in listed.splitlines() if "\0" in line)  # type: ignore[misc]
     except (GitError, OSError, ValueError, subprocess.SubprocessError):
         return 0, ()

@@ -74,7 +74,7 @@ class BenchArchive:
         return found
 
     def choose(self, method: str) -> list[RunRow]:
-        """Of one benchmark, or of all where it is ""."""
+        """The rows of one benchmark, or of all where `method` is ""."""
         if method:
             self.check(method)
         return [row for name, group in self.groups.items() if method in ("", name) for row in group.rows]
@@ -153,7 +153,7 @@ class HistoryPage:
     by_parameter: Sequence[Block] = ()
 
     def name_environment(self, change: MetricChange) -> str:
-        """Of the series that has it; "" where there is only one, or it leads from one to another."""
+        """The environment of the series that has the change; "" where there is only one, or it leads to another one."""
         series = self.history.series if self.history else ()
         names = name_series(series) if len(series) > 1 else []
         return next((name for each, name in zip(series, names, strict=False) if change in each.changes), "")
@@ -204,13 +204,13 @@ def _check_zoom(zoom: Zoom, found: Sequence[BenchExecution]) -> None:
 
 
 def _find_history(archive: BenchArchive, method: str, metric: str) -> tuple[MetricHistory | None, str]:
-    """That of an earlier request where nothing has come since."""
-    said = [each for each in load_triage(archive.location.dir) if (each.method, each.metric) == (method, metric)]
-    key = (archive.location.dir, method, metric, archive.groups[method].mark, tuple(said))
+    """The history, or why there is none; built once while no execution and no triage is added."""
+    triages = [each for each in load_triage(archive.location.dir) if (each.method, each.metric) == (method, metric)]
+    key = (archive.location.dir, method, metric, archive.groups[method].mark, tuple(triages))
     if key not in _HISTORIES:
         while len(_HISTORIES) >= _MOST_HISTORIES:
             _HISTORIES.pop(next(iter(_HISTORIES)), None)
-        _HISTORIES[key] = try_history(method, metric, archive.of(method), said)
+        _HISTORIES[key] = try_history(method, metric, archive.of(method), triages)
     return _HISTORIES[key]
 
 
@@ -334,7 +334,7 @@ def build_environments(archive: BenchArchive, method: str, by: Sequence[str]) ->
 
 
 def list_columns(archive: BenchArchive, method: str) -> list[str]:
-    """By which environments can be told apart: what differs first."""
+    """Columns by which environments can be distinguished, those that differ first."""
     found = archive.of(method) if method else archive.load(archive.choose("")[-_MOST_LOADED:])
     values: dict[str, set[str]] = {"label": set(), "commit": set(), "host": set()}
     for execution in found:

@@ -1,7 +1,7 @@
 """The list of all benchmarks, for the page: shown at once, judged in a thread of its own.
 
 What the index holds is there immediately; a benchmark that is not judged yet is listed as such, and nothing is guessed.
-A judged one is kept by what it was made of (its executions, and what people said about them): in memory, and in a file
+A judged one is kept by what it was made of (its executions, and their triage): in memory, and in a file
 of the study, so that the next `assay serve` has it too.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 
-from assay.bench.flow.archive import load_rows
+from assay.bench.flow.archive import PARAMETERS, load_rows
 from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.records import Triage, load_triage
 from assay.bench.report.executions import render_values
@@ -61,15 +61,15 @@ class ChangeLine:
 
     @property
     def is_open(self) -> bool:
-        """It keeps the verdict from being PASS, and nobody has said anything about it."""
+        """It keeps the verdict from being PASS, and it is not triaged."""
         return self.kind is not VerdictKind.PASS and not self.judgement
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Where the first metric of an environment is now: the median since its last change."""
+    """The current level of the first metric in one environment: the median since its last change."""
 
-    environment: str  # what tells it from the others
+    environment: str  # what distinguishes it from the others
     value: float
 
 
@@ -78,7 +78,7 @@ class JudgedBenchmark:
     """The worst verdict over all its metrics, and what the metric that has it did: its `last` value, and the points of
     a small drawing (`line`) of the newest environment's values. `kind` None: no metric has a history, and `problem`
     says why. `levels`: of the first metric in each environment and label; `parameters`: by name, where the tool that
-    measured it told them."""
+    measured it reported them."""
 
     metrics: tuple[str, ...]
     kinds: Mapping[str, VerdictKind]  # of the metrics that have a history
@@ -136,7 +136,7 @@ class BenchLine:
 
     @property
     def change(self) -> float:
-        """For sorting: worse ones that nobody has judged first, then by size."""
+        """The key for sorting: worse ones that are not triaged first, then by size."""
         if self.judged is None:
             return -1.0
         return max((abs(each.effect) + 1e6 * each.is_open for each in self.judged.changes if each.holds), default=0.0)
@@ -164,7 +164,7 @@ class Overview:
 
 
 def group_rows(rows: Sequence[RunRow]) -> dict[str, BenchmarkRows]:
-    """By their benchmark, those alone that are over."""
+    """Rows by their benchmark, without those that have not ended."""
     found: dict[str, list[RunRow]] = {}
     for row in rows:
         if row.state.is_over and (method := str(row.params.get("method", ""))):
@@ -179,12 +179,9 @@ def group_rows(rows: Sequence[RunRow]) -> dict[str, BenchmarkRows]:
     return groups
 
 
-_PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
-
-
 def split_name(method: str) -> tuple[str, str, str]:
     """Suite, name, and parameters with their brackets: `io.Readers`, `time_csv`, `(10, 'utf-8')`."""
-    match = _PARAMETERS.search(method)
+    match = PARAMETERS.search(method)
     bare = method[: match.start()] if match else method
     suite, _, name = bare.rpartition("::" if "::" in bare else ".")
     return suite, name, match[0] if match else ""
@@ -194,7 +191,7 @@ def split_name(method: str) -> tuple[str, str, str]:
 
 
 class Judge:
-    """Of one archive. A thread runs while there is something to judge."""
+    """Judges the benchmarks of one archive. A thread runs while there is something to judge."""
 
     def __init__(self, location: StudyLocation) -> None:
         self.location = location
@@ -207,12 +204,12 @@ class Judge:
 
     def ask(self, groups: Mapping[str, BenchmarkRows], patience_s: float | None) -> dict[str, JudgedBenchmark]:
         """What is judged within this time (None: all), by method. The others are being judged from now on."""
-        said: dict[str, list[Triage]] = {}
+        triages: dict[str, list[Triage]] = {}
         for each in load_triage(self.location.dir):
-            said.setdefault(each.method, []).append(each)
+            triages.setdefault(each.method, []).append(each)
         wanted = {}
         for method, group in groups.items():
-            mine = tuple(said.get(method, ()))
+            mine = tuple(triages.get(method, ()))
             mark = f"{group.mark}-{_digest(repr(mine))}" if mine else group.mark
             wanted[method] = (group, mark, mine)
         with self._lock:
@@ -240,9 +237,9 @@ class Judge:
                     self._thread = None
                     self._done.set()
                     return
-                group, mark, said = self._wanted[method]
+                group, mark, triages = self._wanted[method]
             try:
-                judged = judge_group(self.location, group, said)
+                judged = judge_group(self.location, group, triages)
             except Exception as error:  # noqa: BLE001 (one that cannot be judged must not stop the others)
                 judged = JudgedBenchmark((), {}, "", "", f"it cannot be judged: {type(error).__name__}: {error}")
             with self._lock:
@@ -258,7 +255,7 @@ class Judge:
         with suppress(AssayError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
             with open(self._path, "rb") as file:
                 content = read_versioned(file.read(), "judged benchmarks", self._path, FORMATS)
-            if content["sum"] == _digest(json.dumps(content["judged"])):  # else it was changed by somebody else
+            if content["sum"] == _digest(json.dumps(content["judged"])):  # else another program has changed it
                 return {
                     name: (mark, parse_plain(JudgedBenchmark, each)) for name, (mark, each) in content["judged"].items()
                 }
@@ -289,11 +286,11 @@ def _digest(text: str) -> str:
 # ---------------------------------------------------------------- one benchmark
 
 
-def judge_group(location: StudyLocation, group: BenchmarkRows, said: Sequence[Triage]) -> JudgedBenchmark:
+def judge_group(location: StudyLocation, group: BenchmarkRows, triages: Sequence[Triage]) -> JudgedBenchmark:
     console = CollectingConsole()
     executions = load_rows(location, group.rows, console)
     metrics = list_metrics(executions)
-    tried = {name: try_history(group.method, name, executions, said) for name in metrics or [""]}
+    tried = {name: try_history(group.method, name, executions, triages) for name in metrics or [""]}
     found = {name: history for name, (history, _) in tried.items() if history}
     kinds = {name: history.verdict.kind for name, history in found.items()}
     shown = min(kinds, key=lambda name: SEVERITY.index(kinds[name]), default=next(iter(tried)))
@@ -383,14 +380,14 @@ def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
 
 
 def try_history(
-    method: str, metric: str, found: Sequence[BenchExecution], said: Sequence[Triage]
+    method: str, metric: str, found: Sequence[BenchExecution], triages: Sequence[Triage]
 ) -> tuple[MetricHistory | None, str]:
     """None, and why there is none."""
     if not metric:
         reasons = [each.result.findings[0].message for each in found if each.result.findings]
         return None, f"it has never reported anything: {reasons[-1]}" if reasons else "it has never reported anything"
     try:
-        return build_history(method, metric, found, HistoryOptions(), said), ""
+        return build_history(method, metric, found, HistoryOptions(), triages), ""
     except UsageError as error:
         return None, error.message
 
@@ -497,5 +494,5 @@ def _is_kind(line: BenchLine, kind: str) -> bool:
 
 
 def group_lines(lines: Sequence[BenchLine]) -> list[tuple[str, list[BenchLine]]]:
-    """By their suite, for a list that is sorted by name."""
+    """The lines of each suite, for a list that is sorted by name."""
     return [(suite, list(found)) for suite, found in groupby(lines, key=lambda line: line.suite)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from assay.bench.page.contents import BenchArchive, build_history_page, is_archive, load_archive
+from assay.bench.page.contents import BenchArchive, HistoryPage, build_history_page, is_archive, load_archive
 from assay.bench.page.overview import BenchLine, build_overview, find_changes, list_metrics
 from assay.bench.page.sides import build_comparison
 from assay.bench.report.history import build_changes, build_mark
@@ -44,7 +44,7 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
 
 
 def _find_worst(kinds: Sequence[VerdictKind | None]) -> VerdictKind | None:
-    """None: nothing has a history. What has none beside others that have one keeps the whole from being PASS."""
+    """None: nothing has a history. One without a history keeps others that have one from being PASS together."""
     return find_worst(kind or VerdictKind.INCONCLUSIVE for kind in kinds) if any(kinds) else None
 
 
@@ -64,7 +64,7 @@ def _build_overview(archive: BenchArchive) -> Iterator[Block]:
         yield Section((Notes(items),), "Largest changes")
     for line in found.lines[:_MOST_HISTORIES]:
         if line.judged and line.judged.kind:
-            yield from _build_history(archive, line.method, line.judged.shown, level=2)
+            yield from _build_history(build_history_page(archive, line.method, line.judged.shown))
 
 
 def _build_table(lines: Sequence[BenchLine]) -> Table:
@@ -82,21 +82,19 @@ def _build_table(lines: Sequence[BenchLine]) -> Table:
 
 
 def _build_histories(archive: BenchArchive, method: str, metrics: Sequence[str]) -> Iterator[Block]:
-    pages = [(metric, build_history_page(archive, method, metric)) for metric in metrics]
-    kinds = [page.history.verdict.kind if page.history else None for _, page in pages]
-    yield Heading(method, _find_worst(kinds), 1)
-    for metric, page in pages:
-        if page.history is None:
-            yield Heading(metric)
-            yield Text(page.problem)
-        else:
-            yield from _build_history(archive, method, metric, level=2)
+    pages = [build_history_page(archive, method, metric) for metric in metrics]
+    yield Heading(method, _find_worst([page.history.verdict.kind if page.history else None for page in pages]), 1)
+    for page in pages:
+        yield from _build_history(page)
 
 
-def _build_history(archive: BenchArchive, method: str, metric: str, level: int) -> Iterator[Block]:
-    page = build_history_page(archive, method, metric)
-    if page.history is not None:
-        better = "lower" if page.history.direction == "min" else "higher"
-        yield Heading(f"{method} {metric}", page.history.verdict.kind, level, note=f"{better} is better")
-        yield from page.charts
-        yield Section((*build_changes(page.history), *page.notes), "Changes")
+def _build_history(page: HistoryPage) -> Iterator[Block]:
+    history = page.history
+    if history is None:
+        yield Heading(page.metric)
+        yield Text(page.problem)
+        return
+    better = "lower" if history.direction == "min" else "higher"
+    yield Heading(f"{history.method} {page.metric}", history.verdict.kind, 2, note=f"{better} is better")
+    yield from page.charts
+    yield Section((*build_changes(history), *page.notes), "Changes")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from assay.bench.flow.compare import CompareOptions, compare_executions
 from assay.bench.flow.history import list_invalid
-from assay.bench.flow.sides import Executions
+from assay.bench.flow.sides import Executions, choose_side
 from assay.bench.page.commits import HASH
 from assay.bench.page.contents import BenchArchive
 from assay.bench.records import load_triage
@@ -33,10 +33,10 @@ def build_comparison(
     rows = archive.choose(method)
     mine = [[row for row in rows if _is_side(row, name)] for name in (base, head)]
     loaded = archive.load(list({row.key: row for side in mine for row in side}.values()))
-    said = load_triage(archive.location.dir)
+    triages = load_triage(archive.location.dir)
     compared = {each.method for each in loaded}
-    judged = [each for each in dict.fromkeys(each.method for each in said) if each in compared]
-    invalid = list_invalid([each for name in judged for each in archive.of(name)], said)
+    judged = [each for each in dict.fromkeys(each.method for each in triages) if each in compared]
+    invalid = list_invalid([each for name in judged for each in archive.of(name)], triages)
     sides = [Executions(name, tuple(_find_side(loaded, name, archive)), invalid) for name in (base, head)]
     report = compare_executions(sides[0], sides[1], CompareOptions())
     ordered = sorted(
@@ -80,17 +80,17 @@ def _shorten_side(name: str) -> str:
 
 
 def _build_intervals(ordered: Sequence[MetricComparison]) -> Iterator[Block]:
-    """The change of each metric with its interval, beside no change at all."""
+    """A chart of the change of each metric with its interval; a line marks no change."""
     known = [each for each in ordered if each.finding.interval and each.finding.effect is not None][:_MOST_INTERVALS]
     curves, names = [], []
     for place, each in enumerate(reversed(known), 1):
         low, high = (100 * end for end in each.finding.interval or (0.0, 0.0))
         effect = 100 * (each.finding.effect or 0.0)
         color = {VerdictKind.FAIL: "c1", VerdictKind.PASS: "c2"}.get(each.finding.kind, "c5")
-        said = f"{each.method} {each.metric}\n{each.finding.kind} {effect:+.2f}% [{low:+.2f}%, {high:+.2f}%]"
+        triages = f"{each.method} {each.metric}\n{each.finding.kind} {effect:+.2f}% [{low:+.2f}%, {high:+.2f}%]"
         curves += [
-            Curve([(low, float(place)), (high, float(place))], f"{color} curve", texts=[said]),
-            Curve([(effect, float(place))], f"{color} point", line=False, marker="dot", texts=[said]),
+            Curve([(low, float(place)), (high, float(place))], f"{color} curve", texts=[triages]),
+            Curve([(effect, float(place))], f"{color} point", line=False, marker="dot", texts=[triages]),
         ]
         names.append((float(place), f"{each.metric}"))
     if curves:
@@ -111,11 +111,10 @@ def _is_side(row: RunRow, name: str) -> bool:
 
 
 def _find_side(executions: Sequence[BenchExecution], name: str, archive: BenchArchive) -> list[BenchExecution]:
-    by_label = [each for each in executions if each.label == name]
-    by_commit = [each for each in executions if each.commit and len(name) >= 4 and each.commit.startswith(name)]
-    if not by_label and not by_commit:
+    found = choose_side(executions, name)
+    if not found:
         raise NotFoundError("label or commit", name, archive.list_sides())
-    return by_label or by_commit
+    return found
 
 
 def _build_distribution(metric: MetricComparison, report: ComparisonReport) -> Chart:

@@ -122,28 +122,23 @@ def render_values(name: str, values: Sequence[float]) -> str | None:
 
 
 def build_value_ticks(metric: str, values: Sequence[float], *, is_log: bool) -> list[tuple[float, str]] | None:
-    """In the unit of the metric."""
+    """Ticks in the unit of the metric."""
     low, high = min(values), max(values)
     if is_log and high > low:
         return [(math.log10(tick), render_values(metric, [tick]) or "") for tick in build_log_ticks(low, high, 5)]
     ticks = build_ticks(low, high, 4)
     texts = [render_values(metric, [tick]) or "" for tick in ticks]
-    return (
-        None if len(set(texts)) < len(texts) else list(zip(map(_log if is_log else float, ticks), texts, strict=True))
-    )
-
-
-def _log(value: float) -> float:
-    return math.log10(value)
+    places = [math.log10(tick) if is_log else tick for tick in ticks]
+    return None if len(set(texts)) < len(texts) else list(zip(places, texts, strict=True))
 
 
 def _is_time(name: str) -> bool:
-    """Also of a report under another name: `part1.wall_time`."""
+    """Whether it is a time, also of a report under another name: `part1.wall_time`."""
     return name.rpartition(".")[2] in ("wall_time", "cpu_time")
 
 
 def is_size(name: str) -> bool:
-    """In bytes: `peak_memory`, asv's `memory`, `gpu_memory_bytes`, `max_rss`."""
+    """Whether it is in bytes: `peak_memory`, asv's `memory`, `gpu_memory_bytes`, `max_rss`."""
     own = name.rpartition(".")[2]
     return own in ("memory", "peak_memory", "peak_gpu_memory", "max_rss", "max_vms") or own.endswith("_bytes")
 
@@ -158,13 +153,13 @@ def _render_value(name: str, value: float) -> str:
 
 
 def render_large(value: float) -> str:
-    """From a million on in steps of a thousand, as times have theirs: nobody counts the digits of 62081446542."""
+    """Numbers from a million on in steps of a thousand: the digits of 62081446542 are hard to count."""
     unit, size = next((step for step in _STEPS if step[1] <= abs(value) < _BEYOND_STEPS), ("", 1.0))
     return f"{render_number(value / size, 4)} {unit}" if unit else render_number(value, 4)
 
 
 def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
-    """Where to read on: the log of the first failure of each benchmark, and every trace."""
+    """Files to read: the log of the first failure of each benchmark, and every trace."""
     failed = {e.method: e for e in reversed(executions) if e.log and not (e.result.is_measured or e.is_interrupted)}
     logs = [f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values())]
     traces = [f"profile of {e.method}: {_locate(e, path)}" for e in executions for path in e.profiles]
@@ -252,24 +247,14 @@ def _build_case_blocks(title: str, cases: Cases) -> list[Block]:
     kinds = [verdict.kind for _, _, verdict in cases]
     worst = Verdict.of([Finding(kind, "", "") for kind in kinds], len(kinds)).kind
     passed = sum(kind is VerdictKind.PASS for kind in kinds)
-    columns = (
-        Column("verdict", "state"),
-        Column("benchmark"),
-        Column("metric"),
-        Column("what"),
-        Column("effect"),
-    )
+    columns = (Column("verdict", "state"), Column("benchmark"), Column("metric"), Column("what"), Column("effect"))
     rows = [
         [str(found.kind), group, name, found.message, render_effect(found)]
         for group, name, verdict in cases
         for found in verdict.findings
         if found.kind is not VerdictKind.PASS
     ]
-    return [
-        Heading(title, worst),
-        Text(f"{len(cases)} checked, {passed} passed."),
-        TableBlock(Table(columns, rows)),
-    ]
+    return [Heading(title, worst), Text(f"{len(cases)} checked, {passed} passed."), TableBlock(Table(columns, rows))]
 
 
 def _build_case(case: tuple[str, str, Verdict], allow_changed: bool) -> Case:

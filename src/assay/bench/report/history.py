@@ -128,7 +128,7 @@ def build_comparison_document(report: ComparisonReport, *, allow_changed: bool =
 
 
 def render_comparison(report: ComparisonReport) -> str:
-    """For `assay.api`."""
+    """The text that `assay.compare_benchmarks` returns."""
     return render_terminal(build_comparison_document(report))
 
 
@@ -192,7 +192,7 @@ Rows = Sequence[tuple[Sequence[str], int, Mapping[str, Sequence[float]]]]  # key
 
 
 def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Rows, form: str, width: int | None = None) -> str:
-    """For machines medians and quartiles stand in columns of their own."""
+    """The table as text; in CSV and JSON medians and quartiles have columns of their own."""
     if form == "md":
         return tables.render_markdown(build_setup_table(by, metrics, rows))
     if form == "text":
@@ -203,7 +203,7 @@ def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Rows, form: s
 
 
 def build_setup_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:
-    """Without metrics that no row has."""
+    """The table, without metrics that no row has."""
     metrics = [name for name in metrics if any(values[name] for _, _, values in rows)]
     columns = [
         *(Column(key, cut="left" if key in _NAMES else "anywhere") for key in by),
@@ -245,7 +245,7 @@ def build_bisect_document(found: BenchBisect) -> Document:
 
 
 def _build_bisect(found: BenchBisect) -> Iterator[Block]:
-    """The culprit and its evidence; or who is suspected, and all answers."""
+    """The culprit and its evidence; or the suspects, and all answers."""
     if found.culprit:
         yield from build_culprit(found.culprit)
         if evidence := found.evidence:

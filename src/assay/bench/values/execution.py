@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Literal
@@ -64,7 +65,10 @@ def parse_method(text: str) -> BenchMethod:
             "write module.Class.method, module.function or module.Class.filter:REGEX",
         )
     if colon and head.endswith(".filter"):
-        _check_regex(tail, text)
+        try:
+            re.compile(tail)
+        except re.error as error:
+            raise UsageError(f"{text!r}: broken regular expression: {error}") from None
         return BenchMethod(text, text)
     name = f"{head}.{tail}" if colon else head
     if "." not in name:
@@ -72,15 +76,6 @@ def parse_method(text: str) -> BenchMethod:
             f"{text!r} does not name a benchmark: its module is missing", "write module.Class.method or module.function"
         )
     return BenchMethod(text, name)
-
-
-def _check_regex(pattern: str, text: str) -> None:
-    import re
-
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"{text!r}: broken regular expression: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,11 +335,11 @@ class BenchExecution:
         found = self.extra.get(SITE_PACKAGES)
         packages = found.items() if isinstance(found, Mapping) else ()
         known = sorted(((str(name), each) for name, each in packages if isinstance(each, Mapping)), key=itemgetter(0))
-        beside = [f"{name} {package.get('hash')}" for name, package in known]
+        others = [f"{name} {package.get('hash')}" for name, package in known]
         is_edited = any(package.get("dirty") for _, package in known)  # only the existence of edits is recorded
-        if is_edited or self._has_unknown_edits or not (self.commit or beside):
+        if is_edited or self._has_unknown_edits or not (self.commit or others):
             return None
-        edits = [self.git.diff if self.git else "", *beside]
+        edits = [self.git.diff if self.git else "", *others]
         mark = hashlib.blake2b(json.dumps(edits).encode(), digest_size=6).hexdigest() if any(edits) else ""
         return f"{self.commit or ''}+{mark}" if mark else self.commit
 

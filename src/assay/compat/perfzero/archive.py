@@ -58,13 +58,13 @@ class ArchiveError(UsageError):
 
 
 def parse_kind(name: str) -> ArchiveKind | None:
-    """By the ending, as the user sees it."""
+    """The kind by the ending of the name, as the user sees it."""
     lower = name.lower()
     return next((kind for endings, kind in _ENDINGS.items() if lower.endswith(endings)), None)
 
 
 def find_kind(path: str) -> ArchiveKind | None:
-    """By the content. A tar archive alone: what is a zip inside is often something else, such as saved weights."""
+    """The kind by the content. Only tar archives count: a zip is often something else, such as saved weights."""
     try:
         with tarfile.open(path, tarinfo=_CheckedInfo) as tar:
             return ArchiveKind.TAR if tar.next() is not None else None  # zeros pass for an archive of nothing
@@ -232,7 +232,7 @@ class _Aside:
             raise ArchiveError(f"{self._name(path)!r} is a link and a folder at once") from None
 
     def _claim(self, path: str) -> None:
-        """For a member that is not a folder; a later one of the same name replaces it, as with tar."""
+        """Make room for a member that is not a folder; a later one of the same name replaces it, as with tar."""
         self._links.pop(path, None)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.isdir(path):

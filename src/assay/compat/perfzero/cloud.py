@@ -242,7 +242,7 @@ class Cloud:
     def _show_way(self) -> None:
         """The ssh command, also in a dry run: it is what users need next."""
         if self.tools.dry_run:
-            self.tools.tell(f"then, to enter it: {shlex.join(build_way(self.target))}")
+            self.tools.announce(f"then, to enter it: {shlex.join(build_way(self.target))}")
         else:
             self.say(render_way(self.target))
 

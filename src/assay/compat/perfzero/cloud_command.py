@@ -147,7 +147,7 @@ def _list_all(parsed: Parsed, tools: Tools) -> int:
 
 
 def render_instance(instance: Instance) -> list[str]:
-    """Its name and state, then what it is and where."""
+    """The name and state of a machine, then what it is and where."""
     state = {"TERMINATED": "TERMINATED (stopped)"}.get(instance.state, instance.state)
     parts = [instance.machine, *(f"{count} x {kind}" for kind, count in instance.accelerators)]
     if instance.local_disks:

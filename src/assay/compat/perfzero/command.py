@@ -65,15 +65,9 @@ def _find_subcommand(word: str) -> Subcommand:
 
 FLAGS = {  # by group: metavar (none: a switch), help
     "": {
-        "benchmark_methods": (
-            "METHODS",
-            "module.Class.method, or module.Class.filter:REGEX; comma-joined or repeated",
-        ),
+        "benchmark_methods": ("METHODS", "module.Class.method, or module.Class.filter:REGEX; comma-joined or repeated"),
         "benchmark_num_trials": ("N", "how often each method is run"),
-        "benchmark_class_type": (
-            "TYPE",
-            "tf_benchmark: constructors get perfzero_constructor_args and nothing else",
-        ),
+        "benchmark_class_type": ("TYPE", "tf_benchmark: constructors get perfzero_constructor_args and nothing else"),
         "perfzero_constructor_args": ("JSON", "further constructor arguments"),
         "tpu_parameters": ("JSON", "its name is given to constructors as tpu"),
         "profiler_enabled_time": (

@@ -82,7 +82,7 @@ class PerfzeroConsole(Console):
             silence(self.out)
 
     def detail(self, text: str) -> None:
-        """For --debug."""
+        """Print a line with --debug only."""
         if self._debug:
             self.error(text)
 
@@ -257,7 +257,7 @@ class _ExecutionWriter:
 
 
 def _leave_out_printed(execution: BenchExecution) -> BenchExecution:
-    """Without what our child has just printed, as it does for a method that does not exist."""
+    """The execution without what our child has just printed, as it does for a method that does not exist."""
     printed = read_end(os.path.join(execution.run_dir, execution.log), _LAST_BYTES).splitlines()
     findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in printed)
     return replace(execution, result=replace(execution.result, findings=findings))
@@ -287,10 +287,7 @@ def load_parts(execution: BenchExecution) -> dict[str, float]:
     whole_s = execution.ended_at - execution.started_at
     if method_s is None:
         return {"method_execution": round(whole_s, 3)}
-    return {
-        "class_initialization": round(max(0.0, whole_s - method_s), 3),
-        "method_execution": round(method_s, 3),
-    }
+    return {"class_initialization": round(max(0.0, whole_s - method_s), 3), "method_execution": round(method_s, 3)}
 
 
 # ---------------------------------------------------------------- sending

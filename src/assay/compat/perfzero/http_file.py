@@ -88,11 +88,7 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
     login = (address.username, address.password) if address.userinfo else None  # httpx gives it to this host only
     try:
         return httpx.Client(
-            auth=login,
-            headers=_HEADERS,
-            timeout=timeout_s,
-            verify=ssl.create_default_context(),
-            follow_redirects=True,
+            auth=login, headers=_HEADERS, timeout=timeout_s, verify=ssl.create_default_context(), follow_redirects=True
         )
     except (ImportError, ValueError, httpx.InvalidURL) as error:  # a kind of proxy that httpx cannot use
         raise UsageError(f"the environment names a proxy that cannot be used: {error}", "see HTTPS_PROXY") from None

@@ -35,7 +35,7 @@ def arrange_profiles(folder: str, host: str) -> list[str]:
 
 
 def _find_bare_planes(folder: str) -> list[str]:
-    """Those without a Chrome trace next to them."""
+    """Planes without a Chrome trace next to them."""
     found = [os.path.join(base, name) for base, _, names in os.walk(folder) for name in names if name.endswith(_PLANE)]
     return sorted(path for path in found if not os.path.exists(path.removesuffix(_PLANE) + _TRACE))
 
@@ -267,7 +267,7 @@ def _text(content: Any) -> str:
 
 
 def _message(content: Any) -> memoryview:
-    """A field may be there and be of another kind: then this is somebody else's file."""
+    """A field may be there and be of another kind: then another program wrote the file."""
     if not isinstance(content, memoryview):
         raise ValueError("no profile of TensorFlow")  # noqa: TRY004 what it holds is wrong, not what we were given
     return content

@@ -250,7 +250,7 @@ def build_drive_commands(devices: Sequence[str], folder: str, as_root: bool) -> 
 
 
 def parse_free_disks(text: str) -> tuple[str, ...]:
-    """The NVMe disks in `lsblk --json` that nobody uses: no partition, no array, no file system in use."""
+    """The NVMe disks in `lsblk --json` that are free: no partition, no array, no file system in use."""
     try:
         disks = [disk for disk in parse_json(text)["blockdevices"] if disk["type"] == "disk"]
         free = [disk["name"] for disk in disks if not disk.get("children") and not disk.get("mountpoint")]
@@ -263,7 +263,7 @@ def parse_free_disks(text: str) -> tuple[str, ...]:
 
 
 def _check_docker(tools: Tools) -> None:
-    """Before anything is fetched: is it there, and does it listen?"""
+    """Raise where docker is missing or does not answer, before anything is fetched."""
     if tools.dry_run:
         return
     argv = ["docker", "version", "--format", "{{.Server.Version}}"]
@@ -276,7 +276,7 @@ def _copy_site_packages(setup: Setup, tools: Tools) -> None:
     for source, target in setup.copies:
         if os.path.lexists(target):
             tools.remark(f"{target} exists and is kept; remove it to have it copied again")
-        elif tools.tell(f"copy {source} to {target}"):
+        elif tools.announce(f"copy {source} to {target}"):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             aside = tempfile.mkdtemp(dir=os.path.dirname(target), prefix=".")
             try:
@@ -290,7 +290,7 @@ def _private_key(setup: Setup, tools: Tools, clock: Clock) -> Iterator[None]:
     """The service account's key, in a file that only we can read and that is gone afterwards."""
     url = setup.request.gcloud_key_file_url
     wanted = bool(url) and setup.uses_google
-    is_done = wanted and tools.tell(f"fetch the key {render_url(url)} to a private file, for this call only")
+    is_done = wanted and tools.announce(f"fetch the key {render_url(url)} to a private file, for this call only")
     with contextlib.ExitStack() as stack:
         with clock.measure("download_token"):
             stack.enter_context(google_key(url if is_done else None))
@@ -325,14 +325,14 @@ def _load_image(request: SetupRequest, tools: Tools, clock: Clock) -> None:
         return
     if tools.dry_run:
         path = os.path.join(request.workspace, "docker-image.tar.gz")
-        tools.tell(f"fetch {render_url(source)} to {path}")
+        tools.announce(f"fetch {render_url(source)} to {path}")
         tools.do(build_load_command(path))
         return
     os.makedirs(request.workspace, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="docker-image-", dir=request.workspace) as folder:
         path = os.path.join(folder, "docker-image.tar.gz")
         with clock.measure("fetch_docker"):
-            tools.tell(f"fetch {render_url(source)}")
+            tools.announce(f"fetch {render_url(source)}")
             fetch(source, path, decompress=False)
         with clock.measure("load_docker"):
             tools.do(build_load_command(path), keep_errors=False)
@@ -341,7 +341,7 @@ def _load_image(request: SetupRequest, tools: Tools, clock: Clock) -> None:
 def _fill_context(setup: Setup, tools: Tools) -> None:
     """What a Dockerfile may copy: Assay, the TensorFlow wheel, and an empty file in its place."""
     context = setup.request.context
-    if tools.tell(f"pack Assay as {os.path.join(context, build_wheel_name())}"):
+    if tools.announce(f"pack Assay as {os.path.join(context, build_wheel_name())}"):
         os.makedirs(context, exist_ok=True)
         for old in os.listdir(context):
             if re.fullmatch(r"assay-[^-]+-py3-none-any\.whl", old):
@@ -350,7 +350,7 @@ def _fill_context(setup: Setup, tools: Tools) -> None:
         with open(os.path.join(context, NO_WHEEL), "w", encoding="utf-8"):
             pass
     url, name = setup.request.tensorflow_pip_spec, setup.wheel
-    if url and name and tools.tell(f"fetch {render_url(url)} to {os.path.join(context, name)}"):
+    if url and name and tools.announce(f"fetch {render_url(url)} to {os.path.join(context, name)}"):
         target = os.path.join(context, name)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(target)  # nightly wheels change under one name

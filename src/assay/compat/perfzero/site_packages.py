@@ -66,7 +66,7 @@ def load_package(path: str, branch: str | None = None) -> Package | None:
 
 
 def _name_head(path: str, commit: str) -> str:
-    """Of a HEAD on no branch: it may be the newest of the default one all the same."""
+    """The branch of a HEAD on no branch: it may be the newest commit of the default one."""
     default = _default_branch(path)
     return default if default and _remote_branch(path, default) == commit else "HEAD"
 
@@ -115,7 +115,7 @@ def _plain(url: str) -> str:
 
 
 def _find_edits(path: str) -> str | None:
-    """What a user has done here that must not be lost; files that git does not know are in nobody's way."""
+    """What a user has done here that must not be lost; files that git does not know do not matter."""
     if changed := [line for line in _list_changes(path) if not line.startswith("?? ")]:
         return f"{len(changed)} changed files ({changed[0][3:]}{', …' if len(changed) > 1 else ''})"
     if count := _count_own_commits(path, "HEAD"):

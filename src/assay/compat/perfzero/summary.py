@@ -337,7 +337,7 @@ def load_process_info(path: str) -> ProcessInfo:
         with open(path, encoding="utf-8", errors="replace") as file:
             found = parse_process_info(file)
     except FileNotFoundError:
-        raise NotFoundError("file", path, _list_beside(path)) from None
+        raise NotFoundError("file", path, _list_neighbours(path)) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     if not found.lines:
@@ -346,7 +346,7 @@ def load_process_info(path: str) -> ProcessInfo:
     return found
 
 
-def _list_beside(path: str) -> list[str]:
+def _list_neighbours(path: str) -> list[str]:
     try:
         return [os.path.join(os.path.dirname(path), name) for name in os.listdir(os.path.dirname(path) or ".")]
     except OSError:
@@ -354,7 +354,7 @@ def _list_beside(path: str) -> list[str]:
 
 
 def parse_process_info(lines: Iterable[str]) -> ProcessInfo:
-    """A line that is cut off is counted and left out: whoever wrote it was killed."""
+    """A line that is cut off is counted and left out: the process that wrote it was killed."""
     found = ProcessInfo()
     for line in lines:
         if not line.strip():

@@ -48,7 +48,7 @@ class KnownFailure:
 
 
 def find_tool(name: str) -> str:
-    """Where the program is."""
+    """The path of the program."""
     found = shutil.which(name)
     if found is None:
         raise UsageError(
@@ -166,7 +166,7 @@ class Tools:
             raise build_failure(argv, result, self.failures)
         return result.out
 
-    def tell(self, step: str) -> bool:
+    def announce(self, step: str) -> bool:
         """A step that is not a command; whether it is to be done."""
         if self.dry_run:
             self.show(f"# {step}")

@@ -28,14 +28,7 @@ from assay.system.files import parse_json
 # Columns: execution_timestamp TIMESTAMP and execution_id STRING, both required; ml_framework_info, benchmark_result,
 # benchmark_info, setup_info, system_info and process_info as STRING.
 
-JSON_COLUMNS = (
-    "ml_framework_info",
-    "benchmark_result",
-    "benchmark_info",
-    "setup_info",
-    "system_info",
-    "process_info",
-)
+JSON_COLUMNS = ("ml_framework_info", "benchmark_result", "benchmark_info", "setup_info", "system_info", "process_info")
 _TIMEOUT_S = 60.0
 _RETRY_S = 120.0  # the library's own ten minutes would hold up the next benchmark
 _EMULATOR = "BIGQUERY_EMULATOR_HOST"
@@ -114,7 +107,7 @@ def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
 
 
 def _open_client(project: str) -> tuple[Any, Any]:
-    """And for how long it tries again."""
+    """The client, and how long it tries again."""
     try:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import bigquery
@@ -148,8 +141,8 @@ def _named(full_name: str) -> Iterator[None]:
 
 
 def _classify(full_name: str, error: Exception) -> AssayError:
-    code, said = getattr(error, "code", None), getattr(error, "message", None) or str(error) or type(error).__name__
-    first = str(said).strip().splitlines()[0]
+    code, answer = getattr(error, "code", None), getattr(error, "message", None) or str(error) or type(error).__name__
+    first = str(answer).strip().splitlines()[0]
     if code == 404:
         return UsageError(
             f"there is no BigQuery table {full_name}: {first}", f"create it: {render_make_command(full_name)}"
@@ -261,20 +254,20 @@ except Exception as error:
 def check_upload_method(name: str, bench: BenchRequest) -> None:
     """Raise UsageError where there is no such function; the summary is not made yet, so nothing is called."""
     done = _run(_CHECK, name, b"", bench)
-    said, module = done.answer, name.rpartition(".")[0]
+    answer, module = done.answer, name.rpartition(".")[0]
     what = f"--result_upload_methods: {name}"
     if done.is_late:  # importing it takes long: the call itself will show what comes of it
         return
-    if not said:
+    if not answer:
         raise UsageError(f"{what} cannot be called: importing {module} ends the process with exit code {done.code}")
-    if "error" in said:
-        is_absent = said["absent"] is not None and f"{module}.".startswith(f"{said['absent']}.")
+    if "error" in answer:
+        is_absent = answer["absent"] is not None and f"{module}.".startswith(f"{answer['absent']}.")
         hint = "modules are looked for in the working directory, in --python_path and on PYTHONPATH"
-        raise UsageError(f"{what} cannot be called: {_describe(said['error'])}", hint if is_absent else None)
-    if not said["there"]:
+        raise UsageError(f"{what} cannot be called: {_describe(answer['error'])}", hint if is_absent else None)
+    if not answer["there"]:
         attribute = name.rpartition(".")[2]
-        raise UsageError(f"{what}: module {module} has no {attribute!r}", did_you_mean(attribute, said["known"]))
-    if not said["callable"]:
+        raise UsageError(f"{what}: module {module} has no {attribute!r}", did_you_mean(attribute, answer["known"]))
+    if not answer["callable"]:
         raise UsageError(f"{what} is not a function", "write module.function")
 
 
@@ -312,16 +305,16 @@ class _Done:
 
 
 def _run(program: str, name: str, content: bytes, bench: BenchRequest) -> _Done:
-    """In the folder and with the interpreter and the path of the benchmarks."""
-    with tempfile.TemporaryFile() as said:
+    """Run the program in the folder of the benchmarks, with their interpreter and path."""
+    with tempfile.TemporaryFile() as answer:
         process = subprocess.Popen(
-            [bench.python or sys.executable, "-c", program, name, json.dumps(bench.python_path), str(said.fileno())],
+            [bench.python or sys.executable, "-c", program, name, json.dumps(bench.python_path), str(answer.fileno())],
             cwd=bench.folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=(said.fileno(),),
+            pass_fds=(answer.fileno(),),
         )
         try:
             output, _ = process.communicate(content, _CALL_TIMEOUT_S)
@@ -329,13 +322,13 @@ def _run(program: str, name: str, content: bytes, bench: BenchRequest) -> _Done:
             return _Done(-1, (), {}, is_late=True)
         finally:
             _end(process)
-        said.seek(0)
+        answer.seek(0)
         lines = [line.rstrip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-        return _Done(process.returncode, lines, json.loads(said.read() or b"{}"))
+        return _Done(process.returncode, lines, json.loads(answer.read() or b"{}"))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With everything that it started and left running."""
+    """End the process with everything that it started and left running."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
