@@ -16,7 +16,7 @@ import onnx
 import pytest
 from tests.example_models import parse
 from tests.models.backends.loopback import NEEDS_SSHD, open_board
-from tests.models.pytest_support.lab import TORQ, Project, Said, build_project
+from tests.models.pytest_support.nested_project import TORQ, Project, PytestRun, build_project
 
 pytestmark = pytest.mark.services("kills")  # a whole story: each command is a session of pytest with ONNX Runtime
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models"
@@ -28,7 +28,7 @@ LAYER, FULL = f"{NAME}[example-matmul_layer_MatMul_0-sim-default]", f"{NAME}[exa
 class Desk(Project):
     """Commands as the guide prints them."""
 
-    def type(self, command: str, **variables: str) -> Said:
+    def type(self, command: str, **variables: str) -> PytestRun:
         words = shlex.split(command)
         assert words[0] == "pytest"
         return self.pytest(*words[1:], env=variables)

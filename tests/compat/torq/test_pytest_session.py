@@ -1,4 +1,4 @@
-"""Results of a session: kept, sent, and nobody's business unless asked for."""
+"""Results of a session: kept and sent where that is requested."""
 
 from __future__ import annotations
 
@@ -11,37 +11,45 @@ from typing import Any
 import pytest
 from tests.bad_servers import answering
 from tests.compat.torq.test_dashboard import Dashboard, dashboard
-from tests.models.pytest_support.lab import RELU, RELU_NEG, Project
+from tests.models.pytest_support.nested_project import RELU, RELU_NEG, Project, PytestRun, build_project
 
 from assay.compat.torq import dashboard as dashboard_module
 from assay.compat.torq.pytest_session import SessionWatch
 
 __all__ = ["dashboard"]
+TARGETS = ("--assay-target=sim", "--assay-target=wrong", "--assay-target=lacking")
+Loaded = tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, bytes]]
 
 
-def load(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, bytes]]:
+def load(path: Path) -> Loaded:
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     manifest = json.loads(files["test_session.json"])
     return manifest, {run["parameters"]: run for run in manifest["test_runs"]}, files
 
 
-@pytest.mark.parametrize(
-    "processes",
-    [pytest.param((), id="alone"), pytest.param(("-n", "2"), id="two", marks=pytest.mark.services("backends"))],
-)
-def test_every_outcome_is_in_the_archive(project: Project, processes: tuple[str, ...]) -> None:
+def add_models(project: Project) -> None:
+    """Cases of each outcome, on the three targets."""
     project.model("good", RELU)
     project.model("net", RELU_NEG)
     project.write(
         "tests/test_onnx_model-xfails.txt",
         "test_onnx_model[net_layer_Neg_1-wrong-default] owner/repo#3\ngood_layer_Relu_0-sim-default owner/repo#4\n",
     )
-    options = ("--assay-target=sim", "--assay-target=wrong", "--issue", "4", "--report-output-file=out/results.zip")
-    said = project.pytest(*options, *processes)
-    assert f"results: {project.folder}/out/results.zip" in said.out
-    manifest, runs, files = load(project.folder / "out" / "results.zip")
-    assert len(runs) == 10
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, PytestRun]:
+    """One session whose results are kept, with profiles."""
+    project = build_project(tmp_path_factory.mktemp("my project"))
+    add_models(project)
+    chosen = "good and not lacking or net_layer_Neg_1 and not sim"
+    options = ("--issue", "4", "--report-output-file=out/results.zip", "--run-profile=profiles", "-k", chosen)
+    return project, project.pytest(*TARGETS, *options)
+
+
+def check_outcomes(loaded: Loaded) -> None:
+    manifest, runs, files = loaded
     assert runs["good_full_model-sim-default"]["outcome"] == "passed"
     assert runs["good_full_model-sim-default"]["measurements"]["e2e_inference_time"] > 0
     assert runs["good_full_model-sim-default"]["metadata"]["compiler"] == "sim"
@@ -52,38 +60,38 @@ def test_every_outcome_is_in_the_archive(project: Project, processes: tuple[str,
     assert (expected["outcome"], expected["linked_issue"]) == ("xfail", "owner/repo#3")
     surprise = runs["good_layer_Relu_0-sim-default"]
     assert (surprise["outcome"], surprise["linked_issue"]) == ("nxpass", "owner/repo#4")
+    refused = runs["net_layer_Neg_1-lacking-default"]
+    assert (refused["outcome"], refused["failed_phase"]) == ("failed", "setup")
+    assert b"no Neg on this chip" in files[refused["failure_log_file"]]
     assert {"compilation_time", "e2e_inference_time"} <= {metric["name"] for metric in manifest["metrics"]}
 
 
-def test_times_from_the_cache_are_no_new_measurements(project: Project) -> None:
-    project.model("net", RELU)
-    for is_first in (True, False):
-        project.pytest("-k", "full", "--report-output-file=results.zip")
-        manifest, runs, _ = load(project.folder / "results.zip")
-        measured = runs["net_full_model-sim-default"].get("measurements", {})
-        assert ("e2e_inference_time" in measured, "compilation_time" in measured) == (is_first, is_first)
-        assert runs["net_full_model-sim-default"]["outcome"] == "passed"
-    assert not {"compilation_time", "e2e_inference_time"} & {metric["name"] for metric in manifest["metrics"]}
+def test_every_outcome_is_in_the_archive(session: tuple[Project, PytestRun]) -> None:
+    project, output = session
+    assert f"results: {project.folder}/out/results.zip" in output.out
+    loaded = load(project.folder / "out" / "results.zip")
+    assert len(loaded[1]) == 6
+    check_outcomes(loaded)
 
 
-def test_a_step_that_failed_is_told_by_its_phase(project: Project) -> None:
-    project.model("net", RELU)
-    project.pytest("--extra-compiler-options=--lacks Relu", "--report-output-file=results.zip")
-    _, runs, files = load(project.folder / "results.zip")
-    for run in runs.values():
-        assert (run["outcome"], run["failed_phase"]) == ("failed", "setup")
-        assert b"no Relu on this chip" in files[run["failure_log_file"]]
+def test_profiles_are_in_the_archive(session: tuple[Project, PytestRun]) -> None:
+    _, runs, files = load(session[0].folder / "out" / "results.zip")
+    assert all(files[runs[f"good_{case}-sim-default"]["profiling_file"]] for case in ("full_model", "layer_Relu_0"))
 
 
-def test_profiles_travel_along(project: Project) -> None:
-    project.model("net", RELU)
-    project.pytest("--run-profile=profiles", "--report-output-file=results.zip")
-    _, runs, files = load(project.folder / "results.zip")
-    assert all(files[run["profiling_file"]] for run in runs.values())
+@pytest.mark.services("backends")
+def test_other_processes_report_every_outcome_and_one_sends_them(project: Project, dashboard: Dashboard) -> None:
+    add_models(project)
+    options = ("--issue", "4", "--report-output-file=results.zip", "-n", "2")
+    project.pytest(*TARGETS, *options, env={"TORQ_PERF_SERVER": dashboard.url})
+    check_outcomes(load(project.folder / "results.zip"))
+    assert len(dashboard.archives) == 1
 
 
-def test_results_are_sent_and_the_link_is_printed(project: Project, dashboard: Dashboard, tmp_path: Path) -> None:
-    project.model("net", RELU)
+def test_results_are_sent_without_times_from_the_cache(
+    session: tuple[Project, PytestRun], dashboard: Dashboard, tmp_path: Path
+) -> None:
+    """Times that an earlier session measured are not new measurements."""
     summary = tmp_path / "summary.md"
     env = {
         "TORQ_PERF_SERVER": dashboard.url,
@@ -91,10 +99,10 @@ def test_results_are_sent_and_the_link_is_printed(project: Project, dashboard: D
         "TORQ_PERF_BATCH_NAME": "nightly",
         "GITHUB_STEP_SUMMARY": str(summary),
     }
-    said = project.pytest(env=env)
+    output = session[0].pytest("-k", "good_full and sim", env=env)
     link = f"{dashboard.url}/test-sessions/7/#batch-nightly"
-    assert said.code == 0
-    assert f"Test results available at {link}" in said.out
+    assert output.code == 0
+    assert f"Test results available at {link}" in output.out
     assert link in summary.read_text()
     assert dashboard.tokens == ["Bearer secret"]
     (archive,) = dashboard.archives
@@ -102,58 +110,56 @@ def test_results_are_sent_and_the_link_is_printed(project: Project, dashboard: D
     path.write_bytes(archive)
     manifest, runs, _ = load(path)
     assert manifest["batch_name"] == "nightly"
-    assert len(runs) == 2
-    assert "secret" not in said.out
+    assert runs["good_full_model-sim-default"]["outcome"] == "passed"
+    assert not {"compilation_time", "e2e_inference_time"} & {metric["name"] for metric in manifest["metrics"]}
+    assert "secret" not in output.out
 
 
-@pytest.mark.services("backends")
-def test_two_processes_send_once(project: Project, dashboard: Dashboard) -> None:
-    project.model("net", RELU)
-    project.pytest("-n", "2", env={"TORQ_PERF_SERVER": dashboard.url})
-    assert len(dashboard.archives) == 1
+def publish(server: str, folder: Path) -> str:
+    """The only line that is printed."""
+    (line,) = SessionWatch(None, server, str(folder))._publish()
+    return line
 
 
-def test_a_server_that_refuses_changes_no_verdict(project: Project, dashboard: Dashboard) -> None:
-    project.model("net", RELU)
+def test_a_server_that_refuses_is_a_warning(dashboard: Dashboard, tmp_path: Path) -> None:
     dashboard.answers = [(403, b"who are you")]
-    said = project.pytest(env={"TORQ_PERF_SERVER": dashboard.url})
-    assert said.code == 0
-    assert "warning: the results could not be sent" in said.out
-    assert "who are you" in said.out
+    line = publish(dashboard.url, tmp_path)
+    assert line.startswith("warning: the results could not be sent")
+    assert "who are you" in line
 
 
-def test_a_server_that_does_not_speak_http_changes_no_verdict(project: Project) -> None:
-    project.model("net", RELU)
+def test_a_server_that_does_not_speak_http_is_a_warning(session: tuple[Project, PytestRun]) -> None:
     with answering([b"\x16\x03\x01 hello garbage\r\n\r\n"]) as url:
-        said = project.pytest(env={"TORQ_PERF_SERVER": url, "TORQ_PERF_SERVER_TOKEN": "secret"})
-    assert said.code == 0
-    assert "warning: the results could not be sent" in said.out
-    assert "2 passed" in said.out
-    assert "Traceback" not in said.out
-    assert "\x16" not in said.out
+        env = {"TORQ_PERF_SERVER": url, "TORQ_PERF_SERVER_TOKEN": "secret"}
+        output = session[0].pytest("-k", "good_full and sim", env=env)
+    assert output.code == 0
+    assert "warning: the results could not be sent" in output.out
+    assert "1 passed" in output.out
+    assert "Traceback" not in output.out
+    assert "\x16" not in output.out
 
 
-def test_whatever_goes_wrong_changes_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_any_other_error_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(*_: object) -> None:
         raise MemoryError("\x1b[2J")
 
     monkeypatch.setattr(dashboard_module, "publish_session", fail)
-    (line,) = SessionWatch(None, "http://lab.invalid", str(tmp_path))._publish()
+    line = publish("http://lab.invalid", tmp_path)
     assert line.startswith("warning: ")
     assert "\x1b" not in line
 
 
-def test_what_is_no_address_is_said_before_a_test_runs(project: Project) -> None:
+def test_an_invalid_address_is_refused_before_a_test_runs(project: Project) -> None:
     project.model("net", RELU)
-    said = project.pytest(env={"TORQ_PERF_SERVER": "localhost:8080"})
-    assert said.code == 4
-    assert "TORQ_PERF_SERVER=localhost:8080 is not a valid address" in said.out
+    output = project.pytest(env={"TORQ_PERF_SERVER": "localhost:8080"})
+    assert output.code == 4
+    assert "TORQ_PERF_SERVER=localhost:8080 is not a valid address" in output.out
     assert project.calls == []
 
 
 def test_a_session_without_models_sends_nothing(project: Project, dashboard: Dashboard) -> None:
     project.write("tests/test_onnx_model.py", "def test_other() -> None:\n    pass\n")
-    said = project.pytest("--report-output-file=results.zip", env={"TORQ_PERF_SERVER": dashboard.url})
-    assert said.code == 0
+    output = project.pytest("--report-output-file=results.zip", env={"TORQ_PERF_SERVER": dashboard.url})
+    assert output.code == 0
     assert dashboard.archives == []
     assert not os.path.exists(project.folder / "results.zip")

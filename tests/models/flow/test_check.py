@@ -24,6 +24,7 @@ from tests.example_models import (
 )
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
+from assay.models.flow.bisect import bisect_model
 from assay.models.flow.cases import Cases, is_quantized
 from assay.models.flow.check import check_model
 from assay.models.graph.onnx_library import find_newer_use
@@ -113,6 +114,12 @@ def test_cases_are_told_as_they_come(chain: Path, shared: ArtifactBuilder, tmp_p
     check_model(request_for(chain, UNOPTIMIZED), shared, str(tmp_path), lambda case: told.append(case.name))
     assert told[0] == "chain_full_model"
     assert len(told) == 4
+
+
+@pytest.mark.parametrize("search", [check_model, bisect_model])
+def test_a_model_without_layers_passes(search: Any, shared: ArtifactBuilder, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "through.onnx", [], {"x": [4]}, {"x": [4]})
+    assert search(request_for(model, UNOPTIMIZED), shared, str(tmp_path)).verdict.kind is VerdictKind.PASS
 
 
 # ---------------------------------------------------------------- what a target does wrong is an outcome

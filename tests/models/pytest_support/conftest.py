@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.models.pytest_support.lab import Project, build_project
+from tests.models.pytest_support.nested_project import Project, build_project
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from tests.example_models import parse
-from tests.models.pytest_support.lab import RELU, TORQ, Project, Said, build_project
+from tests.models.pytest_support.nested_project import RELU, TORQ, Project, PytestRun, build_project
 
 OWN = """
 import numpy as np
@@ -107,7 +107,7 @@ LAYER, FULL = "net_layer_Relu_0-sim-default", "net_full_model-sim-default"
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Said]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, PytestRun]:
     project = build_project(tmp_path_factory.mktemp("project"), tests="")
     project.model("net", RELU)
     project.write("tests/own/test_own.py", OWN)
@@ -119,7 +119,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Said]:
     return project, project.pytest("-v", "--import-mode=importlib", "-k", "own or inputs or full")
 
 
-def verdicts(said: Said, folder: str) -> dict[str, str]:
+def verdicts(said: PytestRun, folder: str) -> dict[str, str]:
     import re
 
     found = re.findall(rf"tests/{folder}/\S+::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", said.out)

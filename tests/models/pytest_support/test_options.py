@@ -25,7 +25,8 @@ def configure(*arguments: str, taken: tuple[str, ...] = ()) -> SimpleNamespace:
     add_options(parser)
     found = parser.parse_known_args(list(arguments))
     cache = SimpleNamespace(mkdir=lambda name: f"/cache/{name}")
-    return SimpleNamespace(option=found, invocation_params=SimpleNamespace(dir="/here"), cache=cache)
+    here = SimpleNamespace(dir="/here")
+    return SimpleNamespace(option=found, invocation_params=here, cache=cache, stash=pytest.Stash())
 
 
 def parse(*arguments: str, taken: tuple[str, ...] = ()) -> ModelOptions:

@@ -1,7 +1,7 @@
 """A project with models, in a folder of its own, tested by a pytest of its own.
 
-Its target `sim` is two small programs: one that copies the model (and refuses operators that it is told to lack), one
-that runs it with onnxruntime. Both write down that they were called.
+Its target `sim` is two small programs: one copies the model and refuses the operators that --lacks names, one runs it
+with onnxruntime. Both append a line to the file `calls`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import onnx
 from tests.example_models import parse
 from tests.fork_server import call_python
 
+PLUGINS = ("assay.models.pytest_plugin", "assay.exchange.pytest_plugin", "assay.compat.torq.pytest_plugin", "xdist")
 GENERIC = "from assay.models import test_onnx_model\n"
 TORQ = "from assay.models import test_onnx_model_llvmcpu_torq\n"
 RELU = "g (float[4] x) => (float[4] y) { y = Relu(x) }"
@@ -81,22 +82,26 @@ output_flag = "--output={path}"
 [tool.assay.targets.wrong]
 like = "sim"
 run_flags = ["--by", "1.5"]
+
+[tool.assay.targets.lacking]
+like = "sim"
+compile_flags = ["--lacks", "Neg"]
 """
 
 
 @dataclass(frozen=True)
-class Said:
+class PytestRun:
     code: int
     out: str
 
     @property
     def ids(self) -> list[str]:
-        """Of a listing."""
+        """The tests of a listing."""
         return re.findall(r"<Function (.*)>", self.out)
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """By the end of the test's name; of a run with -v."""
+        """The verdicts that -v prints, by the end of the test's name."""
         found = re.findall(r"::(\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b", self.out)
         found += [
             (name, verdict)
@@ -105,7 +110,7 @@ class Said:
         return dict(found)
 
     def section(self, name: str) -> str:
-        """What is said about one test that did not pass."""
+        """The output about one test that did not pass."""
         match = re.search(
             rf"\n_+ (?:ERROR at setup of )?{re.escape(name)} _+\n(.*?)(?=\n_{{3,}} |\n={{3,}} )", self.out, re.DOTALL
         )
@@ -129,15 +134,21 @@ class Project:
         path.write_text(text)
         return path
 
-    def pytest(self, *arguments: str, env: dict[str, str] | None = None) -> Said:
-        words = ["-m", "pytest", "-W", "error", "-p", "no:hypothesispytest", "-p", "no:schemathesis", *arguments]
+    def pytest(self, *arguments: str, env: dict[str, str] | None = None, as_installed: bool = False) -> PytestRun:
+        """`as_installed`: with every plugin of pytest that is installed; each takes time to import."""
+        words = ["-m", "pytest", "-W", "error"]
         own = {"ASSAY_CACHE": str(self.folder / ".artifacts"), "COLUMNS": "200", "PY_COLORS": "0", **(env or {})}
-        done = call_python(words, cwd=self.folder, env=os.environ | own, timeout=240, is_merged=True)
-        return Said(done.returncode, done.stdout)
+        if as_installed:
+            words += ["-p", "no:hypothesispytest", "-p", "no:schemathesis"]
+        else:
+            words += [word for name in PLUGINS for word in ("-p", name)]
+            own["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        done = call_python([*words, *arguments], cwd=self.folder, env=os.environ | own, timeout=240, is_merged=True)
+        return PytestRun(done.returncode, done.stdout)
 
     @property
     def calls(self) -> list[str]:
-        """Of the target's programs, since the last look."""
+        """The calls of the target's programs since this was last read."""
         path = self.folder / "tools" / "calls"
         if not path.exists():
             return []
