@@ -1,22 +1,26 @@
-"""What the artifact store holds, as facts."""
+"""The facts about what the artifact store holds."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.example_models import ORT, request_for
+from tests.example_models import ORT
 
 from assay.models.commands.cache import build_document, clear_cache, load_cache
-from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.check import check_model
-from assay.models.store.artifacts import ArtifactStore
+from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, load_product
+from assay.models.graph.tensorfile import write_tensors
 from assay.show.formatting import render_facts
 from assay.show.terminal_report import render_terminal
+
+
+def write_inputs(tmp_path: Path, value: float = 1.0) -> Product:
+    refs = write_tensors(tmp_path / f"inputs{value}", {"x": np.full((1, 4), value, np.float32)})
+    return Product(str(tmp_path / f"inputs{value}"), refs[0].sha)
 
 
 @pytest.fixture(autouse=True)
@@ -30,21 +34,21 @@ def test_where_nothing_was_made_there_is_nothing(tmp_path: Path) -> None:
     assert clear_cache().removed == 0
 
 
-def test_every_artifact_says_what_it_is(
-    chain: Path, tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
-) -> None:
-    builder = open_builder()
-    check_model(request_for(chain, ORT, only=("Add_1",)), builder, str(tmp_path / "keep"))
-    builder.close()
+def test_every_artifact_has_its_facts(chain: Path, tmp_path: Path, builder: ArtifactBuilder) -> None:
+    with builder.borrowing():
+        builder.compute(ORT, load_product(str(chain)), write_inputs(tmp_path), Wants(("y",)), "chain_layer_Add_1")
     _, entries = load_cache()
     assert ("chain_layer_Add_1", "compile", "ort") in [(e["case"], e["step"], e["backend"]) for e in entries]
     assert [e["used_at"] for e in entries] == sorted(e["used_at"] for e in entries)
     assert all(e["size_bytes"] > 0 and not e["in_use"] and e["made_by"] for e in entries)
 
 
-def test_what_is_used_stays(chain: Path, tmp_path: Path) -> None:
-    with ArtifactBuilder(ArtifactStore(str(tmp_path / "store"))) as builder:
-        check_model(request_for(chain, ORT), builder, str(tmp_path / "keep"))
+def test_what_is_used_stays(chain: Path, tmp_path: Path, builder: ArtifactBuilder) -> None:
+    with builder.borrowing():
+        model = load_product(str(chain))
+        builder.compute(ORT, model, write_inputs(tmp_path), Wants(("y",)), "case")
+        with builder.borrowing():
+            builder.compute(ORT, model, write_inputs(tmp_path, 2.0), Wants(("y",)), "case")
         used = [entry for entry in load_cache()[1] if entry["in_use"]]
         cleared = clear_cache()
         assert used
@@ -54,9 +58,8 @@ def test_what_is_used_stays(chain: Path, tmp_path: Path) -> None:
     assert load_cache()[1] == []
 
 
-def test_an_entry_that_cannot_be_read_is_left_out_and_does_not_hurt(chain: Path, tmp_path: Path) -> None:
-    with ArtifactBuilder(ArtifactStore(str(tmp_path / "store"))) as builder:
-        check_model(request_for(chain, ORT, only=("Add_1",)), builder, str(tmp_path / "keep"))
+def test_an_entry_that_cannot_be_read_is_left_out(chain: Path, tmp_path: Path, builder: ArtifactBuilder) -> None:
+    builder.compute(ORT, load_product(str(chain)), write_inputs(tmp_path), Wants(("y",)), "case")
     before = len(load_cache()[1])
     next(iter((tmp_path / "store").rglob("manifest.json"))).write_text("{")
     assert len(load_cache()[1]) == before - 1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.example_models import EXAMPLES, load_example, write_chain
@@ -31,20 +30,7 @@ def _faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(folder)
 
 
-@pytest.fixture
-def open_builder(tmp_path: Path) -> Iterator[Callable[..., ArtifactBuilder]]:
-    opened: list[ArtifactBuilder] = []
-
-    def open_one(**further: Any) -> ArtifactBuilder:
-        opened.append(ArtifactBuilder(ArtifactStore(str(tmp_path / "store")), **further))
-        return opened[-1]
-
-    yield open_one
-    for builder in opened:
-        builder.close()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtifactBuilder]:
     """For tests that do not ask what is in the store: one worker for each target, and all that was made before."""
     with ArtifactBuilder(ArtifactStore(str(tmp_path_factory.mktemp("shared") / "store"))) as builder:
@@ -52,8 +38,22 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtifactBuilder
 
 
 @pytest.fixture
-def builder(open_builder: Callable[..., ArtifactBuilder]) -> ArtifactBuilder:
-    return open_builder()
+def builder(shared: ArtifactBuilder, tmp_path: Path) -> Iterator[ArtifactBuilder]:
+    """The same workers, with a store of the test's own and settings that the test may change."""
+    names = ("store", "limits", "recompute", "explain_to", "dumps", "failure_dir", "slices")
+    before = {name: getattr(shared, name) for name in names}
+    shared.slices = []
+    with ArtifactStore(str(tmp_path / "store")) as shared.store, shared.borrowing():
+        yield shared
+    for name, value in before.items():
+        setattr(shared, name, value)
+
+
+@pytest.fixture
+def new_builder(tmp_path: Path) -> Iterator[ArtifactBuilder]:
+    """With workers of its own, which see the environment of the test."""
+    with ArtifactBuilder(ArtifactStore(str(tmp_path / "store"))) as builder:
+        yield builder
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from tests.example_models import ORT, faulty, write_chain
 
 from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
-from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, Work, load_product
 from assay.models.graph.tensorfile import load_tensors, write_tensors
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.model import Ending, Limits, Step, Target
@@ -32,34 +32,38 @@ def product(path: Path) -> Product:
     return load_product(str(path))
 
 
-def test_a_model_is_compiled_and_run(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
-    work = builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+@pytest.fixture
+def compute(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> Callable[..., Work]:
+    """Compute the chain of layers: `compute(2.0)` with other inputs, `compute(target=…)` on another target."""
+    return lambda value=1.0, target=ORT: builder.compute(target, product(chain), inputs(tmp_path, value), WANTS, "case")
+
+
+def test_a_model_is_compiled_and_run(compute: Callable[..., Work]) -> None:
+    work = compute()
     assert [step.step for step in work.steps] == [Step.COMPILE, Step.RUN]
     assert work.failed is None
     assert load_tensors(work.outputs)["y"].shape == (1, 4)
 
 
-def test_what_was_made_is_not_made_again(
-    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
-) -> None:
-    first = open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    second = open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+def test_what_was_made_is_not_made_again(compute: Callable[..., Work]) -> None:
+    first = compute()
+    second = compute()
     assert [step.cached for step in first.steps] == [False, False]
     assert [step.cached for step in second.steps] == [True, True]
     assert load_tensors(first.outputs)["y"].tolist() == load_tensors(second.outputs)["y"].tolist()
 
 
-def test_a_changed_model_is_never_served_from_the_cache(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
-    before = builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+def test_a_changed_model_is_never_served_from_the_cache(chain: Path, compute: Callable[..., Work]) -> None:
+    before = compute()
     write_chain(chain, weight=5.0)
-    after = builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    after = compute()
     assert not any(step.cached for step in after.steps)
     assert load_tensors(before.outputs)["y"].tolist() != load_tensors(after.outputs)["y"].tolist()
 
 
-def test_other_inputs_are_run_and_not_compiled_again(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
-    builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    other = builder.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
+def test_other_inputs_are_run_and_not_compiled_again(compute: Callable[..., Work]) -> None:
+    compute()
+    other = compute(2.0)
     assert [step.cached for step in other.steps] == [True, False]
 
 
@@ -71,24 +75,22 @@ def test_other_inputs_are_run_and_not_compiled_again(builder: ArtifactBuilder, c
         faulty("scaled", "sum"),
     ],
 )
-def test_another_option_flag_or_tool_is_another_artifact(
-    builder: ArtifactBuilder, chain: Path, tmp_path: Path, target: Target
-) -> None:
-    builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    other = builder.compute(target, product(chain), inputs(tmp_path), WANTS, "case")
+def test_another_option_flag_or_tool_is_another_artifact(target: Target, compute: Callable[..., Work]) -> None:
+    compute()
+    other = compute(target=target)
     assert not other.steps[0].cached
 
 
-def test_recompute_makes_everything_anew_and_once(
-    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
-) -> None:
-    open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    again = open_builder(recompute=True)
-    first = again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    second = again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+def test_recompute_makes_everything_anew_and_once(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
+    compute()
+    builder.slices.clear()
+    builder.recompute = True
+    builder.begin_again()
+    first = compute()
+    second = compute()
     assert [step.cached for step in first.steps] == [False, False]
     assert [step.key for step in second.steps] == [step.key for step in first.steps]
-    assert len(again.slices) == 2, "once"
+    assert len(builder.slices) == 2, "once"
     assert not any(step.cached for step in second.steps), "and measured now"
 
 
@@ -105,35 +107,34 @@ def test_what_failed_is_not_kept(builder: ArtifactBuilder, tmp_path: Path) -> No
 
 
 def test_a_step_that_takes_too_long_is_a_recorded_outcome(
-    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
+    builder: ArtifactBuilder, compute: Callable[..., Work]
 ) -> None:
-    hasty = open_builder(limits=Limits(compile_s=0.1))
+    builder.limits = Limits(compile_s=0.1)
     endless = [sys.executable, "-c", "import time\nwhile True: time.sleep(60)"]
     target = Target("sim", "command", {"compile": endless, "run": "x", "version": False})
-    work = hasty.compute(target, product(chain), inputs(tmp_path), WANTS, "case")
+    work = compute(target=target)
     assert work.failed is not None
     assert work.failed.ending is Ending.TIMEOUT
     assert shlex.split(work.failed.command) == endless
 
 
 def test_dumps_bypass_the_cache_and_have_a_folder_for_each_case(
-    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
+    builder: ArtifactBuilder, tmp_path: Path, compute: Callable[..., Work]
 ) -> None:
-    open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    profiling = open_builder(dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
-    work = profiling.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    compute()
+    builder.dumps = Dumps(run_profile_dir=str(tmp_path / "profiles"))
+    work = compute()
     assert [step.cached for step in work.steps] == [True, False]
     assert list((tmp_path / "profiles" / "case").iterdir())
 
 
-def test_it_says_why_each_artifact_was_a_hit_or_a_miss(
-    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
-) -> None:
+def test_it_says_why_each_artifact_was_a_hit_or_a_miss(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
     said: list[str] = []
-    open_builder(explain_to=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    builder.explain_to = said.append
+    compute()
     assert [line.split(": ")[1] for line in said] == ["miss", "miss"]
     said.clear()
-    open_builder(explain_to=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    compute()
     assert [line.split(": ")[1] for line in said] == ["hit", "hit"]
 
 
@@ -149,10 +150,10 @@ def test_a_target_that_cannot_be_asked_raises_for_each_who_asks(builder: Artifac
             ask(broken)
 
 
-def test_after_forgetting_a_target_it_still_works(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
-    builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+def test_after_forgetting_a_target_it_still_works(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
+    compute()
     builder.forget(ORT)
-    work = builder.compute(ORT, product(chain), inputs(tmp_path, 3.0), WANTS, "case")
+    work = compute(3.0)
     assert work.failed is None
 
 
@@ -163,28 +164,28 @@ def count_used(builder: ArtifactBuilder) -> int:
     return sum(entry.in_use for entry in builder.store.load_entries())
 
 
-def test_what_is_borrowed_may_be_evicted_afterwards(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
+def test_what_is_borrowed_may_be_evicted_afterwards(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
     with builder.borrowing():
-        builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+        compute()
         assert count_used(builder) == 2
     assert count_used(builder) == 0
-    builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    compute()
     assert count_used(builder) == 2
 
 
-def test_what_is_kept_stays_whoever_borrows_around_it(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
+def test_what_is_kept_stays_whoever_borrows_around_it(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
     with builder.borrowing():
         with builder.keeping():
-            builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-        builder.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
+            compute()
+        compute(2.0)
         assert count_used(builder) == 3
     assert count_used(builder) == 2
 
 
-def test_an_error_lets_go_as_well(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
+def test_an_error_lets_go_as_well(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
     def fail() -> None:
         with builder.borrowing():
-            builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+            compute()
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -192,11 +193,11 @@ def test_an_error_lets_go_as_well(builder: ArtifactBuilder, chain: Path, tmp_pat
     assert count_used(builder) == 0
 
 
-def test_the_size_limit_holds_over_many_cases(tmp_path: Path, chain: Path) -> None:
+def test_the_size_limit_holds_over_many_cases(tmp_path: Path, compute: Callable[..., Work]) -> None:
     with ArtifactBuilder(ArtifactStore(str(tmp_path / "store"), limit_bytes=8000)) as builder:
         for number in range(8):
             with builder.borrowing():
-                builder.compute(ORT, product(chain), inputs(tmp_path, float(number)), WANTS, "case")
+                compute(float(number))
         assert sum(entry.size_bytes for entry in builder.store.load_entries()) < 12_000
 
 
@@ -204,10 +205,9 @@ def test_the_size_limit_holds_over_many_cases(tmp_path: Path, chain: Path) -> No
 
 
 def test_every_step_that_was_done_is_a_slice_and_what_was_found_is_none(
-    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
+    builder: ArtifactBuilder, compute: Callable[..., Work]
 ) -> None:
-    builder = open_builder()
-    builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    compute()
     assert [(each.track, each.name) for each in builder.slices] == [
         (("ort", "compile"), "case"),
         (("ort", "run"), "case"),
@@ -215,54 +215,54 @@ def test_every_step_that_was_done_is_a_slice_and_what_was_found_is_none(
     first, second = builder.slices
     assert first.start_ns <= first.end_ns <= second.start_ns + 1_000_000_000
     assert first.args["ending"] == "ok"
-    again = open_builder()
-    again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    assert again.slices == []
+    builder.slices.clear()
+    compute()
+    assert builder.slices == []
 
 
 # ---------------------------------------------------------------- reasons
 
 
 def test_with_recompute_it_says_that_it_makes_everything_anew(
-    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
+    builder: ArtifactBuilder, compute: Callable[..., Work]
 ) -> None:
-    open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    compute()
     said: list[str] = []
-    again = open_builder(recompute=True, explain_to=said.append)
-    again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    again.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
+    builder.recompute, builder.explain_to = True, said.append
+    builder.begin_again()
+    compute()
+    compute()
+    compute(2.0)
     reasons = [line.partition(": ")[2] for line in said]
     assert reasons[:2] == ["miss: everything is made again"] * 2
     assert reasons[2:5] == ["hit: made again just now"] * 3
     assert reasons[5] == "miss: there is none"
 
 
-def test_a_dump_is_a_reason_too(open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path) -> None:
-    open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+def test_a_dump_is_a_reason_too(builder: ArtifactBuilder, tmp_path: Path, compute: Callable[..., Work]) -> None:
+    compute()
     said: list[str] = []
-    profiling = open_builder(explain_to=said.append, dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
-    profiling.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    builder.explain_to, builder.dumps = said.append, Dumps(run_profile_dir=str(tmp_path / "profiles"))
+    compute()
     assert "compile: hit" in said[0]
     assert said[1].endswith("run: miss: dumps are written only while it is made")
 
 
 def test_a_folder_for_dumps_that_cannot_be_made(
-    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
+    builder: ArtifactBuilder, tmp_path: Path, compute: Callable[..., Work]
 ) -> None:
     (tmp_path / "file").write_text("")
-    builder = open_builder(dumps=Dumps(ir_dir=str(tmp_path / "file")))
+    builder.dumps = Dumps(ir_dir=str(tmp_path / "file"))
     with pytest.raises(InfrastructureError, match="cannot be made"):
-        builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+        compute()
 
 
 @pytest.mark.parametrize("damage", ["facts", "manifest", "file"])
 def test_an_entry_that_cannot_be_read_is_made_again(
-    damage: str, open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
+    damage: str, builder: ArtifactBuilder, tmp_path: Path, compute: Callable[..., Work]
 ) -> None:
-    first = open_builder()
-    right = load_tensors(first.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case").outputs)
-    first.close()
+    with builder.borrowing():
+        right = load_tensors(compute().outputs)
     for manifest in (tmp_path / "store").rglob("manifest.json"):
         if damage == "facts":
             content = json.loads(manifest.read_text())
@@ -273,10 +273,10 @@ def test_an_entry_that_cannot_be_read_is_made_again(
         else:
             for path in (manifest.parent / "files").rglob("*.*"):
                 path.write_bytes(b"broken")
-    work = open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    work = compute()
     assert [step.cached for step in work.steps] == [False, False]
     assert load_tensors(work.outputs)["y"].tolist() == right["y"].tolist()
-    later = open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    later = compute()
     assert [step.cached for step in later.steps] == [True, True]
 
 
@@ -314,13 +314,14 @@ def write_external(folder: Path) -> Path:
 
 
 def test_the_command_of_a_failure_names_files_from_wherever_it_is_pasted(
-    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    builder: ArtifactBuilder, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The place where it is kept may be given relative to where we are."""
     monkeypatch.chdir(tmp_path)
     refuse = [sys.executable, "-c", "raise SystemExit(3)", "{model}"]
     target = Target("sim", "command", {"compile": refuse, "run": "x", "version": False})
-    failed = open_builder(failure_dir="kept").prepare(target, product(chain), "case").failed
+    builder.failure_dir = "kept"
+    failed = builder.prepare(target, product(chain), "case").failed
     assert failed is not None
     assert shlex.split(failed.command)[-1] == str(tmp_path / "kept" / "case" / "compile-sim" / chain.name)
     assert os.path.isfile(shlex.split(failed.command)[-1])
@@ -335,14 +336,12 @@ for number in range(int(count)):
 """
 
 
-def test_a_dump_is_not_mixed_with_the_one_before(
-    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
-) -> None:
+def test_a_dump_is_not_mixed_with_the_one_before(chain: Path, tmp_path: Path) -> None:
     (tmp_path / "dumper.py").write_text(DUMPER)
     words = [sys.executable, "dumper.py", "{model}", "{artifact}", "{ir_dir}", "{compile_flags}"]
     options = {"compile": words, "run": "x", "version": False, "folder": str(tmp_path)}
     for count in ("5", "2"):
-        builder = open_builder(dumps=Dumps(ir_dir=str(tmp_path / "ir")))
         target = Target("sim", "command", options, compile_flags=(count,))
-        assert builder.build(target, Step.COMPILE, product(chain), "case").is_ok
+        with ArtifactBuilder(ArtifactStore(str(tmp_path / "store")), dumps=Dumps(str(tmp_path / "ir"))) as builder:
+            assert builder.build(target, Step.COMPILE, product(chain), "case").is_ok
     assert sorted(path.name for path in (tmp_path / "ir" / "case").glob("*.txt")) == ["0_pass.txt", "1_pass.txt"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,8 +34,15 @@ UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
 FUSING = Target("fusing", "picky_backend:Fusing")
 
 
-def bisect(model: Path, target: Target, builder: ArtifactBuilder, keep: Path, **further: Any) -> ModelReport:
-    return bisect_model(request_for(model, target, goal="bisect", **further), builder, str(keep))
+Bisect = Callable[..., ModelReport]
+
+
+@pytest.fixture
+def bisect(shared: ArtifactBuilder, tmp_path: Path) -> Bisect:
+    """`bisect(model, target, …)`; tensors that differ are in `keep`. With `builder`, the test has a store of its own."""
+    return lambda model, target, **further: bisect_model(
+        request_for(model, target, goal="bisect", **further), shared, str(tmp_path / "keep")
+    )
 
 
 def labels(report: ModelReport) -> list[str]:
@@ -46,22 +52,22 @@ def labels(report: ModelReport) -> list[str]:
 # ---------------------------------------------------------------- what cannot be looked into
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_what_is_no_model_is_refused(tmp_path: Path, bisect: Bisect) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"\x00\x01 no model")
     with pytest.raises(UsageError, match="not an ONNX model"):
-        bisect(path, UNOPTIMIZED, shared, tmp_path)
+        bisect(path, UNOPTIMIZED)
 
 
-def test_an_unknown_back_end_is_refused(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_an_unknown_back_end_is_refused(chain: Path, bisect: Bisect) -> None:
     with pytest.raises(UsageError, match="did you mean 'ort'"):
-        bisect(chain, Target("x", "orrt"), shared, tmp_path)
+        bisect(chain, Target("x", "orrt"))
 
 
-def test_inputs_that_do_not_fit_are_refused_all_at_once(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_inputs_that_do_not_fit_are_refused_all_at_once(chain: Path, tmp_path: Path, bisect: Bisect) -> None:
     np.savez(tmp_path / "in.npz", x=np.zeros((2, 5), np.float32), z=np.zeros(3, np.float32))
     with pytest.raises(UsageError) as caught:
-        bisect(chain, UNOPTIMIZED, shared, tmp_path, inputs=InputChoice(files=(str(tmp_path / "in.npz"),)))
+        bisect(chain, UNOPTIMIZED, inputs=InputChoice(files=(str(tmp_path / "in.npz"),)))
     assert "x" in caught.value.render()
     assert "z" in caught.value.render()
 
@@ -82,10 +88,9 @@ def test_a_reference_that_fails_is_no_pass(chain: Path, tmp_path: Path, shared: 
 
 
 def test_a_right_target_costs_two_compilations(
-    chain: Path, tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
+    chain: Path, tmp_path: Path, builder: ArtifactBuilder, bisect: Bisect
 ) -> None:
-    builder = open_builder()
-    report = bisect(chain, UNOPTIMIZED, builder, tmp_path / "keep")
+    report = bisect(chain, UNOPTIMIZED)
     assert report.verdict.kind is VerdictKind.PASS
     assert report.first_wrong is None
     assert labels(report) == ["full"]
@@ -95,10 +100,8 @@ def test_a_right_target_costs_two_compilations(
 
 
 @pytest.mark.parametrize(("at", "label"), [("product", "MatMul_0"), ("sum", "Add_1"), ("y", "Relu_2")])
-def test_the_layer_is_named_and_confirmed_by_itself(
-    at: str, label: str, chain: Path, tmp_path: Path, shared: ArtifactBuilder
-) -> None:
-    report = bisect(chain, faulty("scaled", at), shared, tmp_path / "keep")
+def test_the_layer_is_named_and_confirmed_by_itself(at: str, label: str, chain: Path, bisect: Bisect) -> None:
+    report = bisect(chain, faulty("scaled", at))
     assert report.first_wrong == f"chain_layer_{label}"
     assert report.confirmed
     assert labels(report) == [label]
@@ -122,19 +125,19 @@ def write_samples(folder: Path, *samples: tuple[int, float]) -> InputChoice:
     return InputChoice(files=tuple(str(folder / f"{number}.npz") for number in range(len(samples))))
 
 
-def test_samples_may_differ_in_shape(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_samples_may_differ_in_shape(tmp_path: Path, bisect: Bisect) -> None:
     model = write_long_chain(tmp_path / "long.onnx")
     inputs = write_samples(tmp_path, (1, 0.1), (3, 0.5))
-    right = bisect(model, UNOPTIMIZED, shared, tmp_path / "keep", inputs=inputs)
+    right = bisect(model, UNOPTIMIZED, inputs=inputs)
     assert right.verdict.kind is VerdictKind.PASS
     assert right.verdict.comparisons == (1 + 3) * 4
-    wrong = bisect(model, faulty("nan", "t3"), shared, tmp_path / "keep", inputs=inputs)
+    wrong = bisect(model, faulty("nan", "t3"), inputs=inputs)
     assert (wrong.samples, wrong.first_wrong, wrong.confirmed) == (2, "long_layer_Tanh_2", True)
-    refused = bisect(model, picky(refuses="Tanh"), shared, tmp_path / "keep", inputs=inputs)
+    refused = bisect(model, picky(refuses="Tanh"), inputs=inputs)
     assert refused.first_wrong == "long_layer_Tanh_2"
 
 
-def test_the_second_sample_may_be_the_wrong_one(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_the_second_sample_may_be_the_wrong_one(tmp_path: Path, bisect: Bisect) -> None:
     """Values within the bounds of a saturating cast in the first sample, and of another shape beyond them."""
     model = write_model(
         tmp_path / "sums.onnx",
@@ -143,15 +146,15 @@ def test_the_second_sample_may_be_the_wrong_one(chain: Path, tmp_path: Path, sha
         {"y": ["batch", 4]},
     )
     target = faulty("saturated", "double")
-    first = bisect(model, target, shared, tmp_path / "keep", inputs=write_samples(tmp_path, (1, 0.01)))
+    first = bisect(model, target, inputs=write_samples(tmp_path, (1, 0.01)))
     assert first.first_wrong is None
-    both = bisect(model, target, shared, tmp_path / "keep", inputs=write_samples(tmp_path, (1, 0.01), (3, 0.5)))
+    both = bisect(model, target, inputs=write_samples(tmp_path, (1, 0.01), (3, 0.5)))
     assert both.first_wrong == "sums_layer_Add_0"
     assert both.cases[0].local[0].shape == ((3, 4), (3, 4))
 
 
 @pytest.mark.parametrize("goal", ["nothing goes in", "handed through", "nothing but handed through"])
-def test_odd_models(goal: str, tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_odd_models(goal: str, tmp_path: Path, bisect: Bisect) -> None:
     path = tmp_path / "odd.onnx"
     if goal == "nothing goes in":
         nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
@@ -160,10 +163,10 @@ def test_odd_models(goal: str, tmp_path: Path, shared: ArtifactBuilder) -> None:
         write_model(path, [helper.make_node("Neg", ["x"], ["y"])], {"x": [4]}, {"y": [4], "x": [4]})
     else:
         write_model(path, [], {"x": [4]}, {"x": [4]})
-    right = bisect(path, UNOPTIMIZED, shared, tmp_path / "keep")
+    right = bisect(path, UNOPTIMIZED)
     assert right.verdict.kind is VerdictKind.PASS
     assert right.verdict.comparisons > 0
-    wrong = bisect(path, faulty("scaled", "y"), shared, tmp_path / "keep")
+    wrong = bisect(path, faulty("scaled", "y"))
     assert (wrong.first_wrong is None) == (goal == "nothing but handed through")
 
 
@@ -171,10 +174,10 @@ def test_odd_models(goal: str, tmp_path: Path, shared: ArtifactBuilder) -> None:
 
 
 def test_an_operator_that_is_lacking_is_found_by_halving(
-    tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
+    tmp_path: Path, builder: ArtifactBuilder, bisect: Bisect
 ) -> None:
-    model, builder = write_long_chain(tmp_path / "long.onnx", 16), open_builder()
-    report = bisect(model, picky(refuses="Tanh"), builder, tmp_path / "keep")
+    model = write_long_chain(tmp_path / "long.onnx", 16)
+    report = bisect(model, picky(refuses="Tanh"))
     assert report.first_wrong == "long_layer_Tanh_2"
     assert report.confirmed
     assert labels(report) == ["Tanh_2", "full"]
@@ -185,47 +188,41 @@ def test_an_operator_that_is_lacking_is_found_by_halving(
     assert len(tried) <= 3 + 4 + 1  # marked, whole, closed, four halves of sixteen, the layer alone
 
 
-def test_the_layer_is_the_one_that_fails_as_the_model_does(
-    chain: Path, tmp_path: Path, shared: ArtifactBuilder
-) -> None:
+def test_the_layer_is_the_one_that_fails_as_the_model_does(chain: Path, bisect: Bisect) -> None:
     """MatMul by itself is refused for a reason of its own, which the model never meets."""
     target = picky(refuses="Relu", refuses_alone="MatMul")
-    report = bisect(chain, target, shared, tmp_path / "keep")
+    report = bisect(chain, target)
     assert report.first_wrong == "chain_layer_Relu_2"
 
 
-def test_a_failure_that_never_says_the_same_is_found_all_the_same(
-    chain: Path, tmp_path: Path, shared: ArtifactBuilder
-) -> None:
-    report = bisect(chain, picky(refuses="Add", wordy=True), shared, tmp_path / "keep")
+def test_a_failure_that_never_says_the_same_is_found_all_the_same(chain: Path, bisect: Bisect) -> None:
+    report = bisect(chain, picky(refuses="Add", wordy=True))
     assert report.first_wrong == "chain_layer_Add_1"
 
 
-def test_a_failure_that_only_company_shows(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
-    report = bisect(chain, picky(refuses_among="Add"), shared, tmp_path / "keep")
+def test_a_failure_that_only_company_shows(chain: Path, bisect: Bisect) -> None:
+    report = bisect(chain, picky(refuses_among="Add"))
     assert report.first_wrong == "chain_layer_Add_1"
     assert report.cases[0].verdict.kind is VerdictKind.PASS
     assert any("with its neighbours" in finding.message for finding in report.findings)
     assert report.verdict.kind is VerdictKind.ERROR
 
 
-def test_a_crash_is_found_like_any_other_failure(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
-    report = bisect(chain, picky(abort="Relu"), shared, tmp_path / "keep")
+def test_a_crash_is_found_like_any_other_failure(chain: Path, bisect: Bisect) -> None:
+    report = bisect(chain, picky(abort="Relu"))
     assert report.first_wrong == "chain_layer_Relu_2"
     assert report.cases[0].outcome == "compile crash"
 
 
-def test_a_fault_that_laying_open_hides_is_found_in_beginnings(
-    chain: Path, tmp_path: Path, shared: ArtifactBuilder
-) -> None:
-    report = bisect(chain, FUSING, shared, tmp_path / "keep")
+def test_a_fault_that_laying_open_hides_is_found_in_beginnings(chain: Path, bisect: Bisect) -> None:
+    report = bisect(chain, FUSING)
     assert report.first_wrong == "chain_layer_Relu_2"
     assert report.verdict.kind is VerdictKind.FAIL
     assert any("the outputs hide the fault" in note for note in report.notes)
     assert any("with its neighbours" in finding.message for finding in report.findings)
 
 
-def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, bisect: Bisect) -> None:
     """The second input is read behind the layer that is refused."""
     nodes = [
         helper.make_node("Abs", ["a"], ["s"]),
@@ -233,55 +230,51 @@ def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, 
         helper.make_node("Add", ["t", "b"], ["y"]),
     ]
     model = write_model(tmp_path / "two.onnx", nodes, {"a": [4], "b": [4]}, {"y": [4]})
-    report = bisect(model, picky(refuses="Tanh"), shared, tmp_path / "keep")
+    report = bisect(model, picky(refuses="Tanh"))
     assert report.first_wrong == "two_layer_Tanh_1"
 
 
 # ---------------------------------------------------------------- references that disagree
 
 
-def test_where_the_references_disagree_nobody_is_blamed(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_where_the_references_disagree_nobody_is_blamed(chain: Path, bisect: Bisect) -> None:
     target, voter = off_where_large(), off_where_large("other")
-    report = bisect(chain, target, shared, tmp_path / "keep", voter=voter, inputs=LARGE)
+    report = bisect(chain, target, voter=voter, inputs=LARGE)
     assert report.first_wrong is None
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
     assert int(report.exit_code) == 3
 
 
-def test_a_voter_on_the_reference_s_side_changes_nothing(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
-    report = bisect(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=ORT)
+def test_a_voter_on_the_reference_s_side_changes_nothing(chain: Path, bisect: Bisect) -> None:
+    report = bisect(chain, faulty("scaled", "sum"), voter=ORT)
     assert report.first_wrong == "chain_layer_Add_1"
 
 
-def test_a_simulator_s_times_are_estimates(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_a_simulator_s_times_are_estimates(tmp_path: Path, bisect: Bisect) -> None:
     model = write_chain(tmp_path / "chain.onnx")
-    assert bisect(model, Target("torq-sim", "ort"), shared, tmp_path).is_estimate
-    assert not bisect(model, Target("simple", "ort"), shared, tmp_path).is_estimate
+    assert bisect(model, Target("torq-sim", "ort")).is_estimate
+    assert not bisect(model, Target("simple", "ort")).is_estimate
 
 
-def test_a_fault_that_only_looking_inside_shows_is_not_decided(
-    chain: Path, tmp_path: Path, shared: ArtifactBuilder
-) -> None:
+def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, bisect: Bisect) -> None:
     """The unmarked model confirms nothing: neither a pass in silence nor a failure of the model."""
-    report = bisect(chain, Target("exposed", "picky_backend:Exposed"), shared, tmp_path / "keep")
+    report = bisect(chain, Target("exposed", "picky_backend:Exposed"))
     assert report.first_wrong == "chain_layer_Add_1"
     assert report.confirmed is False
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
     assert any("without intermediate outputs the model is correct" in each.message for each in report.findings)
 
 
-def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, bisect: Bisect) -> None:
     """The target refuses more than one output; as it is, the model has one."""
     model = write_long_chain(tmp_path / "long.onnx", 4)
-    report = bisect(model, Target("one", "picky_backend:OneOutput"), shared, tmp_path / "keep")
+    report = bisect(model, Target("one", "picky_backend:OneOutput"))
     assert report.verdict.kind is VerdictKind.PASS
     assert "its intermediate tensors are unknown" in report.notes[0]
 
 
-def test_a_quantised_model_that_is_right_passes_with_every_layer_that_differs(
-    built: Path, tmp_path: Path, shared: ArtifactBuilder
-) -> None:
-    report = bisect(built / "example-quantised.onnx", UNOPTIMIZED, shared, tmp_path / "keep")
+def test_a_quantised_model_that_is_right_passes_with_every_layer_that_differs(built: Path, bisect: Bisect) -> None:
+    report = bisect(built / "example-quantised.onnx", UNOPTIMIZED)
     assert report.verdict.kind is VerdictKind.PASS
     assert any("every layer whose values differ is correct with the reference's inputs" in x for x in report.notes)
 
@@ -291,20 +284,16 @@ def open_search(model: Path, target: Target, builder: ArtifactBuilder, keep: Pat
     return Search(Examination(request, builder, Cases(request, builder), str(keep)))
 
 
-def test_layers_are_tried_side_by_side_and_only_the_wrong_one_is_left(
-    tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
-) -> None:
-    builder, model = open_builder(), write_coarse(tmp_path / "coarse.onnx")
+def test_layers_are_tried_side_by_side_and_only_the_wrong_one_is_left(tmp_path: Path, builder: ArtifactBuilder) -> None:
+    model = write_coarse(tmp_path / "coarse.onnx")
     search = open_search(model, faulty("scaled", "p2"), builder, tmp_path)
     correct = _find_correct(search, search.cases.outline.layers)
     assert [layer.label for layer in search.cases.outline.layers if layer.name not in correct] == ["MatMul_3"]
     assert [each.name for each in builder.slices if each.track == ("faulty", "compile")] == ["coarse_together"]
 
 
-def test_a_group_of_layers_that_the_target_cannot_compute_is_divided(
-    tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
-) -> None:
-    builder, model = open_builder(), write_long_chain(tmp_path / "long.onnx", 9)
+def test_a_group_of_layers_that_the_target_cannot_compute_is_divided(tmp_path: Path, builder: ArtifactBuilder) -> None:
+    model = write_long_chain(tmp_path / "long.onnx", 9)
     search = open_search(model, picky(refuses_among="Tanh"), builder, tmp_path)
     correct = _find_correct(search, search.cases.outline.layers)
     assert correct == {f"long_layer_{label}" for label in ("Abs_0", "Neg_1")}, "what is left is tried alone"
@@ -313,15 +302,13 @@ def test_a_group_of_layers_that_the_target_cannot_compute_is_divided(
 # ---------------------------------------------------------------- open dimensions
 
 
-def test_a_file_that_fails_only_with_open_dimensions_is_not_passed(
-    chain: Path, tmp_path: Path, shared: ArtifactBuilder
-) -> None:
+def test_a_file_that_fails_only_with_open_dimensions_is_not_passed(chain: Path, bisect: Bisect) -> None:
     target = Target("static", "picky_backend:Static")
-    report = bisect(chain, target, shared, tmp_path / "keep")
+    report = bisect(chain, target)
     assert report.verdict.kind is VerdictKind.ERROR
     assert report.first_wrong is None
     assert any("with them closed (batch=1) it is ok" in note for note in report.notes)
-    kept = bisect(chain, target, shared, tmp_path / "keep", inputs=InputChoice(keep_dims=True))
+    kept = bisect(chain, target, inputs=InputChoice(keep_dims=True))
     assert kept.verdict.kind is VerdictKind.ERROR
     assert not any("closed (" in note for note in kept.notes)
 
@@ -344,16 +331,16 @@ def write_shaped(path: Path) -> Path:
 @pytest.mark.parametrize("kind", ["cropped", "extra-axis"])
 @pytest.mark.parametrize(("at", "label"), [("r", "Relu_0"), ("n", "Neg_1"), ("product", "MatMul_2")])
 def test_a_wrong_shape_is_blamed_on_the_layer_that_makes_it(
-    kind: str, at: str, label: str, tmp_path: Path, shared: ArtifactBuilder
+    kind: str, at: str, label: str, tmp_path: Path, bisect: Bisect
 ) -> None:
-    report = bisect(write_shaped(tmp_path / "shaped.onnx"), faulty(kind, at), shared, tmp_path / "keep")
+    report = bisect(write_shaped(tmp_path / "shaped.onnx"), faulty(kind, at))
     assert report.first_wrong == f"shaped_layer_{label}"
     assert report.confirmed
     assert not any("suspect" in finding.message for finding in report.verdict.findings)
 
 
 def test_a_wrong_shape_that_keeps_the_inside_from_being_seen_is_found_all_the_same(
-    tmp_path: Path, shared: ArtifactBuilder
+    tmp_path: Path, bisect: Bisect
 ) -> None:
     """A target that takes one output at a time, and adds an axis behind Relu, which Add broadcasts."""
     nodes = [
@@ -363,7 +350,7 @@ def test_a_wrong_shape_that_keeps_the_inside_from_being_seen_is_found_all_the_sa
     ]
     model = write_model(tmp_path / "wide.onnx", nodes, {"x": [2, 4]}, {"y": [2, 4]})
     target = Target("narrow", "picky_backend:FaultyOneOutput", {"fault": {"kind": "extra-axis", "at": "r"}})
-    report = bisect(model, target, shared, tmp_path / "keep")
+    report = bisect(model, target)
     assert (report.first_wrong, report.confirmed) == ("wide_layer_Relu_0", True)
 
 
@@ -382,19 +369,17 @@ def write_sequence(path: Path) -> Path:
     return write_model(path, nodes, {"x": [4, 4]}, {"y": [4, 4]}, opset=13)
 
 
-def test_a_fusion_is_not_confirmed_by_a_layer_that_is_right(
-    chain: Path, tmp_path: Path, shared: ArtifactBuilder
-) -> None:
-    report = bisect(chain, FUSING, shared, tmp_path / "keep")
+def test_a_fusion_is_not_confirmed_by_a_layer_that_is_right(chain: Path, bisect: Bisect) -> None:
+    report = bisect(chain, FUSING)
     assert report.confirmed is False
     text = describe_outcome(report)
     assert text.startswith("the model is wrong with Relu_2: y is off by 0.05 of its scale")
     assert text.endswith("correct in isolation: suspect a fusion")
 
 
-def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path: Path, bisect: Bisect) -> None:
     model = write_sequence(tmp_path / "seq.onnx")
-    report = bisect(model, picky(refuses="ConcatFromSequence"), shared, tmp_path / "keep")
+    report = bisect(model, picky(refuses="ConcatFromSequence"))
     assert report.first_wrong == "seq_layer_ConcatFromSequence_3"
     assert report.confirmed is None
     text = describe_outcome(report)
@@ -402,9 +387,9 @@ def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path:
     assert "wrong in isolation" not in text
 
 
-def test_what_is_wrong_inside_alone_is_kept_too(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_what_is_wrong_inside_alone_is_kept_too(chain: Path, bisect: Bisect) -> None:
     target = Target("exposed", "picky_backend:Exposed")
-    report = bisect(chain, target, shared, tmp_path / "keep")
+    report = bisect(chain, target)
     (case,) = [each for each in report.cases if each.name == report.first_wrong]
     ((expected, actual),) = case.diffs
     assert np.load(actual) == pytest.approx(np.load(expected) * 1.05)

@@ -32,8 +32,8 @@ def test_the_names_come_from_the_graph_alone(chain: Path, builder: ArtifactBuild
     assert builder.store.load_entries() == []
 
 
-def test_a_layer_is_fed_with_the_reference_s_values(chain: Path, builder: ArtifactBuilder) -> None:
-    cases = open_cases(chain, builder)
+def test_a_layer_is_fed_with_the_reference_s_values(chain: Path, shared: ArtifactBuilder) -> None:
+    cases = open_cases(chain, shared)
     product = next(cases.iterate(["chain_layer_MatMul_0"]))
     add = next(cases.iterate(["chain_layer_Add_1"]))
     made, fed = product.trials[0].expected["product"], Tensors(add.trials[0].inputs.path)["product"]
@@ -48,24 +48,24 @@ def _bias(cases: Cases) -> np.ndarray:
 
 
 def test_the_full_model_is_the_file_itself_and_the_closed_one_has_the_sample_s_shapes(
-    chain: Path, builder: ArtifactBuilder
+    chain: Path, shared: ArtifactBuilder
 ) -> None:
     import onnx
 
-    cases = open_cases(chain, builder, dims={"batch": 3})
+    cases = open_cases(chain, shared, dims={"batch": 3})
     assert cases.full.trials[0].model.path == str(chain)
     assert cases.full.trials[0].expected["y"].shape == (3, 4)
     assert cases.closed is not None
     model = onnx.load(cases.closed.trials[0].model.path)
     assert [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim] == [3, 4]
-    assert open_cases(chain, builder, keep_dims=True).closed is None
-    marked = onnx.load(open_cases(chain, builder, keep_dims=True).marked.trials[0].model.path)
+    assert open_cases(chain, shared, keep_dims=True).closed is None
+    marked = onnx.load(open_cases(chain, shared, keep_dims=True).marked.trials[0].model.path)
     assert marked.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
 @pytest.mark.parametrize("least", [17, 100, 4000])
 def test_larger_sizes_are_tried_where_the_reference_refuses_the_guessed_ones(
-    least: int, tmp_path: Path, builder: ArtifactBuilder
+    least: int, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     """A window that is cut out behind a computed beginning: nothing in the graph says how long the input must be."""
     cut = [helper.make_node("Slice", ["x", "begin", "end", "one"], ["part"]), helper.make_node("Neg", ["part"], ["n"])]
@@ -77,7 +77,7 @@ def test_larger_sizes_are_tried_where_the_reference_refuses_the_guessed_ones(
         "wanted": np.array([1, 1]),
     }
     model = write_model(tmp_path / "m.onnx", nodes, {"x": ["batch", "n"]}, {"y": [1, 1]}, weights)
-    cases = open_cases(model, builder)
+    cases = open_cases(model, shared)
     assert cases.full.trials[0].expected["y"].shape == (1, 1)
     size = next(size for size in (64, 512, 4096, 16000) if size >= least)
     assert Tensors(cases.samples[0].path)["x"].shape == (1, size)
@@ -86,27 +86,27 @@ def test_larger_sizes_are_tried_where_the_reference_refuses_the_guessed_ones(
     assert note.endswith(f"takes batch=1, n={size}; --dim NAME=SIZE gives others")
 
 
-def test_the_open_dimension_of_a_state_is_its_batch(tmp_path: Path, builder: ArtifactBuilder) -> None:
+def test_the_open_dimension_of_a_state_is_its_batch(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """As in real voice detectors: [2, ?, 128] next to [batch, sequence]."""
     nodes = [helper.make_node("ReduceMean", ["state"], ["m"], keepdims=0), helper.make_node("Add", ["x", "m"], ["y"])]
     model = write_model(tmp_path / "m.onnx", nodes, {"x": ["batch", "n"], "state": [2, "", 128]}, {"y": ["batch", "n"]})
-    assert Tensors(open_cases(model, builder).samples[0].path)["state"].shape == (2, 1, 128)
+    assert Tensors(open_cases(model, shared).samples[0].path)["state"].shape == (2, 1, 128)
 
 
-def test_sizes_that_somebody_gave_are_not_changed(tmp_path: Path, builder: ArtifactBuilder) -> None:
+def test_sizes_that_somebody_gave_are_not_changed(tmp_path: Path, shared: ArtifactBuilder) -> None:
     nodes = [helper.make_node("Reshape", ["x", "wanted"], ["y"])]
     model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, {"wanted": np.array([8, 8])})
     with pytest.raises(StepFailedError):
-        _ = open_cases(model, builder, dims={"n": 16}).full
-    assert open_cases(model, builder).full.trials[0].expected["y"].shape == (8, 8), "the graph demands 64"
+        _ = open_cases(model, shared, dims={"n": 16}).full
+    assert open_cases(model, shared).full.trials[0].expected["y"].shape == (8, 8), "the graph demands 64"
 
 
-def test_what_constants_compute_decides_sizes(tmp_path: Path, builder: ArtifactBuilder) -> None:
+def test_what_constants_compute_decides_sizes(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """The wanted shape is not an initialiser: nodes make it of two."""
     nodes = [helper.make_node("Mul", ["four", "two"], ["wanted"]), helper.make_node("Reshape", ["x", "wanted"], ["y"])]
     weights = {"four": np.array([4, 4]), "two": np.array([2, 2])}
     model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, weights)
-    assert Tensors(open_cases(model, builder).samples[0].path)["x"].shape == (64,)
+    assert Tensors(open_cases(model, shared).samples[0].path)["x"].shape == (64,)
 
 
 def test_constants_are_folded_in_a_process_that_has_loaded_nothing(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_constants_are_folded_in_a_process_that_has_loaded_nothing(tmp_path: Pat
     assert done.stdout.strip() == "(64,)"
 
 
-def test_the_length_of_a_position_table_decides_the_number_of_tokens(tmp_path: Path, builder: ArtifactBuilder) -> None:
+def test_the_length_of_a_position_table_decides_the_number_of_tokens(tmp_path: Path, shared: ArtifactBuilder) -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["ids"], to=TensorProto.INT64),
         helper.make_node("Gather", ["words", "ids"], ["e"]),
@@ -132,25 +132,25 @@ def test_the_length_of_a_position_table_decides_the_number_of_tokens(tmp_path: P
     ]
     weights = {"words": np.ones((100, 8), np.float32), "places": np.ones((1, 77, 8), np.float32)}
     model = write_model(tmp_path / "m.onnx", nodes, {"x": ["b", "s"]}, {"y": ["b", 77, 8]}, weights)
-    assert Tensors(open_cases(model, builder).samples[0].path)["x"].shape == (1, 77)
+    assert Tensors(open_cases(model, shared).samples[0].path)["x"].shape == (1, 77)
 
 
-def test_every_sample_is_a_trial_of_its_own(chain: Path, builder: ArtifactBuilder) -> None:
-    cases = open_cases(chain, builder, samples=3)
+def test_every_sample_is_a_trial_of_its_own(chain: Path, shared: ArtifactBuilder) -> None:
+    cases = open_cases(chain, shared, samples=3)
     for case in (cases.full, cases.marked, *cases.iterate(["chain_layer_Relu_2"])):
         assert len(case.trials) == 3
         assert len({trial.inputs.sha for trial in case.trials}) == 3
 
 
-def test_samples_share_a_compiled_layer(chain: Path, builder: ArtifactBuilder) -> None:
-    case = next(open_cases(chain, builder, samples=2).iterate(["chain_layer_Add_1"]))
+def test_samples_share_a_compiled_layer(chain: Path, shared: ArtifactBuilder) -> None:
+    case = next(open_cases(chain, shared, samples=2).iterate(["chain_layer_Add_1"]))
     assert len({trial.model.sha for trial in case.trials}) == 1
 
 
-def test_seeded_inputs_are_the_same_in_every_process(chain: Path, builder: ArtifactBuilder) -> None:
-    one, two = (open_cases(chain, builder, seed=5).samples for _ in range(2))
+def test_seeded_inputs_are_the_same_in_every_process(chain: Path, shared: ArtifactBuilder) -> None:
+    one, two = (open_cases(chain, shared, seed=5).samples for _ in range(2))
     assert one[0].sha == two[0].sha
-    assert open_cases(chain, builder, seed=6).samples[0].sha != one[0].sha
+    assert open_cases(chain, shared, seed=6).samples[0].sha != one[0].sha
 
 
 @pytest.mark.parametrize(
@@ -163,19 +163,19 @@ def test_seeded_inputs_are_the_same_in_every_process(chain: Path, builder: Artif
     ],
 )
 def test_cases_are_chosen_by_name_label_or_pattern(
-    chain: Path, builder: ArtifactBuilder, patterns: list[str], expected: list[str]
+    chain: Path, shared: ArtifactBuilder, patterns: list[str], expected: list[str]
 ) -> None:
-    chosen = open_cases(chain, builder).choose(patterns)
+    chosen = open_cases(chain, shared).choose(patterns)
     assert [name.removeprefix("chain_layer_").removeprefix("chain_") for name in chosen] == expected
 
 
-def test_a_case_that_is_not_there_is_named(chain: Path, builder: ArtifactBuilder) -> None:
+def test_a_case_that_is_not_there_is_named(chain: Path, shared: ArtifactBuilder) -> None:
     with pytest.raises(NotFoundError, match="did you mean 'MatMul_0'"):
-        open_cases(chain, builder).choose(["MatMul_1"])
+        open_cases(chain, shared).choose(["MatMul_1"])
 
 
-def test_find_gives_layers_and_the_whole(chain: Path, builder: ArtifactBuilder) -> None:
-    cases = open_cases(chain, builder)
+def test_find_gives_layers_and_the_whole(chain: Path, shared: ArtifactBuilder) -> None:
+    cases = open_cases(chain, shared)
     assert cases.find("chain_full_model").layer is None
     found = cases.find("chain_layer_Relu_2").layer
     assert found is not None
@@ -183,7 +183,7 @@ def test_find_gives_layers_and_the_whole(chain: Path, builder: ArtifactBuilder) 
 
 
 def test_a_reference_that_cannot_compute_the_model_says_so(
-    tmp_path: Path, builder: ArtifactBuilder, chain: Path
+    tmp_path: Path, shared: ArtifactBuilder, chain: Path
 ) -> None:
     import onnx
 
@@ -192,19 +192,19 @@ def test_a_reference_that_cannot_compute_the_model_says_so(
     broken = tmp_path / "odd.onnx"
     onnx.save(model, broken)
     with pytest.raises(StepFailedError, match="the reference ort cannot compute this model: compile"):
-        _ = open_cases(broken, builder).full
+        _ = open_cases(broken, shared).full
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path, builder: ArtifactBuilder) -> None:
+def test_what_is_no_model_is_refused(tmp_path: Path, shared: ArtifactBuilder) -> None:
     path = tmp_path / "text.onnx"
     path.write_text("this is no model")
     with pytest.raises(UsageError, match="not an ONNX model"):
-        _ = open_cases(path, builder).outline
+        _ = open_cases(path, shared).outline
 
 
-def test_the_reference_may_be_any_target(chain: Path, builder: ArtifactBuilder) -> None:
-    right = open_cases(chain, builder).full.trials[0].expected["y"]
-    wrong = open_cases(chain, builder, faulty("scaled", "product")).full.trials[0].expected["y"]
+def test_the_reference_may_be_any_target(chain: Path, shared: ArtifactBuilder) -> None:
+    right = open_cases(chain, shared).full.trials[0].expected["y"]
+    wrong = open_cases(chain, shared, faulty("scaled", "product")).full.trials[0].expected["y"]
     assert not np.array_equal(right, wrong)
 
 
@@ -215,22 +215,22 @@ def write_samples(folder: Path, count: int) -> tuple[str, ...]:
 
 
 def test_the_first_samples_of_files_are_taken_where_fewer_are_asked_for(
-    chain: Path, builder: ArtifactBuilder, tmp_path: Path
+    chain: Path, shared: ArtifactBuilder, tmp_path: Path
 ) -> None:
     (tmp_path / "samples").mkdir()
     files = write_samples(tmp_path / "samples", 3)
-    cases = open_cases(chain, builder, files=files, most=2)
+    cases = open_cases(chain, shared, files=files, most=2)
     assert [float(Tensors(sample.path)["x"][0, 0]) for sample in cases.samples] == [0.0, 1.0]
     assert cases.notes == ["the first 2 of the 3 samples in the files were taken"]
     for most in (None, 3):
-        cases = open_cases(chain, builder, files=files, most=most)
+        cases = open_cases(chain, shared, files=files, most=most)
         assert len(cases.samples) == 3
         assert cases.notes == []
 
 
-def test_more_samples_than_the_files_hold_are_refused(chain: Path, builder: ArtifactBuilder, tmp_path: Path) -> None:
+def test_more_samples_than_the_files_hold_are_refused(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
     (tmp_path / "samples").mkdir()
-    cases = open_cases(chain, builder, files=write_samples(tmp_path / "samples", 3), most=7)
+    cases = open_cases(chain, shared, files=write_samples(tmp_path / "samples", 3), most=7)
     with pytest.raises(UsageError, match="--samples 7: the files hold 3 only"):
         _ = cases.samples
 
@@ -240,7 +240,7 @@ def test_more_samples_than_the_files_hold_are_refused(chain: Path, builder: Arti
     [(99, 8, "which is newer than the onnx that is installed here knows"), (1, 3, "breaks a rule of ONNX: a in initializer")],
 )  # fmt: skip
 def test_another_opset_is_not_offered_where_it_cannot_help(
-    opset: int, ir: int, said: str, tmp_path: Path, builder: ArtifactBuilder
+    opset: int, ir: int, said: str, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     import onnx
     from onnx import helper, numpy_helper
@@ -251,7 +251,7 @@ def test_another_opset_is_not_offered_where_it_cannot_help(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(StepFailedError) as caught:
-        _ = open_cases(tmp_path / "m.onnx", builder).full
+        _ = open_cases(tmp_path / "m.onnx", shared).full
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(f"another opset does not help: {tmp_path}/m.onnx ")
     assert said in caught.value.hint

@@ -40,9 +40,16 @@ from assay.values.verdict import VerdictKind
 FUSING = Target("fusing", "picky_backend:Fusing")
 
 
-def reduce(model: Path, target: Target, builder: ArtifactBuilder, folder: Path, **further: Any) -> ModelReport:
-    request = request_for(model, target, goal="reduce", output=str(folder / "small.onnx"), **further)
-    return reduce_failure(request, builder, str(folder / "keep"))
+Reduce = Callable[..., ModelReport]
+
+
+@pytest.fixture
+def reduce(shared: ArtifactBuilder, tmp_path: Path) -> Reduce:
+    """`reduce(model, target, …)`; the result is `small.onnx`. With `builder`, the test has a store of its own."""
+    output = str(tmp_path / "small.onnx")
+    return lambda model, target, **further: reduce_failure(
+        request_for(model, target, goal="reduce", output=output, **further), shared, str(tmp_path / "keep")
+    )
 
 
 def ops_of(path: Path) -> list[str]:
@@ -118,10 +125,8 @@ def test_a_fault_behind_steps_that_moved_is_named(
 # ---------------------------------------------------------------- nothing to reduce
 
 
-def test_a_model_that_is_right_has_nothing_to_reduce_and_passes(
-    chain: Path, tmp_path: Path, shared: ArtifactBuilder
-) -> None:
-    report = reduce(chain, ORT, shared, tmp_path)
+def test_a_model_that_is_right_has_nothing_to_reduce_and_passes(chain: Path, tmp_path: Path, reduce: Reduce) -> None:
+    report = reduce(chain, ORT)
     assert report.verdict.kind is VerdictKind.PASS
     assert report.exit_code == 0
     assert any("there is nothing to reduce" in note for note in report.notes)
@@ -143,9 +148,9 @@ def test_a_reference_that_fails_is_an_error_and_writes_nothing(
 # ---------------------------------------------------------------- the smallest
 
 
-def test_one_wrong_layer_is_all_that_is_left(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_one_wrong_layer_is_all_that_is_left(tmp_path: Path, reduce: Reduce) -> None:
     model = write_long_chain(tmp_path / "long.onnx", 12)
-    report = reduce(model, faulty("scaled", "t6"), shared, tmp_path)
+    report = reduce(model, faulty("scaled", "t6"))
     assert ops_of(tmp_path / "small.onnx") == ["Tanh"]
     assert report.verdict.kind is VerdictKind.FAIL
     assert report.first_wrong == "long_layer_Tanh_5"
@@ -153,56 +158,56 @@ def test_one_wrong_layer_is_all_that_is_left(tmp_path: Path, shared: ArtifactBui
     assert "the failure: the outputs differ" in report.notes
 
 
-def test_its_inputs_are_what_the_layer_sees_in_the_model(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_its_inputs_are_what_the_layer_sees_in_the_model(tmp_path: Path, reduce: Reduce) -> None:
     np.save(tmp_path / "x.npy", np.array([[0.5, -0.25, 1.0, 2.0]], np.float32))
     model = write_long_chain(tmp_path / "long.onnx", 4)
     inputs = InputChoice(files=(str(tmp_path / "x.npy"),))
-    reduce(model, faulty("scaled", "t3"), shared, tmp_path, inputs=inputs)
+    reduce(model, faulty("scaled", "t3"), inputs=inputs)
     fed = load_tensors(tmp_path / "small_inputs")
     assert fed["t2"].tolist() == [[-0.5, -0.25, -1.0, -2.0]]  # through Abs and Neg
 
 
-def test_a_failing_step_is_reduced_to_the_node_that_it_is_about(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_a_failing_step_is_reduced_to_the_node_that_it_is_about(tmp_path: Path, reduce: Reduce) -> None:
     model = write_long_chain(tmp_path / "long.onnx", 9)
-    report = reduce(model, picky(refuses="Tanh", refuses_alone="Abs"), shared, tmp_path)
+    report = reduce(model, picky(refuses="Tanh", refuses_alone="Abs"))
     assert ops_of(tmp_path / "small.onnx") == ["Tanh"]
     assert report.verdict.kind is VerdictKind.ERROR
     assert "the failure: compile unsupported: no Tanh here" in report.notes
 
 
-def test_a_failure_that_needs_company_keeps_it(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
-    report = reduce(chain, FUSING, shared, tmp_path)
+def test_a_failure_that_needs_company_keeps_it(chain: Path, tmp_path: Path, reduce: Reduce) -> None:
+    report = reduce(chain, FUSING)
     assert ops_of(tmp_path / "small.onnx") == ["MatMul", "Add", "Relu"]
     assert report.cases[0].layer is None
-    report = reduce(chain, picky(refuses_among="Add"), shared, tmp_path)
+    report = reduce(chain, picky(refuses_among="Add"))
     assert len(ops_of(tmp_path / "small.onnx")) == 2
     assert "Add" in ops_of(tmp_path / "small.onnx")
 
 
-def test_all_samples_go_along(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_all_samples_go_along(tmp_path: Path, reduce: Reduce) -> None:
     model = write_long_chain(tmp_path / "long.onnx", 6)
-    report = reduce(model, faulty("scaled", "t3"), shared, tmp_path, inputs=InputChoice(samples=3))
+    report = reduce(model, faulty("scaled", "t3"), inputs=InputChoice(samples=3))
     folders = [tmp_path / name for name in ("small_inputs", "small_inputs_2", "small_inputs_3")]
     assert len({load_tensors(folder)["t2"].tobytes() for folder in folders}) == 3
     assert "with 3 samples each" in " ".join(report.notes)
 
 
-def test_of_samples_of_several_shapes_those_that_fail_go_along(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_of_samples_of_several_shapes_those_that_fail_go_along(tmp_path: Path, reduce: Reduce) -> None:
     nodes = [helper.make_node("Add", ["x", "x"], ["double"]), helper.make_node("Neg", ["double"], ["y"])]
     model = write_model(tmp_path / "sums.onnx", nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]})
     for number, (batch, value) in enumerate([(1, 0.01), (3, 0.5)]):
         np.savez(tmp_path / f"{number}.npz", x=np.full((batch, 4), value, np.float32))
     inputs = InputChoice(files=(str(tmp_path / "0.npz"), str(tmp_path / "1.npz")))
-    report = reduce(model, faulty("saturated", "double"), shared, tmp_path, inputs=inputs)
+    report = reduce(model, faulty("saturated", "double"), inputs=inputs)
     assert report.verdict.kind is VerdictKind.FAIL
     assert ops_of(tmp_path / "small.onnx") == ["Add"]
     assert load_tensors(tmp_path / "small_inputs")["x"].shape == (3, 4)
 
 
-def test_a_model_without_inputs(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_a_model_without_inputs(tmp_path: Path, reduce: Reduce) -> None:
     nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
     model = write_model(tmp_path / "odd.onnx", nodes, {}, {"y": [4]}, {"w": np.arange(4, dtype=np.float32)})
-    reduce(model, faulty("scaled", "e"), shared, tmp_path)
+    reduce(model, faulty("scaled", "e"))
     assert ops_of(tmp_path / "small.onnx") == ["Exp"]
 
 
@@ -210,24 +215,23 @@ def test_a_model_without_inputs(tmp_path: Path, shared: ArtifactBuilder) -> None
 
 
 def test_what_is_reported_was_computed_once_more_past_the_cache(
-    chain: Path, tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
+    chain: Path, builder: ArtifactBuilder, reduce: Reduce
 ) -> None:
-    builder = open_builder()
-    reduce(chain, faulty("scaled", "sum"), builder, tmp_path)
+    reduce(chain, faulty("scaled", "sum"))
     runs = [each for each in builder.slices if each.track == ("faulty", "run") and each.name == "chain_reduced"]
     assert len(runs) >= 2
-    again = open_builder()
-    reduce(chain, faulty("scaled", "sum"), again, tmp_path)
-    assert [each.name for each in again.slices if each.track == ("faulty", "run")] == ["chain_reduced"]
+    builder.slices.clear()
+    reduce(chain, faulty("scaled", "sum"))
+    assert [each.name for each in builder.slices if each.track == ("faulty", "run")] == ["chain_reduced"]
 
 
-def test_a_failure_that_goes_away_is_inconclusive(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_a_failure_that_goes_away_is_inconclusive(chain: Path, tmp_path: Path, reduce: Reduce) -> None:
     """As many refusals as the search sees; the last look finds nothing wrong."""
     turns = 1
     while True:
         (tmp_path / "count").unlink(missing_ok=True)
         with suppress(UsageError):  # it went away before the search began
-            report = reduce(chain, picky(refuses="Relu", turns=turns, count=str(tmp_path / "count")), shared, tmp_path)
+            report = reduce(chain, picky(refuses="Relu", turns=turns, count=str(tmp_path / "count")))
             if report.command:
                 break
         turns += 1
@@ -260,10 +264,10 @@ def test_the_command_says_how_it_was_found(chain: Path) -> None:
     )
 
 
-def test_what_is_left_fails_a_check_of_its_own(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_what_is_left_fails_a_check_of_its_own(tmp_path: Path, shared: ArtifactBuilder, reduce: Reduce) -> None:
     model = write_long_chain(tmp_path / "long.onnx", 6)
     target = faulty("scaled", "t3")
-    reduce(model, target, shared, tmp_path, inputs=InputChoice(samples=2))
+    reduce(model, target, inputs=InputChoice(samples=2))
     files = InputChoice(files=(str(tmp_path / "small_inputs"), str(tmp_path / "small_inputs_2")))
     report = check_model(request_for(tmp_path / "small.onnx", target, inputs=files), shared, str(tmp_path / "keep"))
     assert report.verdict.kind is VerdictKind.FAIL
@@ -280,18 +284,18 @@ def test_progress_is_told(tmp_path: Path, shared: ArtifactBuilder) -> None:
     assert names[-1] == "long_reduced"
 
 
-def test_a_wide_tolerance_holds_for_the_candidates_too(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_a_wide_tolerance_holds_for_the_candidates_too(chain: Path, reduce: Reduce) -> None:
     wide = Tolerances(Tolerance(rel=0.5))
-    report = reduce(chain, faulty("scaled", "sum"), shared, tmp_path, tolerances=wide)
+    report = reduce(chain, faulty("scaled", "sum"), tolerances=wide)
     assert report.verdict.kind is VerdictKind.PASS
     assert report.command == ""
 
 
 def test_failures_on_the_way_leave_no_copies(
-    chain: Path, tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
+    chain: Path, tmp_path: Path, builder: ArtifactBuilder, reduce: Reduce
 ) -> None:
-    builder = open_builder(failure_dir=str(tmp_path / "failure_dir"))
-    reduce(chain, picky(refuses="Add"), builder, tmp_path)
+    builder.failure_dir = str(tmp_path / "failure_dir")
+    reduce(chain, picky(refuses="Add"))
     assert [path.name for path in (tmp_path / "failure_dir").iterdir()] == ["chain_reduced"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.example_models import faulty, hide_library, picky, request_for, until
+from tests.example_models import hide_library, picky, request_for, until, write_chain
 from tests.models.report import model_reports as made
 
 from assay.bench.flow.archive import add_timings, build_result, load_executions
@@ -58,14 +58,7 @@ def go(request: ModelRequest, **choice: Any) -> Finished:
 # ---------------------------------------------------------------- errors of the run are errors of the call
 
 
-def test_what_the_run_cannot_do_is_raised_here_with_its_exit_code(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(b"no")
-    with pytest.raises(AssayError, match="not an ONNX model") as caught:
-        go(ask(tmp_path / "m.onnx", tmp_path))
-    assert caught.value.exit_code == 2
-
-
-def test_a_missing_extra_is_raised_with_its_command(
+def test_what_the_run_cannot_do_is_raised_here_with_its_hint_and_exit_code(
     chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide_library("openvino", tmp_path, monkeypatch)
@@ -92,7 +85,7 @@ def test_nothing_started_is_an_error() -> None:
         conclude(Report((), ()))
 
 
-def test_a_process_that_left_no_word_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_process_without_a_report_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
     from assay.models.flow.run import _find_error
 
     (tmp_path / "model.log").write_text("the last thing\n")
@@ -121,16 +114,24 @@ def test_a_farm_runs_the_check_and_its_times_are_not_this_machine_s(chain: Path,
 # ---------------------------------------------------------------- the run
 
 
-def test_each_check_is_a_run_with_everything_in_it(chain: Path, tmp_path: Path) -> None:
-    finished = go(ask(chain, tmp_path), label="nightly")
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, ModelRequest]:
+    """A whole check, with repeats and a label; `runs` is its root."""
+    folder = tmp_path_factory.mktemp("checked")
+    request = ask(write_chain(folder / "chain.onnx"), folder, repeats=3)
+    return go(request, label="nightly", root=str(folder / "runs")), request
+
+
+def test_each_check_is_a_run_with_everything_in_it(checked: tuple[Finished, ModelRequest]) -> None:
+    finished, request = checked
     assert finished.report is not None
     assert finished.report.verdict.kind is VerdictKind.PASS
     assert finished.report.run_dir == finished.run_dir
     run_dir = Path(finished.run_dir)
-    assert run_dir.parent == tmp_path / "runs" / "model"
+    assert run_dir.parent == Path(request.model).parent / "runs" / "model"
     spec = load_record(str(run_dir)).spec
     assert spec.params | {"id": ""} == {
-        "model": str(chain),
+        "model": request.model,
         "goal": "check",
         "reference": "ort",
         "target": "ort:unoptimized",
@@ -150,27 +151,27 @@ def test_two_checks_at_once_have_a_directory_each(chain: Path, tmp_path: Path) -
 
 
 def test_a_request_of_any_letters_gets_through_the_shell(tmp_path: Path, chain: Path) -> None:
+    """job.sh is all there is to it: it can be repeated by hand. The times of some cases are not a whole measurement."""
     odd = tmp_path / 'it\'s "a" $HOME `x` \\ 名.onnx'
     odd.write_bytes(chain.read_bytes())
     finished = go(ask(odd, tmp_path, only=("Add_1",)))
     assert finished.report is not None
     assert finished.report.model == str(odd)
     assert finished.report.verdict.kind is VerdictKind.PASS
-
-
-def test_a_failed_check_is_a_report_and_no_exception(chain: Path, tmp_path: Path) -> None:
-    finished = go(ask(chain, tmp_path, faulty("scaled", "sum")))
-    assert finished.report is not None
-    assert finished.report.exit_code == 1
-    assert (Path(finished.run_dir) / "model.exit.1").exists()
+    assert not (tmp_path / "runs" / "bench").exists()
+    report = Path(finished.run_dir) / "model.json"
+    report.unlink()
+    done = subprocess.run(["bash", str(Path(finished.run_dir) / "job.sh")], check=False, capture_output=True)
+    assert done.returncode == 0
+    assert json.loads(report.read_text())["cases"][0]["name"].endswith("_layer_Add_1")
 
 
 # ---------------------------------------------------------------- the history
 
 
-def test_the_times_of_a_whole_check_are_in_the_history_of_benchmarks(chain: Path, tmp_path: Path) -> None:
-    go(ask(chain, tmp_path, repeats=3), label="nightly")
-    (execution,) = load_executions(StudyLocation(str(tmp_path / "runs"), "bench"), "chain.ort_unoptimized")
+def test_the_times_of_a_whole_check_are_in_the_history_of_benchmarks(checked: tuple[Finished, ModelRequest]) -> None:
+    root = str(Path(checked[0].run_dir).parents[1])
+    (execution,) = load_executions(StudyLocation(root, "bench"), "chain.ort_unoptimized")
     assert set(execution.result.numbers) == {
         *(f"{name}.{step}_s" for name in ("MatMul_0", "Add_1", "Relu_2", "full_model") for step in ("compile", "run")),
         "wall_time",
@@ -183,54 +184,48 @@ def test_the_times_of_a_whole_check_are_in_the_history_of_benchmarks(chain: Path
     assert execution.started_at < execution.ended_at
 
 
-def test_a_git_that_cannot_be_asked_is_a_warning_of_the_check(chain: Path, tmp_path: Path) -> None:
+def test_times_from_the_cache_are_not_in_the_history(checked: tuple[Finished, ModelRequest], tmp_path: Path) -> None:
+    """Which checks count is decided by `is_whole`."""
+    assert go(checked[1], root=str(tmp_path / "runs")).report is not None
+    assert not (tmp_path / "runs" / "bench").exists()
+
+
+def test_what_the_history_lacks_is_a_note_and_changes_no_verdict(chain: Path, tmp_path: Path) -> None:
     code = tmp_path / "code"
     subprocess.run(["git", "init", "-q", code], check=True)
     (code / ".git" / "index").write_bytes(b"damaged")
-    notes = [note for note in go(ask(chain, tmp_path, folder=str(code))).notes if "git cannot read" in note]
-    assert len(notes) == 1
-    assert f"{code}, so no commit is recorded" in notes[0]
-
-
-@pytest.mark.parametrize("why", ["cached", "some", "bisect"])
-def test_what_was_not_measured_as_a_whole_is_not(why: str, chain: Path, tmp_path: Path) -> None:
-    further: dict[str, Any] = {"some": {"only": ("Add_1",)}, "bisect": {"goal": "bisect"}}.get(why, {})
-    if why == "cached":
-        go(ask(chain, tmp_path))
-    before = len(list((tmp_path / "runs" / "bench").glob("*"))) if why == "cached" else 0
-    go(ask(chain, tmp_path, **further))
-    bench = tmp_path / "runs" / "bench"
-    assert len(list(bench.glob("*"))) == before if bench.exists() else before == 0
-
-
-def test_a_history_that_cannot_be_written_is_said_and_changes_no_verdict(chain: Path, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "bench").write_text("a file where a folder should be")
-    finished = go(ask(chain, tmp_path))
+    finished = go(ask(chain, tmp_path, folder=str(code)))
     assert finished.report is not None
     assert finished.report.verdict.kind is VerdictKind.PASS
     assert any("not in the benchmark history" in note for note in finished.notes)
+    (note,) = [note for note in finished.notes if "git cannot read" in note]
+    assert f"{code}, so no commit is recorded" in note
 
 
-def test_the_command_of_the_run_can_be_repeated_by_hand(chain: Path, tmp_path: Path) -> None:
-    """job.sh is all there is to it."""
-    import subprocess
-
-    finished = go(ask(chain, tmp_path, only=("Add_1",)))
-    report = Path(finished.run_dir) / "model.json"
-    report.unlink()
-    done = subprocess.run(["bash", str(Path(finished.run_dir) / "job.sh")], check=False, capture_output=True)
-    assert done.returncode == 0
-    assert json.loads(report.read_text())["cases"][0]["name"] == "chain_layer_Add_1"
+@pytest.fixture
+def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "slots"))
+    (tmp_path / "slots").mkdir()
+    return tmp_path / "slots"
 
 
-def test_a_request_that_no_command_line_holds_goes_by_a_file(tmp_path: Path, chain: Path) -> None:
-    """Linux takes 128 KiB in one argument."""
+def test_a_request_that_no_command_line_holds_goes_by_a_file(tmp_path: Path, chain: Path, slots: Path) -> None:
+    """Linux takes 128 KiB in one argument. The check does not wait for the slots of trainings."""
     files = tuple(f"{tmp_path}/{'x' * 200}{number}" for number in range(800))
     request = ask(chain, tmp_path, only=("Add_1",), origin=" ".join(files))
     spec = build_spec(request, RunChoice(), StudyLocation(str(tmp_path / "runs"), "model"))
     assert len(spec.commands[0].text) < 1000
-    finished = go(request)
+    training = SlotPool(build_entries(["cpu"] * 16), str(slots))
+    held = [training.acquire() for _ in range(16)]
+    try:
+        finished = run_model(request, RunChoice(timeout_s=60), RunHooks(tick_s=0.1, counts_wait=True))
+    finally:
+        for each in held:
+            assert each is not None
+            each.let_go()
+        training.close()
     assert finished.report is not None
     assert finished.report.verdict.kind is VerdictKind.PASS
     assert finished.report.origin == request.origin
@@ -243,31 +238,11 @@ def test_a_request_that_cannot_be_written_is_refused(tmp_path: Path, chain: Path
         build_spec(request, RunChoice(), StudyLocation(str(tmp_path / "runs"), "model"))
 
 
-# ---------------------------------------------------------------- who waits for whom
-
-
-@pytest.fixture
-def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "slots"))
-    (tmp_path / "slots").mkdir()
-    return tmp_path / "slots"
-
-
-def test_a_check_does_not_wait_for_the_slots_of_trainings(chain: Path, tmp_path: Path, slots: Path) -> None:
-    training = SlotPool(build_entries(["cpu"] * 16), str(slots))
-    held = [training.acquire() for _ in range(16)]
-    try:
-        finished = run_model(ask(chain, tmp_path), RunChoice(timeout_s=60), RunHooks(tick_s=0.1, counts_wait=True))
-        assert finished.report is not None
-    finally:
-        for each in held:
-            assert each is not None
-            each.let_go()
-        training.close()
+# ---------------------------------------------------------------- waiting for the machine
 
 
 @pytest.mark.parametrize("profiles", [False, True])
-def test_who_has_the_machine_is_named_when_the_limit_of_the_wait_is_over(
+def test_the_holder_of_the_machine_is_named_when_the_wait_ends(
     chain: Path, tmp_path: Path, slots: Path, profiles: bool
 ) -> None:
     """A check waits for a benchmark; one that profiles waits for checks too."""

@@ -17,7 +17,6 @@ from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, load_product
 from assay.models.flow.cases import StepFailedError
 from assay.models.flow.stepwise import CaseSteps, Stepwise, read_samples
-from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.model import InputChoice, ModelRequest, Target
 from assay.models.values.tensors import TensorSpec
 
@@ -26,9 +25,8 @@ BODY = "g (float[4] x) => (float[4] y) { t = Relu(x) y = Neg(t) }"
 
 
 @pytest.fixture
-def stand(tmp_path: Path):
-    with ArtifactBuilder(ArtifactStore(str(tmp_path / "store"))) as builder:
-        yield Stepwise(builder, Dumps(run_profile_dir=str(tmp_path / "profiles")))
+def stand(builder: ArtifactBuilder, tmp_path: Path) -> Stepwise:
+    return Stepwise(builder, Dumps(run_profile_dir=str(tmp_path / "profiles")))
 
 
 @pytest.fixture
