@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT / "src"), str(EXAMPLES)]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
 
 from assay.models.flow.artifact_builder import ArtifactBuilder  # noqa: E402
-from assay.models.flow.bisect import Search, find_wrong  # noqa: E402 behind the path
+from assay.models.flow.bisect import LayerSearch, find_wrong  # noqa: E402 behind the path
 from assay.models.flow.cases import Cases  # noqa: E402
 from assay.models.flow.check import Examination, check_model  # noqa: E402
 from assay.models.store.artifacts import ArtifactStore  # noqa: E402
@@ -52,14 +52,14 @@ def _cpu() -> float:
     return float(sum(each.user + each.system for each in times) + gone.ru_utime + gone.ru_stime)
 
 
-class Stopwatch(Search):
+class Stopwatch(LayerSearch):
     """Looks at the clock when a layer is named, before it is confirmed."""
 
     named = (0.0, 0.0)
 
     def examine_layer(self, layer: Layer, accumulated: Mapping[str, TensorComparison]) -> CaseReport:
         self.named = (time.perf_counter(), _cpu())
-        return Search.examine_layer(self, layer, accumulated)
+        return LayerSearch.examine_layer(self, layer, accumulated)
 
 
 class Bench:

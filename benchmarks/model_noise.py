@@ -38,7 +38,7 @@ from model_faults import render_share
 from onnx import TensorProto, helper, numpy_helper
 
 from assay.models.graph.operators import Magnitudes, compute_model_float64
-from assay.models.judge.alone import Origin
+from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.noise import FACTOR, TIE_SHARE, find_noise
 from assay.models.judge.tensors import judge_outputs
 from assay.models.judge.tolerances import FLOATS
@@ -577,7 +577,7 @@ def is_fault(case: Case, expected: Any, actual: Any) -> bool:
 
 def judge(case: Case, expected: Any, actual: Any) -> str:
     magnitudes = Magnitudes(case.model, case.inputs)
-    origin = Origin((case.op,), magnitudes.count_terms, magnitudes.compute_unrounded)
+    origin = LayerOrigin((case.op,), magnitudes.count_terms, magnitudes.compute_unrounded)
     verdict, _ = judge_outputs(
         {"y": expected},
         {"y": actual},

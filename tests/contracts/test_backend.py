@@ -16,7 +16,7 @@ from tests.models.backends import lab
 from tests.models.backends.loopback import NEEDS_SSHD, open_board
 
 from assay.models.graph.tensorfile import load_refs, load_tensors
-from assay.models.values.model import Ending, Step, Target
+from assay.models.values.model import Step, StepEnding, Target
 from assay.models.worker_process import WorkerProcess
 
 RNG = np.random.default_rng(7)
@@ -109,13 +109,13 @@ class TestBackend:
         feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
         change(feed)
         outcome = bench.run(matmul, feed, ["y"])
-        assert (outcome.step, outcome.ending) == (Step.RUN, Ending.ERROR)
+        assert (outcome.step, outcome.ending) == (Step.RUN, StepEnding.ERROR)
         assert words in outcome.message + outcome.stderr
         assert "\n" not in outcome.message
 
     def test_an_operator_that_nobody_has(self, bench, name):
         outcome = bench.prepare(bench.save(lab.FOREIGN))
-        assert outcome.ending is (Ending.ERROR if name in COMMANDS else Ending.UNSUPPORTED)
+        assert outcome.ending is (StepEnding.ERROR if name in COMMANDS else StepEnding.UNSUPPORTED)
         assert "Foo" in outcome.message
         assert outcome.command
 
@@ -132,13 +132,13 @@ class TestBackend:
         path = bench.make_folder() / "model.onnx"
         path.write_bytes(content)
         outcome = bench.prepare(path)
-        assert outcome.ending is Ending.ERROR
+        assert outcome.ending is StepEnding.ERROR
         assert outcome.message
 
     @pytest.mark.not_for(*SAME_CODE)
     def test_a_file_that_is_not_there(self, bench, tmp_path):
         outcome = bench.prepare(tmp_path / "nowhere.onnx")
-        assert outcome.ending is Ending.ERROR
+        assert outcome.ending is StepEnding.ERROR
         assert "nowhere.onnx" in outcome.message + outcome.stderr
 
     @pytest.mark.not_for(*SAME_CODE)
@@ -147,19 +147,19 @@ class TestBackend:
         lab.build_external(path)
         (path.parent / "weights.bin").unlink()
         outcome = bench.prepare(path)
-        assert outcome.ending is Ending.ERROR
+        assert outcome.ending is StepEnding.ERROR
         assert "weights.bin" in outcome.message + outcome.stderr
 
     def test_an_artifact_that_is_damaged(self, bench, matmul):
         broken = bench.make_folder() / os.path.basename(matmul)
         broken.write_bytes(b"damaged" * 100)
         outcome = bench.run(broken, {"a": numbers(2, 3), "b": numbers(3, 4)}, ["y"])
-        assert outcome.ending is Ending.ERROR
+        assert outcome.ending is StepEnding.ERROR
 
     @pytest.mark.not_for(*SAME_CODE)
     def test_an_output_that_the_model_does_not_have(self, bench, matmul):
         outcome = bench.run(matmul, {"a": numbers(2, 3), "b": numbers(3, 4)}, ["y", "nope"])
-        assert outcome.ending is Ending.ERROR
+        assert outcome.ending is StepEnding.ERROR
         assert "nope" in outcome.message + outcome.stderr
 
     # ------------------------------------------------------------ what comes out
@@ -206,7 +206,7 @@ class TestBackend:
         feed = {"a": numbers(2, 3).astype(kind), "b": numbers(3, 4).astype(kind)}
         if (name, dtype) in LACKS:  # it has to say so
             outcome = bench.prepare(bench.save(text))
-            assert outcome.ending in (Ending.UNSUPPORTED, Ending.ERROR)
+            assert outcome.ending in (StepEnding.UNSUPPORTED, StepEnding.ERROR)
             assert outcome.message
             return
         found = bench.compute(text, feed)["y"]
@@ -325,5 +325,5 @@ def test_a_slow_one_computes_a_product(slow_bench):
 
 def test_a_slow_one_names_an_operator_that_nobody_has(slow_bench):
     outcome = slow_bench.prepare(slow_bench.save(lab.FOREIGN))
-    assert outcome.ending is Ending.UNSUPPORTED
+    assert outcome.ending is StepEnding.UNSUPPORTED
     assert "Foo" in outcome.message

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.backends.base import Backend, BackendError, Made
-from assay.models.values.model import Ending
+from assay.models.values.model import StepEnding
 
 ENDLESS = [sys.executable, "-c", "import time\nwhile True: time.sleep(60)"]
 
@@ -70,7 +70,7 @@ class StrangeBackend(Backend):
 
     def do_refuse(self, job):
         raise BackendError(
-            "no such operator: Foo", ending=Ending.UNSUPPORTED, command="strange x", stderr="Foo?", hint="no Foo"
+            "no such operator: Foo", ending=StepEnding.UNSUPPORTED, command="strange x", stderr="Foo?", hint="no Foo"
         )
 
     def do_infrastructure(self, job):

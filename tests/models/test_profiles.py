@@ -18,7 +18,7 @@ from assay.models.graph.tensorfile import write_tensors
 from assay.models.profiles import finish_profiles, load_profile, parse_ort_profile, parse_profile, parse_runtime_csv
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.trace import Slice
-from assay.models.values.model import Ending, Job, Step, StepOutcome, Target
+from assay.models.values.model import Job, Step, StepEnding, StepOutcome, Target
 
 ORT = """[
 {"cat" : "Session","pid" :7,"tid" :7,"dur" :154,"ts" :3,"ph" : "X","name" :"model_loading_uri","args" : {}},
@@ -251,7 +251,7 @@ def job(folder: Path, step: Step) -> Job:
 
 
 def outcome(step: Step, *profiles: Path, **more: object) -> StepOutcome:
-    return StepOutcome(step, Ending.OK, profiles=tuple(map(str, profiles)), **more)
+    return StepOutcome(step, StepEnding.OK, profiles=tuple(map(str, profiles)), **more)
 
 
 def read_trace(path: Path) -> list[str]:

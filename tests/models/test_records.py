@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from assay.errors import FormatError
 from assay.models.records import load_report, review, write_report
 from assay.models.values.layout import MODEL_FILE
-from assay.models.values.model import CaseReport, Ending, Layer, ModelReport, Step, StepOutcome
+from assay.models.values.model import CaseReport, Layer, ModelReport, Step, StepEnding, StepOutcome
 from assay.models.values.tensors import Element, TensorComparison, Tolerance
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -105,10 +105,12 @@ def build_report(run_dir: str = "/runs/model/r1") -> ModelReport:
         tolerance=Tolerance(abs=1e-5, rel=1e-4),
     )
     steps = (
-        StepOutcome(Step.COMPILE, Ending.OK, path="/cache/entries/k/files/m.vmfb", elapsed_s=0.5, cached=True, key="k"),
+        StepOutcome(
+            Step.COMPILE, StepEnding.OK, path="/cache/entries/k/files/m.vmfb", elapsed_s=0.5, cached=True, key="k"
+        ),
         StepOutcome(
             Step.RUN,
-            Ending.CRASH,
+            StepEnding.CRASH,
             "killed by SIGSEGV",
             path=f"{run_dir}/made/out",
             command=f"tool --out={run_dir}/made/out {run_dir}2/other",
@@ -151,7 +153,7 @@ def test_a_run_directory_may_be_moved(tmp_path: Path) -> None:
 
 def test_the_texts_of_a_tool_are_kept_to_the_letter(tmp_path: Path) -> None:
     said = f"wrote {tmp_path}/out and ${{ASSAY_RUN_DIR}}/x"
-    step = StepOutcome(Step.RUN, Ending.OK, stdout=said, stderr=said, message=said)
+    step = StepOutcome(Step.RUN, StepEnding.OK, stdout=said, stderr=said, message=said)
     report = replace(build_report(), cases=(replace(build_report().cases[0], steps=(step,)),))
     assert write_and_load(tmp_path, report).cases[0].steps == (step,)
 

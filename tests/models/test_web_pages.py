@@ -26,7 +26,7 @@ from assay.models.pages import build_graph, build_history, list_checks, list_dif
 from assay.models.records import write_report
 from assay.models.report_page import build_report
 from assay.models.values.layout import MODEL_FILE
-from assay.models.values.model import Ending, ModelReport, Step, StepOutcome
+from assay.models.values.model import ModelReport, Step, StepEnding, StepOutcome
 from assay.models.values.tensors import Tolerance
 from assay.record import run_directory
 from assay.system.fast_dataclasses import asdict, replace
@@ -172,7 +172,7 @@ class TestList:
             lambda report: change_cases(report, verdict=Verdict(VerdictKind.PASS, (), 0)),
             lambda report: change_cases(report, verdict=Verdict(VerdictKind.PASS, (), -5)),
             lambda report: change_cases(report, verdict=Verdict(VerdictKind.FAIL, (), 5)),
-            lambda report: change_cases(report, steps=(StepOutcome(Step.RUN, Ending.CRASH),)),
+            lambda report: change_cases(report, steps=(StepOutcome(Step.RUN, StepEnding.CRASH),)),
             lambda report: change_tensors(report, max_rel=math.nan, max_abs=math.nan),
             lambda report: change_tensors(report, tolerance=Tolerance(rel=math.nan)),
         ],
@@ -322,8 +322,8 @@ class TestGraph:
         assert graph is not None
         assert [node.y for node in graph.nodes] == sorted(node.y for node in graph.nodes)
         assert len(graph.edges) == len(graph.nodes) - 1
-        assert [node.local for node in graph.nodes] == [1, 4, 1, 5, 5]
-        assert [node.accumulated for node in graph.nodes] == [1, 4, 4, None, None]
+        assert [node.layer.local_level for node in graph.nodes] == [1, 4, 1, 5, 5]
+        assert [node.layer.accumulated_level for node in graph.nodes] == [1, 4, 4, None, None]
 
     def test_an_edge_over_several_rows_crosses_no_name(self) -> None:
         found = bad_report()
@@ -343,7 +343,7 @@ class TestGraph:
         graph = build_graph(large_report(1000, 700))
         assert graph is not None
         assert len(graph.nodes) + graph.left_out == 1000
-        assert any(node.is_first for node in graph.nodes)
+        assert any(node.layer.is_first for node in graph.nodes)
 
     def test_a_report_without_layers(self) -> None:
         assert build_graph(report()) is None

@@ -12,7 +12,7 @@ import pytest
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.backends.base import BackendError, Made
-from assay.models.values.model import Ending, Job, Step
+from assay.models.values.model import Job, Step, StepEnding
 from assay.models.worker import build_error, build_outcome, check_made, describe, limit_memory
 from assay.values.plain import build_plain
 
@@ -130,7 +130,7 @@ def test_what_was_made_has_to_be_there_and_inside(tmp_path):
     made = {
         name: build_outcome(job, Made(str(tmp_path / name), "cmd")) for name in ("outside", "job/none", "job/inside")
     }
-    assert [each.ending for each in made.values()] == [Ending.ERROR, Ending.ERROR, Ending.OK]
+    assert [each.ending for each in made.values()] == [StepEnding.ERROR, StepEnding.ERROR, StepEnding.OK]
     assert "outside of its folder" in made["outside"].message
     assert "is not there" in made["job/none"].message
     assert build_outcome(job, Made(str(tmp_path / "job"))).is_ok, "a folder full of things"

@@ -13,7 +13,7 @@ import pytest
 from tests.example_models import until
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, NotFoundError, UsageError
-from assay.models.values.model import Ending, Job, Limits, Step, Target
+from assay.models.values.model import Job, Step, StepEnding, StepLimits, Target
 from assay.models.worker import build_error
 from assay.models.worker_process import WorkerProcess, describe_end, parse_error
 
@@ -59,26 +59,26 @@ def is_running(pid):
 @pytest.mark.parametrize(
     ("case", "ending", "words"),
     [
-        ("refuse", Ending.UNSUPPORTED, "no such operator: Foo"),
-        ("infrastructure", Ending.ERROR, "the board is off"),
-        ("bug", Ending.ERROR, "ZeroDivisionError: division by zero"),
-        ("exit", Ending.ERROR, "SystemExit: gone"),
-        ("hard_exit", Ending.CRASH, "exit code 7"),
-        ("abort", Ending.CRASH, "SIGABRT"),
-        ("segfault", Ending.CRASH, "SIGSEGV"),
-        ("suicide", Ending.CRASH, "SIGKILL"),
-        ("half_line", Ending.CRASH, "SIGABRT"),
-        ("elsewhere", Ending.ERROR, "outside of its folder"),
-        ("nothing", Ending.ERROR, "is not there"),
+        ("refuse", StepEnding.UNSUPPORTED, "no such operator: Foo"),
+        ("infrastructure", StepEnding.ERROR, "the board is off"),
+        ("bug", StepEnding.ERROR, "ZeroDivisionError: division by zero"),
+        ("exit", StepEnding.ERROR, "SystemExit: gone"),
+        ("hard_exit", StepEnding.CRASH, "exit code 7"),
+        ("abort", StepEnding.CRASH, "SIGABRT"),
+        ("segfault", StepEnding.CRASH, "SIGSEGV"),
+        ("suicide", StepEnding.CRASH, "SIGKILL"),
+        ("half_line", StepEnding.CRASH, "SIGABRT"),
+        ("elsewhere", StepEnding.ERROR, "outside of its folder"),
+        ("nothing", StepEnding.ERROR, "is not there"),
     ],
 )
 def test_every_end_is_an_outcome_and_the_next_job_goes_on(worker, make, case, ending, words):
-    outcome = worker.work(make(case), Limits())
+    outcome = worker.work(make(case), StepLimits())
     assert (outcome.step, outcome.ending) == (Step.COMPILE, ending)
     assert words in outcome.message
     assert "\n" not in outcome.message
     assert not outcome.is_ok
-    assert worker.work(make("fine"), Limits()).is_ok
+    assert worker.work(make("fine"), StepLimits()).is_ok
 
 
 def test_what_the_back_end_says_of_a_failure_arrives(worker, make):
@@ -90,16 +90,16 @@ def test_what_the_back_end_says_of_a_failure_arrives(worker, make):
 @pytest.mark.parametrize(
     ("case", "ending", "command"),
     [
-        ("announce_and_hang", Ending.TIMEOUT, "strange --case announce_and_hang"),
-        ("announce_and_abort", Ending.CRASH, "strange --second"),
-        ("announce_and_err", Ending.ERROR, "strange --err"),
-        ("announce_and_refuse", Ending.UNSUPPORTED, "strange x"),
-        ("hang", Ending.TIMEOUT, ""),
+        ("announce_and_hang", StepEnding.TIMEOUT, "strange --case announce_and_hang"),
+        ("announce_and_abort", StepEnding.CRASH, "strange --second"),
+        ("announce_and_err", StepEnding.ERROR, "strange --err"),
+        ("announce_and_refuse", StepEnding.UNSUPPORTED, "strange x"),
+        ("hang", StepEnding.TIMEOUT, ""),
     ],
 )
 def test_the_command_that_was_announced_is_known_whatever_the_end(worker, make, case, ending, command):
     worker.work(make("announce_and_err"))  # nothing of it is left for the next one
-    outcome = worker.work(make(case), Limits(compile_s=1))
+    outcome = worker.work(make(case), StepLimits(compile_s=1))
     assert (outcome.ending, outcome.command) == (ending, command)
 
 
@@ -174,7 +174,7 @@ def test_a_flood_of_output_is_stopped(tmp_path, make, monkeypatch):
     monkeypatch.setattr("assay.models.worker_process.SAID_BYTES", 8 * MIB)
     with WorkerProcess(strange(mib=100_000), folder=str(tmp_path / "worker"), env=ENV) as worker:
         outcome = worker.work(make("flood"))
-    assert outcome.ending is Ending.ERROR
+    assert outcome.ending is StepEnding.ERROR
     assert "MiB of output" in outcome.message
 
 
@@ -193,7 +193,7 @@ def test_output_appears_live_when_asked_for(tmp_path, make, capfd):
 
 def test_live_output_is_shown_also_when_the_end_never_comes(tmp_path, make, capfd):
     with WorkerProcess(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as worker:
-        worker.work(make("talk_and_hang"), Limits(compile_s=2.0))
+        worker.work(make("talk_and_hang"), StepLimits(compile_s=2.0))
     assert capfd.readouterr().err == "still here\n"
 
 
@@ -208,8 +208,8 @@ def test_output_stays_quiet_otherwise(worker, make, capfd):
 @pytest.mark.parametrize("case", ["hang", "hang_deaf"])
 def test_a_hang_is_a_time_out_and_the_worker_is_gone(worker, make, case):
     job = make(case)
-    outcome = worker.work(job, Limits(compile_s=1.0))
-    assert outcome.ending is Ending.TIMEOUT
+    outcome = worker.work(job, StepLimits(compile_s=1.0))
+    assert outcome.ending is StepEnding.TIMEOUT
     assert outcome.message == "still running after 1 s"
     assert outcome.elapsed_s >= 1.0
     assert not is_running(int(Path(job.folder, "pid").read_text()))
@@ -218,7 +218,7 @@ def test_a_hang_is_a_time_out_and_the_worker_is_gone(worker, make, case):
 
 def test_a_time_out_takes_all_children_along(worker, make):
     job = make("hang_children", Step.RUN)
-    assert worker.work(job, Limits(run_s=3.0)).ending is Ending.TIMEOUT
+    assert worker.work(job, StepLimits(run_s=3.0)).ending is StepEnding.TIMEOUT
     pids = Path(job.folder, "pids").read_text().split()
     assert len(pids) == 4
     assert [pid for pid in pids if is_running(int(pid))] == []
@@ -228,12 +228,12 @@ def test_a_time_out_takes_all_children_along(worker, make):
     ("step", "name"), [(Step.IMPORT, "import_s"), (Step.COMPILE, "compile_s"), (Step.RUN, "run_s")]
 )
 def test_each_step_has_its_own_limit(worker, make, step, name):
-    outcome = worker.work(make("hang", step), Limits(**{name: 0.5}))
-    assert (outcome.step, outcome.ending) == (step, Ending.TIMEOUT)
+    outcome = worker.work(make("hang", step), StepLimits(**{name: 0.5}))
+    assert (outcome.step, outcome.ending) == (step, StepEnding.TIMEOUT)
 
 
 def test_no_limit(worker, make):
-    assert worker.work(make("fine"), Limits(compile_s=None)).is_ok
+    assert worker.work(make("fine"), StepLimits(compile_s=None)).is_ok
 
 
 # ---------------------------------------------------------------- memory
@@ -241,20 +241,20 @@ def test_no_limit(worker, make):
 
 @pytest.mark.parametrize("case", ["eat", "eat_in_child"])
 def test_too_much_memory_is_an_outcome(worker, make, case):
-    outcome = worker.work(make(case), Limits(memory_bytes=300 * MIB))
-    assert outcome.ending is Ending.MEMORY
+    outcome = worker.work(make(case), StepLimits(memory_bytes=300 * MIB))
+    assert outcome.ending is StepEnding.MEMORY
     assert "the limit is 300 MiB" in outcome.message or "memory" in outcome.message
-    assert worker.work(make("fine"), Limits(memory_bytes=300 * MIB)).is_ok
+    assert worker.work(make("fine"), StepLimits(memory_bytes=300 * MIB)).is_ok
 
 
 @pytest.mark.parametrize("case", ["gulp", "gulp_native", "gulp_politely"])
 def test_memory_that_cannot_be_had_is_an_outcome(worker, make, case):
-    assert worker.work(make(case), Limits(memory_bytes=300 * MIB)).ending is Ending.MEMORY
+    assert worker.work(make(case), StepLimits(memory_bytes=300 * MIB)).ending is StepEnding.MEMORY
 
 
 def test_an_abort_is_a_crash_where_memory_has_no_limit(worker, make):
-    assert worker.work(make("gulp_native")).ending is Ending.CRASH
-    assert worker.work(make("gulp_politely")).ending is Ending.ERROR
+    assert worker.work(make("gulp_native")).ending is StepEnding.CRASH
+    assert worker.work(make("gulp_politely")).ending is StepEnding.ERROR
 
 
 # ---------------------------------------------------------------- nobody is left
@@ -358,7 +358,7 @@ def test_a_back_end_that_cannot_be_loaded(tmp_path, make):
         with pytest.raises(UsageError, match="no back end named 'no_such_module:Thing'"):
             worker.identity()
         outcome = worker.work(make("fine"))
-    assert outcome.ending is Ending.ERROR
+    assert outcome.ending is StepEnding.ERROR
     assert "no_such_module" in outcome.message
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.models.values.model import CaseReport, Ending, Layer, Limits, ModelReport, Step, StepOutcome, Target
+from assay.models.values.model import CaseReport, Layer, ModelReport, Step, StepEnding, StepLimits, StepOutcome, Target
 from assay.models.values.tensors import Element, TensorComparison, TensorSpec
 from assay.values.plain import build_plain, parse_plain
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -105,10 +105,10 @@ def test_a_report_of_a_model_travels() -> None:
         "y", verdict, ("float32", "float32"), ((2,), (2,)), worst=(Element((1,), "nan", 2, 1, 1),)
     )
     layer = Layer("m_layer_Conv_0", 0, ("Conv", "Clip"), (0, 1), ("x",), ("y",))
-    step = StepOutcome(Step.RUN, Ending.OK, times_s=(0.1, 0.2))
+    step = StepOutcome(Step.RUN, StepEnding.OK, times_s=(0.1, 0.2))
     case = CaseReport("m_layer_Conv_0", "iree", verdict, layer, (step,), (compared,), (), (("a", "b"),))
     report = ModelReport("m.onnx", "m", "ort", "iree", (case,), "m_layer_Conv_0", True, tools={"iree": "3"})
     assert travel(report) == report
     assert travel(Target("sim", "command", {"run": ["a"]})) == Target("sim", "command", {"run": ["a"]})
-    assert travel(Limits(memory_bytes=5)) == Limits(memory_bytes=5)
+    assert travel(StepLimits(memory_bytes=5)) == StepLimits(memory_bytes=5)
     assert travel(TensorSpec("x", "float32", (1, "batch", None))) == TensorSpec("x", "float32", (1, "batch", None))

@@ -21,7 +21,7 @@ from assay.models.report.check import CASES, build_document
 from assay.models.report.summary import build_case_metrics, build_diff_commands, label_of, render_error, render_ms
 from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import STUDY, WRONG, CaseReport, ModelReport, Step, Tolerances
-from assay.models.values.tensors import TensorDiff
+from assay.models.values.tensors import TensorComparison, TensorDiff
 from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.system.fast_dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ def is_model_study(location: StudyLocation) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckSummary:
     """What a list and a history need of a report. `kind` None: there is no report. `problem`: why it proves nothing."""
 
     run: str
@@ -67,7 +67,7 @@ class Check:
         return self.stem, self.target
 
 
-def list_checks(location: StudyLocation, rows: Sequence[RunRow]) -> list[Check]:
+def list_checks(location: StudyLocation, rows: Sequence[RunRow]) -> list[CheckSummary]:
     """The newest first, and of very many only these; uploads take no places of what was checked here."""
     sides = ([row for row in rows if row.is_foreign is is_foreign] for is_foreign in (False, True))
     newest = [row for side in sides for row in nlargest(_MOST_CHECKS, side, key=_find_time)]
@@ -79,7 +79,7 @@ def _find_time(row: RunRow) -> float:
     return row.started_at or row.created_at or 0.0
 
 
-def _summarise_row(location: StudyLocation, row: RunRow) -> Check:
+def _summarise_row(location: StudyLocation, row: RunRow) -> CheckSummary:
     run = row.key.partition("/")[2]
     at = row.ended_at or row.started_at or row.created_at or 0.0
     given: dict[str, Any] = {name: str(row.params.get(name, "")) for name in ("reference", "target", "goal")}
@@ -89,10 +89,10 @@ def _summarise_row(location: StudyLocation, row: RunRow) -> Check:
         stat = os.stat(os.path.join(path, MODEL_FILE))
         found = _summarise(path, row.state, row.reason, stat.st_mtime_ns, stat.st_size)
     except OSError:
-        return Check(run, at, stem, **given, problem=row.reason or f"{row.state}: there is no report")
+        return CheckSummary(run, at, stem, **given, problem=row.reason or f"{row.state}: there is no report")
     if isinstance(found, str):
-        return Check(run, at, stem, **given, problem=found)
-    return Check(run=run, at=at, **{**given, **found})
+        return CheckSummary(run, at, stem, **given, problem=found)
+    return CheckSummary(run=run, at=at, **{**given, **found})
 
 
 @lru_cache(maxsize=4096)
@@ -126,11 +126,11 @@ class ModelCard:
 
     stem: str
     target: str
-    checks: tuple[Check, ...]
+    checks: tuple[CheckSummary, ...]
 
 
-def group_checks(checks: Sequence[Check]) -> list[ModelCard]:
-    groups: dict[tuple[str, str], list[Check]] = {}
+def group_checks(checks: Sequence[CheckSummary]) -> list[ModelCard]:
+    groups: dict[tuple[str, str], list[CheckSummary]] = {}
     for check in checks:
         groups.setdefault(check.subject, []).append(check)
     return [ModelCard(stem, target, tuple(found)) for (stem, target), found in groups.items()]
@@ -144,10 +144,10 @@ class ModelPage:
     report: ModelReport | None
     problem: str
     blocks: Sequence[Block] = ()
-    graph: Graph | None = None
+    graph: LayerGraph | None = None
     diffs: tuple[DiffLink, ...] = ()
     history: Sequence[Block] = ()
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[LayerRow, ...] = ()
 
     @property
     def top(self) -> list[Block]:
@@ -169,7 +169,7 @@ class ModelPage:
         return (blocks[:place], blocks[place + 1 :]) if place >= 0 else (blocks, [])
 
 
-def build_model_page(location: StudyLocation, row: RunRow, checks: Sequence[Check]) -> ModelPage:
+def build_model_page(location: StudyLocation, row: RunRow, checks: Sequence[CheckSummary]) -> ModelPage:
     """`checks`: all of the study. A damaged report is a problem on the page."""
     run = row.key.partition("/")[2]
     try:
@@ -190,7 +190,7 @@ def build_model_page(location: StudyLocation, row: RunRow, checks: Sequence[Chec
         build_graph(report),
         diffs,
         list(build_history(mine[-_MOST_BEFORE:])),
-        tuple(_build_layer(case, report) for case in report.cases),
+        tuple(_build_row(case, report) for case in report.cases),
     )
 
 
@@ -213,7 +213,7 @@ def list_diffs(report: ModelReport) -> tuple[DiffLink, ...]:
     )
 
 
-def build_history(checks: Sequence[Check]) -> Iterator[Block]:
+def build_history(checks: Sequence[CheckSummary]) -> Iterator[Block]:
     """Oldest first: the error of the full model, and how long it took."""
     if len(checks) < 2:
         return
@@ -273,9 +273,19 @@ def build_history(checks: Sequence[Check]) -> Iterator[Block]:
 # ---------------------------------------------------------------- the layers
 
 
+LEVELS = (
+    "bit-equal",
+    "within the tolerance",
+    "up to 10 times the tolerance",
+    "up to 100 times the tolerance",
+    "more than that",
+    "broken or not computed",
+)
+
+
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One row. Errors as text, with their levels, which are those of a `Node`."""
+class LayerRow:
+    """A case in the table; a layer is also a node of the graph. Levels are places in LEVELS; None: not known."""
 
     name: str
     label: str
@@ -290,9 +300,19 @@ class Layer:
     run_ms: str
     is_first: bool
     diffs: int  # pairs of tensors that differ
+    value: str  # the larger of its errors
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.kind in WRONG
+
+    @property
+    def text(self) -> str:
+        errors = (("local error", self.local), ("accumulated error", self.accumulated))
+        return "\n".join([f"{self.label}: {self.outcome}", *(f"{name} {text}" for name, text in errors if text)])
 
 
-def choose_layers(layers: Sequence[Layer], text: str = "", *, only_wrong: bool = False) -> list[Layer]:
+def choose_layers(layers: Sequence[LayerRow], text: str = "", *, only_wrong: bool = False) -> list[LayerRow]:
     """Words that must all be in the name or the operator."""
     words = text.lower().split()
     return [
@@ -303,69 +323,63 @@ def choose_layers(layers: Sequence[Layer], text: str = "", *, only_wrong: bool =
     ]
 
 
-def _build_layer(case: CaseReport, report: ModelReport) -> Layer:
-    numbers, node = build_case_metrics(case), _build_node(case, report, 0.0, 0.0)
-    return Layer(
+def _build_row(case: CaseReport, report: ModelReport) -> LayerRow:
+    numbers = build_case_metrics(case)
+    failed = 5 if case.failed_step is not None else None
+    local, inside = ([_rate(each) for each in found] for found in (case.local, case.accumulated))
+    errors = [each for each in (numbers.local, numbers.accumulated) if each is not None]
+    return LayerRow(
         case.name,
         label_of(case, report),
         ", ".join(case.layer.ops) if case.layer else "",
         str(case.outcome),
         case.verdict.kind,
         render_error(numbers.local) or "",
-        node.local if case.layer else None,
+        max(local, default=failed) if case.layer else None,
         render_error(numbers.accumulated) or "",
-        node.accumulated,
+        max(inside, default=None),
         render_ms(numbers.compile_s) or "",
         render_ms(numbers.run_s) or "",
         case.name == report.first_wrong,
         len(case.diffs),
+        render_error(max(errors, default=None)) or "",
     )
+
+
+def _rate(compared: TensorComparison) -> int:
+    error, allowed = compared.error, compared.tolerance.rel
+    if compared.is_broken or not math.isfinite(error):
+        return 5
+    if error == 0:
+        return 0
+    ratio = error / allowed if allowed else math.inf
+    return next((level for level, most in ((1, 1.0), (2, 10.0), (3, 100.0)) if ratio <= most), 4)
 
 
 # ---------------------------------------------------------------- the graph
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """`local` and `accumulated`: 0 bit-equal, 1 allowed, 2 up to 10 times, 3 up to 100 times, 4 more, 5 broken or not
-    computed; None: not known."""
-
-    name: str
-    label: str
+class GraphNode:
+    layer: LayerRow
     x: float
     y: float
-    local: int | None
-    accumulated: int | None
-    text: str
-    is_first: bool
-    is_wrong: bool
-    value: str = ""  # the larger of its errors
 
 
 _NODE_W, _NODE_H, _GAP_X, _GAP_Y = 264, 26, 18, 22
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class LayerGraph:
     width: int
     height: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     edges: tuple[str, ...]  # paths
     left_out: int = 0
     node_width: int = _NODE_W
 
 
-LEVELS = (
-    "bit-equal",
-    "within the tolerance",
-    "up to 10 times the tolerance",
-    "up to 100 times the tolerance",
-    "more than that",
-    "broken or not computed",
-)
-
-
-def build_graph(report: ModelReport) -> Graph | None:
+def build_graph(report: ModelReport) -> LayerGraph | None:
     """Layers by their distance from the inputs; of a large model those around the first wrong one."""
     every = [case for case in report.cases if case.layer is not None]
     if not every:
@@ -388,11 +402,11 @@ def build_graph(report: ModelReport) -> Graph | None:
         column = columns.get(rank, 0)
         columns[rank] = column + 1
         places.append((10.0 + column * (_NODE_W + _GAP_X), 10.0 + rank * (_NODE_H + _GAP_Y)))
-    nodes = tuple(_build_node(case, report, *place) for case, place in zip(cases, places, strict=True))
+    nodes = tuple(GraphNode(_build_row(case, report), *place) for case, place in zip(cases, places, strict=True))
     edges = tuple(_draw_edge(places[a], places[b], is_next=ranks[b] == ranks[a] + 1) for a, b in links)
     width = 20 + max(columns.values()) * (_NODE_W + _GAP_X)
     height = 20 + (max(ranks) + 1) * (_NODE_H + _GAP_Y)
-    return Graph(width, height, nodes, edges, len(every) - len(cases))
+    return LayerGraph(width, height, nodes, edges, len(every) - len(cases))
 
 
 def _draw_edge(start: tuple[float, float], end: tuple[float, float], *, is_next: bool) -> str:
@@ -403,36 +417,6 @@ def _draw_edge(start: tuple[float, float], end: tuple[float, float], *, is_next:
         return f"M{lane:g} {start[1] + _NODE_H / 2:g}h{_GAP_X / 2:g}V{y - half:g}H{x:g}V{y:g}"
     begin_x, begin_y = start[0] + _NODE_W / 2, start[1] + _NODE_H
     return f"M{begin_x:g} {begin_y:g}C{begin_x:g} {begin_y + half:g} {x:g} {y - half:g} {x:g} {y:g}"
-
-
-def _build_node(case: CaseReport, report: ModelReport, x: float, y: float) -> Node:
-    numbers = build_case_metrics(case)
-    local = [_rate(each.error, each.tolerance.rel, broken=each.is_broken) for each in case.local]
-    inside = [_rate(each.error, each.tolerance.rel, broken=each.is_broken) for each in case.accumulated]
-    known = (("local error", numbers.local), ("accumulated error", numbers.accumulated))
-    text = [f"{label_of(case, report)}: {case.outcome}", *(f"{n} {render_error(v)}" for n, v in known if v is not None)]
-    failed = 5 if case.failed_step is not None else None
-    return Node(
-        case.name,
-        label_of(case, report),
-        x,
-        y,
-        max(local, default=failed),
-        max(inside, default=None),
-        "\n".join(text),
-        case.name == report.first_wrong,
-        case.verdict.kind in WRONG,
-        render_error(max((value for _, value in known if value is not None), default=None)) or "",
-    )
-
-
-def _rate(error: float, allowed: float | None, *, broken: bool) -> int:
-    if broken or math.isnan(error) or math.isinf(error):
-        return 5
-    if error == 0:
-        return 0
-    ratio = error / allowed if allowed else math.inf
-    return next((level for level, most in ((1, 1.0), (2, 10.0), (3, 100.0)) if ratio <= most), 4)
 
 
 # ---------------------------------------------------------------- tensors

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from assay.errors import FormatError, UsageError
 from assay.follow.api import StudyLocation, open_index_of
-from assay.models.pages import Check, ModelPage, build_model_page, group_checks, is_model_study, list_checks
+from assay.models.pages import CheckSummary, ModelPage, build_model_page, group_checks, is_model_study, list_checks
 from assay.models.report.summary import render_error, render_ms
 from assay.reading.api import load_fresh_table
 from assay.record.index.base import RunRow
@@ -34,7 +34,9 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
     return Document(f"{page.report.verdict.kind} {page.report.stem}", [*page.blocks, *page.history])
 
 
-def _build_overview(location: StudyLocation, rows: Mapping[str, RunRow], checks: Sequence[Check]) -> Iterator[Block]:
+def _build_overview(
+    location: StudyLocation, rows: Mapping[str, RunRow], checks: Sequence[CheckSummary]
+) -> Iterator[Block]:
     if not checks:
         raise UsageError(f"{location.dir}: no model has been checked yet", "assay model check MODEL.onnx")
     newest = [card.checks[0] for card in group_checks(checks)]
@@ -45,7 +47,7 @@ def _build_overview(location: StudyLocation, rows: Mapping[str, RunRow], checks:
         yield from (*page.blocks, *page.history)
 
 
-def _build_table(checks: Sequence[Check]) -> Table:
+def _build_table(checks: Sequence[CheckSummary]) -> Table:
     columns = (
         Column("model"), Column("target"), Column("verdict"), Column("when"), Column("first wrong layer"),
         Column("error", align="right"), Column("run ms", align="right"),

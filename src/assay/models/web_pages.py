@@ -15,7 +15,7 @@ from assay.follow.api import StudyLocation
 from assay.models.flow.run import name_method
 from assay.models.pages import (
     LEVELS,
-    Check,
+    CheckSummary,
     build_model_page,
     build_tensor_blocks,
     build_times,
@@ -56,7 +56,7 @@ def show_all(request: Request) -> Response:
     return get_site(request).render(request, "models.html", checks=checks, sessions=sessions)
 
 
-def _load_checks(snapshot: StudySnapshot) -> Sequence[Check]:
+def _load_checks(snapshot: StudySnapshot) -> Sequence[CheckSummary]:
     """Not remembered with the table: a report may change in its place."""
     return list_checks(snapshot.location, snapshot.table.rows)
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from assay.errors import AssayError
 from assay.models.backends.base import Backend, BackendError, Made, first_line
 from assay.models.backends.registry import BACKENDS, OwnCode, build_backend, locate
-from assay.models.values.model import Ending, Job, Step, StepOutcome, Target
+from assay.models.values.model import Job, Step, StepEnding, StepOutcome, Target
 from assay.system.fast_dataclasses import fields, replace
 from assay.system.processes import adopt_orphans, die_with_parent, end_descendants, load_size
 from assay.values.plain import build_plain, parse_plain
@@ -162,12 +162,12 @@ class Worker:
                 hint=error.hint,
             )  # fmt: skip
         except AssayError as error:
-            outcome = StepOutcome(job.step, Ending.ERROR, error.message, hint=error.hint or "")
+            outcome = StepOutcome(job.step, StepEnding.ERROR, error.message, hint=error.hint or "")
         except MemoryError:
-            outcome = StepOutcome(job.step, Ending.MEMORY, "out of memory")
+            outcome = StepOutcome(job.step, StepEnding.MEMORY, "out of memory")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - of somebody's tools
             traceback.print_exc()
-            outcome = StepOutcome(job.step, Ending.ERROR, describe(error))
+            outcome = StepOutcome(job.step, StepEnding.ERROR, describe(error))
         return replace(outcome, elapsed_s=time.perf_counter() - start)
 
     def _send(self, answer: dict[str, Any]) -> None:
@@ -198,9 +198,9 @@ def build_outcome(job: Job, made: Made) -> StepOutcome:
         problem = "is outside of its folder" if os.path.exists(made.path) else "is not there"
         message = f"the {job.step} step succeeded, but its result {problem}: {made.path}"
         return StepOutcome(
-            job.step, Ending.ERROR, message, command=made.command, stdout=made.stdout, stderr=made.stderr
+            job.step, StepEnding.ERROR, message, command=made.command, stdout=made.stdout, stderr=made.stderr
         )
-    return StepOutcome(job.step, Ending.OK, **{each.name: getattr(made, each.name) for each in fields(Made)})
+    return StepOutcome(job.step, StepEnding.OK, **{each.name: getattr(made, each.name) for each in fields(Made)})
 
 
 def build_error(error: AssayError) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from assay import errors
 from assay.errors import AssayError, InfrastructureError, MissingExtraError
 from assay.models.backends.captured_output import load_excerpt
 from assay.models.backends.registry import BACKENDS, build_backend
-from assay.models.values.model import Ending, Job, Limits, Step, StepOutcome, Target
+from assay.models.values.model import Job, Step, StepEnding, StepLimits, StepOutcome, Target
 from assay.system.fast_dataclasses import replace
 from assay.system.files import Tail
 from assay.system.processes import end_descendants, find_descendants, measure_memory
@@ -38,7 +38,7 @@ _NO_MEMORY = ("std::bad_alloc", "MemoryError", "Cannot allocate memory", "out of
 class _DeathError(Exception):
     """The worker has ended, or had to be ended."""
 
-    def __init__(self, ending: Ending, message: str) -> None:
+    def __init__(self, ending: StepEnding, message: str) -> None:
         super().__init__(message)
         self.ending, self.message = ending, message
 
@@ -84,9 +84,9 @@ class WorkerProcess:
             self._identity[step] = dict(answer["identity"])
         return self._identity[step]
 
-    def work(self, job: Job, limits: Limits | None = None) -> StepOutcome:
+    def work(self, job: Job, limits: StepLimits | None = None) -> StepOutcome:
         """Do one step of one case."""
-        held = limits or Limits()
+        held = limits or StepLimits()
         start = time.perf_counter()
         try:
             request = {"job": build_plain(job), "memory_bytes": held.memory_bytes}
@@ -114,7 +114,7 @@ class WorkerProcess:
                 process.send(request)
                 return process.receive(limit_s, memory_bytes)
             except _DeathError as death:
-                if is_last or process.has_begun or "job" not in request or death.ending is not Ending.CRASH:
+                if is_last or process.has_begun or "job" not in request or death.ending is not StepEnding.CRASH:
                     raise
                 self._drop()  # it died before it saw the job, of something else: another one does it
         raise AssertionError("unreachable")
@@ -144,14 +144,15 @@ class WorkerProcess:
             return outcome
         return replace(outcome, command=self._process.command)
 
-    def _with_memory(self, outcome: StepOutcome, limits: Limits) -> StepOutcome:
+    def _with_memory(self, outcome: StepOutcome, limits: StepLimits) -> StepOutcome:
         """A program that gets no more memory dies, or says so in its own words: neither is the model's fault."""
-        if outcome.ending not in (Ending.CRASH, Ending.ERROR) or limits.memory_bytes is None:
+        if outcome.ending not in (StepEnding.CRASH, StepEnding.ERROR) or limits.memory_bytes is None:
             return outcome
         output = load_excerpt(os.path.join(self._folder, "stderr")) + outcome.stderr + outcome.message
         if not any(words in output for words in _NO_MEMORY):
             return outcome
-        return replace(outcome, ending=Ending.MEMORY, message=f"{outcome.message}; it could not allocate more memory")
+        message = f"{outcome.message}; it could not allocate more memory"
+        return replace(outcome, ending=StepEnding.MEMORY, message=message)
 
     def _with_output(self, outcome: StepOutcome) -> StepOutcome:
         """With everything that was written at that time; what the outcome has itself is kept too."""
@@ -227,7 +228,7 @@ class _Process:
             stream.write(json.dumps(message).encode() + b"\n")
             stream.flush()
         except BrokenPipeError:
-            raise _DeathError(Ending.CRASH, "the worker process ended") from None
+            raise _DeathError(StepEnding.CRASH, "the worker process ended") from None
 
     def receive(self, limit_s: float | None, memory_bytes: int | None) -> dict[str, Any]:
         """The next answer. Raises _DeathError."""
@@ -236,7 +237,7 @@ class _Process:
             while True:
                 for answer in self._take_lines():
                     if "died" in answer:
-                        raise _DeathError(Ending.CRASH, describe_end(answer["died"]))
+                        raise _DeathError(StepEnding.CRASH, describe_end(answer["died"]))
                     self.has_begun |= "begun" in answer
                     self.command = answer.get("command", self.command)
                     if "begun" not in answer and "command" not in answer:  # these only tell how far it is
@@ -245,7 +246,7 @@ class _Process:
                 self._read(max(0.0, left_s))
                 self._check_limits(memory_bytes)
                 if deadline is not None and time.monotonic() >= deadline and b"\n" not in self._buffer:
-                    raise _DeathError(Ending.TIMEOUT, f"still running after {limit_s:g} s")
+                    raise _DeathError(StepEnding.TIMEOUT, f"still running after {limit_s:g} s")
         finally:
             self._echo()
 
@@ -272,9 +273,9 @@ class _Process:
             used_bytes = measure_memory(find_descendants(self._process.pid))
             if used_bytes > memory_bytes:
                 text = f"{used_bytes / 2**20:.0f} MiB in use, the limit is {memory_bytes / 2**20:.0f} MiB"
-                raise _DeathError(Ending.MEMORY, text)
+                raise _DeathError(StepEnding.MEMORY, text)
         if sum(os.stat(path).st_size for path in self._paths.values()) > SAID_BYTES:
-            raise _DeathError(Ending.ERROR, f"more than {SAID_BYTES >> 20} MiB of output")
+            raise _DeathError(StepEnding.ERROR, f"more than {SAID_BYTES >> 20} MiB of output")
 
     # ------------------------------------------------------------ what it says
 

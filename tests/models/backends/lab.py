@@ -12,7 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from assay.models.graph.tensorfile import load_tensors, write_tensors
-from assay.models.values.model import Job, Limits, Step, StepOutcome, Target
+from assay.models.values.model import Job, Step, StepLimits, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 
@@ -138,7 +138,7 @@ class Bench:
 
     def step(self, step, source, limits=None, **more):
         job = Job(step, str(source), str(self.make_folder()), case="case", **more)
-        outcome = self.worker.work(job, limits or Limits(compile_s=120, run_s=120))
+        outcome = self.worker.work(job, limits or StepLimits(compile_s=120, run_s=120))
         self.outcomes.append(outcome)
         return outcome
 

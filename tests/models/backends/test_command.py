@@ -20,7 +20,7 @@ from assay.models.backends.command import CommandBackend, describe_code, find_ou
 from assay.models.backends.registry import build_backend
 from assay.models.config.targets import TORQ
 from assay.models.graph.tensorfile import load_tensors, write_tensors
-from assay.models.values.model import Ending, Job, Limits, Step, Target
+from assay.models.values.model import Job, Step, StepEnding, StepLimits, Target
 from assay.models.worker_process import WorkerProcess
 
 ONE = np.ones((2, 3), np.float32)
@@ -95,19 +95,23 @@ def test_the_steps_of_a_target(options, steps):
     [
         (
             "import sys; print('first', file=sys.stderr); sys.exit('no memory on chip')",
-            Ending.ERROR,
+            StepEnding.ERROR,
             "ended with exit code 1: no memory on chip",
         ),
-        ("print('said on stdout'); raise SystemExit(5)", Ending.ERROR, "ended with exit code 5: said on stdout"),
-        ("import os; os._exit(9)", Ending.ERROR, "ended with exit code 9"),
-        ("import os; os.abort()", Ending.CRASH, "was killed by SIGABRT"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", Ending.CRASH, "was killed by SIGSEGV"),
-        ("pass", Ending.ERROR, "succeeded but did not write the output y; there is nothing"),
-        ("import sys; open(sys.argv[1] + '/9.npy', 'w')", Ending.ERROR, "did not write the output y; there is 9.npy"),
-        ("import sys; open(sys.argv[1] + '/0.npy', 'w').write('x')", Ending.ERROR, "not a readable .npy file"),
+        ("print('said on stdout'); raise SystemExit(5)", StepEnding.ERROR, "ended with exit code 5: said on stdout"),
+        ("import os; os._exit(9)", StepEnding.ERROR, "ended with exit code 9"),
+        ("import os; os.abort()", StepEnding.CRASH, "was killed by SIGABRT"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", StepEnding.CRASH, "was killed by SIGSEGV"),
+        ("pass", StepEnding.ERROR, "succeeded but did not write the output y; there is nothing"),
+        (
+            "import sys; open(sys.argv[1] + '/9.npy', 'w')",
+            StepEnding.ERROR,
+            "did not write the output y; there is 9.npy",
+        ),
+        ("import sys; open(sys.argv[1] + '/0.npy', 'w').write('x')", StepEnding.ERROR, "not a readable .npy file"),
         (
             "import sys; open(sys.argv[1] + '/0.bin', 'w').write('x')",
-            Ending.ERROR,
+            StepEnding.ERROR,
             "0.bin is raw, and the type and shape of y are not known",
         ),
     ],
@@ -168,8 +172,8 @@ def test_a_hanging_program_is_ended_by_its_keeper(tmp_path):
     target = Target("sim", "command", {"run": [*python("import time; time.sleep(1000)")], "version": False})
     (tmp_path / "job").mkdir()
     with WorkerProcess(target, folder=str(tmp_path / "worker")) as worker:
-        outcome = worker.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), Limits(run_s=1.0))
-    assert outcome.ending is Ending.TIMEOUT
+        outcome = worker.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), StepLimits(run_s=1.0))
+    assert outcome.ending is StepEnding.TIMEOUT
     assert shlex.split(outcome.command) == [sys.executable, "-c", "import time; time.sleep(1000)"], "for a debugger"
 
 
@@ -179,8 +183,10 @@ def test_a_program_that_eats_memory_is_ended_by_its_keeper(tmp_path):
     )
     (tmp_path / "job").mkdir()
     with WorkerProcess(target, folder=str(tmp_path / "worker")) as worker:
-        outcome = worker.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), Limits(memory_bytes=300 << 20))
-    assert outcome.ending is Ending.MEMORY
+        outcome = worker.work(
+            Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), StepLimits(memory_bytes=300 << 20)
+        )
+    assert outcome.ending is StepEnding.MEMORY
 
 
 # ---------------------------------------------------------------- how they are called

@@ -21,7 +21,7 @@ from assay.models.backends.iree_backend import _to_view, choose_entry, guess_op
 from assay.models.backends.iree_compiler import explain, name_mlir_type, parse_io, render_io, render_shape
 from assay.models.backends.registry import build_backend
 from assay.models.graph.tensorfile import load_tensors
-from assay.models.values.model import Ending, Limits, Step, Target
+from assay.models.values.model import Step, StepEnding, StepLimits, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 
@@ -56,7 +56,7 @@ def test_the_layer_that_iree_does_not_compile_is_a_recorded_error(bench):
         feed = {"x": RNG.normal(size=(1, 64, 2)).astype(np.float32)}
         assert bench.run(outcome.path, feed, ["y"]).is_ok
         return
-    assert outcome.ending in (Ending.ERROR, Ending.CRASH)
+    assert outcome.ending in (StepEnding.ERROR, StepEnding.CRASH)
     assert "shape's dimension #2 to be 4, but found 3" in outcome.message
     assert "onnx.Conv" in outcome.stderr, "the whole diagnosis is kept"
     assert "iree-compile " in outcome.command
@@ -73,7 +73,7 @@ def test_after_a_failure_the_next_one_compiles(bench):
 def test_an_old_opset_is_named_with_what_to_do(bench):
     text = 'g (float[1,1,2,2] a) => (float[1,1,4,4] y) { y = Upsample<mode = "nearest", scales = [1.0, 1.0, 2.0, 2.0]>(a) }'
     outcome = bench.prepare(bench.save(lab.parse(text, opset=7)))
-    assert outcome.ending is Ending.UNSUPPORTED
+    assert outcome.ending is StepEnding.UNSUPPORTED
     assert "IREE has no implementation of Upsample" in outcome.message
     assert "opset 7" in outcome.message
     assert outcome.hint == "convert the model: assay model convert MODEL --opset 17"
@@ -81,7 +81,7 @@ def test_an_old_opset_is_named_with_what_to_do(bench):
 
 def test_an_operator_newer_than_the_models_opset_fails_at_the_import(bench):
     outcome = bench.prepare(bench.save("g (float[4] a) => (float[4] y) { y = Gelu(a) }"))
-    assert (outcome.step, outcome.ending) == (Step.IMPORT, Ending.UNSUPPORTED)
+    assert (outcome.step, outcome.ending) == (Step.IMPORT, StepEnding.UNSUPPORTED)
     assert "Gelu" in outcome.message
     assert "iree-import-onnx " in outcome.command
 
@@ -90,7 +90,7 @@ def test_a_model_that_breaks_the_rules_fails_at_the_import(bench):
     model = lab.parse(lab.MATMUL)
     model.graph.node[0].input[0] = "nobody"
     outcome = bench.prepare(bench.save(model))
-    assert (outcome.step, outcome.ending) == (Step.IMPORT, Ending.ERROR)
+    assert (outcome.step, outcome.ending) == (Step.IMPORT, StepEnding.ERROR)
     assert "nobody" in outcome.message + outcome.stderr
 
 
@@ -98,7 +98,7 @@ def test_an_unknown_flag(tmp_path):
     bench = own_bench(tmp_path, compile_flags=("--no-such-flag",))
     with bench.worker:
         outcome = bench.prepare(bench.save(lab.MATMUL))
-    assert (outcome.step, outcome.ending) == (Step.COMPILE, Ending.ERROR)
+    assert (outcome.step, outcome.ending) == (Step.COMPILE, StepEnding.ERROR)
     assert "no-such-flag" in outcome.message + outcome.stderr
     assert "--no-such-flag" in outcome.command
 
@@ -108,7 +108,7 @@ def test_a_flag_with_a_wrong_value(tmp_path):
     bench = own_bench(tmp_path, compile_flags=("--iree-opt-level=O9",))
     with bench.worker:
         outcome = bench.prepare(bench.save(lab.MATMUL))
-    assert outcome.ending is Ending.ERROR
+    assert outcome.ending is StepEnding.ERROR
     assert "O9" in outcome.message
 
 
@@ -220,7 +220,7 @@ def test_a_cnn_of_25_layers(bench):
     made = bench.prepare(path)
     assert made.is_ok
     feed = {"x": RNG.normal(size=(1, 3, 32, 32)).astype(np.float32)}
-    ran = bench.run(made.path, feed, ["y"], limits=Limits())
+    ran = bench.run(made.path, feed, ["y"], limits=StepLimits())
     expected = ReferenceEvaluator(str(path)).run(None, feed)[0]
     np.testing.assert_allclose(load_tensors(ran.path)["y"], expected, rtol=1e-4)
 
@@ -260,13 +260,13 @@ def test_what_goes_in_and_out_is_written_down():
 @pytest.mark.parametrize(
     ("text", "opset", "ending", "words"),
     [
-        ("x.mlir:3:1: error: bad thing\nnote: more", 17, Ending.ERROR, "bad thing"),
-        ("bad thing", 9, Ending.ERROR, "bad thing (the model uses opset 9)"),
-        ("", 17, Ending.ERROR, "IREE gave no reason"),
+        ("x.mlir:3:1: error: bad thing\nnote: more", 17, StepEnding.ERROR, "bad thing"),
+        ("bad thing", 9, StepEnding.ERROR, "bad thing (the model uses opset 9)"),
+        ("", 17, StepEnding.ERROR, "IREE gave no reason"),
         (
             'error: failed to legalize operation \'torch.operator\' that was explicitly marked illegal: %0 = "torch.operator"(%a) <{name = "onnx.Foo"}>',
             21,
-            Ending.UNSUPPORTED,
+            StepEnding.UNSUPPORTED,
             "IREE has no implementation of Foo for these types and attributes (the model uses opset 21)",
         ),
     ],
@@ -286,4 +286,4 @@ def test_dispatches_are_named_for_what_is_in_them():
 def test_strings_are_called_strings(array):
     with pytest.raises(BackendError, match="IREE's runtime takes no strings") as caught:
         _to_view(import_module, None, array)
-    assert caught.value.ending is Ending.UNSUPPORTED
+    assert caught.value.ending is StepEnding.UNSUPPORTED

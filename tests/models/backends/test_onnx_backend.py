@@ -26,7 +26,7 @@ from assay.models.backends.onnx_backend import (
     load_outline,
 )
 from assay.models.backends.openvino_backend import explain
-from assay.models.values.model import Ending, Step, Target
+from assay.models.values.model import Step, StepEnding, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 
@@ -171,7 +171,7 @@ def test_a_missing_library_names_the_extra(tmp_path, backend, library, extra):
         assert f"pip install 'assay[{extra}]'" in str(caught.value)
         assert "the target 'mine'" in str(caught.value)
         outcome = lab.Bench(worker, tmp_path).step(Step.COMPILE, "x")
-    assert outcome.ending is Ending.ERROR
+    assert outcome.ending is StepEnding.ERROR
     assert f"assay[{extra}]" in outcome.hint
 
 
@@ -207,7 +207,7 @@ def test_the_processor_has_a_name():
 
 def test_the_evaluator_names_what_it_lacks(benches):
     outcome = benches["reference"].prepare(benches["reference"].save(lab.FOREIGN))
-    assert outcome.ending is Ending.UNSUPPORTED
+    assert outcome.ending is StepEnding.UNSUPPORTED
     assert outcome.message == "the reference evaluator has no implementation of my.ops:Foo (opset 17)"
 
 
@@ -215,7 +215,7 @@ def test_the_evaluator_in_the_middle_of_a_run(benches):
     bench = benches["reference"]
     made = bench.prepare(bench.save("g (float[n] a, int64[1] s) => (float[m] y) { y = Reshape(a, s) }"))
     outcome = bench.run(made.path, {"a": np.ones(4, np.float32), "s": np.array([3])}, ["y"])
-    assert (outcome.step, outcome.ending) == (Step.RUN, Ending.ERROR)
+    assert (outcome.step, outcome.ending) == (Step.RUN, StepEnding.ERROR)
     assert "reshape" in outcome.message.lower()
 
 

@@ -15,7 +15,7 @@ from assay.errors import UsageError
 from assay.models.backends.ort import OrtBackend, explain
 from assay.models.backends.registry import build_backend
 from assay.models.graph.tensorfile import load_tensors
-from assay.models.values.model import Ending, Step, Target
+from assay.models.values.model import Step, StepEnding, Target
 from assay.models.worker_process import WorkerProcess
 
 
@@ -45,21 +45,21 @@ def bench(worker, tmp_path):
 )
 def test_what_it_lacks_is_named(bench, text, opset, words):
     outcome = bench.prepare(bench.save(lab.parse(text, opset=opset)))
-    assert (outcome.step, outcome.ending) == (Step.COMPILE, Ending.UNSUPPORTED)
+    assert (outcome.step, outcome.ending) == (Step.COMPILE, StepEnding.UNSUPPORTED)
     assert words in outcome.message
     assert ("assay model convert MODEL --opset 17" in outcome.hint) == (opset == 1)
 
 
 def test_an_opset_of_the_future(bench):
     outcome = bench.prepare(bench.save(lab.parse(lab.MATMUL, opset=99)))
-    assert outcome.ending is Ending.UNSUPPORTED
+    assert outcome.ending is StepEnding.UNSUPPORTED
     assert outcome.message.startswith("opset 99 is newer than onnxruntime ")
     assert "convert" in outcome.hint
 
 
 def test_a_file_format_of_the_future(bench):
     outcome = bench.prepare(bench.save(lab.parse(lab.MATMUL, ir=99)))
-    assert outcome.ending is Ending.UNSUPPORTED
+    assert outcome.ending is StepEnding.UNSUPPORTED
     assert outcome.message.startswith("IR version 99 is newer than onnxruntime ")
 
 
@@ -67,21 +67,21 @@ def test_a_graph_that_is_wrong_is_an_error(bench):
     model = lab.parse(lab.MATMUL)
     model.graph.node[0].input[0] = "nobody"
     outcome = bench.prepare(bench.save(model))
-    assert outcome.ending is Ending.ERROR
+    assert outcome.ending is StepEnding.ERROR
     assert "nobody" in outcome.message
 
 
 def test_a_run_that_fails_says_why(bench):
     made = bench.prepare(bench.save("g (float[n] a, int64[1] s) => (float[m] y) { y = Reshape(a, s) }"))
     outcome = bench.run(made.path, {"a": np.ones(4, np.float32), "s": np.array([3])}, ["y"])
-    assert (outcome.step, outcome.ending) == (Step.RUN, Ending.ERROR)
+    assert (outcome.step, outcome.ending) == (Step.RUN, StepEnding.ERROR)
     assert "Reshape" in outcome.message
 
 
 def test_a_sequence_is_no_tensor(bench):
     made = bench.prepare(bench.save("g (float[4] a) => (seq(float[4]) y) { y = SequenceConstruct(a) }"))
     outcome = bench.run(made.path, {"a": np.ones(4, np.float32)}, ["y"])
-    assert outcome.ending is Ending.UNSUPPORTED
+    assert outcome.ending is StepEnding.UNSUPPORTED
     assert "y is a sequence" in outcome.message
 
 
@@ -113,7 +113,7 @@ def test_types_that_share_a_byte_do_not_go_in(bench):
     model = lab.parse("g (int4[2] a) => (float[2] y) { y = Cast<to = 1>(a) }", opset=21, ir=10)
     made = bench.prepare(bench.save(model))
     outcome = bench.run(made.path, {"a": np.array([1, 2], ml_dtypes.int4)}, ["y"])
-    assert outcome.ending is Ending.UNSUPPORTED
+    assert outcome.ending is StepEnding.UNSUPPORTED
     assert "takes no int4 inputs" in outcome.message
 
 
@@ -166,7 +166,7 @@ def test_an_unknown_level():
 
 def test_words_of_an_unknown_kind():
     error = explain(ValueError(""), "cmd", "none")
-    assert (error.message, error.ending) == ("ValueError", Ending.ERROR)
+    assert (error.message, error.ending) == ("ValueError", StepEnding.ERROR)
     error = explain(ValueError("[ONNXRuntimeError] : 1 : FAIL : first\nsecond"), "cmd", "none")
     assert (error.message, error.stderr) == ("first", "first\nsecond")
 
@@ -194,4 +194,4 @@ def test_words_of_an_unknown_kind():
 def test_what_is_too_new_is_said_in_our_words_first(text, message, hint):
     found = explain(RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : {text}"), "", "m")
     assert re.fullmatch(message, found.message)
-    assert (found.ending, found.hint, found.stderr) == (Ending.UNSUPPORTED, hint, text)
+    assert (found.ending, found.hint, found.stderr) == (StepEnding.UNSUPPORTED, hint, text)

@@ -21,7 +21,7 @@ from assay.models.backends.registry import (
     forget_stale,
     hash_files,
 )
-from assay.models.values.model import Ending, Job, Step, Target
+from assay.models.values.model import Job, Step, StepEnding, Target
 from assay.models.worker_process import WorkerProcess
 
 BACKEND = """
@@ -204,7 +204,7 @@ def run_own(shop: Path, scratch: Path, **options: str) -> tuple[dict[str, str], 
         outcome = worker.work(Job(Step.COMPILE, "model.onnx", str(folder)))
         identity = dict(worker.identity(Step.COMPILE))
         assert not any(name.startswith("code ") for name in worker.identity()), "people know their own code"
-    assert outcome.ending is Ending.OK, outcome
+    assert outcome.ending is StepEnding.OK, outcome
     return identity, Path(outcome.path).read_text()
 
 
@@ -232,7 +232,7 @@ def test_a_worker_that_dies_is_asked_anew(shop: Path, tmp_path: Path) -> None:
         before = worker.identity(Step.COMPILE)
         path.write_text(path.read_text() + "# edited meanwhile\n")
         assert worker.identity(Step.COMPILE) == before, "the code that is loaded"
-        assert worker.work(Job(Step.COMPILE, "m", str(tmp_path))).ending is Ending.CRASH
+        assert worker.work(Job(Step.COMPILE, "m", str(tmp_path))).ending is StepEnding.CRASH
         assert worker.identity(Step.COMPILE) != before
 
 

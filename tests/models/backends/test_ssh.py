@@ -22,7 +22,7 @@ from tests.models.backends.test_board import OWNER, is_running, until
 from assay.errors import InfrastructureError, UsageError
 from assay.models.backends.registry import build_backend
 from assay.models.graph.tensorfile import load_tensors, write_tensors
-from assay.models.values.model import Ending, Job, Limits, Step, Target
+from assay.models.values.model import Job, Step, StepEnding, StepLimits, Target
 from assay.models.worker_process import WorkerProcess
 from assay.values.plain import build_plain
 
@@ -149,7 +149,7 @@ def test_a_host_that_we_do_not_know(board, make, perform, tmp_path):
 def test_one_dead_board_is_an_outcome_and_the_worker_goes_on(board, make, tmp_path):
     with WorkerProcess(target_of(board, port=find_port()), folder=str(tmp_path / "worker")) as worker:
         outcome = worker.work(make())
-        assert outcome.ending is Ending.ERROR
+        assert outcome.ending is StepEnding.ERROR
         assert "does not answer" in outcome.message
         assert "is it on?" in outcome.hint
         with pytest.raises(InfrastructureError, match="does not answer"):
@@ -259,7 +259,7 @@ def test_each_job_has_a_folder_of_its_own(board, make, perform):
 def test_a_run_that_fails(board, make, tmp_path, word, words):
     with WorkerProcess(target_of(board, word), folder=str(tmp_path / "worker")) as worker:
         outcome = worker.work(make())
-        assert outcome.ending is Ending.ERROR
+        assert outcome.ending is StepEnding.ERROR
         assert words in outcome.message
         assert word in outcome.command
     assert left_on(board) == []
@@ -393,8 +393,8 @@ def test_what_a_run_depends_on_may_lie_on_the_board(board, tmp_path, monkeypatch
 
 def test_a_time_out_leaves_nothing_on_the_board(board, make, tmp_path):
     with WorkerProcess(target_of(board, f"--hang={tmp_path / 'pids'}"), folder=str(tmp_path / "worker")) as worker:
-        outcome = worker.work(make(), Limits(run_s=4.0))
-        assert outcome.ending is Ending.TIMEOUT
+        outcome = worker.work(make(), StepLimits(run_s=4.0))
+        assert outcome.ending is StepEnding.TIMEOUT
         assert "--hang=" in outcome.command, "what it was doing"
         pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
         until(lambda: not any(is_running(pid) for pid in pids), "the processes on the board are gone")
@@ -446,17 +446,17 @@ def test_a_connection_that_breaks_is_an_outcome(board, make, tmp_path):
     target = target_of(board, f"--hang={tmp_path / 'pids'}")
     with WorkerProcess(target, folder=str(tmp_path / "worker")) as worker:
         found = []
-        thread = threading.Thread(target=lambda: found.append(worker.work(make(), Limits(run_s=120))))
+        thread = threading.Thread(target=lambda: found.append(worker.work(make(), StepLimits(run_s=120))))
         thread.start()
         until((tmp_path / "pids").exists, "the job runs on the board")
         for pid in sessions_of(board):
             os.kill(pid, signal.SIGKILL)
         thread.join()
-        assert found[0].ending is Ending.ERROR
+        assert found[0].ending is StepEnding.ERROR
         assert "broke" in found[0].message or "failed" in found[0].message
         until(lambda: left_on(board) == [], "folder and lock are gone")
         (tmp_path / "pids").unlink()
-        assert worker.work(make(), Limits(run_s=3)).ending is Ending.TIMEOUT, "it runs again"
+        assert worker.work(make(), StepLimits(run_s=3)).ending is StepEnding.TIMEOUT, "it runs again"
         until(lambda: left_on(board) == [], "folder and lock are gone")
 
 

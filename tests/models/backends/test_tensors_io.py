@@ -25,7 +25,7 @@ from assay.models.backends.tensors_io import (
     write_raw,
 )
 from assay.models.graph.tensorfile import load_refs, load_tensors, write_tensors
-from assay.models.values.model import Ending, Job, Step
+from assay.models.values.model import Job, Step, StepEnding
 
 
 def test_all_problems_are_named_at_once(tmp_path):
@@ -77,7 +77,7 @@ def test_types_that_stand_for_others(found, wanted, result):
 def test_what_is_no_tensor(value, words):
     with pytest.raises(BackendError, match=f"y is {words}, not a tensor") as caught:
         fit_type(value, "float32", "y")
-    assert caught.value.ending is Ending.UNSUPPORTED
+    assert caught.value.ending is StepEnding.UNSUPPORTED
 
 
 def test_outputs_are_written_as_asked_for(tmp_path):

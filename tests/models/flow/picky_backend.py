@@ -12,7 +12,7 @@ from faulty import FaultyBackend
 
 from assay.models.backends.base import BackendError, Made
 from assay.models.backends.ort import OrtBackend
-from assay.models.values.model import Ending, Job, Step
+from assay.models.values.model import Job, Step, StepEnding
 
 
 class Picky(OrtBackend):
@@ -36,7 +36,7 @@ class Picky(OrtBackend):
                 how = f" ({os.urandom(4).hex().translate(str.maketrans('0123456789', 'ghijklmnop'))})"
                 text = f"no {op} {why}" + (how if options.get("wordy") else "")
                 raise BackendError(
-                    text, ending=Ending.UNSUPPORTED, command=f"picky {job.source} -o {job.folder}/made.bin"
+                    text, ending=StepEnding.UNSUPPORTED, command=f"picky {job.source} -o {job.folder}/made.bin"
                 )
         if options.get("abort") in ops:
             os.kill(os.getpid(), signal.SIGABRT)
@@ -106,7 +106,7 @@ class OneOutput(OrtBackend):
         import onnx
 
         if job.step is Step.COMPILE and len(onnx.load(job.source).graph.output) > 1:
-            raise BackendError("one output, please", ending=Ending.UNSUPPORTED)
+            raise BackendError("one output, please", ending=StepEnding.UNSUPPORTED)
         return super().perform(job)
 
 
@@ -154,7 +154,7 @@ class FaultyOneOutput(FaultyBackend):
         import onnx
 
         if job.step is Step.COMPILE and len(onnx.load(job.source).graph.output) > 1:
-            raise BackendError("one output, please", ending=Ending.UNSUPPORTED)
+            raise BackendError("one output, please", ending=StepEnding.UNSUPPORTED)
         return super().perform(job)
 
 
@@ -192,5 +192,5 @@ class Static(OrtBackend):
         if job.step is Step.COMPILE:
             values = onnx.load(job.source).graph.input
             if any(not dim.HasField("dim_value") for value in values for dim in value.type.tensor_type.shape.dim):
-                raise BackendError("every dimension must be known", ending=Ending.ERROR, command="static")
+                raise BackendError("every dimension must be known", ending=StepEnding.ERROR, command="static")
         return super().perform(job)

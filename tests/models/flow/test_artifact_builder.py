@@ -17,7 +17,7 @@ from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageEr
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, Work, load_product
 from assay.models.graph.tensorfile import load_tensors, write_tensors
 from assay.models.store.artifacts import ArtifactStore
-from assay.models.values.model import Ending, Limits, Step, Target
+from assay.models.values.model import Step, StepEnding, StepLimits, Target
 
 WANTS = Wants(("y",))
 
@@ -109,12 +109,12 @@ def test_what_failed_is_not_kept(builder: ArtifactBuilder, tmp_path: Path) -> No
 def test_a_step_that_takes_too_long_is_a_recorded_outcome(
     builder: ArtifactBuilder, compute: Callable[..., Work]
 ) -> None:
-    builder.limits = Limits(compile_s=0.1)
+    builder.limits = StepLimits(compile_s=0.1)
     endless = [sys.executable, "-c", "import time\nwhile True: time.sleep(60)"]
     target = Target("sim", "command", {"compile": endless, "run": "x", "version": False})
     work = compute(target=target)
     assert work.failed is not None
-    assert work.failed.ending is Ending.TIMEOUT
+    assert work.failed.ending is StepEnding.TIMEOUT
     assert shlex.split(work.failed.command) == endless
 
 

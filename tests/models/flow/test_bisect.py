@@ -23,11 +23,11 @@ from tests.example_models import (
 
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.bisect import Search, _find_correct, bisect_model
+from assay.models.flow.bisect import LayerSearch, _find_correct, bisect_model
 from assay.models.flow.cases import Cases
 from assay.models.flow.check import Examination
 from assay.models.report.summary import describe_outcome
-from assay.models.values.model import CaseReport, Ending, InputChoice, ModelReport, Target
+from assay.models.values.model import CaseReport, InputChoice, ModelReport, StepEnding, Target
 from assay.values.verdict import VerdictKind
 
 UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
@@ -182,7 +182,7 @@ def test_an_operator_that_is_lacking_is_found_by_halving(
     assert report.confirmed
     assert labels(report) == ["Tanh_2", "full"]
     assert report.cases[0].failed_step is not None
-    assert report.cases[0].failed_step.ending is Ending.UNSUPPORTED
+    assert report.cases[0].failed_step.ending is StepEnding.UNSUPPORTED
     assert report.verdict.kind is VerdictKind.ERROR
     tried = [each for each in builder.slices if each.track == ("picky", "compile")]
     assert len(tried) <= 3 + 4 + 1  # marked, whole, closed, four halves of sixteen, the layer alone
@@ -279,9 +279,9 @@ def test_a_quantised_model_that_is_right_passes_with_every_layer_that_differs(bu
     assert any("every layer whose values differ is correct with the reference's inputs" in x for x in report.notes)
 
 
-def open_search(model: Path, target: Target, builder: ArtifactBuilder, keep: Path) -> Search:
+def open_search(model: Path, target: Target, builder: ArtifactBuilder, keep: Path) -> LayerSearch:
     request = request_for(model, target)
-    return Search(Examination(request, builder, Cases(request, builder), str(keep)))
+    return LayerSearch(Examination(request, builder, Cases(request, builder), str(keep)))
 
 
 def test_layers_are_tried_side_by_side_and_only_the_wrong_one_is_left(tmp_path: Path, builder: ArtifactBuilder) -> None:

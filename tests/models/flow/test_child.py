@@ -20,7 +20,7 @@ from assay.models.child import build_numbers, build_points, main, write_metrics,
 from assay.models.records import load_report
 from assay.models.report.summary import find_fresh
 from assay.models.trace import Slice
-from assay.models.values.model import CaseReport, Ending, InputChoice, ModelRequest, Step, StepOutcome, Target
+from assay.models.values.model import CaseReport, InputChoice, ModelRequest, Step, StepEnding, StepOutcome, Target
 from assay.values.plain import build_plain
 from assay.values.verdict import Verdict, VerdictKind
 
@@ -262,7 +262,7 @@ def test_where_nothing_was_computed_the_trace_is_empty_and_valid(tmp_path: Path)
 
 def test_a_copy_is_no_compilation() -> None:
     """A target without a compiler: the time that handing the model on takes is no figure."""
-    steps = (StepOutcome(Step.COMPILE, Ending.OK, elapsed_s=0.3, command="cp m.onnx"),)
+    steps = (StepOutcome(Step.COMPILE, StepEnding.OK, elapsed_s=0.3, command="cp m.onnx"),)
     case = CaseReport("m_full_model", "cmd", Verdict.of((), 1), None, steps)
     assert "compile_s" not in build_numbers(case)
     assert "compile_s" in build_numbers(replace(case, steps=(replace(steps[0], command="npu-compile m.onnx"),)))

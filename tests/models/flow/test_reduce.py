@@ -27,10 +27,10 @@ from tests.example_models import (
 
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.bisect import Search, bisect_model
+from assay.models.flow.bisect import LayerSearch, bisect_model
 from assay.models.flow.cases import Cases
 from assay.models.flow.check import Examination, check_model
-from assay.models.flow.discovery import Names
+from assay.models.flow.discovery import KnownNames
 from assay.models.flow.reduce import _Trials, reduce_failure, render_again
 from assay.models.graph.tensorfile import load_tensors
 from assay.models.values.model import CaseReport, InputChoice, ModelReport, Signature, Target, Tolerances
@@ -255,9 +255,10 @@ def test_the_result_goes_into_the_run_where_nobody_says_otherwise(
 
 
 def test_the_command_says_how_it_was_found(chain: Path) -> None:
-    manner = "--reference ort --target sim --tolerance rel=0.1 --tolerance Conv:rel=1"
-    request = request_for(chain, manner=manner, origin="--samples 2")
-    text = render_again(request, "/a b/s.onnx", ["/a b/i", "/a b/i_2"], Names(frozenset({"Add"})))
+    tolerances = (("--tolerance", "rel=0.1"), ("--tolerance", "Conv:rel=1"))
+    manner = (("--reference", "ort"), ("--target", "sim"), *tolerances)
+    request = request_for(chain, manner=manner, origin=(("--samples", "2"),))
+    text = render_again(request, "/a b/s.onnx", ["/a b/i", "/a b/i_2"], KnownNames(frozenset({"Add"})))
     assert text == (
         "assay model check '/a b/s.onnx' --reference ort --target sim --tolerance rel=0.1 "
         "--input '/a b/i' --input '/a b/i_2'"
@@ -307,7 +308,7 @@ def test_what_is_left_has_the_name_that_it_has_in_the_model(tmp_path: Path, shar
         helper.make_node("Neg", ["t"], ["y"]),
     ]
     model = write_model(tmp_path / "three.onnx", nodes, {"x": [4]}, {"y": [4]})
-    search = Search(Examination(request_for(model), shared, Cases(request_for(model), shared), "keep"))
+    search = LayerSearch(Examination(request_for(model), shared, Cases(request_for(model), shared), "keep"))
     search.first = search.cases.outline.layers[0]
     trials = _Trials(search, search.cases.full, Signature(""))
     part = write_model(tmp_path / "part.onnx", nodes[2:], {"t": [4]}, {"y": [4]})

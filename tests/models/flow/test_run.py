@@ -34,7 +34,7 @@ from assay.models.flow.run import (
     run_model,
 )
 from assay.models.records import load_report
-from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step, Target
+from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step, Target, render_flags
 from assay.record.run_directory import load_record
 from assay.values.plain import build_plain
 from assay.values.verdict import VerdictKind
@@ -214,7 +214,7 @@ def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_request_that_no_command_line_holds_goes_by_a_file(tmp_path: Path, chain: Path, slots: Path) -> None:
     """Linux takes 128 KiB in one argument. The check does not wait for the slots of trainings."""
     files = tuple(f"{tmp_path}/{'x' * 200}{number}" for number in range(800))
-    request = ask(chain, tmp_path, only=("Add_1",), origin=" ".join(files))
+    request = ask(chain, tmp_path, only=("Add_1",), origin=tuple(("--input", file) for file in files))
     spec = build_spec(request, RunChoice(), StudyLocation(str(tmp_path / "runs"), "model"))
     assert len(spec.commands[0].text) < 1000
     training = SlotPool(build_entries(["cpu"] * 16), str(slots))
@@ -228,12 +228,12 @@ def test_a_request_that_no_command_line_holds_goes_by_a_file(tmp_path: Path, cha
         training.close()
     assert finished.report is not None
     assert finished.report.verdict.kind is VerdictKind.PASS
-    assert finished.report.origin == request.origin
+    assert finished.report.origin == render_flags(request.origin)
 
 
 def test_a_request_that_cannot_be_written_is_refused(tmp_path: Path, chain: Path) -> None:
     (tmp_path / "runs").write_text("a file where a folder should be")
-    request = ask(chain, tmp_path, origin="x" * 200_000)
+    request = ask(chain, tmp_path, origin=(("--input", "x" * 200_000),))
     with pytest.raises(InfrastructureError, match="the request cannot be written"):
         build_spec(request, RunChoice(), StudyLocation(str(tmp_path / "runs"), "model"))
 

@@ -13,7 +13,7 @@ from tests.example_models import picky, write_chain
 from assay.errors import InfrastructureError
 from assay.models.flow import step_files
 from assay.models.flow.step_files import NOTE, DumpFolders, keep_failure
-from assay.models.values.model import Ending, Job, Step, StepOutcome, Target
+from assay.models.values.model import Job, Step, StepEnding, StepOutcome, Target
 
 TARGET = Target("my sim", "command")
 
@@ -30,7 +30,7 @@ def job(tmp_path: Path) -> Job:
 
 def fail(job: Job) -> StepOutcome:
     command = f"tool {job.source} --input={job.inputs}/0.npy -o {job.folder}/half.bin"
-    return StepOutcome(job.step, Ending.ERROR, f"{job.source}: no", command=command, stderr=f"at {job.source}:3:1")
+    return StepOutcome(job.step, StepEnding.ERROR, f"{job.source}: no", command=command, stderr=f"at {job.source}:3:1")
 
 
 def test_without_a_place_nothing_is_kept(job: Job, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assay.models.judge.alone import Origin
+from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.noise import find_noise
 from assay.models.judge.tensors import compare_tensors, judge_outputs
 from assay.models.judge.tolerances import default_tolerance
@@ -18,11 +18,11 @@ from assay.values.verdict import VerdictKind
 PASS, FAIL, CHANGED = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.CHANGED
 
 
-def alone(*ops: str, terms: int = 1, unrounded: Any = None) -> Origin:
-    return Origin(ops, lambda: terms, lambda _: unrounded)
+def alone(*ops: str, terms: int = 1, unrounded: Any = None) -> LayerOrigin:
+    return LayerOrigin(ops, lambda: terms, lambda _: unrounded)
 
 
-def compare(expected: Any, actual: Any, origin: Origin, tolerance: Tolerance = Tolerance()) -> TensorComparison:  # noqa: B008
+def compare(expected: Any, actual: Any, origin: LayerOrigin, tolerance: Tolerance = Tolerance()) -> TensorComparison:  # noqa: B008
     return compare_tensors("y", expected, actual, tolerance, op=origin.ops[0], origin=origin)
 
 

@@ -15,7 +15,7 @@ from assay.errors import UsageError
 from assay.models.judge.tensor_errors import (
     LEAST_SHARE,
     Kind,
-    Scale,
+    TensorScale,
     build_scale,
     find_kind,
     name_dtype,
@@ -88,11 +88,11 @@ def test_a_first_look_at_odd_ones() -> None:
     assert not survey(np.array([1 + 2j, 1 + 3j])).is_constant
 
 
-def scale_of(values: np.ndarray) -> Scale:
+def scale_of(values: np.ndarray) -> TensorScale:
     return build_scale(values, survey(values))
 
 
-def full(scale: Scale, shape: tuple[int, ...]) -> np.ndarray:
+def full(scale: TensorScale, shape: tuple[int, ...]) -> np.ndarray:
     block = tuple(slice(0, length) for length in shape)
     return np.broadcast_to(scale.at(block), shape)
 

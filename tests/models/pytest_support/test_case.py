@@ -34,7 +34,7 @@ from assay.models.flow.cases import StepFailedError
 from assay.models.pytest_support.case import render_error, render_failed_step
 from assay.models.pytest_support.collection import summarize
 from assay.models.pytest_support.options import set_plan
-from assay.models.values.model import Ending, Step, StepOutcome
+from assay.models.values.model import Step, StepEnding, StepOutcome
 
 FULL = "test_onnx_model[net_full_model-sim-default]"
 LONG = "long" * 40  # a name that fills pytest's line
@@ -346,7 +346,7 @@ def test_with_s_the_tools_output_is_live(project):
 
 
 def failed(**more: str) -> StepOutcome:
-    return StepOutcome(Step.COMPILE, Ending.ERROR, "tool said no", **more)
+    return StepOutcome(Step.COMPILE, StepEnding.ERROR, "tool said no", **more)
 
 
 def test_all_of_the_tools_output_is_there():

@@ -11,7 +11,7 @@ from tests.models.pytest_support.nested_project import GENERIC, RELU, RELU_NEG, 
 from tests.models.pytest_support.test_options import configure
 
 from assay.errors import UsageError
-from assay.models.pytest_support.collection import Entry, load_entries, parse_entries, refuse_options
+from assay.models.pytest_support.collection import ExpectedFailure, load_entries, parse_entries, refuse_options
 from assay.models.pytest_support.options import set_plan
 
 RELU_IDS = ["net_layer_Relu_0", "net_full_model"]
@@ -228,7 +228,7 @@ net_full_model-sim-default [owner/repo#13]   # the whole
     ],
 )
 def test_a_line(line, name, issue):
-    assert list(parse_entries(line, "f")) == [Entry(name, issue, "f", 1)]
+    assert list(parse_entries(line, "f")) == [ExpectedFailure(name, issue, "f", 1)]
 
 
 def test_comments_and_empty_lines_are_no_entries():
@@ -248,7 +248,7 @@ def test_comments_and_empty_lines_are_no_entries():
     ],
 )
 def test_links(issue, asked, linked):
-    assert Entry("x", issue, "f", 1).is_linked(asked) is linked
+    assert ExpectedFailure("x", issue, "f", 1).is_linked(asked) is linked
 
 
 def test_a_list_that_cannot_be_read_is_not_passed_over(tmp_path):

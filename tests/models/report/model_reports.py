@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from assay.models.report.check import build_document
-from assay.models.values.model import CaseReport, Ending, Layer, ModelReport, Step, StepOutcome
+from assay.models.values.model import CaseReport, Layer, ModelReport, Step, StepEnding, StepOutcome
 from assay.models.values.tensors import TensorComparison, Tolerance
 from assay.show.html import render_html
 from assay.show.junit import render_junit
@@ -41,13 +41,13 @@ def comparison(
     return replace(base, **more)
 
 
-def step(kind: Step, ending: Ending = Ending.OK, **more: Any) -> StepOutcome:
+def step(kind: Step, ending: StepEnding = StepEnding.OK, **more: Any) -> StepOutcome:
     return StepOutcome(kind, ending, **{"elapsed_s": 0.25, **more})
 
 
 COMPILE_ERROR = step(
     Step.COMPILE,
-    Ending.ERROR,
+    StepEnding.ERROR,
     message="failed to legalize 'onnx.Foo'",
     command=COMMAND,
     stderr=STDERR,

@@ -27,7 +27,7 @@ from assay.models.report.summary import (
     render_cosine,
     render_error,
 )
-from assay.models.values.model import CaseReport, Ending, ModelReport, Step
+from assay.models.values.model import CaseReport, ModelReport, Step, StepEnding
 from assay.show.formatting import render_facts
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -244,15 +244,17 @@ def test_a_failed_step_has_its_command_and_the_end_of_what_it_said() -> None:
 
 
 def test_errors_on_stdout_are_shown_where_stderr_is_silent() -> None:
-    outcome = made.step(Step.RUN, Ending.CRASH, message="killed by SIGSEGV", stdout="a\n\tb\n", stderr=" \n")
+    outcome = made.step(Step.RUN, StepEnding.CRASH, message="killed by SIGSEGV", stdout="a\n\tb\n", stderr=" \n")
     assert build_tail(outcome, 8) == ["a", "        b"]
-    assert build_tail(made.step(Step.RUN, Ending.TIMEOUT), 8) == []
-    long = made.step(Step.RUN, Ending.ERROR, stderr="x" * 5000)
+    assert build_tail(made.step(Step.RUN, StepEnding.TIMEOUT), 8) == []
+    long = made.step(Step.RUN, StepEnding.ERROR, stderr="x" * 5000)
     assert len(build_tail(long, 8)[0]) == 400
 
 
 def test_different_failures_are_told_apart_and_many_are_listed() -> None:
-    endings = [made.step(Step.RUN, Ending.ERROR, message=f"trouble {number}", command="tool") for number in range(5)]
+    endings = [
+        made.step(Step.RUN, StepEnding.ERROR, message=f"trouble {number}", command="tool") for number in range(5)
+    ]
     report = made.report(*(made.failed(number, outcome=outcome) for number, outcome in enumerate(endings)))
     assert [group.cases for group in group_failures(report)] == [(f"Conv_{number}",) for number in range(5)]
     text = show(report)
@@ -266,12 +268,14 @@ def test_the_failure_of_the_whole_is_told_in_full_and_what_to_do_once() -> None:
     hint = "convert the model: assay model convert m.onnx --opset 17"
     endings = [
         made.step(
-            Step.IMPORT, Ending.ERROR, message=f"trouble {number}", command=f"tool {number}", hint=hint[:-1] + "8"
+            Step.IMPORT, StepEnding.ERROR, message=f"trouble {number}", command=f"tool {number}", hint=hint[:-1] + "8"
         )
         for number in range(5)
     ]
-    odd = made.step(Step.IMPORT, Ending.ERROR, message="something else", command="tool", hint=hint)
-    last = made.step(Step.IMPORT, Ending.ERROR, message="no shape", command="tool of the whole", hint=hint[:-1] + "9")
+    odd = made.step(Step.IMPORT, StepEnding.ERROR, message="something else", command="tool", hint=hint)
+    last = made.step(
+        Step.IMPORT, StepEnding.ERROR, message="no shape", command="tool of the whole", hint=hint[:-1] + "9"
+    )
     layers = [made.failed(number, outcome=outcome) for number, outcome in enumerate([*endings, odd, odd])]
     whole = replace(made.failed(9, outcome=last), name="m_full_model", layer=None)
     report = made.report(*layers, whole, first_wrong=layers[3].name)
@@ -283,7 +287,7 @@ def test_the_failure_of_the_whole_is_told_in_full_and_what_to_do_once() -> None:
 
 
 def test_failures_without_a_message_are_told_apart_by_their_output() -> None:
-    said = [made.step(Step.RUN, Ending.ERROR, stderr=text) for text in ("one", "two", "two")]
+    said = [made.step(Step.RUN, StepEnding.ERROR, stderr=text) for text in ("one", "two", "two")]
     report = made.report(*(made.failed(number, outcome=outcome) for number, outcome in enumerate(said)))
     assert [group.cases for group in group_failures(report)] == [("Conv_0",), ("Conv_1", "Conv_2")]
 
@@ -703,11 +707,11 @@ def test_of_a_crash_of_python_the_innermost_frames_are_shown() -> None:
     ours = [f'  File "/assay/probe/worker.py", line {number} in f{number}' for number in range(20)]
     trace = ["Fatal Python error: Aborted", "", "Current thread 0x1 (most recent call first):"]
     said = "\n".join(["before", *trace, '  File "/home/mine.py", line 7 in perform', *ours, "Extension modules: a, b"])
-    shown = build_tail(made.step(Step.COMPILE, Ending.CRASH, stderr=said), 8)
+    shown = build_tail(made.step(Step.COMPILE, StepEnding.CRASH, stderr=said), 8)
     assert shown[0] == "Fatal Python error: Aborted"
     assert '  File "/home/mine.py", line 7 in perform' in shown
     assert len(shown) == 8
-    assert build_tail(made.step(Step.COMPILE, Ending.CRASH, stderr="\n".join(ours)), 8)[-1] == ours[-1]
+    assert build_tail(made.step(Step.COMPILE, StepEnding.CRASH, stderr="\n".join(ours)), 8)[-1] == ours[-1]
 
 
 def test_commands_go_where_they_are_to_be_typed_first() -> None:

@@ -24,8 +24,8 @@ from assay.errors import InfrastructureError, UsageError
 from assay.models.store.artifacts import (
     DEFAULT_LIMIT_BYTES,
     NO_LIMIT,
-    Artifact,
     ArtifactStore,
+    StoredArtifact,
     choose_limit,
     choose_store_folder,
     parse_limit,
@@ -61,14 +61,16 @@ def must_not_build(folder: str) -> Mapping[str, Any]:
     raise AssertionError("it was to come from the store")
 
 
-def make(store: ArtifactStore, parts: Mapping[str, Any] = PARTS, content: bytes = b"compiled", **how: Any) -> Artifact:
+def make(
+    store: ArtifactStore, parts: Mapping[str, Any] = PARTS, content: bytes = b"compiled", **how: Any
+) -> StoredArtifact:
     artifact, made = store.make(build_key(parts), parts, filler(content), **how)
     assert artifact is not None
     assert made
     return artifact
 
 
-def content_of(artifact: Artifact | None) -> bytes:
+def content_of(artifact: StoredArtifact | None) -> bytes:
     assert artifact is not None
     return Path(artifact.folder, "model.vmfb").read_bytes()
 
@@ -82,7 +84,7 @@ def list_names(store: ArtifactStore) -> list[str]:
     return sorted(str(path.relative_to(Path(store.folder, "v2"))) for path in Path(store.folder, "v2").glob("*/*"))
 
 
-def name_of(artifact: Artifact) -> str:
+def name_of(artifact: StoredArtifact) -> str:
     return f"{artifact.key}/{Path(artifact.folder).parent.name}"
 
 
@@ -485,12 +487,12 @@ def test_every_miss_has_a_reason_in_one_line(tmp_path: Path, old: dict[str, Any]
 # ---------------------------------------------------------------- damage
 
 
-def entry_of(artifact: Artifact) -> Path:
+def entry_of(artifact: StoredArtifact) -> Path:
     return Path(artifact.folder).parent
 
 
-def damage_file(name: str, content: bytes | None) -> Callable[[Artifact], None]:
-    def damage(artifact: Artifact) -> None:
+def damage_file(name: str, content: bytes | None) -> Callable[[StoredArtifact], None]:
+    def damage(artifact: StoredArtifact) -> None:
         path = entry_of(artifact) / name
         if content is None:
             path.unlink()
@@ -500,38 +502,38 @@ def damage_file(name: str, content: bytes | None) -> Callable[[Artifact], None]:
     return damage
 
 
-def change_manifest(**change: Any) -> Callable[[Artifact], None]:
-    def damage(artifact: Artifact) -> None:
+def change_manifest(**change: Any) -> Callable[[StoredArtifact], None]:
+    def damage(artifact: StoredArtifact) -> None:
         path = entry_of(artifact) / "manifest.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
 
     return damage
 
 
-def turn_into_folder(artifact: Artifact) -> None:
+def turn_into_folder(artifact: StoredArtifact) -> None:
     path = Path(artifact.folder, "model.vmfb")
     path.unlink()
     path.mkdir()
 
 
-def turn_into_pipe(artifact: Artifact) -> None:
+def turn_into_pipe(artifact: StoredArtifact) -> None:
     path = Path(artifact.folder, "model.vmfb")
     path.unlink()
     os.mkfifo(path)
 
 
-def turn_into_link(artifact: Artifact) -> None:
+def turn_into_link(artifact: StoredArtifact) -> None:
     path = Path(artifact.folder, "model.vmfb")
     path.rename(entry_of(artifact) / "moved")
     path.symlink_to("../moved")
 
 
-def empty_folder(artifact: Artifact) -> None:
+def empty_folder(artifact: StoredArtifact) -> None:
     Path(artifact.folder, "sub", "debug.txt").unlink()
     Path(artifact.folder, "sub").rmdir()
 
 
-DAMAGES: dict[str, tuple[Callable[[Artifact], None], str]] = {
+DAMAGES: dict[str, tuple[Callable[[StoredArtifact], None], str]] = {
     "deleted": (damage_file("files/model.vmfb", None), "model.vmfb is missing"),
     "truncated": (damage_file("files/model.vmfb", b"comp"), "model.vmfb has 4 bytes instead of 8"),
     "empty": (damage_file("files/model.vmfb", b""), "model.vmfb has 0 bytes instead of 8"),
@@ -810,11 +812,11 @@ def test_eight_threads_build_once(store: ArtifactStore) -> None:
         Path(folder, "model.vmfb").write_bytes(b"x" * 100_000)
         return {}
 
-    def work(found: list[Artifact | None]) -> None:
+    def work(found: list[StoredArtifact | None]) -> None:
         entered.release()
         found.append(store.make(build_key(PARTS), PARTS, build)[0])
 
-    found: list[Artifact | None] = []
+    found: list[StoredArtifact | None] = []
     threads = [threading.Thread(target=work, args=(found,)) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -926,7 +928,7 @@ def test_who_waits_for_a_builder_that_is_killed_builds_itself(store: ArtifactSto
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "building\n"
-        made: list[Artifact] = []
+        made: list[StoredArtifact] = []
         waiter = threading.Thread(target=lambda: made.append(make(store, {"what": "compile"})))
         waiter.start()
         child.send_signal(signal.SIGKILL)
@@ -943,7 +945,7 @@ def sized(number: int) -> dict[str, Any]:
     return {"what": "sized", "number": number}
 
 
-def make_sized(store: ArtifactStore, number: int) -> Artifact:
+def make_sized(store: ArtifactStore, number: int) -> StoredArtifact:
     artifact, _ = store.make(build_key(sized(number)), sized(number), filler(b"%d" % number * 1000))
     assert artifact is not None
     return artifact

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.report import model_reports as made
 
-from assay.models.values.model import CaseReport, Ending, Signature, Step, build_signature, find_same, normalise
+from assay.models.values.model import CaseReport, Signature, Step, StepEnding, build_signature, find_same, normalise
 from assay.values.verdict import VerdictKind
 
 
@@ -59,7 +59,7 @@ def test_a_step_and_its_end_belong_to_it() -> None:
     assert not found.resembles(Signature(""))
 
 
-def refused(number: int, message: str, ending: Ending = Ending.ERROR) -> CaseReport:
+def refused(number: int, message: str, ending: StepEnding = StepEnding.ERROR) -> CaseReport:
     return made.failed(number, outcome=made.step(Step.COMPILE, ending, message=message))
 
 

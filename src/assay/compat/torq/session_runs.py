@@ -34,14 +34,14 @@ _MOST_NAME = 150
 _HUGE = 2**63  # what an index takes
 
 
-class Session(NamedTuple):
+class SessionManifest(NamedTuple):
     study: str
     id: str
     batch: str
     runs: list[StoredRun]
 
 
-def store_session(folder: str, aside: str, root: str, made_at: float, sender: Sender = Sender()) -> Session:  # noqa: B008 immutable
+def store_session(folder: str, aside: str, root: str, made_at: float, sender: Sender = Sender()) -> SessionManifest:  # noqa: B008 immutable
     """`folder`: what came out of the archive. `made_at`: when the archive was made, since nothing in it says so."""
     manifest = _load_manifest(folder)
     study = f"torq-{_clean(str(manifest.get('test_plan') or 'tests'))}"
@@ -55,7 +55,7 @@ def store_session(folder: str, aside: str, root: str, made_at: float, sender: Se
         names.append((study, name))
         _write_run(os.path.join(aside, study, name), manifest, test, session, folder, made_at)
     sender.mark(names, aside)
-    return Session(study, session, batch, place_runs(names, aside, root))
+    return SessionManifest(study, session, batch, place_runs(names, aside, root))
 
 
 def _load_manifest(folder: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError, did_you_mean
-from assay.models.values.model import Ending, Job, Step, Target
+from assay.models.values.model import Job, Step, StepEnding, Target
 from assay.system.fast_dataclasses import dataclass
 from assay.system.processes import load_cpu_fields
 
@@ -44,8 +44,8 @@ class BackendError(Exception):
     """A step that failed in a way the tool itself tells."""
 
     def __init__(
-        self, message: str, *, ending: Ending = Ending.ERROR, command: str = "", stdout: str = "", stderr: str = "",
-        hint: str = "",
+        self, message: str, *, ending: StepEnding = StepEnding.ERROR, command: str = "", stdout: str = "",
+        stderr: str = "", hint: str = "",
     ) -> None:  # fmt: skip
         super().__init__(message)
         self.message, self.ending, self.hint = message, ending, hint

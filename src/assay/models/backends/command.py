@@ -48,7 +48,7 @@ from assay.models.backends.programs import (
 )
 from assay.models.backends.tensors_io import is_numpy_type, write_outputs, write_raw
 from assay.models.graph.tensorfile import load_array, load_refs
-from assay.models.values.model import Ending, Job, Step, Target
+from assay.models.values.model import Job, Step, StepEnding, Target
 from assay.models.values.tensors import Dim, TensorRef, TensorSpec
 from assay.system.fast_dataclasses import dataclass, replace
 
@@ -272,7 +272,7 @@ class CommandBackend(Backend):
         if output.code:
             last = last_line(output.stderr) or last_line(output.stdout)
             message = f"{call.program} {describe_code(output.code)}" + (f": {last}" if last else "")
-            raise refuse(message, call, output, ending=Ending.CRASH if output.code < 0 else Ending.ERROR)
+            raise refuse(message, call, output, ending=StepEnding.CRASH if output.code < 0 else StepEnding.ERROR)
         return output, elapsed_s
 
     def _open_location(
@@ -380,7 +380,7 @@ class CommandBackend(Backend):
 
 
 def refuse(
-    message: str, call: Call, output: CapturedOutput, *, ending: Ending = Ending.ERROR, hint: str = ""
+    message: str, call: Call, output: CapturedOutput, *, ending: StepEnding = StepEnding.ERROR, hint: str = ""
 ) -> BackendError:
     streams = {"stdout": output.stdout, "stderr": output.stderr}
     return BackendError(message, ending=ending, command=call.command, hint=hint, **streams)

@@ -27,7 +27,7 @@ from assay.models.backends.iree_compiler import (
 )
 from assay.models.backends.tensors_io import is_numpy_type, load_inputs, warm_up, write_outputs, write_raw
 from assay.models.graph.tensorfile import load_refs, load_tensors
-from assay.models.values.model import Ending, Job, Step, Target
+from assay.models.values.model import Job, Step, StepEnding, Target
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass
 
@@ -97,7 +97,7 @@ def _to_view(load: Importer, device: Any, array: Array) -> Any:
     element = load("iree.runtime.dtypes").map_dtype_to_hal_element_type(array.dtype)
     if element is None:
         kind = "strings" if array.dtype.kind in "OUS" else array.dtype.name
-        raise BackendError(f"IREE's runtime takes no {kind}", ending=Ending.UNSUPPORTED)
+        raise BackendError(f"IREE's runtime takes no {kind}", ending=StepEnding.UNSUPPORTED)
     plain = np.asarray(array, order="C")
     if plain.dtype.isbuiltin != 1 or plain.dtype.kind == "b":
         plain = plain.view(f"u{plain.dtype.itemsize}")
@@ -130,7 +130,7 @@ def _find_dtype(load: Importer, element: Any) -> Any:
 
 def explain(error: Exception, command: str) -> BackendError:
     text = str(error)
-    ending = Ending.MEMORY if "RESOURCE_EXHAUSTED" in text else Ending.ERROR
+    ending = StepEnding.MEMORY if "RESOURCE_EXHAUSTED" in text else StepEnding.ERROR
     return BackendError(first_line(text) or type(error).__name__, ending=ending, command=command, stderr=text)
 
 

@@ -18,7 +18,7 @@ from assay.models.backends.base import BackendError, first_line, name_program
 from assay.models.backends.captured_output import capture_stderr, run_program
 from assay.models.backends.onnx_backend import build_input_specs, build_output_specs, find_external
 from assay.models.graph.onnx_library import Model, find_opset
-from assay.models.values.model import Ending
+from assay.models.values.model import StepEnding
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass
 
@@ -203,11 +203,12 @@ def explain(text: str, opset: int, command: str) -> BackendError:
     hint = f"convert the model: assay model convert MODEL --opset {LOWEST_OPSET}" if is_old else ""
     if lacking:
         operator = lacking["a"] or lacking["b"] or lacking["c"]
-        message, ending = f"IREE has no implementation of {operator} for these types and attributes", Ending.UNSUPPORTED
+        message = f"IREE has no implementation of {operator} for these types and attributes"
+        ending = StepEnding.UNSUPPORTED
     else:
         found = _ERROR.search(text)
         message = found["text"].strip() if found else first_line(text)
-        message, ending = message or "IREE gave no reason", Ending.ERROR
+        message, ending = message or "IREE gave no reason", StepEnding.ERROR
     return BackendError(f"{message}{of_opset}", ending=ending, command=command, stderr=text, hint=hint)
 
 

@@ -18,7 +18,7 @@ from assay.models.backends.base import Backend, BackendError, Made, first_line, 
 from assay.models.backends.tensors_io import load_inputs, warm_up, write_outputs
 from assay.models.graph.graph import find_locations, load_skeleton
 from assay.models.graph.onnx_library import Model, build_spec, find_opset
-from assay.models.values.model import Ending, Job, Step
+from assay.models.values.model import Job, Step, StepEnding
 from assay.models.values.tensors import TensorSpec
 
 MODEL_FILE = "model.onnx"
@@ -196,7 +196,7 @@ class ReferenceBackend(OnnxBackend):
             opset = find_opset(load_outline(source))
             operator = (f"{lacking['domain']}:" if lacking["domain"] else "") + (lacking["a"] or lacking["b"])
             text = f"the reference evaluator has no implementation of {operator} (opset {opset})"
-        ending = Ending.UNSUPPORTED if isinstance(error, NotImplementedError) else Ending.ERROR
+        ending = StepEnding.UNSUPPORTED if isinstance(error, NotImplementedError) else StepEnding.ERROR
         if isinstance(error, MemoryError):
-            ending, text = Ending.MEMORY, "out of memory"
+            ending, text = StepEnding.MEMORY, "out of memory"
         return BackendError(text, ending=ending, command=self.describe(source), stderr=str(error))

@@ -14,7 +14,7 @@ from assay.models.backends.base import BackendError, describe_cpu, render_python
 from assay.models.backends.onnx_backend import OnnxBackend
 from assay.models.backends.tensors_io import unpack
 from assay.models.graph.tensorfile import parse_dtype
-from assay.models.values.model import Ending, Target
+from assay.models.values.model import StepEnding, Target
 from assay.models.values.tensors import TensorSpec
 
 _LACKING = re.compile(r"No conversion rule found for operations: (?P<names>[^\n]+)")
@@ -89,7 +89,7 @@ class OpenvinoBackend(OnnxBackend):
         if kind is None:
             return openvino.Tensor(array)
         if not hasattr(openvino.Type, kind):
-            raise BackendError(f"OpenVINO takes no {array.dtype.name}", ending=Ending.UNSUPPORTED)
+            raise BackendError(f"OpenVINO takes no {array.dtype.name}", ending=StepEnding.UNSUPPORTED)
         tensor = openvino.Tensor(getattr(openvino.Type, kind), openvino.Shape(array.shape))
         raw = array.view(f"u{array.dtype.itemsize}")
         tensor.data.view(raw.dtype)[...] = raw
@@ -121,7 +121,7 @@ def explain(error: Exception, command: str) -> BackendError:
     lacking = _LACKING.search(text)
     if lacking:
         message = f"OpenVINO has no implementation of {lacking['names'].strip()}"
-        return BackendError(message, ending=Ending.UNSUPPORTED, command=command, stderr=text)
+        return BackendError(message, ending=StepEnding.UNSUPPORTED, command=command, stderr=text)
     lines = [line.strip() for line in text.splitlines() if not _NOISE.match(line)]
     message = lines[0] if lines else type(error).__name__
     named = next((line for line in lines if _NAMED.search(line)), message)

@@ -17,7 +17,7 @@ from assay.models.backends.onnx_backend import OnnxBackend, load_outline
 from assay.models.backends.tensors_io import PACKED, unpack
 from assay.models.graph.onnx_library import find_opset
 from assay.models.graph.tensorfile import parse_dtype
-from assay.models.values.model import Ending, Target
+from assay.models.values.model import StepEnding, Target
 from assay.models.values.tensors import TensorSpec
 
 LEVELS = {
@@ -92,7 +92,7 @@ class OrtBackend(OnnxBackend):
             return runtime.OrtValue.ortvalue_from_numpy(array)
         number = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         if array.dtype.name in PACKED:
-            raise BackendError(f"onnxruntime takes no {array.dtype.name} inputs", ending=Ending.UNSUPPORTED)
+            raise BackendError(f"onnxruntime takes no {array.dtype.name} inputs", ending=StepEnding.UNSUPPORTED)
         return runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(f"u{array.dtype.itemsize}"), number)
 
     def describe(self, source: str) -> str:
@@ -116,14 +116,14 @@ def explain(error: Exception, command: str, source: str) -> BackendError:
         where = f" of opset {opset}" if opset else ""
         return BackendError(
             f"onnxruntime has no implementation of {operator}{where} for these types",
-            ending=Ending.UNSUPPORTED, command=command, stderr=text,
+            ending=StepEnding.UNSUPPORTED, command=command, stderr=text,
             hint="convert the model: assay model convert MODEL --opset 17" if 0 < opset < 7 else "",
         )  # fmt: skip
     too_new = _TOO_NEW.search(text)
     if too_new:
         return _explain_new(too_new, text, command)
     kind = type(error).__name__
-    ending = Ending.UNSUPPORTED if kind == "NotImplemented" else Ending.ERROR
+    ending = StepEnding.UNSUPPORTED if kind == "NotImplemented" else StepEnding.ERROR
     return BackendError(first_line(text) or kind, ending=ending, command=command, stderr=text)
 
 
@@ -139,7 +139,7 @@ def _explain_new(found: re.Match[str], text: str, command: str) -> BackendError:
     hint = "update onnxruntime, or export the model again for an older one"
     if found["opset"] and not domain:
         hint = f"convert the model: assay model convert MODEL --opset {most}"
-    return BackendError(message, ending=Ending.UNSUPPORTED, command=command, stderr=text, hint=hint)
+    return BackendError(message, ending=StepEnding.UNSUPPORTED, command=command, stderr=text, hint=hint)
 
 
 # ---------------------------------------------------------------- values
@@ -152,7 +152,7 @@ def _to_array(value: Any, spec: TensorSpec) -> Any:
     if hasattr(value, "dtype"):
         return value
     if isinstance(value, list | dict) or not value.is_tensor():
-        raise BackendError(f"{spec.name} is a sequence or a map, not a tensor", ending=Ending.UNSUPPORTED)
+        raise BackendError(f"{spec.name} is a sequence or a map, not a tensor", ending=StepEnding.UNSUPPORTED)
     dtype = parse_dtype(spec.dtype) if spec.dtype else None
     if dtype is None or dtype.isbuiltin == 1 or spec.dtype == "string":
         return value.numpy()

@@ -34,7 +34,7 @@ _PIECE = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>[A-Za-z_]\w*)\}|(?P<lone>[
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TemplatePart:
     """Words that are there together or not at all."""
 
     words: tuple[str, ...]
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    parts: tuple[Part, ...]
+    parts: tuple[TemplatePart, ...]
 
     @property
     def program(self) -> str:
@@ -80,15 +80,15 @@ def parse_template(content: object, known: Sequence[str], where: str) -> Templat
     return Template(parts)
 
 
-def _parse_item(item: object, where: str) -> Part:
+def _parse_item(item: object, where: str) -> TemplatePart:
     if isinstance(item, str):
-        return Part((item,))
+        return TemplatePart((item,))
     if isinstance(item, list | tuple) and item and all(isinstance(word, str) for word in item):
-        return Part(tuple(str(word) for word in item))
+        return TemplatePart(tuple(str(word) for word in item))
     raise UsageError(f"{where}: {item!r} is neither a word nor a list of words")
 
 
-def _split_text(text: str, where: str) -> Iterator[Part]:
+def _split_text(text: str, where: str) -> Iterator[TemplatePart]:
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -97,7 +97,7 @@ def _split_text(text: str, where: str) -> Iterator[Part]:
     for word in words:
         opens, closes = _is_bracket(word, "[", 0), _is_bracket(word, "]", -1)
         if group is None and not opens:
-            yield Part((_unescape(word),))
+            yield TemplatePart((_unescape(word),))
             continue
         bare = word[1:] if group is None else word
         group = group or []
@@ -118,8 +118,8 @@ def _unescape(word: str) -> str:
     return word[:-1] if word.endswith("]]") else word
 
 
-def _close_group(words: list[str], where: str) -> Part:
-    part = Part(tuple(words))
+def _close_group(words: list[str], where: str) -> TemplatePart:
+    part = TemplatePart(tuple(words))
     if not any(name in OPTIONAL for name in part.names):
         asked = ", ".join(f"{{{name}}}" for name in OPTIONAL)
         text = " ".join(words)
@@ -127,7 +127,7 @@ def _close_group(words: list[str], where: str) -> Part:
     return part
 
 
-def _check(part: Part, known: Sequence[str], where: str) -> None:
+def _check(part: TemplatePart, known: Sequence[str], where: str) -> None:
     for word in part.words:
         for match in _PIECE.finditer(word):
             if match["lone"]:

@@ -17,7 +17,7 @@ from assay.models.backends.base import BackendError, Made
 from assay.models.graph.inputs import find_problems
 from assay.models.graph.onnx_library import import_onnx
 from assay.models.graph.tensorfile import load_ref, load_tensors, name_dtype, parse_dtype, write_tensors
-from assay.models.values.model import Ending, Job, Step
+from assay.models.values.model import Job, Step, StepEnding
 from assay.models.values.tensors import TensorRef, TensorSpec
 from assay.system.fast_dataclasses import replace
 
@@ -72,7 +72,9 @@ def fit_type(array: Any, dtype: str, name: str = "output") -> Array:
     """
     if not hasattr(array, "dtype"):
         kind = "a sequence" if isinstance(array, list) else f"a {type(array).__name__}"
-        raise BackendError(f"{name} is {'empty' if array is None else kind}, not a tensor", ending=Ending.UNSUPPORTED)
+        raise BackendError(
+            f"{name} is {'empty' if array is None else kind}, not a tensor", ending=StepEnding.UNSUPPORTED
+        )
     if not dtype or name_dtype(array) == dtype:
         return array
     found, wanted = array.dtype, parse_dtype(dtype)

@@ -47,11 +47,11 @@ _COLUMNS = (
 )
 
 
-class LsRequest(Request):
+class ListCacheRequest(Request):
     as_json: bool = json_option("JSON.")
 
 
-def ls(request: LsRequest, console: Console) -> int:
+def ls(request: ListCacheRequest, console: Console) -> int:
     """List what is kept, the least recently used first."""
     console.write_document(build_document(*load_cache()), as_json=request.as_json)
     return int(ExitCode.OK)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  # of a report: parts of command lines
 
 
-class RunRequest(ReportPages, ModelFlags):
+class ModelRunRequest(ReportPages, ModelFlags):
     """Of the three commands, each of which is a run."""
 
     label: str | None = option(
@@ -51,11 +51,11 @@ class RunRequest(ReportPages, ModelFlags):
     every: bool = option("--all", default=False, help="Every layer in the table, also of a very long model.")
 
 
-class CheckRequest(RunRequest):
+class CheckModelRequest(ModelRunRequest):
     output: None = None
 
 
-def check(request: CheckRequest, console: Console) -> int:
+def check(request: CheckModelRequest, console: Console) -> int:
     """Compute every layer of MODEL, and the full model, on a target and on the reference.
 
     \b
@@ -65,17 +65,17 @@ def check(request: CheckRequest, console: Console) -> int:
     return _run(request, "check", console)
 
 
-class BisectRequest(RunRequest):
+class BisectModelRequest(ModelRunRequest):
     only: tuple[str, ...] = ()
     output: None = None
 
 
-def bisect(request: BisectRequest, console: Console) -> int:
+def bisect(request: BisectModelRequest, console: Console) -> int:
     """Find the first layer of MODEL that a target gets wrong, for as little work as it takes."""
     return _run(request, "bisect", console)
 
 
-class ReduceRequest(RunRequest):
+class ReduceRequest(ModelRunRequest):
     only: tuple[str, ...] = ()
 
 
@@ -84,7 +84,7 @@ def reduce(request: ReduceRequest, console: Console) -> int:
     return _run(request, "reduce", console)
 
 
-def _run(request: RunRequest, goal: Goal, console: Console) -> int:
+def _run(request: ModelRunRequest, goal: Goal, console: Console) -> int:
     from assay.models.flow.options import build_request
     from assay.models.flow.run import RunChoice, run_model
     from assay.plugins import find_function
@@ -105,7 +105,7 @@ def _run(request: RunRequest, goal: Goal, console: Console) -> int:
     return int(finished.report.exit_code)
 
 
-def _show(report: ModelReport, request: RunRequest, takes_stdout: bool, console: Console) -> None:
+def _show(report: ModelReport, request: ModelRunRequest, takes_stdout: bool, console: Console) -> None:
     from assay.models.report.check import build_document
 
     document = build_document(report)
@@ -142,7 +142,7 @@ def _replace(content: Any, here: str) -> Any:
 
 
 @contextmanager
-def _following(request: RunRequest, console: Console) -> Iterator[RunHooks]:
+def _following(request: ModelRunRequest, console: Console) -> Iterator[RunHooks]:
     """The output of the run on stderr: stdout is the report's. On a terminal it is one line that changes."""
     from assay.launch.api import RunHooks
     from assay.system.terminal import is_terminal, terminal_width

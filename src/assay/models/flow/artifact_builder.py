@@ -24,10 +24,10 @@ from assay.models.flow.step_files import DumpFolders, keep_failure
 from assay.models.graph.graph import load_model, write_model
 from assay.models.graph.onnx_library import find_newer_use
 from assay.models.profiles import finish_profiles
-from assay.models.store.artifacts import Artifact, ArtifactStore
+from assay.models.store.artifacts import ArtifactStore, StoredArtifact
 from assay.models.store.entry import build_key
 from assay.models.trace import Slice
-from assay.models.values.model import Job, Limits, Step, StepOutcome, Target
+from assay.models.values.model import Job, Step, StepLimits, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -86,7 +86,7 @@ class ArtifactBuilder:
     is where what a failed step was given is kept; `slices` tell what was done when, what came from the store aside."""
 
     store: ArtifactStore
-    limits: Limits = field(default_factory=Limits)
+    limits: StepLimits = field(default_factory=StepLimits)
     recompute: bool = False
     live: bool = False
     explain_to: Callable[[str], None] | None = None
@@ -95,7 +95,7 @@ class ArtifactBuilder:
     slices: list[Slice] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # about what a back end was given
     _ir_limits: dict[str, int] = field(default_factory=dict)  # of targets that refused a newer one
-    _held: list[list[Artifact]] = field(default_factory=lambda: [[]])
+    _held: list[list[StoredArtifact]] = field(default_factory=lambda: [[]])
     _workers: dict[str, WorkerProcess] = field(default_factory=dict)
     _tools: dict[str, Future[Mapping[str, str]]] = field(default_factory=dict)
     _starting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "assay-start"))
@@ -348,7 +348,7 @@ class ArtifactBuilder:
         return None if base is None else self._folders.choose(base, self.dumps.name or case, step, given.sha)
 
 
-def _build_outcome(artifact: Artifact, *, cached: bool) -> StepOutcome | None:
+def _build_outcome(artifact: StoredArtifact, *, cached: bool) -> StepOutcome | None:
     """None: what is kept of it cannot be read."""
     try:
         outcome = parse_plain(StepOutcome, artifact.facts)

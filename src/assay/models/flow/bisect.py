@@ -12,12 +12,21 @@ import os
 from collections.abc import Mapping, Sequence
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.cases import Case, Cases, Tensors, Trial
+from assay.models.flow.cases import Case, Cases, CaseSample, Tensors
 from assay.models.flow.check import Examination, Report, examine_model, quiet
 from assay.models.graph.graph import load_model
 from assay.models.graph.submodel import build_cut, join_models, name_part
 from assay.models.graph.tensorfile import load_refs
-from assay.models.judge.layers import Blame, Found, Localisation, confirm, is_excused, judge_inside, localise, select
+from assay.models.judge.layers import (
+    Blame,
+    Localisation,
+    SearchResult,
+    confirm,
+    is_excused,
+    judge_inside,
+    localise,
+    select,
+)
 from assay.models.values.model import (
     WRONG,
     CaseReport,
@@ -39,7 +48,7 @@ _MOST_BYTES = 256 * 1024 * 1024  # of weights and inputs in one model
 
 
 @dataclass(slots=True)
-class Search:
+class LayerSearch:
     """What is known so far."""
 
     examination: Examination
@@ -72,14 +81,14 @@ def bisect_model(
     return examine_model(request, builder, keep, report_case, _bisect)
 
 
-def _bisect(examination: Examination) -> Found:
-    search = Search(examination)
+def _bisect(examination: Examination) -> SearchResult:
+    search = LayerSearch(examination)
     find_wrong(search)
     reports = tuple(search.reports[name] for name in search.cases.outline.cases if name in search.reports)
-    return Found(reports, search.first, search.confirmed, tuple(search.findings), tuple(search.notes))
+    return SearchResult(reports, search.first, search.confirmed, tuple(search.findings), tuple(search.notes))
 
 
-def find_wrong(search: Search) -> None:
+def find_wrong(search: LayerSearch) -> None:
     """The cheapest view first. A view that shows nothing hands on to the next one."""
     accumulated, failed = search.examination.accumulate()
     if failed is not None:
@@ -107,14 +116,14 @@ def find_wrong(search: Search) -> None:
     _halve(search, build_signature(full), is_inside_known=True)
 
 
-def _is_open_only(search: Search, full: CaseReport) -> bool:
+def _is_open_only(search: LayerSearch, full: CaseReport) -> bool:
     """Whether the file fails and the model with closed dimensions does not: then no layer can be blamed."""
     note = search.examination.describe_closed(full)
     search.notes += [note] if note else []
     return bool(note)
 
 
-def _try_suspects(search: Search, accumulated: Mapping[str, TensorComparison]) -> Localisation:
+def _try_suspects(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> Localisation:
     """Layers in whose outputs an error seems to be born, one after another, each fed with the reference's inputs.
 
     One that is correct then has only made more of what it was given, and one where the references disagree as much
@@ -143,13 +152,13 @@ def _try_suspects(search: Search, accumulated: Mapping[str, TensorComparison]) -
             return found
 
 
-def _blame_inside(search: Search, suspect: Layer, accumulated: Mapping[str, TensorComparison]) -> None:
+def _blame_inside(search: LayerSearch, suspect: Layer, accumulated: Mapping[str, TensorComparison]) -> None:
     search.first, search.confirmed = suspect, confirm(search.reports[suspect.name])
     full = search.examine(search.cases.full)
     search.findings.append(judge_inside(suspect, accumulated, search.confirmed, full))
 
 
-def _try_alone(search: Search, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]) -> bool:
+def _try_alone(search: LayerSearch, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]) -> bool:
     """The first layer that is wrong in isolation, of those whose outputs differ at all or were not seen: errors that
     are passed on can be larger than the one that is looked for. Those that are correct next to others, each with the
     reference's inputs, are not computed alone."""
@@ -173,7 +182,7 @@ def _try_alone(search: Search, layers: Sequence[Layer], accumulated: Mapping[str
     return False
 
 
-def _find_correct(search: Search, layers: Sequence[Layer]) -> set[str]:
+def _find_correct(search: LayerSearch, layers: Sequence[Layer]) -> set[str]:
     """Layers that are correct in a model of many layers side by side, which share nothing: one compilation for all.
 
     A group that the target cannot compute as a whole is divided; what is wrong, or cannot be grouped, is left out.
@@ -198,7 +207,7 @@ def _list_files(folder: str) -> list[str]:
     return [ref.path for ref in load_refs(folder)]
 
 
-def _try_together(search: Search, group: Sequence[Case]) -> set[str]:
+def _try_together(search: LayerSearch, group: Sequence[Case]) -> set[str]:
     examination, together = search.examination, build_together(search.cases, group)
     with examination.builder.borrowing(), examination.builder.forgetting():
         work, results = examination.compute(together)
@@ -225,12 +234,12 @@ def build_together(cases: Cases, group: Sequence[Case]) -> Case:
         given = {name_part(n, name): array for n, name, array in inputs}
         specs = [spec for part in parts for spec in part.specs]
         model = cases.write_model(proto, f"{cases.outline.stem}_together")
-        trials.append(Trial(model, cases.write_inputs(given), {}, tuple(specs)))
+        trials.append(CaseSample(model, cases.write_inputs(given), {}, tuple(specs)))
     names = tuple(name for case in group for name in case.outputs)
     return Case(f"{cases.outline.stem}_together", None, names, (), tuple(trials))
 
 
-def _conclude_right(search: Search, full: CaseReport, but: str) -> None:
+def _conclude_right(search: LayerSearch, full: CaseReport, but: str) -> None:
     """`but`: what is known of the inside, where that is not simply right."""
     if search.cases.quantized and full.verdict.kind is VerdictKind.PASS:
         search.notes.append(
@@ -243,7 +252,7 @@ def _conclude_right(search: Search, full: CaseReport, but: str) -> None:
         search.notes.append("the full model agrees with the reference, and so do all intermediate tensors")
 
 
-def _find_failing(search: Search, failed: StepOutcome) -> None:
+def _find_failing(search: LayerSearch, failed: StepOutcome) -> None:
     """The target fails on the model with every intermediate tensor as an output: is it the model?"""
     full = search.examine(search.cases.full)
     text = f"the model with every intermediate tensor as an output fails ({failed.step} {failed.ending})"
@@ -260,7 +269,7 @@ def _find_failing(search: Search, failed: StepOutcome) -> None:
 # ---------------------------------------------------------------- beginnings of the unmarked model
 
 
-def _halve(search: Search, wanted: Signature | None, *, is_inside_known: bool) -> None:
+def _halve(search: LayerSearch, wanted: Signature | None, *, is_inside_known: bool) -> None:
     """The shortest beginning of the model that fails as the whole does: its last layer is where it shows."""
     known = search.cases.find_types(0)  # a beginning cannot end with a sequence: nobody could compare it
     layers = [layer for layer in search.cases.outline.layers if any(name in known for name in layer.outputs)]
@@ -287,7 +296,7 @@ def _halve(search: Search, wanted: Signature | None, *, is_inside_known: bool) -
     search.findings.append(Finding(VerdictKind.FAIL, suspect.name, _describe_company(suspect, report)))
 
 
-def _find_earlier(search: Search, before: Sequence[Layer], suspect: Layer) -> bool:
+def _find_earlier(search: LayerSearch, before: Sequence[Layer], suspect: Layer) -> bool:
     """The model fails at a layer that is correct in isolation: its inputs may be wrong, a shape for example."""
     search.first = None
     if before:
@@ -324,7 +333,7 @@ def _describe_company(suspect: Layer, alone: CaseReport) -> str:
     return f"{text}in isolation it is inconclusive: {why}"
 
 
-def _find_shortest(search: Search, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> int:
+def _find_shortest(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> int:
     low, high = 0, len(layers) - 1  # the whole is wrong
     while low < high:
         middle = (low + high) // 2
@@ -335,7 +344,7 @@ def _find_shortest(search: Search, layers: Sequence[Layer], wanted: Signature | 
     return low
 
 
-def _is_wrong(search: Search, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> bool:
+def _is_wrong(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> bool:
     """As the whole is. A beginning that fails in another way says nothing of the failure that is looked for."""
     examination, case = search.examination, build_beginning(search.cases, layers)
     with examination.builder.borrowing(), examination.builder.forgetting():
@@ -361,12 +370,12 @@ def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool 
     return Case(name, None, tuple(outputs), (), trials, quantized=cases.quantized, makers=cases.makers)
 
 
-def _build_trial(cases: Cases, number: int, outputs: Sequence[str], name: str) -> Trial:
+def _build_trial(cases: Cases, number: int, outputs: Sequence[str], name: str) -> CaseSample:
     types = cases.find_types(number)
     proto = build_cut(cases.proto, [spec.name for spec in cases.outline.inputs], outputs, types)
     needed = {value.name for value in proto.graph.input}
     given = Tensors(cases.samples[number].path)
-    return Trial(
+    return CaseSample(
         cases.write_model(proto, name),
         cases.write_inputs({each: given[each] for each in given if each in needed}),
         Tensors(cases.activations[number]),

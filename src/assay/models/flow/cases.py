@@ -27,8 +27,8 @@ from assay.models.graph.operators import Magnitudes, find_coarse, find_random, f
 from assay.models.graph.split import build_folding, build_layers
 from assay.models.graph.submodel import build_marked, build_typed, describe_array
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
-from assay.models.judge.alone import Origin
-from assay.models.values.model import Ending, Layer, ModelRequest, Outline, Step, StepOutcome, Target
+from assay.models.judge.alone import LayerOrigin
+from assay.models.values.model import Layer, ModelRequest, Outline, Step, StepEnding, StepOutcome, Target
 from assay.models.values.tensors import TensorRef, TensorSpec
 from assay.system.fast_dataclasses import dataclass, field, replace
 
@@ -80,7 +80,7 @@ class Tensors(Mapping[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CaseSample:
     """One sample of a case."""
 
     model: Product
@@ -95,7 +95,7 @@ class Case:
     layer: Layer | None  # None: the full model
     outputs: tuple[str, ...]
     specs: tuple[TensorSpec, ...]
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[CaseSample, ...] = ()
     problem: str = ""  # why it cannot be taken out of the model
     quantized: bool = False  # more than one layer, and they compute in steps: see values.tensors.Tolerance
     makers: Mapping[str, str] = field(default_factory=dict)  # output → the operator that it comes from
@@ -104,7 +104,7 @@ class Case:
     def op(self) -> str | None:
         return self.layer.ops[0] if self.layer else None
 
-    def build_wants(self, trial: Trial, repeats: int = 1) -> Wants:
+    def build_wants(self, trial: CaseSample, repeats: int = 1) -> Wants:
         return Wants(self.outputs, trial.specs or self.specs, repeats)
 
 
@@ -177,7 +177,7 @@ class Cases:
             work = self._builder.compute(
                 self.request.reference, self.model, sample, wants, f"{self.outline.stem}_sizes"
             )
-        return work.failed is not None and work.failed.ending is Ending.ERROR and work.failed.step is Step.RUN
+        return work.failed is not None and work.failed.ending is StepEnding.ERROR and work.failed.step is Step.RUN
 
     def _choose_first(self, found: list[Any]) -> list[Any]:
         """As many as were asked for next to files that hold samples of their own. Raises UsageError for more."""
@@ -204,7 +204,7 @@ class Cases:
         with self._builder.keeping():
             folders = [self.ask(self.model, sample, Wants(names, specs), "full_model") for sample in self.samples]
             trials = tuple(
-                Trial(self.model, self.samples[number], Tensors(folder), load_specs(folder))
+                CaseSample(self.model, self.samples[number], Tensors(folder), load_specs(folder))
                 for number, folder in enumerate(folders)
             )
         name = self.outline.full_name
@@ -267,7 +267,7 @@ class Cases:
             names = tuple(value.name for value in proto.graph.output)
             model = self.write_model(proto, f"{self.outline.stem}_marked")
             specs = tuple(spec for spec in load_specs(folder) if spec.name in set(names))
-            trials.append(Trial(model, self.samples[number], Tensors(folder), specs))
+            trials.append(CaseSample(model, self.samples[number], Tensors(folder), specs))
         return Case(f"{self.outline.stem}_marked", None, names, (), tuple(trials), quantized=self.quantized)
 
     @cached_property
@@ -290,7 +290,7 @@ class Cases:
             self._magnitudes[number] = Magnitudes(self.proto, values)
         return self._magnitudes[number].find(tensor, _CARRIED)
 
-    def find_origin(self, case: Case, number: int) -> Origin | None:
+    def find_origin(self, case: Case, number: int) -> LayerOrigin | None:
         """How a layer alone makes its outputs, in one sample; None for what is made of several layers."""
         if case.layer is None:
             return None
@@ -299,7 +299,7 @@ class Cases:
         def load() -> Magnitudes:
             return Magnitudes(load_model(trial.model.path), Tensors(trial.inputs.path))
 
-        return Origin(case.layer.ops, lambda: load().count_terms(), lambda name: load().compute_unrounded(name))
+        return LayerOrigin(case.layer.ops, lambda: load().count_terms(), lambda name: load().compute_unrounded(name))
 
     def write_model(self, proto: Any, name: str) -> Product:
         path = os.path.join(self._builder.make_folder("model"), f"{name}.onnx")
@@ -310,7 +310,7 @@ class Cases:
         work = self._builder.compute(self.request.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
         if work.failed is not None:
             failed = self._add_invented(self.fix_hint(work.failed))
-            other = self._find_other(model, inputs, wants) if failed.ending is Ending.UNSUPPORTED else ""
+            other = self._find_other(model, inputs, wants) if failed.ending is StepEnding.UNSUPPORTED else ""
             text = f"{other} computes this model: add --reference {other}" if other else ""
             failed = replace(failed, hint="\n".join(filter(None, (failed.hint, text))))
             raise StepFailedError(f"the reference {self.request.reference.name} cannot compute this model", failed)
@@ -331,7 +331,7 @@ class Cases:
         """A model that the reference can read and not compute may only need other inputs."""
         choice = self.request.inputs
         files = parse_files(choice.files) if choice.files else {}
-        if choice.function or not isinstance(files, Mapping) or outcome.ending is Ending.UNSUPPORTED:
+        if choice.function or not isinstance(files, Mapping) or outcome.ending is StepEnding.UNSUPPORTED:
             return outcome
         shapes = {name: array.shape for name, array in load_named(files, self.outline.inputs).items()}
         text = describe_invented(
@@ -390,7 +390,7 @@ class Cases:
         for part in parts:
             model, inputs = self.write_model(part.model, layer.name), self.write_inputs(part.inputs)
             specs = tuple(describe_array(name, array) for name, array in part.outputs.items())
-            trials.append(Trial(model, inputs, part.outputs, specs))
+            trials.append(CaseSample(model, inputs, part.outputs, specs))
         return Case(layer.name, layer, tuple(trials[0].expected), trials[0].specs, tuple(trials))
 
     def discard(self, case: Case) -> None:

@@ -18,10 +18,19 @@ from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
 from assay.models.flow.cases import Arrays, Case, Cases, StepFailedError, Tensors, describe_dims, name_kind
 from assay.models.flow.targets import VoterTests
 from assay.models.graph.tensorfile import write_tensors
-from assay.models.judge.layers import Found, conclude, excuse_chance, judge_votes, select
+from assay.models.judge.layers import SearchResult, conclude, excuse_chance, judge_votes, select
 from assay.models.judge.tensors import judge_outputs
 from assay.models.judge.tolerances import coarse_tolerance, step_tolerance
-from assay.models.values.model import WRONG, CaseReport, ModelReport, ModelRequest, StepOutcome, Target, Tolerances
+from assay.models.values.model import (
+    WRONG,
+    CaseReport,
+    ModelReport,
+    ModelRequest,
+    StepOutcome,
+    Target,
+    Tolerances,
+    render_flags,
+)
 from assay.models.values.tensors import TensorComparison, Tolerance
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -265,7 +274,7 @@ def examine_model(
     builder: ArtifactBuilder,
     keep: str,
     report_case: Report,
-    search: Callable[[Examination], Found],
+    search: Callable[[Examination], SearchResult],
     names: Callable[[Cases], Sequence[str]] = lambda cases: [cases.outline.full_name],
 ) -> ModelReport:
     """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
@@ -280,7 +289,7 @@ def examine_model(
         found = search(examination)
     except StepFailedError as error:
         finding = Finding(VerdictKind.ERROR, cases.outline.stem, error.message)
-        found = Found(build_refused(request, cases, chosen, error), findings=(finding,))
+        found = SearchResult(build_refused(request, cases, chosen, error), findings=(finding,))
     return ModelReport(
         model=request.model,
         stem=cases.outline.stem,
@@ -296,8 +305,8 @@ def examine_model(
         elapsed_s=time.monotonic() - begun,
         notes=(*request.notes, *found.notes, *examination.notes, *cases.notes, *builder.notes),
         is_estimate=request.target.is_simulated,
-        manner=request.manner,
-        origin=request.origin,
+        manner=render_flags(request.manner),
+        origin=render_flags(request.origin),
         command=found.command,
         folder=request.folder,
     )
@@ -308,7 +317,7 @@ def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, repo
     return examine_model(request, builder, keep, report_case, _check, lambda cases: cases.choose(request.only))
 
 
-def _check(examination: Examination) -> Found:
+def _check(examination: Examination) -> SearchResult:
     cases = examination.cases
     full_name, chosen = cases.outline.full_name, cases.choose(examination.request.only)
     layers = [name for name in chosen if name != full_name]

@@ -1,7 +1,7 @@
-"""The models of a project: where they lie, the names of their cases, and names that tolerances are given for.
+"""The models of a project: where they are, the names of their cases, and names that tolerances are given for.
 
 Names come from the graphs alone, so that listing them costs very little. A tolerance for a name that nothing has would
-be a bound that nobody keeps: what is set for one model (a flag, its own table) has to be in it. What a project sets for
+be a bound without effect: what is set for one model (a flag, its own table) has to be in it. What a project sets for
 all its models has to be in one of them; an operator of ONNX that none of them uses is not an error there.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
@@ -24,10 +23,10 @@ from assay.models.values.model import FULL_MODEL, Outline, Tolerances
 from assay.system.fast_dataclasses import dataclass, field
 
 SUFFIX = ".onnx"
-SKIPPED = "disable"  # names that begin with it: models, and whole folders, that somebody has put aside
+SKIPPED = "disable"  # names that begin with it: models, and whole folders, that are put aside
 SETTINGS_FILES = ("assay.toml", "pyproject.toml")
 CHIPS = "chips"  # the folder next to that of the models
-_FLAG = "--tolerance"
+TOLERANCE_FLAG = "--tolerance"
 _ELEMENT = re.compile(r"\[\d+\]$")  # of an output that is a sequence
 
 
@@ -58,7 +57,7 @@ def load_project(folder: str) -> Project:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class KnownNames:
     """What a tolerance can be for."""
 
     operators: frozenset[str] = frozenset()  # that layers are judged by
@@ -84,7 +83,7 @@ class ModelFile:
     shown: str  # the stem in the names of its cases
     cases: tuple[NamedCase, ...]
     problem: str = ""  # why it is not a model: then its only case is the full model
-    names: Names = field(default_factory=Names)  # that tolerances can be for
+    names: KnownNames = field(default_factory=KnownNames)  # that tolerances can be for
 
 
 def find_models(folders: Sequence[str], groups: tuple[tuple[str, ...], ...]) -> list[ModelFile]:
@@ -137,7 +136,7 @@ def _name_by_place(path: str, base: str) -> str:
 
 
 def _read(path: str, stem: str, shown: str, groups: tuple[tuple[str, ...], ...]) -> ModelFile:
-    known, problem = Names(), ""
+    known, problem = KnownNames(), ""
     try:
         outline = build_outline(path, groups=groups)
         names, known = outline.cases, list_names(outline)
@@ -152,9 +151,9 @@ def _read(path: str, stem: str, shown: str, groups: tuple[tuple[str, ...], ...])
 # ---------------------------------------------------------------- names that tolerances are for
 
 
-def list_names(outline: Outline) -> Names:
+def list_names(outline: Outline) -> KnownNames:
     leaders = {(op, layer.ops[0]) for layer in outline.layers for op in layer.ops[1:]}
-    return Names(
+    return KnownNames(
         frozenset(layer.ops[0] for layer in outline.layers),
         frozenset(name for layer in outline.layers for name in layer.outputs)
         | frozenset(spec.name for spec in outline.outputs),
@@ -162,64 +161,72 @@ def list_names(outline: Outline) -> Names:
     )
 
 
-def join_names(several: Iterable[Names]) -> Names:
+def join_names(several: Iterable[KnownNames]) -> KnownNames:
     each = list(several)
-    return Names(
+    return KnownNames(
         frozenset().union(*(names.operators for names in each)),
         frozenset().union(*(names.tensors for names in each)),
         tuple(sorted({pair for names in each for pair in names.leaders})),
     )
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- tolerances for unknown names
 
 
-def refuse_flags(texts: Sequence[str], known: Names) -> None:
+def refuse_unknown_flags(texts: Sequence[str], known: KnownNames) -> None:
     """Raises UsageError for a name in `--tolerance` that the model does not have."""
     given = Tolerances()
     for text in texts:
         given = parse_tolerance_text(text, given)
-    _refuse(given.by_op, given.by_tensor, known, "the model", _FLAG, _FLAG)
+    _refuse(given.by_op, given.by_tensor, known, "the model", TOLERANCE_FLAG, TOLERANCE_FLAG)
 
 
-def refuse_own(settings: ModelSettings, stem: str, known: Names) -> None:
-    """The same for the table of one model."""
+def refuse_unknown_of_model(settings: ModelSettings, stem: str, known: KnownNames) -> None:
+    """Raises UsageError for a name in the table of one model that this model does not have."""
     own, table = settings.models.get(stem), f"models.models.{stem}"
     if own is not None:
         _refuse(own.ops, own.tensors, known, "the model", f"{table}.ops", f"{table}.tensors")
 
 
-def refuse_general(settings: ModelSettings, known: Names) -> None:
-    """The same for what is set for all models. `known`: of all of them together."""
+def refuse_unknown_of_all(settings: ModelSettings, known: KnownNames) -> None:
+    """Raises UsageError for a name in the table of all models that none of them has. `known`: the names of all."""
     ops = [op for op in settings.tolerances.by_op if not is_operator(op)]
     _refuse(ops, settings.tolerances.by_tensor, known, "any model", "models.ops", "models.tensors")
 
 
-def refuse_strange_names(settings: ModelSettings, models: Sequence[ModelFile]) -> None:
-    """The same for all tolerances of the settings. A model that cannot be read may have it all."""
+def refuse_unknown_names(settings: ModelSettings, models: Sequence[ModelFile]) -> None:
+    """Raises UsageError for any name in the settings. A model that cannot be read may have every name."""
     if not models or any(model.problem for model in models):
         return
     for model in models:
-        refuse_own(settings, model.stem, model.names)
-    refuse_general(settings, join_names(model.names for model in models))
+        refuse_unknown_of_model(settings, model.stem, model.names)
+    refuse_unknown_of_all(settings, join_names(model.names for model in models))
 
 
-def has_strangers(settings: ModelSettings, known: Names) -> bool:
+def has_unknown(settings: ModelSettings, known: KnownNames) -> bool:
     """Whether something is set for all models that this one does not have: others may."""
     given = settings.tolerances
     return any(op not in known.operators for op in given.by_op) or any(not known.has_tensor(x) for x in given.by_tensor)
 
 
-def find_strange_stems(settings: ModelSettings, stems: Sequence[str]) -> list[str]:
-    """Tables for models that are not there, each with what to say of it."""
-    strange = [stem for stem in settings.models if stem not in stems]
+def find_unknown_stems(settings: ModelSettings, stems: Sequence[str]) -> list[str]:
+    """A message for each table of a model that does not exist."""
+    unknown = [stem for stem in settings.models if stem not in stems]
     return [
         f"models.models.{stem}: there is no such model; {did_you_mean(stem, stems) or 'it does nothing'}"
-        for stem in strange
+        for stem in unknown
     ]
 
 
-def _refuse(ops: Iterable[str], tensors: Iterable[str], known: Names, whose: str, ops_at: str, tensors_at: str) -> None:
+def is_known(text: str, known: KnownNames) -> bool:
+    """Whether a value of `--tolerance` is for something that the model has, or for the whole model."""
+    given = parse_tolerance_text(text, Tolerances())
+    return all(op in known.operators for op in given.by_op) and all(map(known.has_tensor, given.by_tensor))
+
+
+def _refuse(
+    ops: Iterable[str], tensors: Iterable[str], known: KnownNames, whose: str, ops_at: str, tensors_at: str
+) -> None:
     for op in ops:
         if op not in known.operators:
             leaders = [leader for follower, leader in known.leaders if follower == op]
@@ -230,27 +237,3 @@ def _refuse(ops: Iterable[str], tensors: Iterable[str], known: Names, whose: str
         if not known.has_tensor(name):
             message = f"{tensors_at}: no layer of {whose} makes {name!r}"
             raise UsageError(message, did_you_mean(name, known.tensors))
-
-
-# ---------------------------------------------------------------- for another model
-
-
-def keep_known(texts: Sequence[str], known: Names) -> list[str]:
-    """Of tolerances as flags take them, those for what is there: settings speak of other models too."""
-    return [text for text in texts if _fits(text, known)]
-
-
-def drop_strangers(manner: str, known: Names) -> str:
-    """Flags without the tolerances for what a smaller model does not have any more: it would refuse them."""
-    words = shlex.split(manner)
-    kept = []
-    for index, word in enumerate(words):
-        texts = [words[index + 1]] if word == _FLAG else [word] if index and words[index - 1] == _FLAG else []
-        if all(_fits(text, known) for text in texts):
-            kept.append(word)
-    return shlex.join(kept)
-
-
-def _fits(text: str, known: Names) -> bool:
-    given = parse_tolerance_text(text, Tolerances())
-    return all(op in known.operators for op in given.by_op) and all(map(known.has_tensor, given.by_tensor))

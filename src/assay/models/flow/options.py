@@ -11,25 +11,25 @@ from typing import Literal
 from assay.errors import UsageError
 from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER, ModelSettings, parse_tolerance_text
 from assay.models.flow.discovery import (
-    Names,
+    KnownNames,
     Project,
     find_models,
-    find_strange_stems,
-    has_strangers,
+    find_unknown_stems,
+    has_unknown,
+    is_known,
     join_names,
-    keep_known,
     list_names,
     list_stems,
     load_project,
-    refuse_flags,
-    refuse_general,
-    refuse_own,
+    refuse_unknown_flags,
+    refuse_unknown_of_all,
+    refuse_unknown_of_model,
 )
 from assay.models.flow.targets import choose_voter, load_checked_target, load_reference
 from assay.models.graph.graph import build_outline
 from assay.models.store.artifacts import choose_store_folder, parse_limit
 from assay.models.values.flags import ModelFlags
-from assay.models.values.model import DEFAULT_GROUPS, InputChoice, Limits, ModelRequest, Target, Tolerances
+from assay.models.values.model import DEFAULT_GROUPS, Flags, InputChoice, ModelRequest, StepLimits, Target, Tolerances
 from assay.models.values.tensors import Tolerance
 from assay.system.fast_dataclasses import fields, replace
 
@@ -49,12 +49,13 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     for text in flags.tolerances:
         held = parse_tolerance_text(text, held)
     groups = choose_groups(flags.groups, settings.groups)
-    known = list_names(build_outline(flags.model, groups=groups)) if held.by_op or held.by_tensor else Names()
+    known = list_names(build_outline(flags.model, groups=groups)) if held.by_op or held.by_tensor else KnownNames()
     others = list_stems(project.folders) if settings.models else []
-    notes = [*_judge_names(flags, project, stem, known), *find_strange_stems(settings, [stem, *others])]
-    limits = Limits()
+    notes = [*_judge_names(flags, project, stem, known), *find_unknown_stems(settings, [stem, *others])]
+    limits = StepLimits()
     vote = choose_voter(flags.vote, settings.vote, reference, target, None)
     is_own = tolerances != settings.tolerances  # of the model's own name: another file would not get them
+    kept = [text for text in render_tolerances(held) if is_known(text, known)]  # settings are for other models too
     return ModelRequest(
         model=os.path.abspath(flags.model),
         reference=reference,
@@ -80,10 +81,8 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
         store=choose_store_folder(os.environ, os.getcwd()),
         output=_absolute(flags.output) or "",
         folder=os.getcwd(),
-        manner=render_manner(
-            flags, reference, target, keep_known(render_tolerances(held), known) if is_own else flags.tolerances
-        ),
-        origin=render_origin(flags),
+        manner=build_manner(flags, reference, target, kept if is_own else flags.tolerances),
+        origin=build_origin(flags),
         notes=(*notes, *([vote.note] if vote.note else [])),
     )
 
@@ -101,15 +100,15 @@ def _check_flags(flags: ModelFlags, goal: Goal) -> None:
         raise UsageError("inputs come from files or from a function, not from both", "give --input or --function")
 
 
-def _judge_names(flags: ModelFlags, project: Project, stem: str, known: Names) -> tuple[str, ...]:
+def _judge_names(flags: ModelFlags, project: Project, stem: str, known: KnownNames) -> tuple[str, ...]:
     """Raises UsageError for tolerances of what is not there. What the settings say of all models may be for others;
     where the project has none to look at, it is only noted."""
     settings = project.settings
-    refuse_flags(flags.tolerances, known)
-    refuse_own(settings, stem, known)
-    others = find_models(project.folders, settings.groups) if has_strangers(settings, known) else []
+    refuse_unknown_flags(flags.tolerances, known)
+    refuse_unknown_of_model(settings, stem, known)
+    others = find_models(project.folders, settings.groups) if has_unknown(settings, known) else []
     try:
-        refuse_general(settings, join_names([known, *(each.names for each in others)]))
+        refuse_unknown_of_all(settings, join_names([known, *(each.names for each in others)]))
     except UsageError as error:
         if others:
             raise
@@ -151,36 +150,42 @@ def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
     )
 
 
-# ---------------------------------------------------------------- the same once more
+# ---------------------------------------------------------------- flags of another command line
 
 
-def render_manner(flags: ModelFlags, reference: Target, target: Target, tolerances: Sequence[str]) -> str:
-    """Flags that ask the same of another model: whoever pastes a command gets what they saw."""
-    words = ["--reference", reference.name, "--target", target.name]
-    words += ["--vote", flags.vote] if flags.vote else []
-    words += [word for text in tolerances for word in ("--tolerance", text)]
-    for flag, value in (("--compile-timeout", flags.compile_timeout_s), ("--run-timeout", flags.run_timeout_s)):
-        words += [flag, f"{value:g}s"] if value is not None else []
-    words += ["--memory", flags.memory] if flags.memory else []
-    for flag, given in (("--compiler-options", flags.compile_flags), ("--runtime-options", flags.run_flags)):
-        words += [f"{flag}={shlex.join(given)}"] if given else []
-    return shlex.join(words)
+def build_manner(flags: ModelFlags, reference: Target, target: Target, tolerances: Sequence[str]) -> Flags:
+    """Flags that ask the same of another model."""
+    limits = (("--compile-timeout", flags.compile_timeout_s), ("--run-timeout", flags.run_timeout_s))
+    given = [
+        ("--reference", reference.name),
+        ("--target", target.name),
+        ("--vote", flags.vote),
+        *(("--tolerance", text) for text in tolerances),
+        *((flag, f"{seconds:g}s") for flag, seconds in limits if seconds is not None),
+        ("--memory", flags.memory),
+        ("--compiler-options=", shlex.join(flags.compile_flags)),
+        ("--runtime-options=", shlex.join(flags.run_flags)),
+    ]
+    return tuple((flag, value) for flag, value in given if value)
 
 
-def render_origin(flags: ModelFlags) -> str:
+def build_origin(flags: ModelFlags) -> Flags:
     """Flags that give the same inputs to the same model."""
-    words = []
-    for flag, number in (("--samples", flags.samples), ("--seed", flags.seed)):
-        words += [flag, str(number)] if number is not None else []
     several = (("--input", flags.inputs), ("--range", flags.ranges), ("--dim", flags.dims), ("--group", flags.groups))
-    words += [word for flag, values in several for value in values for word in (flag, value)]
-    words += ["--function", flags.function] if flags.function else []
-    words += ["--keep-dims"] if flags.keep_dims else []
-    return shlex.join(words)
+    return (
+        *(
+            (flag, str(each))
+            for flag, each in (("--samples", flags.samples), ("--seed", flags.seed))
+            if each is not None
+        ),
+        *((flag, value) for flag, values in several for value in values),
+        *([("--function", flags.function)] if flags.function else []),
+        *([("--keep-dims", "")] if flags.keep_dims else []),
+    )
 
 
 def render_tolerances(tolerances: Tolerances) -> list[str]:
-    """As `--tolerance` takes them; what is left open is not said."""
+    """As `--tolerance` takes them; what has its default is left out."""
     texts = [("", tolerances.model), *tolerances.by_op.items()]
     texts += [(f"tensor={name}", each) for name, each in tolerances.by_tensor.items()]
     default = Tolerance()

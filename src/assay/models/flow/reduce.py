@@ -13,16 +13,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
-from assay.models.flow.bisect import Search, find_wrong
-from assay.models.flow.cases import Case, StepFailedError, Tensors, Trial, is_quantized, load_specs
+from assay.models.flow.bisect import LayerSearch, find_wrong
+from assay.models.flow.cases import Case, CaseSample, StepFailedError, Tensors, is_quantized, load_specs
 from assay.models.flow.check import Examination, Report, examine_model, quiet
-from assay.models.flow.discovery import Names, drop_strangers, list_names
+from assay.models.flow.discovery import TOLERANCE_FLAG, KnownNames, is_known, list_names
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.reduction import Candidate, Reduced, count_nodes, reduce_model
 from assay.models.graph.submodel import build_marked
 from assay.models.graph.tensorfile import write_tensors
-from assay.models.judge.layers import Found
-from assay.models.values.model import WRONG, CaseReport, Layer, ModelReport, ModelRequest, Signature, build_signature
+from assay.models.judge.layers import SearchResult
+from assay.models.values.model import (
+    WRONG,
+    CaseReport,
+    Layer,
+    ModelReport,
+    ModelRequest,
+    Signature,
+    build_signature,
+    render_flags,
+)
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
@@ -34,8 +43,8 @@ def reduce_failure(
     return examine_model(request, builder, keep, report_case, _search)
 
 
-def _search(examination: Examination) -> Found:
-    search, report_case = Search(examination), examination.report_case
+def _search(examination: Examination) -> SearchResult:
+    search, report_case = LayerSearch(examination), examination.report_case
     with examination.builder.forgetting():  # nobody wants a copy of everything that was tried
         find_wrong(search)
         case, report = _choose_start(search)
@@ -43,16 +52,16 @@ def _search(examination: Examination) -> Found:
             state = "right" if report.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
             what = f"as a whole it is {state} on {report.target}: there is nothing to reduce"
             request = examination.request
-            again = f"assay model check {shlex.quote(request.model)} {request.manner} {request.origin}"
-            text = f"{what}; `{again.strip()}` shows every layer"
-            return Found((report,), findings=tuple(search.findings), notes=(text,))
+            again = render_flags((*request.manner, *request.origin))
+            text = f"{what}; `{f'assay model check {shlex.quote(request.model)} {again}'.strip()}` shows every layer"
+            return SearchResult((report,), findings=tuple(search.findings), notes=(text,))
         trials = _choose_samples(search, case, report)
         examination.report_case = quiet
         smallest = _reduce(trials, report_case)
     return _report(trials, smallest, report_case)
 
 
-def _choose_start(search: Search) -> tuple[Case, CaseReport]:
+def _choose_start(search: LayerSearch) -> tuple[Case, CaseReport]:
     """The first wrong layer where it fails in isolation, else the whole model."""
     report = search.reports.get(search.first.name) if search.first else None
     if report is not None and report.verdict.kind in WRONG:
@@ -61,7 +70,7 @@ def _choose_start(search: Search) -> tuple[Case, CaseReport]:
     return search.cases.full, full
 
 
-def _choose_samples(search: Search, case: Case, report: CaseReport) -> _Trials:
+def _choose_samples(search: LayerSearch, case: Case, report: CaseReport) -> _Trials:
     """All of them; where they differ in shape, those of the first shape that fails: a model has one."""
     signature = build_signature(report)
     assert signature is not None
@@ -93,7 +102,7 @@ def _rename(report: CaseReport, name: str) -> CaseReport:
     return replace(report, name=name, verdict=replace(report.verdict, findings=findings))
 
 
-def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> Found:
+def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> SearchResult:
     search = trials.search
     final = trials.build_case(reduced.model, reduced.samples)
     again = _examine_again(search, final)
@@ -115,19 +124,17 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> Found:
         notes.append("computed again, the smallest model does not fail in this way: the failure comes and goes")
     request = search.examination.request
     command = render_again(request, path, inputs, list_names(build_outline(path, groups=request.groups)))
-    return Found((again,), search.first, search.confirmed, notes=tuple(notes), command=command)
+    return SearchResult((again,), search.first, search.confirmed, notes=tuple(notes), command=command)
 
 
-def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: Names) -> str:
-    """What to type to reproduce it."""
-    manner = drop_strangers(request.manner, names) or shlex.join(
-        ["--reference", request.reference.name, "--target", request.target.name]
-    )  # fmt: skip
-    fed = shlex.join([word for folder in inputs for word in ("--input", folder)])
-    return f"assay model check {shlex.quote(path)} {manner} {fed}"
+def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: KnownNames) -> str:
+    """The command that reproduces it, without the tolerances for what the smaller model does not have."""
+    targets = (("--reference", request.reference.name), ("--target", request.target.name))
+    manner = [each for each in request.manner or targets if each[0] != TOLERANCE_FLAG or is_known(each[1], names)]
+    return f"assay model check {shlex.quote(path)} {render_flags((*manner, *(('--input', each) for each in inputs)))}"
 
 
-def _examine_again(search: Search, case: Case) -> CaseReport:
+def _examine_again(search: LayerSearch, case: Case) -> CaseReport:
     """Past the cache: what is reported has been seen twice."""
     builder = search.examination.builder
     before, builder.recompute = builder.recompute, True
@@ -138,7 +145,7 @@ def _examine_again(search: Search, case: Case) -> CaseReport:
         builder.recompute = before
 
 
-def write_result(search: Search, reduced: Reduced) -> tuple[str, list[str]]:
+def write_result(search: LayerSearch, reduced: Reduced) -> tuple[str, list[str]]:
     """The model and a folder of inputs for each sample, where a person finds them."""
     request = search.examination.request
     path = os.path.abspath(
@@ -156,7 +163,7 @@ def write_result(search: Search, reduced: Reduced) -> tuple[str, list[str]]:
 class _Trials:
     """Candidates on the reference and on the target."""
 
-    search: Search
+    search: LayerSearch
     case: Case
     signature: Signature
 
@@ -180,7 +187,7 @@ class _Trials:
         for sample in samples:
             inputs = cases.write_inputs(sample)
             folder = cases.ask(product, inputs, Wants(outputs), "reduced")
-            trials.append(Trial(product, inputs, Tensors(folder), load_specs(folder)))
+            trials.append(CaseSample(product, inputs, Tensors(folder), load_specs(folder)))
         layer = self._find_layer(model)
         quantized = layer is None and is_quantized(model)
         makers = {made: node.op_type for node in model.graph.node for made in node.output}

@@ -76,10 +76,10 @@ def run_model(
     study = build_bare_study(STUDY, "assay model", os.getcwd())
     farm = choose_asked_farm(study, choice.on, settings)
     request = replace(request, folder=request.folder or os.getcwd())
-    if choice.root and request.manner:  # what the commands that are advised make is found beside this one
-        request = replace(request, manner=f"{request.manner} {shlex.join(['--root', location.root])}")
-    if farm is not None:  # the commands that are advised go there as well
-        request = replace(request, origin=f"{request.origin} {shlex.join(['--farm', farm.name])}".strip())
+    if choice.root and request.manner:  # what the advised commands make is found next to this one
+        request = replace(request, manner=(*request.manner, ("--root", location.root)))
+    if farm is not None:  # the advised commands go there as well
+        request = replace(request, origin=(*request.origin, ("--farm", farm.name)))
     spec = build_spec(request, choice, location)
     observer = MachineObserver()
     given = hooks or RunHooks(tick_s=0.1)

@@ -15,7 +15,7 @@ from assay.errors import UsageError
 from assay.models.backends.programs import hash_tree
 from assay.models.backends.registry import build_backend
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product
-from assay.models.flow.cases import Arrays, Case, Cases, StepFailedError, Tensors, Trial, hash_refs
+from assay.models.flow.cases import Arrays, Case, Cases, CaseSample, StepFailedError, Tensors, hash_refs
 from assay.models.flow.check import Examination
 from assay.models.graph.tensorfile import load_refs, write_tensors
 from assay.models.values.model import CaseReport, ModelRequest, Step, StepOutcome, Target
@@ -220,7 +220,7 @@ class CaseSteps:
         for number, arrays in enumerate(expected):
             own = self.case.trials[min(number, len(self.case.trials) - 1)]
             inputs = self.given[number] if number < len(self.given) else own.inputs
-            trials.append(Trial(own.model, inputs, arrays))
+            trials.append(CaseSample(own.model, inputs, arrays))
         case = replace(self.case, outputs=tuple(expected[0]) if expected else (), trials=tuple(trials))
         examination = Examination(request, self.stand.builder, self.cases, keep)
         return examination.compare(case, tuple(self.steps), actual)

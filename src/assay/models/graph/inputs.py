@@ -22,7 +22,7 @@ from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import infer_specs, load_model
 from assay.models.graph.onnx_library import Model
 from assay.models.graph.submodel import NON_TENSORS
-from assay.models.graph.suggest import Domain, Graph, is_whole_type, suggest_domain, suggest_size
+from assay.models.graph.suggest import Domain, InputGraph, is_whole_type, suggest_domain, suggest_size
 from assay.models.graph.tensorfile import (
     LIST_FILE,
     Array,
@@ -155,12 +155,12 @@ def close_specs(outline: Outline, dims: Dims | None = None, model: Model | None 
     return tuple(spec if spec.shape is None else replace(spec, shape=shapes[spec.name]) for spec in outline.inputs)
 
 
-def _build_graph(outline: Outline, model: Model | None) -> Graph:
+def _build_graph(outline: Outline, model: Model | None) -> InputGraph:
     known = model if model is not None else load_model(outline.path, weights=False)
-    return Graph(known, infer_specs(known))
+    return InputGraph(known, infer_specs(known))
 
 
-def _choose_domain(graph: Graph, spec: TensorSpec, given: Range | None) -> Domain:
+def _choose_domain(graph: InputGraph, spec: TensorSpec, given: Range | None) -> Domain:
     if given is None:
         return suggest_domain(graph, spec)
     low, high = given if isinstance(given, tuple) else (given, given)
@@ -224,7 +224,7 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
 # ---------------------------------------------------------------- open dimensions
 
 
-def _resolve_shapes(graph: Graph, outline: Outline, dims: Dims, least: int = 0) -> dict[str, tuple[int, ...]]:
+def _resolve_shapes(graph: InputGraph, outline: Outline, dims: Dims, least: int = 0) -> dict[str, tuple[int, ...]]:
     """Every input's shape; a symbol means the same size wherever it stands."""
     symbols = {dim for spec in outline.inputs for dim in spec.shape or () if isinstance(dim, str)}
     names = {spec.name for spec in outline.inputs}
@@ -248,7 +248,7 @@ def _resolve_shapes(graph: Graph, outline: Outline, dims: Dims, least: int = 0) 
     return shapes
 
 
-def _resolve(graph: Graph, spec: TensorSpec, axis: int, sizes: dict[str, int], least: int) -> int:
+def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, int], least: int) -> int:
     assert spec.shape is not None
     dim = spec.shape[axis]
     if isinstance(dim, int):

@@ -38,7 +38,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ReductionState:
     """Where a reduction stands."""
 
     model: Model
@@ -98,7 +98,7 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
     search.tried += 1
     if not oracle(whole):
         raise UsageError("the model does not show this failure: there is nothing to reduce")
-    state = State(model, whole.samples, tuple(activations_for(model, samples)))
+    state = ReductionState(model, whole.samples, tuple(activations_for(model, samples)))
     state = _settle_shapes(search, state)
     while (found := search.find(candidates(state))) is not None:
         activations = state.activations
@@ -109,7 +109,7 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
     return Reduced(state.model, state.samples, search.tried)
 
 
-def _settle_shapes(search: _Search, state: State) -> State:
+def _settle_shapes(search: _Search, state: ReductionState) -> ReductionState:
     """With the samples' real shapes everything is simpler: unless the failure is about open ones."""
     indices = _find_nodes(build_wiring(state.model.graph))
     static = _Cutter(state).build(indices, chunk=len(indices))
@@ -135,7 +135,7 @@ def _fingerprint(candidate: Candidate) -> bytes:
 # ---------------------------------------------------------------- the candidates
 
 
-def candidates(state: State) -> Iterator[Candidate]:
+def candidates(state: ReductionState) -> Iterator[Candidate]:
     """Every smaller model that is one step away, the largest steps first."""
     cutter = _Cutter(state)
     yield from _cut_nodes(cutter, state.chunk)
@@ -178,7 +178,7 @@ def _drop_outputs(cutter: _Cutter) -> Iterator[Candidate]:
 class _Cutter:
     """Builds the models."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ReductionState) -> None:
         self.state = state
         self.wiring: Wiring = build_wiring(state.model.graph)
         self.indices = _find_nodes(self.wiring)

@@ -30,7 +30,7 @@ class Domain:
 
 
 @dataclass(slots=True)
-class Graph:
+class InputGraph:
     """A model as this module looks at it."""
 
     model: Model
@@ -70,7 +70,7 @@ _FORWARDING = frozenset(
 _FORWARDED = 64  # tensors that are followed at most
 
 
-def find_readers(graph: Graph, name: str) -> Iterator[tuple[Node, int]]:
+def find_readers(graph: InputGraph, name: str) -> Iterator[tuple[Node, int]]:
     """(node, place among its inputs) of all that reads the values, also behind nodes that only rearrange them."""
     waiting, seen = [name], {name}
     while waiting and len(seen) <= _FORWARDED:
@@ -87,7 +87,7 @@ def find_readers(graph: Graph, name: str) -> Iterator[tuple[Node, int]]:
 
 # ---------------------------------------------------------------- ranges
 
-Rule = Callable[[Graph, Node, int, TensorSpec], Domain | None]
+Rule = Callable[[InputGraph, Node, int, TensorSpec], Domain | None]
 _WHOLE_TYPES = re.compile(r"u?int\d+|bool")
 _BY_TYPE = {"bool": (0, 1), "uint8": (0, 255), "int8": (-128, 127), "int4": (-8, 7), "uint4": (0, 15)}
 _STATE = re.compile(r"state|hidden|cache|past|^[hc]_?[0-9n]?$")
@@ -99,7 +99,7 @@ _NAMED = (  # what names of inputs usually mean, where the graph itself says not
 )
 
 
-def suggest_domain(graph: Graph, spec: TensorSpec) -> Domain:
+def suggest_domain(graph: InputGraph, spec: TensorSpec) -> Domain:
     """Within all that its readers bear; else by its name; else by its type."""
     found = []
     for node, input_index in find_readers(graph, spec.name):
@@ -129,19 +129,19 @@ def _intersect(domains: list[Domain]) -> Domain:
     return best
 
 
-def _index(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec, *, table: int = 0) -> Domain | None:
+def _index(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec, *, table: int = 0) -> Domain | None:
     if len(node.input) <= table or not node.input[table]:
         return None
     rows = graph.find_dim(node.input[table], find_attribute(node, "axis", 0)) or 1
     return Domain(0, rows - 1, f"indices of {node.op_type} into {rows} rows", whole=True)
 
 
-def _category(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
+def _category(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
     depth = graph.load_constant(node.input[1])
     return None if depth is None else Domain(0, int(depth.max()) - 1, "categories of OneHot", whole=True)
 
 
-def _compared(graph: Graph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
+def _compared(graph: InputGraph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
     """A switch such as a sampling rate: a single whole number is given the value that it is compared with."""
     other = graph.load_constant(node.input[1 - input_index])
     is_single = spec.shape is not None and all(dim == 1 for dim in spec.shape)
@@ -150,7 +150,7 @@ def _compared(graph: Graph, node: Node, input_index: int, spec: TensorSpec) -> D
     return Domain(int(other.item()), int(other.item()), "what Equal compares it with", whole=True)
 
 
-def _cast(_graph: Graph, node: Node, _input_index: int, spec: TensorSpec) -> Domain | None:
+def _cast(_graph: InputGraph, node: Node, _input_index: int, spec: TensorSpec) -> Domain | None:
     onnx = import_onnx()
     to = find_attribute(node, "to", 0)
     if to == onnx.TensorProto.BOOL and spec.dtype != "bool":
@@ -170,7 +170,7 @@ def _find_range(dtype: str) -> tuple[int, int] | None:
     return (0, count - 1) if dtype.startswith("u") else (-count // 2, count // 2 - 1)
 
 
-def _quantised(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
+def _quantised(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
     """The range that the quantised type can tell apart: that of the zero point, or of `output_dtype`; else uint8."""
     scale, zero = graph.load_constant(node.input[1]), None
     dtype = _INTEGERS.get(find_attribute(node, "output_dtype", 0) or import_onnx().TensorProto.UINT8, "")
@@ -186,24 +186,24 @@ def _quantised(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec) -
     return Domain((lowest - offset) * factor, (highest - offset) * factor, "the range of QuantizeLinear")
 
 
-def _base(graph: Graph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
+def _base(graph: InputGraph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
     exponent = graph.load_constant(node.input[1])
     is_harmless = exponent is not None and bool((exponent >= 0).all() and (exponent == exponent.astype(int)).all())
     return None if is_harmless else _positive(graph, node, input_index, spec)
 
 
-def _positive(_graph: Graph, node: Node, _input_index: int, spec: TensorSpec) -> Domain | None:
+def _positive(_graph: InputGraph, node: Node, _input_index: int, spec: TensorSpec) -> Domain | None:
     low, high = (1, 9) if is_whole_type(spec.dtype) else (0.1, 2)
     return Domain(low, high, f"{node.op_type} of numbers above zero", whole=is_whole_type(spec.dtype))
 
 
 def _between(
-    _graph: Graph, node: Node, _input_index: int, _spec: TensorSpec, *, low: float, high: float
+    _graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec, *, low: float, high: float
 ) -> Domain | None:
     return Domain(low, high, f"what {node.op_type} bears", whole=low == high)
 
 
-def _steps(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
+def _steps(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
     """Lengths of a recurrent node's sequences: all of them, since what is beyond a length is zero."""
     length = graph.find_dim(node.input[0], 0) or 1
     return Domain(length, length, f"lengths of {node.op_type}'s sequences", whole=True)
@@ -253,7 +253,7 @@ _MOST_CHANNELS = 3  # a guess up to this is a batch, or the channels of a pictur
 _BY_RANK = {1: (16,), 2: (1, 16), 3: (1, 16, 16), 4: (1, 3, 64, 64), 5: (1, 3, 8, 32, 32)}
 
 
-def suggest_size(graph: Graph, spec: TensorSpec, axis: int, least: int = 0) -> int:
+def suggest_size(graph: InputGraph, spec: TensorSpec, axis: int, least: int = 0) -> int:
     """For an open dimension: what a reader demands (its weights, a constant shape), else by its symbol, else by its
     place; and never less than its readers need (indices that they gather, pads that they reflect, kernels), nor, for
     what is only guessed and not a batch or channels, than `least`."""
@@ -288,10 +288,10 @@ _KEEPING = frozenset(
 )
 _JOINING = frozenset(("Add", "Sub", "Mul", "Div", "Where", "Equal", "Max", "Min"))
 _UNKNOWN = TensorSpec("", "", None)
-Size = Callable[[Graph, Node, str, TensorSpec, int], int]
+Size = Callable[[InputGraph, Node, str, TensorSpec, int], int]
 
 
-def _ask_readers(graph: Graph, spec: TensorSpec, axis: int, find: Size) -> Iterator[int]:
+def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> Iterator[int]:
     """Of all that read this axis, also behind nodes that keep it; 0: it does not matter to them."""
     waiting, seen = [(spec.name, axis)], {spec.name}
     while waiting and len(seen) <= _FORWARDED:
@@ -305,7 +305,7 @@ def _ask_readers(graph: Graph, spec: TensorSpec, axis: int, find: Size) -> Itera
                 waiting.append((node.output[0], moved))
 
 
-def _move_axis(graph: Graph, node: Node, name: str, axis: int) -> int | None:
+def _move_axis(graph: InputGraph, node: Node, name: str, axis: int) -> int | None:
     """Where the axis is in the node's output; None: it is not kept, or nobody knows."""
     if node.op_type == "Gather" and name in node.input[1:] and find_attribute(node, "axis", 0) == 0:
         return axis  # of the indices: rows of a table come behind it
@@ -324,7 +324,7 @@ def _move_axis(graph: Graph, node: Node, name: str, axis: int) -> int | None:
     return axis
 
 
-def _find_exact(graph: Graph, node: Node, name: str, spec: TensorSpec, axis: int) -> int:
+def _find_exact(graph: InputGraph, node: Node, name: str, spec: TensorSpec, axis: int) -> int:
     """The only size that the node takes."""
     if node.op_type == "Reshape" and node.input[0] == name == spec.name:
         return _find_reshaped(graph, node, spec, axis)
@@ -337,7 +337,7 @@ def _find_exact(graph: Graph, node: Node, name: str, spec: TensorSpec, axis: int
     return max((shape[-behind] for shape in shapes if len(shape) >= behind and shape[-behind] > 1), default=0)
 
 
-def _find_reshaped(graph: Graph, node: Node, spec: TensorSpec, axis: int) -> int:
+def _find_reshaped(graph: InputGraph, node: Node, spec: TensorSpec, axis: int) -> int:
     """So that as many elements are there as a constant shape wants, or a multiple where it leaves one size open."""
     wanted = graph.load_constant(node.input[1])
     others = [dim for input_index, dim in enumerate(spec.shape or ()) if input_index != axis]
@@ -349,7 +349,7 @@ def _find_reshaped(graph: Graph, node: Node, spec: TensorSpec, axis: int) -> int
     return needed // known if known and needed % known == 0 else 0
 
 
-def _find_least(graph: Graph, node: Node, name: str, _spec: TensorSpec, axis: int) -> int:
+def _find_least(graph: InputGraph, node: Node, name: str, _spec: TensorSpec, axis: int) -> int:
     """The smallest size that the node takes."""
     if not node.input or node.input[0] != name:
         return 0
@@ -364,7 +364,7 @@ def _find_least(graph: Graph, node: Node, name: str, _spec: TensorSpec, axis: in
     return 0
 
 
-def _find_padded(graph: Graph, node: Node, axis: int) -> int:
+def _find_padded(graph: InputGraph, node: Node, axis: int) -> int:
     """What is reflected must be there: more than the pad."""
     given = graph.load_constant(node.input[1]) if len(node.input) > 1 else find_attribute(node, "pads", None)
     mode = find_attribute(node, "mode", b"constant")
@@ -384,7 +384,7 @@ def _find_kernel(node: Node, kernel: list[int], input_index: int) -> int:
     return int(max(1, (kernel[input_index] - 1) * spread + 1 - pads[input_index] - pads[count + input_index]))
 
 
-def _find_demanded(graph: Graph, spec: TensorSpec, axis: int) -> int | None:
+def _find_demanded(graph: InputGraph, spec: TensorSpec, axis: int) -> int | None:
     assert spec.shape is not None
     last = len(spec.shape) - 1
     for input_index in graph.wiring.consumers.get(spec.name, ()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from assay.models.judge.noise import FEWEST_COHERENT, TIE_SHARE, Noise
+from assay.models.judge.noise import FEWEST_COHERENT, TIE_SHARE, RoundingNoise
 from assay.models.judge.tensor_errors import Array, Kind, find_kind, load_numpy, name_dtype
 from assay.models.judge.tensor_numbers import render_share
 from assay.models.judge.tolerances import FLOATS
@@ -26,7 +26,7 @@ _COHERENT = 4.0  # standard deviations
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class LayerOrigin:
     """Of the outputs of a layer alone: its operators, how many terms an element is the sum of, and by output what was
     rounded into it, in steps of its type (None: nothing, or that is not known)."""
 
@@ -114,7 +114,7 @@ def judge_steps(found: TensorComparison, differing: int, signed: float) -> Itera
 
 
 def judge_noise(
-    found: TensorComparison, noise: Noise, beyond: int, common: float, slack: Array | None
+    found: TensorComparison, noise: RoundingNoise, beyond: int, common: float, slack: Array | None
 ) -> Iterator[Finding]:
     """`beyond`: elements that are further off than noise; `common`: the factor or offset that all elements share."""
     measured = f"correct runtimes differ by at most {noise.rel:.2g} here"

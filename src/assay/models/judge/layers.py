@@ -207,7 +207,7 @@ def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search came to."""
 
     cases: tuple[CaseReport, ...]
@@ -224,7 +224,7 @@ def conclude(
     accumulated: Mapping[str, TensorComparison],
     reports: Sequence[CaseReport],
     full: CaseReport | None,
-) -> Found:
+) -> SearchResult:
     """The first wrong layer, whether a second view confirms it, and what is to be said of the whole."""
     by_name = {report.name: report for report in reports}
     local = {each.name: each for report in reports for each in report.local}
@@ -239,16 +239,17 @@ def conclude(
         first = min(filter(None, views), key=lambda layer: layer.number, default=None)
     if first is None:
         hidden = () if excused else tuple(_find_hidden(layers, inside, reports, full))
-        return Found((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
+        return SearchResult((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
     if first.name not in by_name:
-        return Found((), notes=(f"{first.label}, which was not requested, is the first to be wrong inside the model",))
+        note = f"{first.label}, which was not requested, is the first to be wrong inside the model"
+        return SearchResult((), notes=(note,))
     notes = [inside.reason] if inside.first is first else []
     notes += describe_others(first, reports, full)
     confirmed = confirm(by_name[first.name])
     doubts = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
     earlier = [layer for layer in layers if layer.number < first.number and layer.name not in by_name]
     unseen = sum(not select(layer, accumulated) for layer in earlier)
-    return Found((), first, confirmed, doubts, tuple(notes), unseen=unseen)
+    return SearchResult((), first, confirmed, doubts, tuple(notes), unseen=unseen)
 
 
 def judge_inside(

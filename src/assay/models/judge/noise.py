@@ -25,7 +25,7 @@ FEWEST_COHERENT = 256  # elements: of fewer, rounding errors need not cancel
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NoiseRow:
     """Units of the type; `root`: more of them for each root of the number of terms, in float32: the 16-bit types are
     added up in float32. `common`: of the factor or offset that all elements share; None: it can be as large as any."""
 
@@ -39,35 +39,35 @@ _ROWS = {
     Relu Abs Neg Max Min Clip Identity Floor Ceil Round Sign Reshape Transpose Flatten Squeeze Unsqueeze Concat Split
     Slice Gather GatherElements GatherND Pad Expand Tile Where DepthToSpace SpaceToDepth MaxPool GlobalMaxPool ReduceMax
     ReduceMin TopK Compress Trilu Dropout Hardmax Cast CastLike QuantizeLinear
-    """: Row(0.0, common=0.0),
+    """: NoiseRow(0.0, common=0.0),
     """
     Add Sub Mul Div Reciprocal Sqrt PRelu LeakyRelu HardSigmoid HardSwish DequantizeLinear ThresholdedRelu
-    """: Row(1.0, common=0.5),
+    """: NoiseRow(1.0, common=0.5),
     """
     Exp Log Tanh Sigmoid Erf Elu Celu Sin Cos Tan Sinh Cosh Asin Acos Acosh Atanh Gelu Softsign Pow
-    """: Row(4.0, common=1.0),
-    "Softplus Mish Selu Atan Asinh": Row(32.0, common=16.0),
-    "MatMul Gemm Conv ConvTranspose Einsum": Row(4.0, root=0.7, common=2.0),
+    """: NoiseRow(4.0, common=1.0),
+    "Softplus Mish Selu Atan Asinh": NoiseRow(32.0, common=16.0),
+    "MatMul Gemm Conv ConvTranspose Einsum": NoiseRow(4.0, root=0.7, common=2.0),
     """
     ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp GlobalAveragePool AveragePool
     CumSum LpPool GlobalLpPool
-    """: Row(4.0, root=1.2),
+    """: NoiseRow(4.0, root=1.2),
     """
     Softmax LogSoftmax LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization RMSNormalization
     InstanceNormalization BatchNormalization LRN
-    """: Row(4.0, root=0.3, common=3.0),
-    "LpNormalization MeanVarianceNormalization": Row(4.0, root=0.3),
-    "GroupNormalization": Row(4.0, root=2.4),
-    "LSTM GRU RNN": Row(12.0),
-    "Resize Upsample": Row(320.0),
+    """: NoiseRow(4.0, root=0.3, common=3.0),
+    "LpNormalization MeanVarianceNormalization": NoiseRow(4.0, root=0.3),
+    "GroupNormalization": NoiseRow(4.0, root=2.4),
+    "LSTM GRU RNN": NoiseRow(12.0),
+    "Resize Upsample": NoiseRow(320.0),
 }
 _BY_OP = {op: row for names, row in _ROWS.items() for op in names.split()}
-_SHORT = Row(0.5)  # what is computed in float32 and rounded to 16 bits once is at most one unit apart
+_SHORT = NoiseRow(0.5)  # what is computed in float32 and rounded to 16 bits once is at most one unit apart
 _PLAIN = 1.0  # units of operators that may follow another one in its layer: those that only hand on, or scale
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class RoundingNoise:
     """As fractions of the scale. `common` is infinite where it is not bounded."""
 
     rel: float
@@ -75,7 +75,7 @@ class Noise:
     common: float = math.inf
 
 
-def find_noise(ops: Sequence[str], dtypes: tuple[str, str], terms: int) -> Noise | None:
+def find_noise(ops: Sequence[str], dtypes: tuple[str, str], terms: int) -> RoundingNoise | None:
     """Of a layer of these operators, whose elements are sums of so many terms. None: it was not measured."""
     rows = [_BY_OP.get(op) for op in ops]
     if dtypes[0] != dtypes[1] or not rows or any(row is None or row.units > _PLAIN for row in rows[1:]):
@@ -88,4 +88,4 @@ def find_noise(ops: Sequence[str], dtypes: tuple[str, str], terms: int) -> Noise
     units = row.units + row.root * math.sqrt(max(terms, 1)) + sum(each.units for each in rows[1:] if each)
     rel = FACTOR * units * kind.eps
     common = math.inf if row.common is None or kind.bits < 32 else FACTOR * (row.common + len(rows) - 1) * kind.eps
-    return Noise(rel, LIMIT * max(rel, kind.eps), common)
+    return RoundingNoise(rel, LIMIT * max(rel, kind.eps), common)

@@ -188,7 +188,7 @@ _PLAIN = (1e-140, 1e140)  # magnitudes whose squares a double holds
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class TensorScale:
     """`whole` is the tensor's; `slices` holds the root mean square along each axis that has slices worth the name."""
 
     whole: float
@@ -210,7 +210,7 @@ class Scale:
         return np.maximum(found, LEAST_SHARE * self.whole)
 
 
-def build_scale(expected: Array, found: Survey) -> Scale:
+def build_scale(expected: Array, found: Survey) -> TensorScale:
     """Of the finite elements that are neither zero nor a sign for "nothing"."""
     np = load_numpy()
     cut = find_sentinels(expected, found)
@@ -222,7 +222,7 @@ def build_scale(expected: Array, found: Survey) -> Scale:
     total, number = squares[None].item(), counts[None].item()
     whole = unit * math.sqrt(total / number) if number else 0.0
     slices = [(axis, unit * np.sqrt(squares[axis] / np.maximum(counts[axis], 1))) for axis in axes]
-    return Scale(whole, tuple(slices), cut, unit)
+    return TensorScale(whole, tuple(slices), cut, unit)
 
 
 def _sum_squares(
@@ -306,7 +306,7 @@ def find_common_kind(expected: Array, actual: Array) -> Kind | None:
 
 
 def walk_errors(
-    expected: Array, actual: Array, tolerance: Tolerance, scale: Scale, slack: Array | None = None
+    expected: Array, actual: Array, tolerance: Tolerance, scale: TensorScale, slack: Array | None = None
 ) -> Iterator[tuple[Block, Errors]]:
     """Of two tensors of numbers that have one shape; the tolerance is complete.
 
@@ -355,7 +355,7 @@ def subtract_integers(expected: Array, actual: Array) -> Array:
 
 
 def _compare_floats(
-    expected: Array, actual: Array, block: Block, tolerance: Tolerance, scale: Scale, slack: Array | None
+    expected: Array, actual: Array, block: Block, tolerance: Tolerance, scale: TensorScale, slack: Array | None
 ) -> Errors:
     np = load_numpy()
     left, right = _read_both(expected, actual, block)

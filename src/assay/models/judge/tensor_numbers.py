@@ -11,7 +11,7 @@ from assay.models.judge.tensor_errors import (
     Block,
     Errors,
     Kind,
-    Scale,
+    TensorScale,
     build_scale,
     find_common_kind,
     load_numpy,
@@ -42,7 +42,7 @@ class Extreme(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class DifferenceTally:
     """Grows block by block."""
 
     wanted: int  # elements to show
@@ -59,7 +59,7 @@ class Tally:
     products: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])  # e·e, a·a, e·a, d·d
     extremes: list[Extreme] = field(default_factory=list)  # worst first
 
-    def add(self, block: Block, errors: Errors, scale: Scale) -> None:
+    def add(self, block: Block, errors: Errors, scale: TensorScale) -> None:
         np = load_numpy()
         odd = 0 if errors.misplaced is None else int(errors.misplaced.sum())
         self.finite += errors.error.size - odd - errors.both_odd
@@ -77,7 +77,7 @@ class Tally:
         self._add_products(errors, scale)
         self._add_places(block, errors, relative, scale.whole)
 
-    def _add_products(self, errors: Errors, scale: Scale) -> None:
+    def _add_products(self, errors: Errors, scale: TensorScale) -> None:
         """In units that no square overflows, and without what stands for "nothing"."""
         np = load_numpy()
         left, right = errors.expected, errors.actual
@@ -147,18 +147,18 @@ def _dot(one: Array, other: Array) -> float:
 
 
 def measure(
-    expected: Array, actual: Array, tolerance: Tolerance, scale: Scale, worst: int, slack: Array | None = None
-) -> Tally:
-    tally = Tally(worst)
+    expected: Array, actual: Array, tolerance: Tolerance, scale: TensorScale, worst: int, slack: Array | None = None
+) -> DifferenceTally:
+    tally = DifferenceTally(worst)
     for block, errors in walk_errors(expected, actual, tolerance, scale, slack):
         tally.add(block, errors, scale)
     return tally
 
 
-def measure_texts(expected: Array, actual: Array, worst: int) -> Tally:
+def measure_texts(expected: Array, actual: Array, worst: int) -> DifferenceTally:
     """Texts are the same or not: an error is 1."""
     np = load_numpy()
-    tally = Tally(worst)
+    tally = DifferenceTally(worst)
     for index in np.ndindex(expected.shape):
         tally.finite += 1
         if to_text(expected[index]) != to_text(actual[index]):
@@ -182,7 +182,7 @@ def to_text(value: object) -> str:
 # ---------------------------------------------------------------- elements
 
 
-def build_elements(expected: Array, actual: Array, tally: Tally) -> tuple[Element, ...]:
+def build_elements(expected: Array, actual: Array, tally: DifferenceTally) -> tuple[Element, ...]:
     left, right = _number_reader(expected), _number_reader(actual)
     return tuple(
         Element(index, left(expected[index]), right(actual[index]), _distance(expected[index], actual[index]), relative)
@@ -353,7 +353,7 @@ def find_longest(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _prepare(
     expected: Array, actual: Array, tolerance: Tolerance | None, op: str | None = None
-) -> tuple[Tolerance, Scale]:
+) -> tuple[Tolerance, TensorScale]:
     full = complete_tolerance(tolerance or Tolerance(), (name_dtype(expected), name_dtype(actual)), op)
     return full, build_scale(expected, survey(expected))
 

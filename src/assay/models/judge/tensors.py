@@ -17,7 +17,7 @@ from typing import Any
 
 from assay.errors import did_you_mean
 from assay.models.judge.alone import (
-    Origin,
+    LayerOrigin,
     Ties,
     describe_better,
     is_rounded,
@@ -26,7 +26,7 @@ from assay.models.judge.alone import (
     judge_ties,
     measure_ties,
 )
-from assay.models.judge.noise import Noise, find_noise
+from assay.models.judge.noise import RoundingNoise, find_noise
 from assay.models.judge.tensor_errors import (
     FEWEST,
     Array,
@@ -39,7 +39,14 @@ from assay.models.judge.tensor_errors import (
     survey,
     walk_blocks,
 )
-from assay.models.judge.tensor_numbers import Ranking, Tally, build_elements, measure, measure_texts, measure_top_k
+from assay.models.judge.tensor_numbers import (
+    DifferenceTally,
+    Ranking,
+    build_elements,
+    measure,
+    measure_texts,
+    measure_top_k,
+)
 from assay.models.judge.tensor_numbers import render_share as _share
 from assay.models.judge.tolerances import (
     TAIL_SHARE,
@@ -84,7 +91,7 @@ def compare_tensors(
     maker: str | None = None,
     worst: int = WORST,
     reach: Reach | None = None,
-    origin: Origin | None = None,
+    origin: LayerOrigin | None = None,
 ) -> TensorComparison:
     """`op`: the operator that made the tensor; None for the output of a whole model, whose last operator is `maker`:
     it may be as far off as that one alone, but that it is all zero is more of a surprise.
@@ -128,7 +135,7 @@ def judge_outputs(
     makers: Mapping[str, str] | None = None,
     worst: int = WORST,
     reach: Callable[[str], Array | float] | None = None,
-    origin: Origin | None = None,
+    origin: LayerOrigin | None = None,
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
     """All outputs by name. One that is missing or too many is a finding; no output at all is never PASS.
 
@@ -242,7 +249,7 @@ def _compare_numbers(
     op: str | None,
     worst: int,
     reach: Reach | None,
-    origin: Origin | None = None,
+    origin: LayerOrigin | None = None,
 ) -> TensorComparison:
     surveys = survey(expected), survey(actual)
     scale = build_scale(expected, surveys[0])
@@ -302,14 +309,14 @@ def _compare_numbers(
     return replace(found, verdict=verdict, flags=tuple(flags))
 
 
-def _find_ties(origin: Origin | None, name: str, expected: Array, actual: Array) -> Ties | None:
+def _find_ties(origin: LayerOrigin | None, name: str, expected: Array, actual: Array) -> Ties | None:
     """Of a tensor that an operator rounds into its type; None: what it rounds is not known."""
     unrounded = origin.compute_unrounded(name) if origin is not None and is_rounded(expected) else None
     return measure_ties(expected, actual, unrounded) if unrounded is not None else None
 
 
 def _judge_alone(
-    found: TensorComparison, tally: Tally, origin: Origin | None, ties: Ties | None, *, is_float: bool
+    found: TensorComparison, tally: DifferenceTally, origin: LayerOrigin | None, ties: Ties | None, *, is_float: bool
 ) -> Iterator[Finding]:
     """Of what is rounded into steps."""
     if ties is not None:
@@ -319,7 +326,7 @@ def _judge_alone(
 
 
 def _judge_by_noise(
-    found: TensorComparison, expected: Array, actual: Array, noise: Noise, reach: Reach | None
+    found: TensorComparison, expected: Array, actual: Array, noise: RoundingNoise, reach: Reach | None
 ) -> Iterator[Finding]:
     """Rounding of large terms that cancel is taken off where an element is beyond noise, or all together are."""
     scale = build_scale(expected, survey(expected))
@@ -375,7 +382,7 @@ def _judge_misplaced(found: TensorComparison, elements: Sequence[Element]) -> It
 
 
 def _judge_elements(
-    found: TensorComparison, tally: Tally, elements: Sequence[Element], *, is_float: bool
+    found: TensorComparison, tally: DifferenceTally, elements: Sequence[Element], *, is_float: bool
 ) -> Iterator[Finding]:
     wrong = tally.wrong - tally.misplaced
     allowed = found.tolerance.allowed_wrong * found.count

@@ -37,7 +37,7 @@ _LINE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ExpectedFailure:
     name: str
     issue: str | None
     path: str  # of the list
@@ -59,14 +59,14 @@ class Entry:
         return issue == self.issue or issue.removeprefix("#") == number
 
 
-def parse_entries(text: str, path: str) -> Iterator[Entry]:
+def parse_entries(text: str, path: str) -> Iterator[ExpectedFailure]:
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.fullmatch(line.strip())
         if match is not None and not line.lstrip().startswith("#"):
-            yield Entry(match["name"], match["issue"], path, number)
+            yield ExpectedFailure(match["name"], match["issue"], path, number)
 
 
-def load_entries(path: str) -> tuple[Entry, ...]:
+def load_entries(path: str) -> tuple[ExpectedFailure, ...]:
     """Nothing where there is no such file. Raises UsageError for one that cannot be read: it is not passed over."""
     try:
         with open(path, encoding="utf-8") as stream:
@@ -82,17 +82,17 @@ class Lists:
     """The lists that hold for a session, each read once."""
 
     def __init__(self, common: str | None, folder: str) -> None:
-        self._loaded: dict[str, tuple[Entry, ...]] = {}
+        self._loaded: dict[str, tuple[ExpectedFailure, ...]] = {}
         self._common = os.path.join(folder, common) if common else None
         if self._common is not None and not os.path.exists(self._common):
             raise UsageError(f"the list of expected failures {self._common} does not exist")
 
-    def find(self, item: pytest.Item) -> Entry | None:
+    def find(self, item: pytest.Item) -> ExpectedFailure | None:
         spelled = (item.name, item.nodeid, find_label(item.name))
         names = {name for each in spelled for name in (each, _unescape(each, item))}
         return next((entry for entry in self._entries_of(item) if entry.name in names), None)
 
-    def _entries_of(self, item: pytest.Item) -> Iterator[Entry]:
+    def _entries_of(self, item: pytest.Item) -> Iterator[ExpectedFailure]:
         beside = f"{os.path.splitext(str(item.path))[0]}-xfails.txt"
         for path in (beside, self._common):
             if path is not None:
@@ -100,7 +100,7 @@ class Lists:
                     self._loaded[path] = load_entries(path)
                 yield from self._loaded[path]
 
-    def find_strange(self, cases: Sequence[str]) -> list[Entry]:
+    def find_strange(self, cases: Sequence[str]) -> list[ExpectedFailure]:
         """Entries of no case, whatever the hardware and the chip: mistyped, or of a model that is missing."""
         entries = [entry for entries in self._loaded.values() for entry in entries]
         spelled = [name for case in cases for name in (case, case.encode("unicode_escape").decode())]
@@ -208,7 +208,7 @@ def place_in_file(item: pytest.Item) -> None:
 
 
 def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    from assay.models.flow.discovery import find_strange_stems
+    from assay.models.flow.discovery import find_unknown_stems
 
     plan = get_plan(config)
     for item in items:
@@ -225,14 +225,14 @@ def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None
     if plan.options.folders:  # these are not the models that lists and settings speak of
         return
     stems = [model.stem for model in plan.models]
-    for text in find_strange_stems(plan.project.settings, stems) if stems else ():
+    for text in find_unknown_stems(plan.project.settings, stems) if stems else ():
         warnings.warn(pytest.PytestWarning(text), stacklevel=1)
     for entry in strange:
         text = f"{entry.where}: there is no such case: {entry.name}"
         warnings.warn_explicit(pytest.PytestWarning(text), None, entry.path, entry.line)
 
 
-def _mark(item: pytest.Item, entry: Entry, options: ModelOptions) -> None:
+def _mark(item: pytest.Item, entry: ExpectedFailure, options: ModelOptions) -> None:
     runs = options.try_xfails or (options.issue is not None and entry.is_linked(options.issue))
     if entry.issue:
         item.user_properties.append((PROPERTY_ISSUE, entry.issue))

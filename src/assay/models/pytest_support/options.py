@@ -174,7 +174,7 @@ class Given:
     problem: str = ""
 
 
-class Plan:
+class TestPlan:
     """What options and settings come to. One for each pytest process; settings are read when a test needs them."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -190,12 +190,12 @@ class Plan:
 
     @cached_property
     def models(self) -> list[ModelFile]:
-        from assay.models.flow.discovery import find_models, refuse_strange_names
+        from assay.models.flow.discovery import find_models, refuse_unknown_names
 
         settings = self.project.settings
         found = find_models(self.options.folders or self.project.folders, settings.groups)
         if not self.options.folders:  # else these are not the models that the settings speak of
-            refuse_strange_names(settings, found)
+            refuse_unknown_names(settings, found)
         return found
 
     @cached_property
@@ -279,9 +279,9 @@ class Plan:
         from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps
         from assay.models.flow.stepwise import Stepwise
         from assay.models.store.artifacts import ArtifactStore, choose_store_folder
-        from assay.models.values.model import Limits
+        from assay.models.values.model import StepLimits
 
-        asked, limits = self.options, Limits()
+        asked, limits = self.options, StepLimits()
         limits = replace(limits, compile_s=asked.compile_s or limits.compile_s, run_s=asked.run_s or limits.run_s)
         builder = ArtifactBuilder(
             ArtifactStore(choose_store_folder(os.environ, self.project.folder)),
@@ -294,8 +294,8 @@ class Plan:
 
 
 def set_plan(config: pytest.Config) -> None:
-    config.stash[_PLAN] = Plan(config)
+    config.stash[_PLAN] = TestPlan(config)
 
 
-def get_plan(config: pytest.Config) -> Plan:
+def get_plan(config: pytest.Config) -> TestPlan:
     return config.stash[_PLAN]

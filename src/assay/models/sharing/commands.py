@@ -13,7 +13,7 @@ from assay.show.formatting import render_count, render_size
 from assay.values.options import Request, option, quiet_option
 
 
-class PushRequest(Request):
+class PushArtifactsRequest(Request):
     to: str = option("--to", metavar="ADDRESS", required=True, help="s3://, gs:// or az://BUCKET/PREFIX, or a folder.")
     check: bool = option(
         "--check", default=False, help="Ask the store for every file; one that is damaged there is sent again."
@@ -21,7 +21,7 @@ class PushRequest(Request):
     quiet: bool = quiet_option()
 
 
-def push(request: PushRequest, console: Console) -> int:
+def push(request: PushArtifactsRequest, console: Console) -> int:
     """Send to a shared place what is kept here and not there. Killed, the same call goes on."""
     remote = open_remote(request.to, console.quieted(request.quiet).message)
     with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:
@@ -31,14 +31,14 @@ def push(request: PushRequest, console: Console) -> int:
     return int(ExitCode.OK)
 
 
-class PullRequest(Request):
+class PullArtifactsRequest(Request):
     address: str = option(
         "--from", metavar="ADDRESS", required=True, help="s3://, gs:// or az://BUCKET/PREFIX, or a folder."
     )
     quiet: bool = quiet_option()
 
 
-def pull(request: PullRequest, console: Console) -> int:
+def pull(request: PullArtifactsRequest, console: Console) -> int:
     """Fetch from a shared place what is there and not here, as far as ASSAY_CACHE_LIMIT has room for it.
 
     What comes is used as if it had been made here: fetch only from where you trust everybody who can write.

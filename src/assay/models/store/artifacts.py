@@ -34,7 +34,7 @@ from assay.models.store.entry import (
     FILES,
     MANIFEST,
     EntryError,
-    Manifest,
+    EntryManifest,
     Stamps,
     build_key,
     build_manifest,
@@ -91,7 +91,7 @@ def parse_limit(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
+class StoredArtifact:
     """What was made, in `folder`: to be read, never changed.
 
     It cannot be evicted until `close` (or the end of a `with`), the store's `close`, or the end of the process.
@@ -165,14 +165,14 @@ class ArtifactStore:
 
     # ------------------------------------------------------------ loading
 
-    def load(self, key: str) -> Artifact | None:
+    def load(self, key: str) -> StoredArtifact | None:
         """None: there is none, or it was damaged and is removed; `damaged[key]` then has the reason."""
         try:
             return self._load(key)
         except OSError as error:
             raise InfrastructureError(f"cannot read the artifact cache {self.folder}: {error}") from error
 
-    def _load(self, key: str) -> Artifact | None:
+    def _load(self, key: str) -> StoredArtifact | None:
         while (name := self._find_newest(key)) is not None:
             self._locks.hold(name)
             try:
@@ -194,16 +194,16 @@ class ArtifactStore:
                 return self._build_artifact(name, manifest)
         return None
 
-    def _check(self, key: str, name: str) -> Manifest:
+    def _check(self, key: str, name: str) -> EntryManifest:
         manifest = load_manifest(self._path(name))
         if manifest.key != key:
             raise EntryError("its manifest belongs to another key")
         self._checked[name] = check_files(self._path(name), manifest, self._checked.get(name))
         return manifest
 
-    def _build_artifact(self, name: str, manifest: Manifest) -> Artifact:
+    def _build_artifact(self, name: str, manifest: EntryManifest) -> StoredArtifact:
         folder = os.path.join(self._path(name), FILES)
-        return Artifact(
+        return StoredArtifact(
             key=manifest.key,
             folder=folder,
             facts=relocate(manifest.facts, manifest.built_in, folder),
@@ -253,7 +253,7 @@ class ArtifactStore:
         *,
         recompute: bool = False,
         made_since: float | None = None,
-    ) -> tuple[Artifact | None, bool]:
+    ) -> tuple[StoredArtifact | None, bool]:
         """The artifact, and whether it was made now. `key` is `build_key(parts)`.
 
         `build` fills an empty folder and returns facts to store (JSON-like), or None if it failed: then nothing is
@@ -286,7 +286,7 @@ class ArtifactStore:
         # read back: callers see the same types whether it was made or loaded
         return self._build_artifact(name, load_manifest(self._path(name))), True
 
-    def _load_since(self, key: str, oldest: float | None) -> Artifact | None:
+    def _load_since(self, key: str, oldest: float | None) -> StoredArtifact | None:
         if oldest == float("inf"):
             return None
         found = self.load(key)

@@ -36,7 +36,7 @@ class EntryError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class EntryManifest:
     key: str
     parts: Mapping[str, Any]
     facts: Mapping[str, Any]
@@ -77,7 +77,7 @@ def _canonical(value: Any) -> Any:
 
 def build_manifest(
     key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], folder: str, made_at: float, made_by: str
-) -> tuple[Manifest, Stamps]:
+) -> tuple[EntryManifest, Stamps]:
     """Reads everything in `folder`. Raises InfrastructureError for what cannot be stored."""
     stamps, others = _list_contents(folder)
     for path, kind in others.items():
@@ -91,7 +91,7 @@ def build_manifest(
                 f"the tool made it in {folder}; only files, folders and links inside it can be stored",
             )
     files = {path: (size, _hash_file(os.path.join(folder, path))) for path, (_, size, _) in stamps.items()}
-    return Manifest(key, parts, facts, files, others, os.path.abspath(folder), made_at, made_by), stamps
+    return EntryManifest(key, parts, facts, files, others, os.path.abspath(folder), made_at, made_by), stamps
 
 
 def _list_contents(folder: str) -> tuple[Stamps, dict[str, str]]:
@@ -125,12 +125,12 @@ def _hash_file(path: str) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def load_manifest(entry: str) -> Manifest:
+def load_manifest(entry: str) -> EntryManifest:
     """Raises FileNotFoundError, and EntryError for a manifest that is not as it was written."""
     path = os.path.join(entry, MANIFEST)
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            manifest = parse_strict(Manifest, json.loads(file.read()))
+            manifest = parse_strict(EntryManifest, json.loads(file.read()))
         is_intact = build_key(manifest.parts) == manifest.key
     except FileNotFoundError:
         raise
@@ -143,7 +143,7 @@ def load_manifest(entry: str) -> Manifest:
     return manifest
 
 
-def check_files(entry: str, manifest: Manifest, known: Stamps | None) -> Stamps:
+def check_files(entry: str, manifest: EntryManifest, known: Stamps | None) -> Stamps:
     """Compare every file with the manifest; `known`: the stamps of the files when they were last found intact.
 
     A file whose stamp is the same is not read again. Returns the present stamps.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal
@@ -31,7 +32,7 @@ class Step(StrEnum):
     RUN = "run"
 
 
-class Ending(StrEnum):
+class StepEnding(StrEnum):
     """How a step ended. Everything but OK is a recorded outcome of the target, never an exception of ours."""
 
     OK = "ok"
@@ -64,7 +65,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StepLimits:
     """Of one step. None: none."""
 
     import_s: float | None = 300.0
@@ -97,7 +98,7 @@ class StepOutcome:
     """How one step of one case ended, with everything needed to do it again by hand."""
 
     step: Step
-    ending: Ending
+    ending: StepEnding
     message: str = ""  # one line
     path: str = ""  # what was made: a file or a folder inside Job.folder; RUN: the folder of output tensors
     command: str = ""  # the command line, or what comes closest to it
@@ -112,7 +113,7 @@ class StepOutcome:
 
     @property
     def is_ok(self) -> bool:
-        return self.ending is Ending.OK
+        return self.ending is StepEnding.OK
 
     @property
     def is_copy(self) -> bool:
@@ -193,6 +194,15 @@ class InputChoice:
     keep_dims: bool = False  # open dimensions are not closed, to the sample's sizes, for a second view of the model
 
 
+Flags = tuple[tuple[str, str], ...]  # (flag, value): `--vote`, `ort`; `--compiler-options=`, `-O3`; `--keep-dims`, ``
+
+
+def render_flags(flags: Flags) -> str:
+    """For a shell. A flag that ends with `=` is one word with its value, which may begin with a dash."""
+    pairs = ((flag + value,) if flag.endswith("=") or not value else (flag, value) for flag, value in flags)
+    return shlex.join([word for pair in pairs for word in pair])
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """What a command asks for. JSON-like throughout: it travels to the process that does the work."""
@@ -206,7 +216,7 @@ class ModelRequest:
     tolerances: Tolerances = field(default_factory=Tolerances)
     groups: tuple[tuple[str, ...], ...] = DEFAULT_GROUPS
     only: tuple[str, ...] = ()  # cases by name or shell pattern; none: all
-    limits: Limits = field(default_factory=Limits)
+    limits: StepLimits = field(default_factory=StepLimits)
     repeats: int = 1
     recompute: bool = False
     explain: bool = False  # say of each artifact why it was a hit or a miss
@@ -216,8 +226,8 @@ class ModelRequest:
     store: str = ""  # folder of the artifact store
     output: str = ""  # reduce: where the smallest model goes
     folder: str = ""  # working directory of the caller: functions of inputs are looked for there
-    manner: str = ""  # flags of a command line that asks for the same of another model: targets, tolerances, limits
-    origin: str = ""  # flags that say where the inputs come from
+    manner: Flags = ()  # of a command line that asks for the same of another model: targets, tolerances, limits
+    origin: Flags = ()  # where the inputs come from
     notes: tuple[str, ...] = ()  # what a command reports besides
 
 
@@ -282,7 +292,7 @@ class ModelReport:
     run_dir: str = ""
     notes: tuple[str, ...] = ()
     is_estimate: bool = False  # times of a simulator: they are estimates, and never raise an alarm
-    manner: str = ""  # flags: see ModelRequest
+    manner: str = ""  # flags as a shell takes them: see ModelRequest
     origin: str = ""
     command: str = ""  # shows again what was found, without looking for it: of a reduction
     folder: str = ""  # where commands are to be typed: settings and the user's own code are found from there
