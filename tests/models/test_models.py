@@ -214,7 +214,7 @@ def test_torqs_compiler_and_runner_are_found_by_their_variables(torq):
 
 
 @pytest.mark.services("backends")
-def test_without_them_it_says_what_to_set(torq):
+def test_without_them_it_reports_what_to_set(torq):
     project, _ = torq
     said = project.pytest("-v", "-k", "full")
     text = said.section(f"{NAME}[net_full_model-sim-default]")

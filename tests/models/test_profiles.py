@@ -281,7 +281,7 @@ def test_a_table_that_has_the_right_name_stays_as_it_is(tmp_path):
     assert read_trace(tmp_path / "net_layer_MatMul_0_runtime.pb") == ["action 0"]
 
 
-def test_a_tool_that_tells_nothing_gets_the_steps_times(tmp_path):
+def test_a_tool_that_shows_nothing_gets_the_steps_times(tmp_path):
     finish_profiles(job(tmp_path, Step.RUN), outcome(Step.RUN, times_s=(0.25, 0.5)))
     text = (tmp_path / "net_layer_MatMul_0_runtime.csv").read_text()
     assert text.splitlines()[1:] == [
@@ -339,7 +339,7 @@ def profile_run(tmp_path: Path, number: int, samples: int = 1) -> None:
             assert ran.is_ok, ran
 
 
-def test_a_folder_that_is_used_twice_tells_of_the_last_run(tmp_path):
+def test_a_folder_that_is_used_twice_has_the_last_run(tmp_path):
     profile_run(tmp_path, 1)
     folder = tmp_path / "prof" / "net"
     (folder / "stale.csv").write_text(RUNTIME_CSV.replace("main", "old"))
@@ -360,13 +360,13 @@ def test_each_sample_has_a_profile(tmp_path):
     assert "run2" in (folder / "sample_2" / "net_runtime.csv").read_text()
 
 
-def test_nothing_is_written_where_nobody_asked(tmp_path):
+def test_nothing_is_written_without_a_request(tmp_path):
     plain = outcome(Step.RUN)
     assert finish_profiles(Job(Step.RUN, "", "", case="x"), plain) is plain
     assert finish_profiles(job(tmp_path, Step.IMPORT), plain) is plain
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(InfrastructureError, match="cannot be written"):
         finish_profiles(job(tmp_path / "missing", Step.RUN), outcome(Step.RUN))

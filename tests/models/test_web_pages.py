@@ -234,7 +234,7 @@ class TestCheck:
         assert "firstwrong" not in text
 
     @pytest.mark.parametrize(("run", "said"), [("broken_1", "is damaged"), ("died_1", "its process died")])
-    def test_what_cannot_be_read_is_said(self, client: TestClient, run: str, said: str) -> None:
+    def test_what_cannot_be_read_is_reported(self, client: TestClient, run: str, said: str) -> None:
         answer = client.get(f"/models/model/checks/{run}")
         assert answer.status_code == 200
         assert said in answer.text
@@ -317,7 +317,7 @@ class TestCheck:
 
 
 class TestGraph:
-    def test_layers_lie_below_what_they_read(self) -> None:
+    def test_layers_are_below_what_they_read(self) -> None:
         graph = build_graph(bad_report())
         assert graph is not None
         assert [node.y for node in graph.nodes] == sorted(node.y for node in graph.nodes)
@@ -406,7 +406,7 @@ class TestSession:
         assert "run_ms" in text
         assert "only0" in text
 
-    def test_what_became_of_it_is_said_first(self, client: TestClient) -> None:
+    def test_what_became_of_it_is_reported_first(self, client: TestClient) -> None:
         text = client.get(self.address(client)).text
         assert '<p class="answer">1 worse, 1 better, 1 new.</p>' in text
         largest = text.partition("Largest changes of measurements")[2].partition("</table>")[0]

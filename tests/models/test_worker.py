@@ -79,7 +79,7 @@ def test_answers_do_not_go_to_stdout(talk, tmp_path):
     assert b"ready" not in talk.process.stdout.read()
 
 
-def test_a_death_is_told_by_the_guard(talk, tmp_path):
+def test_a_death_is_reported_by_the_guard(talk, tmp_path):
     talk.ask(TARGET)
     talk.say(job_of(tmp_path, "abort"))
     lines = [line for line in talk.answers.read().splitlines() if line]
@@ -98,7 +98,7 @@ def test_closing_in_good_order(talk):
     assert talk.process.wait(30) == 0
 
 
-def test_without_a_target_it_says_so(talk):
+def test_without_a_target_it_reports_so(talk):
     assert "no target was named" in talk.ask({"identity": True})["error"]["message"]
 
 
@@ -164,7 +164,7 @@ def test_no_limit_is_the_hard_limit():
 
 
 @pytest.mark.parametrize(("made", "said"), [(None, "returned None, not Made"), ("path", "returned a str, not Made")])
-def test_a_step_that_returns_something_else_says_so(made, said):
+def test_a_step_that_returns_something_else_reports_so(made, said):
     class Forgetful:
         pass
 

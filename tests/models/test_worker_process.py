@@ -81,7 +81,7 @@ def test_every_end_is_an_outcome_and_the_next_job_goes_on(worker, make, case, en
     assert worker.work(make("fine"), StepLimits()).is_ok
 
 
-def test_what_the_back_end_says_of_a_failure_arrives(worker, make):
+def test_what_the_back_end_reports_of_a_failure_arrives(worker, make):
     outcome = worker.work(make("refuse"))
     assert (outcome.command, outcome.stderr, outcome.hint) == ("strange x", "Foo?", "no Foo")
     assert worker.work(make("infrastructure")).hint == "switch it on"
@@ -146,7 +146,7 @@ def test_the_last_words_before_a_crash_are_kept(worker, make):
 # ---------------------------------------------------------------- what tools say
 
 
-def test_tools_may_say_anything_on_stdout(worker, make):
+def test_tools_may_report_anything_on_stdout(worker, make):
     outcome = worker.work(make("talk"))
     assert outcome.is_ok
     assert '{"died": 0}' in outcome.stdout
@@ -287,7 +287,7 @@ def test_a_keeper_works_again_after_closing(worker, make):
     assert worker.work(make("fine")).is_ok
 
 
-def test_our_own_death_leaves_nobody(tmp_path, make):
+def test_our_own_death_leaves_no_process(tmp_path, make):
     job = make("hang_children")
     code = (
         "import sys\n"

@@ -444,7 +444,7 @@ def build_tensor_blocks(
     expected, actual = (load_side(path, None, None) for path in paths)
     known = {each.name: each.tolerance for each in (*case.accumulated, *case.local)}
     meant = _find_meant(case, number)
-    if len(expected) == len(actual) == 1:  # a file of one tensor does not tell its name
+    if len(expected) == len(actual) == 1:  # a file of one tensor does not hold its name
         name = meant or next(iter(expected))
         expected, actual = ({name: array} for side in (expected, actual) for array in side.values())
     op = case.layer.ops[0] if case.layer and len(case.layer.ops) == 1 else None

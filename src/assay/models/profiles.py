@@ -6,7 +6,7 @@ compile         CSV of an accelerator's compiler: ID, Start, End (cycles), Locat
 runtime         CSV of its runtime: dispatch_name, invocation_id, action_id, timestamp_us, event
 annotated       the same, worked up, with semicolons: one line for each action, with its start and end
 
-Which one a file is, its beginning tells. What cannot be read is passed over: a profile that was cut off is still worth
+A file's beginning shows which one it is. What cannot be read is passed over: a profile that was cut off is still worth
 looking at.
 
 A step's profile is also written to two files whose names do not depend on the tool: `<case>_compile.csv` and `.pb`,
@@ -150,7 +150,7 @@ def _build_actions(row: Row) -> Iterator[Slice]:
     operators = row.get("original_operators", "")
     what = row.get("operation") or f"action {row.get('action_id', '')}".strip()
     yield _slice(("runtime", "operators"), operators or what, start * 1e3, length * 1e3, args)
-    for column, value in row.items():  # `slice_used_0_in_program` → slice 0, where its cell says so
+    for column, value in row.items():  # `slice_used_0_in_program` → slice 0, where its cell holds it
         match = _USED.fullmatch(column)
         if match and value.strip().lower() not in _NOT_USED:
             unit = " ".join(part for part in (match["unit"].replace("_", " "), match["number"]) if part)

@@ -152,7 +152,7 @@ def _build_tracks(lanes: Sequence[Lane]) -> Iterator[tuple[int, str, int | None,
 
 
 def _uuid(track: tuple[str, ...], lane: int) -> int:
-    """The same for the same track in every file, and never 0."""
+    """The number of a track: equal in every file, and never 0."""
     text = json.dumps([*track, lane])
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
 

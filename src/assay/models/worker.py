@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def watch(worker: int, reply: int) -> None:
-    """Until the worker ends or nobody is left to work for; then nothing of it stays."""
+    """Wait until the worker or our own parent ends; then nothing of it stays."""
     status = _wait(worker)
     end_descendants(os.getpid())
     if status is not None:
@@ -127,7 +127,7 @@ class Worker:
             self._backend.warm_up()
         except AssayError as error:
             self._refused = error
-        except Exception as error:  # noqa: BLE001 - of somebody's back end
+        except Exception as error:  # noqa: BLE001 - of a user's back end
             traceback.print_exc()
             self._refused = AssayError(describe(error))
         return {"ready": True}
@@ -142,7 +142,7 @@ class Worker:
             return {"identity": {**backend.identify_step(Step(step)), **code}}
         except AssayError as error:
             return {"error": build_error(error)}
-        except Exception as error:  # noqa: BLE001 - of somebody's tools
+        except Exception as error:  # noqa: BLE001 - of a user's tools
             traceback.print_exc()
             return {"error": build_error(AssayError(describe(error)))}
 
@@ -165,7 +165,7 @@ class Worker:
             outcome = StepOutcome(job.step, StepEnding.ERROR, error.message, hint=error.hint or "")
         except MemoryError:
             outcome = StepOutcome(job.step, StepEnding.MEMORY, "out of memory")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - of somebody's tools
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of a user's tools
             traceback.print_exc()
             outcome = StepOutcome(job.step, StepEnding.ERROR, describe(error))
         return replace(outcome, elapsed_s=time.perf_counter() - start)
@@ -191,7 +191,7 @@ def check_made(backend: Backend, made: object) -> Made:
 
 
 def build_outcome(job: Job, made: Made) -> StepOutcome:
-    """Of a step that says it went well; what it says it made has to be there."""
+    """The outcome of a step that reports success; what it reports as made has to exist."""
     folder = os.path.abspath(job.folder)
     inside = os.path.commonpath([folder, os.path.abspath(made.path)]) == folder
     if not inside or not os.path.exists(made.path):

@@ -52,7 +52,7 @@ class WorkerProcess:
         self.target = target
         self.steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
         self._may_change = False
-        if target.backend in BACKENDS:  # options that make no sense are said now, and once
+        if target.backend in BACKENDS:  # options that make no sense are reported now, and once
             backend = build_backend(target)
             self.steps, self._may_change = backend.steps, backend.may_change
         self._folder = os.path.abspath(folder)
@@ -145,7 +145,7 @@ class WorkerProcess:
         return replace(outcome, command=self._process.command)
 
     def _with_memory(self, outcome: StepOutcome, limits: StepLimits) -> StepOutcome:
-        """A program that gets no more memory dies, or says so in its own words: neither is the model's fault."""
+        """The outcome of a program that got no more memory: it dies or reports that; neither is the model's fault."""
         if outcome.ending not in (StepEnding.CRASH, StepEnding.ERROR) or limits.memory_bytes is None:
             return outcome
         output = load_excerpt(os.path.join(self._folder, "stderr")) + outcome.stderr + outcome.message
@@ -174,7 +174,7 @@ def parse_error(content: Mapping[str, Any]) -> AssayError:
     kind = getattr(errors, content["kind"], AssayError)
     message, hint = content["message"], content["hint"]
     if isinstance(kind, type) and issubclass(kind, MissingExtraError):
-        # its own constructor would word the message again
+        # its own constructor would build the message again
         error = kind.__new__(kind)
         error.extra = content["extra"]
         errors.UsageError.__init__(error, message, hint)
@@ -194,7 +194,7 @@ class _Process:
         self._live = live
         self._buffer = b""
         self.has_begun = False  # the request that was sent last
-        self.command = ""  # that it runs, where the back end has told
+        self.command = ""  # that it runs, where the back end has announced it
         self._replies, there = os.pipe()
         try:
             self._process = self._spawn(env, there)
@@ -214,7 +214,7 @@ class _Process:
             )
 
     def is_alive(self) -> bool:
-        """Whether it can take another job: a worker that died while nobody looked is replaced without a word."""
+        """Whether it can take another job: a worker that died between jobs is replaced without a message."""
         self._read(0.0)
         return self._process.poll() is None and b'"died"' not in self._buffer
 
@@ -240,7 +240,7 @@ class _Process:
                         raise _DeathError(StepEnding.CRASH, describe_end(answer["died"]))
                     self.has_begun |= "begun" in answer
                     self.command = answer.get("command", self.command)
-                    if "begun" not in answer and "command" not in answer:  # these only tell how far it is
+                    if "begun" not in answer and "command" not in answer:  # these only show how far it is
                         return answer
                 left_s = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
                 self._read(max(0.0, left_s))
@@ -277,7 +277,7 @@ class _Process:
         if sum(os.stat(path).st_size for path in self._paths.values()) > SAID_BYTES:
             raise _DeathError(StepEnding.ERROR, f"more than {SAID_BYTES >> 20} MiB of output")
 
-    # ------------------------------------------------------------ what it says
+    # ------------------------------------------------------------ output
 
     def forget_speech(self) -> None:
         for path in self._paths.values():
@@ -317,7 +317,7 @@ class _Process:
 
 
 def describe_end(code: int) -> str:
-    """An exit code as subprocess has it, in words."""
+    """An exit code as subprocess has it, as text."""
     if code >= 0:
         return f"its process ended with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)

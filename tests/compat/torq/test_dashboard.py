@@ -41,7 +41,7 @@ def test_without_a_server_there_is_none() -> None:
         find_server({"TORQ_PERF_SERVER": "localhost:8080"})
 
 
-def test_at_home_git_says_what_was_tested(tmp_path: Path) -> None:
+def test_at_home_git_reports_what_was_tested(tmp_path: Path) -> None:
     for words in (["init", "-q", "-b", "trunk"], ["commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     session = build_session([RESULT], str(tmp_path), {})
@@ -53,7 +53,7 @@ def test_at_home_git_says_what_was_tested(tmp_path: Path) -> None:
     assert other.workflow_url != session.workflow_url, "two sessions are never taken for one"
 
 
-def test_in_a_workflow_its_variables_say_it(tmp_path: Path) -> None:
+def test_in_a_workflow_its_variables_report_it(tmp_path: Path) -> None:
     env = {
         "GITHUB_SHA": "abc",
         "GITHUB_REF": "refs/pull/1/merge",
@@ -86,7 +86,7 @@ def test_kept_results_are_whole(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["results.zip"], "nothing is left beside it"
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InfrastructureError, match="cannot be kept in"):
         keep_session(build_session([RESULT], str(tmp_path), {}), str(tmp_path / "file" / "results.zip"))
@@ -194,13 +194,13 @@ def test_a_refusal_is_not_asked_again(dashboard: Dashboard) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[]", b"{}"])
-def test_an_answer_without_a_number_is_said(dashboard: Dashboard, answer: bytes) -> None:
+def test_an_answer_without_a_number_is_reported(dashboard: Dashboard, answer: bytes) -> None:
     dashboard.answers = [(200, answer)]
     with pytest.raises(InfrastructureError, match="no number"):
         send_session(dashboard.url, b"x", sleep=lambda _: None)
 
 
-def test_what_it_says_cannot_write_to_the_terminal(dashboard: Dashboard) -> None:
+def test_what_it_reports_cannot_write_to_the_terminal(dashboard: Dashboard) -> None:
     dashboard.answers = [(200, b'{"id": "\\u001b[2J/x"}'), (200, b"\x1b[2Jevil"), (403, b"\x1b[2Jevil")]
     assert send_session(dashboard.url, b"x") == "%1B%5B2J%2Fx"  # a part of an address
     for _ in range(2):
@@ -223,7 +223,7 @@ def test_a_token_that_cannot_be_sent_is_not_printed(dashboard: Dashboard, token:
     assert "cr" not in caught.value.render().partition("sent to")[2]
 
 
-def test_nobody_listens(closed_port: int) -> None:
+def test_no_server_listens(closed_port: int) -> None:
     with pytest.raises(InfrastructureError, match="refused"):
         send_session(f"http://127.0.0.1:{closed_port}", b"x", sleep=lambda _: None)
 

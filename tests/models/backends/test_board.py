@@ -1,4 +1,4 @@
-"""The warden on a board, as a script: the lock, its owner, its expiry, and that nothing stays."""
+"""The guard on a board, as a script: the lock, its owner, its expiry, and that nothing stays."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Place:
         )
 
     @contextmanager
-    def warden(self, *arguments, **more):
+    def guard(self, *arguments, **more):
         process = self.start(*arguments, **more)
         try:
             yield process
@@ -70,9 +70,9 @@ class Place:
 
     def find_served(self, tokens):
         """Who holds the lock, going by what they say."""
-        for token, warden in tokens.items():
-            while token not in self.served and select.select([warden.stdout], [], [], 0)[0]:
-                line = os.read(warden.stdout.fileno(), 4096).decode()
+        for token, guard in tokens.items():
+            while token not in self.served and select.select([guard.stdout], [], [], 0)[0]:
+                line = os.read(guard.stdout.fileno(), 4096).decode()
                 if "locked" in line:
                     self.served.append(token)
         return [token for token in self.served if token in tokens]
@@ -98,28 +98,28 @@ def is_running(pid):
 # ---------------------------------------------------------------- the lock
 
 
-def test_the_lock_says_who_holds_it_and_goes_when_they_go(place):
-    with place.warden("t1", owner=OWNER) as warden:
-        assert warden.stdout.readline() == "locked\n"
+def test_the_lock_names_its_owner_and_goes_with_it(place):
+    with place.guard("t1", owner=OWNER) as guard:
+        assert guard.stdout.readline() == "locked\n"
         assert (place.lock / "owner").read_text() == OWNER + "\n"
         assert sorted(os.listdir(place.job("t1"))) == ["outputs", "profile"]
         assert place.job("t1").stat().st_mode & 0o777 == 0o700
-    assert warden.returncode == 0
+    assert guard.returncode == 0
     assert place.left() == []
 
 
 def test_a_lock_that_is_held_names_its_owner(place):
     place.hold(beat=int(time.time()))
-    with place.warden(wait_s=1) as warden:
-        assert [warden.stdout.readline() for _ in range(2)] == [f"held {OWNER}\n", f"busy {OWNER}\n"]
+    with place.guard(wait_s=1) as guard:
+        assert [guard.stdout.readline() for _ in range(2)] == [f"held {OWNER}\n", f"busy {OWNER}\n"]
     assert place.left() == ["board.lock"]
     assert (place.lock / "token").read_text() == "other\n"
 
 
 def test_an_expired_lock_is_taken_over(place):
     place.hold(beat=int(time.time()) - 100)
-    with place.warden("t1", expiry_s=60) as warden:
-        assert warden.stdout.readline() == "locked\n"
+    with place.guard("t1", expiry_s=60) as guard:
+        assert guard.stdout.readline() == "locked\n"
         assert (place.lock / "token").read_text() == "t1\n"
     assert place.left() == []
 
@@ -127,30 +127,30 @@ def test_an_expired_lock_is_taken_over(place):
 @pytest.mark.parametrize("beat", [None, "", "rubbish"])
 def test_a_lock_whose_maker_died_at_once_is_taken_over_in_time(place, beat):
     place.hold(beat=beat)
-    with place.warden("t1", wait_s=30, expiry_s=1) as warden:
-        assert warden.stdout.readline() == f"held {OWNER}\n"
-        assert warden.stdout.readline() == "locked\n"
+    with place.guard("t1", wait_s=30, expiry_s=1) as guard:
+        assert guard.stdout.readline() == f"held {OWNER}\n"
+        assert guard.stdout.readline() == "locked\n"
 
 
 def test_a_lock_in_use_is_kept_fresh(place):
     """It outlives its expiry several times over, as long as its owner lives."""
-    with place.warden("t1", expiry_s=2) as warden:
-        assert warden.stdout.readline() == "locked\n"
+    with place.guard("t1", expiry_s=2) as guard:
+        assert guard.stdout.readline() == "locked\n"
         first = int((place.lock / "beat").read_text())
 
         def beats():
-            warden.stdin.write("\n")
-            warden.stdin.flush()
+            guard.stdin.write("\n")
+            guard.stdin.flush()
             return int((place.lock / "beat").read_text()) >= first + 4
 
         until(beats, "the lock is refreshed")
-        with place.warden("t2", wait_s=0, expiry_s=2) as other:
+        with place.guard("t2", wait_s=0, expiry_s=2) as other:
             assert other.stdout.readline().startswith("held ben lab 12")
             assert other.stdout.readline().startswith("busy ben lab 12")
 
 
-def test_whoever_waits_gets_it_next(place):
-    with place.warden("t1") as first:
+def test_a_waiting_process_gets_it_next(place):
+    with place.guard("t1") as first:
         assert first.stdout.readline() == "locked\n"
         second = place.start("t2", wait_s=60)
         assert second.stdout.readline().startswith("held ben lab 12")
@@ -164,23 +164,23 @@ def test_whoever_waits_gets_it_next(place):
 @pytest.mark.parametrize("count", [4, pytest.param(16, marks=pytest.mark.long)])
 def test_of_many_that_see_a_dead_lock_one_gets_it_at_a_time(place, count):
     place.hold(beat=1)
-    wardens = {f"t{i}": place.start(f"t{i}", wait_s=250, expiry_s=300) for i in range(count)}
-    while wardens:
-        until(lambda: place.find_served(wardens), "somebody is served")
-        (token,) = place.find_served(wardens)  # two would hold the board at once
-        warden = wardens.pop(token)
-        warden.stdin.close()
-        assert warden.wait(PATIENCE_S) == 0
-        warden.stdout.close()
+    guards = {f"t{i}": place.start(f"t{i}", wait_s=250, expiry_s=300) for i in range(count)}
+    while guards:
+        until(lambda: place.find_served(guards), "one is served")
+        (token,) = place.find_served(guards)  # two would hold the board at once
+        guard = guards.pop(token)
+        guard.stdin.close()
+        assert guard.wait(PATIENCE_S) == 0
+        guard.stdout.close()
     assert place.left() == []
 
 
-def test_somebody_who_lost_the_lock_stops_and_leaves_the_other_ones(place):
-    with place.warden("t1") as warden:
-        assert warden.stdout.readline() == "locked\n"
-        os.rename(place.lock, f"{place.lock}.gone")  # at once: the warden may be writing there
+def test_a_process_that_lost_the_lock_stops_and_leaves_the_others(place):
+    with place.guard("t1") as guard:
+        assert guard.stdout.readline() == "locked\n"
+        os.rename(place.lock, f"{place.lock}.gone")  # at once: the guard may be writing there
         place.hold(beat=int(time.time()))
-        assert warden.stdout.readline() == "lost\n"
+        assert guard.stdout.readline() == "lost\n"
     assert (place.lock / "token").read_text() == "other\n"
     assert not place.job("t1").exists()
 
@@ -190,18 +190,18 @@ def test_somebody_who_lost_the_lock_stops_and_leaves_the_other_ones(place):
 
 @pytest.fixture
 def busy(place):
-    """A warden with a job that runs in a group of its own."""
-    warden = place.start("t1", expiry_s=3)
-    assert warden.stdout.readline() == "locked\n"
+    """A guard with a job that runs in a group of its own."""
+    guard = place.start("t1", expiry_s=3)
+    assert guard.stdout.readline() == "locked\n"
     job = subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000"], start_new_session=True)
     (place.job("t1") / "pid").write_text(f"{job.pid}\n")
-    yield place, warden, job
+    yield place, guard, job
     job.kill()
     job.wait()
-    warden.kill()
-    warden.wait()
-    warden.stdin.close()
-    warden.stdout.close()
+    guard.kill()
+    guard.wait()
+    guard.stdin.close()
+    guard.stdout.close()
 
 
 def ended(job):
@@ -209,11 +209,11 @@ def ended(job):
 
 
 def test_the_end_of_stdin_ends_the_job(busy):
-    place, warden, job = busy
-    warden.stdin.close()
+    place, guard, job = busy
+    guard.stdin.close()
     until(ended(job), "the job is gone")
     assert job.returncode == -signal.SIGKILL
-    warden.wait(PATIENCE_S)
+    guard.wait(PATIENCE_S)
     assert place.left() == []
 
 
@@ -226,10 +226,10 @@ def test_a_silent_connection_ends_the_job(busy):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_job(busy, number):
-    place, warden, job = busy
-    warden.send_signal(number)
+    place, guard, job = busy
+    guard.send_signal(number)
     until(ended(job), "the job is gone")
-    warden.wait(PATIENCE_S)
+    guard.wait(PATIENCE_S)
     assert place.left() == []
 
 

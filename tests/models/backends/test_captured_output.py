@@ -35,7 +35,7 @@ def test_an_excerpt_of_a_file(tmp_path):
     assert load_excerpt(str(tmp_path / "none")) == ""
 
 
-def test_a_program_is_heard_and_passed_on(capfd):
+def test_the_output_of_a_program_is_kept_and_passed_on(capfd):
     speech = run_program(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (speech.code, speech.stdout, speech.stderr) == (3, "out\n", "err\n")
     assert capfd.readouterr() == ("out\n", "err\n")
@@ -78,7 +78,7 @@ os.write(1, heard.text.encode())
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe"])
-def test_a_library_is_overheard_and_still_heard(tmp_path, kind):
+def test_the_output_of_a_library_is_kept_and_passed_on(tmp_path, kind):
     log = tmp_path / "log"
     with open(log, "wb") as stream:
         err = stream if kind == "file" else subprocess.PIPE

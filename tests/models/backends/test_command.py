@@ -382,7 +382,7 @@ def test_a_variable_among_the_targets_own_is_the_same(tmp_path):
     assert first != second
 
 
-def test_a_dependency_that_is_not_there_is_said(tmp_path):
+def test_a_dependency_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(UsageError, match=r"target sim: depends: there is no helpr\.py"):
         identify(run=[sys.executable], folder=str(tmp_path), depends=["helpr.py"])
 
@@ -415,7 +415,7 @@ def test_whatever_a_command_names_is_part_of_it(tmp_path, name, options):
     assert identify(**given) != first
 
 
-def test_what_compiles_is_not_told_of_flags_of_the_run(tmp_path):
+def test_a_compiler_does_not_get_flags_of_the_run(tmp_path):
     (tmp_path / "x.json").write_text("1")
     words = [sys.executable, "-c", "pass"]
     backend = command(compile=words, run=words, folder=str(tmp_path), run_flags=["x.json"])

@@ -161,7 +161,7 @@ def test_intermediate_representations_are_dumped(bench, tmp_path):
 
 
 @pytest.mark.services("backends")
-def test_profiles_tell_where_the_time_goes(bench, tmp_path):
+def test_profiles_show_where_the_time_goes(bench, tmp_path):
     made = bench.prepare(bench.save(lab.MATMUL), profile_dir=str(tmp_path / "c"))
     assert "Dispatches" in Path(made.profiles[0]).read_text()
     feed = {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}

@@ -71,7 +71,7 @@ def test_a_graph_that_is_wrong_is_an_error(bench):
     assert "nobody" in outcome.message
 
 
-def test_a_run_that_fails_says_why(bench):
+def test_a_run_that_fails_reports_why(bench):
     made = bench.prepare(bench.save("g (float[n] a, int64[1] s) => (float[m] y) { y = Reshape(a, s) }"))
     outcome = bench.run(made.path, {"a": np.ones(4, np.float32), "s": np.array([3])}, ["y"])
     assert (outcome.step, outcome.ending) == (Step.RUN, StepEnding.ERROR)
@@ -152,7 +152,7 @@ def test_optimisations_can_be_off(tmp_path):
     assert "Identity" not in ran["all"]
 
 
-def test_the_identity_tells_optimised_from_not():
+def test_the_identity_distinguishes_optimised_from_not():
     first, second = (OrtBackend(Target("o", "ort", {"optimize": level})).identity() for level in ("all", "none"))
     assert first != second
     assert first["onnxruntime"] == second["onnxruntime"]
@@ -191,7 +191,7 @@ def test_words_of_an_unknown_kind():
         ),
     ],
 )  # fmt: skip
-def test_what_is_too_new_is_said_in_our_words_first(text, message, hint):
+def test_what_is_too_new_is_reported_in_our_words_first(text, message, hint):
     found = explain(RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : {text}"), "", "m")
     assert re.fullmatch(message, found.message)
     assert (found.ending, found.hint, found.stderr) == (StepEnding.UNSUPPORTED, hint, text)

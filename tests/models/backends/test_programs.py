@@ -126,7 +126,7 @@ def write_program(path, text="#!/bin/sh\necho hello"):
     return path
 
 
-def test_words_that_are_nothing_say_nothing(tmp_path):
+def test_words_that_are_nothing_report_nothing(tmp_path):
     words = ["--flag", "", "none", "a" * 5000, "x\0y", "print(1); print(2)", "--k=3", "-"]
     assert describe_words(words, str(tmp_path)) == {}
     assert describe_words(["x"], os.path.join(os.devnull, "x")) == {}
@@ -293,7 +293,7 @@ def test_packages_of_the_python_that_runs_it_count(tmp_path):
     assert behind(tmp_path / "bin" / "python") != seen[1]
 
 
-def test_packages_are_looked_at_again_when_one_is_installed_anew(tmp_path, monkeypatch):
+def test_packages_are_looked_at_again_when_one_is_installed_again(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "_FRESH_NS", -(10**18))  # everything is old, and so remembered
     write_program(tmp_path / "bin" / "python")
     record = tmp_path / "lib" / "python3.12" / "site-packages" / "vendor-1.0.dist-info" / "RECORD"
@@ -396,7 +396,7 @@ def expand(content, **values):
         ("cc [1,2]", r"write \[\[ \]\] for brackets"),
     ],
 )
-def test_a_template_that_is_wrong_says_where_and_what(content, words):
+def test_a_template_that_is_wrong_reports_where_and_what(content, words):
     with pytest.raises(UsageError, match=words) as caught:
         expand(content)
     assert str(caught.value).startswith("target sim: compile")

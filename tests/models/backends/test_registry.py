@@ -64,7 +64,7 @@ def names(files: set[str], base: Path) -> set[str]:
 # ---------------------------------------------------------------- what belongs to it
 
 
-def test_the_module_and_all_that_it_imports_beside_it(shop: Path) -> None:
+def test_the_module_and_all_that_it_imports_next_to_it(shop: Path) -> None:
     write(shop, "own_a.py", "import own_b\nimport os, numpy\ndef later():\n    from own_c import thing\n")
     write(shop, "own_b.py", "import own_d as d\n")
     write(shop, "own_c.py", "thing = 1\n")
@@ -223,7 +223,7 @@ def test_every_edit_is_another_identity_and_runs(shop: Path, tmp_path: Path) -> 
     assert again["code own_factor.py"] in seen
 
 
-def test_a_worker_that_dies_is_asked_anew(shop: Path, tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_asked_again(shop: Path, tmp_path: Path) -> None:
     body = "import os\n        os.abort()"
     path = write(shop, "own_worker.py", BACKEND.format(imports="", body=body))
     with WorkerProcess(

@@ -108,7 +108,7 @@ def test_no_address():
         build_backend(Target("b", "ssh", {"run": "x"}))
 
 
-def test_nobody_listens(board, make, perform):
+def test_no_server_listens(board, make, perform):
     target = target_of(board, port=find_port())
     with pytest.raises(InfrastructureError, match=r"the board .*@127.0.0.1 does not answer: .*Connection refused"):
         perform(target, make())
@@ -116,7 +116,7 @@ def test_nobody_listens(board, make, perform):
         build_backend(target).identity()
 
 
-def test_somebody_listens_and_says_nothing(board, make, perform):
+def test_a_server_that_listens_and_sends_nothing(board, make, perform):
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         target = target_of(board, port=deaf.getsockname()[1], connect_timeout_s=1)
         started = time.monotonic()
@@ -169,7 +169,7 @@ def test_a_program_that_the_board_does_not_have(board):
 # ---------------------------------------------------------------- the lock
 
 
-def test_a_lock_held_by_somebody_says_who_and_since_when(board, make, perform):
+def test_a_held_lock_shows_its_owner_and_since_when(board, make, perform):
     board.lock.mkdir()
     try:
         for name, text in {"owner": OWNER, "token": "other", "beat": str(int(time.time()))}.items():
@@ -285,7 +285,7 @@ def test_the_printed_command_repeats_a_failed_run(board, make, tmp_path):
             subprocess.run(["rm", "-r", str(left)], check=True)
 
 
-def test_flags_that_somebody_gives(board, make, perform):
+def test_flags_that_are_given(board, make, perform):
     made = perform(replace(target_of(board), run_flags=("--say=a 'b' $c",)), make())
     assert made.stdout == "a 'b' $c\n"
 
@@ -308,7 +308,7 @@ def test_programs_are_copied_once_for_each_content(board, make, perform, tmp_pat
     assert Path(places[0]).parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_who_it_is_depends_on_what_is_copied(board, tmp_path):
+def test_the_identity_depends_on_what_is_copied(board, tmp_path):
     script, seen = tmp_path / "own.sh", []
     for text in ("1", "2"):
         script.write_text(text)
@@ -376,7 +376,7 @@ def test_a_folder_that_jobs_are_made_in_is_not_searched(board):
     assert identify(board, run=["sh", "/"]) == identify(board, run=["sh", str(board.root)])
 
 
-def test_what_a_run_depends_on_may_lie_on_the_board(board, tmp_path, monkeypatch):
+def test_what_a_run_depends_on_may_be_on_the_board(board, tmp_path, monkeypatch):
     """A board has files that are not here; this one is the same machine, so that ours are looked for elsewhere."""
     there = make_tool(tmp_path / "board" / "firmware.bin")
     exists = os.path.exists

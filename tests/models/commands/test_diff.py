@@ -238,7 +238,7 @@ def test_exit_codes(call: Call, arguments: tuple[str, ...], code: int) -> None:
     assert call(*arguments)[0] == code
 
 
-def test_which_is_which_is_said(call: Call) -> None:
+def test_which_is_which_is_reported(call: Call) -> None:
     _, out = call("want.npy", "got.npy")
     assert "expected  want.npy\nactual    got.npy\n" in out
     assert "[2, 3]" in out

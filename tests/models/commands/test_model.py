@@ -487,7 +487,7 @@ def hanging(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_stops_everything_and_says_so(
+def test_an_interruption_stops_everything_and_reports_so(
     number: int, hanging: subprocess.Popen[str], folder: Path
 ) -> None:
     assert len(tagged(folder)) > 2

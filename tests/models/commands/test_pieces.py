@@ -89,7 +89,7 @@ def test_only_some(chain: Path, tmp_path: Path) -> None:
     assert [piece.case for piece in pieces] == ["chain_layer_Relu_2"]
 
 
-def test_a_layer_that_cannot_stand_alone_says_why(tmp_path: Path) -> None:
+def test_a_layer_that_cannot_stand_alone_reports_why(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
         helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0),
@@ -146,7 +146,7 @@ def test_columns_are_aligned() -> None:
     }
 
 
-def test_a_column_that_nobody_has_is_not_there() -> None:
+def test_a_column_that_nothing_has_is_not_there() -> None:
     assert render_outline(outline(layer(0, "Relu"), layer(1, "Add"))) == (
         "m_layer_Relu_0  Relu  a → b\nm_layer_Add_1   Add   a → b\nm_full_model\n"
     )

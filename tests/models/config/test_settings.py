@@ -49,7 +49,7 @@ def parse(text: str) -> ModelSettings:
     return parse_model_settings(parse_toml(text, "assay.toml"))
 
 
-def test_nothing_said_is_the_seed_s_folder_and_defaults() -> None:
+def test_without_settings_it_is_the_usual_folder_and_defaults() -> None:
     settings = parse("")
     assert settings == ModelSettings()
     assert settings.folders == (DEFAULT_FOLDER,)
@@ -157,7 +157,7 @@ def test_a_flag_names_the_model_an_operator_or_a_tensor() -> None:
 
 
 @pytest.mark.parametrize("text", ["rel", "rel=x", "Conv:rel", "Conv:=3", "rel=1e-3,", "top_k=1.5", "rel=-1", "rel=inf"])
-def test_a_flag_that_says_no_bound_is_refused(text: str) -> None:
+def test_a_flag_that_reports_no_bound_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_tolerance_text(text, Tolerances())
 

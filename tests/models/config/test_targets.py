@@ -217,7 +217,7 @@ def test_values_are_json_like(place):
     assert load(place, "sim").options["env"] == {"DAY": "2020-01-02", "N": 3}
 
 
-def test_every_option_of_a_back_end_can_be_said():
+def test_every_option_of_a_back_end_can_be_given():
     assert set(COMMAND_OPTIONS) | set(BOARD_OPTIONS) <= {*KEYS, "folder"}
 
 
@@ -256,11 +256,11 @@ def chips(tmp_path: Path) -> Path:
     return folder
 
 
-def test_nothing_said_and_nothing_there_is_the_default(tmp_path):
+def test_without_an_option_and_files_it_is_the_default(tmp_path):
     assert choose_chips(None, str(tmp_path / "missing")) == ("default",)
 
 
-def test_the_default_group_holds_where_nothing_is_said(chips):
+def test_the_default_group_holds_where_nothing_is_requested(chips):
     assert choose_chips(None, str(chips)) == ("default",)
     (chips / "default.group").write_text("sl2610-v1\n")
     assert choose_chips(None, str(chips)) == ("sl2610-v1",)
@@ -357,7 +357,7 @@ def test_a_custom_chips_values_stand_at_their_places(values):
         assert parts[places[key]] == str(value)
 
 
-def test_the_default_chip_tells_the_compiler_nothing():
+def test_the_default_chip_gives_the_compiler_nothing():
     assert name_chip({}) is None
 
 

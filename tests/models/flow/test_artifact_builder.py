@@ -81,7 +81,7 @@ def test_another_option_flag_or_tool_is_another_artifact(target: Target, compute
     assert not other.steps[0].cached
 
 
-def test_recompute_makes_everything_anew_and_once(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
+def test_recompute_makes_everything_again_and_once(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
     compute()
     builder.slices.clear()
     builder.recompute = True
@@ -128,7 +128,9 @@ def test_dumps_bypass_the_cache_and_have_a_folder_for_each_case(
     assert list((tmp_path / "profiles" / "case").iterdir())
 
 
-def test_it_says_why_each_artifact_was_a_hit_or_a_miss(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
+def test_it_reports_why_each_artifact_was_a_hit_or_a_miss(
+    builder: ArtifactBuilder, compute: Callable[..., Work]
+) -> None:
     said: list[str] = []
     builder.explain_to = said.append
     compute()
@@ -143,7 +145,7 @@ def test_a_back_end_that_is_not_there_is_named(builder: ArtifactBuilder, chain: 
         builder.compute(Target("x", "orrt"), product(chain), inputs(tmp_path), WANTS, "case")
 
 
-def test_a_target_that_cannot_be_asked_raises_for_each_who_asks(builder: ArtifactBuilder) -> None:
+def test_a_target_that_cannot_be_asked_raises_for_each_that_asks(builder: ArtifactBuilder) -> None:
     broken = Target("ort", "ort", {"optimize": "wildly"})
     for ask in (builder.begin, builder.find_tools, builder.find_tools):
         with pytest.raises(AssayError, match="wildly"):
@@ -173,7 +175,7 @@ def test_what_is_borrowed_may_be_evicted_afterwards(builder: ArtifactBuilder, co
     assert count_used(builder) == 2
 
 
-def test_what_is_kept_stays_whoever_borrows_around_it(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
+def test_what_is_kept_stays_inside_of_borrowing(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
     with builder.borrowing():
         with builder.keeping():
             compute()
@@ -223,7 +225,7 @@ def test_every_step_that_was_done_is_a_slice_and_what_was_found_is_none(
 # ---------------------------------------------------------------- reasons
 
 
-def test_with_recompute_it_says_that_it_makes_everything_anew(
+def test_with_recompute_it_reports_that_it_makes_everything_again(
     builder: ArtifactBuilder, compute: Callable[..., Work]
 ) -> None:
     compute()
@@ -283,7 +285,7 @@ def test_an_entry_that_cannot_be_read_is_made_again(
 # ---------------------------------------------------------------- external data
 
 
-def test_external_data_lies_beside_the_model_wherever_we_are(
+def test_external_data_is_next_to_the_model_wherever_we_are(
     builder: ArtifactBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_external(tmp_path / "model")

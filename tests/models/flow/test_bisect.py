@@ -112,7 +112,7 @@ def test_the_layer_is_named_and_confirmed_by_itself(at: str, label: str, chain: 
     assert case.diffs
 
 
-def test_it_is_told_as_it_comes(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_it_is_reported_as_it_comes(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     told: list[CaseReport] = []
     bisect_model(request_for(chain, faulty("scaled", "sum")), shared, str(tmp_path), told.append)
     assert [case.name for case in told] == ["chain_layer_Add_1"]
@@ -195,7 +195,7 @@ def test_the_layer_is_the_one_that_fails_as_the_model_does(chain: Path, bisect: 
     assert report.first_wrong == "chain_layer_Relu_2"
 
 
-def test_a_failure_that_never_says_the_same_is_found_all_the_same(chain: Path, bisect: Bisect) -> None:
+def test_a_failure_with_changing_messages_is_found(chain: Path, bisect: Bisect) -> None:
     report = bisect(chain, picky(refuses="Add", wordy=True))
     assert report.first_wrong == "chain_layer_Add_1"
 
@@ -237,7 +237,7 @@ def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, 
 # ---------------------------------------------------------------- references that disagree
 
 
-def test_where_the_references_disagree_nobody_is_blamed(chain: Path, bisect: Bisect) -> None:
+def test_where_the_references_disagree_no_layer_is_blamed(chain: Path, bisect: Bisect) -> None:
     target, voter = off_where_large(), off_where_large("other")
     report = bisect(chain, target, voter=voter, inputs=LARGE)
     assert report.first_wrong is None
@@ -377,7 +377,7 @@ def test_a_fusion_is_not_confirmed_by_a_layer_that_is_right(chain: Path, bisect:
     assert text.endswith("correct in isolation: suspect a fusion")
 
 
-def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path: Path, bisect: Bisect) -> None:
+def test_a_layer_that_cannot_stand_alone_is_found_with_its_failure(tmp_path: Path, bisect: Bisect) -> None:
     model = write_sequence(tmp_path / "seq.onnx")
     report = bisect(model, picky(refuses="ConcatFromSequence"))
     assert report.first_wrong == "seq_layer_ConcatFromSequence_3"

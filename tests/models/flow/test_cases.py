@@ -93,7 +93,7 @@ def test_the_open_dimension_of_a_state_is_its_batch(tmp_path: Path, shared: Arti
     assert Tensors(open_cases(model, shared).samples[0].path)["state"].shape == (2, 1, 128)
 
 
-def test_sizes_that_somebody_gave_are_not_changed(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_sizes_that_were_given_are_not_changed(tmp_path: Path, shared: ArtifactBuilder) -> None:
     nodes = [helper.make_node("Reshape", ["x", "wanted"], ["y"])]
     model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, {"wanted": np.array([8, 8])})
     with pytest.raises(StepFailedError):
@@ -182,7 +182,7 @@ def test_find_gives_layers_and_the_whole(chain: Path, shared: ArtifactBuilder) -
     assert found.ops == ("Relu",)
 
 
-def test_a_reference_that_cannot_compute_the_model_says_so(
+def test_a_reference_that_cannot_compute_the_model_reports_so(
     tmp_path: Path, shared: ArtifactBuilder, chain: Path
 ) -> None:
     import onnx

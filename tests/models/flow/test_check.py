@@ -111,7 +111,7 @@ def test_only_the_chosen_cases_are_computed(chain: Path, check: Check) -> None:
     assert [case.name for case in report.cases] == ["chain_layer_Relu_2"]
 
 
-def test_cases_are_told_as_they_come(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
+def test_cases_are_reported_as_they_come(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
     told: list[str] = []
     check_model(request_for(chain, UNOPTIMIZED), shared, str(tmp_path), lambda case: told.append(case.name))
     assert told[0] == "chain_full_model"
@@ -239,7 +239,7 @@ def test_the_examples_pass_on_another_runtime(name: str, built: Path, check: Che
     assert report.verdict.kind is VerdictKind.PASS, [f.message for f in report.verdict.findings]
 
 
-def test_where_the_references_disagree_nobody_is_the_first_wrong(chain: Path, check: Check) -> None:
+def test_where_the_references_disagree_no_layer_is_the_first_wrong(chain: Path, check: Check) -> None:
     target, voter = off_where_large(), off_where_large("other")
     report = check(chain, target, voter=voter, inputs=LARGE)
     assert report.first_wrong is None
@@ -369,7 +369,7 @@ def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, chec
     assert any("without intermediate outputs the model is correct" in each.message for each in report.findings)
 
 
-def test_a_layer_that_nobody_asked_for_is_no_first_wrong_one(chain: Path, check: Check) -> None:
+def test_a_layer_that_was_not_requested_is_no_first_wrong_one(chain: Path, check: Check) -> None:
     report = check(chain, faulty("scaled", "sum"), only=("Relu_2",))
     assert report.verdict.kind is VerdictKind.PASS
     assert report.first_wrong is None
@@ -563,7 +563,7 @@ def test_terms_that_cancel_do_not_fail_a_right_target(tmp_path: Path, check: Che
 # ---------------------------------------------------------------- what was not asked for
 
 
-def test_layers_that_nobody_asked_for_are_counted(chain: Path, check: Check) -> None:
+def test_layers_that_were_not_requested_are_counted(chain: Path, check: Check) -> None:
     report = check(chain, picky(refuses="Relu"), only=("Relu_2",))
     assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 2)
     report = check(chain, picky(refuses="Relu"))
@@ -582,7 +582,7 @@ def test_what_the_reference_cannot_compute_is_not_compared(
     assert report.verdict.kind is VerdictKind.ERROR
 
 
-def test_a_report_says_where_its_commands_are_to_be_typed(chain: Path, tmp_path: Path, check: Check) -> None:
+def test_a_report_has_the_folder_for_its_commands(chain: Path, tmp_path: Path, check: Check) -> None:
     report = check(chain, UNOPTIMIZED, folder=str(tmp_path), notes=("by the way",))
     assert report.folder == str(tmp_path)
     assert report.notes == ("by the way",)
@@ -636,7 +636,7 @@ def test_a_fault_in_a_layer_of_shapes_is_found(tmp_path: Path, check: Check) -> 
     assert wrong == ["s_layer_Shape_5"]  # the model fails at Reshape_8, and is not seen inside
 
 
-def test_what_was_invented_is_said_when_the_reference_cannot_compute_with_it(tmp_path: Path, check: Check) -> None:
+def test_what_was_invented_is_reported_when_the_reference_cannot_compute_with_it(tmp_path: Path, check: Check) -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
         helper.make_node("Reshape", ["t", "wanted"], ["y"]),

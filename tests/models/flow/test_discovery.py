@@ -61,7 +61,7 @@ def test_what_was_put_aside_is_left_alone(tmp_path):
     assert {model.stem for model in find_models([str(tmp_path)], GROUPS)} == {"net"}
 
 
-def test_two_models_of_one_name_are_told_apart_by_their_folders(tmp_path):
+def test_two_models_of_one_name_are_distinguished_by_their_folders(tmp_path):
     body = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
     write(tmp_path / "models" / "net.onnx", body)
     write(tmp_path / "models" / "old" / "net.onnx", body)
@@ -196,7 +196,7 @@ def test_a_model_s_own_table_is_about_that_model(known: KnownNames) -> None:
     refuse_unknown_of_model(settings, "third", known)
 
 
-def test_what_is_said_of_all_models_is_in_one_of_them_or_an_operator_of_onnx(known: KnownNames) -> None:
+def test_what_is_set_for_all_models_is_in_one_of_them_or_an_operator_of_onnx(known: KnownNames) -> None:
     settings = read("ops = {LSTM = {rel = 1}, Mine = {rel = 1}}\ntensors.t.rel = 1")
     assert has_unknown(settings, known)
     with pytest.raises(UsageError, match=r"models\.ops: no layer of any model begins with 'Mine'"):
@@ -214,7 +214,7 @@ def test_joined_names_have_all_of_each(known: KnownNames) -> None:
     assert join_names([]) == KnownNames()
 
 
-def test_tables_of_models_that_are_not_there_are_told() -> None:
+def test_tables_of_models_that_are_not_there_are_reported() -> None:
     settings = read("models = {net = {seed = 1}, nett = {seed = 1}, q = {seed = 1}}")
     near, far = find_unknown_stems(settings, ["net", *(f"model{number}" for number in range(20))])
     assert near == "models.models.nett: there is no such model; did you mean 'net'?"

@@ -91,7 +91,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"target": "ort", "tolerances": ("tensor=z:rel=1",)}, "no layer of the model makes 'z'"),
     ],
 )
-def test_what_cannot_be_meant_is_said_before_anything_runs(model: str, flags: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_meant_is_reported_before_anything_runs(model: str, flags: dict[str, Any], words: str) -> None:
     with pytest.raises(AssayError) as caught:
         build_request(ModelFlags(**{"model": model, **flags}), "check")
     assert words in caught.value.render()
@@ -187,7 +187,7 @@ def test_without_models_to_look_at_a_strange_name_is_noted(model: str, tmp_path:
     assert stems == "models.models.nett: there is no such model; did you mean 'net'?"
 
 
-def test_a_pasted_command_says_nothing_of_other_models(model: str, tmp_path: Path) -> None:
+def test_a_pasted_command_has_nothing_of_other_models(model: str, tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text(
         "[models]\nops.LSTM = {rel = 1}\nops.Conv = {rel = 0.25}\n[models.models.net]\ntensors.y = {ulp = 3}\n"
     )
@@ -199,7 +199,7 @@ def test_a_pasted_command_says_nothing_of_other_models(model: str, tmp_path: Pat
     assert parse_back(model, render_flags(request.manner)).tolerances.choose("y", "Relu") == Tolerance(ulp=3)
 
 
-def test_samples_beside_files_are_asked_for(model: str, tmp_path: Path) -> None:
+def test_samples_next_to_files_are_asked_for(model: str, tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(b"")
     assert build_request(ModelFlags(model, target="ort", samples=2, inputs=("x.npy",)), "check").inputs.most == 2
     assert build_request(ModelFlags(model, target="ort", inputs=("x.npy",)), "check").inputs.most is None
@@ -294,7 +294,7 @@ def test_flags_that_were_not_given_are_not_repeated(model: str) -> None:
     assert request.origin == ()
 
 
-def test_bounds_of_the_model_s_own_table_are_said(model: str, tmp_path: Path) -> None:
+def test_bounds_of_the_model_s_own_table_are_repeated(model: str, tmp_path: Path) -> None:
     """Another file, such as what is left of the model, has another name, and would not get them."""
     (tmp_path / "assay.toml").write_text(
         "[models]\ntolerance = {rel = 0.1}\n[models.models.net.tolerance]\nabs = 0.5\n"

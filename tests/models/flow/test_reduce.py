@@ -102,7 +102,7 @@ def nearly_right(**fault: str) -> Target:
 
 
 @pytest.mark.parametrize("search", [check_model, bisect_model, reduce_failure])
-def test_rounding_that_moves_a_step_is_nobody_s_fault(search: Any, tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_rounding_that_moves_a_step_is_not_a_fault(search: Any, tmp_path: Path, shared: ArtifactBuilder) -> None:
     request = request_for(write_coarse(tmp_path / "coarse.onnx"), nearly_right(), tolerances=NEARLY)
     report = search(request, shared, str(tmp_path / "keep"))
     assert report.verdict.kind is VerdictKind.PASS, [each.message for each in report.verdict.findings]
@@ -243,9 +243,7 @@ def test_a_failure_that_goes_away_is_inconclusive(chain: Path, tmp_path: Path, r
 # ---------------------------------------------------------------- what to type
 
 
-def test_the_result_goes_into_the_run_where_nobody_says_otherwise(
-    chain: Path, tmp_path: Path, shared: ArtifactBuilder
-) -> None:
+def test_the_result_goes_into_the_run_by_default(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     report = reduce_failure(request_for(chain, faulty("scaled", "sum")), shared, str(tmp_path / "keep"))
     assert ops_of(tmp_path / "keep" / "chain_reduced.onnx") == ["Add"]
     assert shlex.split(report.command) == [
@@ -254,7 +252,7 @@ def test_the_result_goes_into_the_run_where_nobody_says_otherwise(
     ]
 
 
-def test_the_command_says_how_it_was_found(chain: Path) -> None:
+def test_the_command_reports_how_it_was_found(chain: Path) -> None:
     tolerances = (("--tolerance", "rel=0.1"), ("--tolerance", "Conv:rel=1"))
     manner = (("--reference", "ort"), ("--target", "sim"), *tolerances)
     request = request_for(chain, manner=manner, origin=(("--samples", "2"),))
@@ -275,7 +273,7 @@ def test_what_is_left_fails_a_check_of_its_own(tmp_path: Path, shared: ArtifactB
     assert report.samples == 2
 
 
-def test_progress_is_told(tmp_path: Path, shared: ArtifactBuilder) -> None:
+def test_progress_is_reported(tmp_path: Path, shared: ArtifactBuilder) -> None:
     told: list[CaseReport] = []
     model = write_long_chain(tmp_path / "long.onnx", 6)
     reduce_failure(request_for(model, picky(refuses_among="Tanh")), shared, str(tmp_path), told.append)

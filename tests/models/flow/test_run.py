@@ -68,7 +68,7 @@ def test_what_the_run_cannot_do_is_raised_here_with_its_hint_and_exit_code(
     assert caught.value.exit_code == 2
 
 
-def test_a_time_limit_of_the_whole_is_no_report_and_says_so(chain: Path, tmp_path: Path) -> None:
+def test_a_time_limit_of_the_whole_is_an_error_without_a_report(chain: Path, tmp_path: Path) -> None:
     with pytest.raises(AssayError, match=r"the check ended without a report: .*time limit") as caught:
         go(ask(chain, tmp_path, picky(hang="Add")), timeout_s=1.0)
     assert caught.value.exit_code == 1

@@ -120,7 +120,7 @@ def left_in(folder):
     return sorted(str(path.relative_to(folder / "case")) for path in (folder / "case").rglob("*") if path.name != NOTE)
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InfrastructureError, match="cannot be made"):
         DumpFolders().choose(str(tmp_path / "file"), "case", "compile", "sha")
@@ -132,7 +132,7 @@ def test_what_an_earlier_dump_wrote_goes(tmp_path):
     assert left_in(tmp_path) == ["1_a.txt"]
 
 
-def test_what_somebody_else_put_there_stays(tmp_path):
+def test_files_of_others_stay(tmp_path):
     (tmp_path / "case").mkdir()
     (tmp_path / "case" / "notes.md").write_text("mine")
     dump(tmp_path, "1_a.txt")

@@ -82,7 +82,7 @@ def test_no_results_at_all_are_never_a_pass(stand, request_of_net, tmp_path):
     assert compare(steps, tmp_path, [{"y": np.ones(4)}], [{}]).verdict.kind == "FAIL"
 
 
-def test_a_step_that_fails_says_so_with_its_outcome(stand, request_of_net, tmp_path):
+def test_a_step_that_fails_reports_so_with_its_outcome(stand, request_of_net, tmp_path):
     steps = stand.open_case(request_of_net, "net_full_model", "x")
     broken = tmp_path / "broken.onnx"
     broken.write_text("no model")
@@ -133,7 +133,7 @@ def test_what_a_failed_step_was_given_is_kept_where_the_visit_says(stand, reques
     assert stand.builder.failure_dir == ""
 
 
-def test_each_sample_is_told_its_own_shapes(stand, request_of_net):
+def test_each_sample_is_given_its_own_shapes(stand, request_of_net):
     """Samples may differ in shape, and a runner that writes raw bytes is told what to read them as."""
     steps = stand.open_case(request_of_net, "net_full_model", "x")
     first, second = steps.case.trials
@@ -165,7 +165,7 @@ def test_what_is_handed_out_is_taken_in_again(stand, request_of_net, tmp_path):
         stand.take_in(tmp_path / "missing")
 
 
-def test_somebodys_folder_is_searched_for_the_artifact(stand, tmp_path):
+def test_a_users_folder_is_searched_for_the_artifact(stand, tmp_path):
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "only").write_text("1")
     assert stand.take_in(tmp_path / "made").path == str(tmp_path / "made" / "only")
@@ -174,7 +174,7 @@ def test_somebodys_folder_is_searched_for_the_artifact(stand, tmp_path):
     assert stand.take_in(tmp_path / "made").path == str(tmp_path / "made")
 
 
-def test_what_lies_beside_somebodys_artifact_counts(stand, tmp_path):
+def test_what_is_next_to_a_users_artifact_counts(stand, tmp_path):
     """A tool may read it."""
     (tmp_path / "made").mkdir()
     for name in ("model.vmfb", "weights.bin"):
@@ -185,7 +185,7 @@ def test_what_lies_beside_somebodys_artifact_counts(stand, tmp_path):
     assert stand.take_in(tmp_path / "made", "model.vmfb").sha != before.sha
 
 
-def test_external_data_of_somebodys_model_counts(stand, tmp_path):
+def test_external_data_of_a_users_model_counts(stand, tmp_path):
     path = tmp_path / "model.onnx"
     build_external(path)
     before = stand.take_in(path)

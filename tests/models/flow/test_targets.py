@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
         ("fast", "15:12 targets.fast.optimize", "optimize = 'most' is not known"),
     ],
 )
-def test_the_place_is_told(folder: Path, name: str, place: str, said: str) -> None:
+def test_the_place_is_reported(folder: Path, name: str, place: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_checked_target(name, str(folder))
     assert str(caught.value).startswith(f"{folder}/assay.toml:{place}: {said}")
@@ -71,7 +71,7 @@ def test_what_is_right_is_the_target(folder: Path) -> None:
     assert load_checked_target("ort", str(folder)).backend == "ort"
 
 
-def test_onnxruntime_does_not_optimise_as_a_reference_unless_its_table_says_so(tmp_path: Path) -> None:
+def test_onnxruntime_does_not_optimise_as_a_reference_unless_its_table_sets_it(tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text('[targets.quick]\nlike = "ort"\noptimize = "all"\n')
     assert load_reference("ort", str(tmp_path)).options["optimize"] == "none"
     assert load_reference("quick", str(tmp_path)).options["optimize"] == "all"
@@ -79,7 +79,7 @@ def test_onnxruntime_does_not_optimise_as_a_reference_unless_its_table_says_so(t
     assert load_reference("reference", str(tmp_path)) == load_checked_target("reference", str(tmp_path))
 
 
-def test_somebody_s_own_is_loaded_where_it_runs(folder: Path) -> None:
+def test_the_user_s_own_is_loaded_where_it_runs(folder: Path) -> None:
     assert load_checked_target("mine", str(folder)).backend == "nowhere:Mine"
 
 
@@ -145,7 +145,7 @@ def test_a_third_one_votes_and_the_flag_goes_first(tmp_path):
         ("ort", "ort", "reference"),
     ],
 )
-def test_unless_said_it_is_neither_of_the_two(reference, target, voter, tmp_path):
+def test_by_default_it_is_neither_of_the_two(reference, target, voter, tmp_path):
     chosen = choose_voter(None, None, Target(reference, reference), Target(target, target), str(tmp_path)).voter
     assert (chosen.name if chosen else None) == voter
 
@@ -195,7 +195,7 @@ def test_the_hardwares_name_is_a_target_of_the_project_or_torqs_tools(sim_folder
     assert (torq.name, torq.options["hardware"], torq.options["compile"][0]) == ("aws_fpga", "aws_fpga", "torq-compile")
 
 
-def test_a_chip_tells_the_compiler_its_name_and_brings_flags(sim_folder):
+def test_a_chip_gives_the_compiler_its_name_and_flags(sim_folder):
     chips = sim_folder / "tests" / "testdata" / "chips"
     chips.mkdir(parents=True)
     (chips / "x.json").write_text('{"target": "X1", "compile_flags": ["-x"], "run_flags": ["-y"]}')

@@ -81,7 +81,7 @@ def test_an_operator_that_onnx_does_not_know_is_named() -> None:
 
 
 @pytest.mark.parametrize("opset", [0, -1, 10_000])
-def test_an_opset_that_does_not_exist_is_told(opset: int) -> None:
+def test_an_opset_that_does_not_exist_is_reported(opset: int) -> None:
     with pytest.raises(UsageError, match=f"there is no opset {opset}") as caught:
         build_converted(parse(OLD, opset=9), opset)
     assert f"1 to {find_newest_opset()}" in str(caught.value)
@@ -95,7 +95,7 @@ def test_a_model_of_foreign_operators_has_nothing_to_convert() -> None:
         build_converted(model, 17)
 
 
-def test_a_model_beyond_the_librarys_size_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_beyond_the_librarys_size_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convert, "_CONVERTED_BYTES", 10)
     with pytest.raises(UsageError, match="too large"):
         build_converted(load_examples().build_cnn(), 21)
@@ -119,7 +119,7 @@ def old_file(**more: object) -> onnx.ModelProto:
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 6)], ir_version=3)
 
 
-def test_a_file_that_breaks_a_rule_is_told_which() -> None:
+def test_a_file_that_breaks_a_rule_is_reported_which() -> None:
     with pytest.raises(
         UsageError, match=r"old\.onnx breaks a rule of ONNX: b in initializer but not in graph input"
     ) as caught:
@@ -137,7 +137,7 @@ def test_where_onnx_gives_up_the_operator_is_named_and_nothing_of_its_code() -> 
     assert ".cc" not in caught.value.message
 
 
-def test_an_opset_of_the_future_is_told() -> None:
+def test_an_opset_of_the_future_is_reported() -> None:
     newest = find_newest_opset()
     model = parse(OLD, opset=9)
     model.opset_import[0].version = 99

@@ -71,7 +71,7 @@ def test_a_file_that_is_something_else_is_refused(
 
 
 @pytest.mark.parametrize("weights", [True, False])
-def test_a_missing_file_and_a_folder_are_told(tmp_path: Path, weights: bool) -> None:
+def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path, weights: bool) -> None:
     with pytest.raises(UsageError, match="there is no model"):
         load_model(tmp_path / "gone.onnx", weights=weights)
     with pytest.raises(UsageError, match="is a folder"):
@@ -88,7 +88,7 @@ def test_what_is_written_is_what_is_loaded(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["m.onnx"]
 
 
-def test_large_weights_go_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_go_next_to_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "_EXTERNAL_BYTES", 1000)
     model = load_examples().build_cnn()
     before = model.SerializeToString(deterministic=True)
@@ -101,7 +101,7 @@ def test_large_weights_go_beside_the_model(tmp_path: Path, monkeypatch: pytest.M
     assert run(load_model(tmp_path / "m.onnx"), feeds)["scores"].tolist() == run(model, feeds)["scores"].tolist()
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").mkdir()
     with pytest.raises(InfrastructureError, match="cannot be written"):
         write_model(load_examples().build_matmul(), tmp_path / "m.onnx")
@@ -269,7 +269,7 @@ def test_the_outline_knows_types_and_open_dimensions() -> None:
     assert "mixed_tokens" not in known
 
 
-def test_an_operator_that_nobody_knows_does_not_stop_the_outline() -> None:
+def test_an_operator_that_nothing_knows_does_not_stop_the_outline() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { a = Fancy(x)  y = Relu(a) }'
     )
@@ -390,7 +390,7 @@ def test_files_are_named_once_and_in_order() -> None:
     assert find_locations(build_everywhere()) == []
 
 
-def test_what_lies_deep_is_brought_in_as_well(tmp_path: Path) -> None:
+def test_what_is_deep_is_brought_in_as_well(tmp_path: Path) -> None:
     (tmp_path / "z.bin").write_bytes(np.full(1, 7, np.float32).tobytes())
     model = build_everywhere("z.bin")
     load_external(model, str(tmp_path))

@@ -143,7 +143,7 @@ def test_a_quantiser_without_a_zero_point_names_its_type(number: int, kind: str,
         ("past_tokens", "int64[4]", (0, 9)),
     ],
 )
-def test_names_say_what_the_graph_does_not(name: str, kind: str, expected: tuple[float, float]) -> None:
+def test_names_show_what_the_graph_does_not(name: str, kind: str, expected: tuple[float, float]) -> None:
     assert bounds(f"g ({kind} {name}) => ({kind} y) {{ y = Neg({name}) }}", name) == expected
 
 
@@ -200,12 +200,12 @@ def test_given_ranges_win() -> None:
         ({"tt": 1}, "no input of the model named 'tt'"),
     ],
 )
-def test_ranges_that_cannot_be_are_told(ranges: dict[str, Any], complaint: str) -> None:
+def test_ranges_that_cannot_be_are_reported(ranges: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         draw(parse(TWO), ranges=ranges)
 
 
-def test_a_range_beyond_the_type_is_told() -> None:
+def test_a_range_beyond_the_type_is_reported() -> None:
     with pytest.raises(UsageError, match="no values of uint8"):
         draw(parse("g (uint8[4] x) => (uint8[4] y) { y = Identity(x) }"), ranges={"x": (-1, 5)})
 
@@ -214,7 +214,7 @@ def test_a_range_beyond_the_type_is_told() -> None:
     low=st.floats(-100, 100), width=st.floats(0, 100), seed=st.integers(0, 2**64),
     dtype=st.sampled_from(["float", "double", "int32", "int64"]),
 )  # fmt: skip
-def test_whatever_is_drawn_lies_within(low: float, width: float, seed: int, dtype: str) -> None:
+def test_whatever_is_drawn_is_within(low: float, width: float, seed: int, dtype: str) -> None:
     if dtype.startswith("int"):
         low, width = round(low), round(width)
     model = parse(f"g ({dtype}[20] x) => ({dtype}[20] y) {{ y = Identity(x) }}")
@@ -273,7 +273,7 @@ def test_sums_of_symbols_are_added_up() -> None:
         ("Conv<group = 5>(x, w)", {"w": (5, 1, 1, 1)}, (1, 5, 64, 64)),
     ],
 )
-def test_weights_say_how_many_channels(
+def test_weights_show_how_many_channels(
     node: str, weights: dict[str, tuple[int, ...]], expected: tuple[int, ...]
 ) -> None:
     arrays = {name: np.zeros(shape, np.float32) for name, shape in weights.items()}
@@ -283,7 +283,7 @@ def test_weights_say_how_many_channels(
 @pytest.mark.parametrize(
     ("node", "shape"), [("MatMul(x, w)", (7, 2)), ("Gemm(x, w)", (7, 2)), ("Gemm<transB = 1>(x, w)", (2, 7))]
 )
-def test_weights_say_how_wide_a_row_is(node: str, shape: tuple[int, ...]) -> None:
+def test_weights_show_how_wide_a_row_is(node: str, shape: tuple[int, ...]) -> None:
     arrays = {"w": np.zeros(shape, np.float32)}
     assert shapes(f"g (float[a,b] x) => (float[a,c] y) {{ y = {node} }}", weights=arrays) == {"x": (1, 7)}
 
@@ -393,14 +393,14 @@ def test_all_that_does_not_fit_is_named_at_once(tmp_path: Path) -> None:
         (X, T.astype(np.int32), r"'t' is int32\[2\]"),
     ],
 )
-def test_shapes_that_do_not_fit_are_told(tmp_path: Path, x: np.ndarray, t: np.ndarray, complaint: str) -> None:
+def test_shapes_that_do_not_fit_are_reported(tmp_path: Path, x: np.ndarray, t: np.ndarray, complaint: str) -> None:
     np.savez(tmp_path / "bad.npz", x=x, t=t)
     np.savez(tmp_path / "good.npz", x=X, t=T)
     with pytest.raises(UsageError, match=f"sample 1: {complaint}"):
         draw(parse(TWO), files=[tmp_path / "good.npz", tmp_path / "bad.npz"])
 
 
-def test_files_that_cannot_be_samples_are_told(tmp_path: Path) -> None:
+def test_files_that_cannot_be_samples_are_reported(tmp_path: Path) -> None:
     one = save(tmp_path, "x.npy", X)
     np.savez(tmp_path / "s.npz", x=X, t=T)
     (tmp_path / "empty").mkdir()
@@ -457,7 +457,7 @@ def test_a_function_is_found_by_module_or_file(tmp_path: Path, monkeypatch: pyte
         ("def make(**rest): return {}", "f.py:make", "'x' is missing; 't' is missing"),
     ],
 )
-def test_functions_that_do_not_work_are_told(
+def test_functions_that_do_not_work_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, name: str, complaint: str
 ) -> None:
     (tmp_path / "f.py").write_text(source)
@@ -502,7 +502,7 @@ def test_files_are_named_or_whole() -> None:
         parse_files(["x="])
 
 
-def test_the_plan_says_why() -> None:
+def test_the_plan_reports_why() -> None:
     model = parse(TWO)
     plans = {plan.name: plan for plan in plan_inputs(build_outline(model), model=model, ranges={"x": (0, 1)})}
     assert plans["t"].domain.why == "indices of Gather into 5 rows"
@@ -540,7 +540,7 @@ def test_a_function_may_choose_other_sizes_for_open_dimensions() -> None:
     assert found["x"].shape == (9, 4)
 
 
-def test_an_open_dimension_that_is_not_there_is_named_beside_a_function() -> None:
+def test_an_open_dimension_that_is_not_there_is_named_next_to_a_function() -> None:
     with pytest.raises(NotFoundError, match="'k'"):
         draw(parse(OPEN), function=dict, dims={"k": 2})
 

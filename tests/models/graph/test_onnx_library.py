@@ -89,7 +89,7 @@ def test_ancestors_are_what_a_tensor_needs() -> None:
     assert wiring.find_ancestors(["y", "z"]) == [0, 1, 2, 3, 4, 5]
 
 
-def test_what_is_no_tensor_is_said_to_be_so() -> None:
+def test_what_is_no_tensor_is_reported_to_be_so() -> None:
     sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2])
     assert build_spec(sequence).dtype == "sequence"
     nothing = onnx.ValueInfoProto(name="n")
@@ -105,7 +105,7 @@ def test_every_type_has_a_name_and_back(number: int) -> None:
     assert find_elem_type(name) == number
 
 
-def test_a_type_that_onnx_lacks_is_told() -> None:
+def test_a_type_that_onnx_lacks_is_reported() -> None:
     with pytest.raises(UsageError, match="no tensor of type datetime64"):
         find_elem_type("datetime64")
     assert name_elem_type(999) == ""

@@ -141,7 +141,7 @@ def test_bounds_of_one_dimension_stay_inputs_of_a_range() -> None:
 # ---------------------------------------------------------------- special nodes
 
 
-def test_outputs_that_nobody_reads_are_left_out() -> None:
+def test_outputs_that_nothing_reads_are_left_out() -> None:
     model = parse("""g (float[1,1,4,4] x) => (float[1,1,2,2] y) {
         a, unused = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
         y = Relu(a)
@@ -306,7 +306,7 @@ def test_each_layer_loads_its_own_external_data(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what cannot stand alone
 
 
-def test_sequences_are_told_and_the_other_layers_go_on() -> None:
+def test_sequences_are_reported_and_the_other_layers_go_on() -> None:
     model = parse("""g (float[2] x) => (float[4] y) {
         a = Relu(x)
         s = SequenceConstruct(a, x)
@@ -330,7 +330,7 @@ def test_a_value_that_is_missing_is_named() -> None:
     assert "no value of 'a'" in neg.problem
 
 
-def test_a_layer_that_the_checker_refuses_is_told() -> None:
+def test_a_layer_that_the_checker_refuses_is_reported() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Fancy(x) }'
     )

@@ -68,7 +68,7 @@ def test_a_tensor_that_is_not_there_gets_a_suggestion() -> None:
         build_marked(parse(TREE), ["bb"])
 
 
-def test_a_type_that_nobody_knows_is_taken_from_the_reference() -> None:
+def test_a_type_that_nothing_knows_is_taken_from_the_reference() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17, "my": 1]> g (float[2] x) => (float[2] y) { a = my.Fancy(x)  y = Relu(a) }'
     )
@@ -106,7 +106,7 @@ def test_what_is_no_tensor_is_left_out() -> None:
 # ---------------------------------------------------------------- cutting
 
 
-def test_a_cut_computes_what_lies_between() -> None:
+def test_a_cut_computes_what_is_between() -> None:
     model = parse(TREE)
     found = activate(model, {"x": X})
     cut = build_cut(model, ["b"], ["y"])
@@ -141,7 +141,7 @@ def test_given_types_are_used() -> None:
     assert build_spec(cut.graph.input[0]).shape == (7, 3)
 
 
-def test_cuts_that_cannot_be_are_told() -> None:
+def test_cuts_that_cannot_be_are_reported() -> None:
     model = parse(TREE)
     with pytest.raises(NotFoundError, match="no tensor named 'nope'"):
         build_cut(model, ["nope"], ["y"])

@@ -98,7 +98,7 @@ def test_any_names_and_shapes_come_back(tmp_path: Path, names: list[str], shape:
         assert_same(after[name], before[name])
 
 
-def test_how_an_array_lies_in_memory_does_not_matter(tmp_path: Path) -> None:
+def test_how_an_array_is_in_memory_does_not_matter(tmp_path: Path) -> None:
     plain = np.arange(6, dtype=np.float32).reshape(2, 3)
     others = [np.asfortranarray(plain), plain.astype(">f4"), np.arange(12, dtype=np.float32)[::2].reshape(2, 3) / 2]
     assert {content_sha(other) for other in others} == {content_sha(plain)}
@@ -106,7 +106,7 @@ def test_how_an_array_lies_in_memory_does_not_matter(tmp_path: Path) -> None:
     assert_same(load_tensors(tmp_path)["x"], plain)
 
 
-def test_the_hash_tells_type_shape_and_content_apart() -> None:
+def test_the_hash_distinguishes_type_shape_and_content() -> None:
     arrays = [
         np.zeros(4, np.float32), np.zeros((2, 2), np.float32), np.zeros(4, np.int32), np.zeros(2, np.float64),
         np.array([0, 0, 0, 1], np.float32), np.zeros(4, ml_dtypes.bfloat16), np.zeros(4, np.uint16),
@@ -159,13 +159,13 @@ def test_an_empty_folder_holds_no_tensors(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_damaged_list_is_told(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_damaged_list_is_reported(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "tensors.json").write_text(text)
     with pytest.raises(FormatError, match=complaint):
         load_refs(tmp_path)
 
 
-def test_a_file_that_is_missing_cut_or_another_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_cut_or_another_is_reported(tmp_path: Path) -> None:
     write_tensors(tmp_path, {"a": np.zeros((2, 2), np.float32)})
     np.save(tmp_path / "0.npy", np.zeros((4,), np.float32))
     with pytest.raises(FormatError, match=r"float32\[4\], its list says float32\[2, 2\]"):
@@ -212,7 +212,7 @@ def test_a_given_type_never_converts_numbers(tmp_path: Path) -> None:
     assert load_array(tmp_path / "a.npy", "bfloat16").dtype == np.float64
 
 
-def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_report_why(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", a=np.zeros(1), b=np.zeros(1))
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
     for name in ("text.npy", "text.npz", "text.pb", "text.json"):

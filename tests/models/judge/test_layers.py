@@ -124,7 +124,7 @@ def test_a_layer_that_may_be_far_off_is_named_where_it_brings_most() -> None:
     assert "no layer adds much" not in found.reason
 
 
-def test_small_steps_are_told_from_a_jump() -> None:
+def test_small_steps_are_distinguished_from_a_jump() -> None:
     assert blamed(CHAIN, tensors(a=5e-5, b=1e-4, c=1.5e-4, d=3e-4)) is None
     assert blamed(CHAIN, tensors(a=5e-5, b=1e-4, c=1.5e-4, d=3e-3)) == 3
 
@@ -152,14 +152,14 @@ def test_a_layer_that_is_wrong_alone_is_blamed_in_spite_of_drift() -> None:
     assert "its inputs are off too" in found.reason
 
 
-def test_layers_that_nobody_looked_at_are_suspects_too() -> None:
+def test_layers_that_nothing_looked_at_are_suspects_too() -> None:
     found = localise(CHAIN, tensors(a=0, d=0.5))
     assert found.first is CHAIN[3]
     assert "it may be Conv_1, Conv_2 as well" in found.reason
     assert "as well" not in localise(CHAIN, tensors(a=0, b=0, c=0, d=0.5)).reason
 
 
-def test_what_nobody_looked_at_passes_an_error_on() -> None:
+def test_what_was_not_compared_passes_an_error_on() -> None:
     assert blamed(CHAIN, tensors(a=0.5, d=0.5)) == 0
     found = localise(DIAMOND, tensors(a=0, b=0.5, d=0.5, e=0.5))
     assert found.first is DIAMOND[1]

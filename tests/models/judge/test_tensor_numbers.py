@@ -67,7 +67,7 @@ def test_the_worst_error_of_everything_else_is_shown() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 9), st.data())
-def test_one_wrong_element_lies_in_its_cell(
+def test_one_wrong_element_is_in_its_cell(
     height: int, width: int, rows: int, columns: int, data: st.DataObject
 ) -> None:
     place = data.draw(st.tuples(st.integers(0, height - 1), st.integers(0, width - 1)))

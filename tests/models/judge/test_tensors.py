@@ -115,7 +115,7 @@ def test_the_type_counts() -> None:
     assert found.dtype == ("int32", "float32")
 
 
-def test_a_small_number_beside_a_large_one_is_as_precise_as_that() -> None:
+def test_a_small_number_next_to_a_large_one_is_as_precise_as_that() -> None:
     assert compare(f32(100, 0), f32(100, 1e-5)).verdict.kind is PASS
     assert compare(f32(*[100] * 99, 1e-5), f32(*[100] * 99, 3e-5)).verdict.kind is PASS
     assert compare(f32(*[100] * 99, 1e-5), f32(*[100] * 99, 0.1)).verdict.kind is FAIL
@@ -132,7 +132,7 @@ def test_a_small_number_beside_a_large_one_is_as_precise_as_that() -> None:
         (((), (1,)), "axes of length 1"),
     ],
 )
-def test_another_shape_is_said_clearly(shapes: tuple[tuple[int, ...], ...], guess: str) -> None:
+def test_another_shape_is_reported_clearly(shapes: tuple[tuple[int, ...], ...], guess: str) -> None:
     expected, actual = (np.ones(shape, np.float32) for shape in shapes)
     found = compare(expected, actual)
     (finding,) = found.verdict.findings
@@ -151,7 +151,7 @@ def test_a_flipped_argmax_is_found_when_it_is_asked_for() -> None:
     assert "whose largest is 2 instead of 1" in messages(found)
 
 
-def test_a_flipped_argmax_is_shown_though_nobody_asked() -> None:
+def test_a_flipped_argmax_is_shown_without_a_request() -> None:
     """Within the tolerance it passes; but another class is another answer."""
     expected = np.tile(f32(0.1, 0.5, 0.4999999), (8, 1))
     actual = expected.copy()
@@ -360,7 +360,7 @@ def test_complex_numbers() -> None:
     assert compare(infinite, np.array([complex(math.inf, 2), 2], np.complex64)).verdict.kind is FAIL
 
 
-def test_types_that_nobody_can_compare() -> None:
+def test_types_that_nothing_can_compare() -> None:
     with pytest.raises(UsageError, match="cannot be compared"):
         compare(np.zeros(2, "V3"), np.zeros(2, "V3"))
 
@@ -449,7 +449,7 @@ def test_another_byte_order_is_no_difference() -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("share", [1e-2, 1e-3, 1e-4])
-def test_a_dead_channel_is_found_however_small_it_is_beside_the_others(axis: int, share: float) -> None:
+def test_a_dead_channel_is_found_however_small_it_is_next_to_the_others(axis: int, share: float) -> None:
     expected = noise(16, 16, 16)
     chosen: list[Any] = [slice(None)] * 3
     chosen[axis] = 5
@@ -833,7 +833,7 @@ def test_a_hundred_million_elements() -> None:
     assert (found.count, found.wrong, found.worst[0].index) == (10**8, 1, (77, 500, 3))
 
 
-def test_two_zero_tensors_say_how_to_allow_them() -> None:
+def test_two_zero_tensors_report_how_to_allow_them() -> None:
     from assay.models.config.settings import parse_tolerance_text
 
     zeros = np.zeros((2, 2), np.float32)

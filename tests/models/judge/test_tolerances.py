@@ -74,7 +74,7 @@ def test_of_two_types_the_coarser_counts() -> None:
         assert complete_tolerance(Tolerance(), pair).rel == 2e-2
 
 
-def test_units_are_asked_of_small_types_unless_somebody_gives_a_bound() -> None:
+def test_units_are_asked_of_small_types_unless_a_bound_is_given() -> None:
     pair = ("float8_e4m3fn", "float8_e4m3fn")
     assert complete_tolerance(Tolerance(), pair).ulp == 1
     assert complete_tolerance(Tolerance(rel=0.5), pair).ulp is None
@@ -96,7 +96,7 @@ def test_a_truncating_target_is_found_and_ties_are_not() -> None:
     assert compare_tensors("q", rounded, ties).verdict.kind is VerdictKind.FAIL
 
 
-def test_where_zeros_tell_something() -> None:
+def test_where_zeros_show_something() -> None:
     assert is_zero_significant("Relu")
     assert is_zero_significant("Where")
     assert not is_zero_significant("Conv")

@@ -307,7 +307,7 @@ def test_a_changed_tool_or_flag_is_never_served_from_the_cache(project):
 
 
 @pytest.mark.services("backends")
-def test_dumps_of_several_chips_do_not_meet_and_without_a_folder_lie_in_the_cache(project):
+def test_dumps_of_several_chips_do_not_meet_and_without_a_folder_are_in_the_cache(project):
     project.model("net", RELU)
     for chip in ("a", "b"):
         project.write(f"tests/testdata/chips/{chip}.json", f'{{"target": "{chip.upper()}"}}')

@@ -110,7 +110,7 @@ def test_wrong_settings_are_reported_at_collection_and_other_tests_go_on(project
     assert "CollectError" not in output.out
 
 
-def test_without_a_target_it_says_how_to_name_one(project):
+def test_without_a_target_it_reports_how_to_name_one(project):
     project.write("pyproject.toml", "[tool.pytest.ini_options]\n")
     project.model("net", RELU)
     output = project.pytest()

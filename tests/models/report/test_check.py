@@ -61,7 +61,7 @@ def test_a_layer_that_is_right_by_itself_sends_to_its_neighbours() -> None:
     )
 
 
-def test_a_group_is_named_whole_and_a_failed_step_told() -> None:
+def test_a_group_is_named_whole_with_a_failed_step() -> None:
     case = made.failed(0, "Conv", "Clip")
     report = made.report(case, first_wrong=case.name, confirmed=True)
     assert describe_outcome(report) == (
@@ -69,7 +69,7 @@ def test_a_group_is_named_whole_and_a_failed_step_told() -> None:
     )
 
 
-def test_what_has_no_number_is_told_by_its_finding() -> None:
+def test_what_has_no_number_is_reported_by_its_finding() -> None:
     case = made.wrong(0, error=math.inf)
     report = made.report(case, first_wrong=case.name)
     assert "t1: 3 of 8 (37.5%) differ by more than 1e-05 of the scale; worst inf" in describe_outcome(report)
@@ -233,7 +233,7 @@ def test_colours_only_when_asked_for() -> None:
 # ---------------------------------------------------------------- what failed
 
 
-def test_a_failed_step_has_its_command_and_the_end_of_what_it_said() -> None:
+def test_a_failed_step_has_its_command_and_the_end_of_its_output() -> None:
     text = show(made.bad_report())
     assert "compile error in Conv_3, Gemm_4: failed to legalize 'onnx.Foo'\n" in text
     assert f"\n  $ {made.COMMAND}\n" in text
@@ -251,7 +251,7 @@ def test_errors_on_stdout_are_shown_where_stderr_is_silent() -> None:
     assert len(build_tail(long, 8)[0]) == 400
 
 
-def test_different_failures_are_told_apart_and_many_are_listed() -> None:
+def test_different_failures_are_separate_and_many_are_listed() -> None:
     endings = [
         made.step(Step.RUN, StepEnding.ERROR, message=f"trouble {number}", command="tool") for number in range(5)
     ]
@@ -263,7 +263,7 @@ def test_different_failures_are_told_apart_and_many_are_listed() -> None:
         assert f"run error in Conv_{number}: trouble {number}" in text
 
 
-def test_the_failure_of_the_whole_is_told_in_full_and_what_to_do_once() -> None:
+def test_the_failure_of_the_whole_is_reported_in_full_and_what_to_do_once() -> None:
     """However many layers fail in other ways before it."""
     hint = "convert the model: assay model convert m.onnx --opset 17"
     endings = [
@@ -286,13 +286,13 @@ def test_the_failure_of_the_whole_is_told_in_full_and_what_to_do_once() -> None:
     assert text.count(hint[:-1] + "8") == 2, "told in full twice, and not again"
 
 
-def test_failures_without_a_message_are_told_apart_by_their_output() -> None:
+def test_failures_without_a_message_are_distinguished_by_their_output() -> None:
     said = [made.step(Step.RUN, StepEnding.ERROR, stderr=text) for text in ("one", "two", "two")]
     report = made.report(*(made.failed(number, outcome=outcome) for number, outcome in enumerate(said)))
     assert [group.cases for group in group_failures(report)] == [("Conv_0",), ("Conv_1", "Conv_2")]
 
 
-def test_another_class_is_said_of_a_model_that_is_right() -> None:
+def test_another_class_is_reported_of_a_model_that_is_right() -> None:
     flag = "the largest element is another one in 1 of 8 (12.5%) rows; first in row [5]: 2 instead of 1"
     whole = made.whole()
     flagged = replace(whole, local=(replace(whole.local[0], flags=("expected is constant", flag)),))
@@ -307,7 +307,7 @@ def test_names_are_joined() -> None:
     assert join_names([str(number) for number in range(20)]) == "0, 1, 2, 3, 4 and 15 more"
 
 
-def test_the_first_wrong_layer_is_told_before_other_mismatches() -> None:
+def test_the_first_wrong_layer_is_reported_before_other_mismatches() -> None:
     cases = (made.wrong(0, error=0.1), made.wrong(1), made.whole(0.4, VerdictKind.FAIL))
     text = show(made.report(*cases, first_wrong=cases[1].name))
     assert text.index("Conv_1 differs:") < text.index("full_model differs:") < text.index("Conv_0 differs:")
@@ -350,7 +350,7 @@ def test_diffs_of_several_outputs_are_all_there() -> None:
 # ---------------------------------------------------------------- what else is to be said
 
 
-def test_times_say_what_they_are() -> None:
+def test_times_report_what_they_are() -> None:
     assert describe_times(made.report(made.good(0))) == ""
     assert describe_times(made.good_report()) == "times of 2 steps are from the cache, as measured when it was made"
     estimate = replace(made.good_report(), is_estimate=True)
@@ -453,7 +453,7 @@ def test_markdown_of_a_large_model_stays_short() -> None:
 # ---------------------------------------------------------------- JUnit
 
 
-def test_junit_tells_failures_from_errors() -> None:
+def test_junit_distinguishes_failures_from_errors() -> None:
     top = ET.fromstring(show_junit(made.bad_report()))
     assert {name: top.get(name) for name in ("tests", "failures", "errors")} == {
         "tests": "6", "failures": "2", "errors": "2",
@@ -516,7 +516,7 @@ def refused_report() -> ModelReport:
     return made.report(own, case, findings=(why,))
 
 
-def test_a_reference_that_fails_is_said_once_and_nothing_is_offered() -> None:
+def test_a_reference_that_fails_is_reported_once_and_nothing_is_offered() -> None:
     text = show(refused_report())
     assert text.startswith("ERROR m on iree: the reference ort cannot compute this model")
     assert text.count("cannot compute this model") == 1
@@ -533,7 +533,7 @@ def test_a_layer_that_is_not_decided_does_not_differ() -> None:
     assert "differs" not in text
 
 
-def test_columns_that_nobody_has_are_left_out() -> None:
+def test_columns_that_nothing_has_are_left_out() -> None:
     text = show(made.report(made.failed(0), made.failed(1)))
     assert "run ms" not in text
     assert "compile error" in text
@@ -570,7 +570,7 @@ def test_versions_are_short_for_people() -> None:
 # ---------------------------------------------------------------- what only the whole shows
 
 
-def test_a_layer_that_is_right_where_the_whole_is_wrong_is_told_by_the_whole() -> None:
+def test_a_layer_that_is_right_where_the_whole_is_wrong_is_reported_by_the_whole() -> None:
     """Nothing that the layer shows is wrong: beginnings of the model with it are."""
     case = replace(made.good(3, "Relu"), accumulated=())
     whole = made.whole(0.05, VerdictKind.FAIL)
@@ -581,7 +581,7 @@ def test_a_layer_that_is_right_where_the_whole_is_wrong_is_told_by_the_whole() -
     )
 
 
-def test_a_layer_that_cannot_stand_alone_is_told_by_the_failure_of_the_whole() -> None:
+def test_a_layer_that_cannot_stand_alone_is_reported_by_the_failure_of_the_whole() -> None:
     alone = made.good(2, "ConcatFromSequence")
     finding = Finding(VerdictKind.INCONCLUSIVE, alone.name, "this layer cannot be computed alone: 'q' is not a tensor")
     case = replace(alone, verdict=Verdict.of([finding], 0), steps=(), local=(), accumulated=())
@@ -605,7 +605,7 @@ def test_a_layer_that_cannot_stand_alone_is_told_by_the_failure_of_the_whole() -
         ({}, "cosine 0.5, at least 0.9 is required"),
     ],
 )
-def test_what_is_no_matter_of_size_is_told_in_words(more: dict[str, object], message: str) -> None:
+def test_what_is_no_matter_of_size_is_reported_in_words(more: dict[str, object], message: str) -> None:
     verdict = Verdict.of([Finding(VerdictKind.FAIL, "t1", message)], 8)
     compared = made.comparison("t1", 0.0, VerdictKind.FAIL, verdict=verdict, wrong=0, **more)
     case = replace(made.wrong(0), verdict=verdict, local=(compared,), accumulated=())
@@ -613,7 +613,7 @@ def test_what_is_no_matter_of_size_is_told_in_words(more: dict[str, object], mes
     assert describe_outcome(report).startswith(f"the first wrong layer is Conv_0: t1: {message}")
 
 
-def test_the_line_of_a_case_tells_of_the_output_whose_error_it_shows() -> None:
+def test_the_line_of_a_case_is_about_the_output_whose_error_it_shows() -> None:
     near = made.comparison("near", 0.1, VerdictKind.FAIL)
     far = made.comparison("far", math.inf, VerdictKind.FAIL, shape=((2, 4), (4, 2)))
     found = (*near.verdict.findings, *far.verdict.findings)
@@ -623,7 +623,7 @@ def test_the_line_of_a_case_tells_of_the_output_whose_error_it_shows() -> None:
     assert "near" not in line
 
 
-def test_of_many_mismatches_the_whole_is_told_with_all_its_commands() -> None:
+def test_of_many_mismatches_the_whole_is_reported_with_all_its_commands() -> None:
     pairs = tuple((f"/t/{number}/e.npy", f"/t/{number}/a.npy") for number in range(3))
     whole = replace(made.whole(0.4, VerdictKind.FAIL), diffs=pairs)
     text = show(made.report(*(made.wrong(number) for number in range(6)), whole, first_wrong="m_layer_Conv_0"))
@@ -647,7 +647,7 @@ def test_of_many_mismatches_the_whole_is_told_with_all_its_commands() -> None:
         ("cd /x && ./run", "$ cd /x && ./run"),
     ],
 )
-def test_a_command_says_where_it_is_to_be_pasted(command: str, line: str) -> None:
+def test_a_command_reports_where_it_is_to_be_pasted(command: str, line: str) -> None:
     outcome = replace(made.COMPILE_ERROR, command=command)
     report = made.report(made.failed(0, outcome=outcome))
     assert f"  {line}\n" in show(report)

@@ -97,7 +97,7 @@ def test_bars_show_whatever_is_there() -> None:
     assert all(length >= 1 for index, length in enumerate(lengths) if index != 2)
 
 
-def test_well_is_said_in_few_words() -> None:
+def test_well_is_reported_in_few_words() -> None:
     text = render(PASSED, width=80)
     assert text.startswith("PASS: the tensors are the same within the tolerance")
     assert "Where" not in text
@@ -239,7 +239,7 @@ def test_a_page_stands_alone() -> None:
         assert word in page
 
 
-def test_cells_of_a_page_say_how_wrong_they_are() -> None:
+def test_cells_of_a_page_report_how_wrong_they_are() -> None:
     page = render_page([DIFF], FOUND.verdict)
     titles = re.findall(r"<title>(axis.*?)</title>", page)
     assert titles == [

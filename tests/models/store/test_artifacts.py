@@ -441,12 +441,12 @@ def test_a_changed_tool_flag_or_input_is_a_miss(store: ArtifactStore, change: di
         ),
     ],
 )
-def test_a_miss_says_what_changed(store: ArtifactStore, change: dict[str, Any], reason: str) -> None:
+def test_a_miss_reports_what_changed(store: ArtifactStore, change: dict[str, Any], reason: str) -> None:
     make(store)
     assert store.explain({**PARTS, **change}) == reason
 
 
-def test_a_hit_says_when_and_by_whom(store: ArtifactStore) -> None:
+def test_a_hit_reports_when_and_by_whom(store: ArtifactStore) -> None:
     make(store)
     assert re.fullmatch(r"hit: made \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC by \S+@\S+", store.explain(PARTS))
 
@@ -673,7 +673,7 @@ def as_root() -> Iterator[None]:
     os.seteuid(before)
 
 
-def test_a_read_only_store_serves_what_it_has_and_says_that_it_cannot_make(forbidden_dir: Path) -> None:
+def test_a_read_only_store_serves_what_it_has_and_reports_that_it_cannot_make(forbidden_dir: Path) -> None:
     with as_root():
         forbidden_dir.chmod(0o777)
         with ArtifactStore(str(forbidden_dir / "cache")) as writer:
@@ -913,7 +913,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_counts(tmp_path: Path, mode: s
     assert result.stdout.endswith(f" {seen}\n")
 
 
-def test_who_waits_for_a_builder_that_is_killed_builds_itself(store: ArtifactStore) -> None:
+def test_a_waiting_process_builds_itself_when_the_builder_is_killed(store: ArtifactStore) -> None:
     code = """
     import sys
     from assay.models.store.artifacts import ArtifactStore, build_key
@@ -1001,7 +1001,7 @@ def test_what_was_held_until_the_end_leaves_then(tmp_path: Path) -> None:
     assert numbers_in(store) == [3, 4, 5]
 
 
-def test_who_only_looks_evicts_nothing(tmp_path: Path) -> None:
+def test_a_reader_evicts_nothing(tmp_path: Path) -> None:
     with ArtifactStore(str(tmp_path / "cache")) as store:
         for number in range(3):
             make_sized(store, number).close()
@@ -1157,7 +1157,7 @@ def test_entries_are_listed_most_recently_used_first(store: ArtifactStore) -> No
     assert entries[1].made_by == held.made_by
 
 
-def test_clear_takes_what_nobody_uses(store: ArtifactStore) -> None:
+def test_clear_takes_what_is_not_used(store: ArtifactStore) -> None:
     for number in range(3):
         make_sized(store, number).close()
     held = store.load(build_key(sized(1)))

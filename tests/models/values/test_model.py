@@ -63,7 +63,7 @@ def refused(number: int, message: str, ending: StepEnding = StepEnding.ERROR) ->
     return made.failed(number, outcome=made.step(Step.COMPILE, ending, message=message))
 
 
-def test_who_fails_as_the_whole_does_comes_before_who_fails_in_some_way() -> None:
+def test_a_part_that_fails_as_the_whole_does_comes_before_others() -> None:
     reports = [made.good(0), made.wrong(1), refused(2, "no Pad"), refused(3, "no Conv"), refused(4, "no Conv")]
     whole = build_signature(refused(9, "no Conv"))
     assert find_same(reports, whole) is reports[3]

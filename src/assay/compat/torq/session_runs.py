@@ -42,7 +42,7 @@ class SessionManifest(NamedTuple):
 
 
 def store_session(folder: str, aside: str, root: str, made_at: float, sender: Sender = Sender()) -> SessionManifest:  # noqa: B008 immutable
-    """`folder`: what came out of the archive. `made_at`: when the archive was made, since nothing in it says so."""
+    """`folder`: what came out of the archive. `made_at`: when the archive was made, since nothing in it holds that."""
     manifest = _load_manifest(folder)
     study = f"torq-{_clean(str(manifest.get('test_plan') or 'tests'))}"
     batch = str(manifest.get("batch_name") or "default")

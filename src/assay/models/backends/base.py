@@ -41,7 +41,7 @@ class Made:
 
 
 class BackendError(Exception):
-    """A step that failed in a way the tool itself tells."""
+    """A step that failed in a way that the tool itself reports."""
 
     def __init__(
         self, message: str, *, ending: StepEnding = StepEnding.ERROR, command: str = "", stdout: str = "",

@@ -1,6 +1,6 @@
-"""A board reached by the system's ssh: one connection for many commands, a lock, and a warden that cleans up.
+"""A board reached by the system's ssh: one connection for many commands, a lock, and a guard that cleans up.
 
-Everything of a job lives in a folder of its own on the board. The lock tells who holds the board and since when; it
+Everything of a job lives in a folder of its own on the board. The lock holds its owner and since when; it
 expires when its owner does not refresh it. A small shell script on the board (`board.sh`) refreshes it, and ends the
 job's processes and removes its folder as soon as our side has ended, for whatever reason.
 """
@@ -32,7 +32,7 @@ from assay.system.ssh import Address, Connection
 _BEAT_S = 5.0
 _GRACE_S = 5.0
 # Runs in the job's folder. The process group is noted before the program starts: without the note it does not start,
-# so the warden either finds it or has removed the folder first. What a program leaves behind goes with it.
+# so the guard either finds it or has removed the folder first. What a program leaves behind goes with it.
 _RUN = """
 cd "$1" || exit 97
 shift
@@ -48,7 +48,7 @@ rm -f pid
 echo $code >exit
 exit $code
 """
-# A file by its content: nothing is copied twice, and nobody's older one is used.
+# A file by its content: nothing is copied twice, and no older one is used.
 _DEPLOYED = 'cd "$1" 2>/dev/null && [ -O . ] && [ -x "$2" ] && echo there'
 _DEPLOY = """
 umask 077
@@ -91,7 +91,7 @@ class Board(Connection):
 
     @contextlib.contextmanager
     def occupy(self) -> Iterator[Stay]:
-        """Hold the board for one job. Raises BusyError where somebody else does, for too long."""
+        """Hold the board for one job. Raises BusyError where another job holds it for too long."""
         stay = Stay(self)
         try:
             stay.enter()
@@ -101,14 +101,14 @@ class Board(Connection):
 
 
 class Stay:
-    """A job's time on a board: its folder there, and the warden that keeps the lock."""
+    """A job's time on a board: its folder there, and the guard that keeps the lock."""
 
     def __init__(self, board: Board) -> None:
         token = uuid.uuid4().hex[:12]
         self._board = board
         self._token = token
         self.folder = f"{board.address.root}/assay-{token}"
-        self._warden: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._left = threading.Event()
 
     @property
@@ -122,9 +122,9 @@ class Stay:
         since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         owner = f"{getpass.getuser()} {socket.gethostname()} {os.getpid()} {since}"  # see describe_owner
         arguments = (rule.path, self.folder, self._token, owner, str(rule.wait_s), str(rule.expiry_s))
-        self._warden = self._board.start(script, *arguments, stdin=subprocess.PIPE)
-        threading.Thread(target=self._keep_alive, args=(self._warden.stdin,), daemon=True).start()
-        self._wait_for_lock(self._warden)
+        self._guard = self._board.start(script, *arguments, stdin=subprocess.PIPE)
+        threading.Thread(target=self._keep_alive, args=(self._guard.stdin,), daemon=True).start()
+        self._wait_for_lock(self._guard)
 
     def _keep_alive(self, stream: IO[bytes]) -> None:
         """A line now and then: the board cannot tell a connection that was cut from one that is silent."""
@@ -134,11 +134,11 @@ class Stay:
                 stream.write(b"\n")
                 stream.flush()
 
-    def _wait_for_lock(self, warden: subprocess.Popen[bytes]) -> None:
-        assert warden.stdout is not None
+    def _wait_for_lock(self, guard: subprocess.Popen[bytes]) -> None:
+        assert guard.stdout is not None
         rule = self._board.rule
         deadline = time.monotonic() + rule.wait_s + rule.expiry_s + _GRACE_S
-        for line in _read_lines(warden.stdout, deadline):
+        for line in _read_lines(guard.stdout, deadline):
             word, _, rest = line.partition(" ")
             if word == "locked":
                 return
@@ -148,29 +148,29 @@ class Stay:
                 text = f"the board {self._board.address.name} is in use, {describe_owner(rest)}"
                 hint = f"wait for them, or remove {rule.path} on the board when you know that they are gone"
                 raise BusyError(f"{text}; waited {rule.wait_s} s", hint)
-        _, err = warden.communicate()
+        _, err = guard.communicate()
         error_text = err.decode("utf-8", "replace").strip() or "no reason was given"
         raise InfrastructureError(f"the board {self._board.address.name} cannot be locked: {error_text}")
 
     def leave(self) -> None:
-        """The warden sees the end of its stdin, and cleans up."""
+        """End the stay: the guard sees the end of its stdin, and cleans up."""
         self._left.set()
-        if self._warden is None:
+        if self._guard is None:
             return
         with contextlib.suppress(OSError):
-            if self._warden.stdin is not None:
-                self._warden.stdin.close()
+            if self._guard.stdin is not None:
+                self._guard.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._warden.wait(_GRACE_S)
-        self._warden.kill()
-        self._warden.wait()
-        for stream in (self._warden.stdout, self._warden.stderr):
+            self._guard.wait(_GRACE_S)
+        self._guard.kill()
+        self._guard.wait()
+        for stream in (self._guard.stdout, self._guard.stderr):
             if stream is not None:
                 stream.close()
 
     @property
     def is_ours(self) -> bool:
-        return self._warden is not None and self._warden.poll() is None
+        return self._guard is not None and self._guard.poll() is None
 
     def upload(self, files: Mapping[str, str]) -> None:
         """Local files and folders under names in the job's folder."""
@@ -195,7 +195,7 @@ class Stay:
             raise InfrastructureError(f"{what} failed on the board {self._board.address.name}: {error_text}")
 
     def run(self, argv: Sequence[str], env: Mapping[str, str]) -> CapturedOutput:
-        """A program in the job's folder; what it says goes on to our stdout and stderr as it comes."""
+        """A program in the job's folder; its output goes on to our stdout and stderr as it comes."""
         words = ["env", *(f"{name}={value}" for name, value in env.items()), *argv] if env else list(argv)
         with self._board.start(_RUN, self.folder, *words) as process:
             output = listen(process)
@@ -234,7 +234,7 @@ def _read_lines(stream: IO[bytes], deadline: float) -> Iterator[str]:
             yield line.decode("utf-8", "replace").strip()
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- messages
 
 
 def describe_owner(text: str) -> str:

@@ -1,13 +1,13 @@
-# The warden of a job on a board: takes the lock, keeps it fresh, and cleans up. It runs on the board, for as long as
-# somebody at the other end of stdin is alive. Whatever ends it, no process, no folder and no lock of the job stays.
+# The guard of a job on a board: takes the lock, keeps it fresh, and cleans up. It runs on the board, for as long as
+# the process at the other end of stdin is alive. Whatever ends it, no process, no folder and no lock of the job stays.
 # Plain POSIX with date, cat, mkdir, mv, rm, sleep: boards have little more.
 #
 # sh board.sh LOCK DIR TOKEN OWNER WAIT_S EXPIRY_S
-# says: "held OWNER" while it waits, "busy OWNER" when that took too long, "locked" once the lock is ours, "lost" when
-# somebody thought us dead and took it.
+# prints "held OWNER" while it waits, "busy OWNER" when that took too long, "locked" once the lock is ours, "lost" when
+# another process took us for dead and took it.
 #
 # Two processes. The outer one only reads stdin, so that it sees its end at once. The inner one keeps the lock. They
-# tell each other things by files: a trap that interrupts a $(…) breaks the parser of some versions of bash.
+# exchange states by files: a trap that interrupts a $(…) breaks the parser of some versions of bash.
 set -u
 lock=$1 dir=$2 token=$3 owner=$4 wait_s=$5 expiry_s=$6
 umask 077

@@ -1,4 +1,4 @@
-"""What a tool or a library says on stdout and stderr: kept, bounded, and still on its way to where it went."""
+"""The output of a tool or a library on stdout and stderr: kept, bounded, and passed on to where it went."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _read_excerpt(stream: IO[bytes]) -> str:
 
 
 def run_program(argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> CapturedOutput:
-    """Run a program to its end. What it says goes on to our own stdout and stderr as it comes, and is kept."""
+    """Run a program to its end. Its output goes on to our own stdout and stderr as it comes, and is kept."""
     with subprocess.Popen(
         argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

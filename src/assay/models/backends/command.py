@@ -92,7 +92,7 @@ class RunLocation:
         return path
 
     def describe(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
-        """The same as a command line to paste: from any folder, with `cd` where a word is a file of another one."""
+        """A command line to paste in any folder, with `cd` where a word is a file of another one."""
         moves = any(not os.path.isabs(word) and os.path.exists(os.path.join(cwd, word)) for word in argv if word)
         front = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
         return (f"cd {shlex.quote(os.path.abspath(cwd))} && " if moves else "") + shlex.join([*front, *argv])
@@ -135,7 +135,7 @@ class CommandBackend(Backend):
     def _option(self, name: str) -> str:
         return str(self.target.options.get(name) or "")
 
-    # ------------------------------------------------------------ who it is
+    # ------------------------------------------------------------ identity
 
     def identity(self) -> Mapping[str, str]:
         return {name: value for step in self.steps for name, value in self.identify_step(step).items()}
@@ -303,7 +303,7 @@ class CommandBackend(Backend):
         words = template.expand(values)
         flags = values.get(f"{name}_flags")
         extra = list(flags) if flags and not isinstance(flags, str) and f"{name}_flags" not in template.names else []
-        return [*self._locate(name, template.program), *words[1:], *extra]  # flags that somebody gives never vanish
+        return [*self._locate(name, template.program), *words[1:], *extra]  # flags that were given never vanish
 
     def _locate(self, _name: str, program: str) -> list[str]:
         return find_program(program, self._environment(), self._project)
@@ -387,7 +387,7 @@ def refuse(
 
 
 def find_output(folder: str, planned: str, index: int, name: str) -> str | None:
-    """Where a tool put an output: where it was told to, or under its number or name."""
+    """Where a tool put an output: at the requested path, or under its number or name."""
     stems = (str(index), name, f"output_{index}", name.replace("/", "_"))
     candidates = [
         planned,
@@ -429,7 +429,7 @@ def find_new(folder: str | None, before: Mapping[str, tuple[int, ...]]) -> tuple
 
 
 def describe_code(code: int) -> str:
-    """A negative code is the program's own signal; shells tell one of theirs as 128 and its number."""
+    """A negative code is the program's own signal; shells report one as 128 and its number."""
     if code < 0:
         return f"was killed by {_name_signal(-code)}"
     return f"ended with exit code {code}" + (f" ({_name_signal(code - 128)})" if code > 128 else "")

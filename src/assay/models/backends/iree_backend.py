@@ -143,7 +143,7 @@ def build_run_command(path: str, entry: str, driver: str, inputs: Sequence[str])
 
 
 def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
-    """As IREE's programs take them: types that numpy's files do not know as raw bytes, with their type said."""
+    """As IREE's programs take them: types that numpy's files do not know as raw bytes, with their type."""
     refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
     names = list(refs) if order is None else [spec.name for spec in order if spec.name in refs]
     found = []
@@ -164,7 +164,7 @@ def write_profile(load: Importer, job: Job, argv: Sequence[str]) -> tuple[str, .
     flags = [f"--device_profiling_mode={PROFILED}", f"--device_profiling_output={bundle}", "--output=+/dev/null"]
     run = run_program([find_program(load, "iree-run-module"), *argv[1:], *flags])
     if run.code:
-        return ()  # what it said is in the outcome's stderr; a profile is not worth a failed run
+        return ()  # its output is in the outcome's stderr; a profile is not worth a failed run
     profile = [find_program(load, "iree-profile"), "dispatch", "--dispatch_events", "--format=jsonl", bundle]
     return bundle, _write_dispatches(run_program(profile), os.path.splitext(bundle)[0] + ".csv")
 

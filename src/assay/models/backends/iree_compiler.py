@@ -213,7 +213,7 @@ def explain(text: str, opset: int, command: str) -> BackendError:
 
 
 def _load_opset(path: str) -> int:
-    """From what the importer notes in the MLIR; 0 where it is bytecode, or somebody else's."""
+    """From what the importer notes in the MLIR; 0 where it is bytecode, or of another importer."""
     with open(path, "rb") as stream:
         found = _OPSET.search(stream.read(65536).decode("utf-8", "replace"))
     return int(found[1]) if found else 0

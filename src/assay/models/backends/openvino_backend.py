@@ -116,7 +116,7 @@ _NAMED = re.compile(r"\bnode\b|\boperat(?:or|ion)\b|friendly_name|failed for \S|
 
 
 def explain(error: Exception, command: str) -> BackendError:
-    """Their many lines about where in the source it was said come last."""
+    """The many lines about places in its source come last."""
     text = str(error)
     lacking = _LACKING.search(text)
     if lacking:

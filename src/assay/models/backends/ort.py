@@ -128,7 +128,7 @@ def explain(error: Exception, command: str, source: str) -> BackendError:
 
 
 def _explain_new(found: re.Match[str], text: str, command: str) -> BackendError:
-    """In our words first: theirs begin with a path and a C++ signature."""
+    """Our own sentence first: onnxruntime's begins with a path and a C++ signature."""
     import onnxruntime
 
     domain = "" if found["domain"] in (_OWN_DOMAIN, None) else f" of {found['domain']}"

@@ -212,7 +212,7 @@ def _reason(path: str) -> str:
 
 
 def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
-    """What it says when it is asked, in one line; nothing where it does not know the question, or takes long."""
+    """A program's version in one line; nothing where it does not know the question, or takes long."""
     try:
         done = subprocess.run(
             words, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -244,7 +244,7 @@ _hashes: dict[str, tuple[tuple[int, ...], str]] = {}  # path → how it looked w
 
 def describe_words(words: Sequence[str], folder: str) -> dict[str, str]:
     """The content of every file and folder among these words, or behind the `=` or `@` of one: of a script as well as
-    of its interpreter. A folder that we stand in ourselves says nothing: everything is in it."""
+    of its interpreter. The working directory itself does not count: everything is in it."""
     found = {}
     for name in dict.fromkeys(name for word in words for name in list_names(word)):
         path = os.path.join(folder, os.path.expanduser(name))

@@ -45,7 +45,7 @@ def locate(target: Target) -> tuple[str, str]:
 
 
 def build_backend(target: Target) -> Backend:
-    """The back end of a target: one of ours, or `module:Class` of somebody's own."""
+    """The back end of a target: one of ours, or `module:Class` of a user's own."""
     module, attribute = locate(target)
     try:
         found = getattr(import_module(module), attribute)
@@ -141,7 +141,7 @@ class _CodeLocation:
 
 
 def _find_location(module: str) -> _CodeLocation | None:
-    """None: there is none, or it has no file, or it is ours. Who imports it says so."""
+    """None: there is none, or it has no file, or it is ours. The import reports it."""
     try:
         spec = find_spec(module)
     except (ImportError, AttributeError, ValueError):
@@ -177,7 +177,7 @@ def _find_imported(path: str, root: str) -> Iterator[str]:
         with open(path, "rb") as file:
             tree = ast.parse(file.read(), path)
     except (OSError, SyntaxError, ValueError):
-        return  # a library, or one that cannot be loaded: the import says so
+        return  # a library, or one that cannot be loaded: the import reports it
     for node in ast.walk(tree):
         for folder, name in _list_names(node, path, root):
             yield from _resolve(folder, name)

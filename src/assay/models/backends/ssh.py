@@ -92,7 +92,7 @@ class SshBackend(CommandBackend):
     def close(self) -> None:
         self._board.close()
 
-    # ------------------------------------------------------------ who it is
+    # ------------------------------------------------------------ identity
 
     def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
         if name != "run":

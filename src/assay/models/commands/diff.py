@@ -1,4 +1,4 @@
-"""`assay model diff`: two tensors, or two sets of them, from files that a check or somebody else has written."""
+"""`assay model diff`: two tensors, or two sets of them, from files that a check or another tool has written."""
 
 from __future__ import annotations
 

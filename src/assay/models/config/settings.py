@@ -47,7 +47,7 @@ class ModelTable:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What holds where no flag says otherwise."""
+    """What holds where no flag is given."""
 
     folders: tuple[str, ...] = (DEFAULT_FOLDER,)
     reference: str | None = None  # None: onnxruntime, or IREE through the Torq spellings

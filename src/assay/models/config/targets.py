@@ -6,7 +6,7 @@ that is also a built-in name starts from that target and changes what it says. `
 Chips that a model is compiled for are files, `tests/testdata/chips/<name>.json`: a table with `target`, the name that
 the compiler knows, and perhaps `compile_flags` and `run_flags`. Where `target` is `custom`, the other values describe
 the hardware, and make up one text in the order of `_CUSTOM`. `<name>.group` lists chips, one in a line;
-`default.group`, where there is one, holds when nobody asks for anything.
+`default.group`, where there is one, holds where no chip is requested.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def parse_target(text: str, settings: Settings) -> Target:
 
 
 def build_board_target(target: Target, address: str, *, port: int | None = None, key: str | None = None) -> Target:
-    """The same target, run on a board. Raises UsageError for one that is not a command."""
+    """The target, run on a board. Raises UsageError for one that is not a command."""
     if target.backend not in ("command", "ssh"):
         raise UsageError(
             f"the target {target.name} runs in this machine, not on a board", "a board needs a run command"
@@ -191,7 +191,7 @@ class _Reader:
 
     def _find_problems(self, table: TargetTable) -> list[Problem]:
         found = []
-        is_own = ":" in str(table.content.get("backend", ""))  # module:Class of somebody's own has options of its own
+        is_own = ":" in str(table.content.get("backend", ""))  # module:Class of a user has options of its own
         for key, value in table.content.items():
             if key not in KEYS and is_own:
                 continue
@@ -246,7 +246,7 @@ _CUSTOM = ("hw_id", "lram", "slice", "css", "nss", "dma_t", "dma_f", "triple", "
 
 
 def choose_chips(text: str | None, folder: str) -> tuple[str, ...]:
-    """The names of the chips: `a,b`, `all` (every newest one), a group; nothing said: the default. Raises UsageError.
+    """The names of the chips: `a,b`, `all` (every newest one), a group; None: the default. Raises UsageError.
 
     `default` is a name that needs no file: the compiler gets no flag for the chip.
     """

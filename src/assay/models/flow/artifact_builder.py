@@ -51,7 +51,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """Folders for what tools tell next to their result; one sub-folder per case is made in each (`dump_folders`)."""
+    """Folders for what tools write next to their result; one sub-folder per case is made in each (`dump_folders`)."""
 
     ir_dir: str | None = None
     compile_profile_dir: str | None = None
@@ -82,8 +82,8 @@ class Work:
 
 @dataclass(slots=True)
 class ArtifactBuilder:
-    """One per process. `say` hears why each artifact was a hit or a miss; `live` shows the tools' output; `failure_dir`
-    is where what a failed step was given is kept; `slices` tell what was done when, what came from the store aside."""
+    """One per process. `explain_to` gets the reason of each hit and miss; `live` shows the tools' output; `failure_dir`
+    is where what a failed step was given is kept; `slices` hold the steps that were done, with their times."""
 
     store: ArtifactStore
     limits: StepLimits = field(default_factory=StepLimits)
@@ -147,7 +147,7 @@ class ArtifactBuilder:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """What is taken in here stays until we close, whoever borrows around it."""
+        """What is taken in here stays until the builder is closed, also inside of `borrowing`."""
         before, self._held = self._held, self._held[:1]
         try:
             yield
@@ -165,7 +165,7 @@ class ArtifactBuilder:
 
     @contextmanager
     def dumping(self, dumps: Dumps) -> Iterator[None]:
-        """For the target that is tested: nobody asked for the inside of the reference."""
+        """Dumps are of the target that is tested, never of the reference."""
         before, self.dumps = self.dumps, dumps
         try:
             yield

@@ -178,7 +178,7 @@ def _try_alone(search: LayerSearch, layers: Sequence[Layer], accumulated: Mappin
             search.notes.append(f"{layer.label} is the first that is wrong with the reference's inputs")
             return True
         if report.verdict.kind is VerdictKind.PASS:
-            del search.reports[layer.name]  # nobody asked for it
+            del search.reports[layer.name]  # it was not requested
     return False
 
 
@@ -271,14 +271,14 @@ def _find_failing(search: LayerSearch, failed: StepOutcome) -> None:
 
 def _halve(search: LayerSearch, wanted: Signature | None, *, is_inside_known: bool) -> None:
     """The shortest beginning of the model that fails as the whole does: its last layer is where it shows."""
-    known = search.cases.find_types(0)  # a beginning cannot end with a sequence: nobody could compare it
+    known = search.cases.find_types(0)  # a beginning cannot end with a sequence, which cannot be compared
     layers = [layer for layer in search.cases.outline.layers if any(name in known for name in layer.outputs)]
     if not layers:
         search.notes.append("the model has no layer: a value that it passes through is wrong")
         return
     index = _find_shortest(search, layers, wanted, exact=True)
     if index == len(layers) - 1 and wanted is not None and wanted.step:
-        index = _find_shortest(search, layers, wanted, exact=False)  # it says something else each time
+        index = _find_shortest(search, layers, wanted, exact=False)  # its message is another one each time
     search.first = suspect = layers[index]
     report = search.examine_layer(suspect, {})
     if report.verdict.kind in WRONG:
@@ -345,7 +345,7 @@ def _find_shortest(search: LayerSearch, layers: Sequence[Layer], wanted: Signatu
 
 
 def _is_wrong(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> bool:
-    """As the whole is. A beginning that fails in another way says nothing of the failure that is looked for."""
+    """Whether a beginning fails as the whole does. One that fails in another way proves nothing."""
     examination, case = search.examination, build_beginning(search.cases, layers)
     with examination.builder.borrowing(), examination.builder.forgetting():
         work, results = examination.compute(case)

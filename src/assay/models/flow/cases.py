@@ -258,7 +258,7 @@ class Cases:
 
     @cached_property
     def marked(self) -> Case:
-        """The model with every layer's outputs as outputs: one run on the target tells about all of them."""
+        """The model with every layer's outputs as outputs: one run on the target shows all of them."""
         wanted = [name for layer in self.outline.layers for name in layer.outputs]
         trials, names = [], ()
         for number, folder in enumerate(self.activations):

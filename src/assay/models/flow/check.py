@@ -37,13 +37,13 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Report = Callable[[CaseReport], None]
-_MOST_BYTES = 256 * 1024 * 1024  # of tensors of the inside: behind a wrong layer all are wrong, the first ones tell
+_MOST_BYTES = 256 * 1024 * 1024  # of tensors inside the model: after a wrong layer all are wrong
 _PLAIN = {"float16", "float32", "float64", "bool", "complex64", "complex128"}
 _PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
 def quiet(_report: CaseReport) -> None:
-    """Nobody listens."""
+    """Ignore the report."""
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ class Examination:
         return self._relax({name: case.makers.get(name) for name in case.outputs}, quantized=case.quantized)
 
     def _vote(self, case: Case, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
-        """What a second reference says where the target differs. One that cannot compute it has no voice."""
+        """The verdict with the vote of a second reference. One that cannot compute the case has no vote."""
         worst = dict[str, TensorComparison]()
         for number, trial in enumerate(case.trials):
             wants = case.build_wants(trial)
@@ -168,7 +168,7 @@ class Examination:
         return verdict if voted.kind is not verdict.kind and self._is_refused(voter, case) else voted
 
     def _is_refused(self, voter: Target, case: Case) -> bool:
-        """A vote that would excuse the target counts only from one who computes these operators right."""
+        """Whether the voter has no vote: one that would excuse the target must compute these operators right."""
         fault = self.voter_tests.find_fault(voter, case)
         if fault:
             self._note(f"{fault}; it has no vote there")

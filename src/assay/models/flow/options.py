@@ -1,4 +1,4 @@
-"""From flags and settings to a request: what a flag says goes before the project's settings."""
+"""From flags and settings to a request: a flag goes before the project's settings."""
 
 from __future__ import annotations
 

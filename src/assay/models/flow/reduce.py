@@ -45,10 +45,10 @@ def reduce_failure(
 
 def _search(examination: Examination) -> SearchResult:
     search, report_case = LayerSearch(examination), examination.report_case
-    with examination.builder.forgetting():  # nobody wants a copy of everything that was tried
+    with examination.builder.forgetting():  # no copy is kept of what was tried
         find_wrong(search)
         case, report = _choose_start(search)
-        if report.verdict.kind not in WRONG:  # what it is, right or not decided, the verdict tells
+        if report.verdict.kind not in WRONG:  # the verdict is right, or not decided
             state = "right" if report.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
             what = f"as a whole it is {state} on {report.target}: there is nothing to reduce"
             request = examination.request

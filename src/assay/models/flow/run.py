@@ -59,7 +59,7 @@ class RunChoice:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The report; or None where somebody stopped it."""
+    """The report of a run; None where the run was interrupted."""
 
     report: ModelReport | None
     run_dir: str
@@ -191,8 +191,8 @@ def _find_error(run_dir: str, reason: str) -> AssayError:
 # ---------------------------------------------------------------- times for the benchmark history
 #
 # The history gets only complete measurements: a check of all cases in which nothing came from the cache. An execution
-# without the numbers of a layer says that the layer broke: cases that fail are left out. The run time of a simulator is
-# an estimate and is left out as well.
+# without the numbers of a layer means that the layer broke: cases that fail are left out. The run time of a
+# simulator is an estimate and is left out as well.
 
 
 def _open_meter() -> CpuMeter | None:

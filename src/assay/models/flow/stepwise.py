@@ -31,7 +31,7 @@ class Stepwise:
 
     def __init__(self, builder: ArtifactBuilder, dumps: Dumps) -> None:
         self.builder = builder
-        self.dumps = dumps  # of the target that is tested, and of nobody else
+        self.dumps = dumps  # of the target that is tested only
         self._cases: dict[str, Cases] = {}
         self._products: dict[str, Product] = {}  # what was handed out, by its path
         self._chosen: dict[str, int] = {}  # model → which of several references can compute it
@@ -58,7 +58,7 @@ class Stepwise:
         return CaseSteps(self, cases, cases.find(name), label)
 
     def open_first(self, requests: Sequence[ModelRequest], name: str, label: str) -> CaseSteps:
-        """With the first of several references that can compute the model; where none can, as the first one says."""
+        """With the first reference that can compute the model; where none can, the error is that of the first."""
         path = requests[0].model
         for number in range(self._chosen.get(path, 0), len(requests)):
             try:
@@ -70,13 +70,13 @@ class Stepwise:
         return self.open_case(requests[0], name, label)
 
     def hand_out(self, product: Product, path: str | None = None) -> str:
-        """A path for a caller who may hand it in again."""
+        """A path that the caller may hand in again."""
         shown = path or product.path
         self._products[shown] = product
         return shown
 
     def take_in(self, path: str | os.PathLike[str], artifact: str = "") -> Product:
-        """What was handed out, or somebody's own file or folder; `artifact`: the file that counts in a folder."""
+        """What was handed out, or a file or folder of the user's own; `artifact`: the file that counts in a folder."""
         given_path = os.path.abspath(path)
         if given_path in self._products:
             return self._products[given_path]
@@ -227,7 +227,7 @@ class CaseSteps:
 
 
 def read_samples(value: Any, names: Sequence[str]) -> Samples:
-    """What somebody's own fixture returns: arrays in the graph's order, or by name; or a list of such by name."""
+    """What a fixture of the user's own returns: arrays in the graph's order, or by name, or a list of such."""
     if isinstance(value, Mapping):
         return [dict(value)]
     if hasattr(value, "shape"):

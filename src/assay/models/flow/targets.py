@@ -63,7 +63,7 @@ def load_checked_target(
 
 
 def load_reference(text: str, folder: str | None = None) -> Target:
-    """As `load_checked_target`. onnxruntime does not optimise unless its table says so: optimised, it computes int4
+    """The reference of this name. onnxruntime does not optimise unless its table says so: optimised, it computes int4
     weights in 8 bits, and is up to 2% off."""
     found = load_checked_target(text, folder)
     if found.backend != "ort" or "optimize" in found.options:
@@ -120,7 +120,7 @@ def build_target(project: Project, name: str, extras: Extras) -> Target:
 
 
 def build_hardware_target(project: Project, hardware: str, extras: Extras) -> Target:
-    """The project's own target of this name; else Torq's tools, told the name of the hardware."""
+    """The project's own target of this name; else Torq's tools, with the name of the hardware."""
     name = hardware if hardware in project.targets else TORQ
     return replace(build_target(project, name, replace(extras, hardware=hardware)), name=hardware)
 
@@ -175,7 +175,7 @@ _COMMAND_OPTIONS = ("import", "compile", "run", "env", "chip", "hardware")  # wh
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Who votes; None: nobody. `note` says why a voter of the settings does not."""
+    """The target that votes, if any. `note`: why a voter of the settings does not."""
 
     voter: Target | None = None
     note: str = ""
@@ -212,7 +212,7 @@ def is_same_engine(one: Target, other: Target) -> bool:
     return flags and all(one.options.get(name) == other.options.get(name) for name in names)
 
 
-# ---------------------------------------------------------------- who may vote
+# ---------------------------------------------------------------- which voter counts
 
 
 @dataclass(slots=True)

@@ -108,7 +108,7 @@ def infer_specs(model: Model) -> dict[str, TensorSpec]:
     try:
         graph = onnx.shape_inference.infer_shapes(slim, data_prop=True).graph
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
-        graph = slim.graph  # what a model says of itself must do: an operator that nobody knows, say
+        graph = slim.graph  # the model's own declarations must do: it may have an unknown operator
     values = (*graph.value_info, *graph.output, *graph.input)
     specs = {value.name: build_spec(value) for value in values}
     for tensor in graph.initializer:
@@ -310,7 +310,7 @@ def load_skeleton(path: str) -> Model:
 
 
 def build_skeleton(model: Model) -> Model:
-    """The same of a model in memory; the model is left as it is. A small one is returned itself."""
+    """A model in memory without its large weights; the model itself is not changed. A small one is returned itself."""
     onnx = import_onnx()
     if sum(measure_tensor(tensor) for tensor in model.graph.initializer) <= KEPT_BYTES * 100:
         return model
@@ -324,7 +324,7 @@ def build_skeleton(model: Model) -> Model:
 
 
 def measure_tensor(tensor: Any) -> int:
-    """Its bytes, from what it says of itself: protobuf would serialise it to find out."""
+    """Its size in bytes, from its declaration: protobuf would serialise it to find out."""
     onnx = import_onnx()
     if tensor.data_type == onnx.TensorProto.STRING:
         return sum(map(len, tensor.string_data))

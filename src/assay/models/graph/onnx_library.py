@@ -144,7 +144,7 @@ _KINDS = {"sequence_type": "sequence", "optional_type": "optional", "map_type": 
 
 
 def build_spec(value: Any) -> TensorSpec:
-    """What a graph says of a value; `dtype` is "sequence", "optional" or "map" for what is not a tensor."""
+    """The declaration of a value in a graph; `dtype` is "sequence", "optional" or "map" for what is not a tensor."""
     kind = value.type.WhichOneof("value")
     if kind in _KINDS:
         return TensorSpec(value.name, _KINDS[kind])

@@ -5,7 +5,7 @@ what others read of it becomes an output. So the search is ddmin over the nodes,
 single nodes last; then outputs are dropped, and nodes that keep a tensor's type and shape are bypassed. What remains
 is 1-minimal: whatever single step is tried, the failure disappears.
 
-The oracle is somebody else's: nothing is run here.
+The caller decides whether a model fails: nothing is run here.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _cut_nodes(cutter: _Cutter, chunk: int | None) -> Iterator[Candidate]:
 
 
 def _drop_outputs(cutter: _Cutter) -> Iterator[Candidate]:
-    """Only one output, then all but one; nodes that nobody needs any more go with them."""
+    """Only one output, then all but one; nodes that are not needed any more go with them."""
     outputs = cutter.wiring.outputs
     if len(outputs) < 2:
         return
@@ -277,7 +277,7 @@ class _Cutter:
 
 
 def _prune(model: Model) -> None:
-    """Remove what no output needs, and what the graph says of tensors that no longer exist."""
+    """Remove what no output needs, and what the graph declares about tensors that no longer exist."""
     graph = model.graph
     wiring = build_wiring(graph)
     live = wiring.find_ancestors(wiring.outputs)

@@ -298,7 +298,7 @@ def check(model: Model, *, with_shapes: bool = False) -> str:
 
 
 def _build_light(model: Model) -> Model:
-    """The same graph with inputs in the place of large weights: gigabytes need not be serialised to be checked."""
+    """The graph with inputs in the place of large weights: gigabytes need not be serialised to be checked."""
     slim = build_skeleton(model)
     if slim is model:
         return model

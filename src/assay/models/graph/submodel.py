@@ -91,7 +91,7 @@ def find_functions(model: Model, nodes: Iterable[Node]) -> list[Any]:
 
 
 def build_value(spec: TensorSpec) -> Any:
-    """A graph's words for a tensor; of one whose type nobody knows, the name alone."""
+    """The declaration of a tensor in a graph; of one whose type is not known, the name alone."""
     onnx = import_onnx()
     if spec.dtype in NON_TENSORS:
         raise UsageError(f"{spec.name!r} is not a tensor but a {spec.dtype}")
@@ -215,7 +215,7 @@ def copy_model(model: Model) -> Model:
 
 
 def _retype(graph: Any, types: Types) -> None:
-    """What the graph said of a tensor in between goes: it may contradict what was found."""
+    """Remove what the graph declares about a tensor in between: it may contradict what was found."""
     for values in (graph.input, graph.output):
         for value in values:
             if value.name in types and types[value.name].dtype not in NON_TENSORS:

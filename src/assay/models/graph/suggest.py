@@ -1,4 +1,4 @@
-"""What an input of a model may be fed with, told by the nodes that read it: ranges of values, sizes of open dimensions.
+"""What an input of a model may be fed with, by the nodes that read it: ranges of values, sizes of open dimensions.
 
 An index beyond its table, a logarithm of a negative number or a token that does not exist say nothing about a compiler.
 """
@@ -59,7 +59,7 @@ class InputGraph:
         return dim if isinstance(dim, int) else None
 
 
-# ---------------------------------------------------------------- who reads an input
+# ---------------------------------------------------------------- the nodes that read an input
 
 _FORWARDING = frozenset(
     {
@@ -91,7 +91,7 @@ Rule = Callable[[InputGraph, Node, int, TensorSpec], Domain | None]
 _WHOLE_TYPES = re.compile(r"u?int\d+|bool")
 _BY_TYPE = {"bool": (0, 1), "uint8": (0, 255), "int8": (-128, 127), "int4": (-8, 7), "uint4": (0, 15)}
 _STATE = re.compile(r"state|hidden|cache|past|^[hc]_?[0-9n]?$")
-_NAMED = (  # what names of inputs usually mean, where the graph itself says nothing
+_NAMED = (  # what names of inputs usually mean, where the graph itself shows nothing
     (re.compile(r"mask"), Domain(0, 1, "a mask, by its name", whole=True, is_mask=True)),
     (re.compile(r"^sr$|sampl(e|ing)_?rate"), Domain(16000, 16000, "a sampling rate, by its name", whole=True)),
     (re.compile(r"len(gth)?s?$"), Domain(1, 1, "a length, by its name", whole=True)),
@@ -306,7 +306,7 @@ def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> 
 
 
 def _move_axis(graph: InputGraph, node: Node, name: str, axis: int) -> int | None:
-    """Where the axis is in the node's output; None: it is not kept, or nobody knows."""
+    """Where the axis is in the node's output; None: it is not kept, or not known."""
     if node.op_type == "Gather" and name in node.input[1:] and find_attribute(node, "axis", 0) == 0:
         return axis  # of the indices: rows of a table come behind it
     if not node.input or node.input[0] != name:

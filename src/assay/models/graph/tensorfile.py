@@ -77,7 +77,7 @@ def content_sha(array: Array) -> str:
 
 
 def _storable(array: Array) -> Array:
-    """The same numbers in a type that numpy's files and buffers know, in the machine's byte order."""
+    """The array's numbers in a type that numpy's files and buffers know, in the machine's byte order."""
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
@@ -151,7 +151,7 @@ def load_tensors(folder: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def load_ref(ref: TensorRef) -> Array:
-    """Raises FormatError where the file is not what the list says."""
+    """Raises FormatError where the file is not as the list describes it."""
     try:
         array = load_array(ref.path, ref.dtype)
     except UsageError as error:

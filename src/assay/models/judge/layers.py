@@ -95,7 +95,7 @@ class _Graph:
         self._memory: dict[str, tuple[float, bool]] = {}
 
     def find_error(self, tensor: str) -> tuple[float, bool]:
-        """The error of a tensor and whether it is wrong; of one that was not compared, what its own inputs tell."""
+        """The error of a tensor and whether it is wrong; of one that was not compared, those of its own inputs."""
         if tensor not in self._memory:
             self._fill(tensor)
         return self._memory[tensor]
@@ -122,7 +122,7 @@ class _Graph:
         return () if tensor in self.comparisons or maker is None else maker.inputs
 
     def find_unseen(self, layer: Layer) -> tuple[Layer, ...]:
-        """The layers before this one whose outputs nobody has compared, up to those that somebody has."""
+        """The layers before this one whose outputs were not compared, up to those that were."""
         found: dict[int, Layer] = {}
         waiting = list(layer.inputs)
         while waiting:
@@ -179,11 +179,11 @@ def _find_factor(output: TensorComparison, before: float) -> float:
     return error / least if least > 0 else math.inf
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- messages
 
 
 def _describe_birth(growth: Growth, unseen: Sequence[Layer]) -> str:
-    """Why it is this layer: what is off in it is said with the layer itself. `unseen`: see `_Graph.find_unseen`."""
+    """Why it is this layer: what is off in it is shown with the layer itself. `unseen`: see `_Graph.find_unseen`."""
     if growth.is_inherited:
         inputs = f"its inputs are off too (error {growth.before:.2g}), but it is also wrong in isolation"
     else:
@@ -225,7 +225,7 @@ def conclude(
     reports: Sequence[CaseReport],
     full: CaseReport | None,
 ) -> SearchResult:
-    """The first wrong layer, whether a second view confirms it, and what is to be said of the whole."""
+    """The first wrong layer, whether a second view confirms it, and what was found about the whole."""
     by_name = {report.name: report for report in reports}
     local = {each.name: each for report in reports for each in report.local}
     excused = {report.name for report in reports if is_excused(report)}
@@ -273,7 +273,7 @@ def is_excused(alone: CaseReport) -> bool:
 
 
 def confirm(alone: CaseReport) -> bool | None:
-    """None: it says nothing, as the layer cannot be computed alone or proves nothing there."""
+    """None: the layer cannot be computed alone, or proves nothing there."""
     return None if alone.verdict.kind is VerdictKind.INCONCLUSIVE else alone.verdict.kind in WRONG
 
 
@@ -359,7 +359,7 @@ def _excuse(compared: TensorComparison, chance: Mapping[str, str]) -> TensorComp
 
 # ---------------------------------------------------------------- votes of two references
 #
-# If the references disagree with each other as much as the target does, nobody knows which is correct. A layer that
+# If the references disagree with each other as much as the target does, it is not known which is correct. A layer that
 # amplifies rounding (a logarithm near zero, a difference of nearly equal numbers) gives two correct runtimes results
 # that are far apart. Failing the target for being as far from one of them would be unjust; passing it would be blind.
 # It is INCONCLUSIVE, with both numbers. Only rounding is excused, and only as much of it as the references show: never
@@ -406,7 +406,7 @@ def _pair_numbers(target: TensorComparison, other: TensorComparison) -> list[tup
     pairs = [(target.max_rel, other.max_rel), (target.mean_abs, other.mean_abs)]
     if target.cosine is not None and other.cosine is not None:
         pairs.append((1 - target.cosine, 1 - other.cosine + 1e-12))  # what a double leaves of 1 - 1
-    if target.tolerance.top_k is not None:  # a ranking that nobody asked for is shown, and decides nothing
+    if target.tolerance.top_k is not None:  # a ranking that was not requested is shown, and decides nothing
         pairs.append((_misranked(target), _misranked(other)))
     return pairs
 

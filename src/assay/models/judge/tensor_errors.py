@@ -115,7 +115,7 @@ def read_block(array: Array, block: Block, kind: Kind) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a first look at a tensor of numbers tells."""
+    """The result of a first look at a tensor of numbers."""
 
     nan: int
     inf: int
@@ -283,7 +283,7 @@ def _look_around(expected: Array, bound: float) -> tuple[float, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Of one block. Where an element is not finite, its numbers are 0 and `misplaced` says whether that is wrong."""
+    """Of one block. Where an element is not finite, its numbers are 0 and `misplaced` holds whether that is wrong."""
 
     expected: Array
     actual: Array

@@ -484,7 +484,7 @@ def _find_flags(
 
 
 def _flag_ranking(ranking: Ranking | None) -> Iterator[str]:
-    """Within the tolerance, and yet another answer: nobody asked for the same one, but somebody should know."""
+    """Note another ranking within the tolerance: it decides nothing, but should be seen."""
     if ranking is not None and ranking.agree < ranking.rows:
         text = f"{OTHER_LARGEST} {_share(ranking.rows - ranking.agree, ranking.rows)} rows"
         yield f"{text}; first in row {list(ranking.first or ())}: {ranking.actual} instead of {ranking.expected}"
@@ -507,7 +507,7 @@ def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
             yield f"actual is all zero at {names} of axis {axis} ({len(dead)} of {length})"
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- messages
 
 
 def _render_index(element: Element) -> str:

@@ -1,4 +1,4 @@
-"""How far apart is still right: what a type and an operator allow where nobody says otherwise.
+"""How far apart is still right: what a type and an operator allow by default.
 
 Relative bounds, at the tensor's scale. A float32 tensor of a correct runtime is within 1.1e-4 of another one's (the
 largest of 1,223 in seven real models, most below 1e-5; layers that amplify rounding aside), the order of summation,

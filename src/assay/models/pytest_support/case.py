@@ -1,4 +1,4 @@
-"""One case in one test, and what the test says when it does not pass.
+"""One case in one test, and the text of a test that does not pass.
 
 The steps of a case run as fixtures request them; the comparison comes last. A step that fails fails the fixture, so
 pytest reports ERROR with its name; outputs that differ fail the test. The texts hold everything that a person needs to
@@ -64,12 +64,12 @@ def build_arrays(samples: Sequence[dict[str, Any]]) -> Arrays:
 
 
 def list_paths(value: Any) -> tuple[str, ...]:
-    """Of what a fixture returned, ours or somebody's own."""
+    """The paths that a fixture returned, one of ours or one of the user's own."""
     return getattr(value, "samples", None) or (os.fspath(value),)
 
 
 def list_arrays(value: Any) -> Any:
-    """Ours are given back as they were, but for what somebody has done to the first sample in place."""
+    """Our samples, with what the user has changed in the first one in place."""
     if not isinstance(value, Arrays) or not value.samples:
         return value
     first = dict(zip(value.samples[0], value, strict=False))
@@ -84,7 +84,7 @@ class ModelCase:
         self.plan = plan
         self.given = given
         self.steps = steps
-        self.is_replaced = False  # somebody's own piece is in it: a second reference, which has ours, has no voice
+        self.is_replaced = False  # a piece of the user's own is in it: a second reference, which has ours, has no vote
         self._node = node
         self._keep = keep
 
@@ -99,7 +99,7 @@ class ModelCase:
 
     @contextmanager
     def reporting(self, fixture: str, note: str = "") -> Iterator[None]:
-        """Also that nothing is heard of a tool, with -s, because it was not called."""
+        """Report errors of a fixture. With -s, a step from the cache is named: its tool prints nothing."""
         before = len(self.steps.steps)
         with reporting(fixture, self.model, note):
             yield
@@ -190,7 +190,7 @@ def clear_keep(plan: TestPlan, given: Given, node: Any) -> str:
 @contextmanager
 def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
     """What goes wrong in a fixture ends it with a text, without a traceback of ours. `note` is for trouble with tools
-    or settings, not for what a tool says of a model."""
+    or settings, not for what a tool reports about a model."""
     from assay.models.flow.cases import StepFailedError
 
     try:
@@ -208,7 +208,7 @@ def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
 
 
 def render_failed_step(fixture: str, error: StepFailedError, model: str) -> str:
-    """Which step, its command line, and all that the tool said."""
+    """Which step, its command line, and all of the tool's output."""
     outcome = error.outcome
     parts = [f"{fixture}: {error.message}"]
     if outcome.command:

@@ -183,7 +183,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def _is_wanted(metafunc: pytest.Metafunc, row: Given) -> bool:
-    """A test of somebody's own may be for some models only."""
+    """A test of the user's own may be for some models only."""
     from fnmatch import fnmatchcase
 
     marks = list(metafunc.definition.iter_markers("assay_models"))
@@ -243,7 +243,7 @@ def _mark(item: pytest.Item, entry: ExpectedFailure, options: ModelOptions) -> N
 
 
 def summarize(reporter: Any, config: pytest.Config) -> None:
-    """Where dumps are, and what was said about the cache; also of tests that ran in other processes."""
+    """Print where dumps are and the reasons of hits and misses, also of tests that ran in other processes."""
     reports = [report for found in reporter.stats.values() for report in found if hasattr(report, "sections")]
     lines = [text for report in reports for title, text in report.sections if CACHE_SECTION in title]
     if lines:

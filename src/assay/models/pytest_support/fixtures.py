@@ -65,7 +65,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
         with reporting("assay_case", given.model.path):
             _, inputs = plan.choose(given.model)
             groups = plan.project.settings.groups
-            # who tells which values a layer sees, the first that can. In Torq's tests that is not the reference: IREE
+            # the first that can computes the values that a layer sees. In Torq's tests it is not the reference: IREE
             # may be unable to compile one layer, and the others are tested all the same
             is_ours = "assay_target" in request.fixturenames
             tracers = [plan.build_reference(name) for name in ([plan.options.reference] if is_ours else TRACERS)]
@@ -108,7 +108,7 @@ def chip_config(request: pytest.FixtureRequest, assay_chip: str) -> dict[str, An
 
 @pytest.fixture
 def runtime_hw_type(assay_hardware: str) -> str:
-    """The hardware that the case is run on: `sim`, unless --torq-runtime-hw-type says otherwise."""
+    """The hardware that the case is run on: `sim`, unless --torq-runtime-hw-type names another."""
     return assay_hardware
 
 

@@ -1,6 +1,6 @@
 """Options for models, the Torq tests' own spellings next to ours, and what they come to with the project's settings.
 
-A name that somebody else has registered stays theirs, and ours is left out: installing Assay breaks nobody's pytest.
+A name that another plugin has registered stays theirs, and ours is left out: installing Assay breaks no pytest.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class TestPlan:
                         yield Given(label, model, case, middle, chip, model.problem)
 
     def build_empty(self, middle: str) -> Given:
-        """No model is not a pass: one case says so."""
+        """A case that fails: no model is not a pass."""
         folders = ", ".join(self.options.folders or self.project.folders)
         hint = 'put .onnx files there, or name their folder: [tool.assay.models] folder = "…", or --model-folder'
         problem = f"there is no model in {folders}\n  {hint}"

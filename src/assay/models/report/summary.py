@@ -1,4 +1,4 @@
-"""What a check of a model comes to, in words that the terminal, Markdown, JUnit and the page share, and as a chart."""
+"""The result of a model check in sentences that the terminal, Markdown, JUnit and the page share, and as a chart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEAST_POWER, _MOST_POWER = -20, 20  # powers of ten that are drawn
 _MOST_TICKS = 9
 _MOST_LABELS = 60
 _NOTICE = re.compile(r"\s+(?:Copyright\b|\(C\)|©|Licen[sc]e|This is free|This program)", re.IGNORECASE)
-_FATAL = "Fatal Python error"  # as faulthandler says it
+_FATAL = "Fatal Python error"  # as faulthandler prints it
 _PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call; no shell would take it
 
 
@@ -58,7 +58,7 @@ def build_case_metrics(case: CaseReport) -> CaseMetrics:
 
 
 def _measured(case: CaseReport, step: Step) -> float | None:
-    """A step that failed took some time too, which says nothing about the target's speed."""
+    """The time of a step; None where it failed: that time has nothing to do with the target's speed."""
     return None if any(each.step is step and not each.is_ok for each in case.steps) else case.seconds(step)
 
 
@@ -78,7 +78,7 @@ def _least(values: Sequence[float | None]) -> float | None:
 
 
 def render_error(value: float | None) -> str | None:
-    """Two digits tell how bad it is; `0` is bit-equal."""
+    """Two digits show how bad it is; `0` is bit-equal."""
     if value is None:
         return None
     if abs(value) >= _LARGE and math.isfinite(value):
@@ -139,7 +139,7 @@ def describe_outcome(report: ModelReport) -> str:
     kind = report.verdict.kind
     if kind is VerdictKind.PASS:
         return f"{_count_cases(report)} with {report.reference}"
-    for finding in report.findings:  # what the verdict stands on; a word about the whole before one about a part
+    for finding in report.findings:  # what the verdict is based on; a finding about the whole before one about a part
         if finding.kind is kind:
             return finding.message
     for case in report.cases:
@@ -178,7 +178,7 @@ def _describe_alone(case: CaseReport) -> str:
 
 
 def _describe_trouble(case: CaseReport) -> str:
-    """In a few words where there is a number for it; the findings tell the rest."""
+    """What is wrong, in short where there is a number for it; the findings have the rest."""
     if case.failed_step is not None:
         return f"{case.outcome}: {case.failed_step.message}".rstrip(": ")
     local, inside = _find_furthest(case.local), _find_furthest(case.accumulated)
@@ -255,7 +255,7 @@ class FailedSteps:
 
 
 def group_failures(report: ModelReport) -> list[FailedSteps]:
-    """By what was said; that of the first wrong layer before all others, then that of the whole."""
+    """Failures by their message; that of the first wrong layer before all others, then that of the whole."""
     found: dict[tuple[str, str, str], tuple[StepOutcome, list[str]]] = {}
     for case in report.cases:
         step = case.failed_step
@@ -269,7 +269,7 @@ def group_failures(report: ModelReport) -> list[FailedSteps]:
 
 
 def build_tail(step: StepOutcome, lines: int) -> list[str]:
-    """The end of what the tool said: on stderr, or on stdout where it keeps its errors there."""
+    """The end of the tool's output: of stderr, or of stdout where its errors are there."""
     said = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
     fatal = [index for index, line in enumerate(said) if line.startswith(_FATAL)]
     # where Python itself died the first lines of its trace, which has the innermost frame first
@@ -330,7 +330,7 @@ def describe_times(report: ModelReport) -> str:
 
 
 def describe_surroundings(report: ModelReport) -> str:
-    """`iree-compile 3.13, 2 samples, 12s`. Builds and processors are in the JSON, for who compares machines."""
+    """`iree-compile 3.13, 2 samples, 12s`. Builds and processors are in the JSON, for comparing machines."""
     tools = [f"{name} {_shorten_version(version)}" for name, version in report.tools.items() if name != "cpu"]
     return ", ".join((*tools, *_list_amounts(report)))
 

@@ -189,7 +189,7 @@ class ArtifactStore:
                 self._locks.release(name)
                 raise
             else:
-                with contextlib.suppress(OSError):  # read-only: nobody evicts there
+                with contextlib.suppress(OSError):  # read-only: nothing is evicted there
                     os.utime(self._path(name))
                 return self._build_artifact(name, manifest)
         return None

@@ -18,7 +18,7 @@ FULL_MODEL = "full_model"
 DEFAULT_GROUPS = (("Conv", "Clip"),)  # operators that stay together
 SKIPPED = "trivial"
 NOT_COMPARED = "not compared"
-SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # what they tell of times are estimates
+SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # their times are estimates
 
 
 # ---------------------------------------------------------------- targets and steps
@@ -36,8 +36,8 @@ class StepEnding(StrEnum):
     """How a step ended. Everything but OK is a recorded outcome of the target, never an exception of ours."""
 
     OK = "ok"
-    ERROR = "error"  # the tool said no
-    UNSUPPORTED = "unsupported"  # it said no because it lacks this operator, type or opset
+    ERROR = "error"  # the tool refused
+    UNSUPPORTED = "unsupported"  # it refused since it lacks this operator, type or opset
     TIMEOUT = "timeout"
     CRASH = "crash"  # its process died
     MEMORY = "memory"  # it wanted more than the limit
@@ -59,7 +59,7 @@ class Target:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether its hardware, or its name where it says nothing of hardware, is a simulator: `sim`, `torq-sim`."""
+        """Whether its hardware, or its name where no hardware is given, is a simulator: `sim`, `torq-sim`."""
         hardware = str(self.options.get("hardware") or self.name).lower()
         return any(word in SIMULATORS for word in re.split(r"[^a-z]+", hardware))
 
@@ -149,7 +149,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A model as its graph alone tells it: nothing is executed for it, no weight is read."""
+    """A model as its graph alone describes it: nothing is executed for it, no weight is read."""
 
     stem: str
     path: str
@@ -170,7 +170,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """Who may be how far off. The more special wins: tensor, then operator, then model."""
+    """The allowed differences. The more special one holds: tensor, then operator, then model."""
 
     model: Tolerance = field(default_factory=Tolerance)
     by_op: Mapping[str, Tolerance] = field(default_factory=dict)
@@ -296,7 +296,7 @@ class ModelReport:
     origin: str = ""
     command: str = ""  # shows again what was found, without looking for it: of a reduction
     folder: str = ""  # where commands are to be typed: settings and the user's own code are found from there
-    unseen: int = 0  # layers before `first_wrong` that nobody asked for: it is the first that was tried
+    unseen: int = 0  # layers before `first_wrong` that were not requested: it is the first that was tried
 
     @property
     def verdict(self) -> Verdict:
@@ -315,7 +315,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The step that failed, how, and in which words; or outputs that differ."""
+    """The step that failed, how, and with which message; or outputs that differ."""
 
     step: str  # "" : all steps went well, and the outputs differ
     ending: str = ""
@@ -327,7 +327,7 @@ class Signature:
         return f"{self.step} {self.ending}: {self.words}" if self.words else f"{self.step} {self.ending}"
 
     def resembles(self, other: Signature | None) -> bool:
-        """The same step ended in the same way, whatever was said."""
+        """Whether both are of one step and ended in one way, with any message."""
         return other is not None and (self.step, self.ending) == (other.step, other.ending)
 
 

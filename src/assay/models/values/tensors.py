@@ -12,7 +12,7 @@ EXPECTED_CONSTANT = "expected is constant"  # flags that are asked for; "… is 
 ACTUAL_CONSTANT = "actual is constant"
 EXPECTED_ZERO = "expected is all zero"
 ACTUAL_ZERO = "actual is all zero"
-ALLOW_CONSTANT = "--tolerance allow_constant=true"  # as the command line spells it; other hooks have words of their own
+ALLOW_CONSTANT = "--tolerance allow_constant=true"  # as the command line spells it
 OTHER_LARGEST = "the largest element is another one in"  # so many rows, of what looks like scores of classes
 
 Dim = int | str | None  # known, a symbol such as "batch", or nothing at all
@@ -21,7 +21,7 @@ Number = float | int | str  # of one element; text for what JSON has no number f
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a graph says of a tensor."""
+    """The declaration of a tensor in a graph."""
 
     name: str
     dtype: str  # numpy's or ml_dtypes' name: "float32", "bfloat16", "float8_e4m3fn", "int4", "bool"; "string"; ""
@@ -62,7 +62,7 @@ class Tolerance:
     min_cosine: float | None = None
     min_sqnr_db: float | None = None
     top_k: int | None = None  # the k largest along the last axis must be the same ones
-    allow_constant: bool = False  # both all zero proves nothing, and is not PASS unless somebody allows it
+    allow_constant: bool = False  # both all zero proves nothing, and is not PASS unless this allows it
     check_dtype: bool = True
     quantized: bool = False  # the model computes in steps: what it gives as a whole may be a few of them off
 
@@ -148,7 +148,7 @@ class TensorDiff:
     """A comparison with its pictures, and where the two tensors lie."""
 
     comparison: TensorComparison
-    expected: str  # path, with the tensor's name where the file holds several; empty: said elsewhere
+    expected: str  # path, with the tensor's name where the file holds several; empty: shown elsewhere
     actual: str
     histogram: Histogram | None = None  # None: there was nothing to compare
     heat: Heat | None = None
