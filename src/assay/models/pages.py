@@ -12,8 +12,7 @@ from typing import Any
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.follow.api import StudyLocation
-from assay.models.commands.diff import HEAT_COLUMNS, HEAT_ROWS, load_side
-from assay.models.judge.tensor_numbers import build_heat, build_histogram, can_draw
+from assay.models.commands.diff import draw_diff, load_side
 from assay.models.judge.tensors import judge_outputs
 from assay.models.records import judge_run, load_report
 from assay.models.report import tensor_diff
@@ -25,7 +24,19 @@ from assay.models.values.tensors import TensorComparison, TensorDiff
 from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.document import Block, Chart, Curve, Heading, Panel, Section, Span, TableBlock, Text, choose_blocks
+from assay.values.document import (
+    Block,
+    Chart,
+    Content,
+    Curve,
+    Heading,
+    Panel,
+    Section,
+    Span,
+    TableBlock,
+    Text,
+    choose_blocks,
+)
 from assay.values.plain import render_date
 from assay.values.state import State
 from assay.values.table import Column, Table
@@ -217,57 +228,48 @@ def build_history(checks: Sequence[CheckSummary]) -> Iterator[Block]:
     """Oldest first: the error of the full model, and how long it took."""
     if len(checks) < 2:
         return
-    texts = [
-        "\n".join(
-            (
-                render_date(check.at, "%Y-%m-%d %H:%M"),
-                str(check.kind or check.problem),
-                f"error {render_error(check.error)}",
-            )
-        )
-        for check in checks
-    ]
-    errors = [
-        (float(n), math.log10(max(check.error, 1e-12)) if check.error < math.inf else 2.0, text, check.kind)
-        for n, (check, text) in enumerate(zip(checks, texts, strict=True), 1)
-        if check.error is not None and not math.isnan(check.error)
-    ]
-    good = [each for each in errors if each[3] is VerdictKind.PASS]
-    bad = [each for each in errors if each[3] is not VerdictKind.PASS]
-    if errors:
-        curves = [
-            Curve([(x, y) for x, y, _, _ in errors], "allowed"),
-            Curve(
-                [(x, y) for x, y, _, _ in good], "c2 point", line=False, marker="dot", texts=[t for *_, t, _ in good]
-            ),
-            Curve(
-                [(x, y) for x, y, _, _ in bad], "c1 crossed", line=False, marker="cross", texts=[t for *_, t, _ in bad]
-            ),
-        ]
-        powers = range(math.floor(min(y for _, y, _, _ in errors)), math.ceil(max(y for _, y, _, _ in errors)) + 1)
-        ticks = [(float(p), "0" if p <= -12 else f"1e{p}") for p in powers]
-        title = (Span("error of the full model", "strong"), Span("dot: PASS; cross: not", "soft"))
-        places = (0.5, len(checks) + 0.5)
-        low, high = ticks[0][0] - 0.5, ticks[-1][0] + 0.5
-        error_chart = Chart(
-            title, (Panel(curves, y_range=(low, high), ticks=ticks),), "error over checks", x_range=places,
-            x_label="check, the newest on the right",
-        )  # fmt: skip
-        blocks: list[Block] = [error_chart]
-    else:
-        blocks = []
-    for name, values in (("run", [c.run_s for c in checks]), ("compile", [c.compile_s for c in checks])):
-        points = [(float(n), 1000 * value) for n, value in enumerate(values, 1) if value is not None]
+    blocks = [*_build_error_chart(checks)]
+    for name, seconds in (("run", [each.run_s for each in checks]), ("compile", [each.compile_s for each in checks])):
+        points = [(float(n), 1000 * value) for n, value in enumerate(seconds, 1) if value is not None]
         if len(points) > 1:
-            said = [f"{render_ms(value / 1000)} ms" for _, value in points]
-            curves = [Curve(points, "allowed"), Curve(points, "c0 point", line=False, marker="dot", texts=said)]
-            said_of = Span(f"{name} time of the full model, ms", "strong")
-            blocks.append(
-                Chart(said_of, (Panel(curves),), f"{name} time over checks", x_range=(0.5, len(checks) + 0.5),
-                      x_label="check, the newest on the right")
-            )  # fmt: skip
+            texts = [f"{render_ms(value / 1000)} ms" for _, value in points]
+            curves = [Curve(points, "allowed"), Curve(points, "c0 point", line=False, marker="dot", texts=texts)]
+            title = Span(f"{name} time of the full model, ms", "strong")
+            blocks.append(_build_chart(title, Panel(curves), f"{name} time over checks", len(checks)))
     if blocks:
         yield Section(blocks, "Accuracy and time over checks")
+
+
+def _build_error_chart(checks: Sequence[CheckSummary]) -> Iterator[Block]:
+    """Errors by their power of ten; a dot is PASS, a cross is not."""
+    known = [(n, each, each.error) for n, each in enumerate(checks, 1) if each.error is not None]
+    found = [
+        (float(n), math.log10(max(error, 1e-12)) if error < math.inf else 2.0, each)
+        for n, each, error in known
+        if not math.isnan(error)
+    ]
+    if not found:
+        return
+    curves = [Curve([(x, y) for x, y, _ in found], "allowed")]
+    for is_pass in (True, False):
+        some = [each for each in found if (each[2].kind is VerdictKind.PASS) is is_pass]
+        points, texts = [(x, y) for x, y, _ in some], [_describe_check(check) for _, _, check in some]
+        style = "c2 point" if is_pass else "c1 crossed"
+        curves.append(Curve(points, style, line=False, marker="dot" if is_pass else "cross", texts=texts))
+    powers = range(math.floor(min(y for _, y, _ in found)), math.ceil(max(y for _, y, _ in found)) + 1)
+    ticks = [(float(p), "0" if p <= -12 else f"1e{p}") for p in powers]
+    title = (Span("error of the full model", "strong"), Span("dot: PASS; cross: not", "soft"))
+    panel = Panel(curves, y_range=(ticks[0][0] - 0.5, ticks[-1][0] + 0.5), ticks=ticks)
+    yield _build_chart(title, panel, "error over checks", len(checks))
+
+
+def _describe_check(check: CheckSummary) -> str:
+    when, verdict = render_date(check.at, "%Y-%m-%d %H:%M"), str(check.kind or check.problem)
+    return f"{when}\n{verdict}\nerror {render_error(check.error)}"
+
+
+def _build_chart(title: Content, panel: Panel, label: str, count: int) -> Chart:
+    return Chart(title, (panel,), label, x_range=(0.5, count + 0.5), x_label="check, the newest on the right")
 
 
 # ---------------------------------------------------------------- the layers
@@ -449,13 +451,7 @@ def build_tensor_blocks(
         expected, actual = ({name: array} for side in (expected, actual) for array in side.values())
     op = case.layer.ops[0] if case.layer and len(case.layer.ops) == 1 else None
     verdict, compared = judge_outputs(expected, actual, Tolerances(by_tensor=known), op=op)
-    diffs = []
-    for each in compared:
-        plain = TensorDiff(each, "", "")
-        if can_draw(expected[each.name], actual[each.name]):
-            heat = build_heat(expected[each.name], actual[each.name], HEAT_ROWS, HEAT_COLUMNS, each.tolerance, op=op)
-            plain = TensorDiff(each, "", "", build_histogram(expected[each.name], actual[each.name]), heat)
-        diffs.append(plain)
+    diffs = [draw_diff(TensorDiff(each, "", ""), expected[each.name], actual[each.name], op) for each in compared]
     title = f"{label_of(case, report)} of {report.stem} on {report.target}"
     return choose_blocks(tensor_diff.build_document(diffs, verdict, title=title).blocks, "html"), list_diffs(report)
 

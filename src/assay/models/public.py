@@ -24,9 +24,9 @@ def check_model(
 ) -> Judgement:
     """Compute every layer of an ONNX model on a target and on the reference, as `assay model check` does."""
     from assay.models.flow.options import build_request
-    from assay.models.flow.run import RunChoice, run_model
+    from assay.models.flow.run import run_model
     from assay.models.report.check import build_document
-    from assay.models.values.flags import ModelFlags
+    from assay.models.values.flags import ModelFlags, RunFlags
     from assay.show.terminal_report import render_terminal
 
     flags = ModelFlags(
@@ -38,8 +38,8 @@ def check_model(
         tolerances=tuple(tolerances),
         only=tuple(only),
     )
-    choice = RunChoice(os.fspath(root) if root is not None else None, timeout_s)
-    finished = run_model(build_request(flags, "check"), choice)
+    run_flags = RunFlags(root=os.fspath(root) if root is not None else None, timeout=timeout_s)
+    finished = run_model(build_request(flags, "check"), run_flags)
     if finished.report is None:
         raise KeyboardInterrupt
     return build_judgement(finished.report.verdict, render_terminal(build_document(finished.report)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,7 +77,7 @@ def is_session_study(rows: Sequence[RunRow]) -> bool:
 
 
 def _find_session(row: RunRow) -> str:
-    """One whose run.json cannot be read is still a test of its session, which its name begins with."""
+    """The session of a test. The name of a run begins with it: that holds where run.json cannot be read."""
     if row.state is State.DAMAGED:
         return row.key.partition("/")[2].partition("-")[0]
     return str(row.params.get("session", ""))
@@ -96,10 +97,7 @@ def list_sessions(rows: Sequence[RunRow]) -> list[SessionCard]:
             groups.setdefault(session, []).append(row)
     cards = []
     for session, found in groups.items():
-        counts: dict[str, int] = {}
-        for row in found:
-            outcome = _find_outcome(row)
-            counts[outcome] = counts.get(outcome, 0) + 1
+        counts = Counter(map(_find_outcome, found))
         at = max(row.ended_at or row.created_at or 0.0 for row in found)
         whole = next((row for row in found if "session" in row.params), found[0])
         cards.append(SessionCard(session, at, whole.commit or "", str(whole.params.get("batch_name", "")), counts))
@@ -117,8 +115,8 @@ def build_session_page(
             raise NotFoundError("session", name, list(known))
     earlier = [card for card in cards if card.at < known[session].at]
     base = known[baseline] if baseline else earlier[0] if earlier else None
-    now = {_name_test(row): row for row in rows if _is_of(row, session)}
-    then = {_name_test(row): row for row in rows if base and _is_of(row, base.id)}
+    now = {_name_test(row): row for row in rows if _find_session(row) == session}
+    then = {_name_test(row): row for row in rows if base and _find_session(row) == base.id}
     lines = []
     for test in sorted({*now, *then}):
         row, old = now.get(test), then.get(test)
@@ -126,10 +124,7 @@ def build_session_page(
         run = (row or old).key.partition("/")[2]  # type: ignore[union-attr]
         issue = _find_issue(location, run) if outcome in ("xfail", "xpass", "nxpass") else ""
         lines.append(TestedLine(test, run, outcome, before, issue))
-    matrix: dict[tuple[str, str], int] = {}
-    for line in lines:
-        key = (line.before or NOT_THERE, line.outcome or NOT_THERE)
-        matrix[key] = matrix.get(key, 0) + 1
+    matrix = Counter((line.before or NOT_THERE, line.outcome or NOT_THERE) for line in lines)
     outcomes = tuple(sorted({name for key in matrix for name in key}))
     lines.sort(key=lambda line: (("worse", "gone", "new", "other", "better", "").index(line.change), line.test))
     return SessionPage(known[session], base, tuple(lines), outcomes, matrix if base else {})
@@ -152,7 +147,7 @@ def build_measured_changes(
 ) -> Sequence[Block]:
     """The largest differences of what tests measured in both. One measurement each: nothing is judged by them."""
     now, then = (
-        {_name_test(row): i for i, row in enumerate(rows) if _is_of(row, name)} for name in (session, baseline)
+        {_name_test(row): i for i, row in enumerate(rows) if _find_session(row) == name} for name in (session, baseline)
     )
     found = []
     for test, i in now.items():
@@ -164,25 +159,19 @@ def build_measured_changes(
     if not found:
         return []
     columns = (
-        Column("change", align="right"),
-        Column("measurement"),
-        Column("before", "number"),
-        Column("now", "number"),
-    )
+        Column("change", align="right"), Column("measurement"), Column("before", "number"), Column("now", "number"),
+        Column("test"),
+    )  # fmt: skip
     cells: list[list[Any]] = [
         [f"{effect:+.1%}", metric, old, new, test] for effect, test, metric, old, new in found[:_MOST_CHANGES]
     ]
-    table = TableBlock(Table((*columns, Column("test")), cells))
+    table = TableBlock(Table(columns, cells))
     more = f" {len(found)} differ by {_LEAST_CHANGE:.0%} or more." if len(found) > _MOST_CHANGES else ""
-    said = Text(f"Single measurements, which nothing is judged by.{more}", role="soft")
-    return [Section([table, said], "Largest changes of measurements")]
+    note = Text(f"Single measurements, which nothing is judged by.{more}", role="soft")
+    return [Section([table, note], "Largest changes of measurements")]
 
 
 _LEAST_CHANGE, _MOST_CHANGES = 0.05, 12
-
-
-def _is_of(row: RunRow, session: str) -> bool:
-    return _find_session(row) == session
 
 
 def _name_test(row: RunRow) -> str:

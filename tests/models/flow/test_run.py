@@ -25,7 +25,6 @@ from assay.launch.sweep import RunHooks
 from assay.models.flow.run import (
     Finished,
     MachineObserver,
-    RunChoice,
     build_spec,
     build_timings,
     conclude,
@@ -34,6 +33,7 @@ from assay.models.flow.run import (
     run_model,
 )
 from assay.models.records import load_report
+from assay.models.values.flags import RunFlags
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step, Target, render_flags
 from assay.record.run_directory import load_record
 from assay.values.plain import build_plain
@@ -52,7 +52,7 @@ def ask(model: Path, tmp_path: Path, target: Target = UNOPTIMIZED, **further: An
 
 
 def go(request: ModelRequest, **choice: Any) -> Finished:
-    return run_model(request, RunChoice(**choice), keep_timings=add_timings)
+    return run_model(request, RunFlags(**choice), keep_timings=add_timings)
 
 
 # ---------------------------------------------------------------- errors of the run are errors of the call
@@ -70,7 +70,7 @@ def test_what_the_run_cannot_do_is_raised_here_with_its_hint_and_exit_code(
 
 def test_a_time_limit_of_the_whole_is_an_error_without_a_report(chain: Path, tmp_path: Path) -> None:
     with pytest.raises(AssayError, match=r"the check ended without a report: .*time limit") as caught:
-        go(ask(chain, tmp_path, picky(hang="Add")), timeout_s=1.0)
+        go(ask(chain, tmp_path, picky(hang="Add")), timeout=1.0)
     assert caught.value.exit_code == 1
 
 
@@ -145,7 +145,7 @@ def test_each_check_is_a_run_with_everything_in_it(checked: tuple[Finished, Mode
 
 
 def test_two_checks_at_once_have_a_directory_each(chain: Path, tmp_path: Path) -> None:
-    one, two = (build_spec(ask(chain, tmp_path), RunChoice(), StudyLocation(str(tmp_path), "model")) for _ in range(2))
+    one, two = (build_spec(ask(chain, tmp_path), RunFlags(), StudyLocation(str(tmp_path), "model")) for _ in range(2))
     assert one.name != two.name
     assert one.id != two.id
 
@@ -215,12 +215,12 @@ def test_a_request_that_no_command_line_holds_goes_by_a_file(tmp_path: Path, cha
     """Linux takes 128 KiB in one argument. The check does not wait for the slots of trainings."""
     files = tuple(f"{tmp_path}/{'x' * 200}{number}" for number in range(800))
     request = ask(chain, tmp_path, only=("Add_1",), origin=tuple(("--input", file) for file in files))
-    spec = build_spec(request, RunChoice(), StudyLocation(str(tmp_path / "runs"), "model"))
+    spec = build_spec(request, RunFlags(), StudyLocation(str(tmp_path / "runs"), "model"))
     assert len(spec.commands[0].text) < 1000
     training = SlotPool(build_entries(["cpu"] * 16), str(slots))
     held = [training.acquire() for _ in range(16)]
     try:
-        finished = run_model(request, RunChoice(timeout_s=60), RunHooks(tick_s=0.1, counts_wait=True))
+        finished = run_model(request, RunFlags(timeout=60), RunHooks(tick_s=0.1, counts_wait=True))
     finally:
         for each in held:
             assert each is not None
@@ -235,7 +235,7 @@ def test_a_request_that_cannot_be_written_is_refused(tmp_path: Path, chain: Path
     (tmp_path / "runs").write_text("a file where a folder should be")
     request = ask(chain, tmp_path, origin=(("--input", "x" * 200_000),))
     with pytest.raises(InfrastructureError, match="the request cannot be written"):
-        build_spec(request, RunChoice(), StudyLocation(str(tmp_path / "runs"), "model"))
+        build_spec(request, RunFlags(), StudyLocation(str(tmp_path / "runs"), "model"))
 
 
 # ---------------------------------------------------------------- waiting for the machine
@@ -250,7 +250,7 @@ def test_the_holder_of_the_machine_is_named_when_the_wait_ends(
     request = ask(chain, tmp_path, run_profile_dir=str(tmp_path / "p") if profiles else None)
     try:
         with pytest.raises(InfrastructureError) as caught:
-            run_model(request, RunChoice(max_wait_s=0.5), RunHooks(tick_s=0.1))
+            run_model(request, RunFlags(max_wait=0.5), RunHooks(tick_s=0.1))
     finally:
         other.kill()
         other.wait()
@@ -283,10 +283,11 @@ def test_what_a_killed_check_leaves_holds_no_slot_and_a_benchmark_waits_for_it(
     request = ask(chain, tmp_path, picky(hang="Add", says=str(mark), until=str(end)))
     code = f"""
 import json
-from assay.models.flow.run import RunChoice, run_model
+from assay.models.flow.run import run_model
+from assay.models.values.flags import RunFlags
 from assay.models.values.model import ModelRequest
 from assay.values.plain import parse_plain
-run_model(parse_plain(ModelRequest, json.loads({json.dumps(build_plain(request))!r})), RunChoice(jobs=1))
+run_model(parse_plain(ModelRequest, json.loads({json.dumps(build_plain(request))!r})), RunFlags(jobs=1))
 """
     pool, benchmark = SlotPool(build_entries(["cpu"]), str(slots / "checks")), MachineLease("benchmark", str(slots))
     with subprocess.Popen([sys.executable, "-c", code]) as command:

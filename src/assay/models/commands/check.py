@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import ExitCode
-from assay.models.values.flags import ModelFlags
+from assay.models.values.flags import ModelFlags, RunFlags
 from assay.show.console import Console
 from assay.show.formatting import unguard
 from assay.show.report_files import STDOUT, ReportPages, check_targets, write_document
 from assay.system.fast_dataclasses import replace
-from assay.values.options import farm_option, json_option, option, quiet_option, root_option
-from assay.values.units import parse_timeout
+from assay.values.options import json_option, option, quiet_option
 
 if TYPE_CHECKING:
     from assay.launch.api import RunHooks
@@ -26,26 +25,9 @@ if TYPE_CHECKING:
 _PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  # of a report: parts of command lines
 
 
-class ModelRunRequest(ReportPages, ModelFlags):
-    """Of the three commands, each of which is a run."""
+class ModelRunRequest(RunFlags, ReportPages, ModelFlags):
+    """The options of the three commands, each of which is a run."""
 
-    label: str | None = option(
-        "--label", metavar="TEXT", help="Kept with the run, and with its times in assay bench history."
-    )
-    root: str | None = root_option("Where the runs go.  [default: ./runs]")
-    timeout: float | None = option(
-        "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of the whole, as in 90s or 2h."
-    )
-    jobs: int | None = option(
-        "--jobs", type=int, minimum=1, metavar="N", help="Checks at once here.  [default: one per core]"
-    )
-    max_wait: float | None = option(
-        "--max-wait",
-        metavar="DURATION",
-        parse=parse_timeout,
-        help="Limit for waiting for a benchmark or for checks of others.  [default: 1h]",
-    )
-    on: str | None = farm_option()
     quiet: bool = quiet_option()
     as_json: bool = json_option("Print the report as JSON.")
     every: bool = option("--all", default=False, help="Every layer in the table, also of a very long model.")
@@ -86,16 +68,13 @@ def reduce(request: ReduceRequest, console: Console) -> int:
 
 def _run(request: ModelRunRequest, goal: Goal, console: Console) -> int:
     from assay.models.flow.options import build_request
-    from assay.models.flow.run import RunChoice, run_model
+    from assay.models.flow.run import run_model
     from assay.plugins import find_function
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
     asked = build_request(request, goal)
-    choice = RunChoice(
-        request.root, request.timeout, tuple(sys.argv), request.label, request.jobs, request.max_wait, request.on
-    )
     with _following(request, console) as hooks:
-        finished = run_model(asked, choice, hooks, keep_timings=find_function("timings.add"))
+        finished = run_model(asked, request, hooks, find_function("timings.add"), tuple(sys.argv))
     for note in finished.notes:
         console.warning(note)
     if finished.report is None:

@@ -18,7 +18,7 @@ from assay.system.fast_dataclasses import replace
 from assay.values.options import Request, argument, json_option, option
 from assay.values.verdict import Verdict
 
-HEAT_ROWS, HEAT_COLUMNS = 48, 160  # a terminal shrinks it, a page does not
+_HEAT_ROWS, _HEAT_COLUMNS = 48, 160  # a terminal shrinks it, a page does not
 Array = Any
 Index = tuple[Any, ...]  # of integers, slices and an ellipsis
 
@@ -129,9 +129,14 @@ def _build_diff(request: TensorsRequest, found: TensorComparison, expected: Arra
         for path in (request.expected, request.actual)
     ]
     plain = TensorDiff(found, paths[0], paths[1], part=describe_part(request))
+    return draw_diff(plain, expected, actual, request.op)
+
+
+def draw_diff(plain: TensorDiff, expected: Array, actual: Array, op: str | None) -> TensorDiff:
+    """The comparison with a histogram and a map of the errors, where these tensors can be drawn."""
     if not can_draw(expected, actual):
         return plain
-    heat = build_heat(expected, actual, HEAT_ROWS, HEAT_COLUMNS, found.tolerance, op=request.op)
+    heat = build_heat(expected, actual, _HEAT_ROWS, _HEAT_COLUMNS, plain.comparison.tolerance, op=op)
     return replace(plain, histogram=build_histogram(expected, actual), heat=heat)
 
 

@@ -20,6 +20,7 @@ from assay.follow.api import StudyLocation, record_verdicts
 from assay.launch.api import NODE_PYTHON, Report, RunHooks, build_bare_study, find_study_location, run_specs
 from assay.models.records import judge_run, load_report
 from assay.models.report.summary import find_fresh
+from assay.models.values.flags import RunFlags
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX
 from assay.models.values.model import FULL_MODEL, STUDY, CaseReport, ModelReport, ModelRequest, Step
 from assay.observe.devices import Devices
@@ -45,19 +46,6 @@ _LONGEST_ARGUMENT = 100_000  # characters, plain ASCII: Linux takes 128 KiB, and
 
 
 @dataclass(frozen=True, slots=True)
-class RunChoice:
-    """How the run itself is to be made."""
-
-    root: str | None = None
-    timeout_s: float | None = None  # of the whole
-    command_line: tuple[str, ...] = ()
-    label: str | None = None
-    jobs: int | None = None  # checks at once on this machine; None: one for each core
-    max_wait_s: float | None = None  # for a benchmark that has the machine, or of one for checks
-    on: str | None = None  # a farm; None: here
-
-
-@dataclass(frozen=True, slots=True)
 class Finished:
     """The report of a run; None where the run was interrupted."""
 
@@ -68,19 +56,23 @@ class Finished:
 
 
 def run_model(
-    request: ModelRequest, choice: RunChoice, hooks: RunHooks | None = None, keep_timings: KeepTimings | None = None
+    request: ModelRequest,
+    flags: RunFlags,
+    hooks: RunHooks | None = None,
+    keep_timings: KeepTimings | None = None,
+    command_line: tuple[str, ...] = (),
 ) -> Finished:
     """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
     settings = load_settings(os.getcwd(), os.environ)
-    location = find_study_location(STUDY, choice.root, settings)
+    location = find_study_location(STUDY, flags.root, settings)
     study = build_bare_study(STUDY, "assay model", os.getcwd())
-    farm = choose_asked_farm(study, choice.on, settings)
+    farm = choose_asked_farm(study, flags.on, settings)
     request = replace(request, folder=request.folder or os.getcwd())
-    if choice.root and request.manner:  # what the advised commands make is found next to this one
+    if flags.root and request.manner:  # what the advised commands make is found next to this one
         request = replace(request, manner=(*request.manner, ("--root", location.root)))
     if farm is not None:  # the advised commands go there as well
         request = replace(request, origin=(*request.origin, ("--farm", farm.name)))
-    spec = build_spec(request, choice, location)
+    spec = build_spec(request, flags, location)
     observer = MachineObserver()
     given = hooks or RunHooks(tick_s=0.1)
     # one that profiles is a measurement: it has the machine for itself, as a benchmark has
@@ -90,11 +82,11 @@ def run_model(
         study,
         location,
         [spec],
-        replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s),
-        slots=(CPU,) * (choice.jobs or len(os.sched_getaffinity(0))),
+        replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=flags.max_wait or given.max_wait_s),
+        slots=(CPU,) * (flags.jobs or len(os.sched_getaffinity(0))),
         farm=farm,
         settings=settings,
-        command_line=choice.command_line,
+        command_line=command_line,
     )
     finished = conclude(watched)
     if finished.report is None:
@@ -109,7 +101,7 @@ def run_model(
             cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
             timings = build_timings(request, finished.report, observer, cpu_s, notes.append)
             if timings is not None:
-                keep_timings(location.root, timings, choice.label)
+                keep_timings(location.root, timings, flags.label)
         except (AssayError, OSError) as error:  # changes no verdict
             notes.append(f"the times are not in the benchmark history: {error}")
     return replace(finished, notes=tuple(dict.fromkeys(notes)))
@@ -131,11 +123,11 @@ def render_request(request: ModelRequest, location: StudyLocation) -> str:
     return path
 
 
-def build_spec(request: ModelRequest, choice: RunChoice, location: StudyLocation) -> RunSpec:
+def build_spec(request: ModelRequest, flags: RunFlags, location: StudyLocation) -> RunSpec:
     stem = os.path.splitext(os.path.basename(request.model))[0]
     now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 in local time, as benchmarks
     text = render_request(request, location)
-    python = shlex.quote(sys.executable) if choice.on in (None, LOCAL) else NODE_PYTHON
+    python = shlex.quote(sys.executable) if flags.on in (None, LOCAL) else NODE_PYTHON
     words = [python, "-m", "assay", "child", "model", f'"{layout.RUN_DIR_REFERENCE}"']
     commands = (Command(COMMAND, " ".join([*words, shlex.quote(text)])),)
     params = {
@@ -151,9 +143,9 @@ def build_spec(request: ModelRequest, choice: RunChoice, location: StudyLocation
         params=params,
         commands=commands,
         title=stem,
-        tag=choice.label,
+        tag=flags.label,
         resources=Resources(gpus=0),
-        timeout_s=choice.timeout_s,
+        timeout_s=flags.timeout,
         code=CodePolicy("live"),
     )
 

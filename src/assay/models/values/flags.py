@@ -1,11 +1,11 @@
-"""What a command line asks of a model check, as it was given; None and empty: not at all."""
+"""The flags of a model check as they were given; None and empty: not given."""
 
 from __future__ import annotations
 
 import shlex
 
 from assay.errors import UsageError
-from assay.values.options import Request, argument, option
+from assay.values.options import Request, argument, farm_option, option, root_option
 from assay.values.units import parse_timeout
 
 _TARGETS = "ort, ort:unoptimized, reference, openvino, iree, iree:vmvx, torq, or one of your settings"
@@ -31,6 +31,28 @@ def only_option() -> tuple[str, ...]:
         "--only", multiple=True, metavar="CASE", help="Only these cases: names, Conv_3, or shell patterns."
     )
     return found
+
+
+class RunFlags(Request):
+    """How the run of a check, a bisection or a reduction itself is made."""
+
+    label: str | None = option(
+        "--label", metavar="TEXT", help="Kept with the run, and with its times in assay bench history."
+    )
+    root: str | None = root_option("Where the runs go.  [default: ./runs]")
+    timeout: float | None = option(
+        "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of the whole, as in 90s or 2h."
+    )
+    jobs: int | None = option(
+        "--jobs", type=int, minimum=1, metavar="N", help="Checks at once here.  [default: one per core]"
+    )
+    max_wait: float | None = option(
+        "--max-wait",
+        metavar="DURATION",
+        parse=parse_timeout,
+        help="Limit for waiting for a benchmark or for checks of others.  [default: 1h]",
+    )
+    on: str | None = farm_option()
 
 
 class InputFlags(Request):
