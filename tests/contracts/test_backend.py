@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from tests.models.backends import lab
+from tests.models.backends import backend_helpers
 from tests.models.backends.loopback import NEEDS_SSHD, open_board
 
 from assay.models.graph.tensorfile import load_refs, load_tensors
@@ -59,10 +59,10 @@ def target(name, tmp_path_factory):
     if name in IN_PROCESS:
         yield IN_PROCESS[name]
     elif name == "command":
-        yield Target("command", "command", lab.COMMAND)
+        yield Target("command", "command", backend_helpers.COMMAND)
     else:
         with open_board(tmp_path_factory.mktemp("board")) as board:
-            yield Target("board", "ssh", {**lab.COMMAND, **board.options})
+            yield Target("board", "ssh", {**backend_helpers.COMMAND, **board.options})
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +74,14 @@ def keeper(target, tmp_path_factory):
 
 @pytest.fixture
 def bench(keeper, tmp_path):
-    return lab.Bench(keeper, tmp_path)
+    return backend_helpers.StepRunner(keeper, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def matmul(keeper, tmp_path_factory):
     """An artifact that several tests run."""
-    bench = lab.Bench(keeper, tmp_path_factory.mktemp("matmul"))
-    made = bench.prepare(bench.save(lab.MATMUL))
+    bench = backend_helpers.StepRunner(keeper, tmp_path_factory.mktemp("matmul"))
+    made = bench.prepare(bench.save(backend_helpers.MATMUL))
     assert made.is_ok, (made.message, made.stderr)
     return made.path
 
@@ -114,14 +114,14 @@ class TestBackend:
         assert "\n" not in outcome.message
 
     def test_an_operator_that_nobody_has(self, bench, name):
-        outcome = bench.prepare(bench.save(lab.FOREIGN))
+        outcome = bench.prepare(bench.save(backend_helpers.FOREIGN))
         assert outcome.ending is (StepEnding.ERROR if name in COMMANDS else StepEnding.UNSUPPORTED)
         assert "Foo" in outcome.message
         assert outcome.command
 
     @pytest.mark.not_for("ssh")  # a line for the board, where our files are gone by now
     def test_the_command_of_a_failed_step_fails_again_wherever_it_is_pasted(self, bench):
-        outcome = bench.prepare(bench.save(lab.FOREIGN))
+        outcome = bench.prepare(bench.save(backend_helpers.FOREIGN))
         done = subprocess.run(["bash", "-c", outcome.command], cwd="/", capture_output=True, text=True, check=False)
         assert done.returncode
         assert "Foo" in done.stdout + done.stderr
@@ -144,7 +144,7 @@ class TestBackend:
     @pytest.mark.not_for(*SAME_CODE)
     def test_external_data_that_is_missing(self, bench):
         path = bench.make_folder() / "model.onnx"
-        lab.build_external(path)
+        backend_helpers.build_external(path)
         (path.parent / "weights.bin").unlink()
         outcome = bench.prepare(path)
         assert outcome.ending is StepEnding.ERROR
@@ -175,7 +175,7 @@ class TestBackend:
 
     def test_several_outputs_in_the_order_that_was_asked_for(self, bench):
         feed = {"b": numbers(2), "a": numbers(4)}
-        made = bench.prepare(bench.save(lab.SPLIT))
+        made = bench.prepare(bench.save(backend_helpers.SPLIT))
         outcome = bench.run(made.path, feed, ["z", "y", "c"])
         assert [ref.name for ref in load_refs(outcome.path)] == ["z", "y", "c"]
         found = load_tensors(outcome.path)
@@ -193,7 +193,7 @@ class TestBackend:
             "u": np.array([100, 127, 3], np.uint8),  # what overflows is anybody's
             "p": np.array([True, False, True]),
         }
-        found = bench.compute(lab.INTEGERS, feed)
+        found = bench.compute(backend_helpers.INTEGERS, feed)
         assert {name: array.dtype.name for name, array in found.items()} == {"s": "int64", "v": "uint8", "q": "bool"}
         np.testing.assert_array_equal(found["s"], feed["a"] + feed["b"])
         np.testing.assert_array_equal(found["v"], feed["u"] + feed["u"])
@@ -201,7 +201,7 @@ class TestBackend:
 
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
     def test_small_floats(self, bench, name, dtype):
-        text = lab.MATMUL.replace("float[", f"{dtype}[")
+        text = backend_helpers.MATMUL.replace("float[", f"{dtype}[")
         kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
         feed = {"a": numbers(2, 3).astype(kind), "b": numbers(3, 4).astype(kind)}
         if (name, dtype) in LACKS:  # it has to say so
@@ -215,7 +215,7 @@ class TestBackend:
         np.testing.assert_allclose(found.astype(np.float64), exact, rtol=0.03, atol=0.03)
 
     def test_one_artifact_takes_any_batch(self, bench):
-        made = bench.prepare(bench.save(lab.DYNAMIC))
+        made = bench.prepare(bench.save(backend_helpers.DYNAMIC))
         for batch in (1, 5):
             feed = {"a": numbers(batch, 3), "b": numbers(3, 4)}
             outcome = bench.run(made.path, feed, ["y"])
@@ -223,7 +223,7 @@ class TestBackend:
 
     def test_single_numbers_and_odd_names(self, bench):
         names = {"a": "in/a:0", "b": "größe b", "y": "out/y:0", "z": "z'\"$HOME"}
-        model = lab.rename(lab.parse(lab.ODD_NAMES), **names)
+        model = backend_helpers.rename(backend_helpers.parse(backend_helpers.ODD_NAMES), **names)
         feed = {names["a"]: numbers(2, 2), names["b"]: np.asarray(numbers(1)[0])}
         found = bench.compute(model, feed)
         np.testing.assert_allclose(found[names["y"]], feed[names["a"]] + feed[names["b"]], rtol=1e-6)
@@ -232,14 +232,14 @@ class TestBackend:
 
     @pytest.mark.not_for(*COMMANDS)  # the program's own business
     def test_weights_that_are_listed_as_inputs_are_none(self, bench):
-        model = lab.parse("g (float[2,3] a, float[3,3] w) => (float[2,3] y) { y = MatMul(a, w) }")
+        model = backend_helpers.parse("g (float[2,3] a, float[3,3] w) => (float[2,3] y) { y = MatMul(a, w) }")
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(3, dtype=np.float32) * 2, "w"))
         feed = {"a": numbers(2, 3)}
         np.testing.assert_allclose(bench.compute(model, feed)["y"], feed["a"] * 2, rtol=1e-6)
 
     def test_external_data(self, bench):
         path = bench.make_folder() / "model.onnx"
-        weight = lab.build_external(path)
+        weight = backend_helpers.build_external(path)
         made = bench.prepare(path)
         assert made.is_ok, (made.message, made.stderr)
         shutil.rmtree(path.parent)
@@ -259,7 +259,7 @@ class TestBackend:
     @pytest.mark.not_for(*SAME_CODE)
     def test_an_artifact_works_from_a_copy(self, bench):
         feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
-        made = bench.prepare(bench.save(lab.MATMUL))
+        made = bench.prepare(bench.save(backend_helpers.MATMUL))
         elsewhere = bench.make_folder() / "copy of it" / os.path.basename(made.path)
         elsewhere.parent.mkdir()
         if os.path.isdir(made.path):
@@ -274,20 +274,20 @@ class TestBackend:
 
     @pytest.mark.not_for(*SAME_CODE)
     def test_everything_that_is_made_lies_in_the_jobs_folder(self, bench, tmp_path):
-        path, before = bench.save(lab.MATMUL), set(os.listdir("."))
+        path, before = bench.save(backend_helpers.MATMUL), set(os.listdir("."))
         inputs = bench.write({"a": numbers(2, 3), "b": numbers(3, 4)})
-        known = lab.files_below(path.parent), lab.files_below(inputs)
+        known = backend_helpers.files_below(path.parent), backend_helpers.files_below(inputs)
         made = bench.prepare(path)
         ran = bench.step(Step.RUN, made.path, inputs=inputs, outputs=("y",))
         assert Path(ran.path).parent.parent == tmp_path
-        assert (lab.files_below(path.parent), lab.files_below(inputs)) == known
+        assert (backend_helpers.files_below(path.parent), backend_helpers.files_below(inputs)) == known
         assert set(os.listdir(".")) == before
-        assert lab.files_below(Path(ran.path).parent) == ["outputs/0.npy", "outputs/tensors.json"]
+        assert backend_helpers.files_below(Path(ran.path).parent) == ["outputs/0.npy", "outputs/tensors.json"]
 
     @pytest.mark.not_for("reference")  # the evaluator has none
     def test_profiles_go_where_they_are_wanted(self, bench, name, tmp_path):
         folders = tmp_path / "compile profile", tmp_path / "run profile"
-        made = bench.prepare(bench.save(lab.MATMUL), profile_dir=str(folders[0]))
+        made = bench.prepare(bench.save(backend_helpers.MATMUL), profile_dir=str(folders[0]))
         ran = bench.run(made.path, {"a": numbers(2, 3), "b": numbers(3, 4)}, ["y"], profile_dir=str(folders[1]))
         assert ran.is_ok, (ran.message, ran.stderr)
         assert ran.profiles
@@ -299,9 +299,11 @@ class TestBackend:
     def test_a_hostile_folder(self, keeper, tmp_path):
         folder = tmp_path / '-n it\'s "größe"\n$(x)  '
         folder.mkdir()
-        bench = lab.Bench(keeper, folder)
+        bench = backend_helpers.StepRunner(keeper, folder)
         feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
-        np.testing.assert_allclose(bench.compute(lab.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            bench.compute(backend_helpers.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6
+        )
 
     @pytest.mark.not_for(*SAME_CODE)
     def test_it_says_who_it_is_always_the_same(self, keeper, target, tmp_path):
@@ -315,15 +317,17 @@ class TestBackend:
 @pytest.fixture(scope="module", params=SLOW)
 def slow_bench(request, tmp_path_factory):
     with WorkerProcess(IN_PROCESS[request.param], folder=str(tmp_path_factory.mktemp("worker"))) as keeper:
-        yield lab.Bench(keeper, tmp_path_factory.mktemp("slow"))
+        yield backend_helpers.StepRunner(keeper, tmp_path_factory.mktemp("slow"))
 
 
 def test_a_slow_one_computes_a_product(slow_bench):
     feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
-    np.testing.assert_allclose(slow_bench.compute(lab.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        slow_bench.compute(backend_helpers.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_slow_one_names_an_operator_that_nobody_has(slow_bench):
-    outcome = slow_bench.prepare(slow_bench.save(lab.FOREIGN))
+    outcome = slow_bench.prepare(slow_bench.save(backend_helpers.FOREIGN))
     assert outcome.ending is StepEnding.UNSUPPORTED
     assert "Foo" in outcome.message

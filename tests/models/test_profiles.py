@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from assay.errors import InfrastructureError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants
@@ -72,7 +73,6 @@ def test_onnxruntimes_kernels_and_session() -> None:
 def test_a_real_profile_of_onnxruntime(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     numpy = pytest.importorskip("numpy")
-    from onnx import TensorProto, helper
 
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy"]
     nodes = [

@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from google.protobuf import descriptor_pool, message_factory, unknown_fields
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,7 +62,6 @@ def build_trace_class() -> Any:
 
 def build_own_class() -> Any:
     descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
-    from google.protobuf import descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="trace.proto", package="t", syntax="proto2")
     for message, fields in SCHEMA.items():
@@ -88,8 +88,6 @@ def decode(content: bytes) -> Any:
 
 def assert_known(message: Any) -> None:
     """Nothing that the schema does not have: a wrong field number would be kept as unknown."""
-    from google.protobuf import unknown_fields
-
     assert len(unknown_fields.UnknownFieldSet(message)) == 0
     for field, value in message.ListFields():
         if field.message_type is not None:

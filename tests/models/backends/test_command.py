@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -11,8 +12,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.models.backends import lab
-from tests.models.backends.lab import spec
+from tests.models.backends import backend_helpers
+from tests.models.backends.backend_helpers import spec
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.backends.base import BackendError
@@ -197,8 +198,6 @@ ECHO = "import json, os, sys; json.dump([sys.argv[1:], os.getcwd(), os.environ.g
 
 def called(tmp_path, **options):
     """What a compiler sees: its words, its folder and its environment."""
-    import json
-
     seen = tmp_path / "seen"
     project = tmp_path / "project"
     project.mkdir(exist_ok=True)
@@ -275,7 +274,7 @@ def test_raw_inputs_and_outputs(tmp_path):
     found = load_tensors(made.path)["y"]
     assert found.dtype == array.dtype
     np.testing.assert_array_equal(found, array)
-    assert lab.files_below(tmp_path / "job") == ["outputs/0.npy", "outputs/tensors.json"]
+    assert backend_helpers.files_below(tmp_path / "job") == ["outputs/0.npy", "outputs/tensors.json"]
 
 
 @pytest.mark.parametrize(
@@ -317,11 +316,11 @@ def test_without_a_compiler_the_model_is_run(tmp_path):
     backend = command(
         run=[*python("import sys, os; assert os.path.isfile(sys.argv[2]); " + SAVE_ONES), "{outputs}", "{model}"]
     )
-    lab.build_external(tmp_path / "m.onnx")
+    backend_helpers.build_external(tmp_path / "m.onnx")
     folder = tmp_path / "compiled"
     folder.mkdir()
     made = backend.perform(Job(Step.COMPILE, str(tmp_path / "m.onnx"), str(folder)))
-    assert lab.files_below(made.path) == ["model.onnx", "weights.bin"]
+    assert backend_helpers.files_below(made.path) == ["model.onnx", "weights.bin"]
     ran = run(tmp_path, backend, source="compiled/model")
     assert load_tensors(ran.path)["y"].tolist() == [1, 1]
 
@@ -472,19 +471,25 @@ def torq(tmp_path, monkeypatch):
     with WorkerProcess(
         Target("torq", "command", {**TORQ, "chip": "SL2610"}), folder=str(tmp_path / "worker")
     ) as worker:
-        yield lab.Bench(worker, tmp_path)
+        yield backend_helpers.StepRunner(worker, tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float", "bfloat16"])
 def test_torqs_programs(torq, tmp_path, dtype):
-    text = lab.MATMUL.replace("float[", f"{dtype}[")
+    text = backend_helpers.MATMUL.replace("float[", f"{dtype}[")
     kind = np.float32 if dtype == "float" else ml_dtypes.bfloat16
     made = torq.prepare(torq.save(text), profile_dir=str(tmp_path / "c"), ir_dir=str(tmp_path / "ir"))
     assert made.is_ok, (made.message, made.stderr)
     assert "--torq-hw=SL2610" in made.command
     assert os.path.basename(made.path) == "model.vmfb"
     feed = {"a": np.ones((2, 3), kind), "b": np.full((3, 4), 2, kind)}
-    ran = torq.run(made.path, feed, ["y"], profile_dir=str(tmp_path / "r"), output_specs=lab.specs_of(lab.parse(text)))
+    ran = torq.run(
+        made.path,
+        feed,
+        ["y"],
+        profile_dir=str(tmp_path / "r"),
+        output_specs=backend_helpers.build_output_specs(backend_helpers.parse(text)),
+    )
     assert ran.is_ok, (ran.message, ran.stderr)
     assert "--torq_hw_type=sim" in ran.command
     found = load_tensors(ran.path)["y"]
@@ -494,11 +499,11 @@ def test_torqs_programs(torq, tmp_path, dtype):
         "case_compile.csv",
         "case_runtime.csv",
     ]
-    assert [name for name in lab.files_below(tmp_path / "ir") if name.endswith(".mlir")]
+    assert [name for name in backend_helpers.files_below(tmp_path / "ir") if name.endswith(".mlir")]
 
 
 def test_the_printed_command_does_the_same_by_hand(torq):
-    made = torq.prepare(torq.save(lab.MATMUL))
+    made = torq.prepare(torq.save(backend_helpers.MATMUL))
     os.remove(made.path)
     source = torq.outcomes[0].path
     assert source in made.command

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from ml_dtypes import bfloat16
 from onnx.reference import ReferenceEvaluator
-from tests.models.backends import lab
+from tests.models.backends import backend_helpers
 
 from assay.errors import UsageError
 from assay.models.backends.base import BackendError
@@ -36,11 +37,13 @@ def worker(tmp_path_factory):
 
 @pytest.fixture
 def bench(worker, tmp_path):
-    return lab.Bench(worker, tmp_path)
+    return backend_helpers.StepRunner(worker, tmp_path)
 
 
 def own_bench(tmp_path, **target):
-    return lab.Bench(WorkerProcess(Target("iree", "iree", **target), folder=str(tmp_path / "worker")), tmp_path)
+    return backend_helpers.StepRunner(
+        WorkerProcess(Target("iree", "iree", **target), folder=str(tmp_path / "worker")), tmp_path
+    )
 
 
 # ---------------------------------------------------------------- what it refuses
@@ -49,7 +52,7 @@ def own_bench(tmp_path, **target):
 def test_the_layer_that_iree_does_not_compile_is_a_recorded_error(bench):
     """A true defect of IREE 3.13, found in a model from PyPI; a later one may compile it, and then has to be right."""
     path = bench.make_folder() / "silero.onnx"
-    lab.build_silero_layer(path)
+    backend_helpers.build_silero_layer(path)
     outcome = bench.prepare(path)
     assert outcome.step is Step.COMPILE
     if outcome.is_ok:  # pragma: no cover - not yet
@@ -65,14 +68,14 @@ def test_the_layer_that_iree_does_not_compile_is_a_recorded_error(bench):
 @pytest.mark.services("backends")
 def test_after_a_failure_the_next_one_compiles(bench):
     path = bench.make_folder() / "silero.onnx"
-    lab.build_silero_layer(path)
+    backend_helpers.build_silero_layer(path)
     bench.prepare(path)
-    assert bench.prepare(bench.save(lab.MATMUL)).is_ok
+    assert bench.prepare(bench.save(backend_helpers.MATMUL)).is_ok
 
 
 def test_an_old_opset_is_named_with_what_to_do(bench):
     text = 'g (float[1,1,2,2] a) => (float[1,1,4,4] y) { y = Upsample<mode = "nearest", scales = [1.0, 1.0, 2.0, 2.0]>(a) }'
-    outcome = bench.prepare(bench.save(lab.parse(text, opset=7)))
+    outcome = bench.prepare(bench.save(backend_helpers.parse(text, opset=7)))
     assert outcome.ending is StepEnding.UNSUPPORTED
     assert "IREE has no implementation of Upsample" in outcome.message
     assert "opset 7" in outcome.message
@@ -87,7 +90,7 @@ def test_an_operator_newer_than_the_models_opset_fails_at_the_import(bench):
 
 
 def test_a_model_that_breaks_the_rules_fails_at_the_import(bench):
-    model = lab.parse(lab.MATMUL)
+    model = backend_helpers.parse(backend_helpers.MATMUL)
     model.graph.node[0].input[0] = "nobody"
     outcome = bench.prepare(bench.save(model))
     assert (outcome.step, outcome.ending) == (Step.IMPORT, StepEnding.ERROR)
@@ -97,7 +100,7 @@ def test_a_model_that_breaks_the_rules_fails_at_the_import(bench):
 def test_an_unknown_flag(tmp_path):
     bench = own_bench(tmp_path, compile_flags=("--no-such-flag",))
     with bench.worker:
-        outcome = bench.prepare(bench.save(lab.MATMUL))
+        outcome = bench.prepare(bench.save(backend_helpers.MATMUL))
     assert (outcome.step, outcome.ending) == (Step.COMPILE, StepEnding.ERROR)
     assert "no-such-flag" in outcome.message + outcome.stderr
     assert "--no-such-flag" in outcome.command
@@ -107,7 +110,7 @@ def test_an_unknown_flag(tmp_path):
 def test_a_flag_with_a_wrong_value(tmp_path):
     bench = own_bench(tmp_path, compile_flags=("--iree-opt-level=O9",))
     with bench.worker:
-        outcome = bench.prepare(bench.save(lab.MATMUL))
+        outcome = bench.prepare(bench.save(backend_helpers.MATMUL))
     assert outcome.ending is StepEnding.ERROR
     assert "O9" in outcome.message
 
@@ -130,7 +133,7 @@ def test_a_module_without_an_entry():
 
 
 def test_mlir_is_text_that_a_person_can_read(bench):
-    outcome = bench.step(Step.IMPORT, bench.save(lab.MATMUL))
+    outcome = bench.step(Step.IMPORT, bench.save(backend_helpers.MATMUL))
     assert Path(outcome.path).name == "model.mlir"
     assert 'torch.operator "onnx.MatMul"' in Path(outcome.path).read_text()
 
@@ -139,7 +142,9 @@ def test_mlir_is_text_that_a_person_can_read(bench):
 def test_flags_that_only_the_program_has_are_used_as_well(tmp_path):
     bench = own_bench(tmp_path, compile_flags=("--mlir-disable-threading",))
     with bench.worker:
-        found = bench.compute(lab.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)})
+        found = bench.compute(
+            backend_helpers.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
+        )
     np.testing.assert_array_equal(found["y"], np.full((2, 4), 3, np.float32))
 
 
@@ -148,21 +153,21 @@ def test_flags_reach_the_compiler(tmp_path):
     dump = tmp_path / "dump"
     bench = own_bench(tmp_path, compile_flags=(f"--iree-hal-dump-executable-files-to={dump}",))
     with bench.worker:
-        assert bench.prepare(bench.save(lab.MATMUL)).is_ok
+        assert bench.prepare(bench.save(backend_helpers.MATMUL)).is_ok
     assert list(dump.iterdir())
 
 
 @pytest.mark.services("backends")
 def test_intermediate_representations_are_dumped(bench, tmp_path):
-    outcome = bench.prepare(bench.save(lab.MATMUL), ir_dir=str(tmp_path / "ir dump"))
+    outcome = bench.prepare(bench.save(backend_helpers.MATMUL), ir_dir=str(tmp_path / "ir dump"))
     assert outcome.is_ok, outcome.stderr
-    assert [name for name in lab.files_below(tmp_path / "ir dump") if name.endswith(".mlir")]
+    assert [name for name in backend_helpers.files_below(tmp_path / "ir dump") if name.endswith(".mlir")]
     assert "--mlir-print-ir-tree-dir" in outcome.command
 
 
 @pytest.mark.services("backends")
 def test_profiles_show_where_the_time_goes(bench, tmp_path):
-    made = bench.prepare(bench.save(lab.MATMUL), profile_dir=str(tmp_path / "c"))
+    made = bench.prepare(bench.save(backend_helpers.MATMUL), profile_dir=str(tmp_path / "c"))
     assert "Dispatches" in Path(made.profiles[0]).read_text()
     feed = {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
     ran = bench.run(made.path, feed, ["y"], profile_dir=str(tmp_path / "r"))
@@ -176,9 +181,7 @@ def test_profiles_show_where_the_time_goes(bench, tmp_path):
 
 @pytest.mark.services("backends")
 def test_the_command_does_the_same_by_hand_also_with_small_floats(bench, tmp_path):
-    from ml_dtypes import bfloat16
-
-    made = bench.prepare(bench.save(lab.MATMUL.replace("float[", "bfloat16[")))
+    made = bench.prepare(bench.save(backend_helpers.MATMUL.replace("float[", "bfloat16[")))
     feed = {"a": np.ones((2, 3), bfloat16), "b": np.ones((3, 4), bfloat16)}
     ran = bench.run(made.path, feed, ["y"], profile_dir=str(tmp_path / "r"))
     assert ran.is_ok
@@ -189,7 +192,7 @@ def test_the_command_does_the_same_by_hand_also_with_small_floats(bench, tmp_pat
 
 
 def test_a_model_without_a_name_and_without_inputs(bench):
-    model = lab.parse("g () => (float[3] y) { y = Constant<value = float[3] {1.0, 2.0, 3.0}>() }")
+    model = backend_helpers.parse("g () => (float[3] y) { y = Constant<value = float[3] {1.0, 2.0, 3.0}>() }")
     model.graph.name = ""
     np.testing.assert_array_equal(bench.compute(model, {})["y"], [1, 2, 3])
 
@@ -208,14 +211,16 @@ def test_another_device_driver(tmp_path):
     bench = own_bench(tmp_path, options={"driver": "local-task", "cpu": "host"})
     with bench.worker:
         assert bench.worker.identity()["driver"] == "local-task"
-        found = bench.compute(lab.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)})
+        found = bench.compute(
+            backend_helpers.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
+        )
     np.testing.assert_array_equal(found["y"], np.full((2, 4), 3, np.float32))
 
 
 @pytest.mark.services("backends")
 def test_a_cnn_of_25_layers(bench):
     path = bench.make_folder() / "cnn.onnx"
-    lab.build_cnn(path)
+    backend_helpers.build_cnn(path)
     assert len(onnx.load(path).graph.node) == 25
     made = bench.prepare(path)
     assert made.is_ok

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tests.models.backends import lab
-from tests.models.backends.lab import spec
+from tests.models.backends import backend_helpers
+from tests.models.backends.backend_helpers import spec
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.backends.base import BackendError, describe_cpu
@@ -33,22 +33,22 @@ from assay.models.worker_process import WorkerProcess
 
 def test_external_data_is_found_and_comes_along(tmp_path):
     (tmp_path / "out").mkdir()
-    lab.build_external(tmp_path / "m.onnx")
+    backend_helpers.build_external(tmp_path / "m.onnx")
     assert find_external(str(tmp_path / "m.onnx")) == ["weights.bin"]
     path = copy_model(str(tmp_path / "m.onnx"), str(tmp_path / "out"))
-    assert lab.files_below(path) == ["model.onnx", "weights.bin"]
+    assert backend_helpers.files_below(path) == ["model.onnx", "weights.bin"]
     assert onnx.load(find_model(path)).graph.initializer[0].raw_data
 
 
 def test_a_plain_model_is_one_file(tmp_path):
-    onnx.save(lab.parse(lab.MATMUL), tmp_path / "m.onnx")
+    onnx.save(backend_helpers.parse(backend_helpers.MATMUL), tmp_path / "m.onnx")
     (tmp_path / "out").mkdir()
     path = copy_model(str(tmp_path / "m.onnx"), str(tmp_path / "out"))
     assert path == find_model(path) == str(tmp_path / "out" / "model.onnx")
 
 
 def test_external_data_that_is_missing_is_named(tmp_path):
-    lab.build_external(tmp_path / "m.onnx")
+    backend_helpers.build_external(tmp_path / "m.onnx")
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(BackendError, match=f"missing external data: {tmp_path}/weights.bin"):
         find_external(str(tmp_path / "m.onnx"))
@@ -56,7 +56,7 @@ def test_external_data_that_is_missing_is_named(tmp_path):
 
 @pytest.mark.parametrize("place", ["../secret.bin", "/etc/passwd", "a/../../b"])
 def test_external_data_outside_of_the_folder_is_refused(tmp_path, place):
-    model = lab.parse(lab.MATMUL)
+    model = backend_helpers.parse(backend_helpers.MATMUL)
     tensor = numpy_helper.from_array(np.zeros(3), "w")
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
@@ -68,7 +68,7 @@ def test_external_data_outside_of_the_folder_is_refused(tmp_path, place):
 
 
 def test_external_data_of_a_sub_graph(tmp_path):
-    model = lab.parse(
+    model = backend_helpers.parse(
         "g (bool c) => (float[1] y) { y = If(c) <then_branch = t () => (float[1] a) { a = Constant<value = float[1] {1.0}>() }, else_branch = e () => (float[1] b) { b = Constant<value = float[1] {2.0}>() }> }"
     )
     branch = model.graph.node[0].attribute[0].g
@@ -80,7 +80,10 @@ def test_external_data_of_a_sub_graph(tmp_path):
     (tmp_path / "deep/w.bin").write_bytes(np.ones(1, np.float32).tobytes())
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     (tmp_path / "out").mkdir()
-    assert lab.files_below(copy_model(str(tmp_path / "m.onnx"), str(tmp_path / "out"))) == ["deep/w.bin", "model.onnx"]
+    assert backend_helpers.files_below(copy_model(str(tmp_path / "m.onnx"), str(tmp_path / "out"))) == [
+        "deep/w.bin",
+        "model.onnx",
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x08"])
@@ -98,14 +101,14 @@ def test_what_is_not_there(tmp_path):
 
 
 def test_specs():
-    model = lab.parse("g (bfloat16[n,3] a, int64 b, float[3] w) => (float16[n,3] y) { y = Foo(a, b, w) }")
+    model = backend_helpers.parse("g (bfloat16[n,3] a, int64 b, float[3] w) => (float16[n,3] y) { y = Foo(a, b, w) }")
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "w"))
     assert build_input_specs(model) == (spec("a", "bfloat16", "n", 3), spec("b", "int64"))
     assert build_output_specs(model) == (spec("y", "float16", "n", 3),)
 
 
 def test_a_value_without_a_shape_or_type():
-    model = lab.parse(lab.MATMUL)
+    model = backend_helpers.parse(backend_helpers.MATMUL)
     model.graph.output[0].type.tensor_type.ClearField("shape")
     assert build_output_specs(model)[0].shape is None
     model.graph.output[0].ClearField("type")
@@ -113,14 +116,14 @@ def test_a_value_without_a_shape_or_type():
 
 
 def test_what_is_no_tensor_has_no_type_here():
-    model = lab.parse(lab.MATMUL)
+    model = backend_helpers.parse(backend_helpers.MATMUL)
     name = model.graph.output[0].name
     model.graph.output[0].CopyFrom(onnx.helper.make_tensor_sequence_value_info(name, onnx.TensorProto.FLOAT, [2]))
     assert build_output_specs(model) == (TensorSpec(name, ""),)
 
 
 def test_copies_leave_the_source_alone(tmp_path):
-    onnx.save(lab.parse(lab.MATMUL), tmp_path / "m.onnx")
+    onnx.save(backend_helpers.parse(backend_helpers.MATMUL), tmp_path / "m.onnx")
     (tmp_path / "out").mkdir()
     copy_model(str(tmp_path / "m.onnx"), str(tmp_path / "out"))
     assert sorted(os.listdir(tmp_path)) == ["m.onnx", "out"]
@@ -135,7 +138,9 @@ def benches(tmp_path_factory):
         name: WorkerProcess(Target(name, name), folder=str(tmp_path_factory.mktemp(name)))
         for name in ("reference", "openvino")
     }
-    yield {name: lab.Bench(worker, tmp_path_factory.mktemp("bench")) for name, worker in workers.items()}
+    yield {
+        name: backend_helpers.StepRunner(worker, tmp_path_factory.mktemp("bench")) for name, worker in workers.items()
+    }
     for worker in workers.values():
         worker.close()
 
@@ -170,7 +175,7 @@ def test_a_missing_library_names_the_extra(tmp_path, backend, library, extra):
             worker.identity()
         assert f"pip install 'assay[{extra}]'" in str(caught.value)
         assert "the target 'mine'" in str(caught.value)
-        outcome = lab.Bench(worker, tmp_path).step(Step.COMPILE, "x")
+        outcome = backend_helpers.StepRunner(worker, tmp_path).step(Step.COMPILE, "x")
     assert outcome.ending is StepEnding.ERROR
     assert f"assay[{extra}]" in outcome.hint
 
@@ -206,7 +211,7 @@ def test_the_processor_has_a_name():
 
 
 def test_the_evaluator_names_what_it_lacks(benches):
-    outcome = benches["reference"].prepare(benches["reference"].save(lab.FOREIGN))
+    outcome = benches["reference"].prepare(benches["reference"].save(backend_helpers.FOREIGN))
     assert outcome.ending is StepEnding.UNSUPPORTED
     assert outcome.message == "the reference evaluator has no implementation of my.ops:Foo (opset 17)"
 
@@ -223,7 +228,7 @@ def test_the_evaluator_in_the_middle_of_a_run(benches):
 
 
 def test_openvino_names_what_it_lacks(benches):
-    outcome = benches["openvino"].prepare(benches["openvino"].save(lab.FOREIGN))
+    outcome = benches["openvino"].prepare(benches["openvino"].save(backend_helpers.FOREIGN))
     assert outcome.message == "OpenVINO has no implementation of my.ops.Foo"
 
 
@@ -239,7 +244,7 @@ def test_openvino_computes_in_full_precision(benches):
 
 
 def test_openvino_gives_four_bits_a_byte_each(benches):
-    model = lab.parse("g (float[3] a) => (int4[3] y) { y = Cast<to = 22>(a) }", opset=21, ir=10)
+    model = backend_helpers.parse("g (float[3] a) => (int4[3] y) { y = Cast<to = 22>(a) }", opset=21, ir=10)
     found = benches["openvino"].compute(model, {"a": np.array([1, -2, 3], np.float32)})["y"]
     assert found.dtype == np.dtype(ml_dtypes.int4)
     assert found.astype(int).tolist() == [1, -2, 3]
@@ -247,7 +252,7 @@ def test_openvino_gives_four_bits_a_byte_each(benches):
 
 def test_openvinos_counters(benches, tmp_path):
     bench = benches["openvino"]
-    made = bench.prepare(bench.save(lab.MATMUL))
+    made = bench.prepare(bench.save(backend_helpers.MATMUL))
     feed = {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
     ran = bench.run(made.path, feed, ["y"], profile_dir=str(tmp_path))
     with open(ran.profiles[0], newline="") as stream:

@@ -9,7 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.models.backends import lab
+from tests.models.backends import backend_helpers
 
 from assay.errors import UsageError
 from assay.models.backends.ort import OrtBackend, explain
@@ -27,7 +27,7 @@ def worker(tmp_path_factory):
 
 @pytest.fixture
 def bench(worker, tmp_path):
-    return lab.Bench(worker, tmp_path)
+    return backend_helpers.StepRunner(worker, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -44,27 +44,27 @@ def bench(worker, tmp_path):
     ],
 )
 def test_what_it_lacks_is_named(bench, text, opset, words):
-    outcome = bench.prepare(bench.save(lab.parse(text, opset=opset)))
+    outcome = bench.prepare(bench.save(backend_helpers.parse(text, opset=opset)))
     assert (outcome.step, outcome.ending) == (Step.COMPILE, StepEnding.UNSUPPORTED)
     assert words in outcome.message
     assert ("assay model convert MODEL --opset 17" in outcome.hint) == (opset == 1)
 
 
 def test_an_opset_of_the_future(bench):
-    outcome = bench.prepare(bench.save(lab.parse(lab.MATMUL, opset=99)))
+    outcome = bench.prepare(bench.save(backend_helpers.parse(backend_helpers.MATMUL, opset=99)))
     assert outcome.ending is StepEnding.UNSUPPORTED
     assert outcome.message.startswith("opset 99 is newer than onnxruntime ")
     assert "convert" in outcome.hint
 
 
 def test_a_file_format_of_the_future(bench):
-    outcome = bench.prepare(bench.save(lab.parse(lab.MATMUL, ir=99)))
+    outcome = bench.prepare(bench.save(backend_helpers.parse(backend_helpers.MATMUL, ir=99)))
     assert outcome.ending is StepEnding.UNSUPPORTED
     assert outcome.message.startswith("IR version 99 is newer than onnxruntime ")
 
 
 def test_a_graph_that_is_wrong_is_an_error(bench):
-    model = lab.parse(lab.MATMUL)
+    model = backend_helpers.parse(backend_helpers.MATMUL)
     model.graph.node[0].input[0] = "nobody"
     outcome = bench.prepare(bench.save(model))
     assert outcome.ending is StepEnding.ERROR
@@ -97,7 +97,7 @@ def test_a_sequence_is_no_tensor(bench):
 )
 def test_small_types_come_out(bench, number, dtype, values):
     name = {16: "bfloat16", 17: "float8e4m3fn", 22: "int4", 21: "uint4", 10: "float16"}[number]
-    model = lab.parse(f"g (float[3] a) => ({name}[3] y) {{ y = Cast<to = {number}>(a) }}", opset=21, ir=10)
+    model = backend_helpers.parse(f"g (float[3] a) => ({name}[3] y) {{ y = Cast<to = {number}>(a) }}", opset=21, ir=10)
     found = bench.compute(model, {"a": np.array(values, np.float32)})["y"]
     assert found.dtype == np.dtype(dtype)
     assert found.astype(float).tolist() == values
@@ -110,7 +110,7 @@ def test_small_types_go_in(bench):
 
 
 def test_types_that_share_a_byte_do_not_go_in(bench):
-    model = lab.parse("g (int4[2] a) => (float[2] y) { y = Cast<to = 1>(a) }", opset=21, ir=10)
+    model = backend_helpers.parse("g (int4[2] a) => (float[2] y) { y = Cast<to = 1>(a) }", opset=21, ir=10)
     made = bench.prepare(bench.save(model))
     outcome = bench.run(made.path, {"a": np.array([1, 2], ml_dtypes.int4)}, ["y"])
     assert outcome.ending is StepEnding.UNSUPPORTED
@@ -125,7 +125,7 @@ def test_texts(bench):
 
 
 def test_its_profile_is_its_own(bench, tmp_path):
-    made = bench.prepare(bench.save(lab.MATMUL))
+    made = bench.prepare(bench.save(backend_helpers.MATMUL))
     feed = {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
     ran = bench.run(made.path, feed, ["y"], profile_dir=str(tmp_path / "p"))
     with open(ran.profiles[0]) as stream:
@@ -140,7 +140,7 @@ def test_optimisations_can_be_off(tmp_path):
     for level in ("all", "none"):
         with WorkerProcess(Target("o", "ort", {"optimize": level}), folder=str(tmp_path / f"w{level}")) as worker:
             assert worker.identity()["optimize"] == level
-            bench = lab.Bench(worker, tmp_path / level)
+            bench = backend_helpers.StepRunner(worker, tmp_path / level)
             made = bench.prepare(bench.save(text))
             outcome = bench.run(
                 made.path, {"a": np.ones(4, np.float32)}, ["y"], profile_dir=str(tmp_path / level / "p")

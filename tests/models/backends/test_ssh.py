@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.models.backends import lab
+from tests.models.backends import backend_helpers
 from tests.models.backends.loopback import NEEDS_SSHD, find_port, open_board
 from tests.models.backends.test_board import OWNER, is_running, until
 
@@ -222,7 +222,7 @@ def test_inputs_go_there_and_outputs_come_back(board, make, perform, tmp_path):
 
 def test_a_model_takes_its_external_data_along(board, make, perform, tmp_path):
     """There is no compiler: the model itself goes to the board, with all that belongs to it."""
-    lab.build_external(tmp_path / "m.onnx")
+    backend_helpers.build_external(tmp_path / "m.onnx")
     size = (tmp_path / "weights.bin").stat().st_size
     run = ["sh", "-c", 'ls -l "$(dirname "$0")"; cp "$1" "$2"', "{model}", "{inputs}/0.npy", "{outputs}/0.npy"]
     job = make()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from tests.models.backends.lab import spec
+from tests.models.backends.backend_helpers import spec
 
 from assay.models.backends.base import BackendError, Made
 from assay.models.backends.tensors_io import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import shlex
 import signal
@@ -432,8 +433,6 @@ def test_bench_finds_the_times_of_layers(model: Cli, folder: Path, capsys: pytes
 
 
 def test_on_a_terminal_progress_is_one_line_that_goes(folder: Path) -> None:
-    import pty
-
     leader, follower = pty.openpty()
     argv = [sys.executable, "-m", "assay", "model", "check", "chain.onnx", "--target", "ort:unoptimized"]
     with subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=follower, text=True) as process:

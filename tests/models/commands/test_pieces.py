@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,6 @@ def test_a_place_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:
 
 
 def test_a_reference_that_cannot_compute_it(chain: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     request = replace(split_request(chain, tmp_path), reference=picky(refuses="Add"))
     with pytest.raises(StepFailedError, match="the reference picky cannot compute this model"):
         split_model(request, str(tmp_path / "out"))

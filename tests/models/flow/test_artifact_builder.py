@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from tests.example_models import ORT, faulty, write_chain
 
@@ -306,8 +307,6 @@ def test_external_data_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def write_external(folder: Path) -> Path:
-    import onnx
-
     folder.mkdir()
     model = onnx.load(write_chain(folder / "inner.onnx"))
     path = folder / "chain.onnx"

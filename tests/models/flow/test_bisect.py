@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,8 +74,6 @@ def test_inputs_that_do_not_fit_are_refused_all_at_once(chain: Path, tmp_path: P
 
 
 def test_a_reference_that_fails_is_no_pass(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
-    from dataclasses import replace
-
     request = replace(request_for(chain), reference=picky(refuses="Add"))
     report = bisect_model(request, shared, str(tmp_path))
     assert report.verdict.kind is VerdictKind.ERROR

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tests.example_models import ORT, faulty, write_model
 
 from assay.errors import NotFoundError, UsageError
@@ -42,16 +43,12 @@ def test_a_layer_is_fed_with_the_reference_s_values(chain: Path, shared: Artifac
 
 
 def _bias(cases: Cases) -> np.ndarray:
-    from onnx import numpy_helper
-
     return np.asarray(numpy_helper.to_array(next(w for w in cases.proto.graph.initializer if w.name == "b")))
 
 
 def test_the_full_model_is_the_file_itself_and_the_closed_one_has_the_sample_s_shapes(
     chain: Path, shared: ArtifactBuilder
 ) -> None:
-    import onnx
-
     cases = open_cases(chain, shared, dims={"batch": 3})
     assert cases.full.trials[0].model.path == str(chain)
     assert cases.full.trials[0].expected["y"].shape == (3, 4)
@@ -185,8 +182,6 @@ def test_find_gives_layers_and_the_whole(chain: Path, shared: ArtifactBuilder) -
 def test_a_reference_that_cannot_compute_the_model_reports_so(
     tmp_path: Path, shared: ArtifactBuilder, chain: Path
 ) -> None:
-    import onnx
-
     model = onnx.load(chain)
     model.graph.node[0].op_type = "NoSuchOperator"
     broken = tmp_path / "odd.onnx"
@@ -242,7 +237,6 @@ def test_more_samples_than_the_files_hold_are_refused(chain: Path, shared: Artif
 def test_another_opset_is_not_offered_where_it_cannot_help(
     opset: int, ir: int, said: str, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
-    import onnx
     from onnx import helper, numpy_helper
 
     ends = [helper.make_tensor_value_info(name, 1, [4]) for name in ("x", "y")]

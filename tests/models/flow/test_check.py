@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from tests.example_models import (
     LARGE,
     ORT,
@@ -27,6 +28,7 @@ from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import bisect_model
 from assay.models.flow.cases import Cases, is_quantized
 from assay.models.flow.check import check_model
+from assay.models.flow.targets import load_reference
 from assay.models.graph.onnx_library import find_newer_use
 from assay.models.graph.tensorfile import load_array
 from assay.models.values.model import WRONG, InputChoice, ModelReport, Step, StepEnding, StepOutcome, Target, Tolerances
@@ -739,8 +741,6 @@ def test_behind_a_cast_the_steps_of_the_coarser_type_count(tmp_path: Path, kind:
 
 
 def test_a_type_that_the_reference_lacks_names_one_that_has_it(tmp_path: Path, check: Check) -> None:
-    from onnx import TensorProto
-
     value = [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [4, 4]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "g", value[:1], value[1:])
     path = tmp_path / "short.onnx"
@@ -756,9 +756,6 @@ def test_an_exact_target_passes_with_weights_of_four_bits(
     tmp_path: Path, shared: ArtifactBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """onnxruntime's optimisations multiply them in 8 bits: as a target that is found, as a reference it would fail others."""
-    import ml_dtypes
-
-    from assay.models.flow.targets import load_reference
 
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -327,7 +328,6 @@ BOUNDS = st.builds(
 )
 def test_tolerances_survive_being_written_as_flags(model: Tolerance, ops: Any, tensors: Any) -> None:
     """What is left open in an operator's bound comes from the model's: so it is filled first, as settings do."""
-    from dataclasses import fields, replace
 
     def fill(own: Tolerance) -> Tolerance:
         usual = Tolerance()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,6 @@ def test_a_model_that_is_right_has_nothing_to_reduce_and_passes(chain: Path, tmp
 def test_a_reference_that_fails_is_an_error_and_writes_nothing(
     chain: Path, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
-    from dataclasses import replace
-
     request = replace(request_for(chain, output=str(tmp_path / "small.onnx")), reference=picky(refuses="Add"))
     report = reduce_failure(request, shared, str(tmp_path / "keep"))
     assert report.verdict.kind is VerdictKind.ERROR

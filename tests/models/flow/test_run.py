@@ -25,6 +25,7 @@ from assay.launch.sweep import RunHooks
 from assay.models.flow.run import (
     Finished,
     MachineObserver,
+    _find_error,
     build_spec,
     build_timings,
     conclude,
@@ -86,8 +87,6 @@ def test_nothing_started_is_an_error() -> None:
 
 
 def test_a_process_without_a_report_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
-    from assay.models.flow.run import _find_error
-
     (tmp_path / "model.log").write_text("the last thing\n")
     error = _find_error(str(tmp_path), "killed by SIGKILL")
     assert error.render() == "the check ended without a report: killed by SIGKILL\n  the last thing"

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 from tests.example_models import picky, write_chain
 
@@ -50,8 +51,6 @@ def test_everything_that_the_command_names_is_there(job: Job, tmp_path: Path) ->
 
 
 def test_external_data_goes_along(job: Job, tmp_path: Path) -> None:
-    import onnx
-
     model = onnx.load(job.source)
     onnx.save(model, job.source, save_as_external_data=True, location="weights.bin", size_threshold=0)
     keep_failure(str(tmp_path / "failure_dir"), TARGET, job, fail(job))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.example_models import parse
-from tests.models.backends.lab import build_external
+from tests.models.backends.backend_helpers import build_external
 
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, load_product

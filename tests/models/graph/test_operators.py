@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.reference
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -30,8 +31,6 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
 
 def compute_both(op: str, inputs: list[np.ndarray], opset: int, **attributes: Any) -> tuple[np.ndarray, np.ndarray]:
     """In float64, and by onnxruntime."""
-    import onnxruntime
-
     names = [f"i{number}" for number in range(len(inputs))]
     values = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

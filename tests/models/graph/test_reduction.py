@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -293,7 +294,6 @@ def test_what_is_left_of_any_failure_is_one_minimal(model: onnx.ModelProto, salt
 
     def fails(candidate: Candidate) -> bool:
         key = f"{salt} {sorted(names(candidate.model))} {[value.name for value in candidate.model.graph.output]}"
-        import zlib
 
         return zlib.crc32(key.encode()) % 3 == 0 or candidate.nodes == len(model.graph.node)
 

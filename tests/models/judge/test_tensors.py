@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tracemalloc
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from assay.errors import UsageError
+from assay.models.config.settings import parse_tolerance_text
 from assay.models.judge.tensors import compare_tensors, find_dead_parts, judge_outputs
 from assay.models.values.model import Tolerances
 from assay.models.values.tensors import ACTUAL_ZERO, EXPECTED_CONSTANT, TensorComparison, Tolerance
@@ -720,8 +722,6 @@ def test_among_equal_relative_errors_the_larger_difference_comes_first() -> None
 
 
 def test_memory_stays_within_a_few_blocks() -> None:
-    import tracemalloc
-
     expected = noise(2, 1500, 1000)
     actual = expected + np.float32(1e-6)
     tracemalloc.start()
@@ -834,8 +834,6 @@ def test_a_hundred_million_elements() -> None:
 
 
 def test_two_zero_tensors_report_how_to_allow_them() -> None:
-    from assay.models.config.settings import parse_tolerance_text
-
     zeros = np.zeros((2, 2), np.float32)
     (finding,) = compare_tensors("y", zeros, zeros).verdict.findings
     assert "--tolerance allow_constant=true" in finding.message

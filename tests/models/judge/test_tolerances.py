@@ -6,8 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from assay.models.judge.tensors import compare_tensors
 from assay.models.judge.tolerances import FLOATS, complete_tolerance, default_tolerance, is_zero_significant
 from assay.models.values.tensors import Tolerance
+from assay.values.verdict import VerdictKind
 
 
 def test_the_types_are_as_their_libraries_say() -> None:
@@ -83,9 +85,6 @@ def test_units_are_asked_of_small_types_unless_a_bound_is_given() -> None:
 
 
 def test_a_truncating_target_is_found_and_ties_are_not() -> None:
-    from assay.models.judge.tensors import compare_tensors
-    from assay.values.verdict import VerdictKind
-
     values = np.random.default_rng(0).uniform(-100, 100, 1000)
     rounded = np.rint(values).astype(np.int8)
     ties = rounded.copy()

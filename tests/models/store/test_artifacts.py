@@ -13,12 +13,14 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.store.artifacts import (
@@ -155,8 +157,6 @@ def test_what_json_does_not_have_is_no_part(parts: Any) -> None:
 
 def test_keys_do_not_change_between_versions_of_assay() -> None:
     """Else an update would throw away everybody's cache; the text is that of the docstring: canonical JSON."""
-    from hashlib import sha256
-
     text = '{"flags":["-O2"],"n":1.5,"what":"größe"}'
     assert build_key({"what": "größe", "flags": ["-O2"], "n": 1.5}) == sha256(text.encode()).hexdigest()
 
@@ -359,8 +359,6 @@ def test_a_pipe_is_refused(store: ArtifactStore) -> None:
 
 
 def build_model(*ops: str) -> bytes:
-    from onnx import TensorProto, helper
-
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "ab"]
     nodes, last = [helper.make_node("MatMul", ["a", "b"], ["t0"])], "t0"
     for index, op in enumerate(ops, start=1):
@@ -372,8 +370,6 @@ def build_model(*ops: str) -> bytes:
 
 def test_an_edited_model_is_never_served_the_old_artifact(store: ArtifactStore, tmp_path: Path) -> None:
     """The original kept testing the old MatMul after the file had become MatMul and Neg: its key was the case's name."""
-    from hashlib import sha256
-
     path = tmp_path / "m.onnx"
 
     def check() -> bytes:

@@ -1,4 +1,4 @@
-"""Small models, jobs and a workbench that takes a model through all steps of a target."""
+"""Small models, and a runner that takes a model through all steps of a target."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from assay.models.backends.onnx_backend import build_output_specs
 from assay.models.graph.tensorfile import load_tensors, write_tensors
 from assay.models.values.model import Job, Step, StepLimits, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec
@@ -66,7 +67,7 @@ def rename(model, **names):
 
 
 def build_external(path, seed=0):
-    """A model whose weights lie in a file beside it."""
+    """A model whose weights are in a file next to it."""
     model = parse("g (float[2,64] a) => (float[2,64] y) { y = MatMul(a, w) }")
     weight = np.random.default_rng(seed).normal(size=(64, 64)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
@@ -112,7 +113,7 @@ def build_silero_layer(path):
 
 
 @dataclass
-class Bench:
+class StepRunner:
     """A worker, and a folder for everything that is made with it."""
 
     worker: WorkerProcess
@@ -162,15 +163,9 @@ class Bench:
         names = [value.name for value in proto.graph.output]
         made = self.prepare(self.save(proto))
         assert made.is_ok, (made.message, made.stderr)
-        ran = self.run(made.path, feed, names, output_specs=specs_of(proto), **more)
+        ran = self.run(made.path, feed, names, output_specs=build_output_specs(proto), **more)
         assert ran.is_ok, (ran.message, ran.stderr)
         return load_tensors(ran.path)
-
-
-def specs_of(proto):
-    from assay.models.backends.onnx_backend import build_output_specs
-
-    return build_output_specs(proto)
 
 
 def files_below(folder):
