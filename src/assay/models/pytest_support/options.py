@@ -30,7 +30,7 @@ GROUP = "assay-models"
 _PREFIX = "assay_model_"
 _IN_CACHE = "\0cache"  # --debug-ir without a folder
 _NO_MODEL = "no_model"
-_PLAN = pytest.StashKey["Plan"]()
+_PLAN = pytest.StashKey["TestPlan"]()
 _PATHS = ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_file")
 
 
