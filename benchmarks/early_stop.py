@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.search.judge import Curve, find_rung, judge_curve
+from assay.search.judge import RungCurve, find_rung, judge_curve
 from assay.values.study import StopRule
 
 CONFIGURATIONS, EPOCHS, SLOTS, ORDERS = 60, 81, 4, 20
@@ -170,11 +170,11 @@ def measure(draws: Sequence[Curves], build: Callable[[], Ask]) -> Result:
 
 def ask_ours(rule: StopRule) -> Callable[[], Ask]:
     def build() -> Ask:
-        curves: dict[int, Curve] = {}
+        curves: dict[int, RungCurve] = {}
         judged: dict[int, int] = {}
 
         def ask(number: int, epoch: int, loss: float) -> bool:
-            own = curves.setdefault(number, Curve(rule))
+            own = curves.setdefault(number, RungCurve(rule))
             own.add(epoch, loss)
             others = (curve for other, curve in curves.items() if other != number)
             reason = judge_curve(rule, own, others, judged.get(number, 0))

@@ -28,7 +28,7 @@ from measuring import ASSAY, build_env, quick_folder, render_ratio, run_process
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from assay.search.optuna_proposals import Proposer, Space, Trial
+from assay.search.optuna_proposals import Proposer, SearchTrial, Space
 from assay.values.study import Objective, Random, Search, Sweep
 
 Function = Callable[[Sequence[float]], float]
@@ -66,12 +66,12 @@ def measure_ours(problem: str, seed: int, trials: int) -> float:
     function, bounds, optimum, noise = PROBLEMS[problem]
     sweep = Sweep({f"x{index}": Random("uniform", *each) for index, each in enumerate(bounds)})
     search = Search("tpe", (Objective("loss", "min"),), trials, seed)
-    proposer, rng, done = Proposer(Space([sweep]), search), random.Random(seed), list[Trial]()
+    proposer, rng, done = Proposer(Space([sweep]), search), random.Random(seed), list[SearchTrial]()
     for number in range(trials):
         proposal = proposer.propose(done, number)
         assert proposal is not None
         observed = function(proposal.point.positions) + rng.gauss(0, noise)
-        done.append(Trial(number, proposal.point, "done", (observed,)))
+        done.append(SearchTrial(number, proposal.point, "done", (observed,)))
     best = min(done, key=lambda trial: trial.values)
     return function(best.point.positions) - optimum
 
@@ -80,7 +80,7 @@ def measure_optuna(problem: str, seed: int, trials: int) -> float:
     function, bounds, optimum, noise = PROBLEMS[problem]
     rng = random.Random(seed)
 
-    def choose(trial: optuna.Trial) -> list[float]:
+    def choose(trial: optuna.SearchTrial) -> list[float]:
         return [trial.suggest_float(f"x{index}", *each) for index, each in enumerate(bounds)]
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))

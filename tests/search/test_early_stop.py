@@ -41,8 +41,8 @@ class Study:
     def open(self) -> EarlyStop:
         return EarlyStop(self.rules, self.index, self.location, lambda: self.now)
 
-    def record(self, name: str, *losses: float, told: bool = False) -> None:
-        """Further points of a run, by us (`told`) or by another process."""
+    def record(self, name: str, *losses: float, noted: bool = False) -> None:
+        """Further points of a run, read here (`noted`) or by another process."""
         key = f"s/{name}"
         if not self.index.load_runs(keys=[key]):
             self.index.put_runs([RunRow(key, "s", name, name, State.RUNNING, 1, {})])
@@ -50,7 +50,7 @@ class Study:
         steps = array("d", range(begin + 1, begin + len(losses) + 1))
         columns = {"loss": (steps, array("d", losses), array("d", [0.0] * len(losses)))}
         assert self.index.add_columns(key, "log", Cursor(begin + len(losses)), columns, expected_offset=begin)
-        if told:
+        if noted:
             self.early_stop.note(key, columns)
 
     def entry(self, name: str, *, supervisor: int | None = None, attempt: int = 1, since: int | None = None) -> Entry:
@@ -71,33 +71,33 @@ def study(tmp_path: Path) -> Iterator[Study]:
 
 def test_each_rung_is_judged_once(study: Study) -> None:
     a, b = study.entry("a"), study.entry("b")
-    study.record("a", 5.0, told=True)
+    study.record("a", 5.0, noted=True)
     assert study.prune(a, b) == {}
-    study.record("b", 1.0, told=True)
+    study.record("b", 1.0, noted=True)
     assert study.prune(a, b) == {}  # a was the best when it came to rung 1
-    study.record("b", 1.0, told=True)
-    study.record("a", 4.0, told=True)
+    study.record("b", 1.0, noted=True)
+    study.record("a", 4.0, noted=True)
     assert study.prune(a, b) == {"a": "asha rung 2, 2nd of 2"}
 
 
 def test_runs_of_earlier_calls_and_of_other_supervisors_count(study: Study) -> None:
     study.record("earlier", 1.0)
     a = study.entry("a")
-    study.record("a", 2.0, told=True)
+    study.record("a", 2.0, noted=True)
     assert study.prune(a) == {"a": "asha rung 1, 2nd of 2"}
     c = study.entry("c")
-    study.record("c", 0.5, told=True)
+    study.record("c", 0.5, noted=True)
     assert study.prune(c) == {}
     study.record("other", 0.1, 0.1)
     study.now += LOOK_S
-    study.record("c", 0.5, told=True)
+    study.record("c", 0.5, noted=True)
     assert study.prune(c) == {"c": "asha rung 2, 2nd of 2"}
 
 
 def test_points_that_another_reader_has_stored_are_found(study: Study) -> None:
     study.record("other", 1.0, 1.0)
     a = study.entry("a")
-    study.record("a", 0.9, told=True)
+    study.record("a", 0.9, noted=True)
     assert study.prune(a) == {}
     study.record("a", 2.0)  # read by `assay sum`, so our own follower never sees it
     study.now += LOOK_S
@@ -109,36 +109,36 @@ def test_points_that_another_reader_has_stored_are_found(study: Study) -> None:
 
 
 def test_a_run_that_is_taken_over_is_judged_from_its_next_rung_on(study: Study) -> None:
-    """Also by a supervisor that was started again: what had passed is not ended by what has come since."""
+    """A supervisor that was started again judges in the same way: what had passed is not ended by what has come since."""
     study.record("a", 5.0, 5.0)
     study.record("b", 1.0, 1.0)
     adopted = study.entry("a", supervisor=1)
     assert study.prune(adopted) == {}
-    study.record("a", 5.0, told=True)
+    study.record("a", 5.0, noted=True)
     assert study.prune(adopted) == {}
     study.record("b", 1.0, 1.0)
     study.now += LOOK_S
-    study.record("a", 5.0, told=True)
+    study.record("a", 5.0, noted=True)
     assert study.prune(adopted) == {"a": "asha rung 4, 2nd of 2"}
     study.early_stop = study.open()
     assert study.prune(adopted) == {}
 
 
 def test_another_attempt_is_judged_by_its_own_points(study: Study) -> None:
-    study.record("a", 0.1, 0.1, told=True)
+    study.record("a", 0.1, 0.1, noted=True)
     assert study.prune(study.entry("a")) == {}
     study.record("b", 1.0)
     study.index.forget_points("s/a")
-    study.record("a", 7.0, told=True)
+    study.record("a", 7.0, noted=True)
     study.now += LOOK_S
     assert study.prune(study.entry("a", attempt=2, since=1)) == {"a": "asha rung 1, 2nd of 2"}
 
 
-def test_what_somebody_began_by_hand_is_left_alone(study: Study) -> None:
+def test_what_was_begun_by_hand_is_left_alone(study: Study) -> None:
     study.record("b", 1.0)
     by_hand = study.entry("a", supervisor=0)
     assert study.prune(by_hand) == {}
-    study.record("a", 9.0, told=True)
+    study.record("a", 9.0, noted=True)
     assert study.prune(by_hand) == {}
 
 
@@ -146,12 +146,12 @@ def test_only_what_has_changed_is_loaded(study: Study, monkeypatch: pytest.Monke
     for number in range(100):
         study.record(f"r{number}", 1.0, 1.0)
     entry = study.entry("a")
-    study.record("a", 0.5, told=True)
+    study.record("a", 0.5, noted=True)
     study.prune(entry)
     loads = Mock(side_effect=study.index.load_series)
     monkeypatch.setattr(study.index, "load_series", loads)
     for _ in range(20):
-        study.record("a", 0.5, told=True)
+        study.record("a", 0.5, noted=True)
         study.now += LOOK_S
         study.prune(entry)
     assert loads.call_count == 0
@@ -163,7 +163,7 @@ def test_only_what_has_changed_is_loaded(study: Study, monkeypatch: pytest.Monke
 
 def test_an_index_that_fails_ends_no_run(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     study.record("b", 1.0)
-    study.record("a", 9.0, told=True)
+    study.record("a", 9.0, noted=True)
     monkeypatch.setattr(study.index, "load_table", Mock(side_effect=InfrastructureError("disk full")))
     assert study.prune(study.entry("a")) == {}
     monkeypatch.undo()
@@ -180,7 +180,7 @@ def shop(tmp_path: Path) -> Iterator[Workshop]:
         yield opened
 
 
-# `hold` lets a run wait until somebody makes the file that it names
+# `hold` lets a run wait until the file `go` is there
 TRAIN = """
 for i in 1 2 3 4 5 6 7 8; do
   echo "step $i loss $1"
@@ -235,7 +235,7 @@ def test_a_run_that_is_ended_for_its_own_points(shop: Workshop, stop: str, loss:
     assert attempt.outcome is not None
     assert (attempt.outcome.state, attempt.outcome.reason) == (State.PRUNED, reason)
     assert shop.processes() == {}
-    # resumed by hand, nobody ends it
+    # resumed by hand, it is not ended
     (shop.dir(run) / "go").touch()
     assert shop.call("rerun", f"study/{run}", "--root", str(shop.root)).code == 0
     assert shop.states(run) == [State.PRUNED, State.DONE]

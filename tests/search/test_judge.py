@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.search.judge import Curve, build_curve, find_rung, judge_curve, name_rung
+from assay.search.judge import RungCurve, build_curve, find_rung, judge_curve, name_rung
 from assay.values.study import StopRule
 
 ASHA = StopRule("asha", "loss", "min", first=1, factor=3, runs=1)
@@ -18,7 +18,7 @@ PATIENCE = StopRule("patience", "loss", "min", patience=10)
 BOUNDS = StopRule("bounds", "loss", "min", max=10, target=0.05)
 
 
-def curve(rule: StopRule, *values: float, start: float = 1) -> Curve:
+def curve(rule: StopRule, *values: float, start: float = 1) -> RungCurve:
     return build_curve(rule, [start + i for i in range(len(values))], values)
 
 
@@ -158,7 +158,7 @@ def test_points_in_bunches_are_judged_as_points_one_by_one(
     known = [curve(rule, *other) for other in others]
 
     def follow(ends: list[int]) -> str | None:
-        following, judged, begin = Curve(rule), 0, 0
+        following, judged, begin = RungCurve(rule), 0, 0
         for end in ends:
             for step, value in list(enumerate(own, 1))[begin:end]:
                 following.add(step, value)

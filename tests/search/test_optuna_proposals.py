@@ -10,7 +10,7 @@ import pytest
 
 from assay.errors import ConfigError
 from assay.plan.expand import build_plan
-from assay.search.optuna_proposals import Point, Proposer, Space, Trial, compute_importance
+from assay.search.optuna_proposals import Proposer, SearchTrial, Space, SpacePoint, compute_importance
 from assay.system.fast_dataclasses import replace
 from assay.values.study import Choices, Condition, Objective, Random, Sampler, Search, Study, Sweep
 
@@ -41,14 +41,14 @@ def score(params: Any, metrics: int) -> tuple[float, ...]:
 
 
 def play(
-    space: Space, search: Search, count: int, parallel: int, propose: Callable[[Sequence[Trial], int], Any]
-) -> list[Trial]:
+    space: Space, search: Search, count: int, parallel: int, propose: Callable[[Sequence[SearchTrial], int], Any]
+) -> list[SearchTrial]:
     """A search with several trials at once; which one ends next is random, some fail and some are pruned."""
     rng = random.Random(3)
-    trials: list[Trial] = []
+    trials: list[SearchTrial] = []
     for number in range(count):
         proposal = propose(trials, number)
-        trials.append(Trial(number, proposal.point, kept=proposal.kept))
+        trials.append(SearchTrial(number, proposal.point, kept=proposal.kept))
         running = [trial for trial in trials if trial.state == "running"]
         while len(running) >= parallel:
             ended = running.pop(rng.randrange(len(running)))
@@ -64,18 +64,18 @@ def play(
     return trials
 
 
-@pytest.mark.parametrize("parallel", [1, 4])
 @pytest.mark.parametrize(
-    ("sampler", "sweeps", "metrics"),
+    ("sampler", "sweeps", "metrics", "parallel"),
     [
-        ("tpe", (FLOATS,), 1),
-        ("tpe", (MIXED,), 1),
-        ("tpe", (ADAM, SGD), 1),
-        ("tpe", (MIXED,), 2),
-        ("random", (MIXED,), 1),
-        ("cmaes", (MIXED,), 1),
-        ("qmc", (MIXED,), 2),
-        ("qmc", (ADAM, SGD), 1),
+        ("tpe", (FLOATS,), 1, 4),
+        ("tpe", (MIXED,), 1, 1),
+        ("tpe", (MIXED,), 1, 4),
+        ("tpe", (ADAM, SGD), 1, 4),
+        ("tpe", (MIXED,), 2, 4),
+        ("random", (MIXED,), 1, 4),
+        ("cmaes", (MIXED,), 1, 4),
+        ("qmc", (MIXED,), 2, 4),
+        ("qmc", (ADAM, SGD), 1, 1),
     ],
 )
 def test_a_rebuilt_search_proposes_the_same(
@@ -84,15 +84,15 @@ def test_a_rebuilt_search_proposes_the_same(
     space, search = Space(sweeps), build_search(sampler, metrics=metrics)
     kept = Proposer(space, search)
 
-    def propose(trials: Sequence[Trial], number: int) -> Any:
+    def propose(trials: Sequence[SearchTrial], number: int) -> Any:
         proposal = kept.propose(trials, number)
         kept.prepare(number + 1)
         return proposal
 
-    first = play(space, search, 20, parallel, propose)
-    again = play(space, search, 20, parallel, lambda trials, number: Proposer(space, search).propose(trials, number))
+    first = play(space, search, 17, parallel, propose)
+    again = play(space, search, 17, parallel, lambda trials, number: Proposer(space, search).propose(trials, number))
     assert [trial.point for trial in first] == [trial.point for trial in again]
-    assert len({trial.point for trial in first}) == 20
+    assert len({trial.point for trial in first}) == 17
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "qmc", "grid"])
@@ -143,12 +143,12 @@ def test_a_space_with_an_end_is_tried_once_and_then_exhausted(sampler: Sampler) 
     sweep = Sweep({"a": Random("int", 1, 3), "b": Choices(("x", True, 1, 1.0, None))})
     space = Space([sweep, Sweep({"only": Choices((7,))})])
     assert space.count == 16
-    trials: list[Trial] = []
+    trials: list[SearchTrial] = []
     proposer = Proposer(space, build_search(sampler))
     for number in range(16):
         proposal = proposer.propose(trials, number)
         assert proposal is not None
-        trials.append(Trial(number, proposal.point, "done", (float(number),), kept=proposal.kept))
+        trials.append(SearchTrial(number, proposal.point, "done", (float(number),), kept=proposal.kept))
     assert len({trial.point for trial in trials}) == 16
     assert proposer.propose(trials, 16) is None
 
@@ -156,10 +156,11 @@ def test_a_space_with_an_end_is_tried_once_and_then_exhausted(sampler: Sampler) 
 def test_running_trials_count_as_pending() -> None:
     space, search = Space([FLOATS]), build_search()
     done = [
-        Trial(number, Point(0, (number / 2, number / 2)), "done", (float(abs(number - 12)),)) for number in range(20)
+        SearchTrial(number, SpacePoint(0, (number / 2, number / 2)), "done", (float(abs(number - 12)),))
+        for number in range(20)
     ]
-    running = [*done, Trial(20, Point(0, (6.0, 6.0)))]
-    failed = [*done, Trial(20, Point(0, (6.0, 6.0)), "failed")]
+    running = [*done, SearchTrial(20, SpacePoint(0, (6.0, 6.0)))]
+    failed = [*done, SearchTrial(20, SpacePoint(0, (6.0, 6.0)), "failed")]
     assert Proposer(space, search).propose(running, 21) != Proposer(space, search).propose(failed, 21)
 
 

@@ -42,7 +42,7 @@ def finish(bench: Bench, slots: int) -> None:
 
 
 def kill(program: subprocess.Popen[str]) -> None:
-    """Of the supervisor alone: its jobs are in sessions of their own, and go on."""
+    """End the supervisor alone: its jobs are in sessions of their own, and go on."""
     os.kill(program.pid, signal.SIGKILL)
     program.communicate()
 

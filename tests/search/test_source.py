@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.finished_study import Bench, until
 
-from assay.errors import UsageError
+from assay.errors import ConfigError, UsageError
 from assay.launch.prepared import RunOptions
 from assay.launch.sweep import prepare
-from assay.search.optuna_proposals import Point, Trial
+from assay.search.optuna_proposals import SearchTrial, SpacePoint
 from assay.search.source import find_best
 from assay.values.study import Objective
 
@@ -29,7 +29,8 @@ search: SEARCH
 resources: {gpus: 0}
 code: live
 """
-TPE = "{sampler: tpe, metric: loss, direction: min, trials: 14, seed: 3}"
+TPE = "{sampler: tpe, metric: loss, direction: min, trials: 14, seed: 3}"  # the model begins with trial 10
+FEW = TPE.replace("14", "3")
 
 
 @pytest.fixture
@@ -68,61 +69,50 @@ NAMES = [f"trial-{number:04d}" for number in range(60)]
 
 
 def test_a_search_finds_the_best_and_goes_on_when_more_trials_are_asked_for(bench: Bench) -> None:
-    write(bench)
+    write(bench, FEW)
     first = call(bench)
     assert first.returncode == 0, first.stderr
-    assert ledger(bench) == NAMES[:14]
+    assert ledger(bench) == NAMES[:3]
     values = {name: (x - 3) ** 2 for name, (x, _) in load(bench).items()}
     best = min(values, key=lambda name: values[name])
     assert f"best: {best}: loss" in first.stderr
     again = call(bench)
     assert again.returncode == 0
-    assert ledger(bench) == NAMES[:14], "nothing is repeated"
-    write(bench, TPE.replace("14", "16"))
+    assert ledger(bench) == NAMES[:3], "nothing is repeated"
+    write(bench, TPE.replace("14", "5"))
     assert call(bench).returncode == 0
-    assert ledger(bench) == NAMES[:16]
+    assert ledger(bench) == NAMES[:5]
 
 
-def test_two_equal_searches_propose_the_same(bench: Bench, tmp_path: Path) -> None:
-    write(bench)
-    assert call(bench).returncode == 0
-    (tmp_path / "other").mkdir()
-    other = Bench(tmp_path / "other")
-    write(other, TPE.replace("14", "5"))
-    assert call(other).returncode == 0
-    write(other)
-    assert call(other).returncode == 0
-    assert load(other) == load(bench), "stopped in between or not"
-
-
-@pytest.mark.parametrize("sampler", ["random", "cmaes", "qmc"])
-def test_the_other_samplers_go_on_as_well(bench: Bench, tmp_path: Path, sampler: str) -> None:
+@pytest.mark.parametrize(("sampler", "trials"), [("tpe", 12), ("random", 4), ("cmaes", 6), ("qmc", 4)])
+def test_two_equal_searches_propose_the_same(bench: Bench, tmp_path: Path, sampler: str, trials: int) -> None:
+    """Whether one was stopped in between or not."""
     text = TPE.replace("tpe", sampler)
-    write(bench, text)
+    write(bench, text.replace("14", str(trials)))
     assert call(bench).returncode == 0
     (tmp_path / "other").mkdir()
     other = Bench(tmp_path / "other")
-    for trials in ("7", "14"):
-        write(other, text.replace("14", trials))
+    for count in (trials // 2, trials):
+        write(other, text.replace("14", str(count)))
         assert call(other).returncode == 0
     assert load(other) == load(bench)
 
 
 def test_several_slots_share_the_trials(bench: Bench) -> None:
-    write(bench)
+    write(bench, TPE.replace("14", "7"))
     assert call(bench, slots=3).returncode == 0
-    assert ledger(bench) == NAMES[:14]
+    assert ledger(bench) == NAMES[:7]
 
 
 def test_two_supervisors_share_one_search(bench: Bench) -> None:
-    write(bench, TPE.replace("14", "24"))
+    write(bench, TPE.replace("14", "8"))
     programs = [bench.start("run", "study.yml", "-j", "2", "--plain") for _ in range(2)]
     for program in programs:
         _, err = program.communicate(timeout=60)
         assert program.returncode == 0, err
-        assert "24 runs: 24 done" in err
-    assert ledger(bench) == NAMES[:24]
-    assert len(set(load(bench).values())) == 24
+        assert "8 runs: 8 done" in err
+    assert ledger(bench) == NAMES[:8]
+    assert len(set(load(bench).values())) == 8
 
 
 def test_a_farm_gets_no_more_trials_at_once_than_there_are_slots(bench: Bench) -> None:
@@ -136,7 +126,7 @@ def test_a_farm_gets_no_more_trials_at_once_than_there_are_slots(bench: Bench) -
 
 
 def test_a_dry_run_shows_the_space_and_the_next_proposal_and_writes_nothing(bench: Bench) -> None:
-    write(bench)
+    write(bench, FEW)
     shown = call(bench, "-n")
     assert shown.returncode == 0
     assert "# space: " in shown.stdout
@@ -144,34 +134,34 @@ def test_a_dry_run_shows_the_space_and_the_next_proposal_and_writes_nothing(benc
     assert "# next: trial-0000" in shown.stdout
     assert not bench.root.exists()
     call(bench)
-    write(bench, TPE.replace("14", "15"))
+    write(bench, TPE.replace("14", "4"))
     shown = call(bench, "-n")
-    assert "# next: trial-0014" in shown.stdout
+    assert "# next: trial-0003" in shown.stdout
     rows = json.loads(call(bench, "-n", "--json").stdout)
-    assert [row["name"] for row in rows] == NAMES[:15]
+    assert [row["name"] for row in rows] == NAMES[:4]
     call(bench)
-    x = load(bench)["trial-0014"][0]
+    x = load(bench)["trial-0003"][0]
     assert f"print ({x}-3)" in shown.stdout, "what was shown is what ran"
 
 
 def test_several_metrics_give_a_pareto_set(bench: Bench) -> None:
-    write(bench, "{metric: [loss, time], direction: [min, max], trials: 12}")
+    write(bench, "{metric: [loss, time], direction: [min, max], trials: 6}")
     done = call(bench, "--json")
     assert done.returncode == 0
     found = json.loads(done.stdout)["search"]
     values = [(row["values"]["loss"], row["values"]["time"]) for row in found["best"]]
     assert values
     assert all(not (a[0] <= b[0] and a[1] >= b[1] and a != b) for a in values for b in values)
-    assert found["trials"] == {"done": 12, "pruned": 0, "failed": 0, "running": 0}
+    assert found["trials"] == {"done": 6, "pruned": 0, "failed": 0, "running": 0}
 
 
 # ---------------------------------------------------------------- the file changes
 
 
 def test_a_changed_search_is_refused_with_what_changed_and_how_to_go_on(bench: Bench) -> None:
-    write(bench)
+    write(bench, TPE.replace("14", "5"))
     assert call(bench).returncode == 0
-    write(bench, TPE.replace("tpe", "random").replace("seed: 3", "seed: 4"), **{"[0, 10]": "[0, 5]"})
+    write(bench, TPE.replace("14", "5").replace("tpe", "random").replace("seed: 3", "seed: 4"), **{"[0, 10]": "[0, 5]"})
     before = load(bench)
     refused = call(bench)
     assert refused.returncode == 2
@@ -186,21 +176,21 @@ def test_a_changed_search_is_refused_with_what_changed_and_how_to_go_on(bench: B
     went_on = call(bench, "--search", "continue")
     assert went_on.returncode == 0
     assert outside[0] in went_on.stderr
-    assert len(load(bench)) == 14 + len(outside)
+    assert len(load(bench)) == 5 + len(outside)
     assert all(x <= 5 for name, (x, _) in load(bench).items() if name not in before)
     assert call(bench).returncode == 0, "from now on this is the search"
-    assert len(ledger(bench)) == 14 + len(outside)
+    assert len(ledger(bench)) == 5 + len(outside)
 
 
 def test_a_new_search_keeps_the_earlier_trials_as_runs(bench: Bench) -> None:
-    write(bench)
+    write(bench, FEW)
     assert call(bench).returncode == 0
-    write(bench, "{sampler: random, metric: time, direction: max, trials: 3}")
+    write(bench, "{sampler: random, metric: time, direction: max, trials: 2}")
     assert call(bench, "--search", "new").returncode == 0
-    assert ledger(bench) == NAMES[:17]
+    assert ledger(bench) == NAMES[:5]
     done = call(bench)
     assert done.returncode == 0
-    assert "3 runs: 3 done" in done.stderr
+    assert "2 runs: 2 done" in done.stderr
 
 
 def test_a_changed_command_counts_as_a_change(bench: Bench) -> None:
@@ -213,7 +203,7 @@ def test_a_changed_command_counts_as_a_change(bench: Bench) -> None:
 
 
 def test_overrides_make_another_space_and_settings_may_raise_the_trials(bench: Bench) -> None:
-    write(bench, TPE.replace("14", "3"))
+    write(bench, FEW)
     assert call(bench).returncode == 0
     refused = call(bench, "x=1,2")
     assert refused.returncode == 2
@@ -227,7 +217,7 @@ def test_overrides_make_another_space_and_settings_may_raise_the_trials(bench: B
 
 
 def test_a_damaged_record_of_the_search_is_named_with_its_remedy(bench: Bench) -> None:
-    write(bench, TPE.replace("14", "3"))
+    write(bench, FEW)
     assert call(bench).returncode == 0
     path = bench.root / "tune" / ".assay" / "search.json"
     whole = path.read_text()
@@ -244,7 +234,7 @@ def test_a_damaged_record_of_the_search_is_named_with_its_remedy(bench: Bench) -
     assert path.read_text() == whole
 
 
-def test_pruned_trials_are_told_to_the_sampler_and_not_repeated(bench: Bench) -> None:
+def test_pruned_trials_reach_the_sampler_and_are_not_repeated(bench: Bench) -> None:
     changes = {'echo "loss=': 'echo loss=100; [ {layers} = 1 ] || sleep 30; echo "loss='}
     write(bench, TPE.replace("14", "4"), **changes)  # before the folder's own name is in the text
     text = (bench.folder / "study.yml").read_text()
@@ -273,9 +263,9 @@ def test_a_metric_that_never_appears_ends_the_search_with_the_names_that_do(benc
 
 
 def test_a_trial_goes_by_its_best_value_and_one_that_ends_as_nan_has_failed(bench: Bench) -> None:
-    """As `assay best` and the tables do; a loss that was good before the training diverged is not a result."""
+    """`assay best` and the tables do the same; a loss that was good before the training diverged is not a result."""
     late = 'echo loss=0.5; echo loss=2; [ {layers} != 2 ] || echo loss=nan; echo "again='
-    write(bench, TPE, **{'echo "loss=': late})
+    write(bench, TPE.replace("14", "6"), **{'echo "loss=': late})
     done = bench.assay("run", "study.yml", "-j", "1", "--json")
     found = json.loads(done.stdout)["search"]
     diverged = [name for name, (_, layers) in load(bench).items() if layers == 2]
@@ -285,29 +275,33 @@ def test_a_trial_goes_by_its_best_value_and_one_that_ends_as_nan_has_failed(benc
 
 
 def test_a_nan_is_a_failed_trial_and_the_search_goes_on(bench: Bench) -> None:
-    write(bench, TPE, **{'echo "loss=': '[ {layers} != 2 ] || echo loss=nan; [ {layers} = 2 ] || echo "loss='})
+    write(
+        bench,
+        TPE.replace("14", "6"),
+        **{'echo "loss=': '[ {layers} != 2 ] || echo loss=nan; [ {layers} = 2 ] || echo "loss='},
+    )
     ended = call(bench, "--json")
     assert ended.returncode == 1
-    assert len(ledger(bench)) == 14
+    assert len(ledger(bench)) == 6
     found = json.loads(ended.stdout)["search"]
     nan = [name for name, (_, layers) in load(bench).items() if layers == 2]
     assert nan
     assert found["failed"] == dict.fromkeys(nan, "loss is nan")
-    assert found["trials"]["done"] == 14 - len(nan)
+    assert found["trials"]["done"] == 6 - len(nan)
 
 
 def test_failed_trials_count_and_are_repeated_on_request(bench: Bench) -> None:
-    write(bench, TPE, **{'echo "loss=': '[ {layers} != 2 ] || [ -e fixed ] || exit 3; echo "loss='})
+    write(bench, TPE.replace("14", "6"), **{'echo "loss=': '[ {layers} != 2 ] || [ -e fixed ] || exit 3; echo "loss='})
     ended = call(bench)
     bad = [name for name, (_, layers) in load(bench).items() if layers == 2]
     assert bad
     assert ended.returncode == 1
-    assert len(ledger(bench)) == 14
+    assert len(ledger(bench)) == 6
     (bench.folder / "fixed").touch()
     assert call(bench).returncode == 1, "a failed trial is kept"
     assert call(bench, "--retry", "failed").returncode == 0
-    assert len(ledger(bench)) == 14 + len(bad)
-    assert len(load(bench)) == 14
+    assert len(ledger(bench)) == 6 + len(bad)
+    assert len(load(bench)) == 6
 
 
 def test_failures_alone_end_the_search(bench: Bench) -> None:
@@ -348,15 +342,18 @@ def test_a_grid_needs_no_count(bench: Bench) -> None:
         ("{metric: loss, trials: 5}\nsubset: {count: 3}", "does not go with search"),
         ("{metric: loss, trials: 5}\nrepeat: 2", "does not go with search"),
         ("{metrics: [loss, {metric: time, direction: up}], trials: 5}", "search.metrics[1].direction"),
+        ("{metric: [], trials: 3}", "names no metric"),
+        ("{metrics: [], trials: 3}", "search.metrics"),
+        ("{metric: los, trials: 3}", "did you mean 'loss'?"),
     ],
 )
-def test_a_bad_search_is_refused_before_anything_is_written(bench: Bench, search: str, message: str) -> None:
+def test_a_bad_search_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch, search: str, message: str) -> None:
+    bench.enter(monkeypatch)
     write(bench, search)
-    refused = call(bench)
-    assert refused.returncode == 2
-    assert message in refused.stderr
-    assert "study.yml:" in refused.stderr
-    assert not bench.root.exists()
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunOptions("study.yml"))
+    assert message in caught.value.render()
+    assert "study.yml:" in caught.value.render()
 
 
 @pytest.mark.parametrize("when", ["", "when: {layers: 2}\n"])
@@ -429,11 +426,11 @@ def test_changed_code_is_reported_with_a_command_that_works(bench: Bench) -> Non
 
 def test_a_broken_index_does_not_decide(bench: Bench) -> None:
     """Results come from the run directories where the index cannot be kept."""
-    write(bench)
+    write(bench, FEW)
     bench.extra["ASSAY_CACHE_DIR"] = "/dev/null/nowhere"
     done = call(bench)
     assert done.returncode == 0, done.stderr
-    assert ledger(bench) == NAMES[:14]
+    assert ledger(bench) == NAMES[:3]
 
 
 def test_force_and_sample_do_not_go_with_a_search(bench: Bench) -> None:
@@ -455,14 +452,14 @@ def test_without_optuna_nothing_is_written(bench: Bench) -> None:
 
 
 def test_a_folder_with_the_name_of_a_trial_is_left_alone(bench: Bench) -> None:
-    write(bench, TPE.replace("14", "3"))
+    write(bench, FEW)
     (bench.root / "tune" / "trial-0001").mkdir(parents=True)
     assert call(bench).returncode == 0
     assert ledger(bench) == ["trial-0002", "trial-0003", "trial-0004"]
 
 
 def test_a_trial_whose_directory_was_made_is_started_by_the_next_call(bench: Bench) -> None:
-    write(bench, TPE.replace("14", "3"))
+    write(bench, FEW)
     assert call(bench).returncode == 0
     for path in (bench.root / "tune" / "trial-0002").glob("*"):
         if path.name not in ("run.json", "job.sh", "environment.json"):
@@ -483,7 +480,7 @@ def test_an_interrupted_trial_is_continued_and_not_proposed_again(bench: Bench) 
 
 
 def test_the_best_of_several_objectives_is_what_nothing_dominates() -> None:
-    trials = [Trial(number, Point(0, ()), "done", values) for number, values in enumerate([(1.0, 5.0), (2.0, 2.0), (3.0, 3.0), (5.0, 1.0)])]  # fmt: skip
+    trials = [SearchTrial(number, SpacePoint(0, ()), "done", values) for number, values in enumerate([(1.0, 5.0), (2.0, 2.0), (3.0, 3.0), (5.0, 1.0)])]  # fmt: skip
     small = [Objective("a", "min"), Objective("b", "min")]
     assert [trial.number for trial in find_best(trials, small)] == [0, 1, 3]
     assert [trial.number for trial in find_best(trials, [small[0], Objective("b", "max")])] == [0]
@@ -494,7 +491,7 @@ def test_the_best_of_several_objectives_is_what_nothing_dominates() -> None:
 
 
 def test_tables_go_by_what_was_searched_for(bench: Bench) -> None:
-    write(bench, "{sampler: random, metric: time, direction: max, trials: 8}")
+    write(bench, "{sampler: random, metric: time, direction: max, trials: 5}")
     assert call(bench).returncode == 0
     layers = {name: layers for name, (_, layers) in load(bench).items()}
     rows = json.loads(bench.assay("sum", "tune", "--json").stdout)
@@ -504,7 +501,7 @@ def test_tables_go_by_what_was_searched_for(bench: Bench) -> None:
 
 
 def test_importance_names_what_decides(bench: Bench) -> None:
-    write(bench, TPE.replace("14", "25"))
+    write(bench, TPE.replace("14", "16"))
     assert call(bench, slots=2).returncode == 0
     shown = bench.assay("importance", "tune")
     assert shown.returncode == 0, shown.stderr
@@ -535,23 +532,8 @@ def test_importance_of_a_grid_and_of_too_little(bench: Bench) -> None:
     assert "same parameters" in nothing.stderr
 
 
-@pytest.mark.parametrize(
-    ("search", "message"),
-    [
-        ("{metric: [], trials: 3}", "names no metric"),
-        ("{metrics: [], trials: 3}", "search.metrics"),
-        ("{metric: los, trials: 3}", "did you mean 'loss'?"),
-    ],
-)
-def test_a_metric_that_is_missing_or_misspelt_is_refused(bench: Bench, search: str, message: str) -> None:
-    write(bench, search)
-    ended = call(bench, "-n")
-    assert ended.returncode == 2
-    assert message in ended.stderr
-
-
-def test_a_pattern_that_matches_nothing_is_said(bench: Bench) -> None:
-    write(bench, TPE, **{"{loss: 'loss=": "{accuracy: 'accuracy=({number})', loss: 'loss="})
+def test_a_pattern_that_matches_nothing_is_named(bench: Bench) -> None:
+    write(bench, FEW, **{"{loss: 'loss=": "{accuracy: 'accuracy=({number})', loss: 'loss="})
     ended = call(bench)
     assert ended.returncode == 0
     assert "metrics.accuracy matched no line" in ended.stderr
@@ -575,27 +557,27 @@ def test_a_trial_that_got_no_better_has_a_result(bench: Bench) -> None:
     assert [each["values"] for each in found["search"]["best"]] == [{"loss": 2.0}]
 
 
-@pytest.mark.parametrize("content", ["{", "", "[]", None])
+@pytest.mark.parametrize("content", ["{", None])
 def test_a_trial_whose_record_is_damaged_counts_and_is_named(bench: Bench, content: str | None) -> None:
-    write(bench, TPE.replace("14", "4"))
+    write(bench, FEW)
     assert call(bench).returncode == 0
     record = bench.root / "tune" / "trial-0002" / "run.json"
     record.unlink() if content is None else record.write_text(content)
     ended = call(bench)
     assert ended.returncode == 4
-    assert ledger(bench) == NAMES[:4], "no more than were asked for"
+    assert ledger(bench) == NAMES[:3], "no more than were asked for"
     assert "trial-0002 counts as a trial without a result" in ended.stderr
     move = ended.stderr.partition("make room for another trial: ")[2].splitlines()[0]
     subprocess.run(["bash", "-c", move], cwd=bench.folder, check=True)
     assert call(bench).returncode == 0
-    assert len(ledger(bench)) == 5
+    assert len(ledger(bench)) == 4
 
 
 def test_trials_of_an_earlier_search_that_goes_on_do_not_count_in_the_new_one(bench: Bench) -> None:
     write(bench, TPE.replace("14", "40"), **{'echo "loss=': 'sleep 0.2; echo "loss='})
     earlier = bench.start("run", "study.yml", "-j", "1", "--quiet")
     until(lambda: len(ledger(bench)) >= 2, "the first search has begun")
-    write(bench, TPE.replace("14", "3").replace("seed: 3", "seed: 4"))
+    write(bench, FEW.replace("seed: 3", "seed: 4"))
     found = json.loads(call(bench, "--search", "new", "--json", slots=2).stdout)  # one is taken
     earlier.terminate()
     earlier.communicate(timeout=60)
@@ -607,7 +589,7 @@ def test_trials_of_an_earlier_search_that_goes_on_do_not_count_in_the_new_one(be
 
 def test_the_best_trial_says_which_of_several_sweeps_it_is_of(bench: Bench) -> None:
     sweep = "sweep: [{layers: 1}, {layers: 3}]\ncode: live"
-    write(bench, TPE.replace("14", "3"), **{"layers: {int: [1, 4]}, ": "", "code: live": sweep})
+    write(bench, FEW, **{"layers: {int: [1, 4]}, ": "", "code: live": sweep})
     ended = call(bench)
     assert ended.returncode == 0, ended.stderr
     assert "layers=" in next(line for line in ended.stderr.splitlines() if line.startswith("best: "))

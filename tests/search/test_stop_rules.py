@@ -1,4 +1,4 @@
-"""`stop:`: rules become values, and everything that is wrong with them is said at once."""
+"""`stop:`: rules become values, and everything that is wrong with them is reported at once."""
 
 from __future__ import annotations
 

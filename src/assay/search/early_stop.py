@@ -1,4 +1,4 @@
-"""`stop:` while a study runs: its rules, asked about every run that has recorded something since they were asked last.
+"""`stop:` while a study runs: its rules, applied to every run that has recorded something since they were applied last.
 
 Each rung of a run is judged once, with what the runs of the study had recorded there by then. What others record later
 does not end a run that has passed. A run that is taken over from a supervisor that has died was judged by that one, so
@@ -19,7 +19,7 @@ from assay.launch.supervise import LOOK_S
 from assay.observe.columns import Columns
 from assay.record import run_directory
 from assay.record.index.base import Index
-from assay.search.judge import COMPARING, Curve, build_curve, judge_curve
+from assay.search.judge import COMPARING, RungCurve, build_curve, judge_curve
 from assay.values.run import State
 from assay.values.study import StopRule
 
@@ -48,11 +48,11 @@ class EarlyStop:
         self._index = index
         self._location = location
         self._clock = clock
-        self._curves: list[dict[str, Curve]] = [{} for _ in rules]  # of each rule, by key
+        self._curves: list[dict[str, RungCurve]] = [{} for _ in rules]  # of each rule, by key
         self._counts: dict[tuple[str, str], int] = {}  # (key, metric) -> points that the curves are made of
         self._stale: set[tuple[str, str]] = set()  # what has to be loaded again
         self._judged: dict[tuple[str, int], list[int]] = {}  # (key, attempt) -> rungs judged, of each rule
-        self._exempt: dict[tuple[str, int], bool] = {}  # attempts that somebody began by hand
+        self._exempt: dict[tuple[str, int], bool] = {}  # attempts that were begun by hand
         self._next_look = -math.inf
         self._is_ready = False  # all that earlier calls have recorded is known
 
@@ -143,7 +143,7 @@ class EarlyStop:
         return None
 
     def _is_exempt(self, entry: Entry, key: str) -> bool:
-        """Whether somebody began this attempt by hand: job.sh, or `assay rerun` of a run that a rule had ended."""
+        """Whether this attempt was begun by hand: by job.sh, or `assay rerun` of a run that a rule had ended."""
         if (key, entry.attempt) not in self._exempt:
             is_exempt = entry.handle is not None and entry.handle.supervisor_pid == 0
             if not is_exempt and entry.attempt > 1 and entry.since is None:

@@ -10,6 +10,7 @@ from assay.errors import UsageError
 from assay.reading.best import choose_metric
 from assay.reading.ranking import Asked, SortKey, best_values, differing_params
 from assay.record.index.base import Table as IndexTable
+from assay.search.optuna_proposals import compute_importance
 from assay.show.formatting import render_count
 from assay.values.document import Block, Document, Notes, TableBlock, Text
 from assay.values.state import State
@@ -33,8 +34,6 @@ def measure_importance(
 ) -> Importance:
     """Over the rows in `keep` that are done. Raises UsageError where there is nothing to compare; `how_to_choose` is
     the end of its advice to choose another metric."""
-    from assay.search.optuna_proposals import compute_importance
-
     key = choose_metric(data, asked)
     column = data.metrics[key.name]
     values = best_values(column, key.direction)

@@ -20,7 +20,7 @@ from assay.values.study import StopRule
 COMPARING = ("asha", "median")  # rules that look at other runs
 
 
-class Curve:
+class RungCurve:
     """What a rule needs of one run's points, taken in the order of their steps."""
 
     def __init__(self, rule: StopRule) -> None:
@@ -58,15 +58,15 @@ class Curve:
         return f"{PATIENCE} no better {self._rule.metric} for {waited:g} steps ({best})"
 
     def value_at(self, rung: int) -> float | None:
-        """None: it has not recorded anything there."""
+        """The value at a rung; None: the run has not recorded anything there."""
         place = bisect_left(self.rungs, rung)
         return self.values[place] if place < len(self.rungs) and self.rungs[place] == rung else None
 
 
-def build_curve(rule: StopRule, steps: Sequence[float], values: Sequence[float]) -> Curve:
+def build_curve(rule: StopRule, steps: Sequence[float], values: Sequence[float]) -> RungCurve:
     """Points in any order; one without a step counts as the next after those before it."""
     numbered = (number if math.isnan(step) else step for number, step in zip(count(1), steps, strict=False))
-    curve = Curve(rule)
+    curve = RungCurve(rule)
     for step, value in sorted(zip(numbered, values, strict=True), key=lambda point: point[0]):
         curve.add(step, value)
     return curve
@@ -85,13 +85,13 @@ def find_rung(rule: StopRule, step: float) -> int | None:
 
 
 def name_rung(rule: StopRule, rung: int) -> str:
-    """By the step at which it begins."""
+    """A rung is named by the step at which it begins."""
     if rule.at is not None:
         return f"{rule.at[rung]:g}"
     return f"{rule.first * rule.factor**rung if rule.rule == 'asha' else rule.first + rung * rule.every:g}"
 
 
-def judge_curve(rule: StopRule, own: Curve, others: Iterable[Curve], since: int = 0) -> str | None:
+def judge_curve(rule: StopRule, own: RungCurve, others: Iterable[RungCurve], since: int = 0) -> str | None:
     """Why the rule ends this run; None: it goes on. `since`: how many of its rungs have been judged before."""
     if rule.rule not in COMPARING:
         return own.reason
@@ -105,7 +105,7 @@ def judge_curve(rule: StopRule, own: Curve, others: Iterable[Curve], since: int 
     return None
 
 
-def _judge_asha(rule: StopRule, own: Curve, place: int, others: Sequence[float]) -> str | None:
+def _judge_asha(rule: StopRule, own: RungCurve, place: int, others: Sequence[float]) -> str | None:
     """It goes on if it is among the best 1/factor of those that have come here, itself included."""
     value, total = own.values[place], len(others) + 1
     rank = 1 + sum(is_better(rule, other, value) for other in others)
@@ -114,7 +114,7 @@ def _judge_asha(rule: StopRule, own: Curve, place: int, others: Sequence[float])
     return f"asha rung {name_rung(rule, own.rungs[place])}, {_ordinal(rank)} of {total}"
 
 
-def _judge_median(rule: StopRule, own: Curve, place: int, others: Sequence[float]) -> str | None:
+def _judge_median(rule: StopRule, own: RungCurve, place: int, others: Sequence[float]) -> str | None:
     """It goes on unless its best value so far is worse than the median of the others' at this step."""
     if len(others) + 1 < rule.runs:
         return None
@@ -140,7 +140,7 @@ def _judge_bounds(rule: StopRule, step: float, value: float) -> str | None:
 
 
 def is_better(rule: StopRule, value: float, than: float, by: float = 0) -> bool:
-    """By more than `by`. NaN is worse than everything else."""
+    """Whether a value is better by more than `by`. NaN is worse than everything else."""
     if math.isnan(value) or math.isnan(than):
         return not math.isnan(value)
     return value < than - by if rule.direction == "min" else value > than + by

@@ -1,7 +1,7 @@
 """The next trial of a search, by Optuna: a function of the space, the search and the trials so far.
 
 Nothing that a sampler remembers decides: it is made again for each proposal, seeded by the search's seed and the
-trial's number, and told all trials in the order of their numbers. So the same trials give the same proposal, in
+trial's number, and given all trials in the order of their numbers. So the same trials give the same proposal, in
 whichever process and however often one was killed before.
 """
 
@@ -44,7 +44,7 @@ class Dimension:
 
     @property
     def count(self) -> int | None:
-        """How many values it has; None: continuous."""
+        """The number of its values; None: it is continuous."""
         if self.axis is None:
             return len(self.rows)
         if self.axis.kind in ("uniform", "log_uniform"):
@@ -70,7 +70,7 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SpacePoint:
     """A place in the space: the sweep, and a position in each of its dimensions."""
 
     sweep: int
@@ -100,29 +100,29 @@ class Space:
         counts = [branch.count for branch in self.branches]
         self.count = None if None in counts else sum(count for count in counts if count is not None)
 
-    def build_params(self, point: Point) -> dict[str, Value]:
+    def build_params(self, point: SpacePoint) -> dict[str, Value]:
         branch = self.branches[point.sweep]
         found = dict(branch.fixed)
         for dimension, position in zip(branch.dimensions, point.positions, strict=True):
             found.update(zip(dimension.names, dimension.values(position), strict=True))
         return {name: found[name] for name in branch.names}
 
-    def locate(self, params: Params, sweep: int = 0) -> Point | None:
-        """Where a run with these parameters is; None: outside. `sweep` is looked at first."""
+    def locate(self, params: Params, sweep: int = 0) -> SpacePoint | None:
+        """The point of a run with these parameters; None: it is outside. `sweep` is tried first."""
         order = sorted(range(len(self.branches)), key=lambda index: index != sweep)
         found = (self._locate(params, index) for index in order)
         return next((point for point in found if point is not None), None)
 
-    def _locate(self, params: Params, sweep: int) -> Point | None:
+    def _locate(self, params: Params, sweep: int) -> SpacePoint | None:
         branch = self.branches[sweep]
         if set(params) != set(branch.names):
             return None
         if canonical({name: params[name] for name in branch.shown}) != canonical(branch.shown):
             return None
         positions = [each.locate(tuple(params[name] for name in each.names)) for each in branch.dimensions]
-        return Point(sweep, tuple(p for p in positions if p is not None)) if None not in positions else None
+        return SpacePoint(sweep, tuple(p for p in positions if p is not None)) if None not in positions else None
 
-    def order(self, seed: int) -> Iterator[Point]:
+    def order(self, seed: int) -> Iterator[SpacePoint]:
         """Every combination once, in random order. Only of a space that has an end."""
         counts = [branch.count or 0 for branch in self.branches]
         starts = [0, *accumulate(counts)]
@@ -132,7 +132,7 @@ class Space:
             for dimension in reversed(self.branches[sweep].dimensions):
                 rest, index = divmod(rest, dimension.count or 1)
                 positions.append(dimension.pick(index))
-            yield Point(sweep, tuple(reversed(positions)))
+            yield SpacePoint(sweep, tuple(reversed(positions)))
 
     def describe(self) -> list[dict[str, Any]]:
         """Each sweep's parameters as JSON: what is compared between two calls. Secrets are hidden."""
@@ -195,11 +195,11 @@ def _rename_keys(branch: _Branch, index: int, branches: Sequence[_Branch]) -> _B
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SearchTrial:
     """A run of the search as a sampler sees it. `failed` is all that ended without a usable result."""
 
     number: int
-    point: Point
+    point: SpacePoint
     state: Literal["running", "done", "pruned", "failed"] = "running"
     values: tuple[float, ...] = ()  # one for each objective; of a pruned trial the last reported one
     step: int = 0  # of a pruned trial's last report
@@ -208,7 +208,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    point: Point
+    point: SpacePoint
     params: Mapping[str, Value]
     kept: Mapping[str, Any] | None = None  # to be kept with the run
 
@@ -225,7 +225,7 @@ def build_trial(
 
 
 def check_optuna(search: Search) -> None:
-    """Before anything is written. A grid needs no library."""
+    """Raise MissingExtraError before anything is written. A grid needs no library."""
     if search.sampler != "grid":
         _import_optuna(search.sampler)
 
@@ -251,7 +251,7 @@ class Proposer:
         self._search = search
         self._study: _Study | None = None
 
-    def propose(self, trials: Sequence[Trial], number: int) -> Proposal | None:
+    def propose(self, trials: Sequence[SearchTrial], number: int) -> Proposal | None:
         """Trial `number`, given all others in the order of their numbers. None: every combination has been tried."""
         tried, proposal = {trial.point for trial in trials}, None
         if self._space.count is not None and len(tried) >= self._space.count:
@@ -270,7 +270,7 @@ class Proposer:
         if self._study is not None:
             self._study.prepare(_mix(self._search.seed, number, 0))
 
-    def _ask(self, trials: Sequence[Trial], number: int, redraw: int, rejected: Proposal | None) -> Proposal:
+    def _ask(self, trials: Sequence[SearchTrial], number: int, redraw: int, rejected: Proposal | None) -> Proposal:
         optuna = _import_optuna(self._search.sampler)
         with _quiet(optuna):
             if self._study is None or not self._study.follow(trials):
@@ -304,7 +304,7 @@ def _quiet(optuna: Any) -> Iterator[None]:
 class _Study:
     """Optuna's study, in memory."""
 
-    def __init__(self, optuna: Any, space: Space, search: Search, trials: Sequence[Trial]) -> None:
+    def __init__(self, optuna: Any, space: Space, search: Search, trials: Sequence[SearchTrial]) -> None:
         self._optuna, self._space, self._search = optuna, space, search
         self._storage = optuna.storages.InMemoryStorage()
         directions = [f"{each.direction}imize" for each in search.objectives]
@@ -315,13 +315,13 @@ class _Study:
         ]
         sweeps = optuna.distributions.CategoricalDistribution(range(len(space.branches)))
         self._sweeps = {_SWEEP: sweeps} if len(space.branches) > 1 else {}
-        self._trials: list[Trial] = []
+        self._trials: list[SearchTrial] = []
         self._prepared: tuple[int, Any] | None = None  # a seed and its sampler
         for trial in trials:
             self._add(trial)
 
-    def follow(self, trials: Sequence[Trial]) -> bool:
-        """Tell what has ended since. False: it holds other trials than these."""
+    def follow(self, trials: Sequence[SearchTrial]) -> bool:
+        """Take over what has ended since. False: it holds other trials than these."""
         if len(trials) != len(self._trials):
             return False
         for old, new in zip(self._trials, trials, strict=True):
@@ -334,10 +334,10 @@ class _Study:
         self._trials = list(trials)
         return True
 
-    def ask(self, seed: int, number: int) -> tuple[Point, Mapping[str, Any] | None]:
+    def ask(self, seed: int, number: int) -> tuple[SpacePoint, Mapping[str, Any] | None]:
         """The next point, which counts as running from now on, and what the sampler needs again."""
         ahead, sampler = self._prepared or (None, None)
-        self._study.sampler = sampler if ahead == seed else self._build_sampler(seed)
+        self._study.sampler = sampler if ahead == seed else _build_sampler(self._optuna, self._search, seed)
         self._prepared = None
         asked = self._study.ask(self._sweeps)
         sweep = int(asked.params.get(_SWEEP, 0))
@@ -348,23 +348,20 @@ class _Study:
         ):
             position = _from_optuna(dimension, _suggest(self._optuna, asked, key, kind))
             positions.append(position)
-            if dimension.axis is not None:  # rounded: what a run gets is what the sampler is told
+            if dimension.axis is not None:  # rounded: the sampler gets the value that the run gets
                 self._storage.set_trial_param(trial_id, key, kind.to_internal_repr(position), kind)
-        point, kept = Point(sweep, tuple(positions)), self._find_kept(trial_id)
-        self._trials.append(Trial(number, point, kept=kept))
+        point, kept = SpacePoint(sweep, tuple(positions)), self._find_kept(trial_id)
+        self._trials.append(SearchTrial(number, point, kept=kept))
         return point, kept
 
     def prepare(self, seed: int) -> None:
         if self._prepared is not None and self._prepared[0] == seed:
             return
         with _quiet(self._optuna):
-            sampler = self._build_sampler(seed)
+            sampler = _build_sampler(self._optuna, self._search, seed)
             if self._search.sampler == "tpe" and self._trials:  # it remembers which trials it has seen
                 sampler.infer_relative_search_space(self._study, self._study.get_trials(deepcopy=False)[-1])
         self._prepared = seed, sampler
-
-    def _build_sampler(self, seed: int) -> Any:
-        return _build_sampler(self._optuna, self._search, seed)
 
     def keep(self, kept: Mapping[str, Any] | None) -> None:
         for key, value in (kept or {}).items() if _KEEPS.get(self._search.sampler) == "study" else ():
@@ -378,7 +375,7 @@ class _Study:
             return dict(self._storage.get_study_system_attrs(self._id)) or None
         return None
 
-    def _add(self, trial: Trial) -> None:
+    def _add(self, trial: SearchTrial) -> None:
         sweep = trial.point.sweep
         dimensions = self._space.branches[sweep].dimensions
         params = {
@@ -400,13 +397,13 @@ class _Study:
         self.keep(trial.kept)
         self._trials.append(trial)
 
-    def _end(self, index: int, trial: Trial) -> None:
+    def _end(self, index: int, trial: SearchTrial) -> None:
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._id, index)
         for step, value in self._find_report(trial).items():
             self._storage.set_trial_intermediate_value(trial_id, step, value)
         self._storage.set_trial_state_values(trial_id, *self._translate(trial))
 
-    def _translate(self, trial: Trial) -> tuple[Any, Sequence[float] | None]:
+    def _translate(self, trial: SearchTrial) -> tuple[Any, Sequence[float] | None]:
         states = self._optuna.trial.TrialState
         if trial.state == "done":
             return states.COMPLETE, trial.values
@@ -414,7 +411,7 @@ class _Study:
             return states.PRUNED, None
         return states.RUNNING if trial.state == "running" else states.FAIL, None
 
-    def _find_report(self, trial: Trial) -> dict[int, float]:
+    def _find_report(self, trial: SearchTrial) -> dict[int, float]:
         is_reported = trial.state == "pruned" and len(trial.values) == 1 and len(self._search.objectives) == 1
         return {trial.step: trial.values[0]} if is_reported else {}
 
@@ -512,7 +509,7 @@ _LARGEST = 1e300  # a whole number above it may not be a float
 
 
 def _guess_kind(optuna: Any, values: Sequence[Value]) -> _Kind | None:
-    """None: it does not vary."""
+    """How Optuna takes these values; None: they do not vary."""
     choices = tuple(dict.fromkeys(map(canonical, values)))
     if len(choices) < 2:
         return None

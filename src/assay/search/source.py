@@ -23,9 +23,10 @@ from assay.launch.prepared import Prepared, SearchResult, build_line
 from assay.launch.supervise import Supervisor
 from assay.record import run_directory
 from assay.record.index.base import Index
+from assay.record.index.sqlite import SqliteIndex
 from assay.record.received import load_received
 from assay.record.search_file import SearchFile, load_search, write_search
-from assay.search.optuna_proposals import Point, Proposal, Proposer, Space, Trial, build_trial, check_optuna
+from assay.search.optuna_proposals import Proposal, Proposer, SearchTrial, Space, SpacePoint, build_trial, check_optuna
 from assay.show.console import SILENT
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -78,14 +79,18 @@ def prepare_search(prepared: Prepared) -> Prepared:
 def _refuse_options(prepared: Prepared) -> None:
     options, again = prepared.options, prepared.options.again
     new = f": {again.build('--search', 'new')}" if again else ""
-    if options.force:
-        hint = f"repeat a trial by its name with `assay rerun`, or begin the search again{new}"
-        raise UsageError("--force does not go with a search", hint)
-    if options.sample is not None:
-        raise UsageError("--sample does not go with a search", "a search chooses its runs itself; remove --sample")
-    if options.where is not None:
-        hint = "a search chooses its runs itself; repeat some of its trials with `assay rerun STUDY --where …`"
-        raise UsageError("--where does not go with a search", hint)
+    chooses = "a search chooses its runs itself"
+    for flag, is_given, hint in (
+        ("--force", options.force, f"repeat a trial by its name with `assay rerun`, or begin the search again{new}"),
+        ("--sample", options.sample is not None, f"{chooses}; remove --sample"),
+        (
+            "--where",
+            options.where is not None,
+            f"{chooses}; repeat some of its trials with `assay rerun STUDY --where …`",
+        ),
+    ):
+        if is_given:
+            raise UsageError(f"{flag} does not go with a search", hint)
 
 
 def _refuse_nothing(prepared: Prepared, search: Search) -> NoReturn:
@@ -105,9 +110,9 @@ def _refuse_changes(prepared: Prepared, changes: Sequence[str]) -> None:
         return
     again = prepared.options.again
     go_on, begin = (again.build("--search", word) if again else f'search="{word}"' for word in ("continue", "new"))
-    who = prepared.study.source or f"study {prepared.study.name!r}"
+    name = prepared.study.source or f"study {prepared.study.name!r}"
     raise UsageError(
-        f"{who} asks for another search than was begun in {show_path(prepared.location.dir)}:\n"
+        f"{name} asks for another search than was begun in {show_path(prepared.location.dir)}:\n"
         + "\n".join(f"    {line}" for line in changes),
         f"go on, with the trials that are in the new space: {go_on}\n"
         f"    or begin again, and keep the earlier trials as runs: {begin}",
@@ -156,22 +161,22 @@ def _find_other_runs(prepared: Prepared) -> Iterator[Problem]:
         yield Problem(f"the sampler is not given the results of {what}: {named}", "search")
 
 
-def _choose_samples(space: Space) -> Iterator[Point]:
+def _choose_samples(space: Space) -> Iterator[SpacePoint]:
     """Each kind of value once: a command that takes a number may not take a null."""
     for sweep, branch in enumerate(space.branches):
         first = tuple(0 if each.axis is None else each.axis.low for each in branch.dimensions)
-        yield Point(sweep, first)
+        yield SpacePoint(sweep, first)
         for index, dimension in enumerate(branch.dimensions):
             kinds = {tuple(map(type, row)): place for place, row in reversed([*enumerate(dimension.rows)])}
             for place in sorted(kinds.values())[1:]:
-                yield Point(sweep, (*first[:index], place, *first[index + 1 :]))
+                yield SpacePoint(sweep, (*first[:index], place, *first[index + 1 :]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     number: int
     spec: RunSpec
-    point: Point
+    point: SpacePoint
     kept: Mapping[str, Any] | None
 
 
@@ -180,7 +185,7 @@ class _Outside:
     """Not a trial of this search: it belongs to an earlier space, or its record cannot be read."""
 
     name: str
-    is_damaged: bool = False  # nobody knows what it tried; it counts, so that no more than `trials` are started
+    is_damaged: bool = False  # what it tried is unknown; it counts, so that no more than `trials` are started
 
 
 def _find_numbers(study_dir: str) -> set[int]:
@@ -204,7 +209,7 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outs
         is_ours = is_ours and record.search_from == prepared.search.first  # a supervisor of an earlier search may go on
     point = space.locate(record.spec.params, record.spec.sweep) if record is not None and is_ours else None
     if record is None or point is None:
-        is_run = os.path.exists(os.path.join(run_dir, layout.JOB_FILE))  # else it is somebody's folder
+        is_run = os.path.exists(os.path.join(run_dir, layout.JOB_FILE))  # otherwise it is a folder of the user
         return _Outside(name, is_damaged=record is None and is_run)
     rules = prepared.settings.secrets
     spec, _ = build_trial(prepared.study, space.build_params(point), point.sweep, number, rules)
@@ -217,7 +222,7 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outs
 
 
 def count_wanted(search: Search, space: Space) -> int:
-    """How many trials there are in the end."""
+    """The number of trials that there are in the end."""
     return min((each for each in (search.trials, space.count) if each is not None), default=0)
 
 
@@ -270,7 +275,7 @@ class SearchSource:
             return [self._known[number].entry] if number in self._known else ()
         entry.is_here = True
         self._taken.add(number)
-        self._known[number] = _Known(entry, Trial(number, proposal.point, kept=proposal.kept))
+        self._known[number] = _Known(entry, SearchTrial(number, proposal.point, kept=proposal.kept))
         return [entry]
 
     def prepare(self) -> None:
@@ -310,12 +315,12 @@ class SearchSource:
             return None
         entry = entry or self._build_entry(found.spec)
         entry.trial, entry.kept = number, found.kept
-        self._known[number] = _Known(entry, Trial(number, found.point, kept=found.kept))
+        self._known[number] = _Known(entry, SearchTrial(number, found.point, kept=found.kept))
         return entry
 
     # ------------------------------------------------------------ results
 
-    def _load_trials(self) -> list[Trial]:
+    def _load_trials(self) -> list[SearchTrial]:
         """All trials by number, with the results of those that have ended since the last call."""
         ended = [known for known in self._known.values() if known.is_news()]
         if ended:
@@ -375,12 +380,12 @@ class SearchSource:
             trials={state: states.count(state) for state in ("done", "pruned", "failed", "running")},
         )
 
-    def _build_row(self, trial: Trial) -> dict[str, Any]:
+    def _build_row(self, trial: SearchTrial) -> dict[str, Any]:
         spec = self._known[trial.number].entry.spec
         values = dict(zip((each.metric for each in self._search.objectives), trial.values, strict=True))
         return {"trial": trial.number, "name": spec.name, "values": values, "params": dict(spec.params)}
 
-    def _describe(self, trial: Trial) -> str:
+    def _describe(self, trial: SearchTrial) -> str:
         row = self._build_row(trial)
         values = ", ".join(f"{name} {render_number(value)}" for name, value in row["values"].items())
         branch = self._space.branches[trial.point.sweep]
@@ -397,9 +402,7 @@ class SearchSource:
 
 
 def _read_summaries(entries: Mapping[str, Entry]) -> Mapping[str, Mapping[str, Summary]]:
-    """From the run directories alone: the index may be broken, and nothing that decides a search depends on it."""
-    from assay.record.index.sqlite import SqliteIndex
-
+    """Read the run directories alone: the index may be broken, and nothing that decides a search depends on it."""
     with SqliteIndex(":memory:") as index:
         for key, entry in entries.items():
             with suppress(OSError):
@@ -412,7 +415,7 @@ class _Known:
     """A trial, and how far its result has been read."""
 
     entry: Entry
-    trial: Trial
+    trial: SearchTrial
     seen: tuple[State, int] | None = None  # state and attempt that `trial` was made of
     why: str = ""  # of a run that is done: why it has no usable result
     missing: tuple[str, ...] = ()  # metrics that it did not record
@@ -437,7 +440,7 @@ class _Known:
             values, step = ((summary.last,), int(summary.last_step or 0)) if summary and is_known else ((), 0)
             self.trial = replace(plain, state="pruned", values=values, step=step)
 
-    def _conclude_done(self, search: Search, summaries: Mapping[str, Summary], plain: Trial) -> None:
+    def _conclude_done(self, search: Search, summaries: Mapping[str, Summary], plain: SearchTrial) -> None:
         self.names = tuple(summaries)
         self.missing = tuple(each.metric for each in search.objectives if each.metric not in summaries)
         if self.missing:
@@ -461,7 +464,7 @@ def pick_value(summary: Summary, search: Search | SearchFile, objective: Objecti
     return {"last": summary.last, "min": summary.min, "max": summary.max, "mean": summary.mean}[at]
 
 
-def find_best(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
+def find_best(trials: Sequence[SearchTrial], objectives: Sequence[Objective]) -> list[SearchTrial]:
     """The best trial; of several objectives all that no other is better than (the Pareto set), by number."""
     signs = [1.0 if each.direction == "min" else -1.0 for each in objectives]
     done = [trial for trial in trials if trial.state == "done"]
@@ -521,7 +524,6 @@ def build_dry_search(prepared: Prepared) -> Iterator[str]:
 
 def find_next_trial(prepared: Prepared) -> RunSpec | None:
     """What would be proposed next; nothing is written, not even into the index."""
-    from assay.record.index.sqlite import SqliteIndex
 
     def build_entry(spec: RunSpec) -> Entry:
         return Entry(spec, prepared.dir_of(spec), RetryPolicy())
@@ -538,6 +540,6 @@ def find_next_trial(prepared: Prepared) -> RunSpec | None:
 
 
 def add_next_trial(prepared: Prepared) -> Prepared:
-    """With the next proposal among the runs of the plan."""
+    """Add the next proposal to the runs of the plan."""
     spec = find_next_trial(prepared)
     return replace(prepared, plan=replace(prepared.plan, runs=(*prepared.plan.runs, *([spec] if spec else ()))))
