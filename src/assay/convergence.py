@@ -99,7 +99,7 @@ def do_convergence_test(
 
 
 def _translate(error: ConfigError) -> ConfigError:
-    """As the original, test by test: first the sections of `flags`, then its flags; then whatever else is missing."""
+    """The original's exceptions, test by test: first for sections of `flags`, then for flags, then for all else."""
     kinds = [type(problem) for problem in error.problems]
     first = next((kind for kind in kinds if kind in (MissingSection, MissingFlag)), None)
     if first is MissingFlag:

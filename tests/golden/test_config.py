@@ -156,14 +156,16 @@ def test_rules(tmp_path: Path, written: str, rule: Rule) -> None:
 )
 def test_mistakes(tmp_path: Path, old: str, new: str, words: str) -> None:
     assert old in NATIVE
-    said = refuse(tmp_path, NATIVE.replace(old, new))
-    assert words in said
-    assert "g.yml:" in said
+    message = refuse(tmp_path, NATIVE.replace(old, new))
+    assert words in message
+    assert "g.yml:" in message
 
 
 def test_labels_that_do_not_fit_are_an_error_here(tmp_path: Path) -> None:
-    said = refuse(tmp_path, NATIVE.replace("loss: 'Loss: ({number})'", "loss: {regex: 'Loss: (\\S+)', labels: [a, b]}"))
-    assert "2 labels for 1 groups" in said
+    message = refuse(
+        tmp_path, NATIVE.replace("loss: 'Loss: ({number})'", "loss: {regex: 'Loss: (\\S+)', labels: [a, b]}")
+    )
+    assert "2 labels for 1 groups" in message
 
 
 def test_a_native_file_without_the_section_reports_what_is_missing(tmp_path: Path) -> None:

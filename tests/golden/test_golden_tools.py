@@ -1,18 +1,23 @@
-"""`assay golden` show, rebase, selftest, bisect and its reports, with the real program on a little training."""
+"""`assay golden` show, rebase, selftest, bisect and its reports: the commands on a little training."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.study_processes import Ended, Workshop, open_workshop, until
+from tests.golden_training import run_in_process
+from tests.study_processes import Ended, until
+
+from assay.cli.main import run
 
 TRAIN = r"""
 import os, random, sys, time
@@ -52,20 +57,30 @@ resources: {{gpus: 0}}
 
 
 class Golden:
-    """A workshop with the program in it."""
+    """A folder with the program in it. Commands and trainings are run by this process."""
 
-    def __init__(self, shop: Workshop) -> None:
-        self.shop = shop
-        self.folder = shop.source
-        shop.write("train.py", TRAIN)
-        shop.write("golden.yml", STUDY)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "source"
+        self.root = folder / "runs"
+        self.folder.mkdir()
+        self.write("train.py", TRAIN)
+        self.write("golden.yml", STUDY)
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
 
     def call(self, name: str, *arguments: str, **env: str) -> Ended:
-        return self.shop.call("golden", name, *arguments, **env)
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            run_in_process(patch, "train.py")
+            patch.chdir(self.folder)
+            for variable, value in env.items():
+                patch.setenv(variable, value)
+            code = run(["golden", name, *arguments])
+        return Ended(code, out.getvalue(), err.getvalue())
 
     def run(self, name: str, *arguments: str, **env: str) -> Ended:
-        where = ("golden.yml", "-j", "2", "--quiet", "--root", str(self.shop.root))
-        return self.call(name, *where, *arguments, **env)
+        return self.call(name, "golden.yml", "-j", "2", "--quiet", "--root", str(self.root), *arguments, **env)
 
     def git(self, *arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=self.folder, capture_output=True, text=True, check=True)
@@ -73,7 +88,7 @@ class Golden:
 
     def commit(self, subject: str) -> str:
         self.git("add", "train.py", "golden.yml", "notes.txt")
-        self.git("commit", "-qm", subject)
+        self.git("-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", subject)
         return self.git("rev-parse", "HEAD")
 
     def plant(self, culprit: int, count: int, broken: int | None = None) -> list[str]:
@@ -81,9 +96,9 @@ class Golden:
         self.git("init", "-q")
         shas = []
         for number in range(count + 1):
-            self.shop.write("notes.txt", f"note {number}\n")
+            self.write("notes.txt", f"note {number}\n")
             text = TRAIN.replace("SCALE = 1.0", "SCALE = 1.3") if number >= culprit else TRAIN
-            self.shop.write("train.py", text if number != broken else "import no_such_module\n")
+            self.write("train.py", text if number != broken else "import no_such_module\n")
             shas.append(self.commit(f"change {number}"))
         return shas
 
@@ -95,26 +110,23 @@ class Golden:
 MANIFEST = "little_convergence_harness_manifest.json"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `assay golden gather` leaves: the same for every test, so it is gathered once and copied."""
-    copy = tmp_path_factory.mktemp("golden") / "store"
-    with open_workshop(copy.parent) as shop:
-        ended = Golden(shop).run("gather", "-s", "store")
-        assert ended.code == 0, ended.out + ended.err
-        shutil.copytree(shop.source / "store", copy)
-    return copy
+    made = Golden(tmp_path_factory.mktemp("golden"))
+    ended = made.run("gather", "-s", "store")
+    assert ended.code == 0, ended.out + ended.err
+    return made.folder / "store"
 
 
 @pytest.fixture
-def golden(tmp_path: Path) -> Iterator[Golden]:
-    with open_workshop(tmp_path) as shop:
-        yield Golden(shop)
+def golden(tmp_path: Path) -> Golden:
+    return Golden(tmp_path)
 
 
 @pytest.fixture
 def gathered(golden: Golden, store: Path) -> Golden:
-    """With a golden recording in `store`."""
+    """The folder has a golden recording in `store`."""
     shutil.copytree(store, golden.folder / "store")
     return golden
 
@@ -142,19 +154,18 @@ def test_bisect_finds_the_planted_commit_and_never_touches_the_users_tree(golden
 
 def test_bisect_killed_goes_on_where_it_was(gathered: Golden) -> None:
     shas = gathered.plant(culprit=3, count=5)
-    where = ("bisect", "golden.yml", "-s", "store", "-j", "2", "--root", str(gathered.shop.root))
+    where = ("bisect", "golden.yml", "-s", "store", "-j", "2", "--root", str(gathered.root))
     arguments = (*where, "--good", shas[0], "--bad", shas[5])
     program = subprocess.Popen(
         [sys.executable, "-m", "assay", "golden", *arguments],
         cwd=gathered.folder,
-        env={**gathered.shop.env, "PAUSE": "0.02"},
+        env={**os.environ, "PAUSE": "0.02"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    gathered.shop.started.append(program)  # type: ignore[arg-type]
 
     def trials() -> list[str]:
-        logs = list(gathered.shop.root.glob("golden-little/.assay/bisect-*/log.jsonl"))
+        logs = list(gathered.root.glob("golden-little/.assay/bisect-*/log.jsonl"))
         return logs[0].read_text().splitlines() if logs else []
 
     until(lambda: len(trials()) >= 2, "two trials")
@@ -264,7 +275,7 @@ def test_show_reports_what_is_missing(golden: Golden, arguments: tuple[str, ...]
 
 def test_rebase_keeps_the_old_one_the_reason_and_the_drift(gathered: Golden) -> None:
     for scale, reason in (("1.02", "new optimiser"), ("1.04", "new data")):
-        gathered.shop.write("train.py", TRAIN.replace("SCALE = 1.0", f"SCALE = {scale}"))
+        gathered.write("train.py", TRAIN.replace("SCALE = 1.0", f"SCALE = {scale}"))
         assert gathered.run("check", "-s", "store").code == 1
         ended = gathered.run("rebase", "-s", "store", "--reason", reason)
         assert ended.code == 0, ended.out + ended.err
@@ -298,9 +309,9 @@ def test_rebase_refuses_a_silent_widening(gathered: Golden) -> None:
 def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gathered: Golden) -> None:
     gathered.plant(culprit=99, count=0)
     before = gathered.manifest()
-    gathered.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.02"))
+    gathered.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.02"))
     assert gathered.run("check", "-s", "store", "--no-early-stop").code == 1
-    where = ("golden.yml", "-j", "2", "--root", str(gathered.shop.root), "-s", "store")
+    where = ("golden.yml", "-j", "2", "--root", str(gathered.root), "-s", "store")
     refused = gathered.call("rebase", *where, "--from", "check", "--reason", "as checked")
     assert refused.code == 1
     assert "the last check did not pass: accept it with --allow-failed" in refused.out
@@ -311,7 +322,7 @@ def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gat
     after = gathered.manifest()
     assert after["checkpoints"] == before["checkpoints"]
     assert gathered.run("check", "-s", "store").code == 0
-    gathered.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.03"))
+    gathered.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.03"))
     other = gathered.call("rebase", *where, "--from", "check", "--reason", "other code")
     assert "no run of a check was made with the current code" in other.err
 
@@ -320,7 +331,7 @@ def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(gathe
     """Outside of git, and with a fault that is in the environment alone: the same code would pass now."""
     before = gathered.manifest()
     assert gathered.run("check", "-s", "store", WORSE="1.2").code == 1
-    where = ("golden.yml", "-j", "2", "--root", str(gathered.shop.root), "-s", "store")
+    where = ("golden.yml", "-j", "2", "--root", str(gathered.root), "-s", "store")
     refused = gathered.call("rebase", *where, "--from", "check", "--reason", "x")
     assert refused.code == 1
     assert "the last check did not pass" in refused.out
@@ -358,7 +369,7 @@ def test_selftest_reports_which_faults_would_be_caught(gathered: Golden) -> None
 
 
 def test_selftest_is_worthless_when_the_program_fails_without_a_fault(gathered: Golden) -> None:
-    gathered.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.5"))
+    gathered.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.5"))
     ended = gathered.run("selftest", "-s", "store")
     assert ended.code == 1
     assert "without any fault the check is FAIL already" in ended.out

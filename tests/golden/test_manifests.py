@@ -1,4 +1,4 @@
-"""Manifests: the original's are read, ours are read again, and what is broken says what it is."""
+"""Manifests: the original's are read, ours are read again, and what is broken is named."""
 
 from __future__ import annotations
 

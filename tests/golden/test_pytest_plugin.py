@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from importlib.metadata import entry_points
@@ -42,28 +43,6 @@ golden:
 resources: {{gpus: 0}}
 """
 
-MARKED = """
-import pytest
-
-@pytest.mark.convergence(config="golden.yml", store="store")
-def test_training_still_converges():
-    pass
-"""
-
-
-@pytest.fixture
-def plugin(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Named: without the other plugins that are installed here a pytest starts in half the time."""
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    return (
-        "-p",
-        "assay.golden.pytest_plugin",
-        "-p",
-        "assay.models.pytest_plugin",
-        "-p",
-        "assay.exchange.pytest_plugin",
-    )
-
 
 @pytest.fixture
 def installed() -> tuple[str, ...]:
@@ -85,102 +64,26 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def project(gathered: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ASSAY_SLOTS_DIR", str(pytester.path / ".slots"))
-    monkeypatch.setenv("ASSAY_CACHE_DIR", str(pytester.path / ".cache"))
-    shutil.copytree(gathered, pytester.path, dirs_exist_ok=True)
-    return pytester.path
+PLUGINS = [f"-passay.{name}.pytest_plugin" for name in ("golden", "models", "exchange")]
 
 
-def run_pytest(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """As `pytester.runpytest_subprocess`."""
-    basetemp = f"--basetemp={pytester.path / 'basetemp'}"
-    done = call_python(["-m", "pytest", basetemp, *arguments], cwd=pytester.path, timeout=240)
-    return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
+def run_pytest(folder: Path, *arguments: str, **env: str) -> tuple[dict[str, str], str]:
+    """The outcome of each test, and the output. The plug-ins are named: without the others that are installed here a
+    pytest starts in half the time."""
+    own = {"ASSAY_SLOTS_DIR": str(folder / ".slots"), "ASSAY_CACHE_DIR": str(folder / ".cache"), "COLUMNS": "250"}
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **own, **env}
+    words = ["-m", "pytest", *PLUGINS, "-rA", f"--basetemp={folder / 'basetemp'}", *arguments]
+    done = call_python(words, cwd=folder, env=env, timeout=240)
+    found = re.findall(r"^(PASSED|FAILED|XFAIL|ERROR) \S+?::(\w+)", done.stdout, re.MULTILINE)
+    return {name: word for word, name in found}, done.stdout
 
 
-def test_a_marked_function_is_a_whole_check(pytester, project, installed):
-    pytester.makepyfile(MARKED)
-    result = pytester.runpytest_subprocess(*installed, "--strict-markers")
-    result.assert_outcomes(passed=1)
+def mark(name: str, more: str = "", store: str = "store", given: str = "", body: str = "pass") -> str:
+    marker = f'@pytest.mark.convergence(config="golden.yml", store="{store}"{more})'
+    return f"{marker}\ndef test_{name}({given}):\n    {body}\n\n\n"
 
 
-def test_a_worse_training_fails_and_the_findings_are_readable(pytester, project, plugin, monkeypatch):
-    monkeypatch.setenv("WORSE", "1.1")
-    monkeypatch.setenv("COLUMNS", "250")
-    pytester.makepyfile(MARKED)
-    result = run_pytest(pytester, *plugin)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*segment*metric*verdict*effect*", "*FAIL segment 10 loss: +10%*", "*curves: *report.html"]
-    )
-    result.stdout.fnmatch_lines(["FAILED *Failed: little: FAIL, loss +10% from step 11*"])
-    assert "Traceback" not in result.stdout.str()
-    assert "pytest_plugin.py" not in result.stdout.str()
-    page = next(line.split("curves: ")[1] for line in result.outlines if "curves: " in line)
-    assert "<svg" in Path(page.strip()).read_text()
-
-
-def test_the_check_fails_under_python_O_as_well(pytester, project, plugin, monkeypatch):
-    monkeypatch.setenv("WORSE", "1.1")
-    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
-    pytester.makepyfile(MARKED)
-    run_pytest(pytester, *plugin).assert_outcomes(failed=1)
-
-
-def test_the_fixture_gives_the_report(pytester, project, plugin):
-    pytester.makepyfile(
-        """
-        def test_it(convergence):
-            report = convergence(config="golden.yml", store="store", slots="cpu:2")
-            assert report.kind == "PASS"
-            assert report.tests[0].verdict.comparisons == 12
-        """
-    )
-    run_pytest(pytester, *plugin).assert_outcomes(passed=1)
-
-
-def test_a_fixture_that_is_not_called_does_not_pass_in_silence(pytester, project, plugin, monkeypatch):
-    monkeypatch.setenv("WORSE", "1.1")
-    pytester.makepyfile(MARKED.replace("converges()", "converges(convergence)"))
-    run_pytest(pytester, *plugin).assert_outcomes(failed=1)
-
-
-def test_a_check_is_made_once_when_the_function_makes_it(pytester, project, plugin):
-    pytester.makepyfile(MARKED.replace("converges()", "converges(convergence)").replace("pass", "convergence()"))
-    result = run_pytest(pytester, *plugin)
-    result.assert_outcomes(passed=1)
-    runs = list(pytester.path.glob(".pytest_cache/d/assay/*/golden-little/check-*"))
-    assert len(runs) == 1
-
-
-def test_a_function_that_fails_by_itself_is_not_hidden(pytester, plugin):
-    pytester.makepyfile(MARKED.replace("pass", "assert 1 == 2"))
-    result = run_pytest(pytester, *plugin)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*assert 1 == 2*"])
-
-
-def test_a_better_training_fails_unless_it_is_allowed(pytester, project, plugin, monkeypatch):
-    monkeypatch.setenv("WORSE", "0.9")
-    pytester.makepyfile(
-        MARKED + MARKED.replace("def test_", "def test_2_").replace('store"', 'store", allow_changed=True')
-    )
-    result = run_pytest(pytester, *plugin)
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*CHANGED*"])
-
-
-def test_an_inconclusive_check_does_what_the_marker_says(pytester, project, plugin, monkeypatch):
-    """A golden of one recording cannot tell a small difference from noise."""
-    monkeypatch.setenv("WORSE", "1.001")
-    mark = '@pytest.mark.convergence(config="golden.yml", store="single", most_checks=1, inconclusive="{0}")'
-    tests = [f"{mark.format(wish)}\ndef test_{wish}():\n    pass\n" for wish in ("fail", "skip", "xfail")]
-    pytester.makepyfile("import pytest\n" + "\n".join(tests))
-    run_pytest(pytester, *plugin).assert_outcomes(failed=1, skipped=1, xfailed=1)
-
-
+WORSE = ', env={"WORSE": "1.1"}'
 WRONG = {
     'config="golden.yml"': "needs store",
     'store="store", confg="x"': "takes no confg",
@@ -189,53 +92,124 @@ WRONG = {
     'config="gone.yml", store="store"': "gone.yml",
     'config="golden.yml", store="empty"': "there is no golden recording",
 }
+HELPER = """
+from assay.convergence import do_convergence_test
 
-
-def test_a_wrong_marker_fails_and_says_so(pytester, project, plugin):
-    tests = [f"@pytest.mark.convergence({mark})\ndef test_{n}():\n    pass\n" for n, mark in enumerate(WRONG)]
-    pytester.makepyfile("import pytest\n" + "\n".join(tests))
-    result = run_pytest(pytester, *plugin)
-    result.assert_outcomes(failed=len(WRONG))
-    assert [words for words in WRONG.values() if words not in result.stdout.str()] == []
-    assert "During handling" not in result.stdout.str(), "said once"
-
-
-def test_a_failure_of_the_originals_helper_says_what_is_wrong_and_shows_the_test(
-    pytester, project, plugin, monkeypatch
-):
+def test_the_originals_helper(monkeypatch):
     monkeypatch.setenv("WORSE", "1.1")
-    monkeypatch.setenv("COLUMNS", "250")
-    pytester.makepyfile(
-        "from assay.convergence import do_convergence_test\n"
-        "def test_it():\n"
-        "    do_convergence_test('store', 'convergence_harness_manifest.json', 'golden.yml')\n"
-    )
-    result = run_pytest(pytester, *plugin)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*>*do_convergence_test('store'*",
-            "*FAIL segment 10 loss: +10%*",
-            "FAILED *ConvergenceFailure: little: FAIL, loss*",
-        ]
-    )
-    assert "raise ConvergenceFailure" not in result.stdout.str()
+    do_convergence_test('store', 'convergence_harness_manifest.json', 'golden.yml')
+"""
+FIXTURE = """
+    report = convergence(config="golden.yml", store="store", slots="cpu:2")
+    assert report.kind == "PASS"
+    assert report.tests[0].verdict.comparisons == 12
+"""
+OWN_FIXTURE = """
+import pytest
+
+@pytest.fixture
+def convergence():
+    return 3
+
+def test_a_users_fixture(convergence):
+    assert convergence == 3
+"""
+INNER = """
+import os
+HERE = os.getcwd()
+
+def test_beside(convergence):
+    convergence(config='inner.yml', store='inner_store')
+    assert os.getcwd() == HERE
+"""
 
 
-def test_paths_beside_the_test_file_come_first_and_the_working_directory_stays(pytester, project, plugin):
-    inner = pytester.mkdir("inner")
-    for name in ("golden.yml", "train.py", "store"):
-        (project / name).rename(inner / name)
-    (inner / "test_it.py").write_text(
-        "import os\nHERE = os.getcwd()\ndef test_it(convergence):\n"
-        "    convergence(config='golden.yml', store='store')\n    assert os.getcwd() == HERE\n"
-    )
-    run_pytest(pytester, *plugin).assert_outcomes(passed=1)
+@pytest.fixture(scope="module")
+def session(gathered: Path) -> tuple[dict[str, str], str]:
+    """One pytest for all cases; none of them depends on another."""
+    small = ', env={"WORSE": "1.001"}, most_checks=1, inconclusive='
+    tests = [
+        mark("worse", WORSE),
+        mark("fixture_not_called", WORSE, given="convergence"),
+        mark("called_once", given="convergence", body="convergence()"),
+        mark("fails_by_itself", body="assert 1 == 2"),
+        mark("better", ', env={"WORSE": "0.9"}'),
+        mark("better_allowed", ', env={"WORSE": "0.9"}, allow_changed=True'),
+        *(mark(f"inconclusive_{wish}", f'{small}"{wish}"', store="single") for wish in ("fail", "skip", "xfail")),
+        *(f"@pytest.mark.convergence({text})\ndef test_wrong_{n}():\n    pass\n" for n, text in enumerate(WRONG)),
+        f"def test_fixture(convergence):{FIXTURE}",
+        HELPER,
+    ]
+    (gathered / "test_it.py").write_text("import pytest\n\n" + "\n".join(tests))
+    (gathered / "test_own.py").write_text(OWN_FIXTURE)
+    inner = gathered / "inner"
+    inner.mkdir()
+    shutil.copy(gathered / "golden.yml", inner / "inner.yml")
+    shutil.copy(gathered / "train.py", inner / "train.py")
+    shutil.copytree(gathered / "store", inner / "inner_store")
+    (inner / "test_inner.py").write_text(INNER)
+    return run_pytest(gathered)
 
 
-def test_it_works_without_the_cache(pytester, project, plugin):
-    pytester.makepyfile(MARKED)
-    run_pytest(pytester, *plugin, "-p", "no:cacheprovider").assert_outcomes(passed=1)
+PASSING = ("called_once", "better_allowed", "fixture", "a_users_fixture", "beside")
+FAILING = ("worse", "fixture_not_called", "fails_by_itself", "better", "inconclusive_fail", "the_originals_helper")
+
+
+def test_only_what_is_good_enough_passes(session: tuple[dict[str, str], str]) -> None:
+    """A fixture that is not called does not pass in silence; a marker decides about INCONCLUSIVE and CHANGED; a fixture
+    of the user with the same name is used; paths beside the test's file come first, and the working directory stays."""
+    outcomes, text = session
+    wrong = [f"wrong_{number}" for number in range(len(WRONG))]
+    expected = {f"test_{name}": "PASSED" for name in PASSING} | {
+        f"test_{name}": "FAILED" for name in (*FAILING, *wrong)
+    }
+    expected |= {"test_inconclusive_xfail": "XFAIL"}
+    assert {name: word for name, word in outcomes.items() if name in expected} == expected, text
+    assert "1 skipped" in text
+
+
+def test_the_findings_are_readable(session: tuple[dict[str, str], str]) -> None:
+    _, text = session
+    assert re.search(r"segment +metric .*verdict +effect", text)
+    assert "FAIL segment 10 loss: +10%" in text
+    assert re.search(r"^FAILED \S+::test_worse - Failed: little: FAIL, loss \+10% from step 11", text, re.MULTILINE)
+    assert "CHANGED" in text
+    assert "assert 1 == 2" in text, "a function that fails by itself is not hidden"
+    assert "Traceback" not in text
+    assert "pytest_plugin.py" not in text
+    page = next(line.split("curves: ")[1] for line in text.splitlines() if "curves: " in line)
+    assert "<svg" in Path(page.strip()).read_text()
+
+
+def test_a_check_is_made_once_when_the_function_makes_it(gathered: Path, session: object) -> None:
+    counts = [len(list(path.glob("check-*"))) for path in gathered.glob(".pytest_cache/d/assay/*/golden-little")]
+    assert set(counts) == {1}, session
+
+
+def test_a_wrong_marker_is_named(session: tuple[dict[str, str], str]) -> None:
+    _, text = session
+    assert [words for words in WRONG.values() if words not in text] == []
+    assert "During handling" not in text, "printed once"
+
+
+def test_a_failure_of_the_originals_helper_shows_the_test(session: tuple[dict[str, str], str]) -> None:
+    _, text = session
+    assert re.search(r">.*do_convergence_test\('store'", text)
+    assert re.search(r"^FAILED \S+helper - .*ConvergenceFailure: little: FAIL, loss", text, re.MULTILINE)
+    assert "raise ConvergenceFailure" not in text
+
+
+def test_it_works_under_python_O_and_without_the_cache(gathered: Path, tmp_path: Path) -> None:
+    shutil.copytree(gathered, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("test_*", ".*", "basetemp"))
+    (tmp_path / "test_it.py").write_text(f"import pytest\n\n{mark('good')}{mark('worse', WORSE)}")
+    outcomes, text = run_pytest(tmp_path, "-p", "no:cacheprovider", PYTHONOPTIMIZE="1")
+    assert outcomes == {"test_good": "PASSED", "test_worse": "FAILED"}, text
+
+
+def test_the_installed_plugin_is_found(gathered: Path, pytester: pytest.Pytester, installed: tuple[str, ...]) -> None:
+    shutil.copytree(gathered, pytester.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("test_*", ".*", "inner"))
+    pytester.makepyfile(f"import pytest\n\n{mark('good')}")
+    pytester.runpytest_subprocess(*installed, "--strict-markers").assert_outcomes(passed=1)
 
 
 def test_other_tests_are_left_alone(pytester, installed):
@@ -257,10 +231,3 @@ def test_other_tests_are_left_alone(pytester, installed):
     assert not (pytester.path / ".pytest_cache" / "d").exists()
     with_us = pytester.runpytest_subprocess(*installed, "--help").stdout.str()
     assert "convergence" not in with_us.replace("@pytest.mark.convergence", "")
-
-
-def test_a_fixture_of_the_user_with_the_same_name_wins(pytester, plugin):
-    pytester.makepyfile(
-        "import pytest\n@pytest.fixture\ndef convergence():\n    return 3\ndef test_it(convergence):\n    assert convergence == 3\n"
-    )
-    run_pytest(pytester, *plugin).assert_outcomes(passed=1)

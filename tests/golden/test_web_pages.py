@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.golden_training import Lab
+from tests.golden_training import Lab, run_in_process
 from tests.web_client import open_client
 
 from assay.follow.api import StudyLocation
@@ -31,10 +31,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """A gathering, a check as it was recorded, and one of a training that became worse."""
     lab = Lab(tmp_path_factory.mktemp("goldens"))
     lab.store = lab.folder / "runs" / "store"
-    assert lab.gather().kind is VerdictKind.PASS
-    assert lab.check().kind is VerdictKind.PASS
-    lab.change(scale=1.5)
-    assert lab.check().kind is VerdictKind.FAIL
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_in_process(monkeypatch)
+        assert lab.gather().kind is VerdictKind.PASS
+        assert lab.check().kind is VerdictKind.PASS
+        lab.change(scale=1.5)
+        assert lab.check().kind is VerdictKind.FAIL
     return lab
 
 
@@ -219,7 +221,7 @@ FAILED, PASSED = 0, 1  # of the checks, the newest first
 def test_a_head_is_worth_what_its_report_supports(
     lab: Lab, tmp_path: Path, which: int, change: dict[str, object], kind: str
 ) -> None:
-    """On the list, on the page and in `assay report` alike, and the contradiction is named."""
+    """The list, the page and `assay report` agree about it, and the contradiction is named."""
     path = sorted(copy_reports(lab, tmp_path).glob("*-check*"), reverse=True)[which]
     for other in path.parent.glob("*-check*"):
         if other != path:

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
-    from assay.golden.commands import DEFAULT_MANIFEST, build_hooks, show_report, store_here
-    from assay.golden.flow.files import GoldenOptions, check_file, gather_file
+    from assay.golden.commands import build_hooks, show_report, store_here
+    from assay.golden.flow.each_test import check_file, gather_file
+    from assay.golden.flow.segments import GoldenOptions
     from assay.golden.report.document import render_golden
     from assay.golden.report.rows import describe_headline
-    from assay.golden.values import GoldenReport, MissingFlag, MissingOption, MissingSection
+    from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, MissingFlag, MissingOption, MissingSection
 
 HOMES = {
-    "assay.golden.commands": "DEFAULT_MANIFEST build_hooks show_report store_here",
-    "assay.golden.flow.files": "GoldenOptions check_file gather_file",
+    "assay.golden.commands": "build_hooks show_report store_here",
+    "assay.golden.flow.each_test": "check_file gather_file",
+    "assay.golden.flow.segments": "GoldenOptions",
     "assay.golden.report.document": "render_golden",
     "assay.golden.report.rows": "describe_headline",
-    "assay.golden.values": "GoldenReport MissingFlag MissingOption MissingSection",
+    "assay.golden.values": "DEFAULT_MANIFEST GoldenReport MissingFlag MissingOption MissingSection",
 }
 __getattr__ = build_getattr(__name__, HOMES)

@@ -261,7 +261,7 @@ class _TestReader:
     # ------------------------------------------------------------ flags
 
     def _flags(self, entry: Entry | None) -> dict[str, tuple[FlagSpec, ...]]:
-        """In argv order: what we set, the mode's own, the common ones."""
+        """The flags in the order of the command: those that we set, those of the mode, the common ones."""
         if entry is None:
             return {"gather": (), "run": ()}
         key = self._key("flags")
@@ -349,7 +349,7 @@ class _TestReader:
         return FlagSpec(entry.key, name, is_set=True)
 
     def _value(self, entry: Entry, key: str) -> str | None:
-        """As Python's `str()` shows it, which is what the original passed on; null is the bare flag."""
+        """A value is what Python's `str()` makes of it, as in the original; null is the bare flag."""
         if entry.node.is_null:
             return None
         if entry.node.kind != "scalar":

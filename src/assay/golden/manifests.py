@@ -20,11 +20,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, FormatError, InfrastructureError, UsageError
-from assay.golden.values import Golden, Segment, Track
+from assay.golden.values import DEFAULT_MANIFEST, Golden, Segment, Track
 from assay.system.files import write_atomic
 
 VERSION = 2
-DEFAULT_NAME = "convergence_harness_manifest.json"
 CHECKPOINT_DIR = "ckpts"
 PARTIAL_SUFFIX = ".partial"  # of a gathering that is not over, or did not end well
 _REMEDY = "gather it again, or bring it back from a copy"
@@ -34,12 +33,12 @@ _HASH_CHUNK = 1 << 20
 Labels = dict[str, tuple[Track, ...]]
 
 
-def manifest_path(store: str, test: str, name: str = DEFAULT_NAME) -> str:
+def manifest_path(store: str, test: str, name: str = DEFAULT_MANIFEST) -> str:
     return os.path.join(store, f"{test}_{name}")
 
 
 def partial_path(manifest: str) -> str:
-    """Where a gathering keeps what it has until it has come to a good end."""
+    """The path under which a gathering keeps its recording until it has ended well."""
     return manifest + PARTIAL_SUFFIX
 
 
@@ -196,7 +195,7 @@ def _check_counts(content: Mapping[str, Any], segments: Mapping[str, Segment]) -
 
 
 def _check_traces(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
-    """Of a file without counts: parts that belong to a segment that is gone, and noise without the replicas."""
+    """Raise for a file without counts that has parts of a lost segment, or noise without its replicas."""
     for part in ("checkpoints", "replicas", "variants"):
         lost = sorted(set(_get(content, part)) - set(segments))
         if lost:
@@ -382,7 +381,7 @@ def _looks_like_manifest(path: str) -> bool:
         with open(path, "rb") as file:
             return b'"ckpt_logs"' in file.read(4096)
     except OSError:
-        return True  # nobody knows what it refers to
+        return True  # what it refers to is unknown
 
 
 def load_references(manifest: str) -> set[str] | None:
@@ -397,9 +396,9 @@ def load_references(manifest: str) -> set[str] | None:
 
 
 def choose_checkpoint_dir(manifest: str, wanted: str) -> str:
-    """`wanted`, or, when a manifest of the store has checkpoints in there, a folder below it that nobody uses.
+    """`wanted`, or, when a manifest of the store has checkpoints in there, a folder below it that no manifest uses.
 
-    The same as long as the store's manifests stay as they are: an interrupted gathering is gone on with.
+    The answer is the same as long as the store's manifests are: an interrupted gathering is continued.
     """
     store = os.path.dirname(os.path.abspath(manifest))
     others = [path for path in list_manifests(store) if path != partial_path(os.path.abspath(manifest))]
@@ -459,7 +458,7 @@ def find_checkpoint(manifest: str, checkpoint: str) -> str | None:
 
 
 def hash_checkpoint(path: str) -> str | None:
-    """Of a file, or of all files of a folder with their names; None when it cannot be read."""
+    """The hash of a file, or of all files of a folder with their names; None when it cannot be read."""
     digest = hashlib.sha256()
     try:
         if os.path.isdir(path):

@@ -12,15 +12,15 @@ from typing import Any
 
 from assay.errors import AssayError, FormatError, NotFoundError
 from assay.follow.api import StudyLocation
-from assay.golden.flow.files import load_recordings
 from assay.golden.flow.segments import STUDY_PREFIX
-from assay.golden.manifests import DEFAULT_NAME, list_manifests
-from assay.golden.records import Head, Judged, list_ids, load_head, load_report
+from assay.golden.manifests import list_manifests
+from assay.golden.recordings import load_recordings
+from assay.golden.records import Head, JudgedRow, list_ids, load_head, load_report
 from assay.golden.report.charts import build_chart, order_metrics
 from assay.golden.report.document import build_document
 from assay.golden.report.other_commands import build_recording_blocks, build_show_document
 from assay.golden.report.rows import render_percent, render_share
-from assay.golden.values import GoldenReport, GoldenTestReport, MetricReport
+from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, GoldenTestReport, MetricReport
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.document import Block, Chart, Curve, Details, Legend, Only, Panel, Section, Span, TableBlock, Text
 from assay.values.plain import render_date
@@ -30,7 +30,7 @@ from assay.values.verdict import SEVERITY, VerdictKind
 _RECENT = 12  # checks of a test in a list
 _MOST_CHECKS = 200  # of a history
 _MOST_FOLDERS = 2000  # looked into for stores
-_POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both tell the verdict
+_POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both show the verdict
     VerdictKind.PASS: ("c2 point", "dot"),
     VerdictKind.CHANGED: ("c6 point", "square"),
     VerdictKind.INCONCLUSIVE: ("c5 point", "triangle"),
@@ -73,7 +73,7 @@ def list_goldens(locations: Mapping[str, StudyLocation]) -> list[GoldenCard]:
 
 def _load_heads(location: StudyLocation, ids: Sequence[str]) -> Iterator[Head]:
     for each in ids:
-        with suppress(NotFoundError):  # deleted meanwhile
+        with suppress(NotFoundError):  # it was deleted since the look
             yield load_head(location, each)
 
 
@@ -121,20 +121,19 @@ def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage
     checks = [each for each in reversed(history) if each.mode == "check"]
     manifest = head.manifest if head else ""
     recording = _build_recording(manifest, problems) if manifest else []
-    said = tuple(dict.fromkeys(problems))
-    return GoldenPage(
-        head, blocks, history, list(build_drift(checks)), recording, said, build_commands(head, location.root)
-    )
+    commands = build_commands(head, location.root)
+    once = tuple(dict.fromkeys(problems))
+    return GoldenPage(head, blocks, history, list(build_drift(checks)), recording, once, commands)
 
 
 def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
-    """For the folder where it was started: `source` is as the user wrote it."""
+    """Commands for the folder in which the check was started: `source` is as the user wrote it."""
     folder, _, name = head.manifest.rpartition("/") if head else ("", "", "")
     if head is None or not folder or not name.startswith(f"{head.test}_"):
         return []
     words = [head.source, "-s", folder, "-t", head.test]
     kept = name.removeprefix(f"{head.test}_")
-    words += ["--manifest-name", kept] if kept != DEFAULT_NAME else []
+    words += ["--manifest-name", kept] if kept != DEFAULT_MANIFEST else []
     words += ["--root", root]
     return [
         ("Check again", shlex.join(["assay", "golden", "check", *words])),
@@ -177,7 +176,7 @@ def build_check_comparison(location: StudyLocation, one: str, other: str) -> Seq
     return [*blocks, *([Section([Legend(keys), *charts], "Both over the golden")] if charts else [])]
 
 
-def _show_row(row: Judged | None) -> tuple[str | None, str | None]:
+def _show_row(row: JudgedRow | None) -> tuple[str | None, str | None]:
     return (str(row.kind), render_percent(row.effect) or None) if row else (None, None)
 
 
@@ -198,11 +197,11 @@ def _build_both(start: int, mine: MetricReport, theirs: MetricReport | None) -> 
 
 
 def _build_recording(manifest: str, problems: list[str]) -> list[Block]:
-    """As it is now in its store, which may be elsewhere, or be gone."""
+    """Show the recording as it is in its store now, which may be elsewhere, or be gone."""
     try:
         there = os.path.isfile(manifest) or os.path.isdir(manifest)  # a pipe would be waited for
         found = load_recordings(manifest) if there else ()
-    except (AssayError, OSError):  # what a file holds that is not a recording is nobody's business
+    except (AssayError, OSError):  # its content is not shown: it may be any file
         problems.append(f"the golden recording {manifest} cannot be read now")
         return []
     if not there:
@@ -225,7 +224,7 @@ def build_drift(checks: Sequence[Head]) -> Iterator[Block]:
     if not by_metric:
         return
     allowed: dict[str, float] = {}
-    for head in checks:  # of the newest that tells
+    for head in checks:  # of the newest check that has it
         for row in head.rows:
             if row.allowed:
                 allowed[row.metric] = row.allowed
@@ -247,7 +246,7 @@ _SHAPES = {"cross": "crossed"}  # of a legend
 def _build_drift_chart(
     metric: str, points: Sequence[tuple[int, Head, VerdictKind, float]], count: int, allowed: float | None
 ) -> Chart:
-    """With the limits that an effect may reach."""
+    """Draw the effects of one metric with the limits that they may reach."""
     curves = [Curve([(float(n), 100 * effect) for n, _, _, effect in points], "allowed")]
     for kind, (style, marker) in _POINTS.items():
         mine = [(n, head, effect) for n, head, of, effect in points if of is kind]
@@ -260,9 +259,9 @@ def _build_drift_chart(
     low, high = min([*effects, -1.4 * edge]), max([*effects, 1.4 * edge])
     room = 0.08 * (high - low) or 1.0
     limits = [("tolerance", -edge, edge)] if edge else []
-    said = f"; allowed ±{render_share(allowed)}" if allowed else ""
+    limit = f"; allowed ±{render_share(allowed)}" if allowed else ""
     return Chart(
-        (Span(metric, "strong"), Span(f"largest effect of each check, percent{said}", "soft")),
+        (Span(metric, "strong"), Span(f"largest effect of each check, percent{limit}", "soft")),
         (Panel(curves, limits=limits, y_range=(low - room, high + room)),),
         f"{metric}: effect of each check in percent",
         x_range=(0.5, count + 0.5),

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from assay.golden.flow.each_test import check_file
+from assay.golden.flow.segments import GoldenOptions
+from assay.golden.report.document import render_golden
+from assay.values.units import parse_slot_flags
 from assay.values.verdict import Judgement
 
 Path = str | os.PathLike[str]
@@ -23,17 +27,13 @@ def check_golden(
     allow_changed: bool = False,
 ) -> Judgement:
     """Check a training against its golden recording in the folder `store`, as `assay golden check` does."""
-    from assay.golden.flow.files import GoldenOptions, check_file
-    from assay.golden.report.document import render_golden
-    from assay.values.units import parse_slot_flags
-
     options = GoldenOptions(
         file=os.fspath(file),
         store=os.fspath(store),
         root=os.fspath(root) if root is not None else None,
         slots=parse_slot_flags(slots, jobs),
         on=on,
-        tests=tuple(tests) or None,
+        tests=tuple(tests),
         timeout_s=timeout_s,
     )
     report = check_file(options)

@@ -103,13 +103,15 @@ class Convergence:
     def _run(self, arguments: dict[str, Any], root: str) -> GoldenReport:
         from assay.errors import AssayError
         from assay.golden.commands import store_here
-        from assay.golden.flow.files import GoldenOptions, RunHooks, check_file
+        from assay.golden.flow.each_test import check_file
+        from assay.golden.flow.segments import GoldenOptions
+        from assay.launch.api import RunHooks
         from assay.values.notify import ignore
 
         config = self._resolve(arguments["config"])
         address = str(arguments["store"])
         store_or_address = address if "://" in address else self._resolve(address)
-        options = {name: arguments[name] for name in _OPTIONS if name in arguments}
+        options = {name: arguments[name] for name in _OPTIONS if arguments.get(name) is not None}
         if isinstance(options.get("slots"), str):
             from assay.values.units import parse_slots
 
@@ -150,7 +152,7 @@ def _check_arguments(arguments: dict[str, Any], args: tuple[Any, ...]) -> dict[s
 
 
 def _choose_root(item: pytest.Item) -> str:
-    """Where this test's runs go: in pytest's cache, the last ones only; without a cache in a temporary folder."""
+    """The folder of this test's runs: in pytest's cache, the last ones only; without a cache a temporary one."""
     import hashlib
     import shutil
     import tempfile

@@ -177,7 +177,7 @@ class Values:
 
     @property
     def steps(self) -> set[int]:
-        """With a value of any metric."""
+        """The steps with a value of any metric."""
         return {step for track in self.found.values() for step in track}
 
     def tracks(self, metric: str) -> dict[str, Track]:
@@ -221,7 +221,7 @@ class RunRecorder:
 
 
 @dataclass(slots=True)
-class Recording:
+class SegmentRecording:
     """The values after a saved checkpoint, for the requested number of steps."""
 
     saved: Saved
@@ -258,7 +258,7 @@ class TrainingRecorder:
         self._length = length
         self._same_line = same_line
         self._step: int | None = None
-        self.recordings: list[Recording] = []
+        self.recordings: list[SegmentRecording] = []
         self.warnings: list[str] = []
         self.disorder: list[str] = []  # steps that come back after the first save: segments are then ambiguous
         self.saves = 0
@@ -287,7 +287,7 @@ class TrainingRecorder:
         if text not in self.warnings:
             self.warnings.append(text)
 
-    def _open(self) -> list[Recording]:
+    def _open(self) -> list[SegmentRecording]:
         return [recording for recording in self.recordings if not recording.is_over]
 
     def _take(self, lines: Sequence[LogLine]) -> bool:
@@ -341,10 +341,10 @@ class TrainingRecorder:
                 continue  # two checkpoints of one step: both are followed
             self._close(recording, "the next checkpoint was saved")
         limit = None if self._step is None else start + self._length
-        self.recordings.append(Recording(saved, start, self._length, limit))
+        self.recordings.append(SegmentRecording(saved, start, self._length, limit))
         return None
 
-    def _close(self, recording: Recording, why: str) -> None:
+    def _close(self, recording: SegmentRecording, why: str) -> None:
         recording.is_over = True
         start, last = recording.start_step, recording.values.last_step
         if recording.is_empty:
@@ -354,5 +354,5 @@ class TrainingRecorder:
             self.warn(f"the recording of step {start} ends at step {last}, {short}: {why}")
 
 
-def _describe_empty(recording: Recording) -> str:
+def _describe_empty(recording: SegmentRecording) -> str:
     return f"nothing was logged after the checkpoint of step {recording.start_step}: it is left out"

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from assay.errors import FormatError, NotFoundError
 from assay.follow.api import StudyLocation
-from assay.golden.report.rows import Row, build_test_rows
+from assay.golden.report.rows import build_test_rows
 from assay.golden.values import GoldenTestReport, ReportMode
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.fast_dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ _LARGEST = 1 << 28  # what a report may be when it is unpacked
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedRow:
     """One row of the report's table."""
 
     segment: int | None
@@ -61,12 +61,12 @@ class Head:
     manifest: str
     kind: VerdictKind
     comparisons: int
-    rows: tuple[Judged, ...] = ()
+    rows: tuple[JudgedRow, ...] = ()
     problem: str = ""  # why the file cannot be read, or how it contradicts itself: never stored
 
     @property
     def is_damaged(self) -> bool:
-        """Nothing is known of it but when it was."""
+        """Whether nothing is known of it but its time."""
         return not self.test
 
     @property
@@ -89,25 +89,13 @@ def write_report(location: StudyLocation, mode: ReportMode, source: str, report:
     for row in build_test_rows(report):
         found = row.finding
         effect, interval = (found.effect, found.interval) if found else (None, None)
-        rows.append(Judged(row.segment, row.metric, row.kind, effect, interval, _find_allowed(report, row)))
+        rows.append(JudgedRow(row.segment, row.metric, row.kind, effect, interval, row.delta))
     verdict = report.verdict
     head = Head(stamp, now, mode, source, report.test, report.manifest, verdict.kind, verdict.comparisons, tuple(rows))
     lines = (render_versioned(build_plain(head), KIND, FORMATS), json.dumps(_without_texts(build_plain(report))) + "\n")
     folder = _find_folder(location)
     os.makedirs(folder, exist_ok=True)
     write_atomic(os.path.join(folder, f"{stamp}-{mode}.json.gz"), gzip.compress("".join(lines).encode(), 6))
-
-
-def _find_allowed(report: GoldenTestReport, row: Row) -> float | None:
-    if row.rule is not None and row.rule.kind == "margin":
-        return row.rule.margin
-    found = [
-        metric.delta
-        for segment in report.segments
-        for metric in segment.metrics
-        if (segment.start_step, metric.metric) == (row.segment, row.metric)
-    ]
-    return found[0] if found else None
 
 
 def _without_texts(content: Any) -> Any:
@@ -140,8 +128,8 @@ def parse_name(name: str) -> str | None:
 
 
 def load_head(location: StudyLocation, wanted: str) -> Head:
-    """As its report supports it. A file that cannot be read is a check that nothing is known of: never a PASS, and
-    never passed over. Raises NotFoundError."""
+    """A head is worth what its report supports. A file that cannot be read is a check of which nothing is known: never
+    a PASS, and never left out. Raises NotFoundError."""
     path, mode = _find(location, wanted)
     try:
         stat = os.stat(path)
@@ -199,12 +187,12 @@ def _review(head: Head, verdict: Verdict) -> Head:
         rows.append(replace(row, kind=Verdict(row.kind, (found,), 1).review().kind))
     worst = find_worst(row.kind for row in rows)
     own = Verdict(head.kind, (), head.comparisons).review([verdict, Verdict(worst, (), 1)])
-    said = (head.kind, head.comparisons) == (verdict.kind, verdict.comparisons) and own.kind is head.kind
+    agrees = (head.kind, head.comparisons) == (verdict.kind, verdict.comparisons) and own.kind is head.kind
     problem = (
         f"the report {head.id} contradicts itself: its head says {head.kind} of {head.comparisons} comparisons, "
         f"its rows {worst}, its curves {verdict.kind} of {verdict.comparisons}: it was changed after it was written"
     )
-    return replace(head, kind=own.kind, rows=tuple(rows), problem="" if said else problem)
+    return replace(head, kind=own.kind, rows=tuple(rows), problem="" if agrees else problem)
 
 
 _BROKEN = (OSError, EOFError, zlib.error, ValueError, RecursionError, OverflowError)

@@ -15,6 +15,7 @@ Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
 RuleKind = Literal["exact", "paired", "unmatched", "margin"]
 ReportMode = Literal["gather", "check"]
+DEFAULT_MANIFEST = "convergence_harness_manifest.json"  # the end of its name, after that of the test
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Segment:
 
     @property
     def steps(self) -> list[int]:
-        """All that were recorded while gathering, of whatever metric."""
+        """All steps that were recorded while gathering, of whatever metric."""
         return sorted({step for _, _, runs in self.walk() for step in runs[0].steps})
 
     def walk(self) -> Iterator[tuple[str, str, tuple[Track, ...]]]:
@@ -93,7 +94,7 @@ class Golden:
     noise: Mapping[str, float] = field(
         default_factory=dict
     )  # metric -> measured sd of the paired log-ratio, per window
-    history: tuple[Mapping[str, object], ...] = ()  # rebases: when, who, why, effect on each metric
+    history: tuple[Mapping[str, object], ...] = ()  # rebases: when, by which user, why, effect on each metric
     complete: bool = True  # False: the training had not finished when this was written
     steps_beyond: int | None = None  # added to the length of a check, for a program that counts from 0 and stops one
     # step short; None: unknown
@@ -102,7 +103,7 @@ class Golden:
 
     @property
     def recordings(self) -> int:
-        """That every segment has."""
+        """The number of recordings that every segment has."""
         return min((segment.replicas for segment in self.segments), default=0)
 
     @property
@@ -115,12 +116,12 @@ class Golden:
 
     @property
     def values(self) -> int:
-        """How many were recorded."""
+        """The number of recorded values."""
         return sum(len(run.steps) for segment in self.segments for _, _, runs in segment.walk() for run in runs)
 
     @property
     def rules(self) -> Mapping[str, Mapping[str, Any]]:
-        """Those that it was gathered with, by metric; an older manifest has none."""
+        """The rules that it was gathered with, by metric; an older manifest has none."""
         found = self.provenance.get("rules")
         return found if isinstance(found, Mapping) else {}
 
@@ -158,7 +159,7 @@ class Variant:
 
     @property
     def title(self) -> str:
-        """As it would be typed."""
+        """The variables and arguments as they would be typed."""
         import shlex
 
         return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in self.env), *map(shlex.quote, self.flags)])

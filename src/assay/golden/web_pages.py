@@ -58,7 +58,7 @@ def show(request: Request) -> Response:
 
 
 def show_stored(request: Request) -> Response:
-    """Only what the list finds: a path never leads elsewhere."""
+    """Show only what the list finds: a path never leads elsewhere."""
     site = get_site(request)
     found = {each.path: each for each in find_stored(site.roots)}
     path = request.path_params["path"]

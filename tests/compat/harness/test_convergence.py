@@ -6,12 +6,11 @@ import copy
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.golden_training import Lab
+from tests.golden_training import Lab, run_in_process
 
 from assay.convergence import (
     ConvergenceFailure,
@@ -27,16 +26,11 @@ NAME = "convergence_harness_manifest.json"
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    run_in_process(monkeypatch)
     monkeypatch.setenv("ASSAY_ROOT", str(tmp_path / "runs"))
     monkeypatch.setenv("ASSAY_SLOTS", "cpu:2")
     return Lab(tmp_path)
-
-
-def test_it_gathers_and_checks(lab: Lab) -> None:
-    do_convergence_test(lab.store, NAME, lab.file, do_gather=True)
-    assert lab.manifest_path.exists()
-    do_convergence_test(str(lab.store), NAME, str(lab.file))
 
 
 def test_a_regression_raises_an_assertion_error_with_the_findings(lab: Lab) -> None:
@@ -162,25 +156,25 @@ def test_the_callers_surroundings_stay_as_they_were(lab: Lab, monkeypatch: pytes
     assert (dict(os.environ), os.getcwd(), list(sys.path)) == before
 
 
-def test_in_a_one_line_test_function_it_fails_when_it_should(lab: Lab) -> None:
-    """Under `python -O`, where an assertion would not."""
-    lab.use_golden()
-    test = lab.folder / "test_one.py"
-    call = f"do_convergence_test({str(lab.store)!r}, {NAME!r}, {str(lab.file)!r})"
-    test.write_text(f"from assay.convergence import do_convergence_test\n\n\ndef test_it():\n    {call}\n")
-    options = ("-q", "-p", "no:cacheprovider", "-W", "ignore", "--rootdir", str(lab.folder))
-    command = [sys.executable, "-O", "-m", "pytest", *options, str(test)]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-
-    def run() -> str:
-        done = subprocess.run(command, env=environment, cwd=lab.folder, capture_output=True, text=True, check=False)
-        return done.stdout
-
-    assert "1 passed" in run()
-    lab.change(scale=2.0)
-    output = run()
-    assert "1 failed" in output
-    assert "ConvergenceFailure" in output
+def test_it_works_without_pytest_and_fails_under_python_O(lab: Lab) -> None:
+    """Where an assertion would not fail."""
+    code = f"""
+import sys
+sys.modules["pytest"] = None
+from assay.convergence import ConvergenceFailure, do_convergence_test
+given = {str(lab.store)!r}, {NAME!r}, {str(lab.file)!r}
+do_convergence_test(*given, do_gather=True)
+do_convergence_test(*given)
+open("change.py", "w").write("{{'scale': 2.0}}")
+try:
+    do_convergence_test(*given)
+except ConvergenceFailure:
+    print("failed")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    command = [sys.executable, "-O", "-c", code]
+    done = subprocess.run(command, env=environment, cwd=lab.folder, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "failed"
 
 
 def test_importing_it_is_light() -> None:

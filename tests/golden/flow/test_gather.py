@@ -9,8 +9,8 @@ from tests.golden_training import Lab
 
 from assay.golden.config import load_golden_file
 from assay.golden.flow.gather import SegmentBuilder
-from assay.golden.flow.segments import GoldenContext, build_context
-from assay.golden.recorder import Recording, Saved, Values
+from assay.golden.flow.segments import GoldenContext, build_contexts
+from assay.golden.recorder import Saved, SegmentRecording, Values
 from assay.golden.values import Track
 from assay.show.console import CollectingConsole
 
@@ -19,16 +19,15 @@ from assay.show.console import CollectingConsole
 def context(tmp_path: Path) -> GoldenContext:
     lab = Lab(tmp_path)
     lab.store.mkdir()
-    file = load_golden_file(str(lab.file))
-    return build_context(file, file.tests[0], lab.options())
+    return build_contexts(load_golden_file(str(lab.file)), lab.options())[0]
 
 
 def values(metric: str = "loss", *steps: int) -> Values:
     return Values({(metric, ""): {step: (float(step), str(step)) for step in steps}})
 
 
-def recording(path: str | Path, *, rest: str = "", found: Values | None = None) -> Recording:
-    return Recording(Saved(str(path), rest, 10), 10, 4, 14, values("loss", 11, 12) if found is None else found)
+def recording(path: str | Path, *, rest: str = "", found: Values | None = None) -> SegmentRecording:
+    return SegmentRecording(Saved(str(path), rest, 10), 10, 4, 14, values("loss", 11, 12) if found is None else found)
 
 
 def save(folder: str | Path, name: str = "model_10.bin") -> Path:

@@ -6,14 +6,22 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from tests.golden_training import Lab
+from tests.golden_training import Lab, run_in_process
 
-from assay.golden.flow.rebase import RebaseOptions, rebase_file
+from assay.golden.flow.rebase import rebase_file
+from assay.golden.requests import RebaseRequest
+from assay.golden.results import Rebased
 from assay.values.verdict import VerdictKind
+
+
+def rebase(lab: Lab, source: Literal["gather", "check"]) -> tuple[Rebased, ...]:
+    request = RebaseRequest(file=str(lab.file), store=str(lab.store), reason="x", source=source)
+    return rebase_file(request, lab.options())
 
 
 def test_of_two_checks_in_one_second_the_later_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their names hold the second and a random word, so by name the earlier one may come last."""
+    run_in_process(monkeypatch)
     lab = Lab(tmp_path)
     monkeypatch.chdir(tmp_path)
     lab.use_golden()
@@ -23,17 +31,18 @@ def test_of_two_checks_in_one_second_the_later_one_counts(tmp_path: Path, monkey
     assert lab.check_one().verdict.kind is VerdictKind.FAIL
     lab.change()
     assert lab.check_one().verdict.kind is VerdictKind.PASS
-    (rebased,) = rebase_file(RebaseOptions(lab.options(), reason="x", source="check"))
+    (rebased,) = rebase(lab, "check")
     assert rebased.refusals == ()
 
 
 @pytest.mark.parametrize("source", ["gather", "check"])
 def test_a_recording_of_a_program_that_does_not_train_is_refused(
-    tmp_path: Path, source: Literal["gather", "check"]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Literal["gather", "check"]
 ) -> None:
+    run_in_process(monkeypatch)
     lab = Lab(tmp_path)
     lab.use_golden()
     lab.change(always="0.693147")
-    (rebased,) = rebase_file(RebaseOptions(lab.options(), reason="x", source=source))
+    (rebased,) = rebase(lab, source)
     assert not rebased.is_accepted
     assert rebased.refusals == ("loss is 0.693147 at every step of the recording: nothing shows that it trains",)

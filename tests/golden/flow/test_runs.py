@@ -1,4 +1,4 @@
-"""What a repeated segment shows, and the provenance of a golden; whole gatherings are in test_files.py."""
+"""What a repeated segment shows, and the provenance of a golden; whole gatherings are in test_gather_and_check.py."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from assay.golden.flow.runs import (
     falls_one_short,
     find_lost_steps,
 )
-from assay.golden.flow.segments import GoldenContext, build_context, build_spec
-from assay.golden.judge.golden import Noise
+from assay.golden.flow.segments import GoldenContext, build_contexts, build_spec
+from assay.golden.judge.golden import SegmentNoise
 from assay.golden.recorder import Values
 from assay.golden.values import Rule, Segment, Track
 from assay.values import layout
@@ -61,8 +61,8 @@ def test_the_first_step_that_a_replica_lacks_is_named(steps: tuple[int, ...], lo
     assert list(find_lost_steps(SEGMENT, _values(*steps))) == lost
 
 
-def build_noise(metric: str, window: float) -> Noise:
-    return Noise(f"segment at 4: {metric}", metric, "", 3, 50, 0.02, (window,), (0.03, 0.02, 0.01), 0.001, 0.05)
+def build_noise(metric: str, window: float) -> SegmentNoise:
+    return SegmentNoise(f"segment at 4: {metric}", metric, "", 3, 50, 0.02, (window,), (0.03, 0.02, 0.01), 0.001, 0.05)
 
 
 def test_the_noisiest_segment_of_each_metric_is_described() -> None:
@@ -76,8 +76,8 @@ def test_the_noisiest_segment_of_each_metric_is_described() -> None:
 
 def test_a_metric_that_must_be_equal_has_no_delta() -> None:
     rules = [Rule("loss", "exact"), Rule("acc")]
-    said = describe_noise([build_noise("loss", 0.01), build_noise("acc", 0.01)], rules)
-    assert [line.split(":")[0] for line in said] == ["acc"]
+    lines = describe_noise([build_noise("loss", 0.01), build_noise("acc", 0.01)], rules)
+    assert [line.split(":")[0] for line in lines] == ["acc"]
 
 
 ENVIRONMENT = {
@@ -95,8 +95,7 @@ ENVIRONMENT = {
 @pytest.fixture
 def context(tmp_path: Path) -> GoldenContext:
     lab = Lab(tmp_path)
-    file = load_golden_file(str(lab.file))
-    return build_context(file, file.tests[0], lab.options())
+    return build_contexts(load_golden_file(str(lab.file)), lab.options())[0]
 
 
 def build_entry(context: GoldenContext, folder: Path, text: str = "python3 training.py") -> Entry:
@@ -131,9 +130,9 @@ def test_on_a_farm_it_is_not_the_machine_that_submitted(
     assert (found["host"], found["packages"], found["commit"]) == ("n2", packages, "c" * 40)
     assert set(found["hardware"].values()) == {None}  # type: ignore[attr-defined]
     assert (found["fingerprint"], found["os"]) == (None, None)
-    said = _describe_same(True, _flatten_origin(found)).partition("; ")[2]
+    lines = _describe_same(True, _flatten_origin(found)).partition("; ")[2]
     unknown = "device" if packages else "packages, Python, device"
-    assert said == f"code elsewhere, {unknown}, data and environment variables were not compared"
+    assert lines == f"code elsewhere, {unknown}, data and environment variables were not compared"
 
 
 @pytest.mark.parametrize("content", [None, "", "[1]", "{"])

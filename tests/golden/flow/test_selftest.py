@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import pytest
-from tests.golden_training import NATIVE, Lab
+from tests.golden_training import NATIVE, Lab, run_in_process
 
 from assay.errors import ExitCode, UsageError
-from assay.golden.flow.selftest import Injected, SelftestReport, build_arguments, choose_segment, selftest_file
+from assay.golden.flow.selftest import build_arguments, choose_segment, selftest_file
 from assay.golden.report.other_commands import build_selftest_document
+from assay.golden.results import Injected, SelftestReport
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
+    run_in_process(monkeypatch)
     monkeypatch.chdir(tmp_path)
     return Lab(tmp_path)
 

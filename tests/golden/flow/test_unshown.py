@@ -6,12 +6,11 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.golden_training import NATIVE, Lab, messages
+from tests.golden_training import NATIVE, Lab, messages, run_in_process
 
 from assay.cli.main import run
 from assay.convergence import ConvergenceFailure, do_convergence_test
@@ -30,12 +29,13 @@ BOTH = {"regex": r"Loss: (\S+) Acc: (\S+)", "labels": ["MLM", "NSP"]}
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    run_in_process(monkeypatch)
     return Lab(tmp_path)
 
 
 @pytest.fixture
-def native(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def native(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.chdir(lab.folder)
     lab.write_native()
     return lab
@@ -61,7 +61,7 @@ def use_two_metrics(lab: Lab) -> None:
 
 
 def forget_rules(lab: Lab) -> None:
-    """As the original wrote it."""
+    """Leave a manifest as the original wrote it."""
     lab.manifest_path.write_text(json.dumps({"ckpt_logs": lab.logs}))
 
 
@@ -250,7 +250,7 @@ def test_every_report_names_the_steps_that_are_not_covered(lab: Lab) -> None:
     assert facts["tests"][0]["golden"]["not_covered"] == ["up to 9", "14 to 19", "after 23"]
 
 
-# ---------------------------------------------------------------- what a failure says
+# ---------------------------------------------------------------- the messages of a failure
 
 
 def test_fewer_digits_than_the_golden_has_are_named_as_the_cause(native: Lab) -> None:
@@ -295,7 +295,10 @@ def test_a_failure_names_the_code_that_was_edited_since_the_recording(lab: Lab) 
     assert lab.check_one().differs == ("code: training.py has changed",)
 
 
-def test_a_failure_names_uncommitted_changes_outside_the_folder(tmp_path: Path) -> None:
+def test_a_failure_names_uncommitted_changes_outside_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_in_process(monkeypatch)
     (tmp_path / "work").mkdir()
     lab = Lab(tmp_path / "work")
     lab.test["directory"] = "work"  # in a repository: from its top
@@ -321,7 +324,7 @@ def test_a_failure_without_a_known_cause_names_what_was_not_compared(lab: Lab, m
     same = "unknown: code, packages, Python, command, configuration and device are those of the recording; "
     assert lab.check_one().differs == (f"{same}code elsewhere, data and environment variables were not compared",)
     manifest = lab.manifest
-    del manifest["provenance"]["files"]
+    del manifest["provenance"]["files"]  # recorded by an earlier version
     lab.manifest_path.write_text(json.dumps(manifest))
     [line] = lab.check_one().differs
     assert line.startswith("unknown: packages, ")

@@ -256,7 +256,7 @@ def test_creep_is_what_many_rebases_add_up_to():
     assert find_creep({"loss": 0.03}, [Rule("loss")], 3) == [
         "loss has drifted by +3% since the first golden, in 3 rebases"
     ]
-    assert find_creep({"loss": 0.03}, [Rule("loss")], 1) == [], "a single step was somebody's decision"
+    assert find_creep({"loss": 0.03}, [Rule("loss")], 1) == [], "a single step was decided"
     assert find_creep({"loss": 0.001}, [Rule("loss")], 3) == []
     assert find_creep({"loss MLM": -0.03}, [Rule("loss")], 2)[0].startswith("loss MLM has drifted by -3%")
     assert find_creep({"loss": 0.03}, [Rule("loss", "exact")], 3) == []

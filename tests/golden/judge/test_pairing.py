@@ -1,4 +1,4 @@
-"""Whatever does not fit together is said, and never passes: under every kind of rule."""
+"""Whatever does not fit together is reported, and never passes: under every kind of rule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def replicas(*tracks):
     return segment(*(tracks or (VALUES, VALUES, VALUES)))
 
 
-def says(verdict, words):
+def has_message(verdict, words):
     return any(words in finding.message for finding in verdict.findings if finding.kind is not VerdictKind.PASS)
 
 
@@ -46,21 +46,21 @@ def test_what_fits_passes(rule):
 def test_no_check_at_all_is_an_error(rule):
     verdict = judge(rule, replicas())
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, "no run checked this segment")
+    assert has_message(verdict, "no run checked this segment")
 
 
 @every_rule
 def test_a_metric_that_the_golden_lacks_is_an_error(rule):
     verdict = judge(rule, segment(VALUES, metric="losses"), run(VALUES))
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, "the golden has no loss; did you mean 'losses'?")
+    assert has_message(verdict, "the golden has no loss; did you mean 'losses'?")
 
 
 @every_rule
 def test_a_metric_that_the_check_lacks_is_an_error(rule):
     verdict = judge(rule, replicas(), {"accuracy": {"": track(VALUES)}})
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, "the check has no loss")
+    assert has_message(verdict, "the check has no loss")
 
 
 @every_rule
@@ -79,7 +79,7 @@ def test_a_golden_without_values_is_an_error(rule):
 def test_a_check_that_ends_early_is_an_error(rule, kept):
     verdict = judge(rule, replicas(), run(VALUES[:kept]))
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, f"{6 - kept} of 6 steps are missing" if kept else "none of the golden's 6 steps")
+    assert has_message(verdict, f"{6 - kept} of 6 steps are missing" if kept else "none of the golden's 6 steps")
     assert not any(finding.kind is VerdictKind.PASS for finding in verdict.findings)
 
 
@@ -88,7 +88,7 @@ def test_a_hole_is_an_error(rule):
     holed = Track((101, 102, 104, 105, 106), (2.0, 1.5, 1.125, 1.0, 0.9))
     verdict = judge(rule, replicas(), run(holed))
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, "no value at step 103: 1 of 6 steps are missing")
+    assert has_message(verdict, "no value at step 103: 1 of 6 steps are missing")
 
 
 @every_rule
@@ -122,14 +122,14 @@ def test_disorder_is_an_error_on_both_sides(rule, steps, words):
         judge(rule, replicas(odd, odd, odd), run(VALUES)),
     ):
         assert verdict.kind is VerdictKind.ERROR
-        assert says(verdict, words)
+        assert has_message(verdict, words)
 
 
 @every_rule
 def test_replicas_of_other_steps_are_an_error(rule):
     verdict = judge(rule, replicas(VALUES, VALUES, VALUES[:5]), run(VALUES))
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, "replicas 1 and 3 have different steps")
+    assert has_message(verdict, "replicas 1 and 3 have different steps")
 
 
 # ---------------------------------------------------------------- not finite
@@ -143,7 +143,7 @@ def test_a_check_that_is_not_finite_fails_with_its_step(rule, bad, place):
     values[place] = bad
     verdict = judge(rule, replicas(), run(values))
     assert verdict.kind is VerdictKind.FAIL
-    assert says(verdict, f"the check is {bad:g} at step {101 + place}")
+    assert has_message(verdict, f"the check is {bad:g} at step {101 + place}")
 
 
 @every_rule
@@ -156,14 +156,14 @@ def test_nan_beyond_the_golden_s_steps_fails_too(rule):
 def test_all_nan_fails(rule):
     verdict = judge(rule, replicas(), run([math.nan] * 6))
     assert verdict.kind is VerdictKind.FAIL
-    assert says(verdict, "and 5 later values")
+    assert has_message(verdict, "and 5 later values")
 
 
 @every_rule
 def test_a_golden_that_is_not_finite_is_an_error(rule):
     verdict = judge(rule, replicas(VALUES, VALUES, [*VALUES[:5], math.nan]), run(VALUES))
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, "not finite at step 106 (replica 3): gather again")
+    assert has_message(verdict, "not finite at step 106 (replica 3): gather again")
 
 
 # ---------------------------------------------------------------- labels
@@ -182,7 +182,7 @@ def check_of(*labels):
 def test_other_labels_fail(rule, found):
     verdict = judge(rule, labelled("MLM", "NSP"), check_of(*found))
     assert verdict.kind is VerdictKind.FAIL
-    assert says(verdict, "the golden has the labels 'MLM', 'NSP', the check has ")
+    assert has_message(verdict, "the golden has the labels 'MLM', 'NSP', the check has ")
 
 
 @every_rule
@@ -207,7 +207,7 @@ def test_a_rule_can_choose_its_labels():
     assert judge(rule, labelled("MLM", "NSP"), check_of("NSP")).kind is VerdictKind.FAIL
     verdict = judge(rule, labelled("NSP"), check_of("NSP"))
     assert verdict.kind is VerdictKind.ERROR
-    assert says(verdict, "the golden has no label 'MLM'; it has 'NSP'")
+    assert has_message(verdict, "the golden has no label 'MLM'; it has 'NSP'")
 
 
 # ---------------------------------------------------------------- the values themselves

@@ -196,7 +196,7 @@ def test_a_check_that_failed_before_it_ended_is_a_failure():
     assert judge("<=", 0.2, [1.0, 1.0, 1.0], [1.3]).kind is VerdictKind.FAIL
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- messages
 
 
 def test_a_finding_names_the_first_and_the_worst_step():

@@ -107,7 +107,7 @@ def test_sharing_alpha_among_more_comparisons_asks_for_more(rng):
 
 
 def settle(rng, effect, **noise):
-    """As a check goes: one run, and up to three while it is inconclusive."""
+    """Run a check: one run, and up to three while it is inconclusive."""
     golden, runs, kind = noisy(rng, 5, **noise), [], INCONCLUSIVE
     while kind is INCONCLUSIVE and len(runs) < 3:
         runs.append(noisy(rng, 1, effect=effect, **noise)[0])
@@ -118,21 +118,21 @@ def settle(rng, effect, **noise):
 @pytest.mark.parametrize("noise", [{"step": 1e-3}, {"step": 0.01}, {"step": 0.02}, {"step": 1e-3, "whole": 2e-3}])
 def test_null_checks_rarely_fail(noise):
     rng = np.random.default_rng(5)
-    kinds = [settle(rng, 0.0, **noise) for _ in range(150)]
+    kinds = [settle(rng, 0.0, **noise) for _ in range(50)]
     assert kinds.count(FAIL) + kinds.count(CHANGED) <= 2
 
 
 @pytest.mark.parametrize("noise", [{"step": 1e-3}, {"step": 0.01}, {"step": 0.02}, {"step": 1e-3, "whole": 1e-3}])
 def test_two_percent_are_always_found(noise):
     rng = np.random.default_rng(6)
-    assert {settle(rng, 0.02, **noise) for _ in range(50)} == {FAIL}
+    assert {settle(rng, 0.02, **noise) for _ in range(15)} == {FAIL}
 
 
 @pytest.mark.parametrize("noise", [{"step": 1e-3}, {"step": 1e-3, "whole": 3e-4}])
 def test_one_percent_fails_and_half_of_delta_is_a_change_where_noise_is_small(noise):
     rng = np.random.default_rng(7)
-    assert {settle(rng, 0.01, **noise) for _ in range(50)} == {FAIL}
-    assert {settle(rng, 0.004, **noise) for _ in range(50)} == {CHANGED}
+    assert {settle(rng, 0.01, **noise) for _ in range(15)} == {FAIL}
+    assert {settle(rng, 0.004, **noise) for _ in range(15)} == {CHANGED}
 
 
 # ---------------------------------------------------------------- which way is worse
@@ -425,7 +425,7 @@ def test_a_failure_by_the_worse_part_is_not_reported_as_an_improvement(rng, metr
 
 def test_rounding_passes_with_quiet_and_with_equal_replicas():
     rng = np.random.default_rng(8)
-    for _ in range(100):
+    for _ in range(30):
         golden = [rounding(rng) for _ in range(5)]
         assert judge(golden, rounding(rng)).kind is PASS
         assert judge([falling()] * 5, rounding(rng)).kind is PASS

@@ -12,16 +12,14 @@ from tests.golden.report import golden_reports as made
 from assay.cli.main import build_cli
 from assay.code.checkout import Commit
 from assay.errors import UsageError
-from assay.golden.flow.bisect import BisectReport, Tried
-from assay.golden.flow.files import Recording, Sensitivity
-from assay.golden.flow.rebase import Rebased
-from assay.golden.flow.selftest import Injected, SelftestReport
+from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report.other_commands import (
     build_bisect_document,
     build_rebase_document,
     build_selftest_document,
     build_show_document,
 )
+from assay.golden.results import BisectReport, Injected, Rebased, SelftestReport, Tried
 from assay.golden.values import Fault, Golden, Segment, Track
 from assay.show.html import render_html
 from assay.show.terminal_report import render_terminal

@@ -12,17 +12,20 @@ import json
 import math
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from assay.code.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
-from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
+from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.follow.api import StudyLocation
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
 from assay.golden.flow.gather import gather_test
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_context, choose_tests
-from assay.golden.values import GoldenFile, GoldenTest, GoldenTestReport
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts, use_store
+from assay.golden.requests import GoldenBisectRequest
+from assay.golden.results import BisectReport, Tried
+from assay.golden.values import GoldenTestReport
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.launch.api import RunHooks
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -38,80 +41,29 @@ STORE_DIR = "store"
 NOISY_VOTES = 2  # trials of the first bad commit and its parent where replicas differ
 
 
-@dataclass(frozen=True, slots=True)
-class BisectOptions:
-    golden: GoldenOptions  # its store may be empty: then the good end is gathered first
-    good: str
-    bad: str
-    build: str | None = None  # run in the tree at each commit, before it is checked
-    build_timeout_s: float | None = None
-    patience: int = 3
-    fresh: bool = False  # forget what an earlier call found
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """One trial, as recorded in the log."""
-
-    commit: str
-    verdict: VerdictKind
-    message: str = ""
-    subject: str = ""
-    effect: float | None = None
-    interval: tuple[float, float] | None = None
-    step: float | None = None
-    elapsed_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class BisectReport:
-    good: Commit
-    bad: Commit
-    dir: str
-    commits: int  # between the ends, the bad one included
-    tried: tuple[Tried, ...]
-    culprit: Commit | None = None
-    evidence: Tried | None = None
-    suspects: tuple[Commit, ...] = ()
-    stuck: str | None = None
-    interrupted: str | None = None
-    resumed: int = 0  # trials that an earlier call had made
-
-    @property
-    def exit_code(self) -> ExitCode:
-        if self.interrupted:
-            return ExitCode.INTERRUPTED
-        return ExitCode.OK if self.culprit else ExitCode.INCONCLUSIVE
-
-    @property
-    def skipped(self) -> int:
-        return len({trial.commit for trial in self.tried if trial.verdict is VerdictKind.ERROR})
-
-
-def bisect_file(options: BisectOptions, hooks: RunHooks | None = None) -> BisectReport:
-    """Pre-check, search, and the culprit with its evidence."""
-    file = load_golden_file(options.golden.file)
-    tests = choose_tests(file, options.golden.tests)
-    context = build_context(file, tests[0], options.golden)
-    repository = find_repository(context.folder)
-    good, bad = load_commit(repository, options.good), load_commit(repository, options.bad)
+def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: RunHooks | None = None) -> BisectReport:
+    """Pre-check, search, and the culprit with its evidence. Without a store the good end is gathered first."""
+    contexts = build_contexts(load_golden_file(options.file), options)
+    repository = find_repository(contexts[0].folder)
+    good, bad = load_commit(repository, request.good), load_commit(repository, request.bad)
     parents = load_parents(repository, good.sha, bad.sha)
-    folder = _choose_folder(context, options, good, bad)
+    folder = _choose_folder(contexts[0], request, good, bad)
     taken = UsageError(f"another bisect of the same commits is running in {folder}", "wait for it, or end it")
     with hold(folder, taken):  # they would use the same tree
-        checker = _Checker(options, file, tests, repository, folder, hooks or RunHooks(), good)
+        moved = [_move(context, repository, folder) for context in contexts]
+        checker = _Checker(request, moved, repository, folder, hooks or RunHooks(), good)
         return _Search(checker, good, bad, parents).run()
 
 
-def _choose_folder(context: GoldenContext, options: BisectOptions, good: Commit, bad: Commit) -> str:
+def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: Commit, bad: Commit) -> str:
     """The same question has the same folder: that is how an interrupted search is found again."""
-    question = [good.sha, bad.sha, context.config_hash, options.golden.store and context.manifest, options.build]
+    question = [good.sha, bad.sha, context.config_hash, context.options.store and context.manifest, request.build]
     key = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:8]
     name = f"bisect-{good.sha[:7]}-{bad.sha[:7]}-{key}"
     folder = os.path.join(context.location.dir, layout.STUDY_META_DIR, name)
     try:
         os.makedirs(folder, exist_ok=True)
-        if options.fresh:
+        if request.fresh:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, LOG_FILE))
     except OSError as error:
@@ -119,6 +71,18 @@ def _choose_folder(context: GoldenContext, options: BisectOptions, good: Commit,
             f"{folder} cannot be created: {error.strerror}", "choose another output root: --root DIR"
         ) from None
     return folder
+
+
+def _move(context: GoldenContext, repository: str, bisect_folder: str) -> GoldenContext:
+    """A test in the work tree instead of in the user's folder; without a store it has one next to the tree."""
+    relative = os.path.relpath(os.path.realpath(context.folder), os.path.realpath(repository))
+    if relative.startswith(os.pardir):
+        raise UsageError(f"{context.folder} is outside of the repository {repository}", "run it inside")
+    folder = os.path.normpath(os.path.join(bisect_folder, TREE_DIR, relative))
+    location = StudyLocation(context.location.root, f"{context.location.name}-bisect")
+    study = replace(context.study, folder=folder, name=location.name)
+    moved = replace(context, folder=folder, study=study, location=location)
+    return moved if context.options.store else use_store(moved, os.path.join(bisect_folder, STORE_DIR))
 
 
 # ---------------------------------------------------------------- the search
@@ -151,7 +115,7 @@ class _Search:
     def _history(self) -> History:
         trials = tuple(Trial(tried.commit, self._outcome(tried)) for tried in self._tried)
         votes = NOISY_VOTES if self._checker.is_noisy() else 1
-        return History(self._parents, self._good.sha, self._bad.sha, trials, votes, self._checker.options.patience)
+        return History(self._parents, self._good.sha, self._bad.sha, trials, votes, self._checker.request.patience)
 
     def _outcome(self, tried: Tried) -> Outcome:
         """CHANGED is bad only if the bad end is CHANGED; the ends themselves are not reinterpreted."""
@@ -205,9 +169,8 @@ class _Search:
 class _Checker:
     """Tries commits in a work tree."""
 
-    options: BisectOptions
-    file: GoldenFile
-    tests: tuple[GoldenTest, ...]
+    request: GoldenBisectRequest
+    contexts: Sequence[GoldenContext]
     repository: str
     folder: str
     hooks: RunHooks
@@ -218,24 +181,9 @@ class _Checker:
     def log(self) -> str:
         return os.path.join(self.folder, LOG_FILE)
 
-    def contexts(self) -> list[GoldenContext]:
-        """The tests, in the tree instead of in the user's folder."""
-        options = self.options.golden
-        options = options if options.store else replace(options, store=os.path.join(self.folder, STORE_DIR))
-        return [self._move(build_context(self.file, test, options)) for test in self.tests]
-
-    def _move(self, context: GoldenContext) -> GoldenContext:
-        relative = os.path.relpath(os.path.realpath(context.folder), os.path.realpath(self.repository))
-        if relative.startswith(os.pardir):
-            raise UsageError(f"{context.folder} is outside of the repository {self.repository}", "run it inside")
-        folder = os.path.normpath(os.path.join(self.folder, TREE_DIR, relative))
-        location = StudyLocation(context.location.root, f"{context.location.name}-bisect")
-        study = replace(context.study, folder=folder, name=location.name)
-        return replace(context, folder=folder, study=study, location=location)
-
     def is_noisy(self) -> bool:
         """Whether the golden's own recordings differ, so that one trial may be wrong."""
-        for context in self.contexts():
+        for context in self.contexts:
             with contextlib.suppress(AssayError):
                 if any(manifests.load_manifest(context.manifest, context.test.name).noise.values()):
                     return True
@@ -248,7 +196,7 @@ class _Checker:
         if problem is not None:
             return Tried(sha, VerdictKind.ERROR, problem), None
         try:
-            reports = [check_test(context, self.hooks) for context in self.contexts()]
+            reports = [check_test(context, self.hooks) for context in self.contexts]
         except UsageError as error:  # e.g. its program does not exist
             return Tried(sha, VerdictKind.ERROR, error.message), None
         interrupted = next((report.interrupted for report in reports if report.interrupted), None)
@@ -264,21 +212,19 @@ class _Checker:
         """The tree at this commit, built; or why that cannot be."""
         if self._tree is None:
             self._tree = open_tree(self.repository, os.path.join(self.folder, TREE_DIR))
-        switch(self._tree, sha, keep_ignored=self.options.build is not None)
-        missing = next((context.folder for context in self.contexts() if not os.path.isdir(context.folder)), None)
+        switch(self._tree, sha, keep_ignored=self.request.build is not None)
+        missing = next((context.folder for context in self.contexts if not os.path.isdir(context.folder)), None)
         if missing is not None:
             return f"{os.path.relpath(missing, self._tree.path)} is not in this commit"
-        if self.options.build is None:
+        if self.request.build is None:
             return None
-        return build(self._tree, self.options.build, self.contexts()[0].folder, self.options.build_timeout_s)
+        return build(self._tree, self.request.build, self.contexts[0].folder, self.request.build_timeout_s)
 
     def _prepare_golden(self) -> None:
         """Without a store the good end is gathered, once."""
-        for context in self.contexts():
-            if self.options.golden.store:
-                manifests.load_manifest(
-                    context.manifest, context.test.name
-                )  # reports how to gather if it does not exist
+        for context in self.contexts:
+            if self.request.store:
+                manifests.load_manifest(context.manifest, context.test.name)  # raises with the command to gather
                 continue
             with contextlib.suppress(UsageError):
                 if manifests.load_manifest(context.manifest, context.test.name).complete:
@@ -302,7 +248,7 @@ _ORDER = (VerdictKind.FAIL, VerdictKind.ERROR, VerdictKind.INCONCLUSIVE, Verdict
 
 
 def _rank(finding: Finding) -> tuple[int, float, float]:
-    """Of several failures the earliest is reported: later ones may follow from it."""
+    """The earliest of several failures comes first: later ones may follow from it."""
     since = math.inf if finding.step is None else finding.step
     return _ORDER.index(finding.kind), since, -abs(finding.effect or 0.0)
 

@@ -34,6 +34,7 @@ from assay.golden.judge.evidence import (
 from assay.golden.judge.golden import find_refusals, measure_golden_noise
 from assay.golden.recorder import Values
 from assay.golden.values import (
+    DEFAULT_MANIFEST,
     Golden,
     GoldenTestReport,
     MetricReport,
@@ -112,7 +113,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 
 
 def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHooks) -> Report | None:
-    """All segments first; then repeatedly those that need another run. Returns a report if it was interrupted."""
+    """Run all segments, then repeatedly those that need another run. Returns a report if it was interrupted."""
     by_name: dict[str, _State] = {}
 
     def follow(entry: Entry) -> SegmentFollower:
@@ -315,7 +316,7 @@ class _State:
         return [f"segment {start}: the check went on to step {last}; its segment ends at step {end}"]
 
     def _judge(self, rule: Rule, runs: Sequence[Tracks]) -> MetricReport | None:
-        """None: the run was stopped for another metric before this one was decided."""
+        """Judge one metric; None where the run was stopped for another metric before this one was decided."""
         labels = self.segment.tracks.get(rule.metric, {})
         seen = {label for run in runs for label in run.get(rule.metric, {})} | set(labels)
         check = {
@@ -396,16 +397,16 @@ def _list_judged(rules: Sequence[Rule]) -> list[tuple[str, str]]:
 def _build_arguments(options: GoldenOptions) -> str:
     """The arguments with which a subcommand of `assay golden` uses the same golden."""
     words = [options.file, "-s", options.address or options.store]
-    if options.manifest_name != manifests.DEFAULT_NAME:
+    if options.manifest_name != DEFAULT_MANIFEST:
         words += ["--manifest-name", options.manifest_name]
-    words += [word for name in options.tests or () for word in ("-t", name)]
+    words += [word for name in options.tests for word in ("-t", name)]
     words += ["--root", options.root] if options.root else []
     words += ["--on", options.on] if options.on else []
     return " ".join(map(shlex.quote, words))
 
 
 def _describe_counting(states: Sequence[_State]) -> list[str]:
-    """For a golden that does not state how its program counts: the cost, and the command that records it."""
+    """Warn of a golden that does not state how its program counts, with the cost and the command that records it."""
     if not states or states[0].golden.steps_beyond is not None:
         return []
     twice, context = sum(state.beyond for state in states), states[0].context

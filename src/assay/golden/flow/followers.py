@@ -12,7 +12,6 @@ from assay.follow.api import Entry, Observer, Source, find_sources
 from assay.golden.flow.segments import COMMAND
 from assay.golden.recorder import Logged, LogReader, RunRecorder, Values
 from assay.golden.values import GoldenTest
-from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import Tail, read_end
 from assay.values import layout
 from assay.values.run import Usage
@@ -25,7 +24,7 @@ NO_LINE = "matches no line of the log"
 NO_STEP_LINE = "is never on a line with the step, so it is not read"
 
 
-class Follower(Protocol):
+class RunFollower(Protocol):
     """Reads a run's files while it runs."""
 
     def read(self, entry: Entry, final: bool) -> None: ...
@@ -34,10 +33,10 @@ class Follower(Protocol):
 class Listening:
     """An observer around another: each run's follower reads after every tick and once more at the end."""
 
-    def __init__(self, inner: Observer, followers: Callable[[Entry], Follower]) -> None:
+    def __init__(self, inner: Observer, followers: Callable[[Entry], RunFollower]) -> None:
         self._inner = inner
         self._make = followers
-        self._live: dict[str, Follower] = {}
+        self._live: dict[str, RunFollower] = {}
 
     def started(self, entry: Entry) -> None:
         self._live[entry.dir] = self._make(entry)
@@ -61,31 +60,23 @@ class Listening:
         self._inner.flush()
 
 
-class LogFollower:
-    """New bytes of a run's parsed log, attempt by attempt."""
+class RunFiles:
+    """What a run writes: its parsed log, attempt by attempt, and metrics in files of its own (JSON lines, csv,
+    TensorBoard, or by `assay.log`)."""
 
     def __init__(self) -> None:
-        self._tail: Tail | None = None
+        self._log: Tail | None = None
+        self._open: dict[str, tuple[Source, Tail, dict[str, Any]]] = {}
 
-    def read(self, entry: Entry) -> bytes:
-        if self._tail is None:
-            self._tail = Tail(find_log(entry))
-        parts = []
-        while data := self._tail.read(_READ_BYTES):
-            parts.append(data)
-        return b"".join(parts)
+    def read_log(self, entry: Entry) -> bytes:
+        """The bytes that are new."""
+        log = self._log = self._log or Tail(find_log(entry))
+        return b"".join(iter(lambda: log.read(_READ_BYTES), b""))
 
-
-@dataclass(slots=True)
-class FileFollower:
-    """Metrics that the program writes into files: JSON lines, csv, TensorBoard, or its own `assay.log`."""
-
-    _open: dict[str, tuple[Source, Tail, dict[str, Any]]] = field(default_factory=dict)
-
-    def read(self, entry: Entry, final: bool, values: Values) -> None:
-        present = os.listdir(
-            entry.dir
-        )  # one look for both: a log that appears between two would be read as a metric file
+    def read_metrics(self, entry: Entry, final: bool, values: Values) -> None:
+        """Add what is new. One look at the folder for both: a log that appears between two would be read as a metric
+        file."""
+        present = os.listdir(entry.dir)
         logs = set(layout.find_logs(present, entry.spec.log_name, COMMAND))
         for source in find_sources(entry.dir, entry.spec, present):
             if source.name not in logs:
@@ -116,13 +107,12 @@ def _add_columns(values: Values, columns: Mapping[str, tuple[Any, Any, Any]]) ->
 
 
 class SegmentFollower:
-    """All values of one run of a segment."""
+    """Collects all values of one run of a segment."""
 
     def __init__(self, test: GoldenTest) -> None:
         reader = LogReader(test.step, test.metrics, named_groups=not test.same_line)
         self._recorder = RunRecorder(reader, test.same_line)
-        self._log = LogFollower()
-        self._files = FileFollower() if test.files or not test.same_line else None
+        self._files, self._has_metrics = RunFiles(), bool(test.files) or not test.same_line
         self.has_news = False
 
     @property
@@ -130,13 +120,13 @@ class SegmentFollower:
         return self._recorder.values
 
     def read(self, entry: Entry, final: bool) -> None:
-        data = self._log.read(entry)
+        data = self._files.read_log(entry)
         self._recorder.feed(data)
         if final:
             self._recorder.finish()
-        if self._files is not None:
-            self._files.read(entry, final, self.values)
-        self.has_news |= bool(data) or self._files is not None
+        if self._has_metrics:
+            self._files.read_metrics(entry, final, self.values)
+        self.has_news |= bool(data) or self._has_metrics
 
 
 def describe_end(entry: Entry) -> str:

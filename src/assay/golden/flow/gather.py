@@ -9,15 +9,7 @@ from collections.abc import Mapping, Sequence
 from assay.errors import FormatError, UsageError
 from assay.follow.api import Entry
 from assay.golden import manifests
-from assay.golden.flow.followers import (
-    FileFollower,
-    Listening,
-    LogFollower,
-    describe_end,
-    find_log,
-    find_unread,
-    load_log,
-)
+from assay.golden.flow.followers import Listening, RunFiles, describe_end, find_log, find_unread, load_log
 from assay.golden.flow.runs import (
     Replication,
     build_provenance,
@@ -44,7 +36,7 @@ from assay.golden.judge.golden import (
     measure_golden_noise,
     summarise_noise,
 )
-from assay.golden.recorder import LogReader, Recording, TrainingRecorder, Values
+from assay.golden.recorder import LogReader, SegmentRecording, TrainingRecorder, Values
 from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun, Track
 from assay.launch.api import Report, RunHooks
 from assay.show.console import CollectingConsole, Console
@@ -64,21 +56,16 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     context = choose_checkpoints(context)
     check_store(context)
     with lock_store(context):
-        return _gather(context, hooks)
-
-
-def _gather(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
-    spec, notes = choose_training(context, hooks)
-    work = _Gathering(context, spec, notes)
-    report = run_segments(context, [work.spec], replace(hooks, observe=lambda inner: Listening(inner, work.follow)))
-    entry = report.entries[0]
-    work.conclude(entry)
-    work.runs.append(build_run(entry, work.recorder.last_step))
-    if work.golden is not None and entry.state is State.DONE and not (report.interrupted or report.problem):
-        report = work.repeat(work.golden, hooks) or report
-    work.measure()
-    work.settle(bool(report.interrupted or report.problem))
-    return replace(work.report(), interrupted=report.interrupted, problem=report.problem)
+        work = _Gathering(context, *choose_training(context, hooks))
+        report = run_segments(context, [work.spec], replace(hooks, observe=lambda inner: Listening(inner, work.follow)))
+        entry = report.entries[0]
+        work.conclude(entry)
+        work.runs.append(build_run(entry, work.recorder.last_step))
+        if work.golden is not None and entry.state is State.DONE and not (report.interrupted or report.problem):
+            report = work.repeat(work.golden, hooks) or report
+        work.measure()
+        work.settle(bool(report.interrupted or report.problem))
+        return replace(work.report(), interrupted=report.interrupted, problem=report.problem)
 
 
 def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
@@ -115,14 +102,13 @@ class _Follower:
 
     def __init__(self, work: _Gathering) -> None:
         self._work = work
-        self._log = LogFollower()
-        self._files = FileFollower()
+        self._files = RunFiles()
 
     def read(self, entry: Entry, final: bool) -> None:
-        data = self._log.read(entry)
+        data = self._files.read_log(entry)
         filled = self._work.recorder.feed(data) if data else False
         if not self._work.context.test.same_line:
-            self._files.read(entry, final, self._work.file_values)
+            self._files.read_metrics(entry, final, self._work.file_values)
         if filled and not final:
             self._work.save(entry, complete=False)
 
@@ -156,8 +142,8 @@ class _Gathering:
 
     def save(self, entry: Entry, complete: bool) -> None:
         over = [recording for recording in self.recorder.recordings if recording.is_over]
-        golden = self._build(entry, over, complete)
-        if golden.segments:
+        golden = self._build(entry, over, complete) if over else None  # a run that never began has no directory
+        if golden is not None and golden.segments:
             self.golden = golden
             self._write_partial(golden)
 
@@ -182,7 +168,7 @@ class _Gathering:
 
     # ------------------------------------------------------------ from recordings to a golden
 
-    def _build(self, entry: Entry, recordings: Sequence[Recording], complete: bool) -> Golden:
+    def _build(self, entry: Entry, recordings: Sequence[SegmentRecording], complete: bool) -> Golden:
         found = [self._segments.build(recording, self.file_values) for recording in recordings]
         return Golden(
             test=self.context.test.name,
@@ -332,7 +318,7 @@ def _build_recorder(test: GoldenTest) -> TrainingRecorder:
 
 
 def choose_checkpoints(context: GoldenContext) -> GoldenContext:
-    """With a checkpoint folder in which nothing that a golden needs is overwritten."""
+    """Choose a checkpoint folder in which nothing that a golden needs is overwritten."""
     return replace(context, checkpoints=manifests.choose_checkpoint_dir(context.manifest, context.checkpoints))
 
 
@@ -354,7 +340,7 @@ class SegmentBuilder:
         self._console = console
         self._hashes: dict[str, str | None] = {}
 
-    def build(self, recording: Recording, file_values: Values) -> Segment | None:
+    def build(self, recording: SegmentRecording, file_values: Values) -> Segment | None:
         tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
         for metric in {name for name, _ in recording.values.found}:
             tracks[metric] = {label: (track,) for label, track in recording.values.tracks(metric).items()}
@@ -372,7 +358,7 @@ class SegmentBuilder:
         ordered = {name: tracks[name] for name in order}
         return Segment(recording.start_step, self._relative(path), ordered, self._hashes[path])
 
-    def _cut_files(self, recording: Recording, file_values: Values) -> Mapping[str, Track]:
+    def _cut_files(self, recording: SegmentRecording, file_values: Values) -> Mapping[str, Track]:
         """Values in files for the same steps."""
         limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
         wanted = {rule.metric for rule in self._context.test.rules}
@@ -388,7 +374,7 @@ class SegmentBuilder:
                 cut[metric] = Track(*(tuple(column) for column in zip(*rows, strict=True)))
         return cut
 
-    def find_saved(self, recording: Recording) -> str | None:
+    def find_saved(self, recording: SegmentRecording) -> str | None:
         """The checkpoint that a save line names; a path that the pattern cut short is completed."""
         named = recording.saved.path
         rest = recording.saved.rest

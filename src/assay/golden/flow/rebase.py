@@ -11,9 +11,9 @@ import getpass
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from assay.errors import AssayError, ExitCode, FormatError, UsageError
+from assay.errors import AssayError, FormatError, UsageError
 from assay.follow.api import Entry, RetryPolicy
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
@@ -33,10 +33,9 @@ from assay.golden.flow.runs import (
 from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
-    build_context,
+    build_contexts,
     build_segment_spec,
     build_stamp,
-    choose_tests,
     hide_command,
 )
 from assay.golden.judge.convergence import count_peers, judge_rules
@@ -50,6 +49,8 @@ from assay.golden.judge.golden import (
     summarise_noise,
 )
 from assay.golden.recorder import Values
+from assay.golden.requests import RebaseRequest
+from assay.golden.results import Rebased
 from assay.golden.values import Golden, Segment
 from assay.launch.api import RunHooks
 from assay.observe.environment import load_environment
@@ -62,82 +63,42 @@ from assay.values.verdict import VerdictKind
 
 STAGED_SUFFIX = ".rebase"
 
-Source = Literal["gather", "check"]
 
-
-@dataclass(frozen=True, slots=True)
-class RebaseOptions:
-    golden: GoldenOptions
-    reason: str
-    source: Source = "gather"
-    allow_wider: bool = False
-    fresh: bool = False  # do not use what an earlier call staged
-    allow_failed: bool = False  # from a check: also when the last one did not pass
-
-
-@dataclass(frozen=True, slots=True)
-class Rebased:
-    """One test. Not accepted: `refusals` give the reasons, and the old golden is unchanged."""
-
-    test: str
-    manifest: str
-    before: Golden
-    after: Golden | None = None
-    effects: Mapping[str, float] | None = None
-    since_first: Mapping[str, float] | None = None
-    refusals: tuple[str, ...] = ()
-    wider: tuple[str, ...] = ()  # accepted nevertheless
-    creep: tuple[str, ...] = ()
-    archived: str | None = None
-    interrupted: str | None = None
-
-    @property
-    def is_accepted(self) -> bool:
-        return self.archived is not None
-
-    @property
-    def exit_code(self) -> ExitCode:
-        if self.interrupted:
-            return ExitCode.INTERRUPTED
-        return ExitCode.OK if self.is_accepted else ExitCode.FAILED
-
-
-def rebase_file(options: RebaseOptions, hooks: RunHooks | None = None) -> tuple[Rebased, ...]:
-    if not options.reason.strip():
+def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks | None = None) -> tuple[Rebased, ...]:
+    if not request.reason.strip():
         raise UsageError("a rebase needs a reason", 'as in --reason "new optimiser, see the release notes"')
-    file = load_golden_file(options.golden.file)
-    contexts = [build_context(file, test, options.golden) for test in choose_tests(file, options.golden.tests)]
+    contexts = build_contexts(load_golden_file(options.file), options)
     befores = [manifests.load_manifest(context.manifest, context.test.name) for context in contexts]
     done: list[Rebased] = []
     for context, before in zip(contexts, befores, strict=True):
-        done.append(_rebase(context, before, options, hooks or RunHooks()))
+        done.append(_rebase(context, before, request, hooks or RunHooks()))
         if done[-1].interrupted:
             break
     return tuple(done)
 
 
-def _rebase(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks) -> Rebased:
-    take = _take_gathering if options.source == "gather" else _take_check
+def _rebase(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Rebased:
+    take = _take_gathering if request.source == "gather" else _take_check
     outcome = Rebased(context.test.name, context.manifest, before)
     try:
-        after, problems, interrupted = take(context, before, options, hooks)
+        after, problems, interrupted = take(context, before, request, hooks)
     except AssayError as error:
         return replace(outcome, refusals=(error.render(),))
     if after is None or problems or interrupted:
         return replace(outcome, after=after, refusals=tuple(problems), interrupted=interrupted)
     wider = tuple(find_widening(before, after))
-    if wider and not options.allow_wider:
+    if wider and not request.allow_wider:
         return replace(
             outcome, after=after, refusals=(*wider, "this accepts more than before: confirm it with --allow-wider")
         )
-    return _accept(context, outcome, after, options, wider)
+    return _accept(context, outcome, after, request, wider)
 
 
 # ---------------------------------------------------------------- accepting
 
 
 def _accept(
-    context: GoldenContext, outcome: Rebased, after: Golden, options: RebaseOptions, wider: tuple[str, ...]
+    context: GoldenContext, outcome: Rebased, after: Golden, request: RebaseRequest, wider: tuple[str, ...]
 ) -> Rebased:
     before = outcome.before
     old, new = measure_levels(before), measure_levels(after)
@@ -153,8 +114,8 @@ def _accept(
     entry = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "by": user,
-        "reason": options.reason.strip(),
-        "source": options.source,
+        "reason": request.reason.strip(),
+        "source": request.source,
         "from": _origin(before),
         "to": _origin(after),
         "effects": effects,
@@ -190,9 +151,9 @@ def _origin(golden: Golden) -> dict[str, Any]:
 Taken = tuple[Golden | None, Sequence[str], str | None]
 
 
-def _take_gathering(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks) -> Taken:
+def _take_gathering(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Taken:
     staged = context.manifest + STAGED_SUFFIX
-    waiting = None if options.fresh else _load_staged(staged, context)
+    waiting = None if request.fresh else _load_staged(staged, context)
     if waiting is not None:
         hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
         return waiting, (), None
@@ -221,7 +182,7 @@ def _load_staged(path: str, context: GoldenContext) -> Golden | None:
 # ---------------------------------------------------------------- from the last check
 
 
-def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks) -> Taken:
+def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Taken:
     """The checkpoints stay; what a check of the current code logs after them becomes the expected values."""
     if before.steps_beyond is None and before.segments:
         work = Replication(context, before, 0)
@@ -232,8 +193,8 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
     wanted = (context.options.replicas + 1) if context.options.replicas is not None else max(1, before.recordings)
     git = load_environment(context.folder, ()).git
     code = (git.commit, git.diff) if git else None
-    last = {} if options.fresh else _find_last_check(context, before, code)
-    failures = [] if options.allow_failed else _find_failures(context, before, last)
+    last = {} if request.fresh else _find_last_check(context, before, code)
+    failures = [] if request.allow_failed else _find_failures(context, before, last)
     if failures:
         return None, [*failures, "the last check did not pass: accept it with --allow-failed"], None
     runs: dict[int, list[_Run]] = {index: [] for index in range(len(before.segments))}
@@ -249,7 +210,7 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
             if code
             else "outside of git the code of a check is unknown"
         )
-        hooks.console.message(f"{'' if options.fresh else f'{why}: '}all recordings are made again")
+        hooks.console.message(f"{'' if request.fresh else f'{why}: '}all recordings are made again")
     interrupted = _fill_up(context, before, runs, wanted, hooks)
     if interrupted is not None:
         return None, (), interrupted
@@ -269,7 +230,7 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
         complete=True,
         notes=(),
     )
-    problems: list[str] = [] if options.allow_failed else find_dead(after)
+    problems: list[str] = [] if request.allow_failed else find_dead(after)
     if context.test.variants:  # those that the file has now, from the same checkpoints
         work = Replication(context, after, 0)
         report = work.run(hooks)
@@ -285,7 +246,7 @@ class _Run:
 
 
 def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, str] | None) -> dict[int, list[Entry]]:
-    """Of each segment the runs of the last check, made with the current command and this code."""
+    """The runs of the last check by segment, made with the current command and this code."""
     found: dict[int, list[Entry]] = {}
     for entry in _load_checks(context.location.dir):
         index = _segment_of(entry.spec, context, golden)

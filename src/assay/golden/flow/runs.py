@@ -33,7 +33,7 @@ from assay.golden.flow.segments import (
     use_variant,
 )
 from assay.golden.judge.evidence import find_early_step
-from assay.golden.judge.golden import Noise, build_rule_facts
+from assay.golden.judge.golden import SegmentNoise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
 from assay.golden.recorder import Values
 from assay.golden.values import Golden, Rule, Segment, SegmentReport, SegmentRun, Track
@@ -95,7 +95,7 @@ def _load_files(context: GoldenContext, text: str) -> dict[str, str | None]:
 
 
 def load_code_marks(context: GoldenContext) -> dict[str, str]:
-    """For the provenance, without the test's own file, whose text is compared by itself; empty: not known."""
+    """The hashes of the code, for the provenance; the test's own file is compared by itself. Empty: not known."""
     try:
         files = _load_files(context, build_gather_command(context))
     except UsageError:
@@ -351,11 +351,11 @@ class Replication:
         return report
 
     def learn(self, hooks: RunHooks) -> Report:
-        """Only how the program counts: one run, whose values are not kept."""
+        """Find out how the program counts, by one run whose values are not kept."""
         return self._learn([(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
 
     def _learn(self, jobs: Sequence[Job], hooks: RunHooks) -> tuple[Report, list[Job]]:
-        """By the segment that reaches furthest from its checkpoint: a segment that was cut short cannot lack a step.
+        """Run the segment that reaches furthest from its checkpoint: one that was cut short cannot lack a step.
 
         Returns how it ended, and the jobs that are still to be run.
         """
@@ -448,7 +448,7 @@ def follow_specs(
 
 
 def describe_early(context: GoldenContext, segment: Segment, values: Values, repeats: bool | None = None) -> str:
-    """Of a run that did not begin at its checkpoint: which step shows it, and the flag that may have been ignored."""
+    """The step that shows that a run did not begin at its checkpoint, and the flag that it may have ignored."""
     step = find_early_step(segment, list_steps(segment, values), repeats)
     if step is None:
         return ""
@@ -459,7 +459,7 @@ def describe_early(context: GoldenContext, segment: Segment, values: Values, rep
 
 
 def list_steps(segment: Segment, values: Values) -> set[int]:
-    """Of a run, with a value of a metric that the segment has."""
+    """The steps at which a run has a value of a metric that the segment has."""
     return {step for metric in segment.tracks for step in values.steps_of(metric)}
 
 
@@ -480,7 +480,7 @@ def falls_one_short(segment: Segment, values: Values) -> bool:
 
 
 def add_recordings(segment: Segment, runs: Sequence[Values], keep: bool = True) -> Segment:
-    """With those runs that have every step; missing steps were reported. `keep`: after the older ones."""
+    """Add the runs that have every step; missing steps were reported. `keep`: they come after the older ones."""
     tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
     for metric, label, old in segment.walk():
         cut = [cut_track(values, metric, label, old[0].steps) for values in runs]
@@ -507,10 +507,10 @@ def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> 
 # ---------------------------------------------------------------- notes
 
 
-def describe_noise(found: Sequence[Noise], rules: Sequence[Rule] = ()) -> list[str]:
-    """For each metric the noisiest segment: what a check can and cannot show. Exact rules have no delta."""
+def describe_noise(found: Sequence[SegmentNoise], rules: Sequence[Rule] = ()) -> list[str]:
+    """Describe what a check can show of each metric in its noisiest segment. Exact rules have no delta."""
     exact = {rule.metric for rule in rules if rule.kind == "exact"}
-    worst: dict[str, Noise] = {}
+    worst: dict[str, SegmentNoise] = {}
     for noise in found:
         if noise.metric in exact:
             continue
@@ -527,7 +527,7 @@ def describe_noise(found: Sequence[Noise], rules: Sequence[Rule] = ()) -> list[s
 
 
 def describe_quiet(context: GoldenContext) -> list[str]:
-    """Of replicas that are equal bit for bit: what to add to the file, so that harmless changes are known."""
+    """Advise what to add to the file where replicas are equal bit for bit, so that harmless changes are known."""
     threads = "1" if dict(context.test.env).get("OMP_NUM_THREADS") == "2" else "2"
     return [
         "the replicas are equal bit for bit: nothing shows how far other kernels or threads move a metric,",

@@ -13,7 +13,9 @@ from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.follow.api import Entry, StudyLocation, choose_root
 from assay.golden import manifests
-from assay.golden.values import FlagSpec, GoldenFile, GoldenTest, SegmentRun, Variant
+from assay.golden.config import load_golden_file
+from assay.golden.harness_file import Mode
+from assay.golden.values import DEFAULT_MANIFEST, FlagSpec, GoldenFile, GoldenTest, SegmentRun, Variant
 from assay.launch.api import Report, RunHooks, run_specs
 from assay.plan.expand import build_plan
 from assay.system.fast_dataclasses import dataclass, replace
@@ -38,11 +40,11 @@ class GoldenOptions:
 
     file: str
     store: str
-    manifest_name: str = manifests.DEFAULT_NAME
+    manifest_name: str = DEFAULT_MANIFEST
     root: str | None = None
     slots: tuple[str, ...] | None = None
     on: str | None = None
-    tests: tuple[str, ...] | None = None
+    tests: tuple[str, ...] = ()  # none: all of the file
     replicas: int | None = None  # further runs of each segment while gathering; None: as in the file
     counting: bool = False  # gather: record only how the program counts its steps, in the existing golden
     most_checks: int | None = None
@@ -76,18 +78,29 @@ class GoldenContext:
     is_original: bool
 
 
-def choose_tests(file: GoldenFile, names: Sequence[str] | None) -> tuple[GoldenTest, ...]:
-    """Those that the command names; all when it names none."""
+def choose_tests(file: GoldenFile, names: Sequence[str]) -> tuple[GoldenTest, ...]:
+    """The tests that the command names; all when it names none."""
     known = [test.name for test in file.tests]
-    for name in names or ():
+    for name in names:
         if name not in known:
             raise NotFoundError("test", name, known)
     return tuple(test for test in file.tests if not names or test.name in names)
 
 
-def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions) -> GoldenContext:
-    _check_names(test, options)
+def load_file(options: GoldenOptions, needs: Sequence[Mode]) -> GoldenFile:
+    """The file with the tests that the command names."""
+    file = load_golden_file(options.file, needs)
+    return replace(file, tests=choose_tests(file, options.tests))
+
+
+def build_contexts(file: GoldenFile, options: GoldenOptions) -> list[GoldenContext]:
+    """One for each test that the command names."""
     settings = load_settings(os.getcwd(), os.environ)
+    return [build_context(file, test, options, settings) for test in choose_tests(file, options.tests)]
+
+
+def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, settings: Settings) -> GoldenContext:
+    _check_names(test, options)
     folder, found = resolve_folder(file, test)
     study = _build_study(file, test, folder)
     if file.study is not None:
@@ -113,6 +126,14 @@ def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions) ->
         config_hash=file.config_hash,
         is_original=file.dialect == "convergence",
     )
+
+
+def use_store(context: GoldenContext, store: str) -> GoldenContext:
+    """The same test with another store."""
+    options = replace(context.options, store=store)
+    checkpoints = os.path.join(store, os.path.relpath(context.checkpoints, context.store))
+    manifest = manifests.manifest_path(store, context.test.name, options.manifest_name)
+    return replace(context, options=options, store=store, manifest=manifest, checkpoints=checkpoints)
 
 
 def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
@@ -145,7 +166,7 @@ def _render_native(study: Study) -> str:
 
 
 def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
-    """Where the program runs, and how that was decided."""
+    """The folder in which the program runs, and how that was decided."""
     if file.study is not None:
         return file.study.folder, "the working directory"
     config_folder = os.path.dirname(file.path)
@@ -296,7 +317,7 @@ def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> 
 
 
 def describe_locations(context: GoldenContext) -> list[str]:
-    """Where the program runs, and where its runs are kept."""
+    """Describe the folder in which the program runs, and the one of its runs."""
     runs = os.path.relpath(context.location.dir)
     shown = context.location.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
     return [f"program's folder: {context.folder} ({context.folder_from})", f"runs: {shown}"]

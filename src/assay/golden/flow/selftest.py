@@ -8,70 +8,21 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from assay.errors import ExitCode, UsageError
+from assay.errors import UsageError
 from assay.follow.api import StudyLocation
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_variants
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, build_context, choose_tests
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, build_contexts
+from assay.golden.results import Injected, SelftestReport
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
 from assay.launch.api import RunHooks
-from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.verdict import VerdictKind
+from assay.system.fast_dataclasses import replace
 
 _SCALE = re.compile(r"[x*]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 _HOW_TO = """give the faults to inject, in the file or here:
   golden: {selftest: {env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}}
   --env BREAK_IT=a    --flag --lr=x0.9"""
-
-
-NO_EFFECT = "no effect: equal bit for bit"
-
-
-@dataclass(frozen=True, slots=True)
-class Injected:
-    """One fault and the verdict of the check."""
-
-    fault: Fault
-    report: SegmentReport
-    is_idle: bool = False  # every value is that of the run without a fault
-
-    @property
-    def is_caught(self) -> bool:
-        """A run that crashed was not judged: that fault does not count."""
-        return self.report.verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
-
-    @property
-    def word(self) -> str:
-        if self.report.verdict.kind is VerdictKind.ERROR:
-            return "not tried"
-        if self.is_idle:
-            return NO_EFFECT
-        return "caught" if self.is_caught else "missed"
-
-
-@dataclass(frozen=True, slots=True)
-class SelftestReport:
-    """`control` is the run without any fault: it has to pass, or the rest is meaningless."""
-
-    test: str
-    start_step: int
-    control: SegmentReport
-    injected: tuple[Injected, ...]
-    elapsed_s: float = 0.0
-    interrupted: str | None = None
-    problem: str | None = None
-
-    @property
-    def caught(self) -> int:
-        return sum(each.is_caught for each in self.injected)
-
-    @property
-    def exit_code(self) -> ExitCode:
-        if self.interrupted or self.problem:
-            return ExitCode.INTERRUPTED if self.interrupted else ExitCode.INTERNAL
-        is_fine = self.control.verdict.kind is VerdictKind.PASS and self.caught == len(self.injected)
-        return ExitCode.OK if is_fine else ExitCode.FAILED
 
 
 def selftest_file(
@@ -82,7 +33,7 @@ def selftest_file(
 ) -> tuple[SelftestReport, ...]:
     """`faults` are tried on top of those in the file; `start_step` names the segment, by default the middle one."""
     file = load_golden_file(options.file, ("run",))
-    contexts = [build_context(file, test, options) for test in choose_tests(file, options.tests)]
+    contexts = build_contexts(file, options)
     hooks = hooks or RunHooks()
     for warning in file.warnings:
         hooks.console.warning(str(warning))

@@ -17,7 +17,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class RuleResult:
     """One rule over one segment. Gaps are separate: their kind depends on whether anything failed before them."""
 
     findings: tuple[Finding, ...]
@@ -41,14 +41,14 @@ def judge_rules(rules: Sequence[Rule], segment: Segment, checks: Sequence[CheckR
     return _conclude([_judge(rule, segment, checks, peers) for rule in rules])
 
 
-def _judge(rule: Rule, segment: Segment, checks: Sequence[CheckRun], peers: int) -> Judged:
+def _judge(rule: Rule, segment: Segment, checks: Sequence[CheckRun], peers: int) -> RuleResult:
     labels, findings = find_labels(rule, segment, checks)
     pairs = [line_up(rule, segment, label, checks) for label in labels]
     for pair in pairs:
         findings += pair.findings
         findings += _name_digits(pair, _apply(rule, pair, peers * len(labels))) if pair.is_usable else []
     gaps = tuple(gap for pair in pairs for gap in pair.gaps)
-    return Judged(tuple(findings), gaps, sum(pair.compared for pair in pairs))
+    return RuleResult(tuple(findings), gaps, sum(pair.compared for pair in pairs))
 
 
 def _apply(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
@@ -64,7 +64,7 @@ def _apply(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
 
 
 def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
-    """With the cause, where a check with fewer digits than the golden has differs by no more than its last digit."""
+    """Name the cause where a check with fewer digits than the golden differs by no more than its last digit."""
     golden, last = pair.golden[0], max(map(find_resolution, pair.checks))
     pairs = [both for check in pair.checks for both in zip(check.values, golden.values, strict=True)]
     if last <= find_resolution(golden) or any(abs(one - other) > last * (1 + 1e-9) for one, other in pairs):
@@ -74,7 +74,7 @@ def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
     return [each if each.kind is VerdictKind.PASS else replace(each, message=each.message + cause) for each in findings]
 
 
-def _conclude(judged: Sequence[Judged]) -> Verdict:
+def _conclude(judged: Sequence[RuleResult]) -> Verdict:
     """A run that ended early is an ERROR, unless what it logged had failed by then: we may have stopped it for that."""
     findings = [finding for part in judged for finding in part.findings]
     failed = any(finding.kind is VerdictKind.FAIL for finding in findings)

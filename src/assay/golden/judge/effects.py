@@ -74,7 +74,7 @@ def find_first_delta(rule: Rule) -> float | None:
 
 
 def better_way(rule: Rule) -> Way:
-    """By the rule, else by the metric's name; both (any change fails) where the name does not show it."""
+    """The rule decides, otherwise the metric's name; both (any change fails) where the name does not show it."""
     return rule.direction or find_direction(rule.metric) or "both"
 
 
@@ -107,7 +107,7 @@ def build_starts(rule: Rule, steps: Sequence[int]) -> list[int]:
 
 
 def find_width(steps: int) -> int:
-    """Of a window where the rule gives none: a sixth of the segment, fifty steps at most."""
+    """The width of a window where the rule gives none: a sixth of the segment, fifty steps at most."""
     return min(LONGEST_WINDOW, math.ceil(steps / WINDOWS_PER_SEGMENT))
 
 
@@ -170,30 +170,31 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
         size = None if in_logs else measure_size(np.vstack([golden, variants]), starts)
         apart = [build_differences(values, golden[:1], starts, size) for values in (golden, checks, variants)]
         known, tested, harmless = (average(rows, starts) for rows in apart)
-        levels = _average_levels(golden, starts, in_logs), _average_levels(checks, starts, in_logs)
-        effect = np.where(np.isfinite(levels[1]), tested.mean(axis=0) - known.mean(axis=0), np.nan)
+        level = _average_levels(checks, starts, in_logs)
+        effect = np.where(np.isfinite(level), tested.mean(axis=0) - known.mean(axis=0), np.nan)
         spread, freedom = measure_spread(known if len(known) > 1 else np.vstack([known, harmless]), tested)
         error = None if spread is None else np.sqrt(pool_variance(spread) * (1 / len(golden) + 1 / len(checks)))
         rows, of_checks, of_variants = (each - apart[0].mean(axis=0) for each in apart)
         others = len(golden) / max(1, len(golden) - 1)  # from the mean of all to the mean of the others
         return Effects(
-            *levels,
-            effect,
-            error,
-            freedom,
-            in_logs,
-            average(np.abs(of_checks), starts).mean(axis=0),
-            np.stack([average(np.maximum(sign * of_checks, 0), starts).mean(axis=0) for sign in (1, -1)]),
-            _find_largest(others * average(np.abs(rows), starts), len(starts)),
-            _find_largest(average(np.abs(of_variants), starts), len(starts)),
-            len(golden) == 1 or bool((apart[0] != 0).any()),
-            len(golden) + len(variants),
-            np.abs(of_checks).mean(axis=0),
+            golden=_average_levels(golden, starts, in_logs),
+            check=level,
+            effect=effect,
+            error=error,
+            freedom=freedom,
+            in_logs=in_logs,
+            distance=average(np.abs(of_checks), starts).mean(axis=0),
+            worse=np.stack([average(np.maximum(sign * of_checks, 0), starts).mean(axis=0) for sign in (1, -1)]),
+            replicas=_find_largest(others * average(np.abs(rows), starts), len(starts)),
+            variants=_find_largest(average(np.abs(of_variants), starts), len(starts)),
+            spreads=len(golden) == 1 or bool((apart[0] != 0).any()),
+            recordings=len(golden) + len(variants),
+            steps=np.abs(of_checks).mean(axis=0),
         )
 
 
 def _find_largest(distances: Array, windows: int) -> Array:
-    """Of all runs, in each window or an earlier one: rounding grows, and a window may be quiet by chance."""
+    """The largest distance in each window or an earlier one: rounding grows, and a window may be quiet by chance."""
     np = load_numpy()
     return np.maximum.accumulate(distances.max(axis=0)) if len(distances) else np.zeros(windows)
 
@@ -325,7 +326,7 @@ def _common_measure(one: float, other: float, slack: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
+class WindowTolerance:
     """Distances per window: up to `inside` is harmless, above `sure` is not."""
 
     inside: Array
@@ -334,7 +335,7 @@ class Tolerance:
     declared: Array  # what the variants alone allow: delta at most
 
 
-def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> Tolerance:
+def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> WindowTolerance:
     """Replicas are measured noise; variants are the user's word, and that ends at the user's delta."""
     np = load_numpy()
     delta = default_delta(rule)
@@ -346,7 +347,7 @@ def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects
     counts = np.diff([*starts, len(pair.steps)])
     few = np.where(counts < FEW_VALUES, SINGLE_VALUES, 1.0)
     sure = find_sure_multiple(effects.recordings) if effects.spreads else MULTIPLE
-    return Tolerance(
+    return WindowTolerance(
         widen(MULTIPLE) + floor, widen(sure * few) + floor, floor, np.minimum(MULTIPLE * effects.variants, delta)
     )
 

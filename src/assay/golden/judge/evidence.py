@@ -37,7 +37,7 @@ _QUALITY_ENDS = ("acc", "accuracy", "score", "error", "err")
 
 
 def choose_rules(rules: Sequence[Rule], golden: Golden, only: Collection[str]) -> tuple[Rule, ...]:
-    """Those that `only` names, as `loss` or, for one label, `loss MLM`; all where it names none."""
+    """The rules that `only` names, as `loss` or, for one label, `loss MLM`; all where it names none."""
     known = {rule.metric: rule for rule in rules}
     for rule in rules:
         known |= {
@@ -70,8 +70,8 @@ def find_looser(rules: Sequence[Rule], golden: Golden) -> list[str]:
 
 
 def list_rules(rules: Sequence[Rule], golden: Golden, segment: Segment) -> tuple[Rule, ...]:
-    """Those that a segment is judged by: what is logged now and then is in some segments only. A metric that no segment
-    has stays, and is an error."""
+    """The rules that a segment is judged by: what is logged now and then is in some segments only. A metric that is
+    in no segment stays, and is an error."""
     return tuple(rule for rule in rules if rule.metric in segment.tracks or rule.metric not in golden.metrics)
 
 
@@ -86,7 +86,7 @@ def find_absent(rules: Sequence[Rule], golden: Golden) -> list[str]:
 
 
 def list_labels(golden: Golden, metric: str) -> list[str]:
-    """Of all segments; a metric without labels has none."""
+    """The labels of a metric in all segments; a metric without labels has none."""
     found = (label for segment in golden.segments for label in segment.tracks.get(metric, ()))
     return [label for label in dict.fromkeys(found) if label]
 
@@ -136,8 +136,8 @@ def _find_motionless(recorded: Values, checked: Values, where: str) -> dict[tupl
 
 
 def _find_stopped(recorded: Values, checked: Values, runs: Sequence[CheckRun]) -> Iterator[str]:
-    """The same in the check alone: a rule with one side (`<=`) passes a loss, or a gradient norm, of 0. What differs
-    from the golden by no more than the last digit is rounded."""
+    """Losses and norms that stand still in the check alone: a rule with one side (`<=`) passes a loss of 0. What is
+    different from the golden by no more than the last digit is rounded."""
     for (metric, label), values in checked.items():
         name, value = f"{metric} {label}".strip(), values[0]
         is_still = len(values) >= ENOUGH_VALUES and len(set(values)) == 1 and _shows((metric, label))

@@ -50,7 +50,7 @@ Levels = Mapping[str, Mapping[str, float]]  # metric (and label) → start step 
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class SegmentNoise:
     """One metric and label of one segment. All values are relative: .01 is one percent."""
 
     subject: str
@@ -70,15 +70,15 @@ class Noise:
         return math.sqrt(sum(sd * sd for sd in self.windows) / len(self.windows))
 
 
-def measure_golden_noise(rules: Sequence[Rule], golden: Golden) -> tuple[Noise, ...]:
-    """For every metric of every segment that has replicas; those without are left out."""
+def measure_golden_noise(rules: Sequence[Rule], golden: Golden) -> tuple[SegmentNoise, ...]:
+    """Measure every metric of every segment that has replicas; those without are left out."""
     peers = count_peers(rules, golden)
     return tuple(
         noise for segment in golden.segments for rule in rules for noise in measure_noise(rule, segment, peers=peers)
     )
 
 
-def summarise_noise(noises: Iterable[Noise]) -> dict[str, float]:
+def summarise_noise(noises: Iterable[SegmentNoise]) -> dict[str, float]:
     """Per metric the noise of a window in its noisiest segment and label: what a manifest keeps."""
     summary: dict[str, float] = {}
     for noise in noises:
@@ -86,7 +86,7 @@ def summarise_noise(noises: Iterable[Noise]) -> dict[str, float]:
     return summary
 
 
-def measure_noise(rule: Rule, segment: Segment, *, peers: int = 1) -> tuple[Noise, ...]:
+def measure_noise(rule: Rule, segment: Segment, *, peers: int = 1) -> tuple[SegmentNoise, ...]:
     if find_rule_problem(rule) is not None:
         return ()
     found = segment.tracks.get(rule.metric, {})
@@ -95,7 +95,7 @@ def measure_noise(rule: Rule, segment: Segment, *, peers: int = 1) -> tuple[Nois
     return tuple(_measure(rule, segment, label, peers * len(labels)) for label in labels)
 
 
-def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> Noise:
+def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> SegmentNoise:
     tracks = segment.tracks[rule.metric][label]
     golden = stack(tracks)
     starts = build_starts(rule, tracks[0].steps)
@@ -103,22 +103,22 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> Noise:
         golden, starts = golden[:, len(tracks[0].steps) // 2 :], [0]
     per_step, spread = _spread(golden, range(golden.shape[1])), _spread(golden, starts)
     largest = math.sqrt(float(pool_variance(spread).max()))
-    limits = Limits(rule, len(tracks), len(starts), peers, largest)
+    limits = NoiseLimits(rule, len(tracks), len(starts), peers, largest)
     pair = line_up(rule, segment, label, ())
     pair = second_half(pair) if rule.kind == "unmatched" else pair
     effects = measure_effects(golden, golden[:1], starts, stack_variants(pair))
-    return Noise(
-        describe_subject(segment, rule.metric, label),
-        rule.metric,
-        label,
-        len(tracks),
-        golden.shape[1],
-        math.sqrt(float(per_step.mean())),
-        tuple(float(value) ** 0.5 for value in spread),
-        tuple(limits.find_detectable(checks) for checks in range(1, MOST_CHECKS + 1)),
-        limits.find_floor(),
-        limits.suggest_delta(),
-        float(build_limits(rule, pair, starts, effects).sure.max()),
+    return SegmentNoise(
+        subject=describe_subject(segment, rule.metric, label),
+        metric=rule.metric,
+        label=label,
+        replicas=len(tracks),
+        steps=golden.shape[1],
+        per_step=math.sqrt(float(per_step.mean())),
+        windows=tuple(float(value) ** 0.5 for value in spread),
+        detectable=tuple(limits.find_detectable(checks) for checks in range(1, MOST_CHECKS + 1)),
+        floor=limits.find_floor(),
+        suggested_delta=limits.suggest_delta(),
+        outside=float(build_limits(rule, pair, starts, effects).sure.max()),
     )
 
 
@@ -169,8 +169,8 @@ def _spread(golden: Array, starts: Sequence[int]) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """From the standard deviation of the noisiest window to what a check can show."""
+class NoiseLimits:
+    """Computes from the standard deviation of the noisiest window what a check can show."""
 
     rule: Rule
     replicas: int
@@ -191,14 +191,14 @@ class Limits:
         return t_quantile(self.replicas - 1, self.rule.alpha) * self._error(MOST_CHECKS)
 
     def suggest_delta(self) -> float:
-        """With this one, nine of ten good checks pass at the first run; never below the default."""
+        """The delta with which nine of ten good checks pass at the first run; never below the default."""
         freedom = self.replicas - 1
         reach = t_quantile(freedom, self.rule.alpha) + t_quantile(freedom, MISSES / self.windows)
         return max(default_delta(self.rule), round_up(reach * self._error(1)))
 
 
 def round_up(value: float) -> float:
-    """To 1, 2 or 5 times a power of ten."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     if value <= 0:
         return 0.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -206,7 +206,7 @@ def round_up(value: float) -> float:
     return float(f"{digit * power:.0e}")
 
 
-def check_margin(rule: Rule, noise: Noise) -> Finding | None:
+def check_margin(rule: Rule, noise: SegmentNoise) -> Finding | None:
     """A finding when the rule asks for more than the noise allows: good runs would not pass."""
     if rule.kind == "margin":
         return _check_fixed(rule, noise)
@@ -225,13 +225,13 @@ def check_margin(rule: Rule, noise: Noise) -> Finding | None:
     return Finding(VerdictKind.ERROR, noise.subject, message, delta, noise.floor)
 
 
-def find_refusals(rules: Sequence[Rule], found: Sequence[Noise]) -> list[tuple[Rule, Finding]]:
+def find_refusals(rules: Sequence[Rule], found: Sequence[SegmentNoise]) -> list[tuple[Rule, Finding]]:
     """Rules that ask for more than the noise allows."""
     pairs = [(rule, check_margin(rule, noise)) for rule in rules for noise in found if noise.metric == rule.metric]
     return [(rule, finding) for rule, finding in pairs if finding is not None]
 
 
-def _check_fixed(rule: Rule, noise: Noise) -> Finding | None:
+def _check_fixed(rule: Rule, noise: SegmentNoise) -> Finding | None:
     """Every one of many steps must stay inside, and both the recording and the check are noisy."""
     if rule.operator not in ("==", "<=", ">=") or rule.margin is None:
         return None
@@ -267,7 +267,7 @@ def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
 
 
 def parse_rules(golden: Golden) -> list[Rule]:
-    """Those that it was gathered with; an older manifest has none. Raises FormatError."""
+    """The rules that it was gathered with; an older manifest has none. Raises FormatError."""
     try:
         return [
             parse_plain(Rule, {**each, "metric": metric, "kind": each["rule"]}) for metric, each in golden.rules.items()

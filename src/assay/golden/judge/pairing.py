@@ -134,7 +134,7 @@ def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun]
 
 
 def _find_variants(rule: Rule, segment: Segment, label: str, steps: tuple[int, ...]) -> tuple[Track, ...]:
-    """Those that logged every step; the others are not used."""
+    """The variants that logged every step; the others are not used."""
     found = [metrics.get(rule.metric, {}).get(label) for metrics in segment.variants.values()]
     return tuple(
         track for track in found if track is not None and track.steps == steps and all(map(math.isfinite, track.values))

@@ -171,7 +171,7 @@ def _first_difference(golden: Sequence[float], other: Sequence[float]) -> int | 
 
 
 def _differ(one: float, other: float) -> bool:
-    """By their bits: 0.0 and -0.0 differ. A missing value was reported as such."""
+    """Compare the bits: 0.0 and -0.0 differ. A missing value was reported as such."""
     return (one != other and not math.isnan(other)) or (one == 0.0 and math.copysign(1, one) != math.copysign(1, other))
 
 

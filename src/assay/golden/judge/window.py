@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from assay.golden.judge.effects import (
     ENOUGH_RECORDINGS,
     Effects,
-    Tolerance,
+    WindowTolerance,
     better_way,
     build_alarms,
     build_limits,
@@ -55,7 +55,7 @@ class Windows:
     judged: Array  # the others lack values
 
 
-def decide(rule: Rule, effects: Effects, limits: Tolerance, tests: int) -> Windows:
+def decide(rule: Rule, effects: Effects, limits: WindowTolerance, tests: int) -> Windows:
     """`tests`: the number of comparisons that alpha is divided by."""
     np = load_numpy()
     delta, alarms = default_delta(rule), build_alarms(rule, len(effects.effect))
@@ -77,8 +77,8 @@ def decide(rule: Rule, effects: Effects, limits: Tolerance, tests: int) -> Windo
     return Windows(failed, outside & ~failed & judged, passed, judged)
 
 
-def measure_parts(effects: Effects, limits: Tolerance) -> Array:
-    """By how much the differences upward, and those downward, exceed what is harmless: shares of the golden, both."""
+def measure_parts(effects: Effects, limits: WindowTolerance) -> Array:
+    """The excess of the differences upward, and of those downward, over what is harmless: fractions of the golden."""
     above, below = effects.worse - limits.inside
     return load_numpy().stack([effects.relative(above), -effects.relative(-below)])
 
@@ -104,10 +104,10 @@ def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     if effects.recordings == 1:  # only the spread of the checks is known: it can only fail
         nothing = load_numpy().zeros_like(found.judged)
         found = Windows(found.failed, nothing, nothing, found.judged)
-    return describe_windows(Report(rule, pair, effects, tuple(starts), peers, limits), found)
+    return describe_windows(WindowReport(rule, pair, effects, tuple(starts), peers, limits), found)
 
 
-def describe_windows(report: Report, found: Windows) -> list[Finding]:
+def describe_windows(report: WindowReport, found: Windows) -> list[Finding]:
     """Where a window has failed, CHANGED windows are reported only if they are suspiciously better."""
     unsure = found.judged & ~found.failed & ~found.changed & ~found.passed
     changed = found.changed & report.find_better() if found.failed.any() else found.changed
@@ -170,7 +170,7 @@ def _judge_half(rule: Rule, shared: Rule, pair: Pair, peers: int) -> list[Findin
     surely, passing = decide(shared, effects, limits, peers), decide(rule, effects, limits, peers)
     found = Windows(surely.failed, surely.changed, passing.passed, surely.judged)
     whole = replace(half, findings=pair.findings)
-    return describe_windows(Report(rule, whole, effects, (0,), peers, limits), found)
+    return describe_windows(WindowReport(rule, whole, effects, (0,), peers, limits), found)
 
 
 def second_half(pair: Pair) -> Pair:
@@ -192,7 +192,7 @@ def judge_spikes(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     effects = measure_pair(pair, starts)
     limits = build_limits(rule, pair, starts, effects)
     found = decide(rule, effects, limits, len(starts) * peers)
-    report = Report(rule, pair, effects, tuple(starts), peers, limits)
+    report = WindowReport(rule, pair, effects, tuple(starts), peers, limits)
     marked = ((VerdictKind.FAIL, found.failed), (VerdictKind.CHANGED, found.changed))
     return [report.describe(kind, marks) for kind, marks in marked if np.any(marks)]
 
@@ -201,7 +201,7 @@ def judge_spikes(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WindowReport:
     """Turns marked windows into a finding: the one with the largest effect is described, the first gives the
     beginning."""
 
@@ -210,7 +210,7 @@ class Report:
     effects: Effects
     starts: tuple[int, ...]
     peers: int
-    limits: Tolerance
+    limits: WindowTolerance
 
     def describe(self, kind: VerdictKind, marks: Array) -> Finding:
         np = load_numpy()
@@ -250,8 +250,8 @@ class Report:
         return not (is_far and abs(effect) < distance / 2)
 
     def _find_part(self) -> Array:
-        """Of each window the part that is worse, or the larger one where both are, beyond what is harmless: that is
-        what is compared with the limit."""
+        """The part of each window that is worse, or the larger one where both are, beyond what is harmless: it is
+        compared with the limit."""
         np, (above, below) = load_numpy(), measure_parts(self.effects, self.limits)
         way = better_way(self.rule)
         return np.where(above >= below if way == "both" else way == "min", above, -below)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from assay.golden.judge.evidence import find_uncovered
 from assay.golden.report.charts import LEGEND, build_check_charts, build_recording_charts
 from assay.golden.report.rows import (
     RUN,
-    Row,
+    ReportRow,
     build_step,
     build_test_rows,
     describe_coverage,
@@ -26,8 +27,8 @@ from assay.golden.report.rows import (
 )
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, Track
 from assay.show import formatting
-from assay.show.formatting import to_json
 from assay.show.junit import ALLOWED
+from assay.show.terminal_report import render_terminal
 from assay.system.fast_dataclasses import asdict, replace
 from assay.values.document import (
     Block,
@@ -69,9 +70,7 @@ def build_document(report: GoldenReport, *, allow_changed: bool = False, every_r
 
 
 def render_golden(report: GoldenReport) -> str:
-    """For the message of an exception or a failed test."""
-    from assay.show.terminal_report import render_terminal
-
+    """Render the report for the message of an exception or a failed test."""
     return render_terminal(build_document(report), width=80)
 
 
@@ -112,9 +111,9 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
     yield Only(("html",), list(_build_page(report, test)))
 
 
-def describe_reason(test: GoldenTestReport, rows: Sequence[Row]) -> str:
+def describe_reason(test: GoldenTestReport, rows: Sequence[ReportRow]) -> str:
     """Why the verdict is what it is, in one sentence."""
-    worst = min(rows, key=lambda row: (SEVERITY.index(row.kind), -abs(_get_effect(row))), default=None)
+    worst = min(rows, key=_rank, default=None)
     if worst is None or worst.kind is VerdictKind.PASS or worst.finding is None:
         return f"Nothing differs from the golden by more than is allowed: {test.verdict.comparisons} values compared."
     others = sum(row.kind is not VerdictKind.PASS for row in rows) - 1
@@ -123,16 +122,16 @@ def describe_reason(test: GoldenTestReport, rows: Sequence[Row]) -> str:
     return f"{worst.locate(worst.finding)}: {message}{more}."
 
 
-def _get_effect(row: Row) -> float:
-    effect = row.finding.effect if row.finding else None
-    return effect if effect is not None and effect == effect else 0.0  # noqa: PLR0124 (not NaN)
+def _rank(row: ReportRow) -> tuple[int, float]:
+    effect = (row.finding.effect if row.finding else None) or 0.0
+    return SEVERITY.index(row.kind), 0.0 if math.isnan(effect) else -abs(effect)
 
 
 # ---------------------------------------------------------------- tables
 
 
-def choose_rows(rows: Sequence[Row]) -> Sequence[Row]:
-    """Of many rows those that did not pass, and the first and the last segment that did."""
+def choose_rows(rows: Sequence[ReportRow]) -> Sequence[ReportRow]:
+    """Choose from many rows those that did not pass, and the first and the last segment that did."""
     passed = [row for row in rows if row.kind is VerdictKind.PASS]
     if len(rows) <= _MOST_ROWS or not passed:
         return rows
@@ -140,7 +139,7 @@ def choose_rows(rows: Sequence[Row]) -> Sequence[Row]:
     return [row for row in rows if row.kind is not VerdictKind.PASS or row.segment in ends]
 
 
-def _build_page_table(rows: Sequence[Row], good: str) -> TableBlock:
+def _build_page_table(rows: Sequence[ReportRow], good: str) -> TableBlock:
     """`good`: the word for what went well; a gathering has judged nothing."""
     notes = []
     rows = sorted(rows, key=lambda row: SEVERITY.index(row.kind))  # what did not pass first
@@ -150,7 +149,7 @@ def _build_page_table(rows: Sequence[Row], good: str) -> TableBlock:
     return TableBlock(build_table(rows, good), notes, [str(row.kind) for row in rows])
 
 
-def build_table(rows: Sequence[Row], good: str = "") -> Table:
+def build_table(rows: Sequence[ReportRow], good: str = "") -> Table:
     """Without the column of intervals where no row has one."""
     columns = (
         Column("segment", "number"),
@@ -169,7 +168,7 @@ def build_table(rows: Sequence[Row], good: str = "") -> Table:
     return Table(tuple(columns[index] for index in kept), [[row[index] for index in kept] for row in cells])
 
 
-def _build_cells(row: Row, good: str) -> list[Any]:
+def _build_cells(row: ReportRow, good: str) -> list[Any]:
     finding = row.finding
     step = finding.step if finding and row.kind is not VerdictKind.PASS else None
     kind = str(row.kind)
@@ -248,7 +247,7 @@ def _build_suite(test: GoldenTestReport, allow_changed: bool) -> Suite:
     )
 
 
-def _build_case(test: GoldenTestReport, row: Row, allow_changed: bool) -> Case:
+def _build_case(test: GoldenTestReport, row: ReportRow, allow_changed: bool) -> Case:
     excuse = ALLOWED if allow_changed and row.kind is VerdictKind.CHANGED else ""
     text = "\n".join(f"{each.kind} {each.subject}: {each.message}" for each in row.findings)
     return Case(
@@ -263,7 +262,7 @@ def _build_case(test: GoldenTestReport, row: Row, allow_changed: bool) -> Case:
     )
 
 
-def _case_seconds(test: GoldenTestReport, row: Row) -> float:
+def _case_seconds(test: GoldenTestReport, row: ReportRow) -> float:
     """A segment's runs serve all its metrics: their time is counted once, in the first case."""
     for segment in test.segments:
         if segment.start_step == row.segment:
@@ -272,7 +271,7 @@ def _case_seconds(test: GoldenTestReport, row: Row) -> float:
     return 0.0
 
 
-def _describe_case(row: Row) -> Iterator[tuple[str, object]]:
+def _describe_case(row: ReportRow) -> Iterator[tuple[str, object]]:
     """`effect`: how far `value` is from `expected`, as a fraction of it; both are means over the window with the
     largest effect, or values of the worst step where single steps are compared. `step`: where it first shows."""
     yield "verdict", row.kind
@@ -296,20 +295,17 @@ def _describe_case(row: Row) -> Iterator[tuple[str, object]]:
 
 
 def build_facts(report: GoldenReport, allow_changed: bool = False) -> dict[str, Any]:
-    """Everything, for JSON. Values that are not finite become words, never a silent null."""
-    facts: dict[str, Any] = to_json(
-        {
-            "mode": report.mode,
-            "source": report.source,
-            "verdict": str(report.kind),
-            "exit_code": int(report.exit_code(allow_changed)),
-            "elapsed_s": report.elapsed_s,
-            "interrupted": report.interrupted,
-            "problem": report.problem,
-            "tests": [_build_test_facts(test) for test in report.tests],
-        }
-    )
-    return facts
+    """Everything, for JSON."""
+    return {
+        "mode": report.mode,
+        "source": report.source,
+        "verdict": str(report.kind),
+        "exit_code": int(report.exit_code(allow_changed)),
+        "elapsed_s": report.elapsed_s,
+        "interrupted": report.interrupted,
+        "problem": report.problem,
+        "tests": [_build_test_facts(test) for test in report.tests],
+    }
 
 
 def _build_test_facts(test: GoldenTestReport) -> dict[str, Any]:
@@ -329,11 +325,11 @@ def _build_test_facts(test: GoldenTestReport) -> dict[str, Any]:
                 "checkpoint": segment.checkpoint,
                 **_build_verdict_facts(segment.verdict),
                 "metrics": [_build_metric_facts(metric) for metric in segment.metrics],
-                "runs": [_build_plain(run) for run in segment.runs],
+                "runs": [asdict(run) for run in segment.runs],
             }
             for segment in test.segments
         ],
-        "runs": [_build_plain(run) for run in test.runs],
+        "runs": [asdict(run) for run in test.runs],
     }
 
 
@@ -341,12 +337,8 @@ def _build_verdict_facts(verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": str(verdict.kind),
         "comparisons": verdict.comparisons,
-        "findings": [{**_build_plain(each), "step": build_step(each.step)} for each in verdict.findings],
+        "findings": [{**asdict(each), "step": build_step(each.step)} for each in verdict.findings],
     }
-
-
-def _build_plain(value: Any) -> dict[str, Any]:
-    return {key: str(each) if hasattr(each, "name") else each for key, each in asdict(value).items()}
 
 
 def _build_recording_facts(golden: Golden) -> dict[str, Any]:

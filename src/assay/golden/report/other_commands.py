@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.errors import UsageError
+from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report import document
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
+from assay.golden.results import NO_EFFECT, BisectReport, Rebased, SelftestReport, Tried
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport
 from assay.judge.bisection import build_commit_facts, build_culprit, build_suspects
 from assay.show.formatting import render_count
@@ -30,12 +32,6 @@ from assay.values.document import (
 )
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
-
-if TYPE_CHECKING:
-    from assay.golden.flow.bisect import BisectReport, Tried
-    from assay.golden.flow.files import Recording, Sensitivity
-    from assay.golden.flow.rebase import Rebased
-    from assay.golden.flow.selftest import SelftestReport
 
 _PACKAGES = 8  # of the environment; the manifest has all
 _MOST_FINDINGS = 5
@@ -72,7 +68,7 @@ def _build_recording(recording: Recording, metrics: Sequence[str], curves: bool)
 
 
 def build_recording_blocks(recording: Recording) -> Iterator[Block]:
-    """Where it comes from, its noise, and how the rebases moved it."""
+    """Show the origin of a recording, its noise, and how the rebases moved it."""
     golden = recording.golden
     title = "Noise; from where on CHANGED; the smallest effect that 1 and 3 checks fail"
     yield Section((Facts(list(_list_facts(golden, recording.manifest))),))
@@ -266,8 +262,6 @@ def build_selftest_document(reports: Sequence[SelftestReport]) -> Document:
 
 
 def _build_selftest(report: SelftestReport) -> Iterator[Block]:
-    from assay.golden.flow.selftest import NO_EFFECT
-
     yield Section((TableBlock(_build_fault_table(report), numbers_names=True),))
     score = f"{report.caught} of {len(report.injected)} faults would be caught"
     yield Text(f"{report.test}, segment at {report.start_step}: {score}")

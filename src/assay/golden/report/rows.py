@@ -22,7 +22,7 @@ _MOST_GAPS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """What was judged: a metric of a segment, the runs of a segment, or the whole test."""
 
     segment: int | None
@@ -32,6 +32,7 @@ class Row:
     comparisons: int = 0
     rule: Rule | None = None
     noise: float | None = None
+    delta: float | None = None  # that it was judged with: the largest effect that passes
 
     @property
     def finding(self) -> Finding | None:
@@ -59,26 +60,27 @@ class Row:
         return f"{label}: {finding.message}" if label else finding.message
 
 
-def build_test_rows(test: GoldenTestReport) -> tuple[Row, ...]:
+def build_test_rows(test: GoldenTestReport) -> tuple[ReportRow, ...]:
     rows = [row for segment in test.segments for row in _build_segment_rows(segment)]
     known = {finding for segment in test.segments for finding in segment.verdict.findings}
     rest = tuple(finding for finding in test.verdict.findings if finding not in known)
     bad = tuple(finding for finding in rest if finding.kind is not VerdictKind.PASS)
     if bad or not rows:
         kind = _worst(bad or rest, test.verdict.kind)
-        rows.append(Row(None, RECORDING, kind, bad or rest, 0 if rows else test.verdict.comparisons))
+        rows.append(ReportRow(None, RECORDING, kind, bad or rest, 0 if rows else test.verdict.comparisons))
     return tuple(rows)
 
 
-def _build_segment_rows(segment: SegmentReport) -> Iterator[Row]:
+def _build_segment_rows(segment: SegmentReport) -> Iterator[ReportRow]:
     """What happened to the runs comes first: it is the cause of what is missing after it."""
     known = {finding for metric in segment.metrics for finding in metric.verdict.findings}
     rest = tuple(finding for finding in segment.verdict.findings if finding not in known)
     if rest or not segment.metrics:
-        yield Row(segment.start_step, RUN, _worst(rest, segment.verdict.kind), rest)
+        yield ReportRow(segment.start_step, RUN, _worst(rest, segment.verdict.kind), rest)
     for metric in segment.metrics:
         kind, findings, compared = metric.verdict.kind, metric.verdict.findings, metric.verdict.comparisons
-        yield Row(segment.start_step, metric.metric, kind, findings, compared, metric.rule, metric.noise)
+        known = metric.rule, metric.noise, metric.delta
+        yield ReportRow(segment.start_step, metric.metric, kind, findings, compared, *known)
 
 
 def _worst(findings: Sequence[Finding], otherwise: VerdictKind) -> VerdictKind:
@@ -135,7 +137,7 @@ def build_step(step: float | None) -> float | None:
 
 
 def describe_golden(golden: Golden) -> list[str]:
-    """Where a recording comes from, in short facts."""
+    """The origin of a recording, in short facts."""
     origin = golden.provenance
     facts = [str(origin["gathered_at"])] if origin.get("gathered_at") else []
     if origin.get("commit"):

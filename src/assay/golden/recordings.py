@@ -1,0 +1,111 @@
+"""The golden recordings on disk, with their noise and the smallest effect that a check would find."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from assay.errors import UsageError
+from assay.golden import manifests
+from assay.golden.config import load_golden_file
+from assay.golden.judge.effects import default_delta, find_first_delta
+from assay.golden.judge.golden import SegmentNoise, find_creep, measure_golden_noise, parse_rules
+from assay.golden.values import DEFAULT_MANIFEST, Golden, Rule
+from assay.system.fast_dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """One metric over all segments and labels: the worst of them."""
+
+    metric: str
+    rule: str
+    per_step: float
+    per_window: float
+    delta: float | None
+    one_check: float
+    most_checks: float
+    suggested_delta: float | None  # an exact rule has none
+    replicas: int
+    first_delta: float | None = None  # of the first window, if it has its own
+    outside: float | None = None  # the smallest difference that is CHANGED
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    golden: Golden
+    manifest: str
+    rules: tuple[Rule, ...]
+    sensitivity: tuple[Sensitivity, ...]
+    creep: tuple[str, ...] = ()
+
+
+def load_recordings(path: str, store: str | None = None, name: str = DEFAULT_MANIFEST) -> tuple[Recording, ...]:
+    """`path` is a store, a manifest, or a convergence file; only for the last one `store` and `name` matter."""
+    if os.path.isdir(path):
+        return tuple(_load(manifest, None) for manifest in _find_manifests(path))
+    if _is_manifest(path):
+        return (_load(path, None),)
+    file = load_golden_file(path, ("run",))
+    if store is None:
+        raise UsageError(f"the store of {path} is not given", "name its store: -s DIR")
+    return tuple(_load(manifests.manifest_path(store, test.name, name), test.rules, test.name) for test in file.tests)
+
+
+def _find_manifests(store: str) -> list[str]:
+    found = [os.path.join(store, name) for name in sorted(os.listdir(store)) if name.endswith(".json")]
+    known = [path for path in found if _is_manifest(path)]
+    if not known:
+        raise UsageError(f"there is no golden recording in {store}", "gather one: assay golden gather FILE -s STORE")
+    return known
+
+
+def _is_manifest(path: str) -> bool:
+    """Whether a file has the content of a manifest; a damaged one counts, so that its problem is reported."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4096).lstrip()
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path} does not exist", "name a store, a manifest, or a convergence file with -s STORE"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    return start.startswith(b"{") and (b"ckpt_logs" in start or path.endswith(f"_{DEFAULT_MANIFEST}"))
+
+
+def _load(manifest: str, rules: Sequence[Rule] | None, test: str | None = None) -> Recording:
+    name = test or os.path.basename(manifest).removesuffix(f"_{DEFAULT_MANIFEST}").removesuffix(".json")
+    golden = manifests.load_manifest(manifest, name)
+    # an older manifest names no rules: each metric is judged as paired
+    known = rules if rules is not None else parse_rules(golden) or [Rule(metric) for metric in golden.metrics]
+    chosen = tuple(known)
+    last: Any = golden.history[-1].get("since_first", {}) if golden.history else {}
+    creep = find_creep(last, chosen, len(golden.history)) if isinstance(last, Mapping) else []
+    return Recording(golden, os.path.abspath(manifest), chosen, build_sensitivity(golden, chosen), tuple(creep))
+
+
+def build_sensitivity(golden: Golden, rules: Sequence[Rule]) -> tuple[Sensitivity, ...]:
+    noises = measure_golden_noise(rules, golden)
+    return tuple(
+        _combine(rule, [noise for noise in noises if noise.metric == rule.metric])
+        for rule in rules
+        if any(noise.metric == rule.metric for noise in noises)
+    )
+
+
+def _combine(rule: Rule, noises: Sequence[SegmentNoise]) -> Sensitivity:
+    return Sensitivity(
+        metric=rule.metric,
+        rule=rule.kind,
+        per_step=max(noise.per_step for noise in noises),
+        per_window=max(noise.per_window for noise in noises),
+        delta=rule.margin if rule.kind == "margin" else None if rule.kind == "exact" else default_delta(rule),
+        one_check=max(noise.detectable[0] for noise in noises),
+        most_checks=max(noise.detectable[-1] for noise in noises),
+        suggested_delta=None if rule.kind == "exact" else max(noise.suggested_delta for noise in noises),
+        replicas=min(noise.replicas for noise in noises),
+        first_delta=find_first_delta(rule),
+        outside=max(noise.outside for noise in noises) if rule.kind in ("paired", "unmatched") else None,
+    )

@@ -1,0 +1,194 @@
+"""Options of the commands of `assay golden`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from assay.errors import UsageError
+from assay.golden.values import DEFAULT_MANIFEST, Fault
+from assay.show.report_files import ReportPages
+from assay.values.options import (
+    Request,
+    argument,
+    farm_option,
+    jobs_option,
+    json_option,
+    option,
+    quiet_option,
+    root_option,
+    slots_option,
+)
+from assay.values.units import parse_timeout
+
+
+def manifest_option() -> str:
+    found: str = option(
+        "--manifest-name", default=DEFAULT_MANIFEST, metavar="NAME", help="Appended to the test's name."
+    )
+    return found
+
+
+def tests_option() -> tuple[str, ...]:
+    found: tuple[str, ...] = option("-t", "--test", multiple=True, metavar="NAME", help="Only these tests of the file.")
+    return found
+
+
+class GoldenRequest(Request):
+    """The options of every command that runs something."""
+
+    file: str = argument()
+    store: str | None = option(
+        "-s",
+        "--store",
+        required=True,
+        metavar="DIR",
+        help="Where checkpoints and manifests are: a folder, or s3://BUCKET/golden.",
+    )
+    manifest_name: str = manifest_option()
+    tests: tuple[str, ...] = tests_option()
+    slots: str | None = slots_option()
+    jobs: int | None = jobs_option()
+    on: str | None = farm_option()
+    root: str | None = root_option("Where the runs go.  [default: ./runs]")
+    timeout_s: float | None = option(
+        "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of each run, as in 90s or 2h."
+    )
+    quiet: bool = quiet_option()
+    as_json: bool = json_option("Print the report as JSON.")
+
+
+class GoldenReports(ReportPages, GoldenRequest):
+    pass
+
+
+class GatherRequest(GoldenReports):
+    replicas: int | None = option(
+        "--replicas",
+        type=int,
+        minimum=1,
+        metavar="N",
+        help="Recordings of each segment in all.  [default: the file's]",
+    )
+    counting: bool = option(
+        "--counting",
+        default=False,
+        help="Only record how the program counts its steps, into the recording that exists.",
+    )
+
+
+class ValidateRequest(Request):
+    file: str = argument()
+    store: str = option("-s", "--store", default="golden", metavar="DIR", help="Where checkpoints and manifests are.")
+    manifest_name: str = manifest_option()
+    tests: tuple[str, ...] = tests_option()
+    log: str | None = option("--log", metavar="FILE", help="A sample log: report which patterns match nothing in it.")
+
+
+class GoldenShowRequest(Request):
+    path: str = argument("STORE|FILE")
+    store: str | None = option(
+        "-s", "--store", metavar="DIR", help="With a convergence file: where its recordings are."
+    )
+    manifest_name: str = manifest_option()
+    metrics: tuple[str, ...] = option(
+        "-m", "--metric", multiple=True, metavar="METRIC", help="Only the curves of these metrics."
+    )
+    no_plot: bool = option("--no-plot", default=False, help="No curves.")
+    html: str | None = option("--html", metavar="FILE", help="Also write the recording as one HTML page; - for stdout.")
+    as_json: bool = json_option()
+
+
+class RebaseRequest(GoldenRequest):
+    reason: str = option(
+        "--reason", required=True, metavar="TEXT", help="Why the new behaviour is right; kept in the history."
+    )
+    source: Literal["gather", "check"] = option(
+        "--from",
+        choices=("gather", "check"),
+        default="gather",
+        help="A fresh gathering, or the runs of the last check, from the same checkpoints.",
+    )
+    replicas: int | None = option(
+        "--replicas", type=int, minimum=1, metavar="N", help="Recordings of each segment in all."
+    )
+    allow_wider: bool = option(
+        "--allow-wider", default=False, help="Accept more noise, looser rules, fewer recordings, or new variants."
+    )
+    allow_failed: bool = option(
+        "--allow-failed", default=False, help="With --from check: also when the last check did not pass."
+    )
+    fresh: bool = option(
+        "--fresh", default=False, help="Do not take what an earlier call has staged, or the runs of a check."
+    )
+
+
+class GoldenCheckRequest(GoldenReports):
+    most_checks: int | None = option(
+        "--most-checks",
+        type=int,
+        minimum=1,
+        metavar="N",
+        help="Runs of a segment while it is inconclusive.  [default: the file's]",
+    )
+    only: tuple[str, ...] = option(
+        "--only",
+        multiple=True,
+        metavar="METRIC",
+        help="Judge this metric alone, or one label of it, as in 'loss MLM'; may be repeated.",
+    )
+    no_early_stop: bool = option(
+        "--no-early-stop", default=False, help="Run every segment to its end, also when it has failed."
+    )
+    allow_changed: bool = option("--allow-changed", default=False, help="CHANGED is good enough: exit code 0.")
+    every_row: bool = option("--all", default=False, help="Show every segment that passed, however many there are.")
+
+
+def _parse_faults(texts: tuple[str, ...], flag: str) -> tuple[Fault, ...]:
+    kind: Literal["env", "flag"] = "env" if flag == "--env" else "flag"
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or (kind == "env" and not equals):
+            example = "BREAK_IT=a" if kind == "env" else "--lr=x0.9"
+            raise UsageError(f"{flag} {text} does not name a fault", f"as in {flag} {example}")
+        found.append(Fault(kind, name, value))
+    return tuple(found)
+
+
+class SelftestRequest(GoldenRequest):
+    envs: tuple[Fault, ...] = option(
+        "--env", multiple=True, metavar="NAME=VALUE", parse=_parse_faults, help="Also with this variable set."
+    )
+    flags: tuple[Fault, ...] = option(
+        "--flag",
+        multiple=True,
+        metavar="FLAG=VALUE",
+        parse=_parse_faults,
+        help="Also with this flag; x0.9 scales the command's.",
+    )
+    segment: int | None = option(
+        "--segment", type=int, metavar="STEP", help="The segment to try, by its first step.  [default: the middle one]"
+    )
+
+
+class GoldenBisectRequest(GoldenRequest):
+    store: str | None = option(
+        "-s", "--store", metavar="DIR", help="Where checkpoints and manifests are.  [default: gathered first]"
+    )
+    good: str = option("--good", required=True, metavar="COMMIT", help="A commit whose training converges.")
+    bad: str = option("--bad", required=True, metavar="COMMIT", help="A later commit whose training does not.")
+    build: str | None = option(
+        "--build", metavar="COMMAND", help="Run at each commit before it is checked; skipped when it fails."
+    )
+    build_timeout_s: float | None = option(
+        "--build-timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of --build, as in 10m."
+    )
+    patience: int = option(
+        "--patience",
+        type=int,
+        minimum=1,
+        default=3,
+        metavar="N",
+        help="Trials of a commit that stays inconclusive.",
+    )
+    fresh: bool = option("--fresh", default=False, help="Forget what an earlier call of the same search found.")

@@ -1,0 +1,125 @@
+"""What `assay golden bisect`, `rebase` and `selftest` came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from assay.code.checkout import Commit
+from assay.errors import ExitCode
+from assay.golden.values import Fault, Golden, SegmentReport
+from assay.system.fast_dataclasses import dataclass
+from assay.values.verdict import VerdictKind
+
+NO_EFFECT = "no effect: equal bit for bit"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One trial, as recorded in the log."""
+
+    commit: str
+    verdict: VerdictKind
+    message: str = ""
+    subject: str = ""
+    effect: float | None = None
+    interval: tuple[float, float] | None = None
+    step: float | None = None
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BisectReport:
+    good: Commit
+    bad: Commit
+    dir: str
+    commits: int  # between the ends, the bad one included
+    tried: tuple[Tried, ...]
+    culprit: Commit | None = None
+    evidence: Tried | None = None
+    suspects: tuple[Commit, ...] = ()
+    stuck: str | None = None
+    interrupted: str | None = None
+    resumed: int = 0  # trials that an earlier call had made
+
+    @property
+    def exit_code(self) -> ExitCode:
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
+        return ExitCode.OK if self.culprit else ExitCode.INCONCLUSIVE
+
+    @property
+    def skipped(self) -> int:
+        return len({trial.commit for trial in self.tried if trial.verdict is VerdictKind.ERROR})
+
+
+@dataclass(frozen=True, slots=True)
+class Rebased:
+    """One test. Not accepted: `refusals` give the reasons, and the old golden is unchanged."""
+
+    test: str
+    manifest: str
+    before: Golden
+    after: Golden | None = None
+    effects: Mapping[str, float] | None = None
+    since_first: Mapping[str, float] | None = None
+    refusals: tuple[str, ...] = ()
+    wider: tuple[str, ...] = ()  # accepted nevertheless
+    creep: tuple[str, ...] = ()
+    archived: str | None = None
+    interrupted: str | None = None
+
+    @property
+    def is_accepted(self) -> bool:
+        return self.archived is not None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
+        return ExitCode.OK if self.is_accepted else ExitCode.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """One fault and the verdict of the check."""
+
+    fault: Fault
+    report: SegmentReport
+    is_idle: bool = False  # every value is that of the run without a fault
+
+    @property
+    def is_caught(self) -> bool:
+        """A run that crashed was not judged: that fault does not count."""
+        return self.report.verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
+
+    @property
+    def word(self) -> str:
+        if self.report.verdict.kind is VerdictKind.ERROR:
+            return "not tried"
+        if self.is_idle:
+            return NO_EFFECT
+        return "caught" if self.is_caught else "missed"
+
+
+@dataclass(frozen=True, slots=True)
+class SelftestReport:
+    """`control` is the run without any fault: it has to pass, or the rest is meaningless."""
+
+    test: str
+    start_step: int
+    control: SegmentReport
+    injected: tuple[Injected, ...]
+    elapsed_s: float = 0.0
+    interrupted: str | None = None
+    problem: str | None = None
+
+    @property
+    def caught(self) -> int:
+        return sum(each.is_caught for each in self.injected)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        if self.interrupted or self.problem:
+            return ExitCode.INTERRUPTED if self.interrupted else ExitCode.INTERNAL
+        is_fine = self.control.verdict.kind is VerdictKind.PASS and self.caught == len(self.injected)
+        return ExitCode.OK if is_fine else ExitCode.FAILED
