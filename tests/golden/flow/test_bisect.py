@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
@@ -30,12 +31,12 @@ TRIALS = st.builds(
 
 @settings(max_examples=20)
 @given(st.lists(TRIALS, max_size=6))
-def test_what_is_written_is_read_again(tmp_path_factory, trials):
-    path = str(tmp_path_factory.mktemp("log") / "log.jsonl")
-    with patch("os.fsync"):
+def test_what_is_written_is_read_again(trials):
+    with tempfile.TemporaryDirectory() as folder, patch("os.fsync"):
+        path = f"{folder}/log.jsonl"
         for trial in trials:
             append_trial(path, trial)
-    assert load_trials(path) == trials
+        assert load_trials(path) == trials
 
 
 def test_no_log_is_no_trials(tmp_path):
