@@ -46,7 +46,7 @@ from assay.config.fields import Fields
 from assay.config.native import parse_native
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import did_you_mean
-from assay.golden.harness_file import Mode, looks_like_convergence, parse_convergence
+from assay.golden.harness_file import Mode, compile_regex, looks_like_convergence, parse_convergence
 from assay.golden.values import OPERATORS, Fault, FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind, Variant
 from assay.values.study import MetricFile, Pattern, Study
 
@@ -172,12 +172,8 @@ class _Reader:
         text = self._fields.text(entry.node, self._key("save"), "a regular expression") if entry else None
         if entry is None or text is None:
             return None
-        try:
-            compiled = re.compile(text)
-        except (re.error, OverflowError, RecursionError) as error:
-            self._problems.add(
-                f"the regular expression is broken: {error} in {text!r}", self._key("save"), entry.node.position
-            )
+        compiled = compile_regex(text, self._key("save"), entry.node, self._problems)
+        if compiled is None:
             return None
         if compiled.groups - ("step" in compiled.groupindex) < 1:
             hint = r"put the path into a group, as in 'saved (\S+)'; (?P<step>\d+) may name its step"

@@ -68,6 +68,15 @@ def parse_convergence(
     return tuple(test for test in tests if test is not None), tuple(warnings)
 
 
+def compile_regex(text: str, key: str, node: Node, problems: Problems) -> re.Pattern[str] | None:
+    """None, with a problem, where it is not a regular expression."""
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        problems.add(f"the regular expression is broken: {error} in {text!r}", key, node.position)
+        return None
+
+
 class _TestReader:
     def __init__(self, entry: Entry, problems: Problems, warnings: list[Problem], needs: Sequence[Mode]) -> None:
         self._entry = entry
@@ -193,10 +202,8 @@ class _TestReader:
         text = self._fields.text(node, where, "a regular expression")
         if text is None:
             return None
-        try:
-            compiled = re.compile(text)
-        except (re.error, OverflowError, RecursionError) as error:
-            self._problems.add(f"the regular expression is broken: {error} in {text!r}", where, node.position)
+        compiled = compile_regex(text, where, node, self._problems)
+        if compiled is None:
             return None
         if not compiled.groups:
             hint = "put what is to be read into a group, as in 'Loss: (\\S+)'"

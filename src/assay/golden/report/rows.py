@@ -13,7 +13,7 @@ from assay.golden.judge.evidence import find_uncovered
 from assay.golden.judge.pointwise import render_effect
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport, Rule, SegmentReport
 from assay.show import formatting
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import SEVERITY, Finding, VerdictKind
 
 RUN = "run"  # instead of the metric in a row about a segment's runs
@@ -78,9 +78,9 @@ def _build_segment_rows(segment: SegmentReport) -> Iterator[ReportRow]:
     if rest or not segment.metrics:
         yield ReportRow(segment.start_step, RUN, _worst(rest, segment.verdict.kind), rest)
     for metric in segment.metrics:
-        kind, findings, compared = metric.verdict.kind, metric.verdict.findings, metric.verdict.comparisons
-        known = metric.rule, metric.noise, metric.delta
-        yield ReportRow(segment.start_step, metric.metric, kind, findings, compared, *known)
+        judged, rule = metric.verdict, metric.rule
+        row = ReportRow(segment.start_step, metric.metric, judged.kind, judged.findings, judged.comparisons, rule)
+        yield replace(row, noise=metric.noise, delta=metric.delta)
 
 
 def _worst(findings: Sequence[Finding], otherwise: VerdictKind) -> VerdictKind:
