@@ -79,18 +79,14 @@ def prepare_search(prepared: Prepared) -> Prepared:
 def _refuse_options(prepared: Prepared) -> None:
     options, again = prepared.options, prepared.options.again
     new = f": {again.build('--search', 'new')}" if again else ""
-    chooses = "a search chooses its runs itself"
-    for flag, is_given, hint in (
-        ("--force", options.force, f"repeat a trial by its name with `assay rerun`, or begin the search again{new}"),
-        ("--sample", options.sample is not None, f"{chooses}; remove --sample"),
-        (
-            "--where",
-            options.where is not None,
-            f"{chooses}; repeat some of its trials with `assay rerun STUDY --where …`",
-        ),
-    ):
-        if is_given:
-            raise UsageError(f"{flag} does not go with a search", hint)
+    if options.force:
+        hint = f"repeat a trial by its name with `assay rerun`, or begin the search again{new}"
+        raise UsageError("--force does not go with a search", hint)
+    if options.sample is not None:
+        raise UsageError("--sample does not go with a search", "a search chooses its runs itself; remove --sample")
+    if options.where is not None:
+        hint = "a search chooses its runs itself; repeat some of its trials with `assay rerun STUDY --where …`"
+        raise UsageError("--where does not go with a search", hint)
 
 
 def _refuse_nothing(prepared: Prepared, search: Search) -> NoReturn:
