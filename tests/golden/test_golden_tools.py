@@ -342,13 +342,6 @@ def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(gathe
     assert "outside of git the code of a check is unknown" in ended.err
 
 
-def test_what_rebase_reports_in_several_lines_is_shown_in_several_lines(gathered: Golden) -> None:
-    (gathered.folder / "train.py").write_text("import no_such_module\n")
-    ended = gathered.run("rebase", "-s", "store", "--reason", "x")
-    assert ended.code == 1
-    assert "\\n" not in ended.out
-
-
 # ---------------------------------------------------------------- selftest
 
 

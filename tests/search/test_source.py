@@ -274,22 +274,6 @@ def test_a_trial_goes_by_its_best_value_and_one_that_ends_as_nan_has_failed(benc
     assert {each["values"]["loss"] for each in found["best"]} == {0.5}
 
 
-def test_a_nan_is_a_failed_trial_and_the_search_goes_on(bench: Bench) -> None:
-    write(
-        bench,
-        TPE.replace("14", "6"),
-        **{'echo "loss=': '[ {layers} != 2 ] || echo loss=nan; [ {layers} = 2 ] || echo "loss='},
-    )
-    ended = call(bench, "--json")
-    assert ended.returncode == 1
-    assert len(ledger(bench)) == 6
-    found = json.loads(ended.stdout)["search"]
-    nan = [name for name, (_, layers) in load(bench).items() if layers == 2]
-    assert nan
-    assert found["failed"] == dict.fromkeys(nan, "loss is nan")
-    assert found["trials"]["done"] == 6 - len(nan)
-
-
 def test_failed_trials_count_and_are_repeated_on_request(bench: Bench) -> None:
     write(bench, TPE.replace("14", "6"), **{'echo "loss=': '[ {layers} != 2 ] || [ -e fixed ] || exit 3; echo "loss='})
     ended = call(bench)
