@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from assay.errors import UsageError
 from assay.golden.values import DEFAULT_MANIFEST, Fault
@@ -21,16 +21,12 @@ from assay.values.options import (
 from assay.values.units import parse_timeout
 
 
-def manifest_option() -> str:
-    found: str = option(
-        "--manifest-name", default=DEFAULT_MANIFEST, metavar="NAME", help="Appended to the test's name."
-    )
-    return found
+def manifest_option() -> Any:
+    return option("--manifest-name", default=DEFAULT_MANIFEST, metavar="NAME", help="Appended to the test's name.")
 
 
-def tests_option() -> tuple[str, ...]:
-    found: tuple[str, ...] = option("-t", "--test", multiple=True, metavar="NAME", help="Only these tests of the file.")
-    return found
+def tests_option() -> Any:
+    return option("-t", "--test", multiple=True, metavar="NAME", help="Only these tests of the file.")
 
 
 class GoldenRequest(Request):
@@ -57,11 +53,7 @@ class GoldenRequest(Request):
     as_json: bool = json_option("Print the report as JSON.")
 
 
-class GoldenReports(ReportPages, GoldenRequest):
-    pass
-
-
-class GatherRequest(GoldenReports):
+class GatherRequest(ReportPages, GoldenRequest):
     replicas: int | None = option(
         "--replicas",
         type=int,
@@ -122,7 +114,7 @@ class RebaseRequest(GoldenRequest):
     )
 
 
-class GoldenCheckRequest(GoldenReports):
+class GoldenCheckRequest(ReportPages, GoldenRequest):
     most_checks: int | None = option(
         "--most-checks",
         type=int,
