@@ -22,7 +22,7 @@ SOURCE, TESTS = TOP / "src" / "assay", TOP / "tests"
 # Folders of src/assay and of tests whose comments, docstrings and identifiers are not read yet. To read a folder,
 # remove its line. `assay` and `tests` are the files directly in src/assay and in tests.
 NOT_READ = {
-    "bench", "cli", "code", "compat", "config", "contracts", "execute", "follow", "golden", "judge",
+    "bench", "cli", "code", "compat", "config", "contracts", "execute", "follow", "judge",
     "launch", "models", "observe", "plan", "reading", "record", "search", "show", "system", "values", "web",
 }  # fmt: skip
 

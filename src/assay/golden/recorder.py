@@ -110,7 +110,7 @@ class _Metric:
 
     def read(self, line: str) -> Iterator[Logged]:
         match = self.regex.search(line)
-        if match is None:  # the same line with zeros of the same width instead of nan or inf
+        if match is None:  # try again with zeros of equal width instead of nan or inf
             plain = _NOT_FINITE.sub(lambda found: "0" * len(found[0]), line)
             match = self.regex.search(plain) if plain != line else None
         if match is None:

@@ -119,7 +119,7 @@ class _SearchReader:
         return self._build_objective(name, direction, join_key(key, "direction"), node.position) if name else None
 
     def _build_objective(self, name: str, node: Node | None, key: str, position: Position | None) -> Objective | None:
-        """Without a direction the metric's name decides, where it is one that everybody knows."""
+        """Without a direction the metric's name decides, where it is a well-known one."""
         import difflib
 
         direction = self._fields.one_of(node, key, ("min", "max")) if node else find_direction(name)

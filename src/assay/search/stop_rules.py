@@ -76,7 +76,7 @@ class _StopReader:
         )
 
     def _direction(self, metric: str, entries: Mapping[str, Entry], key: str, *, is_needed: bool) -> str:
-        """Without a key the metric's name decides, where it is one that everybody knows: a guess would end the best."""
+        """Without a key the metric's name decides, where it is a well-known one: a guess would end the best."""
         if "direction" in entries:
             node = entries["direction"].node
             return self._fields.one_of(node, join_key(key, "direction"), ("min", "max")) or "min"

@@ -56,7 +56,7 @@ def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: Run
 
 
 def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: Commit, bad: Commit) -> str:
-    """The same question has the same folder: that is how an interrupted search is found again."""
+    """Equal questions have one folder: that is how an interrupted search is found again."""
     question = [good.sha, bad.sha, context.config_hash, context.options.store and context.manifest, request.build]
     key = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:8]
     name = f"bisect-{good.sha[:7]}-{bad.sha[:7]}-{key}"

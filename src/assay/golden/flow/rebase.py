@@ -157,7 +157,8 @@ def _take_gathering(context: GoldenContext, before: Golden, request: RebaseReque
     if waiting is not None:
         hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
         return waiting, (), None
-    folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")  # the same after an interruption
+    # the name stays after an interruption
+    folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
     if report.interrupted or report.problem:
         return None, [report.problem] if report.problem else (), report.interrupted

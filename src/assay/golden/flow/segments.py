@@ -129,7 +129,7 @@ def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, se
 
 
 def use_store(context: GoldenContext, store: str) -> GoldenContext:
-    """The same test with another store."""
+    """Give a test another store."""
     options = replace(context.options, store=store)
     checkpoints = os.path.join(store, os.path.relpath(context.checkpoints, context.store))
     manifest = manifests.manifest_path(store, context.test.name, options.manifest_name)
@@ -193,7 +193,7 @@ def _has_program(folder: str, test: GoldenTest) -> bool:
 
 
 def use_variant(context: GoldenContext, variant: Variant) -> GoldenContext:
-    """The same test with a variant's environment and arguments."""
+    """Give a test a variant's environment and arguments."""
     test = replace(context.test, env=(*context.test.env, *variant.env))
     options = replace(context.options, run_arguments=(*context.options.run_arguments, *variant.flags))
     return replace(context, test=test, options=options)
