@@ -24,7 +24,7 @@ class Adopted:
 
 
 def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str, ...] = ()) -> list[Adopted]:
-    """All of them, or none: a run that cannot be adopted is found before the first one is changed."""
+    """Adopt all of them, or none: a run that cannot be adopted is found before the first one is changed."""
     received = {run.dir: _check(run) for run in runs}
     chosen = {run.dir: _load_record(run) for run in runs}
     plans: dict[StudyLocation, Prepared] = {}
@@ -35,7 +35,7 @@ def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str,
         if run.location not in plans:
             plans[run.location] = _prepare(run.location, os.path.basename(run.dir), file, overrides)
         spec = _find_spec(run, chosen[run.dir], plans[run.location])
-        _refuse_twin(run, spec, plans[run.location], specs)
+        _refuse_same_run(run, spec, plans[run.location], specs)
         specs[run.dir] = replace(spec, name=os.path.basename(run.dir))
     builders = {
         location: DirBuilder(
@@ -87,7 +87,7 @@ def _prepare(location: StudyLocation, run: str, file: str | None, overrides: tup
 
 
 def _find_spec(run: FoundRun, record: run_directory.RunRecord, prepared: Prepared) -> RunSpec:
-    """Of the owner's file, by the id of the run and its parameters."""
+    """The run of the owner's file that has the same id and parameters."""
     source, wanted = prepared.study.source, record.spec
     spec = next((each for each in prepared.plan.runs if each.id == wanted.id), None)
     if spec is None or dict(spec.params) != dict(wanted.params):
@@ -99,15 +99,15 @@ def _find_spec(run: FoundRun, record: run_directory.RunRecord, prepared: Prepare
     return spec
 
 
-def _refuse_twin(run: FoundRun, spec: RunSpec, prepared: Prepared, adopted: Mapping[str, RunSpec]) -> None:
-    """Two runs of one id would count twice in means and in `assay best`."""
+def _refuse_same_run(run: FoundRun, spec: RunSpec, prepared: Prepared, adopted: Mapping[str, RunSpec]) -> None:
+    """Refuse a second run of one id: it would count twice in means and in `assay best`."""
     own = prepared.dir_of(spec)  # found by its id, also where an earlier version of the file named it
-    twins = [each for each in adopted if adopted[each].id == spec.id and os.path.dirname(each) == run.location.dir]
-    twins += [own] if own != run.dir and not is_foreign(own) and run_directory.try_record(own) else []
-    if twins:
-        names = [os.path.basename(each) for each in (twins[0], run.dir)]
+    same = [each for each in adopted if adopted[each].id == spec.id and os.path.dirname(each) == run.location.dir]
+    same += [own] if own != run.dir and not is_foreign(own) and run_directory.try_record(own) else []
+    if same:
+        names = [os.path.basename(each) for each in (same[0], run.dir)]
         hint = f"compare them: {show_command(['diff'], run.location, *names)}"
-        reason = f"{run.key} is the same run as {run.location.key(twins[0])}"
+        reason = f"{run.key} is the same run as {run.location.key(same[0])}"
         raise UsageError(f"{reason}: adopted, it would count twice in means and in `assay best`", hint)
 
 
