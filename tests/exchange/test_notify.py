@@ -21,7 +21,7 @@ from assay.exchange import notify
 from assay.exchange.notify import Notifier, check_receivers, drop_flag, hide_receiver
 from assay.follow.attempts import RetryPolicy
 from assay.follow.entry import Entry, Event
-from assay.launch.best_so_far import Goal, Leader
+from assay.launch.live_view import Goal, Leader
 from assay.values.run import Outcome, RunSpec, State
 from assay.values.secrets import DEFAULT_RULES
 

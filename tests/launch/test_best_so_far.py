@@ -14,8 +14,7 @@ from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import Collector
 from assay.follow.entry import Entry, Event
 from assay.follow.locations import StudyLocation
-from assay.launch.best_so_far import BestSoFar, Goal, choose_goal
-from assay.launch.watcher import Watcher
+from assay.launch.live_view import BestSoFar, Goal, Watcher, choose_goal
 from assay.observe.devices import Devices
 from assay.record.index.sqlite import SqliteIndex
 from assay.show.progress import BestRow, Progress, ProgressView

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from assay.errors import UsageError
 from assay.follow.entry import Event
-from assay.launch.best_so_far import Leader
+from assay.launch.live_view import Leader
 from assay.show.formatting import clean, shorten
 from assay.system.fast_dataclasses import dataclass
 from assay.system.http_post import NotHttpError, is_web_address, post

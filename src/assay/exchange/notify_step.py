@@ -9,7 +9,7 @@ from typing import Any
 from assay.errors import AssayError
 from assay.exchange.notify import Notifier, build_best, check_receivers, drop_flag
 from assay.follow.entry import Event
-from assay.launch.best_so_far import Leader
+from assay.launch.live_view import Leader
 from assay.launch.prepared import Prepared, Report
 from assay.launch.report import describe_outcome
 from assay.launch.steps import RunContext, RunStep

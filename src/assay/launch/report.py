@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from assay.follow.entry import Entry
 from assay.follow.locations import show_command
-from assay.follow.log_tails import build_tail, find_failed_log
 from assay.follow.refresh import describe_damage
 from assay.launch.prepared import Report
 from assay.show import formatting
@@ -34,7 +33,7 @@ def build_document(report: Report, elapsed_s: float) -> Document:
     return Document(
         report.prepared.location.name,
         (
-            *_build_failures(report.failed),
+            *(_build_failures(report.failed) if report.failed else ()),
             Notes([f"warning: {text}" for text in (*report.notes, *_describe_search(report))]),
             *(Text(line) for line in (report.search.lines if report.search else ())),
             Text(Span(describe_outcome(report, elapsed_s), role)),
@@ -65,6 +64,8 @@ def describe_outcome(report: Report, elapsed_s: float) -> str:
 
 
 def _build_failures(failed: Sequence[Entry]) -> Iterator[Block]:
+    from assay.follow.log_tails import build_tail  # loaded for runs that failed, not for every study
+
     for entry in failed[:_IN_FULL]:
         log = _find_log(entry)
         tail = build_tail(log, os.path.relpath(log)) if log else ()
@@ -80,6 +81,8 @@ def _build_failures(failed: Sequence[Entry]) -> Iterator[Block]:
 
 
 def _find_log(entry: Entry) -> str | None:
+    from assay.follow.log_tails import find_failed_log
+
     return find_failed_log(entry.dir, entry.spec.log_name, entry.commands)
 
 

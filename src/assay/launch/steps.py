@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from assay.execute.slots import SlotPool
     from assay.follow.collect import Collector
     from assay.follow.entry import Entry, Event
-    from assay.launch.best_so_far import BestSoFar
+    from assay.launch.live_view import BestSoFar
     from assay.launch.prepared import Prepared, Report, SearchResult
     from assay.launch.supervise import LoopSettings
     from assay.record.index.base import Index

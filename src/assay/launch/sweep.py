@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from assay.execute.base import Executor
-    from assay.launch.best_so_far import BestSoFar
+    from assay.launch.live_view import BestSoFar
 
 
 # ---------------------------------------------------------------- before anything is written

@@ -200,9 +200,8 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
 
 
 def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
-    from assay.launch.best_so_far import BestSoFar, choose_goal
+    from assay.launch.live_view import BestSoFar, Watcher, choose_goal
     from assay.launch.sweep import RunHooks, run_study
-    from assay.launch.watcher import Watcher
     from assay.show.progress import choose_progress
 
     progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)

@@ -12,9 +12,9 @@ from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import Collector
 from assay.follow.entry import Entry, Event
 from assay.follow.locations import StudyLocation
+from assay.launch.live_view import Watcher, describe_wait
 from assay.launch.slot_choice import HasMemory
 from assay.launch.supervise import LoopSettings, Supervisor
-from assay.launch.watcher import Watcher, describe_wait
 from assay.observe.devices import Devices
 from assay.record.index.sqlite import SqliteIndex
 from assay.show.progress import Progress
