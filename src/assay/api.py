@@ -206,7 +206,7 @@ _SEED_HINT = "seed goes with sample; for the parameter `seed` write overrides={'
 def _prepare(
     file: Path | Study, given: Mapping[str, Any], overrides: Mapping[str, Any] | None, further: Mapping[str, Any]
 ) -> tuple[list[str], Prepared]:
-    """What `assay run` would do, and its words: the supervisor is called with them, so runs record a call that works.
+    """The options as `assay run` takes them, and what it would do. The supervisor is called with these options.
 
     `further`: parameters and options of plug-ins, which may be misspelled.
     """

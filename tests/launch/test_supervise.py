@@ -493,7 +493,8 @@ def test_events_come_in_order(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_a_run_that_a_rule_ends(tmp_path: Path) -> None:
     """Two that do not want to end are ended together, while the other slot goes on with the rest."""
-    stubborn = 'trap "" TERM; touch "$ASSAY_RUN_DIR/up"; while :; do sleep 0.1; done'
+    go = tmp_path / "go"
+    stubborn = f'trap "" TERM; touch "$ASSAY_RUN_DIR/up"; until [ -e "{go}" ]; do sleep 0.02; done'
     entries = [build_entry(tmp_path, name, stubborn, priority=1) for name in ("a", "b")]
     entries += [build_entry(tmp_path, f"q{number}", "true") for number in range(3)]
     ended: list[str] = []
@@ -505,8 +506,10 @@ def test_nobody_waits_for_a_run_that_a_rule_ends(tmp_path: Path) -> None:
     def listen(event: Event) -> None:
         if event.kind == "ended":
             ended.append(event.entry.spec.name)
+            if event.entry.spec.name == "q2":
+                go.touch()
 
-    supervise(entries, limit=3, grace_s=4.0, prune=prune, listen=listen)
+    supervise(entries, limit=3, grace_s=30.0, prune=prune, listen=listen)
     assert ended[:3] == ["q0", "q1", "q2"]
     assert sorted(ended[3:]) == ["a", "b"]
     assert [entry.state for entry in entries] == [State.PRUNED] * 2 + [State.DONE] * 3
@@ -515,7 +518,8 @@ def test_nobody_waits_for_a_run_that_a_rule_ends(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_what_a_finished_run_left_running(tmp_path: Path) -> None:
     """It is ended while the others go on, and its time is not that of the run."""
-    stubborn = """(trap '' TERM; while :; do sleep 0.1; done) & sleep 0.3"""
+    go = tmp_path / "go"
+    stubborn = f"""(trap '' TERM; until [ -e "{go}" ]; do sleep 0.02; done) & sleep 0.3"""
     entries = [build_entry(tmp_path, "a", stubborn, priority=1)]
     entries += [build_entry(tmp_path, f"q{number}", "sleep 0.3") for number in range(3)]
     ended: list[str] = []
@@ -523,8 +527,10 @@ def test_nobody_waits_for_what_a_finished_run_left_running(tmp_path: Path) -> No
     def listen(event: Event) -> None:
         if event.kind == "ended":
             ended.append(event.entry.spec.name)
+            if event.entry.spec.name == "q2":
+                go.touch()
 
-    supervise(entries, limit=2, grace_s=6.0, listen=listen)
+    supervise(entries, limit=2, grace_s=30.0, listen=listen)
     assert ended == ["q0", "q1", "q2", "a"]
     outcome = entries[0].outcome
     assert outcome is not None

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from assay.errors import UsageError
+from assay.launch.adopt import adopt_runs
+from assay.launch.commands.rerun import split_words
+from assay.reading.choosing import find_chosen_runs
 from assay.show.console import Console
 from assay.values.options import Request, argument, json_option, option, root_option, where_option
 
@@ -28,10 +31,6 @@ def adopt(request: AdoptRequest, console: Console) -> int:
     job.sh and code/ are made again from your study file; logs and metrics stay. All else that came with a run, its
     checkpoints too, moves to received/ in its folder and is not used. A run that is not one of the file is refused.
     """
-    from assay.launch.adopt import adopt_runs
-    from assay.launch.commands.run import split_words
-    from assay.reading.choosing import find_chosen_runs
-
     names, overrides = split_words(request.names, request.root, console)
     runs = find_chosen_runs(names, request.where, request.root)
     if not runs:

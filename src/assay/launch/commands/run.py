@@ -1,18 +1,34 @@
-"""`assay run`, `assay rerun` and `assay stop`."""
+"""`assay run`."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from assay.errors import ExitCode, UsageError
+from assay.launch.live_view import BestSoFar, Watcher, choose_goal
+from assay.launch.prepared import (
+    Again,
+    Prepared,
+    Report,
+    RunOptions,
+    SearchResult,
+    build_dry_lines,
+    build_dry_rows,
+    check_prepared,
+)
+from assay.launch.report import render_report
+from assay.launch.steps import RunStep, find_steps
+from assay.launch.sweep import RunHooks, prepare, run_study
+from assay.plugins import merge
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import escape_json
+from assay.show.progress import choose_progress
+from assay.system.terminal import terminal_width, use_color
 from assay.values.options import (
     Request,
     argument,
@@ -30,13 +46,9 @@ from assay.values.units import parse_slot_flags
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
-    from assay.follow.locations import FoundRun
-    from assay.launch.prepared import Prepared, Report, RunOptions, SearchResult
-    from assay.launch.steps import RunStep
     from assay.values.where import Where
 
 _MOST_FINDINGS = 20
-_MANY_RUNS = 20  # of a study that is stopped: of more only those that were running are of interest
 
 
 def _parse_retry(names: tuple[str, ...], _flag: str) -> frozenset[State]:
@@ -91,16 +103,13 @@ def run(request: RunRequest, console: Console) -> int:
     NAME=VALUE gives a parameter other values than the file: lr=0.1,0.01 epochs=6 'name="a, b"' 'seed={range: 5}'.
     --set does the same for other keys of the file: --set timeout=2h, --set resources.gpus=2.
     """
-    from assay.launch.prepared import check_prepared
-    from assay.launch.sweep import prepare
-
     prepared = prepare(build_options(request))
     for warning in prepared.warnings:
         console.warning(str(warning))
     if request.dry_run:
         return _show_plan(prepared, request.as_json, console)
     check_prepared(prepared)
-    steps = _choose_steps(prepared)
+    steps = choose_steps(prepared)
     if not prepared.root_was_asked:
         console.quieted(request.quiet).message(
             f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
@@ -112,14 +121,11 @@ def run(request: RunRequest, console: Console) -> int:
             return int(ExitCode.OK)
     plain = request.plain or request.detach
     quieted = console.quieted(request.quiet or request.as_json)
-    return _supervise(prepared, quieted, plain, request.as_json, steps)
+    return supervise(prepared, quieted, plain, request.as_json, steps)
 
 
-def _choose_steps(prepared: Prepared) -> list[RunStep]:
+def choose_steps(prepared: Prepared) -> list[RunStep]:
     """What plug-ins do in this run, also by the settings."""
-    from assay.launch.steps import find_steps
-    from assay.plugins import merge
-
     settings = prepared.settings
     if settings.notify and "notify" not in merge("run_steps"):
         raise UsageError(f"notify in {settings.notify_from} needs a plug-in that is not installed", "remove it there")
@@ -147,8 +153,6 @@ _REPEATED = (
 
 
 def build_options(request: RunRequest) -> RunOptions:
-    from assay.launch.prepared import Again, RunOptions
-
     words = request.render_words(name for name in _REPEATED if name != "seed" or request.sample is not None)
     is_random = request.sample is not None and request.seed is None  # another call would draw other runs
     return RunOptions(
@@ -167,7 +171,7 @@ def build_options(request: RunRequest) -> RunOptions:
         retry=request.retry,
         force=request.force,
         new_code=request.new_code,
-        old_code=check_codes(request),
+        old_code=check_codes(request.new_code, request.old_code),
         code=request.code,
         command_line=tuple(sys.argv),
         again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
@@ -175,18 +179,15 @@ def build_options(request: RunRequest) -> RunOptions:
     )
 
 
-def check_codes(request: RunRequest | RerunRequest) -> bool:
-    """Whether --old-code is given, and not its opposite as well."""
-    if request.new_code and request.old_code:
+def check_codes(new_code: bool, old_code: bool) -> bool:
+    """Whether --old-code is given; refuses it together with --new-code."""
+    if new_code and old_code:
         raise UsageError("--new-code and --old-code contradict each other", "leave out one of them")
-    return request.old_code
+    return old_code
 
 
 def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
     """What would run, one command line each; exactly what a run would do, and nothing is written."""
-    from assay.launch.prepared import build_dry_lines, build_dry_rows
-    from assay.launch.steps import find_steps
-
     steps = find_steps(prepared)
     if as_json:
         for step in steps:
@@ -199,11 +200,7 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
     return int(ExitCode.OK)
 
 
-def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
-    from assay.launch.live_view import BestSoFar, Watcher, choose_goal
-    from assay.launch.sweep import RunHooks, run_study
-    from assay.show.progress import choose_progress
-
+def supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
     progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
     watcher = Watcher(progress, prepared.location.name, best=BestSoFar(choose_goal(prepared.study)))
     hooks = RunHooks(
@@ -232,9 +229,6 @@ def _end(steps: Sequence[RunStep], outcome: Report | BaseException, console: Con
 
 
 def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: float) -> None:
-    from assay.launch.report import render_report
-    from assay.system.terminal import terminal_width, use_color
-
     options = report.prepared.options
     if as_json:
         console.write(f"{escape_json(json.dumps(_build_json(report), indent=1, ensure_ascii=False))}\n")
@@ -289,165 +283,3 @@ def _build_search(result: SearchResult) -> dict[str, object]:
         "failed": dict(result.failed),
         "failure": result.failure,
     }
-
-
-# ---------------------------------------------------------------- rerun
-
-
-class RerunRequest(Request):
-    names: tuple[str, ...] = argument("NAME... [PARAMETER=VALUE]...", multiple=True)
-    where: Where | None = where_option()
-    commands: tuple[str, ...] = option(
-        "-c", "--command", multiple=True, metavar="C", help="Only these commands; the others must have finished."
-    )
-    settings: tuple[str, ...] = option(
-        "--set", multiple=True, metavar="KEY=VALUE", help="For new runs: another value of a key of the file."
-    )
-    start: str | None = option(
-        "--from", choices=("checkpoint",), help="A new run that begins with the newest checkpoint of this one."
-    )
-    on: str | None = farm_option()
-    slots: str | None = slots_option()
-    jobs: int | None = jobs_option()
-    new_code: bool = option(
-        "--new-code", default=False, help="With the current code, also what has not failed; code.N keeps the old one."
-    )
-    old_code: bool = option("--old-code", default=False, help="With the code it had, also what has failed.")
-    quiet: bool = quiet_option()
-    plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
-    as_json: bool = json_option("Print the outcome as JSON.")
-    root: str | None = root_option()
-
-
-def rerun(request: RerunRequest, console: Console) -> int:
-    """Run studies, runs or patterns again: a new attempt of each.
-
-    A failed run gets the current code where that has changed since, which is printed; other runs, and those of runx's
-    files, have the code that they had. All commands are run, also those that an earlier attempt finished. Results of
-    earlier attempts are kept.
-
-    With PARAMETER=VALUE, or --from checkpoint, it makes new runs instead: the same parameters but for these, in the
-    same study, with the code that a repeated run would get.
-    """
-    from assay.follow.locations import HOW_TO_START
-    from assay.launch.prepared import RunOptions, check_prepared
-    from assay.launch.rerun import find_damaged, leave_out_received
-    from assay.reading.choosing import find_chosen_runs
-
-    names, overrides = split_words(request.names, request.root, console)
-    runs = find_chosen_runs(names, request.where, request.root)
-    if not runs:
-        raise UsageError(f"{', '.join(names)}: no runs yet", HOW_TO_START)
-    runs = leave_out_received(runs, console)
-    options = RunOptions(
-        file="",
-        overrides=overrides,
-        settings=request.settings,
-        commands=request.commands or None,
-        slots=parse_slot_flags(request.slots, request.jobs),
-        on=request.on,
-        new_code=request.new_code,
-        old_code=check_codes(request),
-        from_checkpoint=request.start is not None,
-        command_line=tuple(sys.argv),
-    )
-    prepared = _prepare_repeats(runs, options)
-    if request.as_json and len(prepared) > 1:
-        raise UsageError("--json reports one study at a time", "name the runs of one study only")
-    for each in prepared:
-        check_prepared(each)
-        for warning in each.warnings:
-            console.warning(str(warning))
-    damaged = find_damaged(runs)
-    for text in damaged:
-        console.warning(text)
-    quieted = console.quieted(request.quiet or request.as_json)
-    codes = [
-        ExitCode(_supervise(each, quieted, request.plain, request.as_json, _choose_steps(each))) for each in prepared
-    ]
-    return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
-
-
-def split_words(words: tuple[str, ...], root: str | None, console: Console) -> tuple[list[str], tuple[str, ...]]:
-    """Names of runs, and overrides. A run's name may hold a `=` as well: the first word is one, and after names
-    without a study also a word that some run is called."""
-    from assay.follow.locations import is_run_name
-
-    names, overrides = list(words[:1]), []
-    for word in words[1:]:
-        if not re.match(r"[^/=]+=", word):
-            names.append(word)
-        elif not all("/" in name for name in names) and is_run_name(word, root):
-            names.append(word)
-            name, _, value = word.partition("=")
-            console.error(f"{word} names a run, which is repeated; to change the parameter: '{name}=[{value}]'")
-        else:
-            overrides.append(word)
-    return names, tuple(overrides)
-
-
-def _prepare_repeats(runs: list[FoundRun], options: RunOptions) -> list[Prepared]:
-    """New attempts of these runs; with changes new runs instead."""
-    from assay.launch.rerun import prepare_rerun
-    from assay.launch.variations import prepare_variations
-
-    if options.overrides or options.from_checkpoint:
-        if options.commands:
-            hint = "leave out -c, or the changes"
-            raise UsageError("-c chooses commands of runs that are repeated as they are", hint)
-        return prepare_variations(runs, options)
-    if options.settings:
-        hint = "give a parameter another value as well, or use: assay run FILE --set KEY=VALUE"
-        raise UsageError("--set is for new runs, and a run that is repeated is what it was", hint)
-    return prepare_rerun(runs, options)
-
-
-# ---------------------------------------------------------------- stop
-
-
-class StopRequest(Request):
-    names: tuple[str, ...] = argument("NAME...", multiple=True)
-    where: Where | None = where_option()
-    grace: float = option(
-        "--grace", type=float, minimum=0, default=10.0, metavar="S", help="Seconds between TERM and KILL."
-    )
-    reason: str = option("--reason", default="", metavar="TEXT", help="Why; kept with the run.")
-    as_json: bool = json_option()
-    root: str | None = root_option()
-
-
-def stop(request: StopRequest, console: Console) -> int:
-    """Stop runs and everything they started: studies, runs, or patterns such as 'STUDY/lr=0.1*'.
-
-    The supervisor of a study that is named as a whole is stopped too, so that none of its runs starts any more; with
-    --where it goes on.
-    """
-    from assay.follow.locations import names_study
-    from assay.launch.stop import StopOptions
-    from assay.launch.stop import stop as stop_runs
-    from assay.reading.choosing import find_chosen_runs
-
-    runs = find_chosen_runs(request.names, request.where, request.root)
-    is_whole = request.where is None
-    whole = {run.location for run in runs if is_whole and any(names_study(name, run) for name in request.names)}
-    report = stop_runs(runs, whole, StopOptions(request.grace, request.reason))
-    if request.as_json:
-        console.write_json(
-            [
-                {"run": run.key, "state": str(run.state), "was_running": run.was_running, "text": run.text}
-                for run in report.runs
-            ]
-        )
-    else:
-        only_running = len(report.runs) > _MANY_RUNS
-        for run in report.runs:
-            if run.was_running or not run.is_well or not only_running:
-                console.print(f"{run.key}: {run.text}")
-        idle = sum(not run.was_running for run in report.runs)
-        if only_running and idle:
-            console.print(f"{idle} were not running")
-        for note in report.notes:
-            console.print_lines(note)
-    if not report.runs:
-        console.error(f"{', '.join(request.names)}: no runs yet")
-    return int(ExitCode.OK if report.is_well else ExitCode.FAILED)
