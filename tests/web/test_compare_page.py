@@ -128,7 +128,7 @@ def test_curves_are_those_of_the_runs(client: TestClient) -> None:
 def test_code_line_by_line_and_runs_of_two_studies(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (bench.folder / "train.py").write_text("one\ntwo\n")
-    bench.add_finished()
+    bench.run(STUDY)
     (bench.folder / "train.py").write_text("one\nthree <b>\n")
     bench.run(STUDY.replace("study: fit", "study: new"), file="other.yml")
     with open_client(bench.root) as client:
