@@ -1,4 +1,4 @@
-"""The same file gives the same table locally, on Slurm, on Ray and over ssh; readings and a search's ends as well."""
+"""A file gives one table locally, on Slurm, on Ray and over ssh; readings and a search's ends as well."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ def _load_lines(path: Path) -> list[Any]:
 
 
 def _replace_each(lines: list[Any], value: Any) -> Iterator[Callable[[], list[Any]]]:
-    """The same with one place replaced: each text and number, and, where it is a text, each name."""
+    """The lines with one place replaced: each text and number, and, where it is a text, each name."""
     for at, line in enumerate(lines[:2]):
         for path, is_name in _list_places(line):
 

@@ -27,7 +27,7 @@ def test_runs_are_rows_and_only_what_differs_is_there(client: TestClient) -> Non
     table = get_table(text, "Parameters")
     assert table.count('<th scope="row">') == 2
     assert ">n</a></th>" in table
-    assert ">lr</a></th>" not in table  # the same in both
+    assert ">lr</a></th>" not in table  # it is equal in both
     assert ">lr</a></th>" in get_table(client.get(PAGE, params={"run": [GOOD, OTHER], "all": 1}).text, "Parameters")
     assert text.count("<table") == 3  # parameters, metrics, environment: each once
 
@@ -65,7 +65,7 @@ def test_columns_sort_by_a_click(client: TestClient) -> None:
         assert f'aria-sort="{"descending" if sort[0] == "-" else "ascending"}"' in text
     assert [n for _, n in found["Metrics/loss"]] == ["7", "7", "8", "8"]
     assert [n for _, n in found["-Metrics/loss"]] == ["8", "8", "7", "7"]
-    assert [lr for lr, _ in found["Metrics/test.acc"]] == ["0.1", "0.1", "0.5", "0.5"]  # who has none is last
+    assert [lr for lr, _ in found["Metrics/test.acc"]] == ["0.1", "0.1", "0.5", "0.5"]  # runs without one are last
     assert found["-run"] == [("0.5", "8"), ("0.5", "7"), ("0.1", "8"), ("0.1", "7")]
     assert (
         "sort=-Metrics%2Floss" in client.get(PAGE, params={"sort": "Metrics/loss"}).text

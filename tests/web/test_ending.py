@@ -1,4 +1,4 @@
-"""The end of `assay serve` by Ctrl-C while it is busy, and who may listen to it."""
+"""The end of `assay serve` by Ctrl-C while it is busy, and the addresses that it listens to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.web_client import TOKEN
 
 @pytest.mark.services("web")
 def test_ctrl_c_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The upload is given up, and nothing else is said."""
+    """The upload is given up, and nothing else is printed."""
     monkeypatch.setenv("ASSAY_TOKEN", TOKEN)
     root = tmp_path / "runs"
     root.mkdir()

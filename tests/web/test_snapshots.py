@@ -82,7 +82,7 @@ def test_a_root_that_is_not_there_is_named(two: Snapshots, root: Path) -> None:
 
 
 def test_the_thread_forgets_what_a_word_no_longer_means(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_OLD_NAMES_S", 1000.0)  # who asks does not look
+    monkeypatch.setattr(snapshots, "_OLD_NAMES_S", 1000.0)  # a request does not look
     held = Snapshots((str(root),))
     held.load("one")
     held.start()

@@ -119,7 +119,7 @@ def _build_column(kind: Kind, name: Name, table: Table) -> Column:
         values = _load_metric(name, table)
     if not isinstance(table, KeptTable):
         return Column(values)
-    return Column(list(values), plain=find_plain(values))  # of an array, every comparison would make the numbers anew
+    return Column(list(values), plain=find_plain(values))  # of an array, every comparison would make the numbers again
 
 
 _KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}

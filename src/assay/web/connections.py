@@ -1,5 +1,5 @@
 """Connections that hold a place without using it are closed: half-sent requests, bodies that do not come, answers that
-are not read. Nobody needs a token to connect, and there is room for so many connections at once.
+are not read. A connection needs no token, and there is room for so many connections at once.
 
 Of one address the oldest that has not sent a whole request gives way to the next, so that a browser gets in beside
 hundreds of them; and no address can have all places.

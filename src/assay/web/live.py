@@ -25,7 +25,7 @@ _MOST_WAITING = 8  # events that a client has not taken; one that is slower is d
 _LOOK_S = 0.4  # between two looks whether the server is to end
 _PAUSE_S = 10.0  # a line without meaning shows whether the client is still there
 _LISTED_S = 2.0  # between two looks at all studies
-_STARTED = time.time()  # versions begin anew with the server, and a page must not take one for the other
+_STARTED = time.time()  # versions begin again with the server, and a page must not take one for the other
 
 _open: Counter[str] = Counter()  # listeners of each address
 

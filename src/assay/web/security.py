@@ -188,7 +188,7 @@ class Guard:
                 return found
         if scope["method"] not in ("GET", "HEAD"):
             return "write"
-        return "open" if scope["path"].startswith(FILES) else "read"  # what is missing is told to readers alone
+        return "open" if scope["path"].startswith(FILES) else "read"  # what is missing is shown to readers alone
 
     def _is_own_origin(self, request: HTTPConnection) -> bool:
         """Programs send no Origin; a browser always does with what is not a GET."""

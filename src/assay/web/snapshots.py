@@ -1,6 +1,6 @@
 """Studies in memory: the table of each, read again when something changed. Requests never wait for a folder.
 
-One thread looks after all of them: a study that somebody looked at in the last minutes is compared with its directories
+One thread looks after all of them: a study that was asked for in the last minutes is compared with its directories
 once a second while it runs, and every few seconds otherwise. Sorting and filtering work on the columns of these tables.
 """
 

@@ -115,7 +115,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Watch:
-    """What a browser complains about, and whom it asks."""
+    """What a browser complains about, and which servers it asks."""
 
     address: str
     problems: list[str] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Watch:
             self.problems.append(f"a request leaves the server: {request.url}")
 
     def _see_failure(self, request: Request) -> None:
-        if request.failure != "net::ERR_ABORTED":  # the page was left meanwhile
+        if request.failure != "net::ERR_ABORTED":  # the page was left during the request
             self.problems.append(f"failed: {request.url}: {request.failure}")
 
     def _see_answer(self, answer: Response) -> None:

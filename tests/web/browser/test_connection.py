@@ -33,7 +33,7 @@ def made(tmp_path: Path) -> Exhibits:
 
 @pytest.mark.parametrize("path", ["/studies", "/studies/quick"])
 def test_a_lost_connection_is_told(chromium: Browser, made: Exhibits, path: str) -> None:
-    """In place of "live"; and what changed meanwhile is shown when the server is there again."""
+    """The page shows it in place of "live"; what changed since is shown when the server is there again."""
     context = chromium.new_context()
     context.set_default_timeout(LIMIT_MS)
     with Serving(made) as server:
@@ -56,7 +56,7 @@ def test_a_lost_connection_is_told(chromium: Browser, made: Exhibits, path: str)
 
 
 def test_a_token_that_is_not_valid_any_more(chromium: Browser, made: Exhibits) -> None:
-    """It is said for as long as it is so, and the browser keeps it no longer."""
+    """The page shows it for as long as it is so, and the browser keeps it no longer."""
     context = chromium.new_context()
     context.set_default_timeout(LIMIT_MS)
     with Serving(made) as server:

@@ -28,7 +28,7 @@ def read_head(page: Page) -> list[str]:
 
 
 def test_a_choice_of_columns_stays(open_page: Opener) -> None:
-    """In the address, after a reload, and for who comes back from elsewhere; until it is taken back."""
+    """The choice is in the address, after a reload and on the way back from another page, until it is taken back."""
     page = open_page(f"/studies/{SWEEP}")
     usual = read_head(page)
     assert "time" in usual
@@ -60,7 +60,7 @@ def test_marks_survive_sorting_and_paging(open_page: Opener) -> None:
     expect(page.locator("#pages")).to_contain_text("Page 2")
     page.locator("input[name=run]").first.check()
     expect(bulk.locator("[data-marked]")).to_have_text("2 marked")
-    expect(bulk.locator("[data-act]")).to_be_hidden()  # nobody has given the token here
+    expect(bulk.locator("[data-act]")).to_be_hidden()  # no token was given here
     page.locator("#runs thead").get_by_role("link", name="seed").click()
     expect(page).to_have_url(re.compile("sort=seed"))
     expect(bulk.locator("[data-marked]")).to_have_text("2 marked")
@@ -120,7 +120,7 @@ def test_curves_are_hidden_zoomed_and_read(open_page: Opener) -> None:
 
 
 def test_the_bar_of_marked_runs(open_page: Opener) -> None:
-    """One Tab from the box that was marked; one marked run cannot be compared, which is said."""
+    """One Tab from the box that was marked; one marked run cannot be compared, and the page shows that."""
     page = open_page(f"/studies/{SWEEP}", is_allowed=True)
     box = page.locator("input[name=run]").first
     box.check()

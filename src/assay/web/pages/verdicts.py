@@ -26,8 +26,7 @@ def load_verdicts(location: StudyLocation) -> list[Mapping[str, Any]]:
 
 
 def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
-    """What was judged of one run, the newest first, as the file has them; of what the same judge said about the same
-    thing the newest."""
+    """What was judged of one run, the newest first, as the file has them: of each judge and subject the newest."""
     mark, key = json.dumps(run).encode(), f"{location.name}/{run}"
     lines = (line for line in _load_verdict_lines(location) if mark in line)  # parsing all of them would take long
     newest: dict[tuple[str, str], VerdictRow] = {}
