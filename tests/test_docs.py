@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import pytest
 
 from assay.bench import benchmark as bench_calls
 from assay.bench import records as bench_records
@@ -74,9 +73,8 @@ def anchors_of(text: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", markdown_files(), ids=name_of)
-def test_every_relative_link_resolves(path: Path) -> None:
-    assert broken_links(path) == []
+def test_every_relative_link_resolves() -> None:
+    assert [f"{name_of(path)}: {link}" for path in markdown_files() for link in broken_links(path)] == []
 
 
 def test_broken_links_are_seen(tmp_path: Path) -> None:
@@ -158,16 +156,19 @@ def check_arguments(command: click.Command, name: str, arguments: list[str], par
             check_arguments(inner, inner_name or "", inner_arguments, context)
 
 
-@pytest.mark.parametrize("path", markdown_files(), ids=name_of)
-def test_every_command_line_shown_is_understood(path: Path) -> None:
-    calls = [call for call in assay_calls(path.read_text(encoding="utf-8")) if call[:1] != [EXAMPLE_COMMAND]]
-    problems = [f"assay {shlex.join(call)}: {problem}" for call in calls if (problem := click_problem(call))]
+def test_every_command_line_shown_is_understood() -> None:
+    problems = []
+    for path in markdown_files():
+        calls = [call for call in assay_calls(path.read_text(encoding="utf-8")) if call[:1] != [EXAMPLE_COMMAND]]
+        found = [(call, problem) for call in calls if (problem := click_problem(call))]
+        problems += [f"{name_of(path)}: assay {shlex.join(call)}: {problem}" for call, problem in found]
     assert problems == []
 
 
-@pytest.mark.parametrize("path", markdown_files(), ids=name_of)
-def test_every_command_named_exists(path: Path) -> None:
-    assert named_commands(path.read_text(encoding="utf-8")) - command_names() - {EXAMPLE_COMMAND} == set()
+def test_every_command_named_exists() -> None:
+    known = command_names() | {EXAMPLE_COMMAND}
+    named = {name_of(path): named_commands(path.read_text(encoding="utf-8")) - known for path in markdown_files()}
+    assert {path: names for path, names in named.items() if names} == {}
 
 
 def command_names() -> set[str]:
@@ -181,11 +182,8 @@ def test_every_command_is_described_in_the_reference() -> None:
     assert command_names() - shown == set()
 
 
-@pytest.mark.parametrize("name", sorted(command_names()))
-def test_every_command_and_option_has_a_help_text(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    for one in all_commands(command):
+def test_every_command_and_option_has_a_help_text() -> None:
+    for one in all_commands(cli):
         assert one.get_short_help_str(), f"{one.name} says nothing about itself"
         silent = [option.name for option in one.params if isinstance(option, click.Option) and not is_explained(option)]
         assert silent == [], f"{one.name} has options without a help text"
@@ -256,9 +254,9 @@ def make_calls(text: str) -> set[str]:
     return {word for words in calls for word in words[1:] if re.fullmatch(r"[a-z-]+", word)}
 
 
-@pytest.mark.parametrize("path", markdown_files(), ids=name_of)
-def test_every_make_target_named_exists(path: Path) -> None:
-    assert make_calls(path.read_text(encoding="utf-8")) - make_targets() == set()
+def test_every_make_target_named_exists() -> None:
+    named = {name_of(path): make_calls(path.read_text(encoding="utf-8")) - make_targets() for path in markdown_files()}
+    assert {path: names for path, names in named.items() if names} == {}
 
 
 def test_make_targets_are_found() -> None:
@@ -299,10 +297,9 @@ def layout_names() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(layout_names()))
-def test_every_file_is_described_in_the_formats_page(name: str) -> None:
-    assert FORMATS.exists(), "docs/reference/formats.md is missing"
-    assert is_named(layout_names()[name], FORMATS.read_text(encoding="utf-8"))
+def test_every_file_is_described_in_the_formats_page() -> None:
+    text = FORMATS.read_text(encoding="utf-8")
+    assert [name for name in layout_names().values() if not is_named(name, text)] == []
 
 
 def is_named(name: str, text: str) -> bool:

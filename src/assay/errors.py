@@ -116,6 +116,13 @@ def explain_refusal(error: OSError) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A suggestion for a mistyped name, or the list of names when it is short, or nothing."""
+    names = sorted(set(known))
+    listed = "known: " + ", ".join(names) if 0 < len(names) <= 12 else None
+    return suggest(name, names) or listed
+
+
+def suggest(name: str, known: Iterable[str]) -> str | None:
+    """The names that a mistyped one is similar to, as a question, or nothing."""
     import difflib
 
     names = sorted(set(known))
@@ -126,8 +133,4 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
         close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
     if not close and len(name) >= 2:
         close = [candidate for candidate in names if name.lower() in candidate.lower()][:3]
-    if close:
-        return "did you mean " + " or ".join(repr(match) for match in close) + "?"
-    if 0 < len(names) <= 12:
-        return "known: " + ", ".join(names)
-    return None
+    return "did you mean " + " or ".join(repr(match) for match in close) + "?" if close else None

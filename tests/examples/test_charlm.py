@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -33,17 +35,30 @@ def load_module(name: str) -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="module")
-def charlm() -> Iterator[ModuleType]:
-    """Imported here, it sets numpy's threads in our environment: put that back."""
+@functools.cache
+def load_program() -> ModuleType:
+    """Imported here, it sets numpy's threads in our environment: that is put back."""
     before = dict(os.environ)
-    yield load_module("charlm")
+    module = load_module("charlm")
     os.environ.clear()
     os.environ.update(before)
+    return module
+
+
+@pytest.fixture
+def charlm() -> ModuleType:
+    return load_program()
 
 
 def start(*flags: object) -> subprocess.CompletedProcess[str]:
-    return call_python([str(PROGRAM), *SMALL, *(str(flag) for flag in flags)])
+    """The program in this process; `test_nothing_is_saved_unless_asked` and the kill start it as users do."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = load_program().main([*SMALL, *map(str, flags)])
+        except SystemExit as error:
+            code = error.code
+    return subprocess.CompletedProcess([], code, out.getvalue(), err.getvalue())
 
 
 def train(*flags: object) -> list[str]:
@@ -291,6 +306,7 @@ def test_a_start_step_that_is_not_the_checkpoint_s_is_refused(checkpoint: Path) 
     assert "--start-step 4, but" in refused("--resume", checkpoint, "--start-step", 4)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # numpy leaves such a file open
 @pytest.mark.parametrize("keep", [0, 10, 1000])
 def test_a_damaged_checkpoint_is_refused(checkpoint: Path, tmp_path: Path, keep: int) -> None:
     damaged = tmp_path / "damaged.npz"

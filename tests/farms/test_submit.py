@@ -389,43 +389,45 @@ def queueing() -> Iterator[SubmitExecutor]:
 
 
 class TestLiveness:
-    def test_a_supervisor_that_died_before_it_submitted(
-        self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]
+    @pytest.mark.parametrize(
+        ("files", "changes", "expected"),
+        [
+            pytest.param((), {}, Liveness.GONE, id="its supervisor died before it submitted"),
+            pytest.param((), {"host": "elsewhere"}, Liveness.UNKNOWN, id="another host is about to submit"),
+            pytest.param(("submit.log.1",), {}, Liveness.UNKNOWN, id="it may be in the queue"),
+            pytest.param(("submit.log.1", "submit.exit.1.0"), {}, Liveness.UNKNOWN, id="it is in the queue"),
+        ],
+    )
+    def test_before_there_is_a_token(
+        self,
+        queueing: SubmitExecutor,
+        lease: tuple[Run, JobHandle],
+        files: tuple[str, ...],
+        changes: dict[str, str],
+        expected: Liveness,
     ) -> None:
         run, handle = lease
-        assert queueing.liveness(handle, run.dir) is Liveness.GONE
+        for name in files:
+            run.path(name).touch()
+        assert queueing.liveness(replace(handle, **changes), run.dir) is expected  # type: ignore[arg-type]
+        assert changes or SubmitExecutor(SHELL).liveness(handle, run.dir) is Liveness.GONE  # a shell has no queue
 
     def test_a_supervisor_that_is_about_to_submit(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
         run, handle = lease
         ours = replace(handle, supervisor_pid=os.getpid(), supervisor_start=processes.own_start())
         assert queueing.liveness(ours, run.dir) is Liveness.ALIVE
 
-    def test_another_host_is_about_to_submit(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
-        run, handle = lease
-        assert queueing.liveness(replace(handle, host="elsewhere"), run.dir) is Liveness.UNKNOWN
-
-    def test_a_supervisor_that_died_while_it_submitted(
-        self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]
-    ) -> None:
-        run, handle = lease
-        run.path("submit.log.1").touch()
-        assert queueing.liveness(handle, run.dir) is Liveness.UNKNOWN  # it may be in the queue
-        assert SubmitExecutor(SHELL).liveness(handle, run.dir) is Liveness.GONE  # a shell has none
-
-    def test_in_the_farm_s_queue(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
-        run, handle = lease
-        run.path("submit.log.1").touch()
-        run.path("submit.exit.1.0").touch()
-        assert queueing.liveness(handle, run.dir) is Liveness.UNKNOWN
-
     def test_running_on_another_host(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
         run, handle = lease
         run.path("token.1").write_text("node17 1 1 other-boot 1700000000\n")
-        assert queueing.liveness(handle, run.dir) is Liveness.UNKNOWN
-        run.path("train.exit.0").touch()
-        assert queueing.liveness(handle, run.dir) is Liveness.UNKNOWN  # there may be more commands
+        queueing.watch(handle, run.dir)
+        for name in ("", "train.exit.0"):  # there may be more commands
+            run.path(name).touch()
+            assert queueing.liveness(handle, run.dir) is Liveness.UNKNOWN
+        assert list(queueing.wait(0.1)) == []
         run.path("end.1").touch()
         assert queueing.liveness(handle, run.dir) is Liveness.GONE
+        assert list(queueing.wait(10.0)) == [handle]
 
     def test_running_on_this_host(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
         run, handle = lease
@@ -469,14 +471,6 @@ class TestLiveness:
     @pytest.mark.parametrize("text", ["", "host", "host x y z", "\n"])
     def test_a_damaged_token_is_an_empty_one(self, text: str) -> None:
         assert parse_token(text).host == ""
-
-    def test_wait_reports_what_ended_elsewhere(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
-        run, handle = lease
-        run.path("token.1").write_text("node17 1 1 other-boot 1700000000\n")
-        queueing.watch(handle, run.dir)
-        assert list(queueing.wait(0.1)) == []
-        run.path("end.1").touch()
-        assert list(queueing.wait(10.0)) == [handle]
 
 
 # ---------------------------------------------------------------- crashes

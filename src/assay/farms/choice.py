@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from assay.config.places import Places
 from assay.config.settings import Settings
-from assay.errors import ConfigError, NotFoundError, did_you_mean
+from assay.errors import ConfigError, NotFoundError, did_you_mean, suggest
 from assay.farms.config import build_engine_farm, describe_farms, read_farm, read_farm_settings
 from assay.farms.engines import REQUIRED, SSH_PREFIX, find_engines
 from assay.system.fast_dataclasses import replace
-from assay.values.study import LOCAL, Farm, Problem, Study
+from assay.values.study import LOCAL, Farm, Study
 
 
 def find_farm(study: Study, name: str, settings: Settings) -> Farm:
@@ -36,19 +36,19 @@ def _build_not_found(study: Study, name: str, settings: Settings) -> NotFoundErr
     defined = [farm for farm in study.farms.values() if farm.kind != "missing"]
     known = {farm.name: farm.position for farm in (*read_farm_settings(settings).values(), *defined)}
     listed = f"known: {describe_farms(known)}"
-    if name in REQUIRED or name == SSH_PREFIX:  # an engine that needs more than its name
-        close = f"did you mean '{SSH_PREFIX}HOST', with the name of a host?"
-    else:
-        close = (
-            did_you_mean(name, [*known, *(engine for engine in find_engines() if engine not in REQUIRED), LOCAL]) or ""
-        )
+    names = [*known, *(engine for engine in find_engines() if engine not in REQUIRED), LOCAL]
+    # an engine that needs more than its name
+    needs_host = (
+        f"did you mean '{SSH_PREFIX}HOST', with the name of a host?" if name in (*REQUIRED, SSH_PREFIX) else None
+    )
     missing = study.farms.get(name)
     if missing is None:
-        hint = f"{close}; {listed}" if close.startswith("did you mean") else listed
-        return NotFoundError("farm", name, known, hint)
-    said = missing.problems[0]  # the file names it: say where
-    first = close if said.hint is None or said.hint.startswith("known") or name in REQUIRED else said.hint
-    return ConfigError([Problem(said.message, said.key, said.position, f"{first}; {listed}" if first else listed)])
+        close = needs_host or suggest(name, names)
+        return NotFoundError("farm", name, known, f"{close}; {listed}" if close else listed)
+    close = needs_host or did_you_mean(name, names)
+    problem = missing.problems[0]  # it names the place in the file
+    first = close if problem.hint is None or problem.hint.startswith("known") or name in REQUIRED else problem.hint
+    return ConfigError([replace(problem, hint=f"{first}; {listed}" if first else listed)])
 
 
 def _fill_in(farm: Farm, study: Study) -> Farm:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.errors import UsageError, did_you_mean
+from assay.errors import UsageError, suggest
 from assay.system.files import copy_file, parse_json, write_atomic
 
 FILE = "file"
@@ -64,8 +64,7 @@ def parse_scheme(url: str, known: Sequence[str]) -> str | None:
         raise UsageError(f"an address that begins with {scheme}:// is not valid: {error}") from None
     if scheme not in known:
         hint = "known: " + ", ".join(f"{name}://" for name in known) + " and plain paths"
-        close = did_you_mean(scheme, known) or ""
-        if close.startswith("did you mean"):
+        if close := suggest(scheme, known):
             hint = f"{close} {hint}"
         raise UsageError(f"{render_url(url)}: {scheme}:// cannot be used here", hint)
     if scheme != FILE and not netloc:
