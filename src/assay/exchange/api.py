@@ -23,12 +23,7 @@ if TYPE_CHECKING:
     from assay.exchange.store.object_store import check_installed, download, upload
     from assay.exchange.store.remote import Remote, open_remote
     from assay.exchange.store.transfer import (
-        DEFAULT_RETRY,
-        FILE,
         STORES,
-        WEB,
-        DataFile,
-        RetryPolicy,
         copy_data,
         forget,
         load_listing,
@@ -51,8 +46,7 @@ HOMES = {
     "assay.exchange.store.object_store": "check_installed download upload",
     "assay.exchange.store.remote": "Remote open_remote",
     "assay.exchange.store.transfer": (
-        "DEFAULT_RETRY FILE STORES WEB DataFile RetryPolicy copy_data forget load_listing load_notes parse_local "
-        "parse_scheme remove_part render_url write_notes"
+        "STORES copy_data forget load_listing load_notes parse_local parse_scheme remove_part render_url write_notes"
     ),
     "assay.exchange.upload": "OutgoingRun",
     "assay.exchange.web_pages": "LIMITS find_sender take_upload",  # where starlette is installed

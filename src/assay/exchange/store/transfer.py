@@ -1,4 +1,4 @@
-"""What every transfer of data needs: addresses, the part of a download that has arrived, whole folders, patience.
+"""What every transfer of data needs: addresses, the part of a download that has arrived, whole folders.
 
 Data is where users say: http://…, gs://…, s3://…, az://…, abfs://…, file:…, or a plain path.
 """
@@ -11,9 +11,8 @@ import os
 import re
 import shutil
 import stat
-import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,25 +25,6 @@ WEB = ("http", "https")
 STORES = ("gs", "s3", "az", "abfs", "abfss")
 
 Identity = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Progress resets the count of attempts."""
-
-    attempts: int = 5
-    first_delay_s: float = 1.0
-    longest_delay_s: float = 60.0
-    timeout_s: float = 60.0
-    report_s: float = 10.0  # between two lines about how far a long download is
-    sleep: Callable[[float], None] = time.sleep
-
-    def delay_s(self, failures: int, asked_s: float | None) -> float:
-        wanted = self.first_delay_s * 2 ** (failures - 1) if asked_s is None else asked_s
-        return min(wanted, self.longest_delay_s)
-
-
-DEFAULT_RETRY = RetryPolicy()
 
 
 # ---------------------------------------------------------------- addresses
