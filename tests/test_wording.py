@@ -23,7 +23,7 @@ SOURCE, TESTS = TOP / "src" / "assay", TOP / "tests"
 # remove its line. `assay` and `tests` are the files directly in src/assay and in tests.
 NOT_READ = {
     "acceptance", "bench", "cli", "code", "compat", "config", "contracts", "execute", "farms", "follow",
-    "judge", "launch", "models", "observe", "plan", "reading", "record", "search", "show", "system", "tests", "values",
+    "launch", "models", "observe", "plan", "reading", "record", "search", "show", "system", "tests", "values",
     "web",
 }  # fmt: skip
 
