@@ -116,7 +116,7 @@ def _is_repaired(run: FoundRun, status: RunStatus, folder: str) -> bool:
 
 
 def _find_settings(run: FoundRun, record: RunRecord, change: RunOptions) -> tuple[str, ...]:
-    """The parent's assignments of --set, and the new ones."""
+    """The assignments of --set when the parent was made, and those of this call."""
     found = _join_assignments(record.settings, change.settings)
     for text in found:
         if HIDDEN in text and text not in change.settings:
