@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 
 from assay.models.pytest_support.collection import (
-    expect_failures,
-    is_model_test,
-    parametrize,
-    place_in_file,
-    refuse_options,
-    register_fixtures,
-    register_markers,
-    summarize,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_generate_tests,
+    pytest_itemcollected,
+    pytest_terminal_summary,
 )
 from assay.models.pytest_support.options import add_options
+
+__all__ = [
+    "pytest_collection_modifyitems", "pytest_configure", "pytest_generate_tests", "pytest_itemcollected",
+    "pytest_terminal_summary",
+]  # fmt: skip
 
 
 @pytest.hookimpl(wrapper=True)
@@ -30,29 +32,3 @@ def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any,
     result = yield
     add_options(parser)
     return result
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    register_markers(config)
-    register_fixtures(config)
-    refuse_options(config)
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    parametrize(metafunc)
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    if is_model_test(item):
-        place_in_file(item)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    mine = [item for item in items if is_model_test(item)]
-    if mine:
-        expect_failures(config, mine)
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    summarize(terminalreporter, config)

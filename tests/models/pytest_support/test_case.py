@@ -32,7 +32,7 @@ from tests.models.pytest_support.test_options import configure
 from assay.errors import UsageError
 from assay.models.flow.cases import StepFailedError
 from assay.models.pytest_support.case import render_error, render_failed_step
-from assay.models.pytest_support.collection import summarize
+from assay.models.pytest_support.collection import pytest_terminal_summary
 from assay.models.pytest_support.options import set_plan
 from assay.models.values.model import Step, StepEnding, StepOutcome
 
@@ -268,11 +268,11 @@ def test_a_folder_of_dumps_is_named_only_where_something_is_in_it(tmp_path):
     reporter = SimpleNamespace(stats={}, write_line=lines.append, _tw=SimpleNamespace(fullwidth=80))
     config = configure(f"--debug-ir={tmp_path}", f"--run-profile={tmp_path}")
     set_plan(config)
-    summarize(reporter, config)
+    pytest_terminal_summary(reporter, config)
     assert lines == []
     (tmp_path / "case").mkdir()
     (tmp_path / "case" / "0.txt").touch()
-    summarize(reporter, config)
+    pytest_terminal_summary(reporter, config)
     assert lines == [f"IR: {tmp_path}", f"run profiles: {tmp_path}"]
 
 

@@ -14,7 +14,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, InfrastructureError, MissingExtraError, NotFoundError, UsageError
@@ -282,9 +282,7 @@ class Cases:
         A layer alone got the reference's inputs. In the model an operator may pass on what was rounded before it.
         """
         if case.layer is not None:
-            trial = case.trials[number]
-            own = Magnitudes(load_model(trial.model.path), Tensors(trial.inputs.path))
-            return own.find(tensor, len(case.layer.nodes) - 1)
+            return _measure_layer(case.trials[number]).find(tensor, len(case.layer.nodes) - 1)
         if number not in self._magnitudes:
             values = Tensors(self.samples[number].path, self.activations[number])
             self._magnitudes[number] = Magnitudes(self.proto, values)
@@ -294,11 +292,7 @@ class Cases:
         """How a layer alone makes its outputs, in one sample; None for what is made of several layers."""
         if case.layer is None:
             return None
-        trial = case.trials[number]
-
-        def load() -> Magnitudes:
-            return Magnitudes(load_model(trial.model.path), Tensors(trial.inputs.path))
-
+        load = partial(_measure_layer, case.trials[number])
         return LayerOrigin(case.layer.ops, lambda: load().count_terms(), lambda name: load().compute_unrounded(name))
 
     def write_model(self, proto: Any, name: str) -> Product:
@@ -399,6 +393,11 @@ class Cases:
             for folder in (os.path.dirname(trial.model.path), trial.inputs.path):
                 if os.path.dirname(folder) == self._builder.scratch and trial.inputs not in self.samples:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure_layer(sample: CaseSample) -> Magnitudes:
+    """A layer alone, with the reference's values as inputs."""
+    return Magnitudes(load_model(sample.model.path), Tensors(sample.inputs.path))
 
 
 def describe_dims(outline: Outline, sample: Product) -> str:

@@ -152,8 +152,8 @@ class Examination:
 
     def _vote(self, case: Case, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
         """The verdict with the vote of a second reference. One that cannot compute the case has no vote."""
-        worst = dict[str, TensorComparison]()
-        for number, trial in enumerate(case.trials):
+        results = []
+        for trial in case.trials:
             wants = case.build_wants(trial)
             try:
                 work = self.builder.compute(voter, trial.model, trial.inputs, wants, case.name)
@@ -162,9 +162,8 @@ class Examination:
                 return verdict
             if work.failed is not None:
                 return verdict
-            _, comparisons = self._judge(case, number, Tensors(work.outputs))
-            _keep_worst(worst, comparisons)
-        voted = judge_votes(ours, tuple(worst.values()))
+            results.append(Tensors(work.outputs))
+        voted = judge_votes(ours, self.judge(case, results)[1])
         return verdict if voted.kind is not verdict.kind and self._is_refused(voter, case) else voted
 
     def _is_refused(self, voter: Target, case: Case) -> bool:

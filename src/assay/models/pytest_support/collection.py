@@ -122,12 +122,14 @@ CASE, TARGET, HARDWARE, CHIP = "assay_case", "assay_target", "assay_hardware", "
 # ---------------------------------------------------------------- before collection
 
 
-def register_markers(config: pytest.Config) -> None:
+def pytest_configure(config: pytest.Config) -> None:
     set_plan(config)
     config.addinivalue_line("markers", "assay_models(*patterns): of all models, those whose names match")
+    _register_fixtures(config)
+    refuse_options(config)
 
 
-def register_fixtures(config: pytest.Config) -> None:
+def _register_fixtures(config: pytest.Config) -> None:
     """All of ours but those that another plugin has under the same name."""
     files = [(each, getattr(each, "__file__", None) or "") for each in config.pluginmanager.get_plugins()]
     others = [each for each, file in files if os.path.basename(file) != "conftest.py"]
@@ -158,7 +160,7 @@ def refuse_options(config: pytest.Config) -> None:
 # ---------------------------------------------------------------- collection
 
 
-def parametrize(metafunc: pytest.Metafunc) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     asked = set(metafunc.fixturenames) & {CASE, TARGET, HARDWARE, CHIP}
     if not asked:
         return
@@ -194,20 +196,27 @@ def _is_wanted(metafunc: pytest.Metafunc, row: Given) -> bool:
     return not marks or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def is_model_test(item: pytest.Item) -> bool:
+def _is_model_test(item: pytest.Item) -> bool:
     return CASE in getattr(item, "fixturenames", ())
 
 
-def place_in_file(item: pytest.Item) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """An imported test is the importing file's: reports do not point into Assay."""
-    if getattr(getattr(item, "function", None), "__module__", "") == "assay.models":
+    if _is_model_test(item) and getattr(getattr(item, "function", None), "__module__", "") == "assay.models":
         setattr(item, "reportinfo", lambda: (item.path, 0, item.name))  # noqa: B010 mypy: a method
 
 
 # ---------------------------------------------------------------- expected failures
 
 
-def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mine = [item for item in items if _is_model_test(item)]
+    if mine:
+        _expect_failures(config, mine)
+
+
+def _expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     from assay.models.flow.discovery import find_unknown_stems
 
     plan = get_plan(config)
@@ -242,19 +251,19 @@ def _mark(item: pytest.Item, entry: ExpectedFailure, options: ModelOptions) -> N
 # ---------------------------------------------------------------- the end
 
 
-def summarize(reporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print where dumps are and the reasons of hits and misses, also of tests that ran in other processes."""
-    reports = [report for found in reporter.stats.values() for report in found if hasattr(report, "sections")]
+    reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "sections")]
     lines = [text for report in reports for title, text in report.sections if CACHE_SECTION in title]
     if lines:
-        reporter.section(CACHE_SECTION)
+        terminalreporter.section(CACHE_SECTION)
         for text in dict.fromkeys("\n".join(lines).splitlines()):
-            reporter.write_line(text)
+            terminalreporter.write_line(text)
     plan = get_plan(config)
     asked = plan.options
     ir_dir = None if asked.ir_dir is None else plan.ir_dir
     named = (("IR", ir_dir), ("compile profiles", asked.compile_profile_dir), ("run profiles", asked.run_profile_dir))
     for what, folder in named:
         if folder is not None and any(names for _, _, names in os.walk(folder)):
-            reporter.write_line(f"{what}: {folder}")
-    report_reasons(reporter)
+            terminalreporter.write_line(f"{what}: {folder}")
+    report_reasons(terminalreporter)
