@@ -23,9 +23,7 @@ from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 KIND = "model"
-FORMATS = {
-    KIND: Format(1, "delete the run's directory and repeat `assay model check`: the cache makes it quick"),
-}
+FORMATS = {KIND: Format(1, "delete the run's directory and repeat `assay model check`: the cache makes it quick")}
 _WITH_PATHS = {"path", "profiles", "command", "hint", "diffs"}  # fields that may lead into the run directory
 
 Change = Callable[[str], str]

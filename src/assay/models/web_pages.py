@@ -115,14 +115,7 @@ def show_tensors(request: Request) -> Response:
         raise UsageError(f"number is not a whole number: {number!r}")
     blocks, known = build_tensor_blocks(snapshot.location, run, case, int(number))
     return get_site(request).render(
-        request,
-        "tensors.html",
-        snapshot=snapshot,
-        run=run,
-        case=case,
-        number=int(number),
-        blocks=blocks,
-        known=known,
+        request, "tensors.html", snapshot=snapshot, run=run, case=case, number=int(number), blocks=blocks, known=known
     )
 
 

@@ -70,11 +70,7 @@ def test_other_inputs_are_run_and_not_compiled_again(compute: Callable[..., Work
 
 @pytest.mark.parametrize(
     "target",
-    [
-        Target("ort", "ort", {"optimize": "none"}),
-        Target("ort", "ort", compile_flags=("-O0",)),
-        faulty("scaled", "sum"),
-    ],
+    [Target("ort", "ort", {"optimize": "none"}), Target("ort", "ort", compile_flags=("-O0",)), faulty("scaled", "sum")],
 )
 def test_another_option_flag_or_tool_is_another_artifact(target: Target, compute: Callable[..., Work]) -> None:
     compute()

@@ -776,11 +776,7 @@ def test_an_exact_target_passes_with_weights_of_four_bits(
 def test_a_correct_runtime_passes_in_steps_of_sixteen_bits(tmp_path: Path, check: Check) -> None:
     """OpenVINO puts some of 8,192 elements on the other side of a tie: inside the model, and at its end, as in 8 bits."""
     rng = np.random.default_rng(1)
-    weights = {
-        "w": rng.standard_normal((32, 32)).astype(np.float32),
-        "s": np.float32(0.0015),
-        "z": np.uint16(30000),
-    }
+    weights = {"w": rng.standard_normal((32, 32)).astype(np.float32), "s": np.float32(0.0015), "z": np.uint16(30000)}
     nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("QuantizeLinear", ["m", "s", "z"], ["q"])]
     nodes.append(helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]))
     shape = [1, 8, 32, 32]

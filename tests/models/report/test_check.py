@@ -387,10 +387,7 @@ MISMATCH_LINE = (
     ("case", "line"),
     [
         (made.good(0), "ok             m_layer_Conv_0  error 1e-7, compile 1234 ms, run 1.5 ms"),
-        (
-            made.wrong(1),
-            MISMATCH_LINE,
-        ),
+        (made.wrong(1), MISMATCH_LINE),
         (made.failed(2), "compile error  m_layer_Conv_2: failed to legalize 'onnx.Foo'"),
         (made.whole(), "ok             m_full_model  error 3e-7, compile 2000 ms, run 4 ms"),
         (

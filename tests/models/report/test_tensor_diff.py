@@ -45,10 +45,7 @@ FOUND = TensorComparison(
     nan=(0, 1),
     misplaced=1,
     flags=("actual is all zero at 2 of axis 1 (1 of 3)",),
-    worst=(
-        Element((0, 1, 3), 1.0, "nan", math.inf, math.inf),
-        Element((0, 2, 0), 0.5, 0.25, 0.25, 0.5),
-    ),
+    worst=(Element((0, 1, 3), 1.0, "nan", math.inf, math.inf), Element((0, 2, 0), 0.5, 0.25, 0.25, 0.5)),
     tolerance=Tolerance(abs=1.2e-38, rel=2e-4),
 )
 HISTOGRAM = Histogram((1e-3, 1e-2, 1e-1, 1.0), (1, 0, 400), zero=9, broken=1)

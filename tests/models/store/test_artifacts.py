@@ -550,10 +550,7 @@ DAMAGES: dict[str, tuple[Callable[[StoredArtifact], None], str]] = {
     "manifest's kinds": (change_manifest(others={"a": 1}), "its manifest is damaged"),
     "manifest's origin": (change_manifest(built_in=7), "its manifest is damaged"),
     "manifest's parts": (change_manifest(parts={"what": "other"}), "its manifest does not belong to its key"),
-    "manifest of another": (
-        change_manifest(parts={}, key=build_key({})),
-        "its manifest belongs to another key",
-    ),
+    "manifest of another": (change_manifest(parts={}, key=build_key({})), "its manifest belongs to another key"),
 }
 
 
@@ -900,8 +897,7 @@ print(number, sorted(map(str, seen)))
 
 
 @pytest.mark.parametrize(
-    ("mode", "seen"),
-    [("make", ["None", "new"]), ("recompute", ["new", "old"]), ("evict", ["None", "new"])],
+    ("mode", "seen"), [("make", ["None", "new"]), ("recompute", ["new", "old"]), ("evict", ["None", "new"])]
 )
 def test_a_kill_at_any_moment_leaves_nothing_that_counts(tmp_path: Path, mode: str, seen: list[str]) -> None:
     result = run_python(KILLED, str(tmp_path / "cache"), mode)

@@ -20,12 +20,7 @@ from assay.models.values.tensors import TensorSpec
 _LACKING = re.compile(r"No conversion rule found for operations: (?P<names>[^\n]+)")
 _NOISE = re.compile(r"^(Exception from |Check .* failed at |FrontEnd API failed|\s*$)")
 # numpy's or ml_dtypes' name → OpenVINO's
-_TYPES = {
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2",
-    "bool": "boolean",
-}
+_TYPES = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "bool": "boolean"}
 _PACKED = {"i4": "int4", "u4": "uint4"}
 
 

@@ -129,10 +129,7 @@ class DumpFolders:
         if folder in self._begun:
             return
         names: list[str] = []
-        with (
-            suppress(OSError),
-            open(os.path.join(folder, NOTE), encoding="utf-8", errors="surrogateescape") as stream,
-        ):
+        with suppress(OSError), open(os.path.join(folder, NOTE), encoding="utf-8", errors="surrogateescape") as stream:
             names = stream.read().splitlines()
         for name in names:
             _remove(folder, os.path.normpath(os.path.join(folder, name)))

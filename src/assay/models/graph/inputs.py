@@ -354,8 +354,7 @@ def load_samples(files: Sequence[str | os.PathLike[str]], specs: Sequence[Tensor
     if len(single) != len(specs):
         wanted = ", ".join(repr(spec.name) for spec in specs)
         raise UsageError(
-            f"{len(single)} files for {len(specs)} inputs: {wanted}",
-            "or name the input: NAME=FILE, others stay random",
+            f"{len(single)} files for {len(specs)} inputs: {wanted}", "or name the input: NAME=FILE, others stay random"
         )
     return [{spec.name: _load_one(path, spec) for path, spec in zip(single, specs, strict=True)}]
 

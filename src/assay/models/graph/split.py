@@ -185,11 +185,7 @@ class LayerModel:
 
 
 def build_layers(
-    model: Model,
-    outline: Outline,
-    activations: Mapping[str, Array],
-    *,
-    numbers: Container[int] | None = None,
+    model: Model, outline: Outline, activations: Mapping[str, Array], *, numbers: Container[int] | None = None
 ) -> Iterator[LayerModel]:
     """The layers of the outline, all or those with these numbers.
 

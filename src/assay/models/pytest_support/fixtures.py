@@ -147,10 +147,7 @@ def llvmcpu_compiled_model(assay_case: ModelCase, assay_llvmcpu: Target, onnx_ml
 
 @pytest.fixture
 def llvmcpu_reference_results(
-    assay_case: ModelCase,
-    assay_llvmcpu: Target,
-    llvmcpu_compiled_model: Path,
-    tweaked_random_input_data: list[Any],
+    assay_case: ModelCase, assay_llvmcpu: Target, llvmcpu_compiled_model: Path, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
     """What IREE computes on the CPU."""
     with assay_case.reporting("llvmcpu_reference_results"):
@@ -256,22 +253,14 @@ def assay_target_results(
 
 
 def test_onnx_model(
-    assay_case: Any,
-    assay_reference: Any,
-    assay_target: Any,
-    assay_reference_results: Any,
-    assay_target_results: Any,
+    assay_case: Any, assay_reference: Any, assay_target: Any, assay_reference_results: Any, assay_target_results: Any
 ) -> None:
     """The target computes what the reference computes."""
     assay_case.compare(assay_reference, assay_target, assay_reference_results, assay_target_results)
 
 
 def test_onnx_model_llvmcpu_torq(
-    assay_case: Any,
-    assay_llvmcpu: Any,
-    assay_torq: Any,
-    llvmcpu_reference_results: Any,
-    torq_results: Any,
+    assay_case: Any, assay_llvmcpu: Any, assay_torq: Any, llvmcpu_reference_results: Any, torq_results: Any
 ) -> None:
     """The hardware computes what IREE computes on the CPU."""
     assay_case.compare(assay_llvmcpu, assay_torq, llvmcpu_reference_results, torq_results)

@@ -54,11 +54,7 @@ def build_document(diffs: Sequence[TensorDiff], verdict: Verdict, *, title: str 
     terminal.append(Section([Findings(loose, len(loose))]))
     for diff in failed if len(diffs) > 1 else diffs:
         terminal += _build_terminal(diff, titled=len(diffs) > 1)
-    page: list[Block] = [
-        Heading(title, verdict.kind, level=1),
-        Text(outcome, role="soft"),
-        Findings(loose, len(loose)),
-    ]
+    page: list[Block] = [Heading(title, verdict.kind, level=1), Text(outcome, role="soft"), Findings(loose, len(loose))]
     return Document(
         title=f"{verdict.kind} tensor comparison",
         blocks=(
