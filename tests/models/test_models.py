@@ -18,14 +18,14 @@ from tests.example_models import parse
 from tests.models.backends.loopback import NEEDS_SSHD, open_board
 from tests.models.pytest_support.nested_project import TORQ, Project, PytestRun, build_project
 
-pytestmark = pytest.mark.services("kills")  # a whole story: each command is a session of pytest with ONNX Runtime
+pytestmark = pytest.mark.services("kills")  # each command is a session of pytest with ONNX Runtime
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models"
 BIN = os.path.dirname(sys.executable)
 NAME = "test_onnx_model_llvmcpu_torq"
 LAYER, FULL = f"{NAME}[example-matmul_layer_MatMul_0-sim-default]", f"{NAME}[example-matmul_full_model-sim-default]"
 
 
-class Desk(Project):
+class GuideProject(Project):
     """Commands as the guide prints them."""
 
     def type(self, command: str, **variables: str) -> PytestRun:
@@ -40,50 +40,50 @@ def paste(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def guide(tmp_path_factory: pytest.TempPathFactory) -> GuideProject:
     """The example as it is in the repository; its models are made by the first pytest that runs."""
     folder = tmp_path_factory.mktemp("example") / "models"
     leave = shutil.ignore_patterns("*.onnx", "__pycache__", ".pytest_cache", "ir_dump", "profile")
     shutil.copytree(EXAMPLE, folder, ignore=leave)
-    return Desk(folder)
+    return GuideProject(folder)
 
 
 # ---------------------------------------------------------------- the guide
 
 
-def test_the_cases_of_a_model_are_listed_as_printed(desk):
-    said = desk.type("pytest tests/test_onnx_model.py -k example-matmul --collect-only")
-    listed = [line.strip() for line in said.out.splitlines() if line.lstrip().startswith("<")]
+def test_the_cases_of_a_model_are_listed_as_printed(guide):
+    run = guide.type("pytest tests/test_onnx_model.py -k example-matmul --collect-only")
+    listed = [line.strip() for line in run.out.splitlines() if line.lstrip().startswith("<")]
     assert listed[-4:] == [
         "<Package tests>", "<Module test_onnx_model.py>", f"<Function {LAYER}>", f"<Function {FULL}>",
     ]  # fmt: skip
 
 
-def test_the_models_tests_run(desk):
-    said = desk.type("pytest tests/test_onnx_model.py -k example-matmul -v")
-    assert said.verdicts == {LAYER: "PASSED", FULL: "PASSED"}, said.out
-    assert said.code == 0
+def test_the_models_tests_run(guide):
+    run = guide.type("pytest tests/test_onnx_model.py -k example-matmul -v")
+    assert run.verdicts == {LAYER: "PASSED", FULL: "PASSED"}, run.out
+    assert run.code == 0
 
 
-def test_one_test_with_the_tools_output_and_their_intermediate_representations(desk):
+def test_one_test_with_the_tools_output_and_their_intermediate_representations(guide):
     command = "pytest tests/test_onnx_model.py -s -k example-matmul_layer_MatMul_0-sim-default --debug-ir ir_dump"
-    said = desk.type(command)
-    assert said.code == 0
-    assert "compiling 1 nodes for generic" in said.out
-    folder = desk.folder / "ir_dump" / "example-matmul_layer_MatMul_0-sim-default"
+    run = guide.type(command)
+    assert run.code == 0
+    assert "compiling 1 nodes for generic" in run.out
+    folder = guide.folder / "ir_dump" / "example-matmul_layer_MatMul_0-sim-default"
     assert "MatMul" in (folder / "0_import.txt").read_text()
 
 
 @pytest.mark.services("backends")
 @pytest.mark.parametrize("kind", ["compile", "runtime"])
-def test_profiles(desk, kind):
+def test_profiles(guide, kind):
     long = {"compile": "compile-time", "runtime": "runtime"}[kind]
-    folder = desk.folder / f"profile {kind}"
-    said = desk.type(
+    folder = guide.folder / f"profile {kind}"
+    run = guide.type(
         f"pytest tests/test_onnx_model.py -k example-matmul_layer --torq-{long}-profiling-output-dir='{folder.name}' "
         "--recompute-cache"
     )
-    assert said.code == 0, said.out
+    assert run.code == 0, run.out
     base = folder / "example-matmul_layer_MatMul_0-sim-default" / f"example-matmul_layer_MatMul_0_{kind}"
     assert len(base.with_suffix(".csv").read_text().splitlines()) >= 3
     assert read_slices(base.with_suffix(".pb"))
@@ -97,11 +97,11 @@ def read_slices(path: Path) -> list[str]:
     return [packet.track_event.name for packet in trace.packet if packet.track_event.name]
 
 
-def test_a_failure_and_the_command_that_it_prints(desk):
-    said = desk.type("pytest tests/test_onnx_model.py -v -k example-matmul_full --hardware-type sim-faulty")
-    assert set(said.verdicts.values()) == {"FAILED"}
-    (command,) = re.findall(r"show it: (assay model diff .*)", said.out)
-    done = paste(command, desk.folder)
+def test_a_failure_and_the_command_that_it_prints(guide):
+    run = guide.type("pytest tests/test_onnx_model.py -v -k example-matmul_full --hardware-type sim-faulty")
+    assert set(run.verdicts.values()) == {"FAILED"}
+    (command,) = re.findall(r"show it: (assay model diff .*)", run.out)
+    done = paste(command, guide.folder)
     assert done.returncode == 1, done.stderr
     assert "max rel error" in done.stdout
     expected, actual = (np.load(path) for path in shlex.split(command)[3:])
@@ -115,36 +115,36 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 
 @NEEDS_SSHD
-def test_a_board(desk, board):
+def test_a_board(guide, board):
     """The hardware's name is a target of the project; the address comes from the command line."""
-    path = desk.folder / "pyproject.toml"
+    path = guide.folder / "pyproject.toml"
     before = path.read_text()
-    run = desk.folder / "sim" / "sim-run"
-    run.write_text(run.read_text().replace("#!/usr/bin/env python3", f"#!{sys.executable}"))
+    tool = guide.folder / "sim" / "sim-run"
+    tool.write_text(tool.read_text().replace("#!/usr/bin/env python3", f"#!{sys.executable}"))
     options = "".join(f"{name} = {board.options[name]!r}\n" for name in ("ssh_options", "lock", "remote_root"))
     path.write_text(f'{before}\n[tool.assay.targets.astra_machina]\nlike = "sim"\ndeploy = ["sim/sim-run"]\n{options}')
     address, port, key = (board.options[name] for name in ("address", "port", "key"))
-    said = desk.type(
+    run = guide.type(
         "pytest tests/test_onnx_model.py -v -k example-matmul_layer --torq-runtime-hw-type=astra_machina "
         f"--torq-addr {address} --torq-port {port} --torq-private-key '{key}'"
     )
     name = f"{NAME}[example-matmul_layer_MatMul_0-astra_machina-default]"
-    assert said.verdicts == {name: "PASSED"}, said.out
-    said = desk.type(
+    assert run.verdicts == {name: "PASSED"}, run.out
+    run = guide.type(
         "pytest tests/test_onnx_model.py -v -k example-matmul_layer --torq-runtime-hw-type=astra_machina "
         f"--torq-addr {address} --torq-port 1 --torq-private-key '{key}'"
     )
-    assert said.verdicts == {name: "ERROR"}
-    assert "torq_" in said.section(name)
+    assert run.verdicts == {name: "ERROR"}
+    assert "torq_" in run.section(name)
     path.write_text(before)
 
 
 @pytest.mark.services("backends")
-def test_two_processes_come_to_the_same_verdicts_as_one(desk, tmp_path):
+def test_two_processes_come_to_the_same_verdicts_as_one(guide, tmp_path):
     """Each with an empty cache of its own, so that all is really done; good ones and bad ones."""
     choice = "-v -k 'example-matmul or quantised_layer_M' --hardware-type sim,sim-faulty"
-    one = desk.type(f"pytest {choice}", ASSAY_CACHE=str(tmp_path / "one"))
-    two = desk.type(f"pytest {choice} -n 2", ASSAY_CACHE=str(tmp_path / "two"))
+    one = guide.type(f"pytest {choice}", ASSAY_CACHE=str(tmp_path / "one"))
+    two = guide.type(f"pytest {choice} -n 2", ASSAY_CACHE=str(tmp_path / "two"))
     assert one.verdicts == two.verdicts
     assert len(one.verdicts) >= 8
     assert set(one.verdicts.values()) == {"PASSED", "FAILED"}
@@ -152,10 +152,10 @@ def test_two_processes_come_to_the_same_verdicts_as_one(desk, tmp_path):
 
 
 @pytest.mark.long
-def test_every_model_of_the_example_passes_on_the_simulator(desk):
-    said = desk.type("pytest -n 2")
-    assert said.code == 0, said.out
-    assert re.search(r"\b(8|9)\d passed", said.out)
+def test_every_model_of_the_example_passes_on_the_simulator(guide):
+    run = guide.type("pytest -n 2")
+    assert run.code == 0, run.out
+    assert re.search(r"\b(8|9)\d passed", run.out)
 
 
 # ---------------------------------------------------------------- the vendor's tools, found by their variables
@@ -200,11 +200,9 @@ def torq(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, dict[str, s
 def test_torqs_compiler_and_runner_are_found_by_their_variables(torq):
     project, variables = torq
     project.write("tests/testdata/chips/sl2610-v1.json", '{"target": "SL2610"}')
-    said = project.pytest(
-        "-v", "--torq-chips", "sl2610-v1", "--debug-ir=ir", "--compile-profile=profile", env=variables
-    )
+    run = project.pytest("-v", "--torq-chips", "sl2610-v1", "--debug-ir=ir", "--compile-profile=profile", env=variables)
     cases = ["net_layer_MatMul_0", "net_layer_Relu_1", "net_full_model"]
-    assert said.verdicts == {f"{NAME}[{case}-sim-sl2610-v1]": "PASSED" for case in cases}, said.out
+    assert run.verdicts == {f"{NAME}[{case}-sim-sl2610-v1]": "PASSED" for case in cases}, run.out
     calls = project.calls
     assert sum("--torq-hw=SL2610" in call for call in calls) == 3
     assert any("--device=torq" in call and "--torq_hw_type=sim" in call for call in calls)
@@ -216,10 +214,10 @@ def test_torqs_compiler_and_runner_are_found_by_their_variables(torq):
 @pytest.mark.services("backends")
 def test_without_them_it_reports_what_to_set(torq):
     project, _ = torq
-    said = project.pytest("-v", "-k", "full")
-    text = said.section(f"{NAME}[net_full_model-sim-default]")
+    run = project.pytest("-v", "-k", "full")
+    text = run.section(f"{NAME}[net_full_model-sim-default]")
     assert "torq-compile was not found: $TORQ_COMPILE is not set" in text
-    assert said.code == 1
+    assert run.code == 1
 
 
 # ---------------------------------------------------------------- old models
@@ -229,10 +227,10 @@ def test_without_them_it_reports_what_to_set(torq):
 def test_an_old_opset_is_named_and_the_command_that_converts_it_works(tmp_path):
     project = build_project(tmp_path / "old models", tests=TORQ)
     path = project.model("net", "g (float[4] x) => (float[1,4] y) { y = Unsqueeze <axes = [0]> (x) }", opset=11)
-    said = project.pytest("-v", "-k", "full")
+    run = project.pytest("-v", "-k", "full")
     name = f"{NAME}[net_full_model-sim-default]"
-    assert said.verdicts == {name: "ERROR"}, said.out
-    text = said.section(name)
+    assert run.verdicts == {name: "ERROR"}, run.out
+    text = run.section(name)
     assert text.startswith(("onnx_mlir_model_file: ", "llvmcpu_compiled_model: "))
     assert "opset 11" in text
     (command,) = re.findall(r"(assay model convert .*)", text)
@@ -257,8 +255,8 @@ def test_a_layer_that_iree_cannot_compile_leaves_the_others_alone(tmp_path):
     )
     assert opset_of(path) == 11
     assert parse("g (float[2] x) => (float[2] y) { y = Relu(x) }").opset_import[0].version == 17
-    said = project.pytest("-v")
-    assert said.verdicts == {
+    run = project.pytest("-v")
+    assert run.verdicts == {
         f"{NAME}[net_layer_Relu_0-sim-default]": "PASSED", f"{NAME}[net_layer_Unsqueeze_1-sim-default]": "ERROR",
         f"{NAME}[net_full_model-sim-default]": "ERROR",
     }  # fmt: skip
