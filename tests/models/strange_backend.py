@@ -152,7 +152,7 @@ class StrangeBackend(Backend):
         self.do_hang(job)
 
     def do_leave_child(self, job):
-        """Ends well, and leaves somebody behind."""
+        """Ends well, and leaves a process behind."""
         child = subprocess.Popen(ENDLESS, start_new_session=True)
         return self.make(job, str(child.pid))
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.services("models")
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One for all: what one command has made is there for the next."""
     try:
         known = version("iree-base-compiler")
@@ -32,17 +32,17 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("IREE is not installed: pip install 'assay[iree]'")
     if not known.startswith("3.13."):
         pytest.skip(f"IREE {known} may have fixed it: this is about 3.13")
-    return tmp_path_factory.mktemp("desk")
+    return tmp_path_factory.mktemp("folder")
 
 
-def call(desk: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "ASSAY_CACHE": str(desk / "store")}
+def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "ASSAY_CACHE": str(folder / "store")}
     env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env["PATH"]])
-    return subprocess.run(words, cwd=desk, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
 
 
-def model(desk: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return call(desk, sys.executable, "-m", "assay", "model", *words)
+def model(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return call(folder, sys.executable, "-m", "assay", "model", *words)
 
 
 def find_line(text: str, start: str) -> str:
@@ -50,22 +50,22 @@ def find_line(text: str, start: str) -> str:
     return line.removeprefix(start).strip()
 
 
-def write_closed(desk: Path, batch: int) -> str:
+def write_closed(folder: Path, batch: int) -> str:
     """The model for one size: with open dimensions IREE refuses more of it, and other things first."""
     closed = onnx.load(MODEL)
     for value in closed.graph.input:
         for dim in value.type.tensor_type.shape.dim:
             if not dim.HasField("dim_value"):
                 dim.dim_value = batch
-    (desk / str(batch)).mkdir(exist_ok=True)
-    onnx.save(closed, desk / str(batch) / MODEL.name)
-    return str(desk / str(batch) / MODEL.name)
+    (folder / str(batch)).mkdir(exist_ok=True)
+    onnx.save(closed, folder / str(batch) / MODEL.name)
+    return str(folder / str(batch) / MODEL.name)
 
 
 @pytest.mark.parametrize("batch", [1, 16])
-def test_bisect_names_the_convolution(batch: int, desk: Path) -> None:
+def test_bisect_names_the_convolution(batch: int, folder: Path) -> None:
     """Several at once, and Pad by itself is refused as well, in another way than the whole: it is not blamed."""
-    said = model(desk, "bisect", write_closed(desk, batch), "--target", "iree", "--json")
+    said = model(folder, "bisect", write_closed(folder, batch), "--target", "iree", "--json")
     assert said.returncode == 1, said.stderr
     facts = json.loads(said.stdout)
     assert facts["first_wrong"] == "silero_vad_v6_layer_Conv_13"
@@ -76,10 +76,10 @@ def test_bisect_names_the_convolution(batch: int, desk: Path) -> None:
     assert SENTENCE in facts["summary"]
 
 
-def test_reduce_leaves_one_node_and_what_it_prints_fails_in_the_same_way(desk: Path) -> None:
-    said = model(desk, "reduce", write_closed(desk, 1), "--target", "iree", "-o", "small.onnx")
+def test_reduce_leaves_one_node_and_what_it_prints_fails_in_the_same_way(folder: Path) -> None:
+    said = model(folder, "reduce", write_closed(folder, 1), "--target", "iree", "-o", "small.onnx")
     assert said.returncode == 1, said.stderr
-    small = onnx.load(desk / "small.onnx")
+    small = onnx.load(folder / "small.onnx")
     onnx.checker.check_model(small, full_check=True)
     (node,) = small.graph.node
     assert node.op_type == "Conv"
@@ -90,20 +90,20 @@ def test_reduce_leaves_one_node_and_what_it_prints_fails_in_the_same_way(desk: P
     assert shapes == [[1, 64, 2], [1, 64, 1]]
     assert "25 nodes → 1: Conv" in said.stdout
 
-    again = call(desk, "sh", "-c", f"cd / && {find_line(said.stdout, 'reproduce it:')}")
+    again = call(folder, "sh", "-c", f"cd / && {find_line(said.stdout, 'reproduce it:')}")
     assert again.returncode == 1
     assert again.stdout.startswith("ERROR small on iree: the first wrong layer is Conv_0: compile error: ")
     assert SENTENCE in " ".join(again.stdout.split())
 
-    own = call(desk, "sh", "-c", f"cd / && {find_line(again.stdout, '  $ ')}")
+    own = call(folder, "sh", "-c", f"cd / && {find_line(again.stdout, '  $ ')}")
     assert own.returncode != 0
     assert SENTENCE in own.stderr
 
 
-def test_the_rest_of_the_model_is_right(desk: Path) -> None:
+def test_the_rest_of_the_model_is_right(folder: Path) -> None:
     """Nothing else is blamed: what is behind the convolution computes as it should."""
     only = ("--only", "Relu_14", "--only", "Conv_15", "--only", "LSTM_*")
-    said = model(desk, "check", str(MODEL), "--target", "iree", "--dim", "input=1,576", *only, "--json")
+    said = model(folder, "check", str(MODEL), "--target", "iree", "--dim", "input=1,576", *only, "--json")
     outcomes = {case["name"]: case["outcome"] for case in json.loads(said.stdout)["cases"]}
     assert len(outcomes) == 3
     assert set(outcomes.values()) == {"ok"}

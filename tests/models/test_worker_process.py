@@ -257,7 +257,7 @@ def test_an_abort_is_a_crash_where_memory_has_no_limit(worker, make):
     assert worker.work(make("gulp_politely")).ending is StepEnding.ERROR
 
 
-# ---------------------------------------------------------------- nobody is left
+# ---------------------------------------------------------------- no process is left
 
 
 def test_closing_ends_the_worker_and_what_it_left_behind(tmp_path, make):
@@ -316,7 +316,7 @@ def test_the_thread_that_started_a_worker_may_end(worker, make):
     assert Path(again.path).read_text() == Path(first[0].path).read_text()
 
 
-# ---------------------------------------------------------------- who it is
+# ---------------------------------------------------------------- identity
 
 
 def test_the_identity_is_asked_once(worker, make):

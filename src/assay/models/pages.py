@@ -71,7 +71,7 @@ class CheckSummary:
     compile_s: float | None = None
     run_s: float | None = None
     problem: str = ""
-    received: str = ""  # by whom it was uploaded, where it was
+    received: str = ""  # the sender, where it was uploaded
 
     @property
     def subject(self) -> tuple[str, str]:

@@ -179,7 +179,7 @@ class Worker:
 
 
 def check_made(backend: Backend, made: object) -> Made:
-    """Whoever writes a back end may forget to return something."""
+    """A user's back end may return nothing by mistake."""
     if isinstance(made, Made):
         return made
     kind = type(backend)
@@ -218,7 +218,7 @@ def describe(error: BaseException) -> str:
 
 
 def limit_memory(limit_bytes: int | None) -> None:
-    """A hard stop behind the parent's watch, for what grows faster than anybody looks.
+    """A hard stop besides the parent's watch, for what grows faster than it looks.
 
     Private memory that may be written to counts (RLIMIT_DATA), not address space: compilers and runtimes reserve
     hundreds of gigabytes that they never touch.

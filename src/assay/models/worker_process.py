@@ -2,7 +2,7 @@
 
 Nothing that a target does is an exception here: it crashes, hangs, eats memory or floods the disk, and the job's
 outcome says so; the next job finds a new worker. Only a target that cannot be had at all (an unknown back end, a
-missing extra) raises, and only when it is asked who it is.
+missing extra) raises, and only when its identity is requested.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A compiler and runner that is a program, as vendors have them: `compile MODEL ARTIFACT` and `run ARTIFACT --input=…`.
 
-The artifact is a zip of the model and its external data; it is run by onnx's evaluator. It can be told to misbehave.
+The artifact is a zip of the model and its external data; it is run by onnx's evaluator. Options make it misbehave.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Place:
             (self.lock / "beat").write_text(f"{beat}\n")
 
     def find_served(self, tokens):
-        """Who holds the lock, going by what they say."""
+        """The holders of the lock, by their output."""
         for token, guard in tokens.items():
             while token not in self.served and select.select([guard.stdout], [], [], 0)[0]:
                 line = os.read(guard.stdout.fileno(), 4096).decode()
@@ -218,7 +218,7 @@ def test_the_end_of_stdin_ends_the_job(busy):
 
 
 def test_a_silent_connection_ends_the_job(busy):
-    """Nobody closed it, nobody speaks: the network was cut."""
+    """The connection is open and silent: the network was cut."""
     place, _, job = busy
     until(ended(job), "the job is gone")
     until(lambda: place.left() == ["assay-t1.heard"], "folder and lock are gone")

@@ -1,4 +1,4 @@
-"""Programs as targets: how they are called, and what is said of one that does not do its part."""
+"""Programs as targets: how they are called, and the error of one that does not do its part."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_output_appears_live(tmp_path, capfd):
     assert capfd.readouterr().out == "computing\n"
 
 
-# ---------------------------------------------------------------- who they are
+# ---------------------------------------------------------------- identity
 
 
 def test_a_changed_program_or_script_is_another_one(tmp_path):
@@ -463,7 +463,7 @@ sys.exit(subprocess.call([find_program(import_module, kind), *words, *more]))
 
 @pytest.fixture
 def torq(tmp_path, monkeypatch):
-    """`torq-compile` and `torq-run-module`, found by their variables: what they are told is what IREE's understand."""
+    """`torq-compile` and `torq-run-module`, found by their variables: IREE's programs understand the same flags."""
     for variable, name in (("TORQ_COMPILE", "iree-compile"), ("TORQ_RUN_MODULE", "iree-run-module")):
         script = tmp_path / f"{name}.py"
         script.write_text(TORQ_STAND_IN.replace("NAME", name))
@@ -511,7 +511,7 @@ def test_the_printed_command_does_the_same_by_hand(torq):
     assert os.path.getsize(made.path)
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- output
 
 
 @pytest.mark.parametrize("ends", ["well", "badly"])

@@ -273,7 +273,7 @@ def test_a_wrapper_of_a_wrapper(tmp_path):
 
 
 def test_another_interpreter_in_path_counts(tmp_path):
-    """The same script is started by what `env` finds."""
+    """A script is started by what `env` finds."""
     tool = write_program(tmp_path / "tool", "#!/usr/bin/env my-python\nprint(1)\n")
     for name in ("a", "b"):
         write_program(tmp_path / name / "my-python")

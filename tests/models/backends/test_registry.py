@@ -1,4 +1,4 @@
-"""The code of somebody's own back end: what belongs to it, and that an edit is another identity."""
+"""The code of a user's own back end: what belongs to it, and that an edit is another identity."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_inputs_come_in_the_models_order(tmp_path):
         ("uint8", "float8_e4m3fn", "float8_e4m3fn"),
         ("float32", "float32", "float32"),
         ("float32", "", "float32"),
-        # another width or another kind is what the target really said: the comparison has to see it
+        # another width or another kind is what the target really made: the comparison has to see it
         ("int32", "int64", "int32"),
         ("float32", "int32", "float32"),
         ("int32", "float32", "int32"),

@@ -39,7 +39,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtifactBuilder
 
 @pytest.fixture
 def builder(shared: ArtifactBuilder, tmp_path: Path) -> Iterator[ArtifactBuilder]:
-    """The same workers, with a store of the test's own and settings that the test may change."""
+    """The shared workers, with a store of the test's own and settings that the test may change."""
     names = ("store", "limits", "recompute", "explain_to", "dumps", "failure_dir", "slices")
     before = {name: getattr(shared, name) for name in names}
     shared.slices = []

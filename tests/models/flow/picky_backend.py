@@ -56,7 +56,7 @@ class Picky(OrtBackend):
 
 
 class Exposed(OrtBackend):
-    """Right as long as nobody looks inside: with `sum` among several outputs, what it gives for that is wrong."""
+    """Right as long as its inside is not requested: with `sum` among several outputs, what it gives for that is wrong."""
 
     def perform(self, job: Job) -> Made:
         if job.step is not Step.COMPILE:

@@ -447,7 +447,7 @@ def test_of_the_inside_no_more_is_kept_than_is_sensible(
     ("message", "opset", "expected"),
     [
         ("no implementation of Split for these types", 11, "convert {model} --opset 17"),  # 13 made it another one
-        ("no implementation of ConcatFromSequence for these types", 11, ""),  # the same since 11
+        ("no implementation of ConcatFromSequence for these types", 11, ""),  # unchanged since 11
         ("no implementation of my.domain:Foo for these types", 11, "convert {model} --opset 17"),
         ("something else is wrong", 11, "convert {model} --opset 17"),
         ("no implementation of Split for these types", 17, ""),

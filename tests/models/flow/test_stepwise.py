@@ -1,4 +1,4 @@
-"""A case step by step, with pieces of somebody's own."""
+"""A case step by step, with pieces of the user's own."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_what_a_failed_step_was_given_is_kept_where_the_visit_says(stand, reques
 
 
 def test_each_sample_is_given_its_own_shapes(stand, request_of_net):
-    """Samples may differ in shape, and a runner that writes raw bytes is told what to read them as."""
+    """Samples may differ in shape, and the raw bytes that a runner writes are read as each sample's shape."""
     steps = stand.open_case(request_of_net, "net_full_model", "x")
     first, second = steps.case.trials
     specs = [(TensorSpec("y", "float32", (size,)),) for size in (2, 3)]
@@ -194,7 +194,7 @@ def test_external_data_of_a_users_model_counts(stand, tmp_path):
     assert stand.take_in(path).sha != before.sha
 
 
-# ---------------------------------------------------------------- what somebody's own fixture may return
+# ---------------------------------------------------------------- what a fixture of the user's own may return
 
 
 def test_forms_of_samples():

@@ -1,4 +1,4 @@
-"""Targets by name and in tables, those of a project, and who votes."""
+"""Targets by name and in tables, those of a project, and which one votes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_one_of_the_two_has_no_voice(name, reference, target, role, tmp_path):
 
 
 def test_a_project_s_target_does_not_vote_for_itself(tmp_path):
-    """Nor under another name; told something else it is another one."""
+    """Nor under another name; with other flags it is another one."""
     table = 'run = "python t.py {model}"\n'
     (tmp_path / "assay.toml").write_text(
         f"[targets.wrong]\n{table}[targets.again]\n{table}[targets.other]\n{table}run_flags = '--exact'\n"

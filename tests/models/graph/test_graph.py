@@ -190,7 +190,7 @@ def test_the_longest_group_wins() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "{ a = Conv(x, w)  b = Clip(a, low, high)  y = Add(a, b) }",  # somebody else reads what is in between
+        "{ a = Conv(x, w)  b = Clip(a, low, high)  y = Add(a, b) }",  # another node reads what is in between
         "{ a = Conv(x, w)  b = Clip(a, low, high)  c = Neg(a)  y = Sub(b, c) }",
         "{ a = Conv(x, w)  c = Neg(a)  b = Clip(c, low, high)  y = Relu(b) }",  # another node is in between
     ],
@@ -232,7 +232,7 @@ def test_outputs_are_what_others_read() -> None:
     )
     split, top, _ = build_outline(model).layers
     assert split.outputs == ("a", "b")
-    assert top.outputs == ("v",)  # nobody asks for the indices
+    assert top.outputs == ("v",)  # the indices are not used
 
 
 def test_a_dead_end_shows_all_that_it_makes() -> None:

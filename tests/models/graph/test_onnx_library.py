@@ -1,4 +1,4 @@
-"""Who makes and who reads each tensor, sub-graphs included."""
+"""The nodes that make and read each tensor, sub-graphs included."""
 
 from __future__ import annotations
 

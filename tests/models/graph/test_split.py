@@ -342,7 +342,7 @@ def test_a_layer_that_the_checker_refuses_is_reported() -> None:
 
 
 def test_the_checker_sees_through_large_weights() -> None:
-    """It is handed the graph without them: what is wrong beside them must still be told."""
+    """It is handed the graph without them: what is wrong next to them must still be reported."""
     large = {"w": np.zeros((600, 600), np.float32), "u": np.zeros((1000,), np.float32)}
     good = parse("g (float[2,600] x) => (float[2,600] y) { y = MatMul(x, w) }", weights=large)
     assert check(good, with_shapes=True) == ""

@@ -51,7 +51,7 @@ def test_a_quantiser_that_rounds_otherwise_is_not_passed(rule: Any) -> None:
 
 
 def test_without_the_unrounded_values_a_common_direction_is_not_passed() -> None:
-    """Of operators that nobody has written the definition of."""
+    """Operators without a definition here."""
     expected = quantise(STEPS, np.rint)
     found = compare(expected, quantise(STEPS, lambda x: np.floor(x + 0.4)), alone("QLinearAdd"))
     assert found.verdict.kind is FAIL

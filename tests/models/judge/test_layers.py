@@ -50,7 +50,7 @@ def blamed(
     return None if found is None else found.number
 
 
-def test_the_first_wrong_layer_is_blamed_and_its_heirs_are_not() -> None:
+def test_the_first_wrong_layer_is_blamed_and_those_after_it_are_not() -> None:
     assert blamed(CHAIN, tensors(a=1e-6, b=0.3, c=0.3, d=0.5)) == 1
     assert blamed(CHAIN, tensors(a=0.01, b=0.01, c=0.01, d=0.01)) == 0
     assert blamed(CHAIN, tensors(a=1e-6, b=2e-6, c=3e-6, d=0.9)) == 3

@@ -755,7 +755,7 @@ def test_the_error_that_is_shown_is_the_true_one() -> None:
         ([3, 2, 1], [3, 1, 2], 1, True),
         ([3, 2, 1], [3, 1, 2], 2, False),
         ([3, 2, 1], [3, 1, 2], 3, True),
-        ([3, 2, 1], [2, 3, 1], 2, True),  # the same ones, in another order
+        ([3, 2, 1], [2, 3, 1], 2, True),  # equal ones, in another order
         ([2, 2, 1], [3, 2, 1], 1, True),  # a tie may go either way
         ([2, 2, 1], [1, 2, 3], 1, False),
         ([2, 2, 2, 0], [2, 2, 1, 0], 2, True),

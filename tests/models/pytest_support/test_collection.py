@@ -152,7 +152,7 @@ def test_options_of_others_stay_theirs(project):
 
 
 def test_fixtures_of_others_stay_theirs(project):
-    """The same names, in a project that knows nothing of us: tests and ids are what they were."""
+    """A project that knows nothing of us has fixtures of these names: tests and ids are what they were."""
     project.write(
         "tests/conftest.py",
         "import pytest\n@pytest.fixture(params=[1, 2])\ndef chip_config(request):\n    return request.param\n",

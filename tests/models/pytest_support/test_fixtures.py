@@ -206,7 +206,7 @@ def test_a_board_that_is_off_is_no_trouble_of_the_compiler(project: Project):
     """Compilation is local: the fixture that asks for the board is the one that fails."""
     project.model("net", RELU)
     project.write("tests/test_onnx_model.py", TORQ)
-    with socket.socket() as taken:  # bound, and nobody listens
+    with socket.socket() as taken:  # bound, and no server listens
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
         run = project.pytest("-v", "-k", "full", "--torq-addr", "root@127.0.0.1", "--torq-port", port)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from assay.models.pytest_support.options import ModelOptions, TestPlan, add_options, read_options
+from assay.models.pytest_support.options import ModelOptions, ModelTestPlan, add_options, read_options
 
 SEED = (
     "--recompute-cache", "--debug-cache", "--debug-ir", "--torq-compile-time-profiling-output-dir",
@@ -67,9 +67,9 @@ def test_values(arguments, key, value):
 
 
 def test_a_dump_without_a_folder_goes_to_the_cache():
-    assert TestPlan(configure("--debug-ir")).ir_dir == "/cache/assay-models/ir"
-    assert TestPlan(configure("--debug-ir=x")).ir_dir == "/here/x"
-    assert TestPlan(configure()).ir_dir is None
+    assert ModelTestPlan(configure("--debug-ir")).ir_dir == "/cache/assay-models/ir"
+    assert ModelTestPlan(configure("--debug-ir=x")).ir_dir == "/here/x"
+    assert ModelTestPlan(configure()).ir_dir is None
 
 
 def test_a_name_that_is_taken_is_left_to_its_owner():

@@ -1,4 +1,4 @@
-"""A check of a model, told: the answer first, every number where it belongs, commands that can be pasted."""
+"""The report of a model check: the answer first, every number where it belongs, commands that can be pasted."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def test_diffs_of_several_outputs_are_all_there() -> None:
     assert text.count("assay model diff") == 2
 
 
-# ---------------------------------------------------------------- what else is to be said
+# ---------------------------------------------------------------- further notes
 
 
 def test_times_report_what_they_are() -> None:

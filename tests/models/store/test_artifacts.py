@@ -1,4 +1,4 @@
-"""The artifact store: what went in decides what comes out, whoever dies, deletes or fills the disk meanwhile."""
+"""The artifact store: what went in decides what comes out, also when processes die, delete files or fill the disk."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_json_does_not_have_is_no_part(parts: Any) -> None:
 
 
 def test_keys_do_not_change_between_versions_of_assay() -> None:
-    """Else an update would throw away everybody's cache; the text is that of the docstring: canonical JSON."""
+    """Else an update would throw away every cache; the text is that of the docstring: canonical JSON."""
     text = '{"flags":["-O2"],"n":1.5,"what":"größe"}'
     assert build_key({"what": "größe", "flags": ["-O2"], "n": 1.5}) == sha256(text.encode()).hexdigest()
 
@@ -658,7 +658,7 @@ def test_a_process_without_descriptors_does_not_take_good_entries_for_bad(store:
 
 @contextlib.contextmanager
 def as_root() -> Iterator[None]:
-    """Where `forbidden_dir` made root to nobody; for others nothing changes."""
+    """Where `forbidden_dir` took root's rights away; for other users nothing changes."""
     before = os.geteuid()
     if os.getuid() == 0:
         os.seteuid(0)
@@ -737,7 +737,7 @@ def test_other_troubles_of_a_builder_are_its_own(store: ArtifactStore) -> None:
 
 
 def test_read_only_folders_that_a_tool_makes_are_removed_too(forbidden_dir: Path) -> None:
-    """As nobody, whom the modes bind: root may delete anything."""
+    """As a user that the modes bind: root may delete anything."""
     with as_root():
         forbidden_dir.chmod(0o777)
     store = ArtifactStore(str(forbidden_dir / "cache"))

@@ -65,7 +65,7 @@ class LockRule:
 
 
 class BusyError(InfrastructureError):
-    """Somebody holds the board."""
+    """Another job holds the board."""
 
 
 class Board(Connection):

@@ -6,7 +6,7 @@ import os
 
 from assay.errors import ExitCode, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.cases import Case, Cases, Tensors
+from assay.models.flow.cases import Cases, ModelCase, Tensors
 from assay.models.flow.options import build_split_request, choose_groups
 from assay.models.flow.step_files import make_folder
 from assay.models.graph.convert import convert_opset
@@ -69,7 +69,7 @@ def split_model(request: ModelRequest, folder: str) -> list[Piece]:
         return [_write_piece(case, os.path.join(folder, case.name)) for case in cases.iterate(chosen)]
 
 
-def _write_piece(case: Case, base: str) -> Piece:
+def _write_piece(case: ModelCase, base: str) -> Piece:
     if case.problem:
         return Piece(case.name, problem=case.problem)
     for number, trial in enumerate(case.trials, start=1):

@@ -12,15 +12,15 @@ import os
 from collections.abc import Mapping, Sequence
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.cases import Case, Cases, CaseSample, Tensors
+from assay.models.flow.cases import Cases, CaseSample, ModelCase, Tensors
 from assay.models.flow.check import Examination, Report, examine_model, quiet
 from assay.models.graph.graph import load_model
 from assay.models.graph.submodel import build_cut, join_models, name_part
 from assay.models.graph.tensorfile import load_refs
 from assay.models.judge.layers import (
     Blame,
+    FaultSearch,
     Localisation,
-    SearchResult,
     confirm,
     is_excused,
     judge_inside,
@@ -62,7 +62,7 @@ class LayerSearch:
     def cases(self) -> Cases:
         return self.examination.cases
 
-    def examine(self, case: Case, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
+    def examine(self, case: ModelCase, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
         report = self.examination.examine(case, accumulated)
         self.reports[case.name] = report
         return report
@@ -81,11 +81,11 @@ def bisect_model(
     return examine_model(request, builder, keep, report_case, _bisect)
 
 
-def _bisect(examination: Examination) -> SearchResult:
+def _bisect(examination: Examination) -> FaultSearch:
     search = LayerSearch(examination)
     find_wrong(search)
     reports = tuple(search.reports[name] for name in search.cases.outline.cases if name in search.reports)
-    return SearchResult(reports, search.first, search.confirmed, tuple(search.findings), tuple(search.notes))
+    return FaultSearch(reports, search.first, search.confirmed, tuple(search.findings), tuple(search.notes))
 
 
 def find_wrong(search: LayerSearch) -> None:
@@ -189,7 +189,7 @@ def _find_correct(search: LayerSearch, layers: Sequence[Layer]) -> set[str]:
     """
     if len(layers) < _FEWEST_TOGETHER:
         return set()
-    correct, group, size = set[str](), list[Case](), 0
+    correct, group, size = set[str](), list[ModelCase](), 0
     for case in search.cases.iterate([layer.name for layer in layers]):
         if case.problem:
             continue
@@ -207,7 +207,7 @@ def _list_files(folder: str) -> list[str]:
     return [ref.path for ref in load_refs(folder)]
 
 
-def _try_together(search: LayerSearch, group: Sequence[Case]) -> set[str]:
+def _try_together(search: LayerSearch, group: Sequence[ModelCase]) -> set[str]:
     examination, together = search.examination, build_together(search.cases, group)
     with examination.builder.borrowing(), examination.builder.forgetting():
         work, results = examination.compute(together)
@@ -224,7 +224,7 @@ def _try_together(search: LayerSearch, group: Sequence[Case]) -> set[str]:
     return correct
 
 
-def build_together(cases: Cases, group: Sequence[Case]) -> Case:
+def build_together(cases: Cases, group: Sequence[ModelCase]) -> ModelCase:
     """One case whose model holds those of all these layers; each reads inputs of its own."""
     trials = []
     for sample in range(len(group[0].trials)):
@@ -236,7 +236,7 @@ def build_together(cases: Cases, group: Sequence[Case]) -> Case:
         model = cases.write_model(proto, f"{cases.outline.stem}_together")
         trials.append(CaseSample(model, cases.write_inputs(given), {}, tuple(specs)))
     names = tuple(name for case in group for name in case.outputs)
-    return Case(f"{cases.outline.stem}_together", None, names, (), tuple(trials))
+    return ModelCase(f"{cases.outline.stem}_together", None, names, (), tuple(trials))
 
 
 def _conclude_right(search: LayerSearch, full: CaseReport, but: str) -> None:
@@ -357,7 +357,7 @@ def _is_wrong(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | 
     return found is not None and (found == wanted if exact else found.resembles(wanted))
 
 
-def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool = False) -> Case:
+def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool = False) -> ModelCase:
     """The model up to these layers, with what they pass on as its outputs; `with_inside`: and all in between."""
     begun = [layer for layer in cases.outline.layers if layer.number <= layers[-1].number]
     inner = {name for layer in begun for name in layer.inputs}
@@ -367,7 +367,7 @@ def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool 
     outputs = [name for name in made if with_inside or name in final or name in later or name not in inner]
     name = f"{cases.outline.stem}_to_{layers[-1].label}" + ("_marked" if with_inside else "")
     trials = tuple(_build_trial(cases, number, outputs, name) for number in range(len(cases.samples)))
-    return Case(name, None, tuple(outputs), (), trials, quantized=cases.quantized, makers=cases.makers)
+    return ModelCase(name, None, tuple(outputs), (), trials, quantized=cases.quantized, makers=cases.makers)
 
 
 def _build_trial(cases: Cases, number: int, outputs: Sequence[str], name: str) -> CaseSample:

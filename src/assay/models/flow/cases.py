@@ -90,7 +90,7 @@ class CaseSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ModelCase:
     name: str
     layer: Layer | None  # None: the full model
     outputs: tuple[str, ...]
@@ -197,7 +197,7 @@ class Cases:
     # ------------------------------------------------------------ the whole
 
     @cached_property
-    def full(self) -> Case:
+    def full(self) -> ModelCase:
         """The file as it is, with the reference's outputs."""
         specs = self.outline.outputs
         names = tuple(spec.name for spec in specs)
@@ -208,7 +208,7 @@ class Cases:
                 for number, folder in enumerate(folders)
             )
         name = self.outline.full_name
-        return Case(name, None, names, specs, trials, quantized=self.quantized, makers=self.makers)
+        return ModelCase(name, None, names, specs, trials, quantized=self.quantized, makers=self.makers)
 
     @cached_property
     def makers(self) -> dict[str, str]:
@@ -225,7 +225,7 @@ class Cases:
         return find_steps(self.proto)
 
     @cached_property
-    def closed(self) -> Case | None:
+    def closed(self) -> ModelCase | None:
         """The model with its open dimensions closed, as each sample is; None: it has none, or they are to stay."""
         if self.request.inputs.keep_dims or all(spec.is_static for spec in self.outline.inputs):
             return None
@@ -239,7 +239,7 @@ class Cases:
         """By tensor behind a cast into fewer bits: that type."""
         return find_coarse(self.proto)
 
-    def find_chance(self, case: Case) -> dict[str, str]:
+    def find_chance(self, case: ModelCase) -> dict[str, str]:
         """By tensor that is drawn, or depends on what is: the operator that draws; for a layer alone, in it."""
         return find_random(self.proto, None if case.layer is None else case.layer.nodes)
 
@@ -257,7 +257,7 @@ class Cases:
             return tuple(self.ask(model, sample, Wants(names), "activations") for sample in self.samples)
 
     @cached_property
-    def marked(self) -> Case:
+    def marked(self) -> ModelCase:
         """The model with every layer's outputs as outputs: one run on the target shows all of them."""
         wanted = [name for layer in self.outline.layers for name in layer.outputs]
         trials, names = [], ()
@@ -268,7 +268,7 @@ class Cases:
             model = self.write_model(proto, f"{self.outline.stem}_marked")
             specs = tuple(spec for spec in load_specs(folder) if spec.name in set(names))
             trials.append(CaseSample(model, self.samples[number], Tensors(folder), specs))
-        return Case(f"{self.outline.stem}_marked", None, names, (), tuple(trials), quantized=self.quantized)
+        return ModelCase(f"{self.outline.stem}_marked", None, names, (), tuple(trials), quantized=self.quantized)
 
     @cached_property
     def trivial_layers(self) -> tuple[Layer, ...]:
@@ -276,7 +276,7 @@ class Cases:
         folding = build_folding(build_wiring(self.proto.graph))
         return tuple(layer for layer in self.outline.layers if all(map(folding.is_foldable, layer.outputs)))
 
-    def find_magnitude(self, case: Case, number: int, tensor: str) -> Any:
+    def find_magnitude(self, case: ModelCase, number: int, tensor: str) -> Any:
         """How large the terms are that this output was added up from, in one sample: see `probe.operators`.
 
         A layer alone got the reference's inputs. In the model an operator may pass on what was rounded before it.
@@ -288,7 +288,7 @@ class Cases:
             self._magnitudes[number] = Magnitudes(self.proto, values)
         return self._magnitudes[number].find(tensor, _CARRIED)
 
-    def find_origin(self, case: Case, number: int) -> LayerOrigin | None:
+    def find_origin(self, case: ModelCase, number: int) -> LayerOrigin | None:
         """How a layer alone makes its outputs, in one sample; None for what is made of several layers."""
         if case.layer is None:
             return None
@@ -350,7 +350,7 @@ class Cases:
 
     # ------------------------------------------------------------ layers
 
-    def find(self, name: str) -> Case:
+    def find(self, name: str) -> ModelCase:
         if name == self.outline.full_name:
             return self.full
         return next(self.iterate([name]))
@@ -366,7 +366,7 @@ class Cases:
                 raise NotFoundError("case", pattern, [label for _, label in known])
         return [each[0] for each in known if any(_matches(each, pattern) for pattern in patterns)]
 
-    def iterate(self, names: Sequence[str]) -> Iterator[Case]:
+    def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
         """Layers one after another: the values of all of them together may be many times the model."""
         wanted = {layer.number for layer in self.outline.layers if layer.name in set(names)}
         pairs = zip(self.activations, self.samples, strict=True)
@@ -375,19 +375,19 @@ class Cases:
         for parts in zip(*walks, strict=True):
             yield self._build_case(parts)
 
-    def _build_case(self, parts: Sequence[Any]) -> Case:
+    def _build_case(self, parts: Sequence[Any]) -> ModelCase:
         layer = parts[0].layer
         problem = next((part.problem for part in parts if part.problem), "")
         if problem:
-            return Case(layer.name, layer, layer.outputs, (), (), problem)
+            return ModelCase(layer.name, layer, layer.outputs, (), (), problem)
         trials = []
         for part in parts:
             model, inputs = self.write_model(part.model, layer.name), self.write_inputs(part.inputs)
             specs = tuple(describe_array(name, array) for name, array in part.outputs.items())
             trials.append(CaseSample(model, inputs, part.outputs, specs))
-        return Case(layer.name, layer, tuple(trials[0].expected), trials[0].specs, tuple(trials))
+        return ModelCase(layer.name, layer, tuple(trials[0].expected), trials[0].specs, tuple(trials))
 
-    def discard(self, case: Case) -> None:
+    def discard(self, case: ModelCase) -> None:
         """One that has been looked at: the copies that were made for it alone go. Of a large model they are many."""
         for trial in case.trials:
             for folder in (os.path.dirname(trial.model.path), trial.inputs.path):
@@ -416,7 +416,7 @@ def _measure_shapes(samples: Sequence[Product]) -> list[tuple[int, ...]]:
     return [ref.shape for sample in samples for ref in load_refs(sample.path)]
 
 
-def name_kind(case: Case) -> str:
+def name_kind(case: ModelCase) -> str:
     """Of a layer that was taken out: its operators with their attributes, and the types and shapes around them."""
     kinds = []
     for trial in case.trials:

@@ -15,10 +15,10 @@ from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
-from assay.models.flow.cases import Arrays, Case, Cases, StepFailedError, Tensors, describe_dims, name_kind
+from assay.models.flow.cases import Arrays, Cases, ModelCase, StepFailedError, Tensors, describe_dims, name_kind
 from assay.models.flow.targets import VoterTests
 from assay.models.graph.tensorfile import write_tensors
-from assay.models.judge.layers import SearchResult, conclude, excuse_chance, judge_votes, select
+from assay.models.judge.layers import FaultSearch, conclude, excuse_chance, judge_votes, select
 from assay.models.judge.tensors import judge_outputs
 from assay.models.judge.tolerances import coarse_tolerance, step_tolerance
 from assay.models.values.model import (
@@ -64,7 +64,7 @@ class Examination:
 
     # ------------------------------------------------------------ one case
 
-    def examine(self, case: Case, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
+    def examine(self, case: ModelCase, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
         """Compute it on the target, and compare."""
         target = self.request.target.name
         if case.problem:
@@ -100,7 +100,7 @@ class Examination:
         dims = describe_dims(self.cases.outline, self.cases.samples[0])
         return f"{text} ({dims}) it is {closed.outcome}. Layers are tested closed"
 
-    def compute(self, case: Case) -> tuple[Work, list[Arrays]]:
+    def compute(self, case: ModelCase) -> tuple[Work, list[Arrays]]:
         """Every sample; the steps are those of the first one, or of the one that failed."""
         request = self.request
         dumps = Dumps(request.ir_dir, request.compile_profile_dir, request.run_profile_dir)
@@ -115,7 +115,7 @@ class Examination:
             results.append(Tensors(work.outputs))
         return first, results
 
-    def compare(self, case: Case, steps: tuple[StepOutcome, ...], results: Sequence[Arrays]) -> CaseReport:
+    def compare(self, case: ModelCase, steps: tuple[StepOutcome, ...], results: Sequence[Arrays]) -> CaseReport:
         verdict, comparisons = self.judge(case, results)
         if verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED) and self.request.voter is not None:
             verdict = self._vote(case, comparisons, verdict, self.request.voter)
@@ -125,7 +125,7 @@ class Examination:
         target = self.request.target.name
         return CaseReport(case.name, target, verdict, case.layer, steps, comparisons, diffs=diffs)
 
-    def judge(self, case: Case, results: Sequence[Arrays]) -> tuple[Verdict, tuple[TensorComparison, ...]]:
+    def judge(self, case: ModelCase, results: Sequence[Arrays]) -> tuple[Verdict, tuple[TensorComparison, ...]]:
         found, count, worst = list[Finding](), 0, dict[str, TensorComparison]()
         for number, result in enumerate(results):
             verdict, comparisons = self._judge(case, number, result)
@@ -134,7 +134,7 @@ class Examination:
             _keep_worst(worst, comparisons)
         return Verdict.of(found, count), tuple(worst.values())
 
-    def _judge(self, case: Case, number: int, actual: Arrays) -> tuple[Verdict, tuple[TensorComparison, ...]]:
+    def _judge(self, case: ModelCase, number: int, actual: Arrays) -> tuple[Verdict, tuple[TensorComparison, ...]]:
         """One sample."""
         expected = case.trials[number].expected
         wanted = {name: expected[name] for name in case.outputs if name in expected}
@@ -144,13 +144,13 @@ class Examination:
         judged = judge_outputs(wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin)
         return excuse_chance(*judged, self.cases.find_chance(case))
 
-    def choose_tolerances(self, case: Case) -> Tolerances:
+    def choose_tolerances(self, case: ModelCase) -> Tolerances:
         """What a quantised model gives as a whole may be a few steps off; a layer in isolation may not."""
         if case.layer is not None:
             return self.request.tolerances
         return self._relax({name: case.makers.get(name) for name in case.outputs}, quantized=case.quantized)
 
-    def _vote(self, case: Case, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
+    def _vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
         """The verdict with the vote of a second reference. One that cannot compute the case has no vote."""
         results = []
         for trial in case.trials:
@@ -166,7 +166,7 @@ class Examination:
         voted = judge_votes(ours, self.judge(case, results)[1])
         return verdict if voted.kind is not verdict.kind and self._is_refused(voter, case) else voted
 
-    def _is_refused(self, voter: Target, case: Case) -> bool:
+    def _is_refused(self, voter: Target, case: ModelCase) -> bool:
         """Whether the voter has no vote: one that would excuse the target must compute these operators right."""
         fault = self.voter_tests.find_fault(voter, case)
         if fault:
@@ -177,7 +177,7 @@ class Examination:
             self._note(f"the reference {own}")
         return False
 
-    def _differs(self, case: Case, compared: TensorComparison, pair: tuple[Any, Any]) -> bool:
+    def _differs(self, case: ModelCase, compared: TensorComparison, pair: tuple[Any, Any]) -> bool:
         """By the bounds that it was judged by."""
         name, tolerances = compared.name, Tolerances(compared.tolerance)
         verdict, _ = judge_outputs({name: pair[0]}, {name: pair[1]}, tolerances, op=case.op)
@@ -189,7 +189,7 @@ class Examination:
 
     # ------------------------------------------------------------ the inside
 
-    def accumulate(self, part: Case | None = None) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
+    def accumulate(self, part: ModelCase | None = None) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
         """Every layer's outputs as they come out of the model on the target; or the step at which that failed.
 
         `part`: a beginning of the model with its layers' outputs, in the place of the whole.
@@ -230,7 +230,7 @@ class Examination:
         whole = {**given.by_tensor, **by_tensor, **coarse, **steps}
         return Tolerances(replace(given.model, quantized=True), {}, whole)
 
-    def _keep_inside(self, marked: Case, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
+    def _keep_inside(self, marked: ModelCase, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
         """In the order in which they are computed: the first are where it begins."""
         left_bytes = _MOST_BYTES
         for number, name in enumerate(marked.outputs):
@@ -245,7 +245,7 @@ class Examination:
                 return
 
     def _keep_pair(
-        self, case: Case, results: Sequence[Arrays], compared: TensorComparison, number: int
+        self, case: ModelCase, results: Sequence[Arrays], compared: TensorComparison, number: int
     ) -> tuple[tuple[str, str], int] | None:
         """Of the first sample that is wrong: files that `assay model diff` takes, and how many bytes they are.
 
@@ -273,7 +273,7 @@ def examine_model(
     builder: ArtifactBuilder,
     keep: str,
     report_case: Report,
-    search: Callable[[Examination], SearchResult],
+    search: Callable[[Examination], FaultSearch],
     names: Callable[[Cases], Sequence[str]] = lambda cases: [cases.outline.full_name],
 ) -> ModelReport:
     """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
@@ -288,7 +288,7 @@ def examine_model(
         found = search(examination)
     except StepFailedError as error:
         finding = Finding(VerdictKind.ERROR, cases.outline.stem, error.message)
-        found = SearchResult(build_refused(request, cases, chosen, error), findings=(finding,))
+        found = FaultSearch(build_refused(request, cases, chosen, error), findings=(finding,))
     return ModelReport(
         model=request.model,
         stem=cases.outline.stem,
@@ -316,7 +316,7 @@ def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, repo
     return examine_model(request, builder, keep, report_case, _check, lambda cases: cases.choose(request.only))
 
 
-def _check(examination: Examination) -> SearchResult:
+def _check(examination: Examination) -> FaultSearch:
     cases = examination.cases
     full_name, chosen = cases.outline.full_name, cases.choose(examination.request.only)
     layers = [name for name in chosen if name != full_name]
@@ -382,11 +382,11 @@ class Trivial:
         is_right = all(each.verdict.kind is VerdictKind.PASS and not each.error for each in found)
         return "computed from shapes and constants; equal inside the model" if is_right else ""
 
-    def find_same(self, case: Case) -> str:
+    def find_same(self, case: ModelCase) -> str:
         label = self._right.get(name_kind(case)) if case.name in self._layers and not case.problem else None
         return f"computed from shapes and constants; the same operation as {label}, which is correct" if label else ""
 
-    def note(self, case: Case, report: CaseReport) -> None:
+    def note(self, case: ModelCase, report: CaseReport) -> None:
         is_right = report.verdict.kind is VerdictKind.PASS and not any(each.error for each in report.local)
         if case.name in self._layers and case.layer is not None and is_right and not report.skipped:
             self._right.setdefault(name_kind(case), case.layer.label)

@@ -14,14 +14,14 @@ from typing import Any
 
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
 from assay.models.flow.bisect import LayerSearch, find_wrong
-from assay.models.flow.cases import Case, CaseSample, StepFailedError, Tensors, is_quantized, load_specs
+from assay.models.flow.cases import CaseSample, ModelCase, StepFailedError, Tensors, is_quantized, load_specs
 from assay.models.flow.check import Examination, Report, examine_model, quiet
 from assay.models.flow.discovery import TOLERANCE_FLAG, KnownNames, is_known, list_names
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.reduction import Candidate, Reduced, count_nodes, reduce_model
 from assay.models.graph.submodel import build_marked
 from assay.models.graph.tensorfile import write_tensors
-from assay.models.judge.layers import SearchResult
+from assay.models.judge.layers import FaultSearch
 from assay.models.values.model import (
     WRONG,
     CaseReport,
@@ -43,7 +43,7 @@ def reduce_failure(
     return examine_model(request, builder, keep, report_case, _search)
 
 
-def _search(examination: Examination) -> SearchResult:
+def _search(examination: Examination) -> FaultSearch:
     search, report_case = LayerSearch(examination), examination.report_case
     with examination.builder.forgetting():  # no copy is kept of what was tried
         find_wrong(search)
@@ -54,14 +54,14 @@ def _search(examination: Examination) -> SearchResult:
             request = examination.request
             again = render_flags((*request.manner, *request.origin))
             text = f"{what}; `{f'assay model check {shlex.quote(request.model)} {again}'.strip()}` shows every layer"
-            return SearchResult((report,), findings=tuple(search.findings), notes=(text,))
+            return FaultSearch((report,), findings=tuple(search.findings), notes=(text,))
         trials = _choose_samples(search, case, report)
         examination.report_case = quiet
         smallest = _reduce(trials, report_case)
     return _report(trials, smallest, report_case)
 
 
-def _choose_start(search: LayerSearch) -> tuple[Case, CaseReport]:
+def _choose_start(search: LayerSearch) -> tuple[ModelCase, CaseReport]:
     """The first wrong layer where it fails in isolation, else the whole model."""
     report = search.reports.get(search.first.name) if search.first else None
     if report is not None and report.verdict.kind in WRONG:
@@ -70,7 +70,7 @@ def _choose_start(search: LayerSearch) -> tuple[Case, CaseReport]:
     return search.cases.full, full
 
 
-def _choose_samples(search: LayerSearch, case: Case, report: CaseReport) -> _Trials:
+def _choose_samples(search: LayerSearch, case: ModelCase, report: CaseReport) -> _Trials:
     """All of them; where they differ in shape, those of the first shape that fails: a model has one."""
     signature = build_signature(report)
     assert signature is not None
@@ -102,7 +102,7 @@ def _rename(report: CaseReport, name: str) -> CaseReport:
     return replace(report, name=name, verdict=replace(report.verdict, findings=findings))
 
 
-def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> SearchResult:
+def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> FaultSearch:
     search = trials.search
     final = trials.build_case(reduced.model, reduced.samples)
     again = _examine_again(search, final)
@@ -124,7 +124,7 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> SearchRes
         notes.append("computed again, the smallest model does not fail in this way: the failure comes and goes")
     request = search.examination.request
     command = render_again(request, path, inputs, list_names(build_outline(path, groups=request.groups)))
-    return SearchResult((again,), search.first, search.confirmed, notes=tuple(notes), command=command)
+    return FaultSearch((again,), search.first, search.confirmed, notes=tuple(notes), command=command)
 
 
 def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: KnownNames) -> str:
@@ -134,7 +134,7 @@ def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names:
     return f"assay model check {shlex.quote(path)} {render_flags((*manner, *(('--input', each) for each in inputs)))}"
 
 
-def _examine_again(search: LayerSearch, case: Case) -> CaseReport:
+def _examine_again(search: LayerSearch, case: ModelCase) -> CaseReport:
     """Past the cache: what is reported has been seen twice."""
     builder = search.examination.builder
     before, builder.recompute = builder.recompute, True
@@ -164,7 +164,7 @@ class _Trials:
     """Candidates on the reference and on the target."""
 
     search: LayerSearch
-    case: Case
+    case: ModelCase
     signature: Signature
 
     def examine(self, candidate: Candidate) -> CaseReport | None:
@@ -178,7 +178,7 @@ class _Trials:
         self.search.cases.discard(case)
         return report
 
-    def build_case(self, model: Any, samples: Sequence[Mapping[str, Any]]) -> Case:
+    def build_case(self, model: Any, samples: Sequence[Mapping[str, Any]]) -> ModelCase:
         cases = self.search.cases
         name = f"{cases.outline.stem}_reduced"
         product = cases.write_model(model, name)
@@ -191,7 +191,7 @@ class _Trials:
         layer = self._find_layer(model)
         quantized = layer is None and is_quantized(model)
         makers = {made: node.op_type for node in model.graph.node for made in node.output}
-        return Case(name, layer, outputs, (), tuple(trials), quantized=quantized, makers=makers)
+        return ModelCase(name, layer, outputs, (), tuple(trials), quantized=quantized, makers=makers)
 
     def _find_layer(self, model: Any) -> Layer | None:
         """One node is judged as a layer of its operator, under the name that it has in the whole model: that of the

@@ -15,7 +15,7 @@ from assay.errors import UsageError
 from assay.models.backends.programs import hash_tree
 from assay.models.backends.registry import build_backend
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product
-from assay.models.flow.cases import Arrays, Case, Cases, CaseSample, StepFailedError, Tensors, hash_refs
+from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase, StepFailedError, Tensors, hash_refs
 from assay.models.flow.check import Examination
 from assay.models.graph.tensorfile import load_refs, write_tensors
 from assay.models.values.model import CaseReport, ModelRequest, Step, StepOutcome, Target
@@ -101,7 +101,7 @@ class CaseSteps:
 
     stand: Stepwise
     cases: Cases
-    case: Case
+    case: ModelCase
     label: str
     steps: list[StepOutcome] = field(default_factory=list)  # of the target that is tested
     given: list[Product] = field(default_factory=list)  # inputs that are not the case's own

@@ -20,7 +20,7 @@ from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER
 from assay.models.config.targets import build_board_target, name_chip, parse_target, read_flags, read_target_tables
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.cases import Case, Cases, Tensors
+from assay.models.flow.cases import Arrays, Cases, ModelCase, Tensors
 from assay.models.flow.discovery import Project
 from assay.models.graph.graph import load_model
 from assay.models.graph.onnx_library import find_opset
@@ -200,8 +200,8 @@ def choose_voter(flag: str | None, setting: str | None, reference: Target, targe
 
 
 def is_same_engine(one: Target, other: Target) -> bool:
-    """The same library, whatever its options: its kernels share their faults. Programs, and users' own back ends, that
-    get the same commands; with others, one may well compute in another way."""
+    """Whether both are one library, with any options: its kernels share their faults. Programs, and users' own back
+    ends, must get equal commands: with others, one may well compute in another way."""
     are_tools = one.backend in _WITH_TOOLS and other.backend in _WITH_TOOLS
     if not are_tools and one.backend != other.backend:
         return False
@@ -224,12 +224,12 @@ class VoterTests:
     cases: Cases
     _known: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def find_fault(self, engine: Target, case: Case) -> str:
+    def find_fault(self, engine: Target, case: ModelCase) -> str:
         """The first operator of the case that this reference computes wrong, and by how much; "": none is known."""
         parts = [case] if case.layer is not None else self._choose_layers(case)
         return next((fault for part in parts if (fault := self._try_once(engine, part))), "")
 
-    def _choose_layers(self, case: Case) -> Iterator[Case]:
+    def _choose_layers(self, case: ModelCase) -> Iterator[ModelCase]:
         """Of a case of several layers: one for each use of an operator that is in it."""
         nodes = self.cases.proto.graph.node
         ops = {node.op_type for node in load_model(case.trials[0].model.path, weights=False).graph.node}
@@ -243,7 +243,7 @@ class VoterTests:
                 yield part
             self.cases.discard(part)
 
-    def _try_once(self, engine: Target, case: Case) -> str:
+    def _try_once(self, engine: Target, case: ModelCase) -> str:
         model = load_model(case.trials[0].model.path)
         nodes = [node for node in model.graph.node if node.op_type != "Constant"]
         key = repr(engine), identify_use(nodes, find_opset(model))
@@ -251,7 +251,7 @@ class VoterTests:
             self._known[key] = self._try(engine, case, model)
         return self._known[key]
 
-    def _try(self, engine: Target, case: Case, model: Any) -> str:
+    def _try(self, engine: Target, case: ModelCase, model: Any) -> str:
         given = dict(Tensors(case.trials[0].inputs.path))
         for positive in (False, True):
             inputs = draw_ordinary(given, positive=positive)
@@ -263,7 +263,13 @@ class VoterTests:
         return ""
 
     def _compare(
-        self, engine: Target, case: Case, model: Any, inputs: Mapping[str, Any], right: Mapping[str, Any], whose: str
+        self,
+        engine: Target,
+        case: ModelCase,
+        model: Any,
+        inputs: Mapping[str, Any],
+        right: Mapping[str, Any],
+        whose: str,
     ) -> str:
         found = self._compute(engine, case, inputs)
         if found is None:
@@ -283,7 +289,7 @@ class VoterTests:
         off = f"off by {worst:.2g} of the scale" if worst < float("inf") else "of another shape, or not finite,"
         return f"{engine.name} computes {case.op} (opset {find_opset(model)}) wrong: {off} from {whose}"
 
-    def _compute(self, engine: Target, case: Case, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def _compute(self, engine: Target, case: ModelCase, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """None: it cannot."""
         product, trial = self.cases.write_inputs(inputs), case.trials[0]
         with self.builder.forgetting():

@@ -292,7 +292,7 @@ _INSIDE = {
     "sparse": {1: "tensor", 2: "tensor"},
 }
 _TENSOR_FIELDS = frozenset((1, 2, 8))  # what stays of a large tensor
-_TENSOR_NAMES = ("dims", "data_type", "name")  # the same, by name
+_TENSOR_NAMES = ("dims", "data_type", "name")  # these fields by name
 
 
 def load_skeleton(path: str) -> Model:

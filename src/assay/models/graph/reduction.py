@@ -104,7 +104,7 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
         activations = state.activations
         if found.changes_values:
             activations = tuple(activations_for(found.model, found.samples))
-            search.refused.clear()  # the same nodes see other numbers now
+            search.refused.clear()  # these nodes see other numbers now
         state = replace(state, model=found.model, samples=found.samples, activations=activations, chunk=found.chunk)
     return Reduced(state.model, state.samples, search.tried)
 

@@ -2,9 +2,9 @@
 
 Tensors are compared as they come out of the whole model, so a wrong layer makes all that follow it wrong, and rounding
 grows on its way. A layer is therefore blamed only when the error is born in it: its output is wrong, none of its inputs
-is, and the error is several times larger than theirs. Where a tensor crosses the tolerance by small steps, nobody is to
-blame: that is drift, and the layers are ranked by how much each adds. A layer that is wrong in isolation, fed with what
-the reference had, is blamed in any case.
+is, and the error is several times larger than theirs. Where a tensor crosses the tolerance by small steps, no layer is
+to blame: that is drift, and the layers are ranked by how much each adds. A layer that is wrong in isolation, fed with
+what the reference had, is blamed in any case.
 
 What no rounding explains (a NaN, a shape, a type, a dead output) is blamed wherever it is born, however small.
 """
@@ -87,7 +87,7 @@ def localise(
 
 
 class _Graph:
-    """Who makes what, and what is known of it."""
+    """The layer that makes each tensor, and what is known of the tensor."""
 
     def __init__(self, layers: Sequence[Layer], comparisons: Mapping[str, TensorComparison]) -> None:
         self.comparisons = comparisons
@@ -207,7 +207,7 @@ def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class FaultSearch:
     """What a search came to."""
 
     cases: tuple[CaseReport, ...]
@@ -224,7 +224,7 @@ def conclude(
     accumulated: Mapping[str, TensorComparison],
     reports: Sequence[CaseReport],
     full: CaseReport | None,
-) -> SearchResult:
+) -> FaultSearch:
     """The first wrong layer, whether a second view confirms it, and what was found about the whole."""
     by_name = {report.name: report for report in reports}
     local = {each.name: each for report in reports for each in report.local}
@@ -239,17 +239,17 @@ def conclude(
         first = min(filter(None, views), key=lambda layer: layer.number, default=None)
     if first is None:
         hidden = () if excused else tuple(_find_hidden(layers, inside, reports, full))
-        return SearchResult((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
+        return FaultSearch((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
     if first.name not in by_name:
         note = f"{first.label}, which was not requested, is the first to be wrong inside the model"
-        return SearchResult((), notes=(note,))
+        return FaultSearch((), notes=(note,))
     notes = [inside.reason] if inside.first is first else []
     notes += describe_others(first, reports, full)
     confirmed = confirm(by_name[first.name])
     doubts = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
     earlier = [layer for layer in layers if layer.number < first.number and layer.name not in by_name]
     unseen = sum(not select(layer, accumulated) for layer in earlier)
-    return SearchResult((), first, confirmed, doubts, tuple(notes), unseen=unseen)
+    return FaultSearch((), first, confirmed, doubts, tuple(notes), unseen=unseen)
 
 
 def judge_inside(

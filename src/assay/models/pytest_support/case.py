@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from assay.errors import AssayError
-from assay.models.pytest_support.options import Given, TestPlan
+from assay.models.pytest_support.options import Given, ModelTestPlan
 from assay.system.fast_dataclasses import replace
 from assay.values.pytest_names import PROPERTY_PROFILE
 
@@ -79,8 +79,8 @@ def list_arrays(value: Any) -> Any:
 # ---------------------------------------------------------------- a case
 
 
-class ModelCase:
-    def __init__(self, plan: TestPlan, given: Given, steps: CaseSteps, node: Any, keep: str) -> None:
+class FixtureCase:
+    def __init__(self, plan: ModelTestPlan, given: Given, steps: CaseSteps, node: Any, keep: str) -> None:
         self.plan = plan
         self.given = given
         self.steps = steps
@@ -176,7 +176,7 @@ class ModelCase:
             self._node.user_properties.append((PROPERTY_PROFILE, profiles[-1]))
 
 
-def clear_keep(plan: TestPlan, given: Given, node: Any) -> str:
+def clear_keep(plan: ModelTestPlan, given: Given, node: Any) -> str:
     """The folder for what this test's last failure leaves: tensors that differ, files that a failed step was given."""
     key = hashlib.sha256(node.nodeid.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     folder = plan.find_folder(f"{re.sub(r'[^A-Za-z0-9_.+-]+', '_', given.label)[:100]}-{key}")

@@ -13,7 +13,7 @@ import pytest
 
 from assay.models.pytest_support.case import (
     CACHE_SECTION,
-    ModelCase,
+    FixtureCase,
     build_arrays,
     build_failure,
     clear_keep,
@@ -51,7 +51,7 @@ def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
 
 
 @pytest.fixture
-def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterator[ModelCase]:
+def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterator[FixtureCase]:
     """The case of this test, with what goes into it."""
     from assay.models.values.model import ModelRequest
 
@@ -75,7 +75,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
             steps = assay_stand.open_first(requests, given.case.name, given.label)
         if steps.case.problem:
             pytest.skip(f"{given.label} cannot be computed alone: {steps.case.problem}")
-        yield ModelCase(plan, given, steps, request.node, keep)
+        yield FixtureCase(plan, given, steps, request.node, keep)
 
 
 def _find_given(request: pytest.FixtureRequest) -> Given | None:
@@ -113,7 +113,7 @@ def runtime_hw_type(assay_hardware: str) -> str:
 
 
 @pytest.fixture
-def tweaked_random_input_data(assay_case: ModelCase) -> list[Any]:
+def tweaked_random_input_data(assay_case: FixtureCase) -> list[Any]:
     """Inputs that suit the model; those of a layer are the values that it sees inside the model."""
     return build_arrays(assay_case.steps.inputs)
 
@@ -122,7 +122,7 @@ def tweaked_random_input_data(assay_case: ModelCase) -> list[Any]:
 
 
 @pytest.fixture
-def onnx_mlir_model_file(assay_case: ModelCase, assay_llvmcpu: Target) -> Path:
+def onnx_mlir_model_file(assay_case: FixtureCase, assay_llvmcpu: Target) -> Path:
     """The case as MLIR, made by IREE's importer."""
     with assay_case.reporting("onnx_mlir_model_file"):
         return assay_case.hand_out(assay_case.steps.import_models(assay_llvmcpu))
@@ -138,7 +138,7 @@ def assay_llvmcpu(request: pytest.FixtureRequest) -> Target:
 
 
 @pytest.fixture
-def llvmcpu_compiled_model(assay_case: ModelCase, assay_llvmcpu: Target, onnx_mlir_model_file: Path) -> Path:
+def llvmcpu_compiled_model(assay_case: FixtureCase, assay_llvmcpu: Target, onnx_mlir_model_file: Path) -> Path:
     """The case compiled by IREE for the CPU."""
     with assay_case.reporting("llvmcpu_compiled_model"):
         sources = assay_case.take_in(onnx_mlir_model_file)
@@ -147,7 +147,7 @@ def llvmcpu_compiled_model(assay_case: ModelCase, assay_llvmcpu: Target, onnx_ml
 
 @pytest.fixture
 def llvmcpu_reference_results(
-    assay_case: ModelCase, assay_llvmcpu: Target, llvmcpu_compiled_model: Path, tweaked_random_input_data: list[Any]
+    assay_case: FixtureCase, assay_llvmcpu: Target, llvmcpu_compiled_model: Path, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
     """What IREE computes on the CPU."""
     with assay_case.reporting("llvmcpu_reference_results"):
@@ -166,7 +166,7 @@ def assay_torq(request: pytest.FixtureRequest, chip_config: dict[str, Any], runt
 
 
 @pytest.fixture
-def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: ModelCase, assay_torq: Target) -> Path:
+def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: FixtureCase, assay_torq: Target) -> Path:
     """The folder with what the hardware's compiler made of the case."""
     sources = assay_case.steps.models
     is_handed_mlir = assay_torq.backend == "iree" or assay_torq.options.get("input") == "mlir"  # IREE's importer's
@@ -187,7 +187,7 @@ def _explain(request: pytest.FixtureRequest, target: Target) -> str:
 @pytest.fixture
 def torq_results(
     request: pytest.FixtureRequest,
-    assay_case: ModelCase,
+    assay_case: FixtureCase,
     assay_torq: Target,
     torq_compiled_model_dir: Path,
     tweaked_random_input_data: list[Any],
@@ -223,7 +223,7 @@ def assay_target(request: pytest.FixtureRequest, chip_config: dict[str, Any]) ->
 
 @pytest.fixture
 def assay_reference_results(
-    assay_case: ModelCase, assay_reference: Target, tweaked_random_input_data: list[Any]
+    assay_case: FixtureCase, assay_reference: Target, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
     """What the reference computes: known from its run of the model, computed again for inputs that were replaced."""
     with assay_case.reporting("assay_reference_results"):
@@ -232,7 +232,7 @@ def assay_reference_results(
 
 
 @pytest.fixture
-def assay_compiled_model(assay_case: ModelCase, assay_target: Target) -> Path:
+def assay_compiled_model(assay_case: FixtureCase, assay_target: Target) -> Path:
     """What the target's compiler made of the case."""
     with assay_case.reporting("assay_compiled_model"):
         return assay_case.hand_out(assay_case.steps.prepare(assay_target))
@@ -240,7 +240,7 @@ def assay_compiled_model(assay_case: ModelCase, assay_target: Target) -> Path:
 
 @pytest.fixture
 def assay_target_results(
-    assay_case: ModelCase, assay_target: Target, assay_compiled_model: Path, tweaked_random_input_data: list[Any]
+    assay_case: FixtureCase, assay_target: Target, assay_compiled_model: Path, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
     """What the target computes."""
     with assay_case.reporting("assay_target_results"):

@@ -30,7 +30,7 @@ GROUP = "assay-models"
 _PREFIX = "assay_model_"
 _IN_CACHE = "\0cache"  # --debug-ir without a folder
 _NO_MODEL = "no_model"
-_PLAN = pytest.StashKey["TestPlan"]()
+_PLAN = pytest.StashKey["ModelTestPlan"]()
 _PATHS = ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_file")
 
 
@@ -174,7 +174,7 @@ class Given:
     problem: str = ""
 
 
-class TestPlan:
+class ModelTestPlan:
     """What options and settings come to. One for each pytest process; settings are read when a test needs them."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -294,8 +294,8 @@ class TestPlan:
 
 
 def set_plan(config: pytest.Config) -> None:
-    config.stash[_PLAN] = TestPlan(config)
+    config.stash[_PLAN] = ModelTestPlan(config)
 
 
-def get_plan(config: pytest.Config) -> TestPlan:
+def get_plan(config: pytest.Config) -> ModelTestPlan:
     return config.stash[_PLAN]
