@@ -14,7 +14,7 @@ import pytest
 
 from assay.bench.importers.formats import _PARSERS, Foreign, load_foreign, load_foreign_file, parse_foreign
 from assay.bench.importers.recognisers import IMPORTERS
-from assay.bench.importers.result import FieldError, ImportedResult, build_execution
+from assay.bench.importers.result import FieldError
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
 
@@ -319,9 +319,9 @@ def test_whatever_stands_in_a_field_it_is_read_or_refused_with_its_place(content
         for value in ODD:
             text = json.dumps(put(content, place, value))
             try:
-                found = [each for each in parse_foreign(text, "file.json") if isinstance(each, ImportedResult)]
+                found = [each for each in parse_foreign(text, "file.json") if isinstance(each, BenchExecution)]
                 for each in found:
-                    json.dumps(asdict(build_execution(each)))
+                    json.dumps(asdict(each))
             except FieldError:
                 refused += 1
     assert refused > 20, "nothing was refused at all"

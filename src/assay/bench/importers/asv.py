@@ -10,10 +10,10 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from assay.bench.importers.result import FieldError, ForeignFields, ImportedResult, parse_number
-from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
+from assay.bench.importers.result import FieldError, ForeignFields, build_imported, build_result, parse_number
+from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution
 from assay.record.importers.sample import Sample
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import dataclass
 from assay.system.files import parse_json
 from assay.values.machine import Machine
 from assay.values.series import ASV_TRACKED
@@ -45,7 +45,7 @@ class _Suite:
     kinds: Mapping[str, Any]  # of benchmarks.json
 
 
-def parse_asv(sample: Sample) -> Iterator[ImportedResult | str]:
+def parse_asv(sample: Sample) -> Iterator[BenchExecution | str]:
     """Version 2 keeps columns, version 1 a value or an object for each benchmark. `null` is a benchmark that failed,
     NaN one that was skipped."""
     file, path = ForeignFields(sample.content), sample.path
@@ -95,7 +95,7 @@ def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[ImportedResult | str]:
+def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[BenchExecution | str]:
     params = fields.items("params")
     if any(not isinstance(each, list) for each in params):
         raise FieldError(f"{fields.where}: params is not a list of lists")
@@ -112,13 +112,13 @@ def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[
             yield f"{name}{suffix} was skipped by asv: there is no result"
         else:
             raw = samples[index] if index < len(samples) else None
-            found = _build_result(name, suffix, value, number, raw, suite)
-            yield replace(found, extra=_name_parameters(name, sets[index], suite)) if sets else found
+            extra = _name_parameters(name, sets[index], suite) if sets else {}
+            yield _build_execution(name, suffix, value, number, raw, suite, extra)
 
 
-def _build_result(
-    name: str, suffix: str, value: Any, number: float | None, raw_samples: Any, suite: _Suite
-) -> ImportedResult:
+def _build_execution(
+    name: str, suffix: str, value: Any, number: float | None, raw_samples: Any, suite: _Suite, extra: Mapping[str, Any]
+) -> BenchExecution:
     kind = suite.kinds.get(name) or {}
     metric = _name_metric(name, str(kind.get("type") or ""))
     samples = ForeignFields({"samples": raw_samples}, f"benchmark {name!r}").numbers("samples")
@@ -126,19 +126,17 @@ def _build_result(
     if number is None:
         wrong = f"its result is {value!r}, which is not a number"[:200]
         failure = "it failed when asv ran it" if value is None else wrong
-    return ImportedResult(
-        source="asv",
-        method=name + suffix,
-        at=suite.at,
+    result = build_result(
+        name + suffix,
+        {metric: number} if number is not None and metric != WALL_TIME else {},
         wall_time=number if number is not None and metric == WALL_TIME else NOT_REPORTED,
-        numbers={metric: number} if number is not None and metric != WALL_TIME else {},
         samples={metric: samples} if samples and number is not None else {},
         extras={"unit": str(kind["unit"])} if kind.get("unit") else {},
-        failure=failure,
-        commit=suite.commit or None,
-        setup=suite.setup,
-        machine=suite.machine,
     )
+    return build_imported(
+        "asv", result, suite.at, suite.setup,
+        failure=failure, commit=suite.commit or None, machine=suite.machine, extra=extra,
+    )  # fmt: skip
 
 
 def _name_parameters(name: str, values: Sequence[Any], suite: _Suite) -> dict[str, Any]:

@@ -18,21 +18,21 @@ from assay.bench.importers import asv, perfzero
 from assay.bench.importers.result import (
     FieldError,
     ForeignFields,
-    ImportedResult,
-    build_execution,
+    build_imported,
+    build_result,
     parse_moment,
     parse_number,
 )
-from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution
+from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution, BenchResult
 from assay.errors import UsageError
 from assay.plugins import load
 from assay.record.importers.registry import choose_importer, describe_known
 from assay.record.importers.sample import Sample
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.machine import Machine
 from assay.values.run import build_command
 
-Found = Iterable[ImportedResult | str]
+Found = Iterable[BenchExecution | str]
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
 _PARSERS = {  # by the importer's name in the registry
     "mlperf": "assay.bench.importers.formats:parse_mlperf",
@@ -69,7 +69,7 @@ def load_foreign_file(path: str) -> Foreign:
     if not found:
         raise _refuse(path, "there is no result in it")
     return Foreign(
-        tuple(build_execution(each) for each in found if isinstance(each, ImportedResult)),
+        tuple(each for each in found if isinstance(each, BenchExecution)),
         tuple(each for each in found if isinstance(each, str)),
     )
 
@@ -98,7 +98,7 @@ def _find_other_command(path: str) -> str | None:
     return f"it is {importer.title}: {build_command(('assay', 'index', 'ingest'), [path])}"
 
 
-def parse_foreign(text: str, path: str) -> Iterator[ImportedResult | str]:
+def parse_foreign(text: str, path: str) -> Iterator[BenchExecution | str]:
     sample = Sample(path, text)
     importer = choose_importer(sample, ["results"])
     if importer is not None:
@@ -129,7 +129,7 @@ def _describe_object(content: Mapping[str, Any]) -> list[str]:
 # ---------------------------------------------------------------- MLPerf: `:::MLLOG {…}` lines
 
 
-def parse_mlperf(sample: Sample) -> Iterator[ImportedResult]:
+def parse_mlperf(sample: Sample) -> Iterator[BenchExecution]:
     """The time from run_start to run_stop, and every number that was logged."""
     entries = []
     for number, match in enumerate(_LINE.finditer(sample.text), 1):
@@ -150,23 +150,26 @@ def parse_mlperf(sample: Sample) -> Iterator[ImportedResult]:
         for key in ("submission_benchmark", "submission_org", "submission_platform")
     )
     failure = None if status in ("", "success") else f"the run ended with status {status}"
-    yield ImportedResult(
-        source="mlperf",
-        method=f"mlperf.{benchmark or os.path.splitext(os.path.basename(sample.path))[0]}",
-        at=start / 1000 if start is not None else None,
+    result = build_result(
+        f"mlperf.{benchmark or os.path.splitext(os.path.basename(sample.path))[0]}",
+        {key: values[-1] for key, values in series.items()},
         wall_time=(stop - start) / 1000 if start is not None and stop is not None else NOT_REPORTED,
-        numbers={key: values[-1] for key, values in series.items()},
         samples={key: values for key, values in series.items() if len(values) > 1},
+    )
+    yield build_imported(
+        "mlperf",
+        result,
+        start / 1000 if start is not None else None,
+        {"accelerator_model": platform},
         failure=failure or (None if stop is not None else "the run never stopped: there is no run_stop"),
         label=org or None,
-        setup={"accelerator_model": platform},
     )
 
 
 # ---------------------------------------------------------------- pytest-benchmark
 
 
-def parse_pytest(sample: Sample) -> Iterator[ImportedResult]:
+def parse_pytest(sample: Sample) -> Iterator[BenchExecution]:
     file = ForeignFields(sample.content)
     machine = file.part("machine_info")
     model, cpus = "", ""
@@ -180,10 +183,9 @@ def parse_pytest(sample: Sample) -> Iterator[ImportedResult]:
         has_failed = bool(bench.values.get("has_error"))
         stats = bench.part("stats")
         samples = stats.numbers("data")
-        yield ImportedResult(
-            source="pytest-benchmark",
-            method=bench.text("fullname") or bench.need_text("name"),
-            at=parse_moment(file, "datetime"),
+        result = build_result(
+            bench.text("fullname") or bench.need_text("name"),
+            {},
             wall_time=NOT_REPORTED if has_failed else stats.need_number("median"),
             iters=stats.whole("rounds") * (stats.whole("iterations") or 1) or None,
             samples={WALL_TIME: samples} if samples else {},
@@ -191,9 +193,14 @@ def parse_pytest(sample: Sample) -> Iterator[ImportedResult]:
                 key: str(value) if (number := parse_number(value)) is None else number
                 for key, value in bench.part("extra_info").values.items()
             },
+        )
+        yield build_imported(
+            "pytest-benchmark",
+            result,
+            parse_moment(file, "datetime"),
+            setup,
             failure="it raised an error" if has_failed else None,
             commit=file.part("commit_info").text("id") or None,
-            setup=setup,
             machine=Machine(host=machine.text("node"), cpu_model=model),
         )
 
@@ -223,7 +230,7 @@ class _Group:
     aggregates: dict[str, ForeignFields] = field(default_factory=dict)
 
 
-def parse_google(sample: Sample) -> Iterator[ImportedResult | str]:
+def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
     """Repetitions of one benchmark are the samples of one execution. Where only their aggregates were kept, the median
     is used, or the mean."""
     file = ForeignFields(sample.content)
@@ -236,8 +243,11 @@ def parse_google(sample: Sample) -> Iterator[ImportedResult | str]:
     machine = Machine(host=context.text("host_name"), logical_cpus=context.whole("num_cpus"))
     at = parse_moment(context, "date")
     for name, group in _group_rows(list(file.parts("benchmarks", "benchmark"))).items():
-        found = _build_google(name, group)
-        yield replace(found, at=at, setup=setup, machine=machine) if found else f"{name}: {_describe_left_out(group)}"
+        failure, result = _parse_google_group(name, group)
+        if result is None:
+            yield f"{name}: {_describe_left_out(group)}"
+        else:
+            yield build_imported("google-benchmark", result, at, setup, failure=failure, machine=machine)
 
 
 def _group_rows(rows: Sequence[ForeignFields]) -> dict[str, _Group]:
@@ -267,50 +277,46 @@ def _parse_name(row: ForeignFields, names: set[str]) -> tuple[str, str | None]:
     return row.text("run_name") or name, None
 
 
-def _build_google(name: str, group: _Group) -> ImportedResult | None:
-    """Without what all results of the file share. None: the group has no result."""
+def _parse_google_group(name: str, group: _Group) -> tuple[str | None, BenchResult | None]:
+    """Why it failed, and the result; None: the group has no result."""
     failed = [row for row in group.runs if row.values.get("error_occurred")]
     good = [row for row in group.runs if row not in failed and not row.values.get("skipped")]
     if good or failed:
-        found = _build_of_runs(name, good)
-        return replace(found, failure=failed[0].text("error_message") or "it failed") if failed else found
+        failure = (failed[0].text("error_message") or "it failed") if failed else None
+        return failure, _build_of_runs(name, good)
     centre = next((kind for kind in _CENTRES if kind in group.aggregates), None)
-    return _build_of_aggregates(name, group.aggregates, centre) if centre else None
+    return None, _build_of_aggregates(name, group.aggregates, centre) if centre else None
 
 
-def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> ImportedResult:
+def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> BenchResult:
     times = [_parse_time(row, "real_time") for row in good]
     cpu = [_parse_time(row, "cpu_time") for row in good if "cpu_time" in row]
     counters: dict[str, list[float]] = {}
     for row in good:
         for key, value in _parse_counters(row).items():
             counters.setdefault(key, []).append(value)
-    return ImportedResult(
-        source="google-benchmark",
-        method=name,
-        at=None,
+    return build_result(
+        name,
+        {key: median(values) for key, values in sorted(counters.items())},
         wall_time=median(times) if times else NOT_REPORTED,
         cpu_time=median(cpu) if cpu else None,
-        numbers={key: median(values) for key, values in sorted(counters.items())},
         samples={key: values for key, values in {WALL_TIME: times, **counters}.items() if len(values) > 1},
         iters=sum(row.whole("iterations") for row in good) or None,
         extras=_find_label(good),
     )
 
 
-def _build_of_aggregates(name: str, rows: Mapping[str, ForeignFields], centre: str) -> ImportedResult:
+def _build_of_aggregates(name: str, rows: Mapping[str, ForeignFields], centre: str) -> BenchResult:
     """The spread of the repetitions is stored as a string: it has no history of its own."""
     row = rows[centre]
     extras = {"aggregate": centre, "repetitions": row.text("repetitions") or row.text("iterations")}
     if "stddev" in rows:
         extras["stddev_s"] = f"{_parse_time(rows['stddev'], 'real_time'):.6g}"
-    return ImportedResult(
-        source="google-benchmark",
-        method=name,
-        at=None,
+    return build_result(
+        name,
+        dict(sorted(_parse_counters(row).items())),
         wall_time=_parse_time(row, "real_time"),
         cpu_time=_parse_time(row, "cpu_time") if "cpu_time" in row else None,
-        numbers=dict(sorted(_parse_counters(row).items())),
         extras={key: value for key, value in extras.items() if value} | _find_label([row]),
     )
 

@@ -7,16 +7,23 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from assay.bench.importers.result import DIGEST, ForeignFields, ImportedResult, build_digest, parse_number
+from assay.bench.importers.result import (
+    DIGEST,
+    Bounds,
+    ForeignFields,
+    build_digest,
+    build_imported,
+    build_result,
+    parse_number,
+)
 from assay.bench.judge.reported import judge_bounds
-from assay.bench.values.execution import NOT_REPORTED, SITE_PACKAGES, BenchMetric, Framework, Peaks
+from assay.bench.values.execution import NOT_REPORTED, SITE_PACKAGES, BenchExecution, BenchMetric, Framework, Peaks
 from assay.record.importers.sample import Sample
 from assay.values.machine import Machine
 
 _MARKS = {"benchmark_result", "execution_timestamp"}
 _OBJECT = re.compile(r"(?:^|summary:)\s*(\{)", re.MULTILINE)
 _UNEXPLAINED = "it had not succeeded when PerfZero ran it"
-_Bounds = Mapping[str, tuple[float | None, float | None]]
 
 
 def find_summaries(text: str) -> list[Mapping[str, Any]]:
@@ -33,11 +40,11 @@ def find_summaries(text: str) -> list[Mapping[str, Any]]:
     return list(found.values())
 
 
-def parse_perfzero(sample: Sample) -> Iterator[ImportedResult]:
+def parse_perfzero(sample: Sample) -> Iterator[BenchExecution]:
     return parse_summary(sample.content)
 
 
-def parse_summary(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
+def parse_summary(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
     file = ForeignFields(content)
     result, info, system = (file.part(key) for key in ("benchmark_result", "benchmark_info", "system_info"))
     framework, process = file.part("ml_framework_info"), file.part("process_info")
@@ -48,22 +55,25 @@ def parse_summary(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
     numbers, bounds = _parse_metrics(result)
     wall_time = result.number("wall_time")
     failure, faults = _find_failure(result, info, numbers, bounds)
-    yield ImportedResult(
-        source="perfzero",
-        method=method,
-        at=file.finite("execution_timestamp") or 0.0,
-        numbers=numbers,
-        bounds=bounds,
-        wall_time=NOT_REPORTED if wall_time is None else wall_time,
-        cpu_time=result.number("cpu_time"),
-        throughput=result.number("throughput"),
-        iters=result.whole("iters") or None,
-        extras=_parse_extras(result),
+    yield build_imported(
+        "perfzero",
+        build_result(
+            method,
+            numbers,
+            bounds,
+            wall_time=NOT_REPORTED if wall_time is None else wall_time,
+            cpu_time=result.number("cpu_time"),
+            throughput=result.number("throughput"),
+            iters=result.whole("iters") or None,
+            extras=_parse_extras(result),
+        ),
+        file.finite("execution_timestamp") or 0.0,
+        _build_environment(system, framework),
         failure=failure,
         faults=faults,
+        execution_id=file.text("execution_id").strip() or None,
         commit=next((str(each) for each in hashes if each), None),  # of the first repository that has one
         label=info.text("execution_label") or None,
-        setup=_build_environment(system, framework),
         machine=_build_machine(system),
         framework=Framework(*versions) if any(versions) else None,
         peaks=Peaks(
@@ -75,12 +85,11 @@ def parse_summary(content: Mapping[str, Any]) -> Iterator[ImportedResult]:
         contaminated=tuple(map(str, info.items("contaminated"))),
         refused=_is_refused(result, info),
         trial=result.whole("trial_id") or 1,
-        execution_id=file.text("execution_id").strip() or None,
         extra={**_build_extra(info, system, framework), DIGEST: build_digest(content)},
     )
 
 
-def _parse_metrics(result: ForeignFields) -> tuple[dict[str, float], _Bounds]:
+def _parse_metrics(result: ForeignFields) -> tuple[dict[str, float], Bounds]:
     """A metric without a value is invalid: it is required."""
     parts = {metric.need_text("name"): metric for metric in result.parts("metrics", "metric")}
     numbers = {name: metric.number("value") if "value" in metric else float("nan") for name, metric in parts.items()}
@@ -100,7 +109,7 @@ def _parse_extras(result: ForeignFields) -> dict[str, float | str]:
 
 
 def _find_failure(
-    result: ForeignFields, info: ForeignFields, numbers: Mapping[str, float], bounds: _Bounds
+    result: ForeignFields, info: ForeignFields, numbers: Mapping[str, float], bounds: Bounds
 ) -> tuple[str | None, tuple[str, ...]]:
     """Why there is no result, and what is wrong with an existing one. As in our own executions a violated bound is a
     failure, and the result is kept."""

@@ -11,17 +11,13 @@ from typing import Any
 
 from assay.bench.values.execution import (
     CPU_TIME,
-    NOT_REPORTED,
     THROUGHPUT,
     WALL_TIME,
     BenchExecution,
     BenchMetric,
     BenchResult,
-    Framework,
-    Peaks,
 )
-from assay.system.fast_dataclasses import dataclass, field
-from assay.values.machine import Machine
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.plain import NO_DATE, render_date
 from assay.values.verdict import Finding, VerdictKind
 
@@ -30,98 +26,69 @@ DIGEST = "digest"  # in `extra`: of the file's content, where several executions
 _NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MOST_SHOWN = 60
 
-
-@dataclass(frozen=True, slots=True)
-class ImportedResult:
-    """One result. Parsers yield these, and strings: notes on content that is not an execution."""
-
-    source: str
-    method: str
-    at: float | None
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    wall_time: float = NOT_REPORTED
-    cpu_time: float | None = None
-    throughput: float | None = None
-    iters: int | None = None
-    bounds: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
-    extras: Mapping[str, float | str] = field(default_factory=dict)
-    failure: str | None = None  # there is no result: it raised, crashed, or never reported
-    faults: Sequence[str] = ()  # there is a result, and it is not valid
-    commit: str | None = None
-    label: str | None = None
-    setup: Mapping[str, str] = field(default_factory=dict)
-    machine: Machine = field(default_factory=Machine)
-    framework: Framework | None = None
-    peaks: Peaks = field(default_factory=Peaks)
-    contaminated: tuple[str, ...] = ()
-    refused: bool = False
-    trial: int = 1
-    execution_id: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+Bounds = Mapping[str, tuple[float | None, float | None]]
 
 
-def build_execution(result: ImportedResult) -> BenchExecution:
-    setup = {key: value for key, value in result.setup.items() if value}
-    return BenchExecution(
-        execution_id=result.execution_id or _build_id(result),
-        method=result.method,
-        trial=result.trial,
-        result=_build_result(result),
+def build_imported(
+    source: str,
+    result: BenchResult,
+    at: float | None,
+    setup: Mapping[str, str],
+    *,
+    failure: str | None = None,
+    faults: Sequence[str] = (),
+    execution_id: str | None = None,
+    **recorded: Any,
+) -> BenchExecution:
+    """An execution of another tool. `result` is as that tool reports it; findings about it are added here.
+
+    `failure`: there is no result, since it raised, crashed, or never reported. `faults`: there is one, and it is not
+    valid. `recorded`: further fields of the execution.
+    """
+    findings = tuple(_find_faults(result, failure, faults))
+    known = {key: value for key, value in setup.items() if value}
+    execution = BenchExecution(
+        execution_id=execution_id or "",
+        method=result.name,
+        result=replace(result, succeeded=not findings, has_exception=bool(failure), findings=findings),
         run_dir="",
         output_dir="",
-        started_at=result.at,
-        ended_at=result.at,
-        label=result.label,
-        commit=result.commit,
-        setup=setup,
-        fingerprint=build_digest(sorted(setup.items()), 6) if setup else "",
-        machine=result.machine,
-        framework=result.framework,
-        peaks=result.peaks,
-        contaminated=result.contaminated,
-        refused=result.refused,
-        source=result.source,
-        extra=result.extra,
+        started_at=at,
+        ended_at=at,
+        setup=known,
+        fingerprint=build_digest(sorted(known.items()), 6) if known else "",
+        source=source,
+        **{"trial": 1, **recorded},
     )
+    return execution if execution_id else replace(execution, execution_id=_build_id(execution, setup, failure))
 
 
-def _build_result(result: ImportedResult) -> BenchResult:
-    findings = tuple(_find_faults(result))
-    return BenchResult(
-        name=result.method,
-        succeeded=not findings,
-        has_exception=bool(result.failure),
-        iters=result.iters,
-        wall_time=result.wall_time,
-        cpu_time=result.cpu_time,
-        throughput=result.throughput,
-        metrics=tuple(
-            BenchMetric(name, float(value), *result.bounds.get(name, ())) for name, value in result.numbers.items()
-        ),
-        extras=result.extras,
-        samples={name: tuple(map(float, values)) for name, values in result.samples.items()},
-        findings=findings,
-    )
+def build_result(method: str, numbers: Mapping[str, float], bounds: Bounds | None = None, **fields: Any) -> BenchResult:
+    """`bounds`: the least and the largest value of a metric. `fields`: further fields of the result."""
+    metrics = tuple(BenchMetric(name, value, *(bounds or {}).get(name, ())) for name, value in numbers.items())
+    samples = {name: tuple(map(float, values)) for name, values in fields.pop("samples", {}).items()}
+    return BenchResult(method, succeeded=True, metrics=metrics, samples=samples, **fields)
 
 
-def _find_faults(result: ImportedResult) -> Iterator[Finding]:
+def _find_faults(result: BenchResult, failure: str | None, faults: Sequence[str]) -> Iterator[Finding]:
     """Values that are not finite fail, whatever the other tool made of them."""
-    if result.failure:
-        yield Finding(VerdictKind.ERROR, result.method, result.failure)
+    if failure:
+        yield Finding(VerdictKind.ERROR, result.name, failure)
     standard = {WALL_TIME: result.wall_time, CPU_TIME: result.cpu_time, THROUGHPUT: result.throughput}
-    numbers = {**result.numbers, **{name: value for name, value in standard.items() if value is not None}}
+    numbers = {metric.name: metric.value for metric in result.metrics}
+    numbers |= {name: value for name, value in standard.items() if value is not None}
     bad = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
-    for message in dict.fromkeys((*bad, *result.faults)):
-        yield Finding(VerdictKind.FAIL, result.method, message)
+    for message in dict.fromkeys((*bad, *faults)):
+        yield Finding(VerdictKind.FAIL, result.name, message)
 
 
-def _build_id(result: ImportedResult) -> str:
+def _build_id(execution: BenchExecution, setup: Mapping[str, str], failure: str | None) -> str:
     """The same result gets the same id: importing a file twice adds nothing. Another machine gets another id."""
-    what = [result.source, result.method, result.at, result.commit, result.trial, dict(result.numbers)]
-    where = [result.machine.host, sorted(result.setup.items()), result.failure]
-    stamp = render_date(result.at or 0, "%Y-%m-%d-%H-%M-%S", UTC)
-    return f"{'undated' if stamp == NO_DATE else stamp}-{build_digest([*what, result.wall_time, *where], 5)}"
+    at, numbers = execution.started_at, {metric.name: metric.value for metric in execution.result.metrics}
+    what = [execution.source, execution.method, at, execution.commit, execution.trial, numbers]
+    where = [execution.result.wall_time, execution.machine.host, sorted(setup.items()), failure]
+    stamp = render_date(at or 0, "%Y-%m-%d-%H-%M-%S", UTC)
+    return f"{'undated' if stamp == NO_DATE else stamp}-{build_digest([*what, *where], 5)}"
 
 
 def identify_result(execution: BenchExecution) -> str:
