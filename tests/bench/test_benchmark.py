@@ -80,7 +80,7 @@ def test_a_metric_without_a_value_is_nan(report: Any) -> None:
         ({"extras": [1]}, "extras must be a dictionary"),
     ],
 )
-def test_what_is_wrong_is_said(arguments: dict[str, Any], complaint: str, report: Any) -> None:
+def test_what_is_wrong_is_reported(arguments: dict[str, Any], complaint: str, report: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=complaint):
         report_benchmark(**arguments)
 
@@ -180,7 +180,7 @@ def test_summaries() -> None:
 # ---------------------------------------------------------------- a processor that is taken away
 
 
-def test_the_median_is_of_the_samples_that_nobody_disturbed() -> None:
+def test_the_median_is_of_the_undisturbed_samples() -> None:
     """Nearly half of them are: the median of all would jump with one more."""
     timing = Timing((1.0, 4.0) * 10 + (4.1,), switches=(0, 1) * 10 + (1,))
     assert timing.median_s == 1.0
@@ -195,7 +195,7 @@ def test_where_nearly_all_are_disturbed_those_that_were_least_are_taken() -> Non
     assert Timing((3.0,), switches=(7,)).median_s == 3.0
 
 
-def test_where_nobody_counted_all_samples_count() -> None:
+def test_without_counts_of_switches_all_samples_count() -> None:
     assert Timing((1.0, 2.0, 9.0)).quiet_s == (1.0, 2.0, 9.0)
 
 
@@ -255,7 +255,7 @@ def test_a_gpu_is_waited_for_after_every_sample_and_events_are_recorded() -> Non
     assert timing.device_samples_s == (0.0002,) * 4  # per call
 
 
-def test_a_gpu_that_nobody_uses_is_left_alone() -> None:
+def test_an_unused_gpu_is_left_alone() -> None:
     device = Device(initialized=False)
     assert measure(lambda: None, repeats=3, warmup=1, sync=device.module).device_samples_s == ()
     assert device.waited == 0

@@ -88,7 +88,7 @@ def test_a_good_one(child: Any) -> None:
     assert reported.end["wall_s"] >= 0
 
 
-def test_one_that_dies_leaves_what_it_said(child: Any) -> None:
+def test_one_that_dies_leaves_what_it_reported(child: Any) -> None:
     code, reported, _ = child("run", "mod.B.dies")
     assert code == 9
     assert reported.reports[0]["wall_time"] == 2.0
@@ -105,7 +105,7 @@ def test_one_that_dies_leaves_what_it_said(child: Any) -> None:
         ("mod.B.leaves", "SystemExit", "sys.exit(3)"),
     ],
 )
-def test_what_goes_wrong_is_said(child: Any, method: str, kind: str, words: str) -> None:
+def test_what_goes_wrong_is_reported(child: Any, method: str, kind: str, words: str) -> None:
     code, reported, _ = child("run", method)
     assert code == 1
     assert reported.end["ok"] is False
@@ -138,7 +138,7 @@ def test_what_no_frame_of_the_user_raised_is_a_line(child: Any) -> None:
     assert reported.end["error"]["lines"] == ["TypeError: the constructor of Bad takes no 'size'"]
 
 
-def test_a_suite_of_asv_is_told_what_is_not_supported(child: Any, tmp_path: Path) -> None:
+def test_the_error_for_a_suite_of_asv_names_what_is_not_supported(child: Any, tmp_path: Path) -> None:
     (tmp_path / "suite.py").write_text(
         "class Sort:\n    params = [1, 2]\n    def setup(self, n): ...\n    def time_x(self, n): ...\n"
     )
@@ -232,7 +232,7 @@ def test_py_spy_is_started_with_our_pid(child: Any, tmp_path: Path, monkeypatch:
     assert written == {"pid": reported.begin["pid"], "form": "chrometrace"}
 
 
-def test_what_py_spy_says_is_told_only_when_it_fails(
+def test_the_output_of_py_spy_is_reported_only_when_it_fails(
     child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real one names a file that does not stay where it is."""
@@ -275,7 +275,7 @@ def test_torch_s_profiler_is_used_where_torch_is_loaded(child: Any, tmp_path: Pa
     assert (tmp_path / "p" / "torch-1.json").read_text() == "cpu,start,stop"
 
 
-def test_py_spy_is_taken_where_we_are_told_it_lies(child: Any, tmp_path: Path) -> None:
+def test_py_spy_is_taken_from_the_given_path(child: Any, tmp_path: Path) -> None:
     """Beside the supervisor's interpreter: it may not be on PATH, nor beside the benchmark's own."""
     spy = write_spy(tmp_path)
     words = ("--profile=0:", f"--profile-dir={tmp_path}/p", f"--py-spy={spy}")

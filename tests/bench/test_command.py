@@ -131,7 +131,7 @@ def test_it_loads_next_to_nothing() -> None:
 # ---------------------------------------------------------------- a profiler beside it
 
 
-def test_a_profiler_is_told_the_pid_and_ends_with_the_command(tmp_path: Path) -> None:
+def test_a_profiler_is_given_the_pid_and_ends_with_the_command(tmp_path: Path) -> None:
     profiler = (
         "import json, sys, time; sys.stdin.read(); "
         "print(json.dumps({'profiles': sys.argv[1:], 'profile_notes': [str(time.monotonic())]}))"
@@ -143,7 +143,7 @@ def test_a_profiler_is_told_the_pid_and_ends_with_the_command(tmp_path: Path) ->
     assert 0 < float(began.removeprefix("--began=")) < float(ran.end["profile_notes"][0])
 
 
-def test_a_profiler_that_breaks_is_said_and_fails_nothing(tmp_path: Path) -> None:
+def test_a_profiler_that_breaks_is_reported_and_fails_nothing(tmp_path: Path) -> None:
     ran = run("true", tmp_path, sys.executable, "-S", "-c", "raise SystemExit(7)")
     assert ran.code == 0
     assert ran.end["ok"] is True

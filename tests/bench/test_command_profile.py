@@ -143,7 +143,7 @@ def test_a_profile_with_nothing_in_it_is_none(tmp_path: Path, spy: Path, content
     assert found["profiles"] == list((tmp_path / "p").iterdir()) == []
 
 
-def test_a_command_without_any_python_is_said(tmp_path: Path, spy: Path) -> None:
+def test_a_command_without_any_python_is_reported(tmp_path: Path, spy: Path) -> None:
     with command("echo up; read -r") as process:
         watcher = Watcher(tmp_path / "p", spy, process.pid, "0:0.05,1000:")
         assert watcher.process.stderr is not None

@@ -68,7 +68,7 @@ def test_windows_after_the_end_are_left_out(tmp_path: Path) -> None:
     assert all(re.match(r"ended after [\d.]+ s;", note) for note in profile.notes)
 
 
-def test_one_that_fails_is_said_and_the_next_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_that_fails_is_reported_and_the_next_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     profile = Profile(parse_windows("0:0.01,0.02:"), "framework", str(tmp_path))
     profile.start()
     spin(0.1)
@@ -245,7 +245,7 @@ def test_a_window_that_ends_before_the_import_has_what_was_seen_meanwhile(tmp_pa
     )
 
 
-def test_an_import_that_outlasts_the_window_is_said(tmp_path: Path, importing: Gate) -> None:
+def test_an_import_that_outlasts_the_window_is_reported(tmp_path: Path, importing: Gate) -> None:
     profile = Profile(parse_windows("0:0.03"), "framework", str(tmp_path / "p"))
     profile.start()
     spin_until(lambda: profile.notes)
@@ -254,7 +254,7 @@ def test_an_import_that_outlasts_the_window_is_said(tmp_path: Path, importing: G
     assert importing.torch.threads == []
 
 
-def test_a_framework_that_nobody_had_begun_to_import_takes_over_as_well(
+def test_a_framework_whose_import_begins_later_takes_over_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = FakeTorch()
@@ -268,7 +268,7 @@ def test_a_framework_that_nobody_had_begun_to_import_takes_over_as_well(
 # ---------------------------------------------------------------- py-spy
 
 
-def test_who_looks_on_where_there_is_no_framework(tmp_path: Path) -> None:
+def test_the_profiler_where_there_is_no_framework(tmp_path: Path) -> None:
     assert choose_stand_in("framework", str(tmp_path), 1, "/somewhere/py-spy") is None
     assert isinstance(choose_stand_in("auto", str(tmp_path), 1, "/somewhere/py-spy"), PySpy)
     assert not isinstance(choose_stand_in("auto", str(tmp_path), 1), PySpy)

@@ -77,7 +77,7 @@ def test_unknown_keys_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 1}', '{"format": 99}', '{"format": 1, "result": 3}', "[1]"])
-def test_damage_is_said(tmp_path: Path, text: str) -> None:
+def test_damage_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / BENCH_FILE).write_text(text)
     with pytest.raises(FormatError, match=BENCH_FILE):
         load_execution(str(tmp_path))

@@ -70,7 +70,7 @@ def test_a_function_is_found() -> None:
         ("pack.inner_bench.number", "is not a function"),
     ],
 )
-def test_what_is_not_there_is_said_with_what_is(text: str, complaint: str) -> None:
+def test_what_is_not_there_is_reported_with_what_is(text: str, complaint: str) -> None:
     with pytest.raises(NoSuchBenchmarkError, match=complaint):
         find_target(text)
 
@@ -116,7 +116,7 @@ def test_a_constructor_gets_only_what_it_takes() -> None:
     assert isinstance(build_object(Bare, ARGUMENTS), Bare)
 
 
-def test_an_argument_that_nobody_takes_is_refused() -> None:
+def test_an_argument_that_the_constructor_does_not_take_is_refused() -> None:
     class Bare:
         def __init__(self, output_dir: str) -> None: ...
 

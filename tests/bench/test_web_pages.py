@@ -101,7 +101,7 @@ class TestList:
         assert '<polyline points="3.0,' in find_row(text, ">f<")
         assert "2 envs" in find_row(text, ">moved<")
 
-    def test_the_largest_change_that_nobody_judged_is_first(self, client: TestClient) -> None:
+    def test_the_largest_change_that_is_not_triaged_is_first(self, client: TestClient) -> None:
         text = get_list(client)
         first, second = text.partition("Became worse")[2].split("<tr>")[2:4]
         assert "m.C.sides" in first, "from label a to label b"
@@ -354,7 +354,7 @@ class TestTriage:
     @pytest.mark.parametrize(
         "headers", [{}, {"authorization": f"Bearer {READER}"}, {**WRITE, "origin": "http://other"}]
     )
-    def test_who_may_not(self, client: TestClient, root: Path, headers: dict[str, str]) -> None:
+    def test_requests_that_are_not_allowed(self, client: TestClient, root: Path, headers: dict[str, str]) -> None:
         assert client.post(self.PATH, data=FORM, headers=headers).status_code in (401, 403)
         assert client.get(self.PATH).status_code in (404, 405)
         assert load_triage(str(root / "bench")) == []

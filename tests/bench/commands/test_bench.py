@@ -170,7 +170,7 @@ def test_an_invalid_level_is_taken_back_as_it_was_named(lab: Bench, cli: Cli) ->
     assert cli("bench", "table", "C.f").out.splitlines()[2].split()[:2] == ["-", "40"]
 
 
-def test_another_machine_is_inconclusive_unless_it_is_told_not_to_matter(lab: Bench, cli: Cli) -> None:
+def test_another_machine_is_inconclusive_unless_across_setups(lab: Bench, cli: Cli) -> None:
     for first, label, level, model in ((0, "old", 10.0, "V100"), (20, "new", 13.0, "T4")):
         write_executions(
             lab, [execution(first + n, level + n / 99, label=label, setup={"gpu": model}) for n in range(12)]
@@ -331,7 +331,7 @@ def test_alerts_reach_a_webhook_and_a_pipeline(lab: Bench, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("url", "code"), [("ftp://x/y", 2), ("http://127.0.0.1:9/none", 4)])
-def test_a_webhook_that_cannot_be_reached_is_said(lab: Bench, cli: Cli, url: str, code: int) -> None:
+def test_a_webhook_that_cannot_be_reached_is_reported(lab: Bench, cli: Cli, url: str, code: int) -> None:
     write_history(lab, STEP)
     assert cli("bench", "history", "wall_time", "--webhook", url).code == code
 
@@ -377,7 +377,7 @@ def test_profiled_executions_count_only_when_all_do(lab: Bench, cli: Cli) -> Non
     assert "left out: profiled (include them with --all)" in cli("bench", "history", "wall_time", "large").out
 
 
-def test_what_helps_after_contamination_is_said_once(lab: Bench, cli: Cli) -> None:
+def test_what_helps_after_contamination_is_reported_once(lab: Bench, cli: Cli) -> None:
     dirt = [execution(n, 1.0, contaminated=("load",)) for n in range(6)]
     write_executions(lab, dirt)
     others = [replace(each, method="m.C.g", execution_id=f"g{n}") for n, each in enumerate(dirt)]
@@ -453,7 +453,7 @@ def test_every_execution_is_reported_as_it_ends(lab: Bench, cli: Cli) -> None:
     assert "[2/2] mod.B.raises trial 1: ERROR: ValueError: no luck" in result.err
 
 
-def test_a_damaged_execution_is_said(lab: Bench, cli: Cli) -> None:
+def test_a_damaged_execution_is_reported(lab: Bench, cli: Cli) -> None:
     write_history(lab, STEP)
     (lab.root / "bench" / "e0003" / "benchmark.json").write_text("{}")
     for arguments in (("history", "wall_time"), ("table",)):

@@ -167,7 +167,7 @@ def test_it_arrives_as_json(hook: Hook) -> None:
 
 
 @pytest.mark.parametrize("answer", [400, 404, 500])
-def test_an_address_that_refuses_is_said(hook: Hook, answer: int) -> None:
+def test_an_address_that_refuses_is_reported(hook: Hook, answer: int) -> None:
     hook.answer = answer
     with pytest.raises(InfrastructureError, match=rf"could not be sent to 127\.0\.0\.1: .*{answer}"):
         send_alert(hook.address, {})
@@ -180,7 +180,7 @@ def test_the_words_of_an_error_do_not_tell_the_token(hook: Hook) -> None:
     assert "secret-token" not in caught.value.message
 
 
-def test_nobody_there() -> None:
+def test_a_closed_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(InfrastructureError, match="could not be sent"):

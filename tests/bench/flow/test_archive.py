@@ -65,7 +65,7 @@ def test_a_benchmark_of_uploads_alone_has_a_history_and_is_marked(executions: tu
     assert console.lines == [f"2 of 2 executions: {said}"]
 
 
-def test_a_place_without_any_is_said(lab: Path) -> None:
+def test_a_place_without_any_is_reported(lab: Path) -> None:
     with pytest.raises(UsageError, match="there is no benchmark under"):
         load_executions(find_location("runs"))
 

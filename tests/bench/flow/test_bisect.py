@@ -137,7 +137,7 @@ def test_a_build_that_fails_is_skipped(repository: Repository) -> None:
     assert "cannot be built" in next(answer.message for answer in found.answers if answer.outcome == "skip")
 
 
-def test_ends_that_do_not_differ_are_said(repository: Repository) -> None:
+def test_ends_that_do_not_differ_are_reported(repository: Repository) -> None:
     commits = repository.costs(10, 10, 10)
     found = search(commits[0])
     assert found.culprit is None
@@ -174,7 +174,7 @@ def test_one_benchmark_at_a_time(repository: Repository) -> None:
             search(commits[0], request=BenchRequest(methods))
 
 
-def test_a_metric_that_nobody_reports_is_an_error_with_a_suggestion(repository: Repository) -> None:
+def test_a_metric_that_is_not_reported_is_an_error_with_a_suggestion(repository: Repository) -> None:
     commits = repository.costs(10, 11)
     with pytest.raises(NotFoundError, match="csot"):
         bisect_benchmark(BisectQuestion(commits[0], "main", "csot"), ask(), OPTIONS, QuickRunner())

@@ -56,7 +56,7 @@ def test_verdicts(head: float, kind: VerdictKind) -> None:
     assert report.metrics[0].finding.effect == pytest.approx(head / 10 - 1, abs=0.02)
 
 
-def test_the_direction_can_be_told() -> None:
+def test_the_direction_can_be_given() -> None:
     options = CompareOptions(directions={"wall_time": "max"})
     assert compare_executions(side("base", 10), side("head", 11.5), options).verdict.kind is VerdictKind.CHANGED
 
@@ -176,7 +176,7 @@ def test_too_few_trials_are_inconclusive() -> None:
     assert report.verdict.kind is not VerdictKind.PASS
 
 
-def test_contaminated_executions_are_left_out_and_said() -> None:
+def test_contaminated_executions_are_left_out_and_reported() -> None:
     dirty = tuple(replace(e, contaminated=("load",)) for e in side("dirt", 30, 3).found)
     head = Executions("head", (*side("head", 10).found, *dirty))
     report = compare_executions(side("base", 10), head, CompareOptions())
@@ -187,7 +187,7 @@ def test_contaminated_executions_are_left_out_and_said() -> None:
     assert len(everything.metrics[0].head.values) == 15
 
 
-def test_profiled_executions_are_left_out_and_said() -> None:
+def test_profiled_executions_are_left_out_and_reported() -> None:
     slow = tuple(replace(e, profiles=("trace",)) for e in side("slow", 30, 13).found)
     head = Executions("head", (*side("head", 10).found, *slow))
     report = compare_executions(side("base", 10), head, CompareOptions())
@@ -204,7 +204,7 @@ def stop(one: BenchExecution) -> BenchExecution:
     return replace(one, state="stopped", result=BenchResult("m.C.f", False, has_exception=True, findings=(ended,)))
 
 
-def test_what_somebody_ended_has_not_failed() -> None:
+def test_an_interrupted_execution_has_not_failed() -> None:
     head = Executions("head", (*side("head", 10).found, stop(execution(20, 0.0))))
     for everything in (False, True):
         report = compare_executions(side("base", 10), head, CompareOptions(everything=everything))
@@ -363,7 +363,7 @@ def test_verdicts_are_in_the_index_of_a_study(lab: Path) -> None:
     assert not Path("elsewhere").exists(), "files outside a study leave nothing"
 
 
-def test_without_any_history_it_is_said(lab: Path) -> None:
+def test_without_any_history_it_is_reported(lab: Path) -> None:
     with pytest.raises(UsageError, match="there is no benchmark under"):
         compare_recorded("one", "two", None, "runs", CompareOptions())
 
@@ -509,7 +509,7 @@ def write_side(label: str, first: int, values: list[float]) -> None:
         write_as_run(location, execution(number, value, label=label), None)
 
 
-def test_what_was_declared_invalid_is_left_out_and_said(lab: Path) -> None:
+def test_what_was_declared_invalid_is_left_out_and_reported(lab: Path) -> None:
     chance = random.Random(3)
     levels = [1.0] * 20 + [1.5] * 14
     values = [level * (1 + chance.gauss(0, 0.005)) for level in levels]

@@ -163,7 +163,7 @@ def test_reasons_speak_of_it(reason: str, text: str) -> None:
     ("kills", "words"),
     [(None, "perhaps it was out of memory"), (0, "not by the kernel's OOM killer"), (2, "out of memory: the kernel")],
 )
-def test_a_kill_is_told_in_our_words(kills: int | None, words: str) -> None:
+def test_a_kill_is_explained(kills: int | None, words: str) -> None:
     found = describe_end("bench ended with exit code 137 (SIGKILL)", 137, kills)
     assert found.startswith("it was killed by signal 9 (SIGKILL): ")
     assert words in found

@@ -51,7 +51,7 @@ def test_a_step_is_found_with_size_and_commits() -> None:
     assert "code: " in found.verdict.findings[0].message
 
 
-def test_better_is_no_alarm_and_the_direction_can_be_told() -> None:
+def test_better_is_no_alarm_and_the_direction_can_be_given() -> None:
     down = history(STEP[::-1])
     assert judge(down).verdict.kind is VerdictKind.PASS
     assert judge(down, direction="max").verdict.kind is VerdictKind.FAIL
@@ -127,7 +127,7 @@ def stop(one: BenchExecution, wall_time: float | None = None) -> BenchExecution:
 
 
 @pytest.mark.parametrize("wall_time", [None, 0.1])
-def test_what_somebody_ended_has_not_failed(wall_time: float | None) -> None:
+def test_an_interrupted_execution_has_not_failed(wall_time: float | None) -> None:
     executions = [*history(noise(10, 20)), stop(execution(20, 0.0), wall_time)]
     found = judge(executions)
     assert (found.verdict.kind, found.broken) == (VerdictKind.PASS, "")
@@ -145,7 +145,7 @@ def test_a_failure_is_not_forgotten_because_the_next_was_ended() -> None:
     assert "e0020" in found.broken
 
 
-def test_of_another_label_or_a_comparison_nothing_is_said() -> None:
+def test_of_another_label_or_a_comparison_nothing_is_reported() -> None:
     executions = history(noise(10, 20), label="nightly")
     others = [stop(execution(20, 0.0, label="x")), stop(execution(21, 0.0, label="nightly", extra=COMPARED))]
     found = judge([*executions, *others], label="nightly")
@@ -222,7 +222,7 @@ def test_one_that_has_only_ever_failed_is_not_passed_over(three: list[BenchExecu
     assert warnings == ["m.C.h has never reported anything: ValueError: no"]
 
 
-def test_of_benchmarks_without_the_label_nothing_is_said(three: list[BenchExecution]) -> None:
+def test_of_benchmarks_without_the_label_nothing_is_reported(three: list[BenchExecution]) -> None:
     three[:6] = [replace(each, contaminated=(), label="before") for each in three[:6]]
     console = CollectingConsole()
     warnings = console.lines
@@ -492,7 +492,7 @@ def test_a_third_environment_tells_by_its_level(level: float, holds: bool) -> No
     assert found.moves[0].holds is holds
 
 
-def test_two_machines_in_turns_alarm_nobody_whoever_was_last() -> None:
+def test_two_machines_in_turns_raise_no_alarm_whichever_was_last() -> None:
     both = [at(n, [10.0 + 3 * (n % 2)], (OLD, NEW)[n % 2])[0] for n in range(21)]
     assert judge(both).verdict.kind is judge(both[:-1]).verdict.kind is VerdictKind.PASS
 
@@ -520,7 +520,7 @@ def test_local_edits_and_another_environment_may_be_either() -> None:
     assert "local edits" in change.reason
 
 
-def test_without_a_commit_it_is_not_said_that_both_changed() -> None:
+def test_without_a_commit_the_reason_does_not_name_it() -> None:
     executions = [*at(0, noise(10, 8), OLD, commit=None), *at(8, noise(13, 8, 1), NEW, commit=None)]
     (finding,) = judge(executions).verdict.findings
     assert (
@@ -679,7 +679,7 @@ def test_what_passes_says_where_a_change_would_have_been_found() -> None:
     assert slower.verdict.kind is VerdictKind.INCONCLUSIVE or series.alone < 0.05
 
 
-def test_after_a_fail_nothing_is_said_of_what_would_not_have_been_found() -> None:
+def test_after_a_fail_nothing_is_reported_of_what_would_not_have_been_found() -> None:
     chance = random.Random(3)
     values = [level * (1 + chance.gauss(0, 0.04)) for level in (10,) * 15 + (20,) * 15]
     found = judge(history(values))
@@ -760,7 +760,7 @@ def test_what_would_have_been_found_in_the_newest_is_found_in_nine_of_ten() -> N
     assert judge(history([10.0] * 20 + [10.5])).verdict.kind is VerdictKind.INCONCLUSIVE, "5% is 5%"
 
 
-def test_a_change_that_is_not_reported_is_not_said_to_be_found() -> None:
+def test_a_change_that_is_not_reported_is_not_called_detectable() -> None:
     (series,) = judge(history(noise(10, 40)), min_effect=0.5).series
     assert series.detectable == 0.5
     assert (series.alone or 0) > 0.5

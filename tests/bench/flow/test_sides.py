@@ -76,7 +76,7 @@ def test_without_a_common_one_the_differences_are_kept() -> None:
     assert "4 executions of new left out" in words[1]
 
 
-def test_all_together_where_that_is_wanted_and_it_is_said() -> None:
+def test_all_together_where_that_is_wanted_and_it_is_reported() -> None:
     (duel,) = find_duels(KEY, MIXED, HEAD, across=True)
     assert (len(duel.base), len(duel.head), duel.differences) == (5, 9, ())
     assert told(MIXED, HEAD, across=True) == [
@@ -90,7 +90,7 @@ def test_all_together_where_that_is_wanted_and_it_is_said() -> None:
     assert told(one, one, across=True) == told(one, one) == []
 
 
-def test_a_environment_that_nobody_recorded_is_said() -> None:
+def test_an_environment_that_was_recorded_on_neither_side_is_reported() -> None:
     unknown = Executions("a", some(0, 3, {}))
     assert told(unknown, unknown) == ["m.C.f: the environment was not recorded on either side"]
     (duel,) = find_duels(KEY, unknown, Executions("b", some(3, 3, T4)), across=False)
@@ -128,7 +128,7 @@ def test_nothing_left_is_an_empty_side_and_no_other_set_up() -> None:
         ({"commit": None}, "; whether the code does was not recorded"),
     ],
 )
-def test_what_is_known_of_the_code_is_said(head: dict[str, Any], words: str) -> None:
+def test_what_is_known_of_the_code_is_reported(head: dict[str, Any], words: str) -> None:
     duel = Duel(KEY, some(0, 2, V100, commit="a" * 40), some(2, 2, T4, **head))
     assert describe_code(duel) == words
 
@@ -209,7 +209,7 @@ def test_a_folder_inside_the_repository_stays_inside(repository: Repository, mon
             checkouts.check_out("head", load_commit(checkouts.repository, "main~1"))
 
 
-def test_a_build_runs_in_the_tree_and_its_failure_is_said(repository: Repository) -> None:
+def test_a_build_runs_in_the_tree_and_its_failure_is_reported(repository: Repository) -> None:
     with open_checkouts(ask(), "cp figure built") as checkouts:
         variant = checkouts.check_out("base", load_commit(checkouts.repository, "main"))
         assert Path(variant.folder or "", "built").read_text().startswith("cost 11")

@@ -103,7 +103,7 @@ def test_what_failed_or_was_disturbed_is_left_out_and_counted(given: list[BenchE
     )
 
 
-def test_nothing_undisturbed_is_said(given: list[BenchExecution]) -> None:
+def test_nothing_undisturbed_is_reported(given: list[BenchExecution]) -> None:
     given += [replace(e, contaminated=("load",)) for e in history([1.0, 2.0])]
     with pytest.raises(UsageError, match="none of 2 executions succeeded without disturbance: 2 contaminated"):
         load_table(None, ["label"], None, None)

@@ -81,7 +81,7 @@ def test_what_leaves_no_history_at_all_can_be_taken_back(place: Path, monkeypatc
     assert triage_change("wall_time", "C.f", "last", "open", "", "runs").endswith("is open")
 
 
-def test_somebody_without_a_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container the user's number may have no entry."""
 
     def fail() -> str:

@@ -72,7 +72,7 @@ def test_version_1_has_failures_too(folder: Path) -> None:
     assert [each.succeeded for each in load(path).values()] == [False, False]
 
 
-def test_what_was_skipped_is_said_and_no_failure(folder: Path) -> None:
+def test_what_was_skipped_is_reported_and_no_failure(folder: Path) -> None:
     path = write(folder, {"suite.time_x": [[1.0, float("nan")], [["10", "20"]]]})
     found = load_foreign_file(str(path))
     assert [each.method for each in found.executions] == ["suite.time_x(10)"]

@@ -59,7 +59,7 @@ SETUPS = st.dictionaries(
 
 
 @given(SETUPS, SETUPS)
-def test_differences_are_said_exactly_where_nothing_is_common(base: Environments, head: Environments) -> None:
+def test_differences_are_reported_exactly_where_nothing_is_common(base: Environments, head: Environments) -> None:
     found = match_environments(base, head)
     common = [name for name in base if name in head]
     assert [match.base for match in found] == common if common else len(found) == bool(base and head)
@@ -76,7 +76,7 @@ def test_differences_name_what_came_and_went() -> None:
     assert describe_differences(V100, dict(V100)) == ()
 
 
-def test_a_environment_that_was_not_recorded_is_said_to_be_so() -> None:
+def test_an_environment_that_was_not_recorded_is_named_so() -> None:
     assert describe_differences({}, {"a": "1", "b": "2"}) == ("environment not recorded → a 1, b 2",)
     assert describe_differences({"a": "1"}, {}) == ("environment a 1 → not recorded",)
 

@@ -169,7 +169,7 @@ def test_levels_on_both_sides_of_a_known_place() -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [([1.0], [2.0]), (noise(10, 12, 1), noise(10, 12, 2)), ([], [1.0]), ([1.0] * 5, [1.0] * 5)]
 )
-def test_levels_that_cannot_be_told_apart(old: list[float], new: list[float]) -> None:
+def test_levels_that_do_not_differ(old: list[float], new: list[float]) -> None:
     assert compare_levels(old, new, 0) is None
 
 
@@ -242,7 +242,7 @@ def test_a_line_without_noise_creeps():
 
 
 @pytest.mark.parametrize(("n", "noise"), [(12, 0.01), (24, 0.015), (40, 0.02), (100, 0.02)])
-def test_a_change_that_is_said_to_be_visible_is_found(n, noise):
+def test_a_change_of_the_detectable_size_is_found(n, noise):
     """In nine of ten, when it is there for the last third."""
     hits = 0
     for seed in range(60):

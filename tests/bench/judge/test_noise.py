@@ -83,12 +83,12 @@ def test_a_known_step_is_no_wandering():
 
 
 @pytest.mark.parametrize("cuts", [[], list(range(10, 600, 10))])
-def test_of_few_points_nobody_knows_whether_they_wander(cuts):
+def test_the_drift_of_few_points_is_unknown(cuts):
     n = 600 if cuts else 60
     assert measure_level_drift(np.random.default_rng(0).standard_normal(n), cuts) == math.inf
 
 
-def test_of_points_that_are_all_the_same_nobody_knows_either():
+def test_the_drift_of_equal_points_is_unknown():
     assert measure_level_drift(np.zeros(100), []) == math.inf
 
 
@@ -144,7 +144,7 @@ def test_between_outliers_the_density_does_not_fall_into_holes(seed):
     assert np.diff(outwards).max() < 0.1
 
 
-def test_one_point_that_nobody_expected_does_not_decide_alone():
+def test_one_unexpected_point_does_not_decide_alone():
     density = build_density(np.random.default_rng(0).standard_normal(500))
     assert find_density(density, 1e9) > 1e-5
 

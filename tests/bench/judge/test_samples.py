@@ -290,13 +290,13 @@ def test_a_nan_is_not_excused_by_contamination():
 # ---------------------------------------------------------------- what is odd about the trials
 
 
-def test_drift_inside_a_run_is_told():
+def test_drift_inside_a_run_is_reported():
     drifting = [100 + trial for trial in range(12)]
     warnings = compare(draw(100, 12, 0), drifting).warnings
     assert warnings == ("head: drifts from trial to trial (+10.4% over the run)",)
 
 
-def test_two_modes_are_told():
+def test_two_modes_are_reported():
     rng = np.random.default_rng(1)
     jumping = (100 + 20 * (np.arange(20) % 3 == 0) + rng.standard_normal(20)).tolist()
     (warning,) = compare(jumping, draw(100, 20, 3)).warnings
@@ -458,7 +458,7 @@ def test_doubt_asks_for_as_many_as_the_neediest_metric():
     assert (step.kind, step.trials) == ("more", 12)
 
 
-def test_nobody_is_asked_for_more_than_the_most():
+def test_never_more_than_the_most_trials_are_asked_for():
     assert decide_next([settle(INCONCLUSIVE, missing=500)]).trials == MOST_TRIALS - 10
     assert decide_next([settle(INCONCLUSIVE, missing=5, trials=MOST_TRIALS)]).kind == "stop"
     assert decide_next([settle(INCONCLUSIVE, missing=5)], most=10).kind == "stop"

@@ -127,7 +127,7 @@ def test_junit_never_passes_what_is_not_good() -> None:
     assert failure.get("message") == "worse | than\\x00before"
 
 
-def test_junit_is_not_red_for_what_cannot_be_told() -> None:
+def test_junit_is_not_red_for_what_is_inconclusive() -> None:
     unsure = replace(BAD, kind=VerdictKind.INCONCLUSIVE, message="needs 3 more trials")
     cases = [("m.C.f", "wall_time", Verdict.of([unsure], 1)), ("m.C.f", "x", Verdict.of([unsure, BAD], 1))]
     suites = ET.fromstring(render_cases_junit("title", cases))
@@ -148,7 +148,7 @@ def test_junit_is_as_red_as_the_exit_code_for_a_change() -> None:
     assert ET.fromstring(render_cases_junit("t", failed, allow_changed=True)).get("failures") == "1"
 
 
-def test_what_somebody_ended_is_a_note_and_no_failure() -> None:
+def test_an_interrupted_execution_is_a_note_and_no_failure() -> None:
     ended = Finding(VerdictKind.ERROR, "m.C.f", "SIGINT to the supervisor")
     good = execution(1, 2.0)
     result = replace(good.result, succeeded=False, has_exception=True, findings=(ended,), wall_time=0.1)

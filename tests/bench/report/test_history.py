@@ -85,12 +85,12 @@ def test_a_change_without_an_alarm_is_called_what_it_is(is_worse: bool, word: st
     assert f"  {word} +20.0%" in render_history(replace(history, series=(series,)), color=False, width=None)
 
 
-def test_nothing_changed_is_said() -> None:
+def test_nothing_changed_is_reported() -> None:
     calm = replace(build_history(), series=(replace(build_history().series[0], changes=()),), verdict=Verdict.of([], 4))
     assert "  no change\n" in render_history(calm, color=False, width=None)
 
 
-def test_what_else_keeps_it_from_passing_is_said() -> None:
+def test_what_else_keeps_it_from_passing_is_reported() -> None:
     short = Finding(VerdictKind.INCONCLUSIVE, "m.C.f wall_time", "4 comparable executions tell nothing yet")
     history = build_history()
     history = replace(history, verdict=Verdict.of([*history.verdict.findings, short], 4))
@@ -163,7 +163,7 @@ def test_several_benchmarks_have_a_column_of_their_own() -> None:
     assert text.splitlines()[0].split() == ["verdict", "benchmark", "metric", "one", "two", "change"]
 
 
-def test_commits_are_told_with_their_subjects_and_stand_in_columns_by_their_hash() -> None:
+def test_commits_are_reported_with_their_subjects_and_stand_in_columns_by_their_hash() -> None:
     report = build_report(
         compared(), base="0123456789ab first try", head="ba9876543210 a very long subject " + "x" * 80
     )
@@ -174,7 +174,7 @@ def test_commits_are_told_with_their_subjects_and_stand_in_columns_by_their_hash
     assert " base " in render_comparison(same, color=False, width=None).splitlines()[3]
 
 
-def test_a_side_that_failed_is_said_also_when_nothing_could_be_compared() -> None:
+def test_a_side_that_failed_is_reported_also_when_nothing_could_be_compared() -> None:
     error = Finding(VerdictKind.ERROR, "m.C.f", "two does not have it")
     text = render_comparison(build_report(further=(error,)), color=False, width=60)
     assert text == "ERROR m.C.f: two does not have it\nERROR: 0 metrics compared\n"

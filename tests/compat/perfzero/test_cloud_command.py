@@ -349,7 +349,7 @@ def test_status_of_a_machine_that_is_not_there(others: list[str], tools: StandIn
 
 
 @pytest.mark.parametrize("command", ["status", "list_all", "stop", "start"])
-def test_a_user_without_an_account_is_told_to_log_in(command: str, tools: StandIns, call: Call) -> None:
+def test_a_user_without_an_account_is_asked_to_log_in(command: str, tools: StandIns, call: Call) -> None:
     tools.answer("gcloud", code=1, err=NO_ACCOUNT)
     result = call(command)
     assert (result.code, result.out) == (2, "")

@@ -198,7 +198,7 @@ def test_a_signed_archive_is_known_by_its_path(web: Any, tmp_path: Path) -> None
     assert names_in(tmp_path) == ["data", "renamed"]
 
 
-def test_a_renamed_archive_is_unpacked_into_the_parent_and_said_so(web: Any, tmp_path: Path) -> None:
+def test_a_renamed_archive_is_unpacked_into_the_parent_and_reported(web: Any, tmp_path: Path) -> None:
     web.add("/ds.tar.gz", build_tar({"inner/a": b"1"}))
     said: list[str] = []
     pull(f"{web.url}/ds.tar.gz", tmp_path / "mydata", notify=said.append)
@@ -355,7 +355,7 @@ def test_an_archive_of_this_machine_is_unpacked(tmp_path: Path) -> None:
     assert names_in(tmp_path / "in") == ["data", "x.tar.gz"]
 
 
-def test_a_copy_that_was_killed_is_made_anew(source: Path, tmp_path: Path) -> None:
+def test_a_copy_that_was_killed_is_made_again(source: Path, tmp_path: Path) -> None:
     (tmp_path / "copy.part").mkdir()
     (tmp_path / "copy.part" / "junk").write_bytes(b"old")
     pull(str(source), tmp_path / "copy")

@@ -161,7 +161,7 @@ def publish(folder: Path, name: str, text: str) -> str:
         ({"data_downloads": ["file:///etc/hostname;../../escape"]}, "would be kept outside"),
     ],
 )
-def test_what_cannot_be_had_is_said_before_anything_runs(lab: Lab, flags: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_had_is_reported_before_anything_runs(lab: Lab, flags: dict[str, Any], words: str) -> None:
     with pytest.raises(AssayError, match=words):
         lab.run("mod.B.fixed", **flags)
     assert not (lab.folder / "runs").exists()
@@ -203,7 +203,7 @@ def test_a_host_that_is_not_found_is_one_exit_code_for_all(lab: Lab, flags: dict
         ("up.json", "is not a function"),
     ],
 )
-def test_an_upload_method_that_is_not_there_is_said_before_the_first_method_runs(
+def test_an_upload_method_that_is_not_there_is_reported_before_the_first_method_runs(
     lab: Lab, name: str, words: str
 ) -> None:
     with pytest.raises(UsageError, match=words) as caught:
@@ -212,7 +212,7 @@ def test_an_upload_method_that_is_not_there_is_said_before_the_first_method_runs
     assert not (lab.folder / "runs").exists()
 
 
-def test_a_part_that_is_not_installed_is_said_before_hours_of_benchmarks(
+def test_a_part_that_is_not_installed_is_reported_before_hours_of_benchmarks(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("assay.compat.perfzero.flow._is_installed", lambda _name: False)

@@ -142,7 +142,7 @@ def test_redirects_in_a_circle_end(web: Any, tmp_path: Path) -> None:
         pull(f"{web.url}/a", tmp_path / "x")
 
 
-def test_nobody_there(tmp_path: Path, closed_port: int) -> None:
+def test_a_closed_port(tmp_path: Path, closed_port: int) -> None:
     with pytest.raises(InfrastructureError, match=r"Connection refused \(3 tries\)\n.*is 127\.0\.0\.1 reachable"):
         pull(f"http://127.0.0.1:{closed_port}/x", tmp_path / "x")
     assert names_in(tmp_path) == []

@@ -103,7 +103,7 @@ def test_what_tensorflow_wrote_stays(tmp_path: Path) -> None:
     assert trace.stat().st_mtime_ns == before, "one that is there stays"
 
 
-def test_a_plane_that_is_cut_off_is_said_and_kept(tmp_path: Path) -> None:
+def test_a_plane_that_is_cut_off_is_reported_and_kept(tmp_path: Path) -> None:
     plane = tmp_path / "plugins" / "profile" / "s" / "h.xplane.pb"
     plane.parent.mkdir(parents=True)
     plane.write_bytes(b"\x0a\x7fx")
@@ -118,7 +118,7 @@ def test_an_empty_trace_has_no_plane(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("h.*")] == ["h.trace.json.gz"]
 
 
-def test_a_trace_that_is_cut_off_is_said_and_kept(tmp_path: Path) -> None:
+def test_a_trace_that_is_cut_off_is_reported_and_kept(tmp_path: Path) -> None:
     (tmp_path / "torch-1.json").write_text('{"traceEvents": [')
     (problem,) = arrange_profiles(str(tmp_path), "h")
     assert "torch-1.json cannot be read" in problem
@@ -316,7 +316,7 @@ def test_whatever_was_written_comes_back(wanted: list[tuple[str, float, float, i
         b"\x0a\x07\x1a\x05\x22\x03\x12\x01x",  # an event that begins at a text
     ],
 )
-def test_fields_of_another_kind_are_somebody_else_s(data: bytes) -> None:
+def test_fields_of_another_kind_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="no profile of TensorFlow"):
         build_trace(data)
 

@@ -107,7 +107,7 @@ def test_another_repository_of_the_same_name_is_not_measured_in_silence(lab: Lab
     assert other.check_out(cached=True).commit == lab.first
 
 
-def test_a_repository_that_is_gone_is_said_and_the_cached_one_still_works(lab: Lab) -> None:
+def test_a_repository_that_is_gone_is_reported_and_the_cached_one_still_works(lab: Lab) -> None:
     lab.check_out()
     lab.theirs.rename(lab.theirs.parent / "moved")
     with pytest.raises(UsageError, match="cannot be fetched") as caught:
@@ -141,7 +141,7 @@ def test_a_server_that_cannot_be_reached_is_no_mistake_of_the_user_s(lab: Lab, u
 
 
 @pytest.mark.parametrize(("status", "kind"), [(404, UsageError), (403, UsageError), (503, InfrastructureError)])
-def test_what_a_server_answers_tells_who_is_to_blame(lab: Lab, status: int, kind: type[AssayError]) -> None:
+def test_the_answer_of_a_server_decides_the_exit_code(lab: Lab, status: int, kind: type[AssayError]) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_error(status)
@@ -160,7 +160,7 @@ def test_what_a_server_answers_tells_who_is_to_blame(lab: Lab, status: int, kind
             thread.join()
 
 
-def test_a_hash_is_not_missing_where_nobody_could_be_asked(lab: Lab) -> None:
+def test_a_hash_is_not_missing_where_no_one_could_be_asked(lab: Lab) -> None:
     lab.check_out()
     url = f"http://127.0.0.1:{find_closed_port()}/models"
     git(lab.ours, "remote", "set-url", "origin", url)
@@ -224,7 +224,7 @@ def test_a_hash_that_came_later_is_fetched_also_from_the_cache(lab: Lab) -> None
     assert lab.check_out(commit=second, cached=True).commit == second
 
 
-def test_a_commit_on_no_branch_is_fetched_by_its_hash_and_is_nobody_s_own(lab: Lab) -> None:
+def test_a_commit_on_no_branch_is_fetched_by_its_hash_and_is_no_one_s_own(lab: Lab) -> None:
     hidden = lab.publish("hidden", "temporary")
     git(lab.theirs, "checkout", "-q", "main")
     git(lab.theirs, "update-ref", "refs/pull/1/head", hidden)
@@ -294,7 +294,7 @@ def test_a_branch_of_one_s_own_is_left_where_it_is(lab: Lab) -> None:
     assert (found.branch, found.commit) == ("mine", lab.first)
 
 
-def test_files_that_git_does_not_know_are_recorded_and_in_nobody_s_way(lab: Lab) -> None:
+def test_files_that_git_does_not_know_are_recorded_and_in_no_one_s_way(lab: Lab) -> None:
     lab.check_out()
     (lab.ours / "new.py").write_text("mine")
     second = lab.publish("two")

@@ -250,7 +250,7 @@ def test_where_the_profiles_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tensorboard" not in render_profile_hint(replace(bare, profiles=("/o/p/h.trace.json.gz",)))
 
 
-def test_a_board_without_its_tab_for_profiles_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_board_without_its_tab_for_profiles_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "xprof" else object())
     bare = BenchExecution("e", "m.f", 1, BenchResult("m.f", True), "", "/o", profiles=("/o/h.xplane.pb",))
     assert render_profile_hint(bare).endswith(", after: pip install 'assay[perfzero]'")
@@ -315,7 +315,7 @@ def test_a_wrong_summary_does_not_fit(change: Callable[[dict[str, Any]], object]
     assert list(problems(summary, load_schema())) != []
 
 
-def test_a_word_that_nobody_checks_is_an_error() -> None:
+def test_a_word_that_no_one_checks_is_an_error() -> None:
     with pytest.raises(KeyError, match="maxLength"):
         list(problems("x", {"maxLength": 3}))
 

@@ -74,7 +74,7 @@ def test_a_tool_that_draws_keeps_the_terminal(tools: StandIns, capfd: pytest.Cap
     assert capfd.readouterr().err == "#1 building\n"
 
 
-def test_what_we_said_before_comes_first(tools: StandIns, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_we_printed_before_comes_first(tools: StandIns, capfd: pytest.CaptureFixture[str]) -> None:
     tools.answer("docker", out="second\n")
     sys.stdout.write("first\n")
     run_tool(["docker"])
@@ -142,7 +142,7 @@ CAUSES = (KnownFailure("log in", "gcloud auth login", is_users=True), KnownFailu
 CREATE = ["gcloud", "compute", "instances", "create", "name", "--zone=z"]
 
 
-def test_a_failure_is_told_in_the_tool_s_own_words() -> None:
+def test_a_failure_is_reported_in_the_tool_s_own_words() -> None:
     error = build_failure(CREATE, ToolResult(1, "", "ERROR: boom\nmore"), CAUSES)
     assert isinstance(error, InfrastructureError)
     assert error.message == "gcloud compute instances create failed with exit code 1: ERROR: boom\nmore"

@@ -195,7 +195,7 @@ def test_a_row_arrives(warehouse: Warehouse) -> None:
     assert warehouse.rows == [{"json": row, "insertId": SUMMARY["execution_id"]}]
 
 
-def test_what_is_wrong_with_a_row_is_said(warehouse: Warehouse) -> None:
+def test_what_is_wrong_with_a_row_is_reported(warehouse: Warehouse) -> None:
     warehouse.errors = [
         {"reason": "invalid", "location": "process_info", "message": "no such field: process_info."},
         {"reason": "stopped"},
@@ -236,7 +236,7 @@ def test_a_service_that_is_down_is_asked_again_and_left(warehouse: Warehouse, mo
     assert warehouse.rows == []
 
 
-def test_nobody_there(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+def test_a_closed_port(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
     monkeypatch.setattr(uploads, "_RETRY_S", 0.1)
     monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{closed_port}")
     with pytest.raises(InfrastructureError, match=r"did not take the row for p\.d\.t: .*127\.0\.0\.1"):
@@ -322,7 +322,7 @@ def call(folder: Path, name: str, say: Callable[[str], None] = str, **further: A
         ("inner.keep", "inner.keep: ModuleNotFoundError: No module named 'inner'"),
     ],
 )
-def test_what_goes_wrong_is_told(folder: Path, name: str, words: str) -> None:
+def test_what_goes_wrong_is_reported(folder: Path, name: str, words: str) -> None:
     assert call(folder, name) == words
 
 
@@ -342,7 +342,7 @@ def check(folder: Path, name: str, **further: Any) -> None:
         ("leaves.keep", "importing leaves ends the process with exit code 7", None),
     ],
 )
-def test_what_can_never_be_called_is_said_before(folder: Path, name: str, words: str, hint: str | None) -> None:
+def test_what_can_never_be_called_is_reported_before(folder: Path, name: str, words: str, hint: str | None) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         check(folder, name)
     assert caught.value.message.startswith(f"--result_upload_methods: {name}")
@@ -395,7 +395,7 @@ def test_what_it_raises_is_one_line_and_no_traceback(folder: Path) -> None:
     assert said == []
 
 
-def test_what_it_prints_is_said(folder: Path) -> None:
+def test_what_it_prints_is_reported(folder: Path) -> None:
     said: list[str] = []
     assert call(folder, "up.talk", say=said.append) is None
     assert sorted(said) == ["one", "two"]
@@ -419,7 +419,7 @@ def test_without_a_key_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> No
         assert os.environ[VARIABLE] == "/the/user/s/own"
 
 
-def test_children_are_told_and_nobody_else_may_look(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_are_reported_and_no_one_else_may_look(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     with google_key(url):
         path = Path(os.environ[VARIABLE])
