@@ -61,9 +61,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         target = f"{name}_plugin.plugin:PLUGIN"
         (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[assay.plugins]\n{name} = {target}\n")
         plugins._load_plugins.cache_clear()
+        plugins.find_dialects.cache_clear()
 
     yield write
     plugins._load_plugins.cache_clear()
+    plugins.find_dialects.cache_clear()
     for name in [name for name in sys.modules if "_plugin" in name and not name.startswith("assay")]:
         if name.partition(".")[0].endswith("_plugin"):
             del sys.modules[name]

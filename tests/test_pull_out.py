@@ -65,6 +65,13 @@ CASES = [
             ("model cache push --to there", "there is no command 'push'"),
         ),
     ),
+    Case(
+        "compat",
+        ("runx", "sumx", "mlrunner", "convergence", "perfzero"),
+        "CMD: echo\nHPARAMS: {x: [1]}\n",
+        "uses.yml:1:1 CMD: needs a plug-in that is not installed: none offers dialects",
+        (("index ingest two.yml --as runx", "no importer of runs named 'runx'"),),
+    ),
 ]
 NEEDED_BY = {  # plug-ins that go with it, since they need it
     "golden": ("compat/harness", "convergence.py"),
@@ -107,8 +114,14 @@ def tree(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top
 
 
-def call(tree: Path, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    own = {"PYTHONPATH": str(tree), "ASSAY_SLOTS_DIR": str(tree / "slots"), "ASSAY_CACHE_DIR": str(tree / "cache")}
+def call(
+    tree: Path, *words: str, given: str | None = None, package: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    own = {
+        "PYTHONPATH": str(package or tree),
+        "ASSAY_SLOTS_DIR": str(tree / "slots"),
+        "ASSAY_CACHE_DIR": str(tree / "cache"),
+    }
     argv = [sys.executable, *words]
     return subprocess.run(
         argv, cwd=tree / "work", env=os.environ | own, input=given, capture_output=True, text=True, check=False
@@ -185,6 +198,28 @@ def test_a_call_that_uses_it_is_refused(case: Case, tree: Path) -> None:
     for words, printed in case.calls:
         done = call(tree, "-m", "assay", *words.split())
         assert (done.returncode, printed in done.stderr) == (2, True), f"{words}: {done.stderr}"
+
+
+@pytest.mark.parametrize("case", [each for each in CASES if each.plugin == "compat"], indirect=True, ids=["compat"])
+def test_studies_of_other_tools_are_read_as_far_as_their_directories_are(case: Case, tree: Path) -> None:
+    work = tree / "work"
+    (work / "sweep.yml").write_text("CMD: echo\nHPARAMS: {x: [1]}\n")
+    (work / "params.yaml").write_text("template: {train: 'echo {x}'}\nresource: [0]\n---\nx: [1]\n")
+    made = call(tree, "-m", "assay", "run", "sweep.yml", "-j", "1", package=SOURCE.parent)
+    assert made.returncode == 0, made.stderr
+    (name,) = (path.name for path in (work / "runs" / "sweep").iterdir() if path.name != ".assay")
+    (work / "runs" / "theirs" / "a").mkdir(parents=True)
+    (work / "runs" / "theirs" / "a" / "hparams.json").write_text('{"x": 1}')
+    for words in ("ls sweep", "sum sweep", f"show sweep/{name}", f"rerun sweep/{name}", "sum theirs", "ls theirs"):
+        done = call(tree, "-m", "assay", *words.split())
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), f"{words}: {done.stderr}"
+    refusals = {
+        f"rerun sweep/{name} x=2": "no installed plug-in reads files of runx",
+        "run params.yaml": "params.yaml:1:1 template: needs a plug-in that is not installed: none offers dialects",
+    }
+    for words, printed in refusals.items():
+        done = call(tree, "-m", "assay", *words.split())
+        assert (done.returncode, printed in done.stderr.splitlines()[0]) == (2, True), f"{words}: {done.stderr}"
 
 
 PAGE = """

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.handle import Expected, RunOutcome, StudyHandle, build_texts
+from assay.plugins import find_dialect
 from assay.runs import Run, Runs, Series, runs
 from assay.values.verdict import Finding, Judgement, VerdictKind
 
@@ -188,7 +189,7 @@ def run(
     for warning in (*prepared.warnings, *ignored):
         warnings.warn(str(warning), stacklevel=3 if isinstance(file, Study) else 2)  # the caller of `Study.run`
     # the supervisor makes other tools' names again, and a search makes its runs later
-    is_known = prepared.study.dialect == "native" and prepared.search is None
+    is_known = find_dialect(prepared.study.dialect).is_ours and prepared.search is None
     expected = Expected(
         frozenset(spec.name for spec in prepared.plan.runs) if is_known else None,
         frozenset(State) if force else frozenset((State.STOPPED, *prepared.options.retry)),

@@ -86,7 +86,7 @@ class Examiner:
             print(f"{error.message}, skip {path}", flush=True)
             return None
         if params is None:
-            print(f"No '{layout.MLRUNNER_PARAM_FILE}' or '{layout.RUN_FILE}' found, skip {path}", flush=True)
+            print(f"No '{layout.PARAM_FILE}' or '{layout.RUN_FILE}' found, skip {path}", flush=True)
             return None
         if verbose:
             print(path.name, flush=True)
@@ -166,7 +166,7 @@ def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
 def load_params(path: Path) -> dict[str, Any] | None:
     """The parameters of a run: mlrunner's `param`, or our `run.json`; None when there is neither."""
     try:
-        return _parse_param((path / layout.MLRUNNER_PARAM_FILE).read_text("utf-8"), path)
+        return _parse_param((path / layout.PARAM_FILE).read_text("utf-8"), path)
     except (FileNotFoundError, IsADirectoryError):
         pass
     try:
@@ -187,9 +187,9 @@ def _parse_param(text: str, path: Path) -> dict[str, Any]:
     try:
         params = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 safe either way
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"{path / layout.MLRUNNER_PARAM_FILE} is not YAML: {error}") from error
+        raise FormatError(f"{path / layout.PARAM_FILE} is not YAML: {error}") from error
     if not isinstance(params, dict):
-        raise FormatError(f"{path / layout.MLRUNNER_PARAM_FILE} holds no parameters")
+        raise FormatError(f"{path / layout.PARAM_FILE} holds no parameters")
     return {str(key): value for key, value in params.items()}
 
 

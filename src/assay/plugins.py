@@ -20,6 +20,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.system.fast_dataclasses import dataclass, field
+from assay.values.study import NATIVE, Dialect
 
 GROUP = "assay.plugins"
 _OWN = "assay"
@@ -31,6 +32,7 @@ CORE_WORDS: Mapping[str, frozenset[str]] = {
     ),
     "children": frozenset(("readings",)),
     "executors": frozenset(("local",)),
+    "dialects": frozenset((NATIVE.name,)),
 }
 
 
@@ -74,6 +76,7 @@ class Plugin:
     options: Mapping[str, str] = field(default_factory=dict)  # command -> Request with further options of it
     study_keys: Mapping[str, str] = field(default_factory=dict)  # key of a study file -> reader of its value
     settings: Mapping[str, str] = field(default_factory=dict)  # key of assay.toml -> reader of its value
+    dialects: Mapping[str, str] = field(default_factory=dict)  # name -> Dialect: study files of another tool
     executors: Mapping[str, str] = field(default_factory=dict)  # name -> Executor class
     places: str = ""  # Places: farms, as the core asks about them
     run_steps: Mapping[str, str] = field(default_factory=dict)  # study key or option of `run` -> RunStep class
@@ -171,6 +174,19 @@ def require_function(name: str, what: str) -> Any:
     return found
 
 
+def find_dialect(name: str) -> Dialect:
+    """One that no installed plug-in knows has a name alone: what a run directory holds can be read all the same."""
+    if name == NATIVE.name:
+        return NATIVE
+    return next((dialect for dialect in find_dialects() if dialect.name == name), Dialect(name))
+
+
+@cache
+def find_dialects() -> tuple[Dialect, ...]:
+    """Those of plug-ins, the last one first: it may recognise more exactly what one before it would take as well."""
+    return tuple(load(text) for text in reversed(merge("dialects").values()))
+
+
 # ---------------------------------------------------------------- loading
 
 
@@ -216,7 +232,7 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 
-_TEXTS = ("children", "options", "study_keys", "settings", "executors", "run_steps", "functions")
+_TEXTS = ("children", "options", "study_keys", "settings", "dialects", "executors", "run_steps", "functions")
 
 
 def _find_mistake(plugin: Any) -> str:  # noqa: PLR0911 one return for each mistake

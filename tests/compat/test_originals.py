@@ -23,7 +23,7 @@ class TestRunx:
         options = runx.build_options(parse(runx, "sweep.yml"))
         assert options.file == "sweep.yml"
         assert options.load.dialect == "runx"
-        assert (options.on, options.tag, options.slots, options.load.farm, options.load.runx_config) == (None,) * 5
+        assert (options.on, options.tag, options.slots, options.load.farm, options.load.config_file) == (None,) * 5
         assert options.cooldir
         assert not options.keeps_finished, "a finished call is followed by new runs"
 
@@ -32,7 +32,7 @@ class TestRunx:
         parsed = parse(runx, "sweep.yml", *long.split())
         assert parsed.no_run
         options = runx.build_options(parsed)
-        assert (options.load.exp_name, options.load.farm, options.load.runx_config) == ("e", "f", "c")
+        assert (options.load.exp_name, options.load.farm, options.load.config_file) == ("e", "f", "c")
         assert (options.tag, options.cooldir, options.on, options.slots) == ("t", False, "local", ("0", "1,2"))
 
     def test_short_flags_and_abbreviations(self) -> None:

@@ -93,10 +93,12 @@ def test_the_answer_to_an_empty_file_holds_one_that_works(tmp_path, dialect):
         ("---\n---\ntemplate: {train: a}", "mlrunner"),
         ("command: a\ntemplate: b", "native"),
         ("command: a\ncmd: b", "native"),
+        ("command: a\nCMD: b", "runx"),
+        ("template: {train: a}\nCMD: b", "mlrunner"),
     ],
 )
 def test_dialects_are_recognised_by_content(text, dialect):
-    assert detect_dialect(parse_documents(text, "f.yml")) == dialect
+    assert detect_dialect(parse_documents(text, "f.yml")).name == dialect
 
 
 def test_each_dialect_is_loaded_by_its_own_reader(tmp_path):

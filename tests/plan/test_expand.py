@@ -1,20 +1,15 @@
-"""From a study to its runs, for all three dialects."""
+"""From a study to its runs."""
 
 from __future__ import annotations
-
-import random
-from datetime import UTC, datetime
-from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import ConfigError, NotFoundError, UsageError
-from assay.plan.expand import MAX_RUNS, NameSource, build_plan, select
+from assay.plan.expand import MAX_RUNS, build_plan, select
 from assay.values.run import Command, canonical
 from assay.values.study import (
-    AllFlags,
     Choices,
     CodePolicy,
     CommandTemplate,
@@ -191,112 +186,6 @@ def test_adding_a_sweep_changes_no_id():
     before = {run.id for run in build_plan(study(sweep(a=[1, 2]))).runs}
     after = {run.id for run in build_plan(study(sweep(a=[1, 2]), sweep(a=[1], b=[5, 6]))).runs}
     assert before < after
-
-
-# ---------------------------------------------------------------- runx
-
-RUNX = (CommandTemplate("train", (Text("python t.py "), AllFlags())),)
-
-
-def runx(*sweeps: Sweep, names: NameSource | None = None, **fields):
-    return build_plan(study(*sweeps, dialect="runx", commands=RUNX, **fields), names)
-
-
-def source(**fields) -> NameSource:
-    return NameSource(random.Random(1), datetime(2020, 2, 6, 14, 19, tzinfo=UTC), **fields)
-
-
-def test_a_repeated_value_is_a_repeated_run_in_runx():
-    plan = runx(sweep(a=[48, 48, 64]), sweep(a=[48]))
-    assert [(run.params["a"], run.ordinal) for run in plan.runs] == [(48, 0), (48, 1), (64, 0), (48, 2)]
-    assert len({run.id for run in plan.runs}) == len({run.name for run in plan.runs}) == 4
-    assert not plan.links
-
-
-def test_what_speaks_to_runx_does_not_reach_the_script():
-    axes = {"arch": ["net"], "RUNX.TAG": ["{arch}-x"], "SUBMIT_JOB.NODES": [1, 2], "RUNX.SKIP": [False]}
-    plan = runx(sweep(**axes), names=source())
-    assert texts(plan) == ["python t.py --arch net"] * 2
-    assert [run.tag for run in plan.runs] == ["net-x", "net-x"]
-    assert [run.farm_resources for run in plan.runs] == [(("nodes", 1),), (("nodes", 2),)]
-    assert all(run.name.startswith("net-x_") for run in plan.runs)
-    assert all(dict(run.params) == {"arch": "net"} for run in plan.runs)
-
-
-def test_skipped_runs_are_left_out():
-    plan = runx(sweep(**{"a": [1, 2], "RUNX.SKIP": [True]}), sweep(a=[3]))
-    assert [run.params["a"] for run in plan.runs] == [3]
-
-
-def test_the_first_runs_of_a_large_runx_sweep_are_there_before_the_last():
-    plan = runx(sweep(lr=range(1000), wd=range(1000)))
-    first = [run.commands[0].text for run in islice(plan.runs, 3)]
-    assert first == ["python t.py --lr 0 --wd 0", "python t.py --lr 0 --wd 1", "python t.py --lr 0 --wd 2"]
-    assert len(plan.runs._made) == 3
-    few = runx(sweep(lr=range(3)))
-    assert (len(few.runs), few.runs[-1], list(few.runs)[1:]) == (3, list(few.runs)[2], few.runs[1:])
-
-
-def test_a_value_that_no_command_can_carry_is_refused_before_the_first_run():
-    with pytest.raises(ConfigError, match="NUL"):
-        runx(sweep(lr=[1, "a\0"]))
-
-
-def test_runx_has_no_orphans():
-    assert not runx(sweep(a=[1], b=[2])).warnings
-
-
-# ---------------------------------------------------------------- mlrunner
-
-TEMPLATES = (
-    CommandTemplate("train", (Text("t "), Placeholder("norm"), Text(" "), Flag("moment"), Text(" "), Flag("stop"))),
-    CommandTemplate("test", (Text("e "), Placeholder("norm"))),
-)
-DEFAULTS = {"norm": "batch", "moment": 0.1, "stop": False}
-
-
-def mlrunner(*sweeps: Sweep, **fields):
-    return build_plan(study(*sweeps, dialect="mlrunner", commands=TEMPLATES, **{"defaults": DEFAULTS, **fields}))
-
-
-def test_two_documents_that_name_the_same_run_share_it():
-    plan = mlrunner(sweep(norm=["new", "batch"], moment=[0.1, 0.05]), sweep(norm=["batch"], stop=[True, False]))
-    assert [run.name for run in plan.runs] == [
-        "Norm_new-Moment_0.1", "Norm_new-Moment_0.05", "Norm_batch-Moment_0.1", "Norm_batch-Moment_0.05",
-        "Norm_batch-Stop_T",
-    ]  # fmt: skip
-    assert plan.links == (("Norm_batch-Stop_F", "Norm_batch-Moment_0.1"),)
-    assert {run.log_name for run in plan.runs} == {"log.{command}.{time}"}
-
-
-def test_defaults_fill_what_is_missing_and_are_not_in_the_name():
-    (run,) = mlrunner(sweep(moment=[0.5])).runs
-    assert dict(run.params) == {"norm": "batch", "moment": 0.5, "stop": False}
-    assert [command.text for command in run.commands] == ["t batch --moment 0.5", "e batch"]
-    assert run.name == "Moment_0.5"
-
-
-def test_an_alias_names_the_run_and_gives_way_to_what_it_stands_for():
-    plan = mlrunner(
-        sweep(kind=["x", "y"]), aliases={"kind": {"x": {"norm": "n", "moment": 1}, "y": {"norm": "m", "moment": 2}}}
-    )
-    assert [run.name for run in plan.runs] == ["Kind_x", "Kind_y"]
-    assert [(run.params["norm"], run.params["moment"], "kind" in run.params) for run in plan.runs] == [
-        ("n", 1, False),
-        ("m", 2, False),
-    ]
-    assert not plan.warnings
-
-
-def test_documents_with_different_commands_for_one_run_are_joined():
-    plan = mlrunner(sweep(norm=["a"], commands=("test",)), sweep(norm=["a"], commands=("train",)))
-    assert [[command.name for command in run.commands] for run in plan.runs] == [["train", "test"]]
-    assert not plan.links
-
-
-def test_defaults_that_no_command_uses_are_orphans_as_a_documents_own_are():
-    plan = mlrunner(sweep(extra=[1]), defaults={**DEFAULTS, "spare": 1})
-    assert [warning.key for warning in plan.warnings] == ["extra", "spare"]
 
 
 # ---------------------------------------------------------------- a part of a study: titles, commands, a sample

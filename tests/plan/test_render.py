@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.errors import ConfigError
-from assay.plan.render import fill_logdir, render_command, render_flags
+from assay.plan.render import render_command
 from assay.values.layout import show_command
-from assay.values.study import AllFlags, CommandTemplate, Flag, Piece, Placeholder, Position, Text, quote_inside
+from assay.values.study import CommandTemplate, Flag, Piece, Placeholder, Position, Text, quote_inside
 
 HOSTILE = [
     "", " ", "a b", "it's", 'say "x"', "$HOME", "${HOME}", "`date`", "$(date)", "\\", "a\\", "\\\\'", "a\nb", "\n", "*",
@@ -25,8 +25,8 @@ def template(*pieces: Piece) -> CommandTemplate:
     return CommandTemplate("train", pieces, position=Position("f.yml", 3, 5))
 
 
-def render(*pieces: Piece, dialect="native", **params) -> str:
-    return render_command(template(*pieces), params, dialect)
+def render(*pieces: Piece, **params) -> str:
+    return render_command(template(*pieces), params)
 
 
 def received(text: str, **env: str) -> list[str]:
@@ -50,10 +50,8 @@ def test_a_place_without_a_value_is_refused():
         render(Placeholder("lr"))
 
 
-def test_a_flag_without_a_value_is_refused_only_where_mlrunner_refuses_it():
+def test_a_flag_without_a_value_is_left_out():
     assert render(Text("a "), Flag("lr")) == "a"
-    with pytest.raises(ConfigError, match="lr has no value"):
-        render(Text("a "), Flag("lr"), dialect="mlrunner")
 
 
 def test_a_nul_character_is_refused():
@@ -153,53 +151,6 @@ def test_a_flag_inside_quotes_reaches_the_inner_shell():
     (inner,) = received(text)
     done = subprocess.run(["bash", "-c", inner], check=True, capture_output=True, text=True)
     assert done.stdout == "a,--x,it's $1,"
-
-
-def test_mlrunner_writes_booleans_as_python_does():
-    assert render(Placeholder("x"), dialect="mlrunner", x=True) == "True"
-    assert render(Text("a "), Flag("x"), dialect="mlrunner", x=True) == "a --x"
-
-
-# ---------------------------------------------------------------- runx
-
-
-@pytest.mark.parametrize(
-    ("params", "flags"),
-    [
-        ({"lr": 0.01, "solver": "sgd"}, "--lr 0.01 --solver sgd"),
-        ({"a": True, "b": False, "c": None, "d": "None"}, "--a"),
-        ({"a": "x --b y"}, "--a x --b y"),
-        ({"a": [1, "b"]}, "--a [1, 'b']"),
-        ({"a": ""}, "--a"),
-        ({"a": "True"}, "--a True"),
-        ({"a": "one\ntwo\n"}, "--a one two"),
-        ({"a.b": "1e-4"}, "--a.b 1e-4"),
-        ({"a": 0}, "--a 0"),
-        ({}, ""),
-    ],
-)
-def test_runx_flags(params, flags):
-    assert render_flags(params) == flags
-    assert render_command(template(Text("python t.py "), AllFlags()), params, "runx") == f"python t.py {flags}".rstrip()
-
-
-@pytest.mark.parametrize("folder", ["/a b", "/it's", '/"$x"'])
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("LOGDIR", ["{}"]),
-        ("--x LOGDIR/a", ["--x", "{}/a"]),
-        ("'LOGDIR/a b'", ["{}/a b"]),
-        ('"LOGDIR/a b" LOGDIR', ["{}/a b", "{}"]),
-        ("['LOGDIR', 'x']", ["[{},", "x]"]),
-        ("it\\'s LOGDIR", ["it's", "{}"]),
-        ("'a\\' LOGDIR", ["a\\", "{}"]),
-        ('"it\'s LOGDIR"', ["it's {}"]),
-        ("LOGDIR:LOGDIR/lib", ["{}:{}/lib"]),
-    ],
-)
-def test_logdir_arrives_whole_wherever_it_stands(folder, text, words):
-    assert received(fill_logdir(text), ASSAY_RUN_DIR=folder) == [word.replace("{}", folder) for word in words]
 
 
 def test_logdir_means_nothing_in_a_native_file():

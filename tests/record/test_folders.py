@@ -28,7 +28,8 @@ def make(study: Path, name: str, *files: str, at: float = OLD) -> Path:
 
 
 def row(name: str, *, state: State = State.DONE, stamp: float = OLD, origin: str = "assay", attempt: int = 1) -> RunRow:
-    return RunRow(f"s/{name}", "s", name, "", state, attempt, {}, origin=origin, stamp=stamp)
+    created_at = OLD if origin == "assay" else None
+    return RunRow(f"s/{name}", "s", name, "", state, attempt, {}, origin=origin, stamp=stamp, created_at=created_at)
 
 
 def names(study: Path, *rows: RunRow) -> list[str]:

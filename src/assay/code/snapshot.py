@@ -86,8 +86,8 @@ def take_snapshot(
 ) -> Snapshot:
     """Copy the code into the store, unless the same code is there already.
 
-    `guess` leaves out .git, __pycache__, node_modules and virtual environments and links what git ignores; runx takes
-    patterns as given. `secret`: patterns of names that are linked, never copied.
+    `guess` leaves out .git, __pycache__, node_modules and virtual environments and links what git ignores; without it
+    the patterns are taken as given. `secret`: patterns of names that are linked, never copied.
     """
     source = os.path.abspath(source)
     selection = Selection(tuple(ignore), (*exclude, store), guess, link, limits or Limits(), tuple(secret))

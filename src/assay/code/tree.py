@@ -336,7 +336,7 @@ def _list_folders(path: str, limit: int) -> tuple[list[str], int]:
 
 
 def build_matcher(patterns: Iterable[str]) -> Callable[[str, str], bool]:
-    """Shell patterns per name, as runx has them; one with a slash inside is held against the relative path."""
+    """Shell patterns per name; one with a slash inside is held against the relative path."""
     tidy = [pattern.strip().removeprefix("./").rstrip("/") for pattern in patterns]
     by_name = _join_patterns(pattern for pattern in tidy if pattern and "/" not in pattern)
     by_path = _join_patterns(pattern.lstrip("/") for pattern in tidy if "/" in pattern)

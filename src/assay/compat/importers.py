@@ -30,4 +30,4 @@ def is_runx(sample: Sample) -> bool:
 
 
 def is_mlrunner(sample: Sample) -> bool:
-    return has_runs(sample, lambda path: holds(path, layout.MLRUNNER_PARAM_FILE))
+    return has_runs(sample, lambda path: holds(path, layout.PARAM_FILE))

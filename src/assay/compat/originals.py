@@ -23,9 +23,11 @@ from assay.config.source import parse_yaml_mapping
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import read_text, write_atomic
 from assay.system.locks import locked
-from assay.values.layout import HPARAMS_FILE, MLRUNNER_PARAM_FILE, MLRUNNER_STAT_FILE, SUBMIT_SCRIPT
+from assay.values.layout import HPARAMS_FILE, LOGX_METRICS_FILE, PARAM_FILE, STAT_FILE, SUBMIT_SCRIPT
+from assay.values.run import FolderRun, State
 from assay.values.study import Params, Value
 
+MAX_NAME_BYTES = 240  # of a directory: a file name has 255; the rest is for temporary names
 _LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
 
 StatWord = Literal["running", "finished", "failed"]
@@ -34,6 +36,33 @@ _MLRUNNER_LOG = re.compile(r"log\.(?P<command>.+?)\.(?P<time>\d{8}\.\d{6})(?:\.(
 _STAT_LINE = re.compile(r"([A-Za-z_][\w-]*): (running|finished|failed)")
 # words that YAML 1.1 does not read as a string: such a command needs quotes
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
+
+
+# ---------------------------------------------------------------- runs as the core reads them
+
+
+def load_runx_folder(folder: str) -> FolderRun | None:
+    """A directory with runx's or logx's files; what was LOGDIR in the file differs in every run and says nothing."""
+    if not any(os.path.exists(f"{folder}/{name}") for name in (HPARAMS_FILE, LOGX_METRICS_FILE)):
+        return None
+    problems: list[str] = []
+    hparams = load_hparams(folder, problems) or load_submitted_params(folder)
+    name = os.path.basename(folder)
+    params = {key: value for key, value in hparams.items() if key != "logdir" or not str(value).endswith(name)}
+    return FolderRun(params, State.DONE, problems=tuple(problems))
+
+
+def load_mlrunner_folder(folder: str) -> FolderRun | None:
+    """A directory with mlrunner's files; `running` is unfinished, since what wrote it is gone."""
+    if not os.path.exists(f"{folder}/{PARAM_FILE}"):
+        return None
+    run = load_mlrunner_run(folder)
+    finished = frozenset(command for command, word in run.stat.items() if word == "finished")
+    if "failed" in run.stat.values():
+        state = State.FAILED
+    else:
+        state = State.DONE if run.stat and len(finished) == len(run.stat) else State.STOPPED
+    return FolderRun(run.params, state, finished, run.problems)
 
 
 # ---------------------------------------------------------------- runx
@@ -133,7 +162,7 @@ class MlrunnerRun:
 
 def load_mlrunner_run(folder: str) -> MlrunnerRun:
     problems: list[str] = []
-    param = _load_yaml_mapping(folder, MLRUNNER_PARAM_FILE, problems)
+    param = _load_yaml_mapping(folder, PARAM_FILE, problems)
     scripts = param.get("_scripts")
     return MlrunnerRun(
         dir=folder,
@@ -151,15 +180,15 @@ def load_mlrunner_run(folder: str) -> MlrunnerRun:
 def load_mlrunner_stat(folder: str, problems: list[str] | None = None) -> dict[str, StatWord]:
     """Command → running, finished or failed; empty where there is no (readable) stat."""
     problems = [] if problems is None else problems
-    text = _load_text(folder, MLRUNNER_STAT_FILE, problems)
+    text = _load_text(folder, STAT_FILE, problems)
     if not text:
         return {}
     quick = [_STAT_LINE.fullmatch(line) for line in text.splitlines()]
     if all(quick) and not any(match[1].lower() in _YAML_WORDS for match in quick if match):
         return {match[1]: cast("StatWord", match[2]) for match in quick if match}
-    found = parse_yaml_mapping(text, MLRUNNER_STAT_FILE, problems)
+    found = parse_yaml_mapping(text, STAT_FILE, problems)
     bad = {key: word for key, word in found.items() if word not in get_args(StatWord)}
-    problems.extend(f"{MLRUNNER_STAT_FILE}: {key}: {word!r} is not a state" for key, word in bad.items())
+    problems.extend(f"{STAT_FILE}: {key}: {word!r} is not a state" for key, word in bad.items())
     return {str(key): cast("StatWord", word) for key, word in found.items() if key not in bad}
 
 
@@ -178,12 +207,12 @@ def write_mlrunner_param(
 ) -> None:
     """Write `param`. What an earlier start wrote is kept: scripts of other commands, parameters of other docs."""
     with locked(folder):
-        merged = _load_yaml_mapping(folder, MLRUNNER_PARAM_FILE, [])
+        merged = _load_yaml_mapping(folder, PARAM_FILE, [])
         earlier = merged.get("_scripts")
         merged |= params
         merged |= {"_name": name, "_output": output, "_time": time}
         merged["_scripts"] = {**(earlier if isinstance(earlier, dict) else {}), **scripts}
-        write_atomic(os.path.join(folder, MLRUNNER_PARAM_FILE), _render_yaml(merged))
+        write_atomic(os.path.join(folder, PARAM_FILE), _render_yaml(merged))
 
 
 def write_mlrunner_stat(folder: str, stat: Mapping[str, StatWord]) -> None:
@@ -193,7 +222,7 @@ def write_mlrunner_stat(folder: str, stat: Mapping[str, StatWord]) -> None:
         lines = [f"{command}: {word}" for command, word in sorted(merged.items())]
         is_plain = all(map(_STAT_LINE.fullmatch, lines)) and not _YAML_WORDS & {key.lower() for key in merged}
         text = "".join(f"{line}\n" for line in lines) if is_plain else _render_yaml(merged)
-        write_atomic(os.path.join(folder, MLRUNNER_STAT_FILE), text)
+        write_atomic(os.path.join(folder, STAT_FILE), text)
 
 
 # ---------------------------------------------------------------- files

@@ -12,11 +12,13 @@ PLUGIN = (
             "sumx": ("assay.compat.runx.sumx:command", "sumx's own flags and table."),
         },
         reading=("sumx",),
+        dialects={"runx": "assay.compat.runx.dialect:DIALECT"},
         importers=("assay.compat.importers:RUNX",),
     ),
     Plugin(
         "mlrunner",
         commands={"mlrunner": ("assay.compat.mlrunner.command:command", "mlrunner's own flags and files.")},
+        dialects={"mlrunner": "assay.compat.mlrunner.dialect:DIALECT"},
         importers=("assay.compat.importers:MLRUNNER",),
     ),
     Plugin(

@@ -1,16 +1,19 @@
-"""Typed reading of nodes: each reader returns a value, or notes a problem and returns nothing; and what the dialects
-share."""
+"""Typed reading of nodes: each reader returns a value, or notes a problem and returns nothing; and what the readers of
+all dialects share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from assay.config.source import Entry, Node, Problems, find_duplicates, join_key
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import dataclass
-from assay.values.study import Choices, Dialect, Params, Problem
+from assay.values.study import Choices, Params, Problem
 from assay.values.units import parse_duration, parse_size
+
+T = TypeVar("T")
 
 _LARGEST = 10**308  # a whole number beyond it is no float
 
@@ -137,6 +140,13 @@ class Fields:
             self.refuse(node, key, "a size", "such as 10GB, 512MiB or a number of bytes")
         return size
 
+    def child(
+        self, entries: Mapping[str, Entry], name: str, key: str, read: Callable[[Node, str], T | None], default: T
+    ) -> T:
+        """What `read` makes of one entry of a mapping; the default where there is none, or it is refused."""
+        found = read(entries[name].node, join_key(key, name)) if name in entries else None
+        return default if found is None else found
+
     def one_of(self, node: Node, key: str, choices: Iterable[str]) -> str | None:
         names = tuple(choices)
         if node.kind == "scalar" and node.text in names:
@@ -153,12 +163,12 @@ class Fields:
 class LoadOptions:
     """What the command line says about reading a file."""
 
-    dialect: Dialect | None = None  # None: by content
-    runx_config: str | None = None  # runx: -c
-    farm: str | None = None  # runx: --farm
-    exp_name: str | None = None  # runx: --exp_name
-    home: str | None = None  # where .config/runx.yml is looked for; None: the user's
-    cwd: str | None = None  # where .runx is looked for and the code is; None: the process's
+    dialect: str | None = None  # the name of one; None: by content
+    config_file: str | None = None  # of the dialect's tool, instead of those in `cwd` and `home`
+    farm: str | None = None  # instead of the file's
+    exp_name: str | None = None  # the study's name
+    home: str | None = None  # None: the user's
+    cwd: str | None = None  # where the code is, too; None: the process's
     overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
     settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
     base: Params | None = None  # the parameters of a run to be repeated with changes, instead of the file's sweeps

@@ -1,17 +1,17 @@
-"""A file on disk → Study, whatever dialect it is written in."""
+"""A file on disk → Study, whatever tool it is written for."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
 
+from assay import plugins
 from assay.config.fields import LoadOptions
-from assay.config.native import parse_native
+from assay.config.native import KEYS, parse_native, read_settings
 from assay.config.source import Node, load_text, parse_documents
 from assay.errors import ConfigError, UsageError
 from assay.system.fast_dataclasses import replace
-from assay.values.study import Dialect, Study
+from assay.values.study import NATIVE, Dialect, Position, Problem, Study
 
 __all__ = ["LoadOptions", "detect_dialect", "load_study"]
 
@@ -19,26 +19,8 @@ _HOW_TO = """a smallest file:
       study: demo
       command: python train.py --lr {lr}
       params: {lr: [0.1, 0.01]}
-    `assay demo` shows a whole one at work; runx's and mlrunner's files are read as well"""
-_HOW_TO_RUNX = """a smallest file:
-      CMD: python train.py
-      HPARAMS:
-        lr: [0.01, 0.02]"""
-_HOW_TO_MLRUNNER = """a smallest file, another one is named with -y:
-      template:
-        train: python train.py [lr] --save-dir {_output}
-      resource: [0, 1]
-      ---
-      lr: [0.1, 0.01]"""
-_HOW_TOS = {"runx": _HOW_TO_RUNX, "mlrunner": _HOW_TO_MLRUNNER}
-_DIALECTS = {  # other tools' files: loaded when one is read
-    "runx": "assay.compat.runx.study_file:parse_runx",
-    "mlrunner": "assay.compat.mlrunner.study_file:parse_mlrunner",
-}
-_RUNX_KEYS = frozenset(("CMD", "HPARAMS", "hparams"))
-_MLRUNNER_KEYS = frozenset(("template",))
-_NATIVE_COMMANDS = frozenset(("command", "commands"))
-_ANY_COMMAND = _RUNX_KEYS | _MLRUNNER_KEYS | _NATIVE_COMMANDS | {"cmd"}
+    `assay demo` shows a whole one at work"""
+_COMMANDS = frozenset(("command", "commands"))
 _OTHER_FILES = {
     ".py": "a Python script",
     ".sh": "a shell script",
@@ -54,48 +36,65 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     """Reads and checks a study. Raises UsageError for a file that cannot be read, ConfigError for what is in it."""
     options = options or LoadOptions()
     cwd = os.path.abspath(options.cwd or os.getcwd())
-    how_to = _HOW_TOS.get(options.dialect or "", _HOW_TO)
-    text = load_text(os.path.join(cwd, path), path, how_to) if options.text is None else options.text
-    nodes = _parse(text, path, how_to)
-    dialect = options.dialect or detect_dialect(nodes)
-    if dialect == "native":
+    asked = plugins.find_dialect(options.dialect) if options.dialect else None
+
+    def describe() -> str:
+        return (asked.how_to if asked else "") or _describe_smallest()
+
+    text = load_text(os.path.join(cwd, path), path, describe) if options.text is None else options.text
+    nodes = _parse(text, path, describe)
+    dialect = asked or detect_dialect(nodes)
+    if dialect.is_ours:
         return replace(parse_native(nodes, path, cwd, options), text=text)
-    module, _, attribute = _DIALECTS[dialect].partition(":")
-    study: Study = getattr(import_module(module), attribute)(
-        parse_documents(text, path, flavour="originals"), path, options
-    )
-    return replace(_set_ours(study, options), text=text)
+    if not dialect.parser:
+        raise _build_missing(f"no installed plug-in reads files of {dialect.name}", "", nodes[0].position)
+    study: Study = plugins.load(dialect.parser)(parse_documents(text, path, flavour="originals"), path, options)
+    if options.settings:  # `--set`: settings of ours that such a file cannot hold
+        study = read_settings(study, options.settings)
+    return replace(study, text=text)
 
 
-def _parse(text: str, path: str, how_to: str) -> list[Node]:
-    """Another kind of file was named by mistake: it is said what it is, not what YAML finds in it."""
+def _describe_smallest() -> str:
+    others = " and ".join(f"{dialect.name}'s" for dialect in reversed(plugins.find_dialects()))
+    return f"{_HOW_TO}; {others} files are read as well" if others else _HOW_TO
+
+
+def _build_missing(message: str, key: str, position: Position) -> ConfigError:
+    return ConfigError([Problem(message, key, position, "`assay doctor` lists what is installed")])
+
+
+def _parse(text: str, path: str, describe: Callable[[], str]) -> list[Node]:
+    """Another kind of file was named by mistake: the message is about that, not about what YAML finds in it."""
     kind = _OTHER_FILES.get(os.path.splitext(path)[1].lower())
     try:
-        nodes = parse_documents(text, path, how_to=how_to)
+        nodes = parse_documents(text, path, how_to=describe)
     except ConfigError:
         if kind is None:
             raise
         nodes = []
-    if kind is None or (nodes and {entry.key for node in nodes for entry in node.items()} & _ANY_COMMAND):
+    if kind is None:
         return nodes
-    raise UsageError(f"{path} is {kind}, not a study file", how_to)
-
-
-def _set_ours(study: Study, options: LoadOptions) -> Study:
-    """`--set` for another tool's file: settings of ours that such a file cannot hold."""
-    if not options.settings:
-        return study
-    from assay.config.native import read_settings
-
-    return read_settings(study, options.settings)
+    keys = {entry.key for node in nodes for entry in node.items()}
+    if keys & _COMMANDS or any(keys & (dialect.keys | dialect.weak_keys) for dialect in plugins.find_dialects()):
+        return nodes
+    raise UsageError(f"{path} is {kind}, not a study file", describe())
 
 
 def detect_dialect(nodes: Sequence[Node]) -> Dialect:
-    """By the keys of the first document that has any; a file of no known kind counts as native and is refused there."""
+    """By the keys of the first document that has any; a file of no known kind counts as native and is refused there.
+
+    Plug-ins are asked only where the file is not plainly one of ours.
+    """
     first = next((node for node in nodes if node.kind == "mapping"), None)
     keys = {entry.key for entry in first.items()} if first else set()
-    if keys & _MLRUNNER_KEYS and not keys & _NATIVE_COMMANDS:
-        return "mlrunner"
-    if keys & _RUNX_KEYS or ("cmd" in keys and not keys & _NATIVE_COMMANDS):
-        return "runx"
-    return "native"
+    has_command = bool(keys & _COMMANDS)
+    if first is None or (has_command and keys.issubset(KEYS)):
+        return NATIVE
+    known = plugins.find_dialects()
+    if not known and keys and keys.isdisjoint(KEYS):
+        message = "needs a plug-in that is not installed: none offers dialects, for study files of other tools"
+        raise _build_missing(message, first.items()[0].key, first.items()[0].position)
+    for dialect in known:
+        if keys & dialect.keys or (keys & dialect.weak_keys and not has_command):
+            return dialect
+    return NATIVE

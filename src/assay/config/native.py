@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 from assay import plugins
@@ -14,7 +15,7 @@ from assay.config.overrides import Overrides, apply_settings, find_name_params, 
 from assay.config.places import read_farm
 from assay.config.source import Entry, Node, Problems, find_duplicates, join_key, parse_documents
 from assay.config.template import RUN_VALUES, parse_template, template_names
-from assay.errors import ConfigError, did_you_mean
+from assay.errors import ConfigError, did_you_mean, suggest
 from assay.system.fast_dataclasses import replace
 from assay.values.series import expand_number
 from assay.values.study import (
@@ -139,8 +140,7 @@ class _Reader:
         resume = self._resume(commands)
         self._check_places(commands, sweeps, resume)
         reader = _MetricReader(self._fields, tuple(command.name for command in commands))
-        metrics, checks, timeout = self._node("metrics"), self._node("checks"), self._node("timeout")
-        leave_running = self._node("leave_running")
+        fields, read = self._fields, self._fields.child
         section = self._node("farms")
         entries = self._fields.open_mapping(section, "farms", "a mapping of farm names") if section else []
         found = {entry.key: read_farm(self._fields, entry, join_key("farms", entry.key)) for entry in entries}
@@ -155,16 +155,16 @@ class _Reader:
             sweeps=sweeps,
             subset=self._subset(sweeps),
             search=self._ask_plugin("search", sweeps, None),
-            repeat=self._integer("repeat", 1, minimum=1),
-            metrics=reader.metrics(metrics) if metrics else (),
+            repeat=read(self._top, "repeat", "", partial(fields.integer, minimum=1), 1),
+            metrics=read(self._top, "metrics", "", reader.metrics, ()),
             resources=self._resources(),
             slots=self._slots(),
-            timeout_s=self._fields.duration(timeout, "timeout") if timeout else None,
-            retries=self._integer("retries", 0),
-            leave_running=bool(leave_running and self._fields.boolean(leave_running, "leave_running")),
-            priority=self._integer("priority", 0, minimum=None),
+            timeout_s=read(self._top, "timeout", "", fields.duration, None),
+            retries=read(self._top, "retries", "", fields.integer, 0),
+            leave_running=read(self._top, "leave_running", "", fields.boolean, False),
+            priority=read(self._top, "priority", "", partial(fields.integer, minimum=None), 0),
             env=self._env(),
-            checks=reader.checks(checks) if checks else (),
+            checks=read(self._top, "checks", "", reader.checks, ()),
             stop=self._ask_plugin("stop", sweeps, ()),
             code=self._code(),
             root=self._root(),
@@ -202,11 +202,6 @@ class _Reader:
 
     def _node(self, key: str) -> Node | None:
         return self._top[key].node if key in self._top else None
-
-    def _integer(self, key: str, default: int, minimum: int | None = 0) -> int:
-        node = self._node(key)
-        found = self._fields.integer(node, key, minimum) if node else default
-        return default if found is None else found
 
     def _name(self) -> str:
         node = self._node("study")
@@ -256,17 +251,11 @@ class _Reader:
         if node.kind != "mapping":
             kind = self._fields.one_of(node, "code", ("snapshot", "live"))
             return CodePolicy(cast("Literal['snapshot', 'live']", kind or "snapshot"))
-        entries = self._fields.mapping(node, "code", ("kind", "ignore", "link_ignored"))
-        kind = "snapshot"
-        if "kind" in entries:
-            kind = self._fields.one_of(entries["kind"].node, "code.kind", ("snapshot", "live")) or kind
-        ignore: tuple[str, ...] = ()
-        if "ignore" in entries:
-            ignore = self._fields.texts(entries["ignore"].node, "code.ignore", "a list of patterns")
-        link: bool | None = True
-        if "link_ignored" in entries:
-            link = self._fields.boolean(entries["link_ignored"].node, "code.link_ignored")
-        return CodePolicy(cast("Literal['snapshot', 'live']", kind), ignore, bool(link))
+        entries, read = self._fields.mapping(node, "code", ("kind", "ignore", "link_ignored")), self._fields.child
+        kind = read(entries, "kind", "code", partial(self._fields.one_of, choices=("snapshot", "live")), "snapshot")
+        ignore = read(entries, "ignore", "code", partial(self._fields.texts, wanted="a list of patterns"), ())
+        link = read(entries, "link_ignored", "code", self._fields.boolean, True)
+        return CodePolicy(cast("Literal['snapshot', 'live']", kind), ignore, link)
 
     def _ask_plugin(self, key: str, sweeps: tuple[Sweep, ...], default: Any) -> Any:
         """The value of a key that a plug-in reads."""
@@ -284,16 +273,13 @@ class _Reader:
             return Resources()
         entries = self._fields.mapping(node, "resources", ("gpus", "cpus", "gpu_memory", "runs_per_gpu"))
 
-        def count(name: str, default: int, minimum: int) -> int:
-            if name not in entries:
-                return default
-            found = self._fields.integer(entries[name].node, f"resources.{name}", minimum)
-            return default if found is None else found
+        def count(name: str, minimum: int) -> int:
+            return self._fields.child(
+                entries, name, "resources", partial(self._fields.integer, minimum=minimum), minimum
+            )
 
-        memory = None
-        if "gpu_memory" in entries:
-            memory = self._fields.size(entries["gpu_memory"].node, "resources.gpu_memory")
-        return Resources(count("gpus", 0, 0), count("cpus", 1, 1), memory, count("runs_per_gpu", 1, 1))
+        memory = self._fields.child(entries, "gpu_memory", "resources", self._fields.size, None)
+        return Resources(count("gpus", 0), count("cpus", 1), memory, count("runs_per_gpu", 1))
 
     def _resume(self, commands: tuple[CommandTemplate, ...]) -> Resume | None:
         """`resume: NAME`, or `resume: {param: NAME, files: 'ckpt/*.pt'}`."""
@@ -309,30 +295,29 @@ class _Reader:
                 self._problems.add("has no `param`", "resume", node.position, hint)
                 return None
             key, param = "resume.param", entries["param"].node
-            if "files" in entries:
-                files = self._checkpoint_files(entries["files"].node)
+            files = self._fields.child(entries, "files", "resume", self._checkpoint_files, files)
         name = self._fields.text(param, key, "the name of a parameter")
         used = [each for command in commands for each in template_names(command.pieces)]
         if name is not None and name not in used:
-            guess = did_you_mean(name, used)
-            hint = f"write [{name}] into a command" + (f"; {guess}" if guess and "mean" in guess else "")
+            guess = suggest(name, used)
+            hint = f"write [{name}] into a command" + (f"; {guess}" if guess else "")
             self._problems.add(f"no command takes {name!r}", key, param.position, hint)
         return Resume(name, files, node.position) if name is not None else None
 
-    def _checkpoint_files(self, node: Node) -> tuple[str, ...]:
-        files = self._fields.texts(node, "resume.files", "a pattern or a list of patterns")
+    def _checkpoint_files(self, node: Node, key: str) -> tuple[str, ...]:
+        files = self._fields.texts(node, key, "a pattern or a list of patterns")
         for pattern in files:
             if os.path.isabs(pattern) or ".." in pattern.split("/"):
                 hint = "write it relative to the run's directory, as in ckpt/*.pt"
                 message = "checkpoints are looked for inside the run's directory"
-                self._problems.add(message, "resume.files", node.position, hint)
+                self._problems.add(message, key, node.position, hint)
         return files
 
     def _subset(self, sweeps: tuple[Sweep, ...]) -> Subset | None:
         node = self._node("subset")
         entries = self._fields.mapping(node, "subset", ("count", "seed")) if node else {}
-        count = self._fields.integer(entries["count"].node, "subset.count", 1) if "count" in entries else None
-        seed = self._fields.integer(entries["seed"].node, "subset.seed", None) if "seed" in entries else 0
+        count = self._fields.child(entries, "count", "subset", partial(self._fields.integer, minimum=1), 0)
+        seed = self._fields.child(entries, "seed", "subset", partial(self._fields.integer, minimum=None), 0)
         if node and node.kind == "mapping" and "count" not in entries:
             self._problems.add("says no count", "subset", node.position, "as in {count: 20, seed: 7}")
         needs_count = node is None and "search" not in self._top
@@ -343,7 +328,7 @@ class _Reader:
                 if axis.position is not None and not axis.position.line:
                     hint = "say how many values are drawn: --set subset.count=20"
                 self._problems.add("a random axis needs a count", name, axis.position, hint)
-        return Subset(count, seed or 0) if count else None
+        return Subset(count, seed) if count else None
 
     # ------------------------------------------------------------ farms
 
@@ -383,8 +368,7 @@ class _Reader:
         node, timeout_s = entry.node, None
         if node.kind == "mapping":
             fields = self._fields.mapping(node, key, ("run", "timeout"))
-            if "timeout" in fields:
-                timeout_s = self._fields.duration(fields["timeout"].node, join_key(key, "timeout"))
+            timeout_s = self._fields.child(fields, "timeout", key, self._fields.duration, None)
             if "run" not in fields:
                 self._problems.add("says no command", key, entry.position, "as in {run: python train.py, timeout: 1h}")
                 return None
@@ -435,11 +419,10 @@ class _MetricReader:
         self._problems = fields.problems
         self._commands = commands
 
-    def metrics(self, node: Node) -> tuple[Pattern | MetricFile, ...]:
-        found: list[Pattern | MetricFile] = []
-        for entry in self._fields.open_mapping(node, "metrics", "a mapping of metric names to patterns"):
-            found.extend(self._metric(entry.key, entry.node, join_key("metrics", entry.key)))
-        return tuple(found)
+    def metrics(self, node: Node, key: str) -> tuple[Pattern | MetricFile, ...]:
+        entries = self._fields.open_mapping(node, key, "a mapping of metric names to patterns")
+        found = [self._metric(entry.key, entry.node, join_key(key, entry.key)) for entry in entries]
+        return tuple(metric for metrics in found for metric in metrics)
 
     def _metric(self, name: str, node: Node, key: str) -> list[Pattern | MetricFile]:
         if node.kind == "sequence":
@@ -461,7 +444,7 @@ class _MetricReader:
         self._refuse_keys(entries, ("regex", "labels", "command"), key, f"does not go with {kind}")
         node = entries[kind].node
         path = self._fields.text(node, join_key(key, kind), "a path inside the run's directory")
-        step = self._fields.text(entries["step"].node, join_key(key, "step")) if "step" in entries else None
+        step = self._fields.child(entries, "step", key, self._fields.text, None)
         if path is None:
             return None
         if os.path.isabs(path) or ".." in path.split("/"):
@@ -471,16 +454,11 @@ class _MetricReader:
 
     def _pattern_from(self, name: str, entries: Mapping[str, Entry], key: str) -> Pattern | None:
         self._refuse_keys(entries, ("step",), key, "goes with jsonl, csv and tensorboard files")
-        labels: tuple[str, ...] = ()
-        if "labels" in entries:
-            labels = self._fields.texts(entries["labels"].node, join_key(key, "labels"), "a list of names")
-        command = None
-        if "command" in entries:
-            node = entries["command"].node
-            command = self._fields.text(node, join_key(key, "command"))
-            if command is not None and command not in self._commands:
-                hint = did_you_mean(command, self._commands)
-                self._problems.add(f"no command {command!r}", join_key(key, "command"), node.position, hint)
+        labels = self._fields.child(entries, "labels", key, partial(self._fields.texts, wanted="a list of names"), ())
+        command = self._fields.child(entries, "command", key, self._fields.text, None)
+        if command is not None and command not in self._commands:
+            position, hint = entries["command"].node.position, did_you_mean(command, self._commands)
+            self._problems.add(f"no command {command!r}", join_key(key, "command"), position, hint)
         return self._pattern(name, entries["regex"].node, join_key(key, "regex"), labels, command)
 
     def _refuse_keys(self, entries: Mapping[str, Entry], keys: tuple[str, ...], key: str, why: str) -> None:
@@ -509,9 +487,9 @@ class _MetricReader:
 
     # ------------------------------------------------------------ checks
 
-    def checks(self, node: Node) -> tuple[Check, ...]:
-        elements = self._fields.elements(node, "checks", "a list of checks, as in [{metric: loss, max: 0.5}]")
-        found = [self._check(element, f"checks[{index}]") for index, element in enumerate(elements)]
+    def checks(self, node: Node, key: str) -> tuple[Check, ...]:
+        elements = self._fields.elements(node, key, "a list of checks, as in [{metric: loss, max: 0.5}]")
+        found = [self._check(element, f"{key}[{index}]") for index, element in enumerate(elements)]
         return tuple(check for check in found if check is not None)
 
     def _check(self, node: Node, key: str) -> Check | None:
@@ -521,15 +499,10 @@ class _MetricReader:
                 self._problems.add("says no metric", key, node.position, "as in {metric: loss, max: 0.5}")
             return None
         metric = self._fields.text(entries["metric"].node, join_key(key, "metric"))
-        at = self._fields.one_of(entries["at"].node, join_key(key, "at"), AT) if "at" in entries else "last"
-        low, high = self._bound(entries, "min", key), self._bound(entries, "max", key)
+        at = self._fields.child(entries, "at", key, partial(self._fields.one_of, choices=AT), "last")
+        low, high = (self._fields.child(entries, name, key, self._fields.number, None) for name in ("min", "max"))
         if "min" not in entries and "max" not in entries:
             self._problems.add("says no bound", key, node.position, "add min, max or both")
         if low is not None and high is not None and low > high:
             self._problems.add(f"min {low:g} is above max {high:g}: nothing can pass", key, node.position)
-        if metric is None or at is None:
-            return None
-        return Check(metric, cast("At", at), low, high, node.position)
-
-    def _bound(self, entries: Mapping[str, Entry], name: str, key: str) -> float | None:
-        return self._fields.number(entries[name].node, join_key(key, name)) if name in entries else None
+        return Check(metric, cast("At", at), low, high, node.position) if metric is not None else None

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Any
 
 from assay.config.source import TAG, Builder, Entry, Flavour, Node, Problems, Word, compose, loader_of
-from assay.errors import ConfigError, did_you_mean
+from assay.errors import ConfigError, suggest
 from assay.system.fast_dataclasses import dataclass
 from assay.values.run import canonical
 from assay.values.secrets import hide_assignment
@@ -169,12 +169,10 @@ def refuse_unknown(
     """Notes every override that is none of the study's parameters, and leaves it out."""
     for name in [name for name in entries if name not in known]:
         entry = entries.pop(name)
-        guess = did_you_mean(name, known) or ""
+        guess = suggest(name, known) or ""
         names = list(known)
         listed = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
         hint = f"{guess}\n    the parameters are {listed}".strip() if names else "the file has no parameters"
-        if guess.startswith("known:"):
-            hint = f"the parameters are {listed}"
         if name in settings:
             hint = f"to change this setting: {SET_FLAG} {entry.position.file}"
         problem = UnknownParameter(f"unknown parameter {name!r}", "", entry.position, hint, name, tuple(known))
@@ -222,8 +220,8 @@ def apply_settings(
     for name, entry in parse_assignments(texts, "native", problems, SET_FLAG).items():
         top = name.partition(".")[0]
         if top not in possible:
-            guess = None if top in refused else did_you_mean(top, possible)
-            hint = guess if guess and "mean" in guess else f"possible: {', '.join(possible)}"
+            guess = None if top in refused else suggest(top, possible)
+            hint = guess or f"possible: {', '.join(possible)}"
             if top in params or name in params:
                 word = entry.position.file.removeprefix(f"{SET_FLAG} ")
                 hint = f"{name} is a parameter: write {word} without {SET_FLAG}"

@@ -1,8 +1,8 @@
 """YAML with positions: text → a tree of nodes with positions.
 
 Two flavours. `native`: `1e-4` is a number, only `true` and `false` are booleans, dates stay text, and `007` stays
-text because a script would otherwise be handed `7`. `originals`: YAML 1.1 exactly as PyYAML reads it, because the
-users of runx and mlrunner rely on it (`1e-4` is text, `no` is false).
+text because a script would otherwise be handed `7`. `originals`: YAML 1.1 exactly as PyYAML reads it, because
+the users of other tools rely on it (`1e-4` is text, `no` is false).
 
 Aliases share one node; a document that would unfold into an unreasonable size is refused.
 """
@@ -10,7 +10,7 @@ Aliases share one node; a document that would unfold into an unreasonable size i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from assay.system.fast_dataclasses import dataclass, field
 from assay.values.study import Position, Problem, Value
 
 Flavour = Literal["native", "originals"]
+HowTo = Callable[[], str]  # built only where it is printed
 Kind = Literal["mapping", "sequence", "scalar"]
 
 MAX_UNFOLDED = 2_000_000  # values in a document after aliases are unfolded
@@ -156,16 +157,16 @@ _UNSET = object()
 # ---------------------------------------------------------------- reading
 
 
-def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to: str | None = None) -> list[Node]:
+def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to: HowTo | None = None) -> list[Node]:
     """Every document of a file; each is a mapping, or null where a document is empty.
 
-    `how_to` is what to say about a file without content: what one looks like.
+    `how_to` describes one that has content, for a file that has none.
 
     Raises ConfigError for broken YAML, for a file without content and for a document that is not a mapping.
     """
     nodes = [Builder(file, flavour).build(raw) for raw in compose(text, file, flavour)]
     if all(node.is_null for node in nodes):
-        raise _error("the file is empty", Position(file, 1, 1), how_to)
+        raise _error("the file is empty", Position(file, 1, 1), how_to() if how_to else None)
     for node in nodes:
         if node.kind != "mapping" and not node.is_null:
             hint = "write `key: value` lines; `study:`, `command:` and `params:` make the smallest file"
@@ -174,13 +175,13 @@ def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to
     return nodes
 
 
-def load_text(file: str, shown: str, how_to: str | None = None) -> str:
-    """A text file; `shown` is its path as the user wrote it, `how_to` what to say when there is none."""
+def load_text(file: str, shown: str, how_to: HowTo | None = None) -> str:
+    """A text file; `shown` is its path as the user wrote it, `how_to` describes such a file where there is none."""
     try:
         with open(file, "rb") as stream:
             data = stream.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"there is no file {shown}", how_to) from None
+        raise UsageError(f"there is no file {shown}", how_to() if how_to else None) from None
     except IsADirectoryError:
         raise UsageError(f"{shown} is a folder, not a file", "name the YAML file in it") from None
     except (OSError, ValueError) as error:

@@ -54,7 +54,7 @@ _PAGE = 1000
 _NOTES_SHOWN = 5
 _LARGEST = 1.7976931348623157e308  # what MLflow's databases keep of an infinity
 _RUN_FILES = (layout.RUN_FILE, layout.ENVIRONMENT_FILE, layout.JOB_FILE, layout.JOB_LOG)
-_FOREIGN_FILES = (layout.HPARAMS_FILE, layout.LOGX_LOG_FILE, layout.MLRUNNER_PARAM_FILE, layout.MLRUNNER_STAT_FILE)
+_FOREIGN_FILES = (layout.HPARAMS_FILE, layout.LOGX_LOG_FILE, layout.PARAM_FILE, layout.STAT_FILE)
 
 
 @dataclass(frozen=True, slots=True)

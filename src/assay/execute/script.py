@@ -253,7 +253,7 @@ def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
 
 @lru_cache(64)  # mostly the same for all runs of a call
 def _log_name(template: str, command: str) -> str:
-    # mlrunner's --no-subdir puts a run's name into the log's
+    # a dialect may put a run's name into the log's
     return layout.fill_log_name(quote_inside(template, "double"), command, "$_s", "$ASSAY_TIME")
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from assay import plugins
 from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError, did_you_mean
 from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
 from assay.values import layout
+from assay.values.study import NATIVE
 
 if TYPE_CHECKING:
     from assay.config.settings import Settings
@@ -43,16 +45,11 @@ def choose_root(flag: str | None, asked: str | None, settings: Settings) -> tupl
     return settings.root, settings.root_from is not None
 
 
-HOW_TO_CHOOSE = {  # where the output root is chosen, by the dialect of the file
-    "native": "--root DIR",
-    "runx": "LOGROOT in .runx",
-    "mlrunner": "-o DIR, or --root DIR with `assay run`",
-}
+def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> None:
+    """Refuse before anything is made: the nearest existing parent must be a writable directory with room.
 
-
-def check_writable(location: StudyLocation, dialect: str = "native") -> None:
-    """Refuse before anything is made: the nearest existing parent must be a writable directory with room."""
-    another = HOW_TO_CHOOSE[dialect]
+    `another`: how another output root is chosen.
+    """
     path = location.dir
     while not os.path.lexists(path):
         path = os.path.dirname(path)
@@ -185,44 +182,32 @@ def load_roots(flag: str | None) -> list[str]:
 
 
 def find_roots(flag: str | None) -> Roots:
-    """The flag alone; else the settings' root, and runx's log roots."""
+    """The flag alone; else the settings' root, and those of other tools."""
     if flag is not None:
         return Roots((os.path.abspath(flag),), were_asked=True)
     from assay.config.settings import load_settings
 
     settings = load_settings(os.getcwd(), os.environ)
-    logroots = load_logroots()
-    return Roots(tuple(dict.fromkeys([settings.root, *logroots.main])), logroots.mirrors)
+    others = load_foreign_roots()
+    return Roots(tuple(dict.fromkeys([settings.root, *others.main])), others.mirrors)
 
 
-def load_logroots() -> Roots:
-    """LOGROOT of runx's own settings; where a farm leaves its results (NGC_LOGROOT) are copies of the same runs."""
-    if not any(map(os.path.isfile, (".runx", os.path.expanduser("~/.config/runx.yml")))):
+def load_foreign_roots() -> Roots:
+    """Where other tools are set to put their studies, and where copies of the same runs are."""
+    if not any(os.path.isfile(os.path.expanduser(path)) for path in layout.FOREIGN_SETTINGS):
         return Roots(())
-    from assay.compat.runx import study_file as runx
-    from assay.config.fields import LoadOptions
-
-    options = LoadOptions()
-    config = runx.load_config(options)
-    if config is None or config.kind != "mapping":
-        return Roots(())
-    base = os.path.dirname(runx.find_config(options) or "")
-    sections = [config.value, *(value for value in config.value.values() if isinstance(value, dict))]
-
-    def collect(key: str) -> tuple[str, ...]:
-        found = [section[key] for section in reversed(sections) if isinstance(section.get(key), str) and section[key]]
-        return tuple(
-            os.path.normpath(os.path.join(base, os.path.expanduser(os.path.expandvars(path)))) for path in found
-        )
-
-    return Roots(collect("LOGROOT"), collect("NGC_LOGROOT"))
+    found = [plugins.load(each.roots_reader)() for each in plugins.find_dialects() if each.roots_reader]
+    return Roots(tuple(path for main, _ in found for path in main), tuple(path for _, more in found for path in more))
 
 
-def find_locations(names: Sequence[str], flag: str | None, *, logroot_first: bool = False) -> list[StudyLocation]:
-    """Studies by name or path; none given: the only one there is. sumx looks into runx's LOGROOT before `./runs`."""
+def find_locations(names: Sequence[str], flag: str | None, *, foreign_first: bool = False) -> list[StudyLocation]:
+    """Studies by name or path; none given: the only one there is.
+
+    `foreign_first`: a name is looked for in the roots of other tools before our own.
+    """
     roots = find_roots(flag)
     if names:
-        return [_find_location(name.rstrip("/"), roots, logroot_first and flag is None) for name in names]
+        return [_find_location(name.rstrip("/"), roots, foreign_first and flag is None) for name in names]
     known = [StudyLocation(root, study) for root in roots.all for study in find_studies(root)]
     if not known:
         raise UsageError(f"there is no study under {', '.join(map(show_path, roots.main))}", HOW_TO_START)
@@ -231,12 +216,12 @@ def find_locations(names: Sequence[str], flag: str | None, *, logroot_first: boo
     return known
 
 
-def _find_location(name: str, roots: Roots, logroot_first: bool) -> StudyLocation:
-    if logroot_first:
-        logroots = load_logroots()
-        in_logroot = [p for p in find_candidates(name, logroots._replace(were_asked=True)) if p.root in logroots.main]
-        if len(in_logroot) == 1:
-            return in_logroot[0]
+def _find_location(name: str, roots: Roots, foreign_first: bool) -> StudyLocation:
+    if foreign_first:
+        others = load_foreign_roots()
+        found = [each for each in find_candidates(name, others._replace(were_asked=True)) if each.root in others.main]
+        if len(found) == 1:
+            return found[0]
     return find_study(name, roots)
 
 
@@ -336,7 +321,7 @@ def _find_pattern(name: str, flag: str | None) -> list[tuple[StudyLocation, str]
 def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[FoundRun]:
     """`study` (all its runs), `study/run`, a path, a run's name or id alone, or a pattern such as `study/lr=0.1*`.
 
-    `foreign`: also directories that runx, logx or mlrunner made without us.
+    `foreign`: also directories that other tools made without us.
     """
     roots = find_roots(flag)
     path = os.path.abspath(name)

@@ -1,4 +1,4 @@
-"""Bring the index up to date with the run directories: ours, and those that the originals filled."""
+"""Bring the index up to date with the run directories: ours, and those that other tools filled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from assay import plugins
 from assay.errors import AssayError, InfrastructureError
 from assay.execute.places import has_begun, load_liveness, load_place, load_wait_reason
 from assay.follow.attempts import Decision, RetryPolicy, decide
@@ -27,7 +28,7 @@ from assay.system.files import parse_json
 from assay.system.processes import map_in_two
 from assay.values import layout
 from assay.values.plain import parse_plain
-from assay.values.run import RunSpec, State
+from assay.values.run import FolderRun, RunSpec, State
 from assay.values.secrets import hide_named
 from assay.values.study import LOCAL
 from assay.values.verdict import Verdict
@@ -246,33 +247,21 @@ def conclude(path: str, history: run_directory.History, commands: tuple[str, ...
     return decision
 
 
-# ---------------------------------------------------------------- directories that the originals filled
+# ---------------------------------------------------------------- directories that other tools filled
 
 
 def _foreign_row(key: str, change: Change, marks: Marks) -> RunRow:
-    """What could not be read is said as the row's reason, and costs no other row anything."""
-    from assay.compat import originals
-
-    path, state, origin = change.path, State.DONE, "runx"
-    name = os.path.basename(path)
-    problems: list[str] = []
-    if os.path.exists(f"{path}/{layout.MLRUNNER_PARAM_FILE}"):
-        run = originals.load_mlrunner_run(path)
-        params, state, origin = run.params, _mlrunner_state(run.stat), "mlrunner"
-        problems += run.problems
-    else:
-        hparams = originals.load_hparams(path, problems) or originals.load_submitted_params(path)
-        # what was LOGDIR in the file differs in every run and says nothing
-        params = {key: value for key, value in hparams.items() if key != "logdir" or not str(value).endswith(name)}
+    """What could not be read is the row's reason, and costs no other row anything."""
+    origin, run = _load_foreign(change.path)
     return RunRow(
         key,
         key.partition("/")[0],
-        name,
+        os.path.basename(change.path),
         "",
-        state,
+        run.state,
         1,
-        hide_named(params),
-        reason="; ".join(filter(None, (*problems, marks.problem))),
+        hide_named(run.params),
+        reason="; ".join(filter(None, (*run.problems, marks.problem))),
         origin=origin,
         tags=marks.tags,
         note=marks.note,
@@ -280,9 +269,21 @@ def _foreign_row(key: str, change: Change, marks: Marks) -> RunRow:
     )
 
 
+def _load_foreign(path: str) -> tuple[str, FolderRun]:
+    """The tool that made the directory, and what it holds."""
+    for dialect in plugins.find_dialects():
+        run: FolderRun | None = plugins.load(dialect.folder_reader)(path) if dialect.folder_reader else None
+        if run is not None:
+            return dialect.name, run
+    return "another tool", FolderRun({}, State.DONE, problems=("no installed plug-in reads its parameters",))
+
+
 def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequence[Change]) -> set[str]:
     """Store the summaries of runs that the index does not know yet; their keys."""
     new = [change for change in changed if change.is_new and not change.is_ours]
+    if not new:
+        return set()
+    plugins.find_dialects()  # here, not in both processes
     found = [each for each in map_in_two(partial(_summarise_foreign, location), new) if each is not None]
     rows = unpack_rows([row for row, _, _ in found])
     index.put_runs(rows)
@@ -303,15 +304,6 @@ def _summarise_foreign(location: StudyLocation, change: Change) -> tuple[bytes, 
         return None
     started_at = found.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
     return pack_row(row._replace(started_at=started_at)), found.states, found.carry()
-
-
-def _mlrunner_state(stat: Mapping[str, str]) -> State:
-    """An ownerless `running` is unfinished: whoever wrote it is gone."""
-    if "failed" in stat.values():
-        return State.FAILED
-    if stat and all(word == "finished" for word in stat.values()):
-        return State.DONE
-    return State.STOPPED
 
 
 # ------------------------------------------------------------ verdicts, kept in .assay/verdicts.jsonl of their study

@@ -68,8 +68,8 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> Go
     """Raises UsageError for a file that cannot be read, ConfigError with everything that is wrong in it."""
     folder = os.getcwd()
     full = os.path.join(folder, path)
-    text = load_text(full, path, _HOW_TO)
-    nodes = parse_documents(text, path, how_to=_HOW_TO)
+    text = load_text(full, path, lambda: _HOW_TO)
+    nodes = parse_documents(text, path, how_to=lambda: _HOW_TO)
     config_hash = hashlib.sha256(text.encode()).hexdigest()
     document = next(node for node in nodes if not node.is_null)
     is_original, keys = looks_like_convergence(nodes), {entry.key for entry in document.items()}

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
         wanted_commands,
     )
     from assay.launch.report import render_report
+    from assay.launch.run_rules import Listen
     from assay.launch.runner import NODE_PYTHON, build_bare_study, find_study_location, run_specs
     from assay.launch.slot_choice import choose_slots
     from assay.launch.stop import StopOptions, stop
-    from assay.launch.sweep import Listen, RunHooks, prepare, run_study
+    from assay.launch.sweep import RunHooks, prepare, run_study
 
 HOMES = {
     "assay.launch.background": "go_to_background",
@@ -37,6 +38,7 @@ HOMES = {
     "assay.launch.runner": "NODE_PYTHON build_bare_study find_study_location run_specs",
     "assay.launch.slot_choice": "choose_slots",
     "assay.launch.stop": "StopOptions stop",
-    "assay.launch.sweep": "Listen RunHooks prepare run_study",
+    "assay.launch.run_rules": "Listen",
+    "assay.launch.sweep": "RunHooks prepare run_study",
 }
 __getattr__ = build_getattr(__name__, HOMES)

@@ -18,6 +18,7 @@ from assay.follow.attempts import Action, RetryPolicy, decide
 from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation, check_writable, show_path
 from assay.follow.refresh import load_history
+from assay.plugins import find_dialect, load
 from assay.record import run_directory
 from assay.record.received import is_foreign
 from assay.record.run_directory import Attempt, History
@@ -25,7 +26,7 @@ from assay.record.search_file import SearchFile
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import blake2b, list_names
 from assay.values import layout
-from assay.values.run import SHELL_WORDS, JobRequest, Plan, RunSpec, State, build_command
+from assay.values.run import SHELL_WORDS, FolderRun, JobRequest, Plan, RunSpec, State, build_command
 from assay.values.secrets import hide_assignment, holds_secrets
 from assay.values.state import FAILED
 from assay.values.study import Farm, Problem, Study
@@ -48,7 +49,7 @@ class Again:
     file: str | None = None
     options: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()  # NAME=VALUE, after the file
-    takes_retry: bool = True  # --retry failed; mlrunner repeats what failed by itself
+    takes_retry: bool = True  # --retry failed, and --new-code; False: the same call repeats what failed
 
     def build(self, *more: str) -> str:
         operands = [*([self.file] if self.file is not None else []), *self.overrides]
@@ -90,9 +91,9 @@ class RunOptions:
     load: LoadOptions = field(default_factory=LoadOptions)
     tag: str | None = None
     cooldir: bool = True
-    keeps_finished: bool = True  # runx files: False starts new runs when all are finished, as `assay runx` does
-    output: str | None = None  # mlrunner: -o as it was written, for {_output}
-    shares_output: bool = False  # mlrunner: --no-subdir, {_output} is the same for all tasks
+    keeps_finished: bool = True  # False: where all are finished, new runs are started, if the dialect counts calls
+    output: str | None = None  # the study's folder as the call has it
+    shares_output: bool = False  # the runs have one folder of results in common
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
@@ -114,9 +115,9 @@ class Prepared:
     farm: Farm | None
     settings: Settings
     options: RunOptions
-    set_number: int | None = None
-    is_new_set: bool = False  # runx: this call begins it
-    is_beside: bool = False  # runx: while runs of an earlier set go on
+    set_number: int | None = None  # of a dialect that counts calls
+    is_new_set: bool = False  # this call begins it
+    is_beside: bool = False  # while runs of an earlier set go on
     search: SearchFile | None = None  # of a search: what its file asks for; `plan` holds the trials that are there
     samples: tuple[RunSpec, ...] = ()  # of a search: a run of each sweep, as it may be proposed
 
@@ -149,15 +150,6 @@ class Prepared:
 
     def dir_of(self, spec: RunSpec) -> str:
         return os.path.join(self.location.dir, spec.name)
-
-    def output_of(self, spec: RunSpec) -> str:
-        """mlrunner's {_output}: -o as it was written, else a path that leads there from where the commands run."""
-        base = self.options.output
-        if base is None:
-            relative = os.path.relpath(self.location.dir, self.study.folder)
-            is_far = relative.startswith(os.pardir) or self.study.code.kind == "snapshot"
-            base = self.location.dir if is_far else relative
-        return base if self.options.shares_output else os.path.join(base, spec.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +229,7 @@ def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
     if os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
         finished = _finished_of_ours(prepared, spec, tuple(wanted))
     else:
-        finished = _finished_of_mlrunner(prepared, run_dir)
+        finished = _finished_elsewhere(prepared, run_dir)
     return [] if finished is None else [name for name in wanted if name not in finished]
 
 
@@ -258,13 +250,13 @@ def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]
     return history.finished_commands() if decision.action is Action.START else None
 
 
-def _finished_of_mlrunner(prepared: Prepared, run_dir: str) -> set[str] | None:
-    from assay.compat import originals
-
-    stat = originals.load_mlrunner_stat(run_dir)
-    if "failed" in stat.values() and State.FAILED not in prepared.options.retry:
-        return None
-    return {command for command, word in stat.items() if word == "finished"}
+def _finished_elsewhere(prepared: Prepared, run_dir: str) -> set[str] | None:
+    """Of a directory that the dialect's tool filled. None: it is left as it is."""
+    reader = find_dialect(prepared.study.dialect).folder_reader
+    run: FolderRun | None = load(reader)(run_dir) if reader else None
+    if run is None:
+        return set()
+    return None if run.state is State.FAILED and State.FAILED not in prepared.options.retry else set(run.finished)
 
 
 # ---------------------------------------------------------------- --force: a pass that may be interrupted
@@ -353,7 +345,7 @@ def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tup
 
 def check_prepared(prepared: Prepared) -> None:
     """Everything that would be refused anyway, before a command prints where the runs go."""
-    check_writable(prepared.location, prepared.study.dialect)
+    check_writable(prepared.location, find_dialect(prepared.study.dialect).root_hint)
     plan = prepared.plan
     check_executables(prepared.study, replace(plan, runs=prepared.samples) if prepared.samples else plan)
     if prepared.farm is not None:
@@ -368,7 +360,7 @@ def check_executables(study: Study, plan: Plan) -> None:
         if program not in problems and not _is_there(program, study.folder, path):
             position = next((template.position for template in study.commands if template.name == name), None)
             hint = "install it, correct the name, or give its full path"
-            key = {"runx": "CMD", "mlrunner": f"template.{name}"}.get(study.dialect, f"command {name}")
+            key = find_dialect(study.dialect).command_key.format(name=name)
             problems[program] = Problem(f"the program {program!r} was not found", key, position, hint)
     if problems:
         raise ConfigError(list(problems.values()))
@@ -383,10 +375,9 @@ def check_farm(farm: Farm, study: Study) -> None:
     program = executor.find_program(farm)
     if program is None or program in _UNKNOWN or _is_there(program, os.getcwd(), os.environ.get("PATH")):
         return
-    where = f"{farm.name}: SUBMIT_CMD" if study.is_runx else f"farms.{farm.name}"
-    hint = "install it, correct the name, or give its full path; " + (
-        "`-i` runs here, without a farm" if study.is_runx else "`--on local` runs here, without a farm"
-    )
+    dialect = find_dialect(study.dialect)
+    where = dialect.farm_key.format(name=farm.name)
+    hint = f"install it, correct the name, or give its full path; {dialect.farm_hint}"
     raise ConfigError([Problem(f"the program {program!r} that submits was not found", where, farm.position, hint)])
 
 
@@ -437,7 +428,7 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
 
 
 def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, run_dir: str = "") -> str:
-    """The training command, inside what submits it where there is a farm; tagged runs are named, as runx shows them."""
+    """The training command, inside what submits it where there is a farm, which calls tagged runs by their names."""
     run_dir, farm = run_dir or prepared.dir_of(spec), prepared.farm
     if farm is None:
         return layout.show_command(text, run_dir)

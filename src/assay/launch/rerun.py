@@ -111,7 +111,7 @@ def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: Ru
     first = statuses[0].record
     study = Study(
         name=location.name,
-        dialect=first.dialect,  # type: ignore[arg-type]
+        dialect=first.dialect,
         source=first.source,
         folder=os.path.join(location.dir, first.spec.name, first.workdir),
         commands=(),
@@ -159,7 +159,7 @@ def _load_farms(location: StudyLocation, record: run_directory.RunRecord) -> dic
     kept = run_directory.load_file(location.dir, record.file_hash) if record.file_hash else None
     for text in (None, kept) if os.path.isfile(record.source) else (kept,):
         with suppress(AssayError, OSError):
-            study = load_study(record.source, LoadOptions(dialect=record.dialect, text=text))  # type: ignore[arg-type]
+            study = load_study(record.source, LoadOptions(dialect=record.dialect, text=text))
             return {"farms": study.farms, "farm": study.farm}
     return {}
 

@@ -20,7 +20,9 @@ from assay.execute.script import JobText, is_whole_job, render_job, render_secre
 from assay.follow.entry import Entry
 from assay.follow.locations import show_command, show_path
 from assay.launch.prepared import Prepared
+from assay.launch.run_rules import find_rules
 from assay.observe.environment import load_environment, load_git
+from assay.plugins import find_dialect, find_dialects
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
 from assay.record.received import Received, load_received, write_received
@@ -49,7 +51,7 @@ _CODE_SUFFIXES = frozenset(
 )
 _CONFIG_SUFFIXES = frozenset((".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".gin"))
 _RESULT_NAME = r"(?i)result|metric|score|histor|summar|report|log|output|pred|eval|loss|curve|stat(s|e|us)?\b"
-_STUDY_KEY = rb"(?m)^(commands?|CMD|cmd|HPARAMS|hparams|template|golden|study) *:"
+_STUDY_KEYS = ("command", "commands", "golden", "study")
 _READ_BYTES = 65_536
 
 
@@ -58,6 +60,7 @@ class DirBuilder:
 
     def __init__(self, prepared: Prepared, report: Notify = ignore) -> None:
         self._prepared = prepared
+        self._rules = find_rules(prepared.study.dialect)
         self._report = report  # for what is printed before a run starts
         self._environment: Environment | None = None
         self._environment_path = ""
@@ -86,17 +89,17 @@ class DirBuilder:
 
         Other tools' files are copied; one that has secrets in it is linked instead.
         """
-        is_native = dialect == "native"
+        tool = find_dialect(dialect)
         return take_snapshot(
             folder,
             self._store,
             code.ignore,
-            exclude=[self._prepared.location.root, *([file] if is_native else ())],
-            guess=dialect != "runx",
+            exclude=[self._prepared.location.root, *([file] if tool.is_ours else ())],
+            guess=tool.guesses_code,
             link=code.link_ignored,
             secret=(
                 *self._prepared.settings.secrets.file_patterns,
-                *(_name_pattern(file, folder) if is_secret and not is_native else ()),
+                *(_name_pattern(file, folder) if is_secret and not tool.is_ours else ()),
             ),
         )
 
@@ -208,30 +211,28 @@ class DirBuilder:
         what = f"the damaged folder is kept as {os.path.relpath(kept)}"
         return f"it is run again, {what}" if history.attempts else f"it had not run and is built again, {what}"
 
-    def adopt(self, specs: Sequence[RunSpec]) -> None:
-        """Directories that mlrunner itself began become ours."""
-        from assay.compat.mlrunner import files as mlrunner_files
-
-        for spec in specs:
+    def adopt(self) -> None:
+        """Directories that the dialect's tool itself began become ours, with the commands that the file has now."""
+        if not self._rules.shares_dirs:
+            return
+        for spec in self._prepared.plan.runs:
             run_dir = self._prepared.dir_of(spec)
             if os.path.isdir(run_dir) and not os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
                 record = self._build_record(spec)
                 self._fill(run_dir, spec, run_dir)
-                mlrunner_files.adopt_dir(run_dir, record, _render_job(record))
+                self._rules.adopt_dir(run_dir, record, _render_job(record))
+            self._update_commands(spec, run_dir)
 
-    def update(self, specs: Sequence[RunSpec]) -> None:
-        """mlrunner's folders go by parameters alone: a template that was edited is what the next attempt runs."""
-        for spec in specs:
-            run_dir = self._prepared.dir_of(spec)
-            record = run_directory.try_record(run_dir)
-            if record is None:
-                continue
-            if record.spec.commands != spec.commands and run_directory.load_history(run_dir).state is not State.RUNNING:
-                changed = replace(record.spec, commands=spec.commands, params=spec.params, private=spec.private)
-                renewed = replace(record, spec=changed)
-                _write_secrets(run_dir, spec)
-                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed), repair=True)
-                write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(renewed), repair=True)
+    def _update_commands(self, spec: RunSpec, run_dir: str) -> None:
+        record = run_directory.try_record(run_dir)
+        if record is None or record.spec.commands == spec.commands:
+            return
+        if run_directory.load_history(run_dir).state is not State.RUNNING:
+            changed = replace(record.spec, commands=spec.commands, params=spec.params, private=spec.private)
+            renewed = replace(record, spec=changed)
+            _write_secrets(run_dir, spec)
+            write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed), repair=True)
+            write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(renewed), repair=True)
 
     def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
         """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
@@ -293,7 +294,8 @@ class DirBuilder:
                     raise
                 self.notes.append(f"{spec.name} was repeated with the code that it had: {error.message}")
                 continue
-            if snapshot.hash != record.code_hash and (options.new_code or record.dialect != "runx"):
+            renews = options.new_code or find_dialect(record.dialect).renews_code
+            if snapshot.hash != record.code_hash and renews:
                 self._newer[spec.name] = record.code_hash, snapshot
         return {name: snapshot.hash for name, (_, snapshot) in self._newer.items()}
 
@@ -394,7 +396,7 @@ class DirBuilder:
         self._reported.add(str(code))
         other = self._with_other_code([replace(entry, record=record)])
         if other is not None:
-            again = options.again if options.again and options.again.words[-1] in ("run", "runx") else None
+            again = options.again if options.again and options.again.takes_retry else None
             names = [name for name, states in RETRY.items() if options.retry.issuperset(states)]
             words = [word for name in names for word in ("--retry", name)]
             more = f"; for the current code stop and call: {again.build(*words, '--new-code')}" if again else ""
@@ -407,7 +409,7 @@ class DirBuilder:
         Killed in the middle, the next call does the same again: run.json goes last, and job.N.sh is written once.
         """
         record, spec = entry.record, entry.spec
-        if record is None or record.dialect != "native" or record.spec.env == spec.env:
+        if record is None or not find_dialect(record.dialect).is_ours or record.spec.env == spec.env:
             return
         renewed = replace(record, spec=replace(record.spec, env=spec.env, private=spec.private))
         job = os.path.join(entry.dir, layout.JOB_FILE)
@@ -458,12 +460,7 @@ class DirBuilder:
             pass
         except OSError:
             shutil.copyfile(self._environment_path, target)
-        if self._prepared.study.dialect != "native":
-            from assay.compat.mlrunner import files as mlrunner_files
-
-            mlrunner_files.write_files(
-                self._prepared.study.dialect, aside, spec, run_dir, self._prepared.output_of(spec)
-            )
+        self._rules.write_files(self._prepared, aside, spec, run_dir)
 
     def _load_environment(self) -> Environment:
         if self._environment is None:
@@ -493,10 +490,8 @@ class DirBuilder:
         largest = [each for each in snapshot.largest[:_NAMED_FILES] if each[1] > snapshot.bytes // 20]
         folders = ", ".join(f"{name}/ {_show_mb(size)}" for name, size in largest) or "files directly in the folder"
         named = ", ".join(name for name, _ in largest) or "'*.bin'"
-        setting = f"CODE_IGNORE_PATTERNS: '{named}' in .runx" if study.is_runx else f"`code: {{ignore: [{named}]}}`"
-        effect = "leaves them out" if study.is_runx else "links them instead"
-        size = _show_mb(snapshot.bytes)
-        return [f"the code snapshot has {size} ({folders}), copied for each run; {setting} {effect}"]
+        advice = find_dialect(study.dialect).ignore_hint.replace("NAMES", named)
+        return [f"the code snapshot has {_show_mb(snapshot.bytes)} ({folders}), copied for each run; {advice}"]
 
     def describe_other_code(self, entries: Sequence[Entry]) -> list[str]:
         """What there is to report about runs whose code is not the current code; `advice` holds commands about it."""
@@ -651,7 +646,7 @@ def _name_files(names: Sequence[str]) -> str:
 
 
 def _find_damage(run_dir: str) -> str | None:
-    """What keeps a run of ours from being started; None also where nothing has the name, or only mlrunner's files."""
+    """What keeps a run of ours from being started; None also where nothing has its name, or another tool made it."""
     if not os.path.isdir(run_dir):
         return "it is not a folder" if os.path.lexists(run_dir) else None
     if not is_run_dir(run_dir):
@@ -699,9 +694,11 @@ def _is_study_file(change: Change) -> bool:
         return False
     try:
         with open(change.file, "rb") as file:
-            return re.search(_STUDY_KEY, file.read(_READ_BYTES)) is not None
+            text = file.read(_READ_BYTES).decode(errors="replace")
     except OSError:
         return False
+    keys = {*_STUDY_KEYS, *(key for each in find_dialects() for key in each.keys | each.weak_keys)}
+    return re.search(rf"(?m)^({'|'.join(map(re.escape, keys))}) *:", text) is not None
 
 
 def _name_pattern(file: str, folder: str) -> tuple[str, ...]:

@@ -778,7 +778,7 @@ def _is_there(run_dir: str) -> bool:
 
 
 def _choose_time(entry: Entry) -> str:
-    """What the names of mlrunner's logs end with; another second where an earlier attempt has a log of this one."""
+    """What the names of logs with a time end with; another second where an earlier attempt has a log of this one."""
     moment, template = datetime.now(), entry.spec.log_name  # noqa: DTZ005 a log name in local time
     names = list_names(entry.dir) if "{time}" in template else frozenset()
     while True:

@@ -38,23 +38,25 @@ from assay.launch.prepared import (
     find_repeat,
 )
 from assay.launch.run_dir_builder import DirBuilder
+from assay.launch.run_rules import Listen, find_rules
 from assay.launch.slot_choice import Slots, WaitNotice, choose_slots
 from assay.launch.steps import RunContext, RunStep, find_steps
 from assay.launch.supervise import LoopSettings, Supervisor
 from assay.plan.expand import NameSource, build_plan, select
+from assay.plugins import find_dialect
 from assay.record import presence, run_directory
 from assay.record.index.base import Index
-from assay.record.received import is_foreign, set_aside
+from assay.record.received import set_aside
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import list_names
 from assay.system.terminal import find_terminals
 from assay.values import layout
-from assay.values.run import Plan, RunSpec, State, replace_texts
+from assay.values.run import Plan, RunSpec, State
 from assay.values.secrets import hide_assignment, hide_spec
 from assay.values.state import RETRY
-from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Pattern, Problem, Study, is_study_name
+from assay.values.study import NATIVE, STUDY_NAME_RULE, Pattern, Study, is_study_name
 from assay.values.units import CPU
 from assay.values.verdict import Verdict
 
@@ -91,13 +93,9 @@ def prepare(options: RunOptions) -> Prepared:
 def _plan(prepared: Prepared) -> Prepared:
     study, options = prepared.study, prepared.options
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
+    rules = find_rules(study.dialect)
     prepared = replace(prepared, plan=build_plan(study, names, prepared.settings.secrets))
-    if study.is_runx:
-        from assay.compat.runx import sets
-
-        return _choose_runs(sets.enter_set(prepared))
-    prepared = _choose_runs(replace(prepared, plan=find_known(prepared.plan, prepared.location)))
-    return fill_output(prepared) if study.is_mlrunner else prepared
+    return rules.complete(_choose_runs(rules.name_runs(prepared)))
 
 
 def _choose_runs(prepared: Prepared) -> Prepared:
@@ -112,16 +110,6 @@ def _choose_runs(prepared: Prepared) -> Prepared:
     return replace(prepared, plan=replace(prepared.plan, runs=runs, links=links))
 
 
-def fill_output(prepared: Prepared) -> Prepared:
-    """mlrunner's {_output} is text, as in `s3://bucket/{_output}`: a path relative to this folder."""
-
-    def fill(spec: RunSpec) -> RunSpec:
-        output = prepared.output_of(spec)
-        return replace_texts(spec, lambda text: layout.fill_reference(text, OUTPUT_REFERENCE, output))
-
-    return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
-
-
 def _adjust(study: Study, options: RunOptions) -> Study:
     study = _rename(study, options)
     if options.code is not None:
@@ -131,59 +119,15 @@ def _adjust(study: Study, options: RunOptions) -> Study:
 
 def _rename(study: Study, options: RunOptions) -> Study:
     """The name that the command line gives, or the file's own; neither leads out of the root or hides the study."""
-    if options.load.dialect == "mlrunner":  # -o names a folder by its path, wherever it is
+    flag = find_dialect(options.load.dialect or NATIVE.name).name_flag
+    if not flag:  # the call names a folder by its path, wherever it is
         return replace(study, name=options.study or study.name)
     given = options.study if options.study is not None else options.load.exp_name
     name = study.name if options.study is None else options.study
     if not is_study_name(name, from_file=given is None):
-        flag = "--exp_name" if options.load.dialect == "runx" else "--study"
         more = "" if given is not None else f"; choose another with {flag} NAME"
         raise UsageError(f"{name!r} cannot name a study", f"{STUDY_NAME_RULE}{more}")
     return replace(study, name=name)
-
-
-def find_known(plan: Plan, location: StudyLocation) -> Plan:
-    """Runs that are on disk already, also under a name that an earlier version of the file gave them."""
-    if not os.path.isdir(location.dir):
-        return plan
-    by_id: dict[str, str] | None = None
-    names: dict[str, str] = {}
-    for spec in plan.runs:
-        path = os.path.join(location.dir, spec.name)
-        taken_by = _id_of(path)
-        if taken_by == spec.id:
-            continue
-        if by_id is None:
-            found = ((_id_of(path), os.path.basename(path)) for path in run_directory.find_run_dirs(location.dir))
-            by_id = {run_id: name for run_id, name in found if run_id is not None}
-        is_free = taken_by is None and not (plan.study.is_mlrunner and _holds_another(path, spec))
-        names[spec.name] = by_id.get(spec.id) or (spec.name if is_free else f"{spec.name}~{spec.id[:8]}")
-    changed = [new for old, new in names.items() if new.startswith(f"{old}~")]
-    added = [name for name in changed if _id_of(os.path.join(location.dir, name)) is None]
-    if added:  # the commands are a part of what a run is: changed ones make another run
-        runs = "1 run has" if len(added) == 1 else f"{len(added)} runs have"
-        hint = f"what is new runs next to what was there, as {added[0]}{' …' if len(added) > 1 else ''}"
-        problem = Problem(f"{runs} the parameters of an earlier run and another command", "", None, hint)
-        plan = replace(plan, warnings=(*plan.warnings, problem))
-    renamed = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in plan.runs)
-    return replace(plan, runs=renamed, links=tuple((name, names.get(target, target)) for name, target in plan.links))
-
-
-def _holds_another(path: str, spec: RunSpec) -> bool:
-    from assay.compat.mlrunner import files as mlrunner_files
-
-    return mlrunner_files.holds_another(path, spec)
-
-
-def _id_of(run_dir: str) -> str | None:
-    """Where run.json is damaged, job.sh knows it as well. An upload is not a run of the study's file, nor is one
-    without a command, whatever id it has."""
-    if is_foreign(run_dir):
-        return None
-    record = run_directory.try_record(run_dir)
-    if record is not None:
-        return record.spec.id if record.spec.commands else ""
-    return run_directory.load_job_field(run_dir, layout.ENV_RUN_ID)
 
 
 # ---------------------------------------------------------------- running
@@ -191,7 +135,6 @@ def _id_of(run_dir: str) -> str | None:
 
 _MAX_WAIT_S: dict[Use, float] = {"run": 86_400, "check": 3600, "benchmark": 3600}  # for the machine lease
 
-Listen = Callable[[Event], None]
 Draw = Callable[[Supervisor], None]
 
 
@@ -207,7 +150,7 @@ class RunHooks:
     counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
     echo: Callable[[bytes], None] | None = None
     tick_s: float = 0.25
-    one_by_one: bool = False  # no slots: one run after another, devices untouched (runx -i)
+    one_by_one: bool = False  # no slots: one run after another, devices untouched
     leaves: bool = False  # end when the farm has every job
     slots_name: str | None = None  # of slots apart from those of trainings
     at_once: int | None = None  # runs on a farm at a time; None: all, and the farm decides
@@ -238,15 +181,9 @@ def _hide_secrets(prepared: Prepared) -> Prepared:
 
 
 def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
-    if prepared.set_number is None:
-        _set_uploads_aside(prepared, hooks.console)
-        return _supervise_planned(prepared, hooks, slots)
-    from assay.compat.runx import sets
-
-    prepared = sets.pin(prepared)
-    _set_uploads_aside(prepared, hooks.console)
-    with sets.held(prepared):
-        return _supervise_planned(prepared, hooks, slots)
+    with find_rules(prepared.study.dialect).hold(prepared) as held:
+        _set_uploads_aside(held, hooks.console)
+        return _supervise_planned(held, hooks, slots)
 
 
 def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
@@ -261,9 +198,7 @@ def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Rep
     with closing_quietly(open_index(prepared.location.root, hooks.console.warning, is_needed=False)) as index:
         collector = Collector(index, prepared.location, slots.devices, hooks.echo)
         repairs = builder.repair(prepared.plan.runs)
-        if prepared.study.is_mlrunner:
-            builder.adopt(prepared.plan.runs)
-            builder.update(prepared.plan.runs)
+        builder.adopt()
         builder.renew_secrets(prepared.plan.runs)
         entries = _build_entries(prepared, builder, hooks)
         _forget_removed(prepared, entries, index)
@@ -332,7 +267,7 @@ def _build_loop(
         renew=builder.renew,
         rewrite=builder.rewrite_env,
         remake=builder.remake_entry,
-        listen=_choose_listener(prepared, _suppress_lost_output(hooks.listen)),
+        listen=find_rules(prepared.study.dialect).listen(prepared, _suppress_lost_output(hooks.listen)),
         draw=_build_draw(builder, _suppress_lost_output(hooks.draw), hooks.console),
         warn=partial(_warn, hooks),
         env=_build_env(prepared, slots, hooks),
@@ -403,14 +338,6 @@ def _ask_slots(prepared: Prepared, hooks: RunHooks) -> tuple[str, ...] | None:
     farm = prepared.farm
     is_here = farm is None or find_executor(farm.executor).uses_slots(farm)
     return prepared.options.slots if is_here and not hooks.one_by_one else (CPU,)
-
-
-def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
-    if not prepared.study.is_mlrunner:
-        return listen
-    from assay.compat.mlrunner import files as mlrunner_files
-
-    return mlrunner_files.keep_files(listen, prepared.output_of)
 
 
 def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple[Executor, SlotPool | None, int | None]:
@@ -507,13 +434,13 @@ def _leave_passes(prepared: Prepared, entries: Sequence[Entry]) -> None:
 
 
 def _wanted(spec: RunSpec, asked: tuple[str, ...] | None) -> frozenset[str] | None:
-    """mlrunner: -c takes the place of a document's _cmd."""
+    """-c takes the place of what a part of the file asks for."""
     names = asked or spec.chosen
     return None if names is None else frozenset(names)
 
 
 def _link_shared(prepared: Prepared) -> None:
-    """mlrunner: a second name for the same full parameter set is a link to the first one's folder."""
+    """A second name for the same full parameter set is a link to the first one's folder."""
     for name, target in prepared.plan.links:
         path = os.path.join(prepared.location.dir, name)
         if not os.path.lexists(path):

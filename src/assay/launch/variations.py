@@ -17,8 +17,9 @@ from assay.follow.locations import FoundRun, StudyLocation, show_command
 from assay.follow.run_status import RunStatus
 from assay.launch.prepared import Origin, Prepared, RunOptions
 from assay.launch.rerun import choose_rerun_farm, load_repeatable, store_of
-from assay.launch.sweep import fill_output, find_known
+from assay.launch.run_rules import find_rules
 from assay.plan.expand import NameSource, build_plan
+from assay.plugins import find_dialect
 from assay.record.run_directory import RunRecord, load_file
 from assay.system.fast_dataclasses import replace
 from assay.system.files import TEMPORARY_SUFFIX
@@ -28,7 +29,6 @@ from assay.values.secrets import HIDDEN, hide_assignment
 from assay.values.state import RETRY
 from assay.values.study import CHECKPOINT_FILES, Choices, Random, Study
 
-_TAG = "RUNX.TAG"
 _WILD = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _TEMPORARY = (TEMPORARY_SUFFIX, ".part", ".partial", ".incomplete", ".swp", "~")
 
@@ -70,8 +70,8 @@ def _join(
     options = replace(options, file=study.source, root=location.root, origins=origins)
     plan = replace(parts[0][1], runs=tuple(specs.values()))
     farm = choose_rerun_farm(study, options.on, settings, statuses)
-    prepared = Prepared(study, find_known(plan, location), location, True, farm, settings, options)
-    return fill_output(prepared) if study.is_mlrunner else prepared
+    rules = find_rules(study.dialect)
+    return rules.complete(Prepared(study, rules.find_known(plan, location), location, True, farm, settings, options))
 
 
 def _vary(
@@ -89,10 +89,7 @@ def _vary(
     study = replace(study, name=run.location.name, code=code, source=record.source)
     names = NameSource(random.Random(), datetime.now(), exists=os.path.exists)  # noqa: DTZ005 local time
     plan = build_plan(study, names, settings.secrets)
-    runs = [spec for spec in plan.runs if study.is_runx or spec.ordinal == record.spec.ordinal]
-    if study.is_mlrunner:  # a document may ask for some of the commands
-        runs = [replace(spec, chosen=record.spec.chosen, title=record.spec.title) for spec in runs]
-    plan = replace(plan, runs=tuple(runs))
+    plan = replace(plan, runs=tuple(find_rules(study.dialect).choose_varied(plan.runs, record)))
     shown = [hide_assignment(text, settings.secrets) for text in change.overrides]
     takes_current = change.new_code or (_is_repaired(run, status, folder) and not change.old_code)
     origin = Origin(
@@ -110,7 +107,7 @@ def _vary(
 def _is_repaired(run: FoundRun, status: RunStatus, folder: str) -> bool:
     """Whether a new run gets the current code without --new-code: its parent has failed, and the folder is there."""
     record = status.record
-    if status.state not in RETRY["failed"] or record.dialect == "runx" or record.code_hash is None:
+    if status.state not in RETRY["failed"] or record.code_hash is None or not find_dialect(record.dialect).renews_code:
         return False
     return bool(_check_code(run, record)) and folder != os.path.join(run.dir, layout.CODE_DIR)
 
@@ -165,7 +162,7 @@ def _load(run: FoundRun, record: RunRecord, change: RunOptions, folder: str) -> 
         hint = "write it again, and use: " + build_command(("assay", "run"), ["FILE"], change.overrides)
         raise UsageError(f"the study file of {run.key} is gone: {record.source or 'it had none'}", hint)
     settings = _find_settings(run, record, change)
-    options = LoadOptions(dialect=record.dialect, cwd=folder, settings=settings)  # type: ignore[arg-type]
+    options = LoadOptions(dialect=record.dialect, cwd=folder, settings=settings)
     for text in texts:
         versions = replace(options, text=text)
         params = _find_params(run, record, change, versions)
@@ -180,16 +177,14 @@ def _load(run: FoundRun, record: RunRecord, change: RunOptions, folder: str) -> 
             return load_study(record.source, replace(versions, base=params, overrides=change.overrides))
     by_hand = show_command(["rerun"], run.location, os.path.basename(run.dir), options=["NAME=PATH"])
     hint = f"add `resume: NAME` with the parameter that takes the path; or give the path: {by_hand}"
-    if record.dialect != "native":
+    if not find_dialect(record.dialect).is_ours:
         hint = f"{record.dialect}'s files have none; give the path: {by_hand}"
     raise UsageError(f"{record.source} has no `resume:` key, so nothing says how a checkpoint is passed", hint)
 
 
 def _find_params(run: FoundRun, record: RunRecord, change: RunOptions, options: LoadOptions) -> dict[str, Any]:
     """The parent's parameters. Secret ones are not in its record: their values come from the file."""
-    params = dict(record.spec.params)
-    if record.dialect == "runx" and record.spec.tag:
-        params[_TAG] = record.spec.tag
+    params = find_rules(record.dialect).load_params(record)
     given = {text.partition("=")[0].strip() for text in change.overrides}
     secret = [name for name, value in params.items() if HIDDEN in str(value) and name not in given]
     if not secret:

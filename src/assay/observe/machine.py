@@ -47,7 +47,7 @@ def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]
 
 
 def choose_model(names: Sequence[str]) -> str:
-    """PerfZero's rule: the first, but a Quadro before others only drives the screen."""
+    """The first one; but a Quadro before others only drives the screen."""
     if len(names) > 1 and "Quadro" in names[0]:
         return names[1]
     return names[0] if names else ""

@@ -30,7 +30,7 @@ class Group:
 
 class Grid:
     def __init__(self, sweep: Sweep, *, distinct: bool) -> None:
-        """`distinct`: a value that is listed twice counts once (runx runs it twice)."""
+        """`distinct`: a value that is listed twice counts once."""
         self.groups = [_build_group(sweep, names, distinct=distinct) for names in _group_names(sweep)]
         self.random = {name: axis for name, axis in sweep.axes.items() if isinstance(axis, Random)}
         self.count = math.prod(len(group.rows) for group in self.groups)
@@ -79,26 +79,21 @@ def draw_rows(grids: Sequence[Grid], subset: Subset | None, *, distinct: bool) -
     """Every combination of every grid, or the subset of them that was asked for, in the grids' order."""
     if subset is None:
         return ((index, row) for index, grid in enumerate(grids) for row in grid.rows())
-    streams = _Streams(subset)
+    count, seed = subset.count, subset.seed
     if not subset.per_sweep:
-        return iter(_Pool(grids).draw(subset.count, *streams.of(0), distinct=distinct))
+        return iter(_Pool(grids).draw(count, *_build_streams(seed, 0), distinct=distinct))
     pools = ((index, _Pool([grid])) for index, grid in enumerate(grids))
-    drawn = [(index, pool.draw(subset.count, *streams.of(index), distinct=distinct)) for index, pool in pools]
+    drawn = [(index, pool.draw(count, *_build_streams(seed, index), distinct=distinct)) for index, pool in pools]
     return ((index, row) for index, rows in drawn for _, row in rows)
 
 
-class _Streams:
+def _build_streams(seed: int, pool: int) -> tuple[random.Random, random.Random]:
     """Random numbers for the order of a pool's combinations, and for its random axes.
 
     They are independent of each other, so what is drawn first does not depend on how much is drawn.
     """
-
-    def __init__(self, subset: Subset) -> None:
-        self._seed = subset.seed
-
-    def of(self, pool: int) -> tuple[random.Random, random.Random]:
-        order = random.Random(f"{self._seed} order {pool}") if pool else random.Random(self._seed)
-        return order, random.Random(f"{self._seed} values {pool}")
+    order = random.Random(f"{seed} order {pool}") if pool else random.Random(seed)
+    return order, random.Random(f"{seed} values {pool}")
 
 
 class _Pool:
@@ -117,8 +112,6 @@ class _Pool:
         while len(taken) < count and any(grid.random and grid.count for grid in self._grids):
             again = (index for index in shuffled(self._starts[-1], rng) if self._locate(index)[1].random)
             taken.extend(islice(again, count - len(taken)))
-        if rng is values:
-            taken.sort()
         located = ((number, self._locate(number)) for number in taken)
         drawn = [(number, (place, grid.row(index, values))) for number, (place, grid, index) in located]
         return [row for _, row in sorted(drawn, key=lambda pair: pair[0])]

@@ -76,7 +76,7 @@ def _log_of_attempt(
     if "{suffix}" in spec.log_name:
         name = layout.log_name(spec.log_name, command, attempt, "")
         return name if name in names else None
-    # mlrunner's logs carry a time instead of a number: the attempts that ran the command wrote them in turn
+    # logs that carry a time instead of a number: the attempts that ran the command wrote them in turn
     logs = layout.find_logs(names, spec.log_name, command)
     ran = [
         each.number for each in history.attempts if command in each.codes or each.number == history.attempts[-1].number
@@ -185,7 +185,7 @@ class RunFollower:
 
 
 def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
-    """What tells the logs of two attempts apart: the number of the attempt, or mlrunner's time."""
+    """What tells the logs of two attempts apart: the number of the attempt, or its time."""
     before, _, after = layout.fill_log_name(template, command, "\0", "\0").partition("\0")
     return tuple(int(part) for part in name[len(before) : len(name) - len(after)].split(".") if part)
 

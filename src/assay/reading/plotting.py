@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_command
+from assay.plugins import find_dialect
 from assay.reading.ranking import (
     Asked,
     SortKey,
@@ -204,7 +205,7 @@ def describe_metrics(location: StudyLocation) -> str:
         with suppress(FormatError, OSError):  # a damaged one has been reported
             record = run_directory.load_record(run_dir)
             break
-    if record is None or record.dialect != "native" or not record.source:
+    if record is None or not find_dialect(record.dialect).is_ours or not record.source:
         return "the script reports them: assay.log(loss=0.5, step=1), or logx.metric('val', {'loss': 0.5}, epoch=1)"
     again = show_command(["index", "reparse"], location, options=("--file", record.source))
     return f"describe under `metrics:` in {record.source} how the logs show them, then read the logs again: {again}"

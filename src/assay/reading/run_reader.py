@@ -194,8 +194,8 @@ def _find_units_of_line(line: bytes) -> list[str]:
 
 
 def _find_units(run_dir: str, row: RunRow) -> set[str]:
-    if row.origin == "runx":
-        return {"epoch"}  # logx counts the validations of runx's runs by epoch
+    if row.created_at is None and os.path.exists(f"{run_dir}/{layout.LOGX_METRICS_FILE}"):
+        return {"epoch"}  # another tool's run, in which logx counts validations by epoch
     patterns = load_patterns(run_dir)
     if patterns is None:
         return {"step"}

@@ -17,10 +17,8 @@ from assay.system.files import parse_json, read_text
 from assay.values import layout
 from assay.values.state import State
 
-_FOREIGN_MARKS = (layout.HPARAMS_FILE, layout.LOGX_METRICS_FILE, layout.MLRUNNER_PARAM_FILE)
 # no set: to hash a state takes longer than to compare it with three. A damaged run may be repaired within a file
 _CHANGING = (State.QUEUED, State.RUNNING, State.DAMAGED)
-_OWN_FILES = {"runx": layout.LOGX_METRICS_FILE, "mlrunner": layout.MLRUNNER_STAT_FILE}
 _UNSETTLED_S = 0.05  # a file changed this recently may change again within one tick of its clock
 
 
@@ -83,7 +81,8 @@ def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
     """Finished, and untouched since. A stamp from the future does not count: the clock went back after it was taken."""
     if row.state in _CHANGING or row.stamp > now:
         return False
-    return row.stamp >= _stamp(path, row.origin, row.attempt, folder)
+    is_ours = row.created_at is not None  # by run.json
+    return row.stamp >= _stamp(path, is_ours, row.attempt, folder)
 
 
 def build_change(path: str) -> Change | None:
@@ -94,24 +93,25 @@ def build_change(path: str) -> Change | None:
     except OSError:
         names = None
     is_ours = is_run_dir(path) if names is None else has_traces(path, names)
-    marks = [mark for mark in _FOREIGN_MARKS if names is None or mark in names]
+    marks = [mark for mark in layout.FOREIGN_MARKS if names is None or mark in names]
     if not is_ours and not any(os.path.exists(f"{path}/{mark}") for mark in marks):
         return None
-    theirs = "mlrunner" if layout.MLRUNNER_PARAM_FILE in marks else "runx"
-    stamp = _stamp(path, "assay" if is_ours else theirs, 0, changed=changed)
+    stamp = _stamp(path, is_ours, 0, changed=changed)
     return Change(path, min(stamp, time.time() - _UNSETTLED_S), is_ours, names=names)
 
 
-def _stamp(path: str, origin: str, attempt: int, folder: int | None = None, changed: float | None = None) -> float:
+def _stamp(path: str, is_ours: bool, attempt: int, folder: int | None = None, changed: float | None = None) -> float:
     """The newest modification time that shows a change; where a folder is given, the path begins there.
 
-    `changed` is that of the path itself. Next to it counts the file that may change without a trace in its folder: logx
-    writes a line whenever there is news, run.json may be edited by hand, or be damaged.
+    `changed` is that of the path itself. Next to it counts what may change without a trace in its folder: logx writes a
+    line whenever there is news, a tool the state of a command, run.json may be edited by hand, or be damaged.
     """
-    own = _OWN_FILES.get(origin, layout.RUN_FILE)
     changed = _modified(path, folder) if changed is None else changed
-    changed = max(_modified(f"{path}/{own}", folder), changed)
-    if origin not in _OWN_FILES and attempt == 0:  # it has no supervisor: its script may still be writing
+    if not is_ours:
+        metrics = _modified(f"{path}/{layout.LOGX_METRICS_FILE}", folder)
+        return max(metrics, _modified(f"{path}/{layout.STAT_FILE}", folder), changed)
+    changed = max(_modified(f"{path}/{layout.RUN_FILE}", folder), changed)
+    if attempt == 0:  # it has no supervisor: its script may still be writing
         return max(_newest(f"{path}/{layout.METRICS_DIR}", folder), changed)
     return changed
 
@@ -176,7 +176,7 @@ def _holds_series(path: str) -> bool:
 
 
 def is_foreign_dir(path: str) -> bool:
-    return any(os.path.exists(f"{path}/{mark}") for mark in _FOREIGN_MARKS)
+    return any(os.path.exists(f"{path}/{mark}") for mark in layout.FOREIGN_MARKS)
 
 
 def find_run_dirs(study_dir: str) -> Iterator[str]:
@@ -186,7 +186,7 @@ def find_run_dirs(study_dir: str) -> Iterator[str]:
 
 
 def find_foreign_dirs(study_dir: str) -> Iterator[str]:
-    """Run directories that runx, logx or mlrunner made without us."""
+    """Run directories that other tools made without us."""
     paths = (os.path.join(study_dir, name) for name in sorted(find_folders(study_dir)))
     return (path for path in paths if not is_run_dir(path) and is_foreign_dir(path))
 

@@ -35,7 +35,6 @@ FORMATS: Mapping[str, Format] = {  # of runs and studies; a product passes those
     "tags": Format(1, "move the file away, and give the tags and notes again"),
     "search": Format(1, "delete the file: the next `assay run` takes the study's file for the search that was begun"),
     "received": Format(1, "nothing of the run is executed until it is adopted: assay adopt STUDY/RUN"),
-    "set": Format(1, "delete the file: the next `assay runx` begins a new set"),
 }
 
 

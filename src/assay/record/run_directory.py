@@ -26,7 +26,7 @@ from assay.values import layout
 from assay.values.environment import Environment
 from assay.values.plain import WrongTypeError, keep_fitting, parse_strict
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
-from assay.values.study import CodePolicy, Pattern, Resources
+from assay.values.study import NATIVE, CodePolicy, Pattern, Resources
 
 T = TypeVar("T")
 
@@ -42,8 +42,8 @@ class RunRecord:
     source: str = ""  # the study's file
     workdir: str = layout.CODE_DIR
     code_hash: str | None = None
-    dialect: str = "native"
-    set_number: int | None = None  # runx: which call of `assay runx` it belongs to
+    dialect: str = NATIVE.name
+    set_number: int | None = None  # which call it belongs to, where the dialect counts them
     commit: str | None = None
     overrides: tuple[str, ...] = ()  # NAME=VALUE words of the command line, without their secrets
     settings: tuple[str, ...] = ()  # KEY=VALUE of --set, without their secrets

@@ -318,7 +318,7 @@ def _drop_parts(texts: Texts, mark: str) -> Texts:
 
 
 def _drop_ends(texts: Texts, mark: str) -> Texts:
-    """What all texts begin and end with, in whole parts: the date of runx's names."""
+    """What all texts begin and end with, in whole parts: a date, for example."""
     unique = set(texts)
     if len(unique) < 2:
         return texts
@@ -409,7 +409,7 @@ def _join_rows(columns: list[Texts]) -> str:
 
 
 def render_sumx(table: Table, *, width: int | None = None) -> str:
-    """runx's classic look: no name over the first column, everything on the left, two spaces between."""
+    """The look of `assay sumx`: no name over the first column, everything on the left, two spaces between."""
     names = ["", *(formatting.clean(column.name) for column in table.columns[1:])]
     laid = _lay_out(table, names=names)
     for each in laid:

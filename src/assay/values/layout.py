@@ -1,7 +1,7 @@
 """The file names of a study and of a run: the only module that knows them.
 
 <root>/<study>/                 a study
-    .assay/                     ours: sets (runx), code snapshots, temporary run directories, who supervises, --force
+    .assay/                     ours: sets of runs, code snapshots, temporary run directories, who supervises, --force
     <run>/                      a run, complete from the moment it has this name
         run.json                what it is (immutable)
         job.sh                  how it runs (relative to itself); job.N.sh is what attempt N had, where a later one got
@@ -85,13 +85,16 @@ SCRIPT = "script"  # what markers call the one command of a run that a script op
 NOT_ENDED = "?!"  # in its end.1, until the two bytes are the exit status
 DEFAULT_ROOT = "runs"
 
-# files of the originals
+# files of runs that other tools made
 HPARAMS_FILE = "hparams.json"
 SUBMIT_SCRIPT = "submit_cmd.sh"
 LOGX_METRICS_FILE = "metrics.csv"
 LOGX_LOG_FILE = "logging.log"
-MLRUNNER_PARAM_FILE = "param"
-MLRUNNER_STAT_FILE = "stat"
+PARAM_FILE = "param"
+STAT_FILE = "stat"
+FOREIGN_MARKS = (HPARAMS_FILE, LOGX_METRICS_FILE, PARAM_FILE)  # a directory with one of them is a run
+# where another tool keeps its output roots: its plug-in is asked only where one of these is there
+FOREIGN_SETTINGS = (".runx", "~/.config/runx.yml")
 
 # the environment of a job
 ENV_RUN_DIR = "ASSAY_RUN_DIR"

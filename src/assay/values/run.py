@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Literal, overload
+from typing import Literal, NamedTuple, overload
 
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import blake2b
@@ -43,7 +43,7 @@ class RunSpec:
     commands: tuple[Command, ...]
     ordinal: int = 0  # counts repeats of the same spec
     title: str | None = None
-    tag: str | None = None  # runx: RUNX.TAG
+    tag: str | None = None  # by which its name begins, where the file or the call gives one
     resources: Resources = Resources()
     patterns: tuple[Pattern | MetricFile, ...] = ()
     timeout_s: float | None = None
@@ -52,13 +52,13 @@ class RunSpec:
     env: tuple[tuple[str, str], ...] = ()
     pythonpath: str | None = None
     code: CodePolicy = CodePolicy()
-    farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*
-    log_name: str = "{command}{suffix}.log"  # mlrunner: log.{command}.{time}
+    farm_resources: tuple[tuple[str, object], ...] = ()  # what the run asks its farm for
+    log_name: str = "{command}{suffix}.log"  # or with {time}, where the dialect has it so
     log_stream: LogStream = "both"  # what goes into that log; the other stream goes to `other_log_name`
     other_log_name: str = "{command}{suffix}.other.log"
     sweep: int = 0  # which of the study's sweeps it comes from
     leave_running: bool = False  # processes that outlive a run that is done are left alone
-    chosen: tuple[str, ...] | None = None  # the commands asked for this time (mlrunner's _cmd); None is all
+    chosen: tuple[str, ...] | None = None  # the commands asked for this time; None is all
     private: Private | None = field(default=None, repr=False, compare=False)  # never in run.json
 
 
@@ -120,6 +120,15 @@ class Plan:
     is_hidden: bool = False  # the runs show no secrets any more
 
 
+class FolderRun(NamedTuple):
+    """A run directory that another tool filled without us."""
+
+    params: Params
+    state: State
+    finished: frozenset[str] = frozenset()  # commands
+    problems: tuple[str, ...] = ()  # what could not be read
+
+
 # ---------------------------------------------------------------- identity: what a run computes
 # The hash is stable for ever; run directories carry it.
 
@@ -154,7 +163,7 @@ class JobRequest:
     tag: str = ""  # <run uid>.<attempt>, in the environment of everything the job starts
     command_line: str = ""  # for people: what the job will run
     farm_resources: tuple[tuple[str, object], ...] = ()
-    label: str = ""  # runx: what a tagged run is called, on farms that have no form of their own
+    label: str = ""  # what a tagged run is called, on farms that have no form of their own
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A study: what a file asks for, whatever dialect it was written in."""
+"""A study: what a file asks for, whatever tool it was written for."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from assay.system.fast_dataclasses import dataclass, field
 
 Value = Any  # a JSON-like value: None, bool, int, float, str, list, dict
 Params = Mapping[str, Value]
-Dialect = Literal["native", "runx", "mlrunner"]
 
-OUTPUT_REFERENCE = "${ASSAY_OUTPUT}"  # mlrunner's {_output} until the run's folder is known; no job sees it
+OUTPUT_REFERENCE = "${ASSAY_OUTPUT}"  # the run's folder as a text, until it is known; no job sees it
 
 
 STUDY_NAME_RULE = (
@@ -107,7 +106,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class AllFlags:
-    """Every parameter in order as a flag, values unquoted: how runx builds its command lines."""
+    """Every parameter in order as a flag, values unquoted; files of ours have none."""
 
 
 Piece = Text | Placeholder | Flag | AllFlags
@@ -175,7 +174,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """A seeded random part of the grid; `per_sweep` draws it from each sweep on its own (mlrunner's --sample)."""
+    """A seeded random part of the grid; `per_sweep` draws it from each sweep on its own (`--sample`)."""
 
     count: int
     seed: int = 0
@@ -300,7 +299,7 @@ class CodePolicy:
 
     kind: Literal["snapshot", "live"] = "snapshot"
     ignore: tuple[str, ...] = ()
-    link_ignored: bool = True  # what is not copied stays reachable by a link (runx leaves it out)
+    link_ignored: bool = True  # what is not copied stays reachable by a link; False: it is left out
 
 
 LOCAL = "local"  # what --on and a handle's executor call this machine
@@ -310,7 +309,7 @@ FarmKind = str  # generic, draco, ngc, template, missing; else the name of an ex
 
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """Somewhere to submit to: runx's farm section, a template of ours, or an engine that Assay calls itself."""
+    """Somewhere to submit to: a command that submits, a template of ours, or an engine that Assay calls itself."""
 
     name: str
     kind: FarmKind
@@ -333,9 +332,40 @@ class Farm:
 
 
 @dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the core asks about the tool that a study file is written for. The defaults suit files of ours.
+
+    A text `module:name` is loaded where it is needed; where it is empty, the core's own way is taken.
+    """
+
+    name: str  # run.json keeps it
+    is_ours: bool = False  # the file has the keys of a study of ours: metrics, env, resume
+    keys: frozenset[str] = frozenset()  # a file with one of these is of this dialect,
+    weak_keys: frozenset[str] = frozenset()  # or with one of these and no command of ours
+    how_to: str = ""  # a smallest file
+    parser: str = ""  # (documents, path, LoadOptions) -> Study
+    planner: str = ""  # a class like assay.plan.expand.Planner
+    run_rules: str = ""  # a class like assay.launch.run_rules.RunRules
+    folder_reader: str = ""  # (folder) -> FolderRun of a run that the tool made without us, or None
+    roots_reader: str = ""  # () -> (folders of studies, folders that hold copies of them), by the tool's own settings
+    guesses_code: bool = True  # a snapshot leaves out what is probably no code
+    renews_code: bool = True  # a failed run that is repeated gets the current code
+    name_flag: str = "--study"  # names the study; empty: a path does
+    root_hint: str = "--root DIR"  # how another output root is chosen
+    shorten_hint: str = "shorten the lists, zip some of them, or add `subset: {count: 100, seed: 0}`"
+    ignore_hint: str = "`code: {ignore: [NAMES]}` links them instead"
+    command_key: str = "command {name}"  # where messages find a command in the file
+    farm_key: str = "farms.{name}"
+    farm_hint: str = "`--on local` runs here, without a farm"
+
+
+NATIVE = Dialect("native", is_ours=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Study:
     name: str
-    dialect: Dialect
+    dialect: str  # the name of a Dialect
     source: str  # the file, as the user wrote its path
     folder: str  # absolute folder that relative paths and the live code refer to
     commands: tuple[CommandTemplate, ...]
@@ -366,16 +396,6 @@ class Study:
     warnings: tuple[Problem, ...] = ()
     extras: Mapping[str, Any] = field(default_factory=dict)  # keys that only plug-ins know
     text: str = field(default="", repr=False, compare=False)  # what the file holds
-
-    @property
-    def is_runx(self) -> bool:
-        """Named, expanded and run as runx does."""
-        return self.dialect == "runx"
-
-    @property
-    def is_mlrunner(self) -> bool:
-        """Named, expanded and run as mlrunner does, with its files in the run directories."""
-        return self.dialect == "mlrunner"
 
 
 def same_value(left: Value, right: Value) -> bool:

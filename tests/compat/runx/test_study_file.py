@@ -483,12 +483,12 @@ def test_logdir_with_spaces_and_quotes_reaches_the_script_in_one_piece(project, 
 
 def test_the_file_of_the_command_line_comes_first(project):
     project.write("other.yml", "LOGROOT: /other\n")
-    assert project.load(INTRO, "LOGROOT: /here\n", runx_config="other.yml").root == "/other"
+    assert project.load(INTRO, "LOGROOT: /here\n", config_file="other.yml").root == "/other"
 
 
 def test_a_missing_file_of_the_command_line_is_an_error(project):
     with pytest.raises(UsageError, match=r"there is no configuration file 'nofile'") as caught:
-        project.load(INTRO, "LOGROOT: /here\n", runx_config="nofile")
+        project.load(INTRO, "LOGROOT: /here\n", config_file="nofile")
     assert caught.value.exit_code is ExitCode.USAGE
 
 

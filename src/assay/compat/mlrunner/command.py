@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from assay.compat.mlrunner.files import format_time, render_script
+from assay.compat.mlrunner.files import format_time, output_of, render_script
 from assay.compat.original_command import (
     Parsed,
     Parser,
@@ -75,7 +75,7 @@ class MlrunnerMessages:
         slots = cycle(choose_slots(self.prepared.study, options.slots, settings).labels)
         stamp = format_time(time.time())
         for spec in self.prepared.plan.runs:
-            left, output = left_commands(self.prepared, spec), self.prepared.output_of(spec)
+            left, output = left_commands(self.prepared, spec), output_of(self.prepared, spec)
             slot = next(slots) if left else "-"
             for command in spec.commands:
                 if command.name in left:

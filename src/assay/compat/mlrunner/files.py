@@ -1,4 +1,4 @@
-"""The originals' own files beside ours, so that their scripts and notebooks keep working."""
+"""mlrunner's own files beside ours, so that its scripts and notebooks keep working."""
 
 from __future__ import annotations
 
@@ -6,29 +6,71 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from assay.compat import originals
 from assay.compat.originals import StatWord
 from assay.follow.entry import Entry, Event
+from assay.launch.prepared import Prepared
+from assay.launch.run_rules import Listen, RunRules
 from assay.record import run_directory
+from assay.record.run_directory import RunRecord
+from assay.system.fast_dataclasses import replace
 from assay.system.files import publish, write_atomic
 from assay.values import layout
-from assay.values.run import Command, Outcome, RunSpec, State, Stop
+from assay.values.run import Command, Outcome, RunSpec, State, Stop, replace_texts
 from assay.values.secrets import HIDDEN
-from assay.values.study import Dialect
+from assay.values.study import OUTPUT_REFERENCE
 from assay.values.units import CPU
 
 _CODES: dict[str, int] = {"finished": 0, "failed": 1}  # mlrunner keeps a word, not the code
 
 
-def write_files(dialect: Dialect, aside: str, spec: RunSpec, run_dir: str, output: str) -> None:
-    """What runx or mlrunner would have written when it made the directory."""
-    if dialect == "runx":
-        originals.write_hparams(aside, spec.params, run_dir)
-        _write_submit_script(aside, spec, run_dir)
-    elif dialect == "mlrunner":
-        _write_param(aside, spec, output, format_time(time.time()), None)
+class MlrunnerRules(RunRules):
+    """mlrunner knows a directory by its parameters, and keeps its own files in it."""
+
+    shares_dirs = True
+
+    def holds_another(self, run_dir: str, spec: RunSpec) -> bool:
+        """Its names can collide, ours never share one."""
+        known = originals.load_mlrunner_run(run_dir).params
+        return any(name in spec.params and spec.params[name] not in (value, HIDDEN) for name, value in known.items())
+
+    def complete(self, prepared: Prepared) -> Prepared:
+        """{_output} is text, as in `s3://bucket/{_output}`: a path relative to the current folder."""
+
+        def fill(spec: RunSpec) -> RunSpec:
+            output = output_of(prepared, spec)
+            return replace_texts(spec, lambda text: layout.fill_reference(text, OUTPUT_REFERENCE, output))
+
+        return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
+
+    def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
+        adopt_dir(run_dir, record, job)
+
+    def write_files(self, prepared: Prepared, aside: str, spec: RunSpec, run_dir: str) -> None:
+        """What mlrunner writes when it makes the directory."""
+        del run_dir
+        _write_param(aside, spec, output_of(prepared, spec), format_time(time.time()), None)
+
+    def listen(self, prepared: Prepared, listen: Listen) -> Listen:
+        return keep_files(listen, partial(output_of, prepared))
+
+    def choose_varied(self, runs: Sequence[RunSpec], record: RunRecord) -> list[RunSpec]:
+        """A document may ask for some of the commands."""
+        found = super().choose_varied(runs, record)
+        return [replace(spec, chosen=record.spec.chosen, title=record.spec.title) for spec in found]
+
+
+def output_of(prepared: Prepared, spec: RunSpec) -> str:
+    """{_output}: -o as it was written, else a path that leads there from where the commands run."""
+    base, study = prepared.options.output, prepared.study
+    if base is None:
+        relative = os.path.relpath(prepared.location.dir, study.folder)
+        is_far = relative.startswith(os.pardir) or study.code.kind == "snapshot"
+        base = prepared.location.dir if is_far else relative
+    return base if prepared.options.shares_output else os.path.join(base, spec.name)
 
 
 def _write_param(folder: str, spec: RunSpec, output: str, stamp: str, slot: str | None) -> None:
@@ -59,32 +101,10 @@ def render_script(spec: RunSpec, command: Command, output: str, stamp: str, slot
     return f"{devices}{text} > {log} 2>&1"
 
 
-def _write_submit_script(aside: str, spec: RunSpec, run_dir: str) -> None:
-    """`bash submit_cmd.sh` repeats the training by hand, inside the run's own copy of the code."""
-    code = shlex.quote(os.path.join(run_dir, layout.CODE_DIR))
-    path = layout.show_command(f'"{spec.pythonpath or ""}"', run_dir)
-    hidden = spec.private.env if spec.private is not None else {}
-    exports = "".join(f"export {key}={shlex.quote(value)}; " for key, value in spec.env if key not in hidden)
-    training = layout.show_command(spec.commands[0].text, run_dir)
-    if spec.private is not None:
-        exports += f"export {layout.ENV_RUN_DIR}={shlex.quote(run_dir)}; "
-        exports += f". {shlex.quote(os.path.join(run_dir, layout.SECRETS_FILE))} || exit 1; "
-        training = 'eval "$_text_0"' if spec.commands[0].name in spec.private.commands else training
-    text = f"cd {code} || exit 1; {exports}export PYTHONPATH={path}; {training}\n"
-    with open(os.path.join(aside, layout.SUBMIT_SCRIPT), "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
-
-
 # ---------------------------------------------------------------- directories that mlrunner began
 
 
-def holds_another(run_dir: str, spec: RunSpec) -> bool:
-    """Whether mlrunner filled this directory with other parameters: its names can collide, ours never share one."""
-    known = originals.load_mlrunner_run(run_dir).params
-    return any(name in spec.params and spec.params[name] not in (value, HIDDEN) for name, value in known.items())
-
-
-def adopt_dir(run_dir: str, record: run_directory.RunRecord, job: str) -> bool:
+def adopt_dir(run_dir: str, record: RunRecord, job: str) -> bool:
     """A directory that mlrunner itself began becomes ours; what its `stat` says is the first attempt.
 
     `run.json` comes last: until then a killed supervisor leaves a directory that the next one adopts.
@@ -117,7 +137,7 @@ def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bo
 # ---------------------------------------------------------------- mlrunner's stat and param
 
 
-def keep_files(listen: Callable[[Event], None], output_of: Callable[[RunSpec], str]) -> Callable[[Event], None]:
+def keep_files(listen: Listen, output_of: Callable[[RunSpec], str]) -> Listen:
     """Listens as before, and keeps mlrunner's `stat` and `param` true."""
 
     def heard(event: Event) -> None:

@@ -84,7 +84,7 @@ def build_options(parsed: Parsed) -> RunOptions:
         root=parsed.root,
         slots=parse_slot_flags(parsed.slots or None, parsed.jobs),
         on="local" if parsed.interactive else None,
-        load=LoadOptions(dialect="runx", runx_config=parsed.config_file, farm=parsed.farm, exp_name=parsed.exp_name),
+        load=LoadOptions(dialect="runx", config_file=parsed.config_file, farm=parsed.farm, exp_name=parsed.exp_name),
         tag=parsed.tag,
         cooldir=not parsed.no_cooldir,
         retry=frozenset(state for name in parsed.retry or () for state in RETRY[name]),

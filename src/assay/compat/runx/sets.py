@@ -18,7 +18,7 @@ from assay.errors import FormatError, UsageError
 from assay.follow.locations import show_command
 from assay.follow.run_status import load_status
 from assay.launch.prepared import Prepared
-from assay.record.formats import stamp
+from assay.record.formats import Format, stamp
 from assay.record.received import is_foreign
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import list_names, parse_json, publish
@@ -30,6 +30,7 @@ from assay.values.study import Problem
 if TYPE_CHECKING:
     from assay.follow.locations import StudyLocation
 
+FORMATS = {"set": Format(1, "delete the file: the next `assay runx` begins a new set")}
 _SET_FILE = r"set\.(\d+)\.json"
 
 
@@ -116,7 +117,7 @@ def pin(prepared: Prepared) -> Prepared:
     path = _set_path(prepared.location, prepared.set_number)
     more = {"overrides": list(prepared.shown_overrides), "tag": prepared.options.tag}
     fields = {"runs": names, **{key: value for key, value in more.items() if value}}
-    if publish(path, json.dumps(stamp(fields, "set"), indent=1)):
+    if publish(path, json.dumps(stamp(fields, "set", FORMATS), indent=1)):
         return prepared
     if prepared.is_new_set and not prepared.options.keeps_finished:
         return pin(_begin_set(prepared, _list_numbers(prepared.location), {}))

@@ -85,11 +85,11 @@ def parse_runx(nodes: list[Node], path: str, options: LoadOptions) -> Study:
 def find_config(options: LoadOptions) -> str | None:
     """`-c FILE`, else ./.runx, else ~/.config/runx.yml. A file that was asked for must be there."""
     folder = build_folder(options)
-    if options.runx_config is not None:
-        path = os.path.join(folder, options.runx_config)
+    if options.config_file is not None:
+        path = os.path.join(folder, options.config_file)
         if not os.path.isfile(path):
             hint = "give the path of a .runx file, or leave -c out"
-            raise UsageError(f"there is no configuration file {options.runx_config!r}", hint)
+            raise UsageError(f"there is no configuration file {options.config_file!r}", hint)
         return path
     home = options.home or os.path.expanduser("~")
     candidates = (os.path.join(folder, ".runx"), os.path.join(home, ".config", "runx.yml"))
@@ -106,6 +106,24 @@ def load_config(options: LoadOptions) -> Node | None:
     if not re.sub(r"^\s*(#.*|---\s*|\.\.\.\s*)?$", "", text, flags=re.MULTILINE).strip():
         return None
     return parse_documents(text, shown, flavour="originals")[0]
+
+
+def load_log_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """LOGROOT; and NGC_LOGROOT, where a farm leaves its results: copies of the same runs."""
+    options = LoadOptions()
+    config = load_config(options)
+    if config is None or config.kind != "mapping":
+        return (), ()
+    base = os.path.dirname(find_config(options) or "")
+    sections = [config.value, *(value for value in config.value.values() if isinstance(value, dict))]
+
+    def collect(key: str) -> tuple[str, ...]:
+        found = [section[key] for section in reversed(sections) if isinstance(section.get(key), str) and section[key]]
+        return tuple(
+            os.path.normpath(os.path.join(base, os.path.expanduser(os.path.expandvars(path)))) for path in found
+        )
+
+    return collect("LOGROOT"), collect("NGC_LOGROOT")
 
 
 # ---------------------------------------------------------------- the two files as one

@@ -221,7 +221,7 @@ def run(parsed: Parsed) -> int:
     from assay.show.table import render_csv, render_sumx
     from assay.system.terminal import terminal_width
 
-    locations = find_locations(parsed.dirs, parsed.logroot, logroot_first=True)
+    locations = find_locations(parsed.dirs, parsed.logroot, foreign_first=True)
     with open_index_of(locations) as index:
         ignore = [name for name in (parsed.ignore or "").split(",") if name]
         table, warnings = build_sumx(index, locations, parsed.sortwith or (), ignore)

@@ -19,6 +19,7 @@ from assay.follow.locations import (
 )
 from assay.follow.opening import find_address, open_index, open_index_of
 from assay.follow.refresh import describe_damage, refresh_root, refresh_study, store_points
+from assay.plugins import find_dialect
 from assay.record import run_directory
 from assay.record.folders import find_foreign_dirs, find_run_dirs
 from assay.show.console import Console
@@ -247,7 +248,7 @@ def _load_patterns(file: str) -> tuple[Pattern | MetricFile, ...]:
     study = load_study(file)
     if not study.metrics:
         hint = "describe them: metrics: {loss: 'loss ({number})'}"
-        if study.dialect != "native":
+        if not find_dialect(study.dialect).is_ours:
             hint = f"a file of {study.dialect} cannot describe metrics: give a native study file that does"
         raise UsageError(f"{file} has no metrics", hint)
     return study.metrics

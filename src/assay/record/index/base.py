@@ -48,7 +48,7 @@ class RunRow(NamedTuple):
     commit: str | None = None
     peak_rss_bytes: int | None = None
     cpu_s: float | None = None
-    origin: str = "assay"  # or the original that made the directory: "runx", "mlrunner"
+    origin: str = "assay"  # or the tool that made the directory
     parent: str | None = None  # key of the run that this one repeats with changes
     trial: int | None = None  # its number in a search
     tags: tuple[str, ...] = ()  # what people gave it, in their order

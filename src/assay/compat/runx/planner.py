@@ -1,0 +1,190 @@
+"""The runs of a runx study: every parameter is a flag, a value that is listed twice runs twice, names are random.
+
+A name is `[tag_]brave-otter_2020.02.06_14.19`; with --no_cooldir the tag or the study's name alone.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+from assay.compat.originals import MAX_NAME_BYTES
+from assay.compat.runx.study_file import LOGDIR, NODES, PARTITION, SKIP, TAG
+from assay.plan.expand import Planner, find_used_names
+from assay.plan.naming import Draft, NameSource
+from assay.plan.render import REFERENCE_FORMS, render_command
+from assay.system.files import blake2b
+from assay.values import layout
+from assay.values.random_names import ADJECTIVES, ANIMALS
+from assay.values.run import spec_id
+from assay.values.study import CommandTemplate, Params, Quote, Study
+
+_FARM_KEYS = {"nodes": NODES, "partition": PARTITION}
+_OWN_KEYS = frozenset((TAG, SKIP, NODES, PARTITION))  # runx itself reads them; the script does not get them
+_NOTHING = "None"  # unquoted None is a text in YAML; to runx it means: leave this out
+_SHELL_TOKEN = re.compile(rf"({LOGDIR}|\\.|['\"])", re.DOTALL)
+_QUOTES: dict[str, Quote] = {"'": "single", '"': "double"}
+_DATE = "_%Y.%m.%d_%H.%M"
+_DRAWS = 4  # before a number is put after a name that keeps coming up
+_MANY = len(ADJECTIVES) * len(ANIMALS) // 2  # names from which on most draws come up again
+
+
+class RunxPlanner(Planner):
+    distinct = False
+
+    def __init__(self, study: Study, names: NameSource | None = None) -> None:
+        super().__init__(study, names)
+        self._namer = _Namer(study, names)
+        self._seen: Counter[str] = Counter()
+
+    def can_stream(self) -> bool:
+        """The commands take every parameter, whatever it is; only a NUL character cannot be in one."""
+        if find_used_names(self.study.commands) is not None:
+            return False
+        axes = [axis for sweep in self.study.sweeps for axis in sweep.axes.values()]
+        return "\\x00" not in repr((axes, self.study.commands))
+
+    def build_drafts(self, index: int, row: dict[str, Any]) -> Iterator[Draft]:
+        """Without runx's own parameters: the tag names the run, two are the farm's."""
+        if row.get(SKIP) not in (None, False, 0, "", _NOTHING):
+            return
+        farm = tuple((name, row[key]) for name, key in _FARM_KEYS.items() if row.get(key) is not None)
+        tag = None if row.get(TAG) is None else str(row[TAG])
+        params = {key: value for key, value in row.items() if key not in _OWN_KEYS}
+        yield Draft(index, params, params, title=self.study.sweeps[index].title, tag=tag, farm_resources=farm)
+
+    def render(self, template: CommandTemplate, params: Params) -> str:
+        return fill_logdir(render_command(template, params, flags=render_flags))
+
+    def number(self, draft: Draft) -> None:
+        """A run that is listed again is run again, as the next ordinal."""
+        first = spec_id(draft.commands, draft.params)
+        draft.ordinal = self._seen[first]
+        self._seen[first] += 1
+        draft.id = spec_id(draft.commands, draft.params, draft.ordinal) if draft.ordinal else first
+
+    def name_runs(self, drafts: Sequence[Draft]) -> list[str]:
+        names = [self._namer.name(draft) for draft in drafts]
+        for draft in drafts:
+            draft.tag = build_tag(draft, self.names)
+        return names
+
+
+# ---------------------------------------------------------------- commands
+
+
+def render_flags(params: Params) -> str:
+    """Every parameter as a flag. Texts are not quoted: people put several words and further flags into them.
+
+    True is the flag alone; false, null and the text None leave it out. A line break, which would end the command,
+    comes from YAML's block texts and becomes a space.
+    """
+    words = []
+    for name, value in params.items():
+        if value is None or value is False or value == _NOTHING:
+            continue
+        text = "" if value is True else str(value).replace("\n", " ").strip()
+        words.append(f"--{name} {text}" if text else f"--{name}")
+    return " ".join(words)
+
+
+def fill_logdir(text: str) -> str:
+    """LOGDIR becomes the run's directory wherever it occurs, quoted for its position."""
+    if LOGDIR not in text:
+        return text
+    quote: Quote = "bare"
+    parts = []
+    for token in _SHELL_TOKEN.split(text):
+        if token == LOGDIR:
+            parts.append(REFERENCE_FORMS[quote].format(layout.RUN_DIR_REFERENCE))
+            continue
+        parts.append(token)
+        mark = token[-1:] if quote == "single" else token  # inside '…' a backslash is a plain character
+        around = _QUOTES.get(mark)
+        if around is not None and quote in ("bare", around):
+            quote = around if quote == "bare" else "bare"
+    return "".join(parts)
+
+
+# ---------------------------------------------------------------- names
+
+
+class _Namer:
+    """Names one run after the other; no two alike. Without a source of names they follow from what the runs are."""
+
+    def __init__(self, study: Study, names: NameSource | None = None) -> None:
+        self._study = study
+        self._names = names
+        self._date = names.now.strftime(_DATE) if names else ""
+        self._taken: dict[str, int] = {}
+
+    def name(self, draft: Draft) -> str:
+        tag = build_tag(draft, self._names)
+        if self._names is not None and not self._names.cooldir:
+            return _take((_join(tag, self._study.name, cooldir=False),), self._taken)
+        rng = self._names.rng if self._names else random.Random(draft.id or repr(draft.params))
+        if not tag:
+            return _take(self._draw(rng), self._taken)
+        return _take((_join(tag, slug, cooldir=True) for slug in self._draw(rng)), self._taken)
+
+    def _draw(self, rng: random.Random) -> Iterator[str]:
+        for _ in range(_DRAWS if len(self._taken) < _MANY else 1):
+            yield f"{rng.choice(ADJECTIVES)}-{rng.choice(ANIMALS)}{self._date}"
+
+
+def build_tag(draft: Draft, names: NameSource | None = None) -> str | None:
+    """The run's own tag with its places filled, else the command line's."""
+    if draft.tag is None or draft.tag in ("", _NOTHING):
+        return (names.tag if names else None) or None
+    keys = {_FARM_KEYS.get(name, name): value for name, value in draft.farm_resources}
+    return fill_tag(draft.tag, {**(draft.shown_params or draft.params), **keys})
+
+
+def fill_tag(tag: str, params: Mapping[str, object]) -> str:
+    """`{arch}` becomes the parameter's value as text, once and literally: neither side is a regular expression."""
+    return re.sub(r"\{([^{}]*)\}", lambda match: str(params[match[1]]) if match[1] in params else match[0], tag)
+
+
+def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:
+    """A tag with LOGDIR determines where the rest of the name goes: the directory has no other name yet."""
+    if not tag:
+        return slug if cooldir else build_directory_name(slug)  # our own words can be a name as they are
+    if LOGDIR in tag:
+        return build_directory_name(tag.replace(LOGDIR, slug))
+    return build_directory_name(tag, f"_{slug}" if cooldir else "")
+
+
+def build_directory_name(head: str, tail: str = "") -> str:
+    """A single path component: no slash, no leading dot, printable, and a head that is too long ends in a hash."""
+    clean = _clean(head)
+    encoded, room = clean.encode("utf-8", "replace"), MAX_NAME_BYTES - len(tail.encode())
+    if len(encoded) > room:
+        suffix = "~" + blake2b(head.encode("utf-8", "replace")).hexdigest()[:8]
+        clean = encoded[: room - len(suffix)].decode("utf-8", "ignore") + suffix
+    return clean + tail
+
+
+@lru_cache(maxsize=256)
+def _clean(head: str) -> str:
+    """Tags come up again and again."""
+    clean = "".join("_" if letter == "/" or not letter.isprintable() else letter for letter in head)
+    return re.sub(r"^\.+", "_", clean)
+
+
+def _take(candidates: Iterable[str], taken: dict[str, int]) -> str:
+    """The first name that is free, else the last one with a number; `taken` keeps the number reached."""
+    name = ""
+    for name in candidates:
+        if name not in taken:
+            break
+    else:
+        base = name
+        name = next(numbered for number in count(taken[base] + 1) if (numbered := f"{base}_{number}") not in taken)
+        taken[base] = int(name.rpartition("_")[2])
+    taken[name] = 1
+    return name

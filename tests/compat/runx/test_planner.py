@@ -1,0 +1,303 @@
+"""The runs of a runx study: their commands, names and tags."""
+
+from __future__ import annotations
+
+import random
+import re
+from datetime import UTC, datetime
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.plan.test_expand import study, sweep, texts
+from tests.plan.test_render import received
+
+from assay.compat.originals import MAX_NAME_BYTES
+from assay.compat.runx.planner import (
+    RunxPlanner,
+    build_directory_name,
+    build_tag,
+    fill_logdir,
+    fill_tag,
+    render_flags,
+)
+from assay.errors import ConfigError
+from assay.plan.expand import NameSource, build_plan
+from assay.plan.naming import Draft
+from assay.values.random_names import ADJECTIVES, ANIMALS
+from assay.values.study import AllFlags, CommandTemplate, Study, Sweep, Text
+
+# ---------------------------------------------------------------- runs
+
+RUNX = (CommandTemplate("train", (Text("python t.py "), AllFlags())),)
+
+
+def runx(*sweeps: Sweep, names: NameSource | None = None, **fields):
+    return build_plan(study(*sweeps, dialect="runx", commands=RUNX, **fields), names)
+
+
+def source(**fields) -> NameSource:
+    return NameSource(random.Random(1), datetime(2020, 2, 6, 14, 19, tzinfo=UTC), **fields)
+
+
+def test_a_repeated_value_is_a_repeated_run_in_runx():
+    plan = runx(sweep(a=[48, 48, 64]), sweep(a=[48]))
+    assert [(run.params["a"], run.ordinal) for run in plan.runs] == [(48, 0), (48, 1), (64, 0), (48, 2)]
+    assert len({run.id for run in plan.runs}) == len({run.name for run in plan.runs}) == 4
+    assert not plan.links
+
+
+def test_what_speaks_to_runx_does_not_reach_the_script():
+    axes = {"arch": ["net"], "RUNX.TAG": ["{arch}-x"], "SUBMIT_JOB.NODES": [1, 2], "RUNX.SKIP": [False]}
+    plan = runx(sweep(**axes), names=source())
+    assert texts(plan) == ["python t.py --arch net"] * 2
+    assert [run.tag for run in plan.runs] == ["net-x", "net-x"]
+    assert [run.farm_resources for run in plan.runs] == [(("nodes", 1),), (("nodes", 2),)]
+    assert all(run.name.startswith("net-x_") for run in plan.runs)
+    assert all(dict(run.params) == {"arch": "net"} for run in plan.runs)
+
+
+def test_skipped_runs_are_left_out():
+    plan = runx(sweep(**{"a": [1, 2], "RUNX.SKIP": [True]}), sweep(a=[3]))
+    assert [run.params["a"] for run in plan.runs] == [3]
+
+
+def test_the_first_runs_of_a_large_runx_sweep_are_there_before_the_last():
+    plan = runx(sweep(lr=range(1000), wd=range(1000)))
+    first = [run.commands[0].text for run in islice(plan.runs, 3)]
+    assert first == ["python t.py --lr 0 --wd 0", "python t.py --lr 0 --wd 1", "python t.py --lr 0 --wd 2"]
+    assert len(plan.runs._made) == 3
+    few = runx(sweep(lr=range(3)))
+    assert (len(few.runs), few.runs[-1], list(few.runs)[1:]) == (3, list(few.runs)[2], few.runs[1:])
+
+
+def test_a_value_that_no_command_can_carry_is_refused_before_the_first_run():
+    with pytest.raises(ConfigError, match="NUL"):
+        runx(sweep(lr=[1, "a\0"]))
+
+
+def test_runx_has_no_orphans():
+    assert not runx(sweep(a=[1], b=[2])).warnings
+
+
+# ---------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize(
+    ("params", "flags"),
+    [
+        ({"lr": 0.01, "solver": "sgd"}, "--lr 0.01 --solver sgd"),
+        ({"a": True, "b": False, "c": None, "d": "None"}, "--a"),
+        ({"a": "x --b y"}, "--a x --b y"),
+        ({"a": [1, "b"]}, "--a [1, 'b']"),
+        ({"a": ""}, "--a"),
+        ({"a": "True"}, "--a True"),
+        ({"a": "one\ntwo\n"}, "--a one two"),
+        ({"a.b": "1e-4"}, "--a.b 1e-4"),
+        ({"a": 0}, "--a 0"),
+        ({}, ""),
+    ],
+)
+def test_runx_flags(params, flags):
+    assert render_flags(params) == flags
+    assert RunxPlanner(make_study()).render(RUNX[0], params) == f"python t.py {flags}".rstrip()
+
+
+@pytest.mark.parametrize("folder", ["/a b", "/it's", '/"$x"'])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("LOGDIR", ["{}"]),
+        ("--x LOGDIR/a", ["--x", "{}/a"]),
+        ("'LOGDIR/a b'", ["{}/a b"]),
+        ('"LOGDIR/a b" LOGDIR', ["{}/a b", "{}"]),
+        ("['LOGDIR', 'x']", ["[{},", "x]"]),
+        ("it\\'s LOGDIR", ["it's", "{}"]),
+        ("'a\\' LOGDIR", ["a\\", "{}"]),
+        ('"it\'s LOGDIR"', ["it's {}"]),
+        ("LOGDIR:LOGDIR/lib", ["{}:{}/lib"]),
+    ],
+)
+def test_logdir_arrives_whole_wherever_it_stands(folder, text, words):
+    assert received(fill_logdir(text), ASSAY_RUN_DIR=folder) == [word.replace("{}", folder) for word in words]
+
+
+# ---------------------------------------------------------------- names
+
+
+NOW = datetime(2020, 2, 6, 14, 19)  # noqa: DTZ001 - the original's names carry the local time
+
+
+class Stuck(random.Random):
+    """Draws the same words again and again."""
+
+    def choice(self, seq):
+        return seq[0]
+
+
+def make_study(name: str = "sweep") -> Study:
+    command = CommandTemplate("train", (Text("python train.py "), AllFlags()))
+    return Study(name, "runx", f"{name}.yml", "/project", (command,), (Sweep({}),))
+
+
+def make_draft(params: dict | None = None, tag: str | None = None, **more: object) -> Draft:
+    return Draft(0, params or {}, params or {}, tag=tag, id="0123", **more)
+
+
+def name_runx(drafts, *, rng=None, tag=None, cooldir=True, study="sweep"):
+    return RunxPlanner(make_study(study), NameSource(rng or random.Random(1), NOW, tag, cooldir)).name_runs(drafts)
+
+
+def test_there_are_enough_words_for_large_studies():
+    assert len(set(ADJECTIVES)) == len(ADJECTIVES) >= 120
+    assert len(set(ANIMALS)) == len(ANIMALS) >= 150
+    assert not set(ADJECTIVES) & set(ANIMALS)
+    assert all(re.fullmatch("[a-z]+", word) for word in (*ADJECTIVES, *ANIMALS))
+
+
+def test_a_name_is_two_words_and_the_minute():
+    (name,) = name_runx([make_draft()])
+    assert re.fullmatch(r"[a-z]+-[a-z]+_2020\.02\.06_14\.19", name)
+
+
+def test_the_rng_decides():
+    drafts = [make_draft() for _ in range(5)]
+    first = name_runx(drafts, rng=random.Random(7))
+    assert first == name_runx(drafts, rng=random.Random(7))
+    assert first != name_runx(drafts, rng=random.Random(8))
+
+
+def test_the_tag_of_the_command_line_comes_first():
+    (name,) = name_runx([make_draft()], tag="mine")
+    assert re.fullmatch(r"mine_[a-z]+-[a-z]+_2020\.02\.06_14\.19", name)
+
+
+def test_runx_tag_overrides_the_command_line():
+    names = name_runx([make_draft(tag="own"), make_draft()], tag="mine")
+    assert [name.split("_")[0] for name in names] == ["own", "mine"]
+
+
+def test_a_tag_of_none_is_no_tag():
+    for tag in ("None", ""):
+        (name,) = name_runx([make_draft(tag=tag)])
+        assert "None" not in name
+        assert name.count("_") == 2
+
+
+def test_names_stay_apart_when_the_rng_repeats_itself():
+    names = name_runx([make_draft() for _ in range(4)], rng=Stuck())
+    slug = f"{ADJECTIVES[0]}-{ANIMALS[0]}_2020.02.06_14.19"
+    assert names == [slug, f"{slug}_2", f"{slug}_3", f"{slug}_4"]
+
+
+def test_ten_thousand_names_are_ten_thousand():
+    names = name_runx([make_draft() for _ in range(10_000)])
+    assert len(set(names)) == 10_000
+
+
+def test_no_cooldir_with_several_runs_gives_each_a_directory():
+    drafts = [make_draft({"lr": lr}, tag="alex") for lr in (1, 2, 3)]
+    assert name_runx(drafts, cooldir=False) == ["alex", "alex_2", "alex_3"]
+    assert name_runx([make_draft(), make_draft()], cooldir=False, study="exp") == ["exp", "exp_2"]
+
+
+def test_no_cooldir_leaves_names_that_were_given_alone():
+    drafts = [make_draft(tag=tag) for tag in ("a", "a_2", "a", "a")]
+    names = name_runx(drafts, cooldir=False)
+    assert names[:2] == ["a", "a_2"]
+    assert len(set(names)) == 4
+
+
+def test_no_cooldir_is_quick_for_many_runs_of_one_tag():
+    names = name_runx([make_draft(tag="t") for _ in range(5_000)], cooldir=False)
+    assert names[-1] == "t_5000"
+
+
+def test_without_a_source_names_follow_from_the_run():
+    drafts = [Draft(0, {}, {"lr": lr}, id=f"id{lr}") for lr in range(20)]
+    names = RunxPlanner(make_study()).name_runs(drafts)
+    assert names == RunxPlanner(make_study()).name_runs(drafts)
+    assert len(set(names)) == 20
+
+
+# ---------------------------------------------------------------- tags
+
+
+def test_a_tag_takes_values_with_dots():
+    assert fill_tag("{arch}", {"arch": "resnet.50.v1"}) == "resnet.50.v1"
+
+
+@pytest.mark.parametrize("value", ["a\\b", "\\1", "\\g<0>", "$&", "[x]", "(.*)", "{lr}"])
+def test_a_tag_takes_any_value_literally(value):
+    assert fill_tag("x_{arch}_y", {"arch": value, "lr": 1}) == f"x_{value}_y"
+
+
+@pytest.mark.parametrize("key", ["model.arch", "a+b", "a(b", "a|b", "SUBMIT_JOB.NODES"])
+def test_a_tag_finds_keys_with_metacharacters(key):
+    assert fill_tag(f"<{{{key}}}>", {key: 3}) == "<3>"
+
+
+def test_a_dot_in_a_key_is_only_a_dot():
+    assert fill_tag("{modelXarch}", {"model.arch": "no"}) == "{modelXarch}"
+
+
+def test_a_place_that_no_parameter_fills_stays():
+    assert fill_tag("{nothing}-{lr}", {"lr": 0.1}) == "{nothing}-0.1"
+
+
+def test_values_are_shown_as_python_shows_them():
+    assert fill_tag("{a}{b}{c}", {"a": True, "b": None, "c": [1, 2]}) == "TrueNone[1, 2]"
+
+
+def test_a_tag_may_say_what_the_farm_is_asked_for():
+    draft = make_draft({"lr": 1}, tag="{SUBMIT_JOB.NODES}nodes-{lr}", farm_resources=(("nodes", 4),))
+    assert build_tag(draft) == "4nodes-1"
+
+
+def test_logdir_in_a_tag_is_the_name_of_the_directory():
+    (name,) = name_runx([make_draft(tag="x-LOGDIR")], rng=Stuck())
+    assert name == f"x-{ADJECTIVES[0]}-{ANIMALS[0]}_2020.02.06_14.19"
+
+
+# ---------------------------------------------------------------- directories
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        ("a/b", "a_b"),
+        ("../up", "_" + "_up"),
+        ("a\nb\tc", "a_b_c"),
+        (".hidden", "_hidden"),
+        ("größe", "größe"),
+        ("a b", "a b"),
+    ],
+)
+def test_a_tag_stays_inside_the_study(tag, expected):
+    (name,) = name_runx([make_draft(tag=tag)], cooldir=False)
+    assert name == expected
+
+
+def test_a_long_tag_is_cut_and_keeps_its_identity():
+    names = [name_runx([make_draft(tag="ä" * 300 + end)])[0] for end in "xy"]
+    assert all(len(name.encode()) <= MAX_NAME_BYTES for name in names)
+    assert all(name.endswith("_2020.02.06_14.19") for name in names)
+    heads = {name.partition("~")[2][:8] for name in names}
+    assert len(heads) == 2
+
+
+@given(st.lists(st.one_of(st.none(), st.text(max_size=300)), max_size=20), st.booleans())
+def test_names_are_distinct_single_components(tags, cooldir):
+    names = name_runx([make_draft(tag=tag) for tag in tags], cooldir=cooldir, rng=Stuck())
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert "/" not in name
+        assert "\0" not in name
+        assert not name.startswith(".")
+        assert 0 < len(name.encode()) <= 255
+
+
+@given(st.text())
+def test_directory_names_fit(text):
+    assert len(build_directory_name(text, "_tail").encode()) <= MAX_NAME_BYTES
