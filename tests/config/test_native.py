@@ -1,4 +1,4 @@
-"""The native file: everything wrong with it is said at once, with its place; what is right becomes a Study."""
+"""The native file: everything wrong with it is reported at once, with its place; what is right becomes a Study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML with positions: what is broken is said with its place, and the two flavours read as their users expect."""
+"""YAML with positions: what is broken is reported with its place, and the two flavours read as their users expect."""
 
 from __future__ import annotations
 

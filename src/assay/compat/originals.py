@@ -42,7 +42,7 @@ _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "n
 
 
 def load_runx_folder(folder: str) -> FolderRun | None:
-    """A directory with runx's or logx's files; what was LOGDIR in the file differs in every run and says nothing."""
+    """A directory with runx's or logx's files; what was LOGDIR in the file differs in every run, and is left out."""
     if not any(os.path.exists(f"{folder}/{name}") for name in (HPARAMS_FILE, LOGX_METRICS_FILE)):
         return None
     problems: list[str] = []

@@ -161,7 +161,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What the command line says about reading a file."""
+    """What the command line sets about reading a file."""
 
     dialect: str | None = None  # the name of one; None: by content
     config_file: str | None = None  # of the dialect's tool, instead of those in `cwd` and `home`
@@ -188,7 +188,7 @@ def build_name(path: str, options: LoadOptions) -> str:
 
 
 def build_duplicate_warnings(nodes: Iterable[Node]) -> list[Problem]:
-    """The originals' users have such files: the last value counts, and we say so."""
+    """A warning for each key that is there twice: such files of other tools are read, and the last value counts."""
     return [
         Problem("this key is here twice", key, position, "the last one counts; remove the other")
         for node in nodes

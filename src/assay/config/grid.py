@@ -34,7 +34,7 @@ class _Rules:
 
 
 class GridReader:
-    """Reads the parts of a native file that say which runs there are."""
+    """Reads the parts of a native file that define its runs."""
 
     def __init__(self, fields: Fields, overrides: Overrides | None = None) -> None:
         self._fields = fields
@@ -280,7 +280,7 @@ def find_grid_names(top: Mapping[str, Entry]) -> list[str]:
 
 
 def read_overrides(options: LoadOptions, known: tuple[str, ...], fields: Fields) -> dict[str, Axis]:
-    """What the command line says about the parameters of another tool's file: name → axis."""
+    """The parameters of another tool's file that the command line sets: name → axis."""
     entries = parse_assignments(options.overrides, "originals", fields.problems)
     refuse_unknown(entries, known, (), fields.problems)
     axes = {name: GridReader(fields).axis(entry.node, name, takes_mappings=True) for name, entry in entries.items()}

@@ -1,4 +1,4 @@
-"""The native file: nodes → Study, with everything that is wrong said at once."""
+"""The native file: nodes → Study; everything that is wrong is reported at once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _MOST_STRANGE = 5  # with more unknown keys, or none that is known, it is another kind of file
 _MOST_SHOWN = 20
 _HOW_TO = "a study needs a command, as in `command: python train.py --lr {lr}`; `assay demo` shows a whole one at work"
-_JOB_NAME = "job"  # job.log is what job.sh itself has to say
+_JOB_NAME = "job"  # job.log is what job.sh itself prints
 _FILE_KINDS = ("jsonl", "csv", "tensorboard")
 _PATTERN_KEYS = ("regex", "labels", "command")
 _GROUP_HINT = "put what is to be read into a group, as in 'loss=({number})'"
@@ -253,7 +253,8 @@ class _Reader:
             return CodePolicy(cast("Literal['snapshot', 'live']", kind or "snapshot"))
         entries, read = self._fields.mapping(node, "code", ("kind", "ignore", "link_ignored")), self._fields.child
         kind = read(entries, "kind", "code", partial(self._fields.one_of, choices=("snapshot", "live")), "snapshot")
-        ignore = read(entries, "ignore", "code", partial(self._fields.texts, wanted="a list of patterns"), ())
+        patterns = partial(self._fields.texts, wanted="a list of patterns")
+        ignore: tuple[str, ...] = read(entries, "ignore", "code", patterns, ())
         link = read(entries, "link_ignored", "code", self._fields.boolean, True)
         return CodePolicy(cast("Literal['snapshot', 'live']", kind), ignore, link)
 
@@ -454,7 +455,8 @@ class _MetricReader:
 
     def _pattern_from(self, name: str, entries: Mapping[str, Entry], key: str) -> Pattern | None:
         self._refuse_keys(entries, ("step",), key, "goes with jsonl, csv and tensorboard files")
-        labels = self._fields.child(entries, "labels", key, partial(self._fields.texts, wanted="a list of names"), ())
+        names = partial(self._fields.texts, wanted="a list of names")
+        labels: tuple[str, ...] = self._fields.child(entries, "labels", key, names, ())
         command = self._fields.child(entries, "command", key, self._fields.text, None)
         if command is not None and command not in self._commands:
             position, hint = entries["command"].node.position, did_you_mean(command, self._commands)

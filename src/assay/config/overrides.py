@@ -146,7 +146,7 @@ def _problem(message: str, word: Word, index: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line says about the parameters."""
+    """The parameters that the command line sets."""
 
     axes: Mapping[str, Axis]
     everywhere: Collection[str] = ()  # also where a sweep has no such parameter

@@ -19,7 +19,7 @@ _HINT = "`assay doctor` lists what is installed"
 class Places(NamedTuple):
     """The hook `places`."""
 
-    read_farm: Callable[[Fields, Entry, str], Farm | None]  # one section of a file; the problems say why it is None
+    read_farm: Callable[[Fields, Entry, str], Farm | None]  # one section of a file; the problems hold why it is None
     has_farm: Callable[[Study, str, Settings], bool]
     find_farm: Callable[[Study, str, Settings], Farm]  # raises where it is not known, or cannot be used
 
@@ -47,7 +47,7 @@ def choose_farm(study: Study, asked: str | None, settings: Settings) -> Farm | N
 
 
 def choose_asked_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
-    """For measurements and checks, which move to another machine only when the call says so. None: here."""
+    """For measurements and checks, which move to another machine only when the call names one. None: here."""
     return None if asked is None or asked == LOCAL else _ask_places(study, asked).find_farm(study, asked, settings)
 
 

@@ -1,4 +1,4 @@
-"""Settings: where runs go and what they may use, unless a file or a flag says otherwise.
+"""Settings: where runs go and what they may use, unless a file or a flag sets it otherwise.
 
 From the weakest to the strongest: `~/.config/assay/config.toml`; the nearest `assay.toml`, or `pyproject.toml` with a
 `[tool.assay]` table, from the working directory upwards; the environment (`ASSAY_ROOT`, `ASSAY_SLOTS`, …).
@@ -41,7 +41,7 @@ _OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a head in pyproject.toml: our t
 @dataclass(frozen=True, slots=True)
 class Settings:
     root: str  # absolute
-    root_from: str | None = None  # the file or variable that says so; None: nobody asked for it
+    root_from: str | None = None  # the file or variable that sets it; None: none does
     slots: tuple[str, ...] | None = None
     farm: str | None = None
     files: tuple[str, ...] = ()  # that were read

@@ -61,7 +61,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Problems:
-    """Collects what is wrong with a file, so that everything is said at once."""
+    """Collects what is wrong with a file, so that everything is reported at once."""
 
     found: list[Problem] = field(default_factory=list)
 
@@ -93,7 +93,7 @@ class Node:
         self._file = file
         self._flavour: Flavour = flavour
         self.kind: Kind = _KINDS[type(raw).__name__]
-        self.duplicates: list[tuple[str, Position]] = []  # keys said again in this mapping; the last one counts
+        self.duplicates: list[tuple[str, Position]] = []  # keys that this mapping has twice; the last one counts
         self._entries: list[Entry] = []
         self._elements: list[Node] = []
         self._value: Any = _UNSET
@@ -127,7 +127,7 @@ class Node:
         return self._value
 
     def items(self) -> list[Entry]:
-        """A mapping's entries in order, merge keys included; of a key said twice the last value. Else nothing."""
+        """A mapping's entries in order, merge keys included; of a repeated key the last value. Else nothing."""
         return self._entries
 
     def elements(self) -> list[Node]:
@@ -197,7 +197,7 @@ def load_text(file: str, shown: str, how_to: HowTo | None = None) -> str:
 
 
 def find_duplicates(node: Node) -> Iterator[tuple[str, Position]]:
-    """Every key that is said again inside the same mapping, at any depth, as (dotted key, position)."""
+    """Every key that a mapping has twice, at any depth, as (dotted key, position)."""
     seen: set[int] = set()
     pending = [(node, "")]
     while pending:
@@ -422,7 +422,7 @@ def _constructor() -> Any:
     import yaml
 
     lenient: Any = type("LenientConstructor", (yaml.constructor.SafeConstructor,), {})
-    lenient.add_constructor(None, lambda _, node: node.value)  # a tag of somebody's own: its text
+    lenient.add_constructor(None, lambda _, node: node.value)  # a tag that YAML does not know: its text
     return lenient()
 
 

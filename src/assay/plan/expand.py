@@ -27,6 +27,7 @@ from assay.values.study import (
     Study,
     Subset,
     Text,
+    UnusedParameter,
 )
 
 __all__ = ["Draft", "NameSource", "build_plan"]
@@ -186,7 +187,7 @@ def _build_spec(planner: Planner, draft: Draft, name: str, rules: SecretRules) -
 
 
 def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem]) -> Iterator[Row]:
-    """The same run listed twice is one run; `repeat:` is how to ask for more."""
+    """Leave out runs that are listed again; `repeat:` is how to ask for more of them."""
     seen: set[str] = set()
     dropped: Counter[int] = Counter()
     for index, params in rows:
@@ -279,9 +280,9 @@ def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
                 axis = sweep.axes.get(name)
                 hint = f"write {{{name}}} or [{name}] into a command, or remove it"
                 position = axis.position if axis else None
-                found[name] = Problem("no command uses this parameter", name, position, hint)
+                found[name] = UnusedParameter("no command uses this parameter", name, position, hint)
     for name in [name for name in study.defaults if name in unused and name not in found]:
-        found[name] = Problem("no command uses this parameter", name, None, "remove it from `default`")
+        found[name] = UnusedParameter("no command uses this parameter", name, None, "remove it from `default`")
     return list(found.values())
 
 

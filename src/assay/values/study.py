@@ -72,6 +72,11 @@ class UnknownParameter(Problem):
     known: tuple[str, ...] = ()  # the study's parameters
 
 
+@dataclass(frozen=True, slots=True)
+class UnusedParameter(Problem):
+    """A parameter that reaches no command of its run; its name is the key."""
+
+
 # ---------------------------------------------------------------- command templates
 
 

@@ -31,6 +31,7 @@ from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import RunSpec, State
 from assay.values.state import RETRY
+from assay.values.study import UnusedParameter
 from assay.values.units import parse_slot_flags
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class MlrunnerMessages:
 
     def open(self) -> None:
         warnings = self.prepared.plan.warnings
-        orphans = sorted({problem.key for problem in warnings if "no command uses" in problem.message})
+        orphans = sorted({problem.key for problem in warnings if isinstance(problem, UnusedParameter)})
         self.say("Orphan params: " + (f"{{{', '.join(map(repr, orphans))}}}" if orphans else "set()"))
         runs, links = self.prepared.plan.runs, self.prepared.plan.links
         count = sum(len(left_commands(self.prepared, spec)) for spec in runs)
@@ -226,9 +227,8 @@ def run(parsed: Parsed) -> int:
     if parsed.detach and parsed.debug:
         raise UsageError("-d shows the output of the first task, which --detach would not", "leave out one of them")
     prepared = prepare_tasks(parsed)
-    warn(
-        problem for problem in prepared.warnings if "no command uses" not in problem.message
-    )  # it has a line of its own
+    # parameters that no command uses have a line of their own
+    warn(problem for problem in prepared.warnings if not isinstance(problem, UnusedParameter))
     messages = MlrunnerMessages(prepared, Console().print)
     messages.open()
     if parsed.dry_run:

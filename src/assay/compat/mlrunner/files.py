@@ -6,8 +6,7 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 from assay.compat import originals
 from assay.compat.originals import StatWord
@@ -47,7 +46,17 @@ class MlrunnerRules(RunRules):
         return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
 
     def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
-        adopt_dir(run_dir, record, job)
+        """What `stat` holds becomes the first attempt.
+
+        `run.json` comes last: until then a killed supervisor leaves a directory that the next one adopts.
+        """
+        names = {command.name for command in record.spec.commands}
+        stat = {name: word for name, word in originals.load_mlrunner_stat(run_dir).items() if name in names}
+        codes = {name: _CODES[word] for name, word in stat.items() if word in _CODES}
+        if codes:
+            _write_first_attempt(run_dir, codes, is_whole=names <= codes.keys())
+        write_atomic(os.path.join(run_dir, layout.JOB_FILE), job)
+        publish(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))
 
     def write_files(self, prepared: Prepared, aside: str, spec: RunSpec, run_dir: str) -> None:
         """What mlrunner writes when it makes the directory."""
@@ -55,7 +64,21 @@ class MlrunnerRules(RunRules):
         _write_param(aside, spec, output_of(prepared, spec), format_time(time.time()), None)
 
     def listen(self, prepared: Prepared, listen: Listen) -> Listen:
-        return keep_files(listen, partial(output_of, prepared))
+        """Keep `stat` and `param` true."""
+
+        def keep_files(event: Event) -> None:
+            if event.kind == "started":
+                _note_start(event.entry, output_of(prepared, event.entry.spec))
+            elif event.kind == "command_started":
+                originals.write_mlrunner_stat(event.entry.dir, {event.command: "running"})
+            elif event.kind == "command_ended":
+                originals.write_mlrunner_stat(event.entry.dir, {event.command: "failed" if event.code else "finished"})
+            elif event.kind == "ended" and event.entry.outcome is not None:
+                _fail_unfinished(event.entry.dir)
+                _settle_time(event.entry, output_of(prepared, event.entry.spec))
+            listen(event)
+
+        return keep_files
 
     def choose_varied(self, runs: Sequence[RunSpec], record: RunRecord) -> list[RunSpec]:
         """A document may ask for some of the commands."""
@@ -104,20 +127,6 @@ def render_script(spec: RunSpec, command: Command, output: str, stamp: str, slot
 # ---------------------------------------------------------------- directories that mlrunner began
 
 
-def adopt_dir(run_dir: str, record: RunRecord, job: str) -> bool:
-    """A directory that mlrunner itself began becomes ours; what its `stat` says is the first attempt.
-
-    `run.json` comes last: until then a killed supervisor leaves a directory that the next one adopts.
-    """
-    names = {command.name for command in record.spec.commands}
-    stat = {name: word for name, word in originals.load_mlrunner_stat(run_dir).items() if name in names}
-    codes = {name: _CODES[word] for name, word in stat.items() if word in _CODES}
-    if codes:
-        _write_first_attempt(run_dir, codes, is_whole=names <= codes.keys())
-    write_atomic(os.path.join(run_dir, layout.JOB_FILE), job)
-    return publish(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))
-
-
 def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bool) -> None:
     for command, code in codes.items():
         marker = os.path.join(run_dir, layout.exit_marker_name(command, 1, code))
@@ -135,24 +144,6 @@ def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bo
 
 
 # ---------------------------------------------------------------- mlrunner's stat and param
-
-
-def keep_files(listen: Listen, output_of: Callable[[RunSpec], str]) -> Listen:
-    """Listens as before, and keeps mlrunner's `stat` and `param` true."""
-
-    def heard(event: Event) -> None:
-        if event.kind == "started":
-            _note_start(event.entry, output_of(event.entry.spec))
-        elif event.kind == "command_started":
-            _write_word(event, "running")
-        elif event.kind == "command_ended":
-            _write_word(event, "failed" if event.code else "finished")
-        elif event.kind == "ended" and event.entry.outcome is not None:
-            _fail_unfinished(event)
-            _settle_time(event.entry, output_of(event.entry.spec))
-        listen(event)
-
-    return heard
 
 
 def _note_start(entry: Entry, output: str) -> None:
@@ -173,13 +164,9 @@ def _settle_time(entry: Entry, output: str) -> None:
             _write_param(entry.dir, entry.spec, output, newest, entry.handle.slot)
 
 
-def _write_word(event: Event, word: StatWord) -> None:
-    originals.write_mlrunner_stat(event.entry.dir, {event.command: word})
-
-
-def _fail_unfinished(event: Event) -> None:
+def _fail_unfinished(run_dir: str) -> None:
     """A stopped or killed command is not running any more."""
-    stat = originals.load_mlrunner_stat(event.entry.dir)
+    stat = originals.load_mlrunner_stat(run_dir)
     dead: dict[str, StatWord] = {name: "failed" for name, word in stat.items() if word == "running"}
     if dead:
-        originals.write_mlrunner_stat(event.entry.dir, dead)
+        originals.write_mlrunner_stat(run_dir, dead)

@@ -74,7 +74,7 @@ class MlrunnerPlanner(Planner):
         return [choose_commands(self.study, wanted[key]) for key in keys]
 
     def number(self, draft: Draft) -> None:
-        """Folders go by parameters alone: who edits the test command keeps the trained model."""
+        """The id is made of the parameters alone: an edited test command keeps the trained model."""
         draft.id = spec_id((), draft.params, draft.ordinal)
 
     def name_runs(self, drafts: Sequence[Draft]) -> list[str]:

@@ -1,6 +1,6 @@
 """mlrunner's params.yaml → Study.
 
-The first document says how: `template` (command → text), `resource` (one worker per entry), `alias`, `default`.
+The first document has `template` (command → text), `resource` (one worker per entry), `alias`, `default`.
 Each later document is a grid: parameters, a `_title`, and the commands `_cmd` it runs.
 
 In a template `{p}` is a value and `[p]` a flag; `{_output}`, `{_name}` and `{_time}` are the run's own. What looks

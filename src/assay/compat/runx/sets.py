@@ -162,7 +162,7 @@ def _list_numbers(location: StudyLocation) -> list[int]:
 
 
 def _load_last(prepared: Prepared, numbers: Sequence[int]) -> RunSet | None:
-    """The newest set with the overrides and the tag of this call: those with others are in nobody's way.
+    """The newest set with the overrides and the tag of this call: those with others do not count.
 
     Only `assay runx` gives a tag: `assay run`, and a --retry without one, take the newest.
     """
@@ -201,7 +201,7 @@ def _check_name(name: str) -> str:
 
 
 def _is_interrupted(location: StudyLocation, last: RunSet) -> bool:
-    """Nobody supervises it any more, and runs are left that nobody runs; what a farm has is not interrupted."""
+    """Whether it has no supervisor, and runs of it have not ended; what a farm has is not interrupted."""
     if _is_supervised(location, last.number):
         return False
     return any(_find_rest(os.path.join(location.dir, name)) == "left" for name in last.names.values())
@@ -223,13 +223,13 @@ def _count_living(location: StudyLocation, numbers: Sequence[int]) -> int:
 
 
 def _find_rest(run_dir: str) -> Literal["", "left", "running"]:
-    """What is still to come of a run: nothing, all or a part of it that nobody does now, or what is under way."""
+    """What is still to come of a run: nothing, all or a part of it that waits, or what is under way."""
     if not os.path.isdir(run_dir) or is_foreign(run_dir):
         return "left"
     status = load_status(run_dir)
     last = status.history.last
     if last is None or not status.state.is_over:
         return "left" if last is None else "running"
-    if last.outcome is None:  # nobody has concluded: its supervisor left, or died
+    if last.outcome is None:  # it is not concluded: its supervisor left, or died
         return "left" if status.state in (State.LOST, State.STOPPED) else ""
     return "left" if status.state is State.STOPPED and last.stop is not None and last.stop.kind == "interrupt" else ""

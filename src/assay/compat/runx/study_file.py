@@ -43,7 +43,7 @@ TAG, SKIP = "RUNX.TAG", "RUNX.SKIP"
 NODES, PARTITION = "SUBMIT_JOB.NODES", "SUBMIT_JOB.PARTITION"
 
 DEFAULT_IGNORE = ".git,*.pyc,docs*,test*"
-CHECKPOINTS = "*.pth"  # never copied, whatever the file says
+CHECKPOINTS = "*.pth"  # never copied, whatever the file ignores
 DEFAULT_PYTHONPATH = f"{LOGDIR}/code"
 
 _EXPERIMENT_KEYS = ("CMD", "HPARAMS")
@@ -190,7 +190,7 @@ class _Reader:
         )
 
     def _find(self, key: str, section: _Layer | None = None) -> Entry | None:
-        """The experiment overrides the farm's section, which overrides the top level of `.runx`. Null is not said."""
+        """The experiment overrides the farm's section, which overrides the top level of `.runx`. Null is absent."""
         layers = (self._experiment, *([section] if section else []), self._config)
         for layer in layers:
             entry = layer.entries.get(key)
@@ -257,7 +257,7 @@ class _Reader:
         return tuple(sweep for sweep in sweeps if sweep is not None)
 
     def _sweep(self, entries: Iterable[Entry], key: str, position: Position) -> Sweep | None:
-        """One grid; nothing where RUNX.SKIP says so."""
+        """One grid; nothing where RUNX.SKIP leaves it out."""
         found = list(entries)
         if any(entry.key == SKIP and _is_skip(entry.node) for entry in found):
             return None
@@ -333,7 +333,7 @@ class _Reader:
         return {entry.key: _Layer.of(entry.node) for entry in entries}
 
     def _chosen_farm(self) -> tuple[str | None, Position | None]:
-        """The farm that would be submitted to, and where the file says so. Whether it can be used is asked later."""
+        """The farm that would be submitted to, and where the file names it. Whether it can be used is checked later."""
         if self._options.farm is not None:
             return self._options.farm, None
         entry = self._find("FARM")
@@ -347,7 +347,7 @@ class _Reader:
         return None, None
 
     def _farm(self, name: str, section: _Layer) -> Farm:
-        """What is wrong with a farm matters to those who submit to it, so it is kept with the farm."""
+        """What is wrong with a farm matters only where it is submitted to, so it is kept with the farm."""
         problems = Problems()
         fields = Fields(problems)
         entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)
