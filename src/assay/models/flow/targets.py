@@ -20,7 +20,7 @@ from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER
 from assay.models.config.targets import build_board_target, name_chip, parse_target, read_flags, read_target_tables
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.cases import Arrays, Cases, ModelCase, Tensors
+from assay.models.flow.cases import Cases, ModelCase, Tensors
 from assay.models.flow.discovery import Project
 from assay.models.graph.graph import load_model
 from assay.models.graph.onnx_library import find_opset
