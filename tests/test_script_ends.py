@@ -94,10 +94,17 @@ ENDS = {
 }
 
 
-BOTH = ("its last line", "sys.exit", "a message", "an exception", "kill -9")  # the others end in the same code
+SHORT = ("its last line", "sys.exit", "an exception", "Ctrl-C", "kill -9", "a forked child that fails")
 
 
-@pytest.mark.parametrize(("opened", "how"), [*(("log", how) for how in ENDS), *(("wandb", how) for how in BOTH)])
+@pytest.mark.parametrize(
+    ("opened", "how"),
+    [
+        pytest.param(opened, how, marks=() if opened == "log" or how in SHORT else pytest.mark.long)
+        for opened in OPEN
+        for how in ENDS
+    ],
+)
 def test_a_run_that_a_script_opened_ends_as_the_script_does(place: Place, opened: str, how: str) -> None:
     end, state, code = ENDS[how]
     place.finish(OPEN[opened] + end)
