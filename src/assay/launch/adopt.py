@@ -37,12 +37,10 @@ def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str,
         spec = _find_spec(run, chosen[run.dir], plans[run.location])
         _refuse_same_run(run, spec, plans[run.location], specs)
         specs[run.dir] = replace(spec, name=os.path.basename(run.dir))
-    builders = {
-        location: DirBuilder(
-            _choose(prepared, [specs[run.dir] for run in runs if run.location == location and run.dir in specs])
-        )
-        for location, prepared in plans.items()
-    }
+    builders = {}
+    for location, prepared in plans.items():
+        own = tuple(specs[run.dir] for run in runs if run.location == location and run.dir in specs)
+        builders[location] = DirBuilder(replace(prepared, plan=replace(prepared.plan, runs=own, links=())))
     done = []
     for run in runs:
         if run.dir in specs:
@@ -109,7 +107,3 @@ def _refuse_same_run(run: FoundRun, spec: RunSpec, prepared: Prepared, adopted: 
         hint = f"compare them: {show_command(['diff'], run.location, *names)}"
         reason = f"{run.key} is the same run as {run.location.key(same[0])}"
         raise UsageError(f"{reason}: adopted, it would count twice in means and in `assay best`", hint)
-
-
-def _choose(prepared: Prepared, specs: Sequence[RunSpec]) -> Prepared:
-    return replace(prepared, plan=replace(prepared.plan, runs=tuple(specs), links=()))

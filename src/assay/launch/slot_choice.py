@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from assay.config.settings import ENVIRONMENT, Settings
 from assay.errors import UsageError
 from assay.execute.machine_lease import MachineLease
-from assay.execute.slots import SlotEntry, SlotHolder, SlotPool
+from assay.execute.slots import SlotEntry, SlotPool
 from assay.observe.devices import Devices
 from assay.show.console import Console
 from assay.show.formatting import clean, render_duration, render_size, shorten
@@ -127,15 +127,13 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
 
 def describe_holders(pool: SlotPool) -> str:
     """What holds the slots: a run with its folder and process, perhaps of another root, or another program."""
-    found, now = pool.holders(), time.time()
-    shown = [f"{_describe_holder(one)} for {render_duration(max(0.0, now - one.since))}" for one in found]
+    found, shown = pool.holders(), []
+    for one in found[:_MOST_HOLDERS]:
+        folder, _, run = one.name.rpartition("/")
+        name = f"run {run} in {folder}" if one.is_run else one.name
+        shown.append(f"{name} (pid {one.pid}) for {render_duration(max(0.0, time.time() - one.since))}")
     more = [f"{len(found) - _MOST_HOLDERS} more"] if len(found) > _MOST_HOLDERS else []
-    return clean("held by " + "; ".join(shown[:_MOST_HOLDERS] + more)) if found else "its holder cannot be identified"
-
-
-def _describe_holder(holder: SlotHolder) -> str:
-    folder, _, run = holder.name.rpartition("/")
-    return f"{f'run {run} in {folder}' if holder.is_run else holder.name} (pid {holder.pid})"
+    return clean("held by " + "; ".join(shown + more)) if found else "its holder cannot be identified"
 
 
 def describe_lease(lease: MachineLease) -> str:

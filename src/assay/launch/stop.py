@@ -54,6 +54,9 @@ class _Target:
     problem: str = ""
     owner: SupervisorProcess | None = None
 
+    def is_gone(self) -> bool:
+        return not processes.is_alive(self.handle.pid, self.handle.start, self.handle.boot)
+
 
 @dataclass(slots=True)
 class StopReport:
@@ -117,14 +120,11 @@ def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[Study
     for location in studies:
         for supervisor in find_supervisors(run_directory.find_run_dirs(location.dir), location.dir):
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(supervisor.pid, _choose_signal(supervisor.pid))
+                # the shell of a script makes its background jobs (`assay run f.yml &`) ignore Ctrl-C
+                is_deaf = processes.is_ignoring(supervisor.pid, signal.SIGINT)
+                os.kill(supervisor.pid, signal.SIGTERM if is_deaf else signal.SIGINT)
                 interrupted.append((location, supervisor))
     return interrupted
-
-
-def _choose_signal(pid: int) -> signal.Signals:
-    """TERM for a script's background job (`assay run f.yml &`), whose shell makes it ignore Ctrl-C."""
-    return signal.SIGTERM if processes.is_ignoring(pid, signal.SIGINT) else signal.SIGINT
 
 
 def _await_leaving(location: StudyLocation, supervisor: SupervisorProcess, grace_s: float) -> str:
@@ -154,26 +154,17 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
     for name in sorted({target.handle.executor for target in targets}):
         chosen = [target for target in targets if target.handle.executor == name]
         try:
-            with contextlib.closing(build_executor(name, **_choose_options(name))) as executor:
+            # an engine finds its jobs by the files of their directories
+            farm = {} if name == "local" else {"farm": _UNKNOWN_FARM if name == "submit" else Farm("?", name)}
+            with contextlib.closing(build_executor(name, **farm)) as executor:
                 executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
             for target in chosen:
                 # a job.sh that was started by hand in another session ends when its watcher has seen the stop file
-                if name == "local" and _outlives(target.handle, grace_s + _LEAVE_S):
+                if name == "local" and not _wait_until(target.is_gone, grace_s + _LEAVE_S):
                     target.problem = f"pid {target.handle.pid} is still there"
         except AssayError as error:  # a farm names the directories that have not answered
             for target in [each for each in chosen if each.run.dir in error.message] or chosen:
                 target.problem = error.message
-
-
-def _choose_options(name: str) -> dict[str, Farm]:
-    """The farm of an executor that is not local; its engine finds the jobs by the files of their directories."""
-    if name == "local":
-        return {}
-    return {"farm": _UNKNOWN_FARM if name == "submit" else Farm("?", name)}
-
-
-def _outlives(handle: JobHandle, limit_s: float) -> bool:
-    return not _wait_until(lambda: not processes.is_alive(handle.pid, handle.start, handle.boot), limit_s)
 
 
 def _conclude(target: _Target) -> Stopped:
