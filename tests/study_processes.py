@@ -62,6 +62,9 @@ class Workshop:
         path.write_text(text)
         return path
 
+    def write_study(self, command: str, more: str = "") -> None:
+        self.write("study.yml", f"study: study\ncommand: {json.dumps(command)}\n{more}")
+
     # ------------------------------------------------------------ the program
 
     def start(self, *arguments: str, file: str = "study.yml", **env: str) -> subprocess.Popen[str]:
@@ -109,6 +112,12 @@ class Workshop:
 
     def history(self, run: str, study: str = "study") -> run_directory.History:
         return run_directory.load_history(str(self.dir(run, study)))
+
+    def log(self, run: str = "run", attempt: int = 1) -> str:
+        return (self.dir(run) / ("run.log" if attempt == 1 else f"run.{attempt}.log")).read_text()
+
+    def code_hash(self, run: str = "run") -> str | None:
+        return run_directory.load_record(str(self.dir(run))).code_hash
 
     def states(self, run: str, study: str = "study") -> list[State | None]:
         """How each attempt ended."""

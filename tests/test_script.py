@@ -163,7 +163,7 @@ def test_what_is_not_a_number_is_named(run_dir, value):
     assert not run_dir.exists()
 
 
-def test_the_shape_of_an_array_is_said(run_dir):
+def test_the_shape_of_an_array_is_in_the_message(run_dir):
     with pytest.raises(TypeError, match=r"ndarray of shape \(2, 3\)"):
         assay.log(loss=np.zeros((2, 3)))
 
@@ -315,7 +315,7 @@ for i in range(2000):
 # ---------------------------------------------------------------- disks that refuse
 
 
-def test_a_full_disk_is_said_once_and_nothing_is_lost_when_it_has_room_again(run_dir, capsys, monkeypatch):
+def test_a_full_disk_is_reported_once_and_nothing_is_lost_when_it_has_room_again(run_dir, capsys, monkeypatch):
     """A file size limit gives the same short writes and errors as a full disk."""
     monkeypatch.setattr(script, "_RETRY_S", 0.0)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -361,7 +361,7 @@ def test_a_descriptor_that_the_script_closed_is_replaced(run_dir, monkeypatch, c
     assert [line["a"] for line in read_lines(run_dir)] == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_the_backlog_has_a_limit_and_the_loss_is_said(run_dir, monkeypatch, capsys):
+def test_the_backlog_has_a_limit_and_the_loss_is_reported(run_dir, monkeypatch, capsys):
     monkeypatch.setattr(script, "_BACKLOG_BYTES", 50)
 
     def refuse():
@@ -399,7 +399,7 @@ def test_a_closed_stderr_does_not_stop_the_training_either(tmp_path):
 # ---------------------------------------------------------------- outside a run
 
 
-def test_outside_a_run_an_adhoc_run_is_opened_and_said_once(tmp_path):
+def test_outside_a_run_an_adhoc_run_is_opened_and_reported_once(tmp_path):
     done = run_python("import assay\nassay.log(loss=1.0)\nassay.log(loss=2.0)", tmp_path)
     (run,) = [path for path in (tmp_path / "runs/adhoc").iterdir() if path.name != layout.STUDY_META_DIR]
     assert done.stderr == f"assay.log: not inside a run, so metrics go to {run}\n"

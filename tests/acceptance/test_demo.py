@@ -74,7 +74,7 @@ def test_it_ends_with_the_page(
     assert "$ assay serve --port 0" in capsys.readouterr().out
 
 
-def test_without_the_files_of_the_page_it_says_how_to_get_them(
+def test_without_the_files_of_the_page_it_prints_how_to_get_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assets, "find_missing", lambda: ["htmx.min.js"])

@@ -168,7 +168,7 @@ def test_nohup_is_respected(shop: Workshop) -> None:
     assert shop.states(RUN) == [State.DONE]
 
 
-def test_what_ended_while_nobody_watched(shop: Workshop) -> None:
+def test_what_ended_without_a_supervisor(shop: Workshop) -> None:
     """It has its true code, and its true time."""
     write_study(shop, f"{GO}\nexit 9")
     assert shop.end(start(shop), signal.SIGKILL) == -signal.SIGKILL

@@ -119,7 +119,7 @@ def test_the_runs_of_a_killed_one_are_taken_over(shop: Workshop) -> None:
     assert shop.processes() == {}
 
 
-def test_a_frozen_one_blocks_nobody(shop: Workshop) -> None:
+def test_a_frozen_one_does_not_block_the_other(shop: Workshop) -> None:
     write_study(shop, 6)
     frozen = start_on(shop, "0", "n=0")
     frozen.send_signal(signal.SIGSTOP)
@@ -208,7 +208,7 @@ def test_the_more_important_study_goes_first(shop: Workshop) -> None:
     assert sum(began < vip_run for began in first_runs.values()) == 1
 
 
-def test_a_frozen_one_with_more_important_runs_blocks_nobody_for_long(shop: Workshop) -> None:
+def test_a_frozen_one_with_more_important_runs_does_not_block_the_other_for_long(shop: Workshop) -> None:
     write_study(shop, 3)
     shop.write(
         "vip.yml", WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip") % 1

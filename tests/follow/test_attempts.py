@@ -222,7 +222,7 @@ def test_retries_are_counted_exactly(retries: int, state: State) -> None:
     assert starts == [True] * retries + [False] * 2
 
 
-def test_retry_failed_counts_anew() -> None:
+def test_retry_failed_counts_from_zero() -> None:
     policy = RetryPolicy(retries=1, again=frozenset({State.FAILED}), base=2)
     actions = [look(*failures(count), policy=policy).action for count in (2, 3, 4)]
     assert actions == [Action.START, Action.START, Action.KEEP]
@@ -244,7 +244,7 @@ def test_five_deaths_in_a_row_are_the_end() -> None:
 
 
 @pytest.mark.parametrize(("reason", "limit"), [(DEATH, MAX_DEATHS), (TAKEN_BACK, MAX_TAKEN_BACK)])
-def test_what_an_engine_says_about_it_changes_nothing(reason: str, limit: int) -> None:
+def test_an_engines_explanation_changes_nothing(reason: str, limit: int) -> None:
     outcomes = [Outcome(State.LOST, n, {}, f"{reason}; job {n} says more") for n in range(1, limit + 1)]
     ended = [Attempt(outcome.attempt, handle(outcome.attempt), outcome=outcome) for outcome in outcomes]
     assert [look(*ended[:count]).action for count in (1, limit - 1, limit)] == [Action.START, Action.START, Action.KEEP]
@@ -275,7 +275,7 @@ def test_an_attempt_leans_on_what_it_left_out() -> None:
     assert look(first, second).state is State.DONE
 
 
-def test_where_no_lease_says_it_earlier_attempts_do() -> None:
+def test_where_no_lease_names_the_skipped_commands_earlier_attempts_do() -> None:
     first = attempt(1, {"train": 0}, State.FAILED)
     assert finished_before(History((first, attempt(2, handle=None)))) == {"train"}
 

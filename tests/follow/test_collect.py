@@ -113,7 +113,7 @@ def test_a_record_larger_than_one_read(index: SqliteIndex, run_dir: Path, kind: 
     assert losses(index) == ([1.5, 2.5] if kind == "jsonl" else [])
 
 
-def test_a_log_that_was_replaced_is_read_anew(index: SqliteIndex, run_dir: Path) -> None:
+def test_a_log_that_was_replaced_is_read_from_its_beginning(index: SqliteIndex, run_dir: Path) -> None:
     say(run_dir, "loss 1.5\nloss 2.5\n")
     reader = follow(index, run_dir)
     reader.read(index)
@@ -295,7 +295,7 @@ class Broken(SqliteIndex):
         return super()._write(buffer)
 
 
-def test_a_broken_index_stops_nothing_and_is_said(tmp_path: Path, run_dir: Path) -> None:
+def test_a_broken_index_stops_nothing_and_is_reported(tmp_path: Path, run_dir: Path) -> None:
     with closing_quietly(Broken(tmp_path / "index.sqlite3")) as index:
         collector, entry = build_collector(index, run_dir), build_entry(run_dir)
         say(run_dir, "loss 1.5\n")
@@ -403,7 +403,7 @@ def test_a_refresh_that_breaks_off_is_repeated(
     assert refresh_study(index, location) == 0
 
 
-def test_a_directory_that_somebody_removed(index: SqliteIndex, run_dir: Path) -> None:
+def test_a_directory_that_was_removed(index: SqliteIndex, run_dir: Path) -> None:
     collector, entry = build_collector(index, run_dir), build_entry(run_dir)
     collector.started(entry)
     import shutil

@@ -96,7 +96,7 @@ class TestWritable:
     @pytest.mark.parametrize(
         ("field", "said"), [("f_bavail", "is full"), ("f_favail", "is full"), ("f_flag", "read-only")]
     )
-    def test_what_the_file_system_says(
+    def test_what_the_file_system_refuses(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, said: str
     ) -> None:
         real = os.statvfs(tmp_path)

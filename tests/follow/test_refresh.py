@@ -80,7 +80,7 @@ def losses(index: Index, key: str) -> list[float]:
     return index.load_series(key, "loss").values.tolist()
 
 
-def test_a_table_needs_no_points_and_says_the_same_without_them(root: Path, location: StudyLocation) -> None:
+def test_a_table_needs_no_points_and_is_the_same_without_them(root: Path, location: StudyLocation) -> None:
     with open_index(root) as index:
         assert refresh_study(index, location) == 3
         summarised = describe(index)
@@ -193,7 +193,7 @@ def test_a_run_that_is_not_over_is_followed_by_its_points(root: Path, location: 
         assert losses(index, "study/c") == [1.5]
 
 
-def test_status_says_what_is_not_stored_and_queries_of_points_store_it(root: Path) -> None:
+def test_status_shows_what_is_not_stored_and_queries_of_points_store_it(root: Path) -> None:
     def assay(*arguments: str) -> str:
         done = call_assay([*arguments, "--root", str(root)], cwd=root, env=os.environ, timeout=120)
         assert done.returncode == 0, done.stderr

@@ -118,12 +118,12 @@ def test_what_is_not_finite_never_leads(supervisor: Any) -> None:
         (Check("acc", min=0.0, max=1.0), Goal("acc", "max", "last")),
     ],
 )
-def test_a_check_says_what_matters(check: Check, goal: Goal) -> None:
+def test_a_check_gives_the_goal(check: Check, goal: Goal) -> None:
     assert choose_goal(Study("s", "native", "", "", (), (), checks=(check,))) == goal
     assert choose_goal(Study("s", "native", "", "", (), ())) is None
 
 
-def test_a_search_says_it_first() -> None:
+def test_a_search_gives_the_goal_before_a_check() -> None:
     search = Search("tpe", (Objective("acc", "min"), Objective("time", "min")), 5, at="mean")
     study = Study("s", "native", "", "", (), (), checks=(Check("loss"),), search=search)
     assert choose_goal(study) == Goal("acc", "min", "mean")

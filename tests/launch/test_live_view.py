@@ -51,7 +51,7 @@ def let_go(held: list[HeldSlot]) -> None:
         each.let_go()
 
 
-def test_slots_that_others_hold_are_waited_for_aloud(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_waiting_for_slots_that_others_hold_is_printed(supervisor: Supervisor, tmp_path: Path) -> None:
     pool = supervisor.pool
     assert pool is not None
     others = take_all(build_pool(tmp_path))
@@ -65,7 +65,7 @@ def test_slots_that_others_hold_are_waited_for_aloud(supervisor: Supervisor, tmp
     let_go(ours)
 
 
-def test_our_own_runs_are_no_reason_to_speak(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_waiting_for_our_own_runs_is_not_printed(supervisor: Supervisor, tmp_path: Path) -> None:
     pool = supervisor.pool
     assert pool is not None
     others = take_all(build_pool(tmp_path))
@@ -96,7 +96,7 @@ def test_a_gpu_that_others_use(supervisor: Supervisor, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["interrupted", "leave"])
-def test_whoever_leaves_promises_no_end(supervisor: Supervisor, way: str) -> None:
+def test_a_supervisor_that_leaves_estimates_no_end(supervisor: Supervisor, way: str) -> None:
     watcher = Watcher(Progress(), "study", durations=[10.0])
     assert watcher.view(supervisor).eta_s
     setattr(supervisor, way, "SIGINT")

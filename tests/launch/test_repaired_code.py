@@ -28,33 +28,21 @@ def shop(tmp_path: Path) -> Iterator[Workshop]:
         yield opened
 
 
-def write_study(shop: Workshop, command: str, more: str = "") -> None:
-    shop.write("study.yml", f"study: study\ncommand: {json.dumps(command)}\n{more}")
-
-
-def log(shop: Workshop, run: str = RUN, attempt: int = 1) -> str:
-    return (shop.dir(run) / ("run.log" if attempt == 1 else f"run.{attempt}.log")).read_text()
-
-
-def code_hash(shop: Workshop, run: str = RUN) -> str | None:
-    return run_directory.load_record(str(shop.dir(run))).code_hash
-
-
 def fail_and_repair(shop: Workshop, more: str = "") -> str | None:
     """The snapshot that the failed run had."""
     shop.write("train.sh", "echo old\nexit 1\n")
-    write_study(shop, "bash train.sh", more)
+    shop.write_study("bash train.sh", more)
     failed = shop.run("--slots", "0")
     assert failed.code == 1
     assert "assay rerun study/run" in failed.err, "the advice"
     shop.write("train.sh", "echo new\n")
-    return code_hash(shop)
+    return shop.code_hash()
 
 
 def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(shop: Workshop) -> None:
     """However the run is repeated; --old-code repeats it as it was."""
     shop.write("train.sh", "echo old\nexit 1\n")
-    write_study(shop, "bash train.sh {n}", "params: {n: [0, 1, 2]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [0, 1, 2]}\n")
     failed = shop.run("--slots", "0")
     assert failed.code == 1
     shop.write("train.sh", "echo new\n")
@@ -62,20 +50,20 @@ def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(shop: W
         run, command = f"n={number}", [*AGAIN[number][:-1], f"study/n={number}"]
         if number < 2:
             command = [*AGAIN[number], "--where", f"n=={number}"]
-        before = code_hash(shop, run)
+        before = shop.code_hash(run)
         assert "--new-code and --old-code contradict" in shop.call(*command, "--old-code", "--new-code").err
         as_it_was = shop.call(*command, "--old-code")
-        assert (as_it_was.code, log(shop, run, attempt=2), code_hash(shop, run)) == (1, "old\n", before)
+        assert (as_it_was.code, shop.log(run, attempt=2), shop.code_hash(run)) == (1, "old\n", before)
         assert "current code:" not in as_it_was.err
         again = shop.call(*command)
-        assert (again.code, log(shop, run, attempt=3)) == (0, "new\n")
+        assert (again.code, shop.log(run, attempt=3)) == (0, "new\n")
         assert again.err.count(TAKES) == 1
         assert (shop.dir(run) / "code.2/train.sh").read_text() == "echo old\nexit 1\n"
         record = run_directory.load_record(str(shop.dir(run)))
-        assert (record.find_code(1), record.find_code(3)) == (before, code_hash(shop, run))
-        assert before != code_hash(shop, run)
+        assert (record.find_code(1), record.find_code(3)) == (before, shop.code_hash(run))
+        assert before != shop.code_hash(run)
     shown = json.loads(shop.call("show", "study/n=0", "--json").out)
-    assert [attempt["code_hash"] for attempt in shown["attempts"]] == [before, before, code_hash(shop, "n=0")]
+    assert [attempt["code_hash"] for attempt in shown["attempts"]] == [before, before, shop.code_hash("n=0")]
     assert f"{before} until attempt 2, kept in code.2/" in shop.call("show", "study/n=0").out
 
 
@@ -83,11 +71,11 @@ def test_a_failed_run_whose_code_is_the_same_is_repeated_without_a_word_about_co
     """The study's own file, in the same folder, is not code."""
     fail_and_repair(shop)
     shop.write("train.sh", "echo old\nexit 1\n")
-    before = code_hash(shop)
-    write_study(shop, "bash train.sh", "timeout: 1h\n")
+    before = shop.code_hash()
+    shop.write_study("bash train.sh", "timeout: 1h\n")
     for command in (*AGAIN, ("rerun", "study", "--new-code")):
         again = shop.call(*command)
-        assert (again.code, code_hash(shop)) == (1, before)
+        assert (again.code, shop.code_hash()) == (1, before)
         assert "current code" not in again.err
     assert not [*shop.dir(RUN).glob("code.*")]
 
@@ -98,45 +86,45 @@ def test_a_failed_run_gets_the_code_of_its_own_folder_wherever_it_is_repeated(sh
     elsewhere.mkdir()
     (elsewhere / "train.sh").write_text("echo wrong\n")
     again = call_assay(["rerun", str(shop.dir(RUN))], cwd=elsewhere, env=shop.env, timeout=60)
-    assert (again.returncode, log(shop, attempt=2)) == (0, "new\n")
+    assert (again.returncode, shop.log(attempt=2)) == (0, "new\n")
 
 
 def test_a_failed_run_whose_folder_is_gone_is_repeated_with_its_own_code_and_that_is_printed(shop: Workshop) -> None:
     fail_and_repair(shop)
     moved = shop.source.rename(shop.base / "moved")
     again = call_assay(["rerun", str(shop.dir(RUN))], cwd=shop.base, env=shop.env, timeout=60)
-    assert (again.returncode, log(shop, attempt=2)) == (1, "old\n")
+    assert (again.returncode, shop.log(attempt=2)) == (1, "old\n")
     assert "run was repeated with the code that it had: the code of run came from" in again.stderr
     moved.rename(shop.source)
 
 
 def test_of_a_whole_study_only_what_failed_gets_the_current_code(shop: Workshop) -> None:
     shop.write("train.sh", "echo old\n[ $1 = 1 ]\n")
-    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1, 2]}\n")
     assert shop.run("--slots", "0").code == 1
     shop.write("train.sh", "echo new\n")
     again = shop.call("rerun", "study")
     assert (again.code, again.err.count(TAKES)) == (0, 1)
-    assert [log(shop, f"n={n}", attempt=2) for n in (1, 2)] == ["old\n", "new\n"]
+    assert [shop.log(f"n={n}", attempt=2) for n in (1, 2)] == ["old\n", "new\n"]
 
 
 def test_a_run_that_failed_without_a_supervisor_gets_the_current_code(shop: Workshop) -> None:
     shop.write("train.sh", 'echo old\nuntil [ -e "$ALL" ]; do sleep 0.02; done\nexit 1\n')
-    write_study(shop, "bash train.sh")
+    shop.write_study("bash train.sh")
     program = shop.start("--plain", "--slots", "0")
-    until(lambda: (shop.dir(RUN) / "run.log").exists() and log(shop), "the run")
+    until(lambda: (shop.dir(RUN) / "run.log").exists() and shop.log(), "the run")
     program.kill()
     program.wait(60)
     (shop.base / "all").touch()
     until(lambda: "failed" in shop.call("ls", "study").out, "the run has failed")
     shop.write("train.sh", "echo new\n")
     again = shop.call("rerun", "study")
-    assert (again.code, log(shop, attempt=2), again.err.count(TAKES)) == (0, "new\n", 1)
+    assert (again.code, shop.log(attempt=2), again.err.count(TAKES)) == (0, "new\n", 1)
 
 
 def test_an_interrupted_run_is_continued_with_its_code_and_that_is_printed_first(shop: Workshop) -> None:
     shop.write("train.sh", 'echo old $1\n[ -e "$ALL" ] || { touch "$ALL"; sleep 600; }\n')
-    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1, 2]}\n")
     program = shop.start("--plain", "--slots", "0")
     until((shop.base / "all").exists, "the first run")
     assert shop.end(program, signal.SIGINT) == 130
@@ -148,26 +136,26 @@ def test_an_interrupted_run_is_continued_with_its_code_and_that_is_printed_first
     assert again.err.index(line) < again.err.index("n=1")
     advised = again.err.partition("current code stop and call: ")[2].splitlines()[0]
     assert shop.call(*advised.split()[1:]).code == 0
-    assert [log(shop, "n=1", attempt=2), log(shop, "n=2")] == ["old 1\n", "old 2\n"]
+    assert [shop.log("n=1", attempt=2), shop.log("n=2")] == ["old 1\n", "old 2\n"]
 
 
 def test_a_new_run_from_a_failed_one_has_the_current_code(shop: Workshop) -> None:
     shop.write("train.sh", "echo old\nexit 1\n")
-    write_study(shop, "bash train.sh {n}", "params: {n: [1]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1]}\n")
     assert shop.run("--slots", "0").code == 1
     shop.write("train.sh", "echo new\n")
     again = shop.call("rerun", "study/n=1", "n=2", "--slots", "0")
-    assert (again.code, log(shop, "n=2")) == (0, "new\n")
+    assert (again.code, shop.log("n=2")) == (0, "new\n")
     assert "1 new run takes the current code: train.sh has changed since (--old-code" in again.err
     assert shop.call("rerun", "study/n=1", "n=3", "--slots", "0", "--old-code").code == 1
-    assert log(shop, "n=3") == "old\n"
+    assert shop.log("n=3") == "old\n"
     well = shop.call("rerun", "study/n=2", "n=4", "--slots", "0")
     assert (well.code, "current code" in well.err) == (0, False)
 
 
 def test_a_rerun_that_was_interrupted_goes_on_with_the_code_that_it_began_with(shop: Workshop) -> None:
     shop.write("train.sh", "exit 1\n")
-    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2, 3]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1, 2, 3]}\n")
     assert shop.run("--slots", "0").code == 1
     shop.write("train.sh", '[ $1 != 2 ] || [ -e "$ALL" ] || { touch "$ALL"; sleep 600; }\necho new\n')
     words = [sys.executable, "-m", "assay", "rerun", "study", "--plain", "--slots", "0"]
@@ -186,15 +174,15 @@ KEEPS = "the recorded snapshot: train.sh has changed since (--new-code takes the
 
 def test_a_run_that_was_well_is_repeated_with_its_code_and_that_is_printed_first(shop: Workshop) -> None:
     shop.write("train.sh", "echo old\n")
-    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1, 2]}\n")
     assert shop.run("--slots", "0").code == 0
     assert "snapshot" not in shop.call("rerun", "study", "--slots", "0").err, "nothing has changed"
     shop.write("train.sh", "echo new\n")
     again = shop.call("rerun", "study", "--slots", "0", "--plain")
-    assert (again.code, log(shop, "n=1", attempt=3)) == (0, "old\n")
+    assert (again.code, shop.log("n=1", attempt=3)) == (0, "old\n")
     assert again.err.startswith(f"2 runs have {KEEPS}")
     current = shop.call("rerun", "study", "--slots", "0", "--new-code")
-    assert (log(shop, "n=1", attempt=4), "recorded snapshot" in current.err) == ("new\n", False)
+    assert (shop.log("n=1", attempt=4), "recorded snapshot" in current.err) == ("new\n", False)
 
 
 @pytest.mark.parametrize("option", [(), ("--old-code",)])
@@ -202,11 +190,11 @@ def test_a_new_run_from_one_that_was_well_has_its_code_and_that_is_printed_first
     shop: Workshop, option: tuple[str, ...]
 ) -> None:
     shop.write("train.sh", "echo old\n")
-    write_study(shop, "bash train.sh {n}", "params: {n: [1]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1]}\n")
     assert shop.run("--slots", "0").code == 0
     shop.write("train.sh", "echo new\n")
     again = shop.call("rerun", "study/n=1", "n=2", "--slots", "0", "--plain", *option)
-    assert (again.code, log(shop, "n=2")) == (0, "old\n")
+    assert (again.code, shop.log("n=2")) == (0, "old\n")
     assert again.err.startswith(f"1 run has {KEEPS}")
     assert "snapshot" not in shop.call("rerun", "study/n=1", "n=2", "--slots", "0").err, "it is there, and is kept"
 

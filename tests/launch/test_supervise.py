@@ -268,7 +268,7 @@ def test_an_attempt_that_was_not_concluded_is_concluded_by_its_markers(shop: Wor
     assert [shop.states(f"n={n}") for n in range(3)] == [[State.FAILED]] * 3
 
 
-def test_a_directory_that_somebody_removes(shop: Workshop) -> None:
+def test_a_directory_that_is_removed_during_the_run(shop: Workshop) -> None:
     """It counts as lost, its processes are ended, and the others go on; the next call makes it anew."""
     shop.write("work.sh", 'touch "$ASSAY_RUN_DIR/up"; [ $1 = 1 ] && until [ -e "$ALL" ]; do sleep 0.02; done')
     shop.write("study.yml", "study: study\ncommand: bash work.sh {n} || true\nparams: {n: [1, 2]}\n")
@@ -491,7 +491,7 @@ def test_events_come_in_order(tmp_path: Path) -> None:
     assert told == [*expected, "command_ended test 2", "ended  0"]
 
 
-def test_nobody_waits_for_a_run_that_a_rule_ends(tmp_path: Path) -> None:
+def test_other_runs_start_while_a_rule_ends_some(tmp_path: Path) -> None:
     """Two that do not want to end are ended together, while the other slot goes on with the rest."""
     go = tmp_path / "go"
     stubborn = f'trap "" TERM; touch "$ASSAY_RUN_DIR/up"; until [ -e "{go}" ]; do sleep 0.02; done'
@@ -516,7 +516,7 @@ def test_nobody_waits_for_a_run_that_a_rule_ends(tmp_path: Path) -> None:
     assert [entry.outcome.reason for entry in entries[:2] if entry.outcome] == ["bounds: loss nan at step 12"] * 2
 
 
-def test_nobody_waits_for_what_a_finished_run_left_running(tmp_path: Path) -> None:
+def test_other_runs_start_while_what_a_finished_run_left_is_ended(tmp_path: Path) -> None:
     """It is ended while the others go on, and its time is not that of the run."""
     go = tmp_path / "go"
     stubborn = f"""(trap '' TERM; until [ -e "{go}" ]; do sleep 0.02; done) & sleep 0.3"""

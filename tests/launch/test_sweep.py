@@ -26,18 +26,6 @@ def shop(tmp_path: Path) -> Iterator[Workshop]:
         yield opened
 
 
-def write_study(shop: Workshop, command: str, more: str = "") -> None:
-    shop.write("study.yml", f"study: study\ncommand: {json.dumps(command)}\n{more}")
-
-
-def log(shop: Workshop, run: str = RUN, attempt: int = 1) -> str:
-    return (shop.dir(run) / ("run.log" if attempt == 1 else f"run.{attempt}.log")).read_text()
-
-
-def code_hash(shop: Workshop, run: str = RUN) -> str | None:
-    return run_directory.load_record(str(shop.dir(run))).code_hash
-
-
 # ---------------------------------------------------------------- whose code
 
 
@@ -45,19 +33,19 @@ def test_editing_the_code_during_a_sweep_changes_nothing_for_it(shop: Workshop) 
     """Neither for the runs that wait, nor for one that is started again."""
     wait = 'until [ -e "$ALL" ]; do sleep 0.02; done'
     shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n[ $1 != 3 ] || [ $ASSAY_ATTEMPT_NUMBER = 2 ]")
-    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2, 3]}\nretries: 1\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1, 2, 3]}\nretries: 1\n")
     program = shop.start("--plain", "--slots", "0")
-    until(lambda: (shop.dir("n=1") / "run.log").exists() and log(shop, "n=1"), "the first runs")
+    until(lambda: (shop.dir("n=1") / "run.log").exists() and shop.log("n=1"), "the first runs")
     shop.write("train.sh", "echo new\n")
     (shop.base / "all").touch()
     assert program.wait(60) == 0
-    assert [log(shop, f"n={n}") for n in (1, 2, 3)] == ["old\n"] * 3
-    assert log(shop, "n=3", attempt=2) == "old\n"
+    assert [shop.log(f"n={n}") for n in (1, 2, 3)] == ["old\n"] * 3
+    assert shop.log("n=3", attempt=2) == "old\n"
 
 
-def test_code_that_has_changed_since_is_said_and_finished_runs_are_kept(shop: Workshop) -> None:
+def test_code_that_has_changed_is_reported_and_finished_runs_are_kept(shop: Workshop) -> None:
     shop.write("train.sh", "echo old\n")
-    write_study(shop, "bash train.sh")
+    shop.write_study("bash train.sh")
     assert shop.run("--slots", "0").code == 0
     unchanged = shop.run("--slots", "0")
     assert "changed since" not in unchanged.err
@@ -76,7 +64,7 @@ def test_code_that_has_changed_since_is_said_and_finished_runs_are_kept(shop: Wo
 
 def test_comments_and_blank_lines_are_no_change(shop: Workshop) -> None:
     shop.write("train.py", "x = 1\nprint(x)\n")
-    write_study(shop, "python train.py")
+    shop.write_study("python train.py")
     assert shop.run("--slots", "0").code == 0
     shop.write("train.py", "# what x is\nx = 1  # one\n\n\nprint( x )\n")
     assert "changed since" not in shop.run("--slots", "0").err
@@ -85,10 +73,10 @@ def test_comments_and_blank_lines_are_no_change(shop: Workshop) -> None:
 
 
 def test_the_study_file_and_what_is_no_code_are_no_change(shop: Workshop) -> None:
-    write_study(shop, "bash train.sh {n}", "params: {n: [1]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1]}\n")
     shop.write("train.sh", "echo old\n")
     assert shop.run("--slots", "0").code == 0
-    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1, 2]}\n")
     shop.write("loss.png", "a picture")
     again = shop.run("--slots", "0")
     assert again.code == 0
@@ -98,33 +86,33 @@ def test_the_study_file_and_what_is_no_code_are_no_change(shop: Workshop) -> Non
 def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: Workshop) -> None:
     wait = "while [ ! -e $ALL ]; do sleep 0.02; done"
     shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n")
-    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2, 3, 4, 5]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1, 2, 3, 4, 5]}\n")
     program = shop.start("--plain", "--slots", "0")
-    until(lambda: (shop.dir("n=1") / "run.log").exists() and log(shop, "n=1"), "the first run")
+    until(lambda: (shop.dir("n=1") / "run.log").exists() and shop.log("n=1"), "the first run")
     program.kill()
     program.wait(60)
     shop.write("train.sh", "echo new\n")
     (shop.base / "all").touch()
     again = shop.run("--slots", "0")
     assert again.code == 0
-    assert [log(shop, f"n={n}") for n in (1, 2, 3, 4, 5)] == ["old\n"] * 5
+    assert [shop.log(f"n={n}") for n in (1, 2, 3, 4, 5)] == ["old\n"] * 5
     assert "ran with the recorded snapshot: train.sh has changed since" in again.err
 
 
 def test_new_code_replaces_the_copy_and_keeps_the_old_one(shop: Workshop) -> None:
     shop.write("train.sh", "echo old\n")
-    write_study(shop, "bash train.sh")
+    shop.write_study("bash train.sh")
     assert shop.run("--slots", "0").code == 0
-    before = code_hash(shop)
+    before = shop.code_hash()
     shop.write("train.sh", "echo new\n")
     assert shop.run("--slots", "0", "--force").code == 0
-    assert (log(shop, attempt=2), code_hash(shop)) == ("old\n", before), "without --new-code it has its own"
+    assert (shop.log(attempt=2), shop.code_hash()) == ("old\n", before), "without --new-code it has its own"
     assert shop.run("--slots", "0", "--force", "--new-code").code == 0
     assert shop.states(RUN) == [State.DONE] * 3
-    assert log(shop, attempt=3) == "new\n"
+    assert shop.log(attempt=3) == "new\n"
     assert (shop.dir(RUN) / "code/train.sh").read_text() == "echo new\n"
     assert (shop.dir(RUN) / "code.2/train.sh").read_text() == "echo old\n"
-    assert code_hash(shop) not in (None, before)
+    assert shop.code_hash() not in (None, before)
     again = shop.run("--slots", "0")
     assert (again.code, "changed since" in again.err) == (0, False)
     assert shop.run("--slots", "0", "--force", "--new-code").code == 0  # the same code: nothing to replace
@@ -133,22 +121,22 @@ def test_new_code_replaces_the_copy_and_keeps_the_old_one(shop: Workshop) -> Non
 
 def test_new_code_is_only_for_what_is_repeated(shop: Workshop) -> None:
     shop.write("train.sh", "echo old\n[ $1 = 1 ]\n")
-    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    shop.write_study("bash train.sh {n}", "params: {n: [1, 2]}\n")
     assert shop.run("--slots", "0").code == 1
     shop.write("train.sh", "echo new\n")
     assert shop.run("--slots", "0", "--retry", "failed", "--new-code").code == 0
     assert shop.states("n=1") == [State.DONE]
     assert (shop.dir("n=1") / "code/train.sh").read_text().startswith("echo old")
-    assert (shop.states("n=2"), log(shop, "n=2", attempt=2)) == ([State.FAILED, State.DONE], "new\n")
+    assert (shop.states("n=2"), shop.log("n=2", attempt=2)) == ([State.FAILED, State.DONE], "new\n")
 
 
 def test_new_code_for_live_code_means_nothing(shop: Workshop) -> None:
     shop.write("train.sh", "echo old\n")
-    write_study(shop, "bash train.sh", "code: live\n")
+    shop.write_study("bash train.sh", "code: live\n")
     assert shop.run("--slots", "0").code == 0
     shop.write("train.sh", "echo new\n")
     assert shop.run("--slots", "0", "--force", "--new-code").code == 0
-    assert log(shop, attempt=2) == "new\n"
+    assert shop.log(attempt=2) == "new\n"
     assert not list(shop.dir(RUN).glob("code*"))
 
 
@@ -156,15 +144,15 @@ def test_new_code_survives_a_kill_in_the_middle(shop: Workshop) -> None:
     """The next attempt completes what was done of the exchange, whichever call starts it, with --new-code or without."""
     kills = ["offer", "record", "old", "new"]
     shop.write("train.sh", "echo old\n")
-    write_study(shop, "bash train.sh {after}", f"params: {{after: {json.dumps(kills)}}}\n")
+    shop.write_study("bash train.sh {after}", f"params: {{after: {json.dumps(kills)}}}\n")
     assert shop.run("--slots", "0").code == 0
     for killed_after in kills:
         exchange_until(shop.dir(f"after={killed_after}"), killed_after)
     assert shop.run("--slots", "0", "--force").code == 0
     for name in (f"after={each}" for each in kills):
-        assert log(shop, name, attempt=2) == "new\n"
+        assert shop.log(name, attempt=2) == "new\n"
         assert (shop.dir(name) / "code.1/train.sh").read_text() == "echo old\n"
-        assert code_hash(shop, name) == "0123"
+        assert shop.code_hash(name) == "0123"
         assert sorted(path.name for path in shop.dir(name).glob("code*")) == ["code", "code.1"]
 
 
@@ -185,7 +173,7 @@ def exchange_until(run: Path, killed_after: str) -> None:
 
 
 def env_of(shop: Workshop, run: str = RUN, attempt: int = 1) -> dict[str, str]:
-    return dict(line.partition("=")[::2] for line in log(shop, run, attempt).splitlines())
+    return dict(line.partition("=")[::2] for line in shop.log(run, attempt).splitlines())
 
 
 SHOW = "env | grep -E '^(CUDA|OMP|MKL|OPENBLAS|ASSAY_SLOT)'"
@@ -195,7 +183,7 @@ def test_a_run_sees_the_devices_of_its_slot(shop: Workshop) -> None:
     """In the whole job, not only in the first program of the command's line."""
     (shop.source / "x").mkdir()
     shop.write("x/here", "")
-    write_study(shop, f"cd x && FOO=1 true && bash -c 'echo in=$CUDA_VISIBLE_DEVICES' && {SHOW}")
+    shop.write_study(f"cd x && FOO=1 true && bash -c 'echo in=$CUDA_VISIBLE_DEVICES' && {SHOW}")
     for attempt, (slots, visible) in enumerate([("0+1", "0,1"), ("GPU-abc", "GPU-abc")], 1):
         assert shop.run("--slots", slots, "--force").code == 0
         seen = env_of(shop, attempt=attempt)
@@ -205,10 +193,10 @@ def test_a_run_sees_the_devices_of_its_slot(shop: Workshop) -> None:
 
 def test_a_slot_of_two_devices_excludes_both(shop: Workshop) -> None:
     """Another supervisor that has only one of them waits."""
-    write_study(shop, 'echo up; until [ -e "$ALL" ]; do sleep 0.02; done')
+    shop.write_study('echo up; until [ -e "$ALL" ]; do sleep 0.02; done')
     shop.write("other.yml", "study: other\ncommand: 'true'\n")
     first = shop.start("--plain", "--slots", "0+1")
-    until(lambda: (shop.dir(RUN) / "run.log").exists() and log(shop), "the first runs")
+    until(lambda: (shop.dir(RUN) / "run.log").exists() and shop.log(), "the first runs")
     other = shop.start("--plain", "--slots", "1", file="other.yml")
     wants = shop.base / "slots"
     until(lambda: [name for name in os.listdir(wants) if name.startswith("want.")], "the other one waits")
@@ -220,13 +208,13 @@ def test_a_slot_of_two_devices_excludes_both(shop: Workshop) -> None:
 def test_the_same_device_twice_is_two_places(shop: Workshop) -> None:
     """Both runs are there at once: each waits for the other."""
     command = 'touch "$LEDGER.{n}"; until [ -e "$LEDGER.1" ] && [ -e "$LEDGER.2" ]; do sleep 0.01; done; echo at=$CUDA_VISIBLE_DEVICES'
-    write_study(shop, command, "params: {n: [1, 2]}\n")
+    shop.write_study(command, "params: {n: [1, 2]}\n")
     assert shop.run("--slots", "0,0").code == 0
-    assert [log(shop, f"n={n}") for n in (1, 2)] == ["at=0\n"] * 2
+    assert [shop.log(f"n={n}") for n in (1, 2)] == ["at=0\n"] * 2
 
 
 def test_cpu_slots_divide_the_cores(shop: Workshop) -> None:
-    write_study(shop, SHOW)
+    shop.write_study(SHOW)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         del shop.env[name]
     assert shop.run("--slots", "cpu:2").code == 0
@@ -239,7 +227,7 @@ def test_cpu_slots_divide_the_cores(shop: Workshop) -> None:
 
 
 def test_a_machine_without_gpus_gets_cpu_slots(shop: Workshop) -> None:
-    write_study(shop, SHOW)
+    shop.write_study(SHOW)
     del shop.env["OMP_NUM_THREADS"]
     (shop.base / "nvml.json").write_text('{"reason": "no driver"}')
     assert shop.run(ASSAY_FAKE_NVML=str(shop.base / "nvml.json")).code == 0
@@ -261,7 +249,7 @@ def write_gpus(shop: Workshop, *used: int) -> str:
 
 
 def test_found_gpus_are_counted_as_nvml_counts_them(shop: Workshop) -> None:
-    write_study(shop, SHOW)
+    shop.write_study(SHOW)
     fake = write_gpus(shop, 0, 0)
     del shop.env["OMP_NUM_THREADS"]
     assert shop.run(ASSAY_FAKE_NVML=fake).code == 0
@@ -270,7 +258,7 @@ def test_found_gpus_are_counted_as_nvml_counts_them(shop: Workshop) -> None:
     assert "OMP_NUM_THREADS" not in seen
     assert shop.run("--force", ASSAY_FAKE_NVML=fake, CUDA_DEVICE_ORDER="FASTEST_FIRST").code == 0
     assert env_of(shop, attempt=2)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
-    write_study(shop, SHOW, "env: {CUDA_DEVICE_ORDER: FASTEST_FIRST}\n")
+    shop.write_study(SHOW, "env: {CUDA_DEVICE_ORDER: FASTEST_FIRST}\n")
     assert shop.run("--force", ASSAY_FAKE_NVML=fake).code == 0
     assert env_of(shop, attempt=3)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST", "that of the file"
 
@@ -278,21 +266,21 @@ def test_found_gpus_are_counted_as_nvml_counts_them(shop: Workshop) -> None:
 def test_a_busy_gpu_is_left_alone_until_it_is_free(shop: Workshop) -> None:
     """GPU 1 is somebody else's: the runs take turns on GPU 0. When it becomes free, it is used."""
     command = 'echo "at=$CUDA_VISIBLE_DEVICES"; [ {n} -lt 3 ] || until [ -e "$ALL" ]; do sleep 0.02; done'
-    write_study(shop, command, "params: {n: {range: 5}}\n")
+    shop.write_study(command, "params: {n: {range: 5}}\n")
     fake = write_gpus(shop, 0, 12)
     program = shop.start("--plain", ASSAY_FAKE_NVML=fake)
-    until(lambda: (shop.dir("n=3") / "run.log").exists() and log(shop, "n=3"), "the fourth runs")
-    assert [log(shop, f"n={n}") for n in range(4)] == ["at=0\n"] * 4
+    until(lambda: (shop.dir("n=3") / "run.log").exists() and shop.log("n=3"), "the fourth runs")
+    assert [shop.log(f"n={n}") for n in range(4)] == ["at=0\n"] * 4
     assert not (shop.dir("n=4") / "lease.1").exists()
     write_gpus(shop, 0, 0)
-    until(lambda: (shop.dir("n=4") / "run.log").exists() and log(shop, "n=4"), "the fifth runs")
-    assert log(shop, "n=4") == "at=1\n"
+    until(lambda: (shop.dir("n=4") / "run.log").exists() and shop.log("n=4"), "the fifth runs")
+    assert shop.log("n=4") == "at=1\n"
     (shop.base / "all").touch()
     assert program.wait(60) == 0
 
 
 def test_runs_of_two_gpus(shop: Workshop) -> None:
-    write_study(shop, SHOW, "resources: {gpus: 2}\n")
+    shop.write_study(SHOW, "resources: {gpus: 2}\n")
     assert shop.run(ASSAY_FAKE_NVML=write_gpus(shop, 0, 0, 0)).code == 0
     assert env_of(shop)["CUDA_VISIBLE_DEVICES"] == "0,1"
     too_few = shop.run("--force", ASSAY_FAKE_NVML=write_gpus(shop, 0))
@@ -308,7 +296,7 @@ def test_a_second_attempt_replaces_the_points_of_the_first(shop: Workshop) -> No
         "train.sh",
         'for i in 1 2 3; do echo "loss $ASSAY_ATTEMPT_NUMBER.$i"; done\n[ $ASSAY_ATTEMPT_NUMBER = 1 ] && exit 1\necho up > "$LEDGER"; until [ -e "$ALL" ]; do sleep 0.02; done',
     )
-    write_study(shop, "bash train.sh", "metrics: {loss: 'loss ({number})'}\nretries: 1\n")
+    shop.write_study("bash train.sh", "metrics: {loss: 'loss ({number})'}\nretries: 1\n")
     program = shop.start("--plain", "--slots", "0")
     until((shop.base / "ledger").exists, "the second attempt runs")
     shop.end(program, signal.SIGKILL)
@@ -331,7 +319,7 @@ def load_losses(shop: Workshop) -> list[float]:
 
 def test_checks_of_finished_runs_hold_with_a_new_index(shop: Workshop) -> None:
     """As after an update that changes the index: it has not read the runs of earlier calls."""
-    write_study(shop, "echo loss 0.5", "metrics: {loss: 'loss {number}'}\nchecks: [{metric: loss, max: 1}]\n")
+    shop.write_study("echo loss 0.5", "metrics: {loss: 'loss {number}'}\nchecks: [{metric: loss, max: 1}]\n")
     assert shop.run().code == 0
     again = shop.run(ASSAY_CACHE_DIR=str(shop.base / "another cache"))
     assert (again.code, "ERROR" in again.out + again.err) == (0, False)

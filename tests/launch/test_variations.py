@@ -123,7 +123,7 @@ def test_bad_changes_are_refused(fit: Bench, cli: Cli) -> None:
     assert names(fit) == before
 
 
-def test_lost_code_is_said(fit: Bench, cli: Cli) -> None:
+def test_lost_code_is_reported(fit: Bench, cli: Cli) -> None:
     import shutil
 
     for path in fit.root.glob("fit/.assay/code/*/"):

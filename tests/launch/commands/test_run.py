@@ -82,7 +82,7 @@ def test_what_is_refused_is_not_announced(cli, own_bench: Bench, text: str, flag
     assert not own_bench.root.exists()
 
 
-def test_quiet_says_nothing_of_the_root(cli, own_bench: Bench) -> None:
+def test_quiet_does_not_print_the_root(cli, own_bench: Bench) -> None:
     file = own_bench.write("s.yml", "command: 'true'\n")
     assert "runs go to runs/s" in cli("run", file, "-j", "1").err
     assert "runs go to" not in cli("run", file, "-j", "1", "--quiet").err
@@ -141,7 +141,7 @@ def test_mlrunner_announces_only_what_it_starts(own_bench: Bench) -> None:
     assert (own_bench.folder / "calls").read_text() == "first\nsecond\n"
 
 
-def test_waiting_for_a_slot_is_said(own_bench: Bench) -> None:
+def test_waiting_for_a_slot_is_printed(own_bench: Bench) -> None:
     long = own_bench.write("long.yml", "command: 'touch begun; while [ ! -e go ]; do sleep 0.02; done'\ncode: live\n")
     first = own_bench.start("run", long, "--slots", "0", "--quiet")
     until((own_bench.folder / "begun").exists, "the slot is taken")
@@ -429,7 +429,7 @@ def test_a_study_is_stopped_with_its_supervisor(cli, busy: Bench) -> None:
     assert not list((busy.root / "long").glob("x=3/lease.*"))
 
 
-def test_how_stopped_runs_are_continued_is_said(cli, own_bench: Bench) -> None:
+def test_how_stopped_runs_are_continued_is_printed(cli, own_bench: Bench) -> None:
     own_bench.write("s.yml", "study: s\ncommand: sleep 100\ncode: live\nresources: {gpus: 0}\n")
     supervisor = own_bench.start("run", "s.yml", "-j", "1", "--quiet")
     until(lambda: any((own_bench.root / "s").glob("*/run.log")), "it has begun")
@@ -438,7 +438,7 @@ def test_how_stopped_runs_are_continued_is_said(cli, own_bench: Bench) -> None:
     assert "assay run s.yml --retry stopped" in cli("run", "s.yml").err
 
 
-def test_a_metric_that_is_not_finite_at_the_end_is_said(cli, own_bench: Bench) -> None:
+def test_a_metric_that_is_not_finite_at_the_end_is_reported(cli, own_bench: Bench) -> None:
     text = "study: n\ncommand: 'echo loss {x}'\nparams: {x: [1, nan, inf, '3']}\ncode: live\nresources: {gpus: 0}\n"
     own_bench.write("n.yml", text + "metrics: {loss: 'loss ({number})'}\n")
     result = cli("run", "n.yml")
