@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from assay import script
+from assay.errors import MissingPackageError
 from assay.script_run import ScriptRun, build_mapping, find_numbers, open_run
 
 _WHO = "assay.lightning"
@@ -102,8 +103,6 @@ def _build_logger() -> type:
     bases = [base for package in loaded for base in _find_base(package)]
     bases = bases or _find_base(_PACKAGES[0]) or _find_base(_PACKAGES[1])
     if not bases:
-        from assay.errors import MissingPackageError
-
         raise MissingPackageError("AssayLogger", "lightning")
     return type("AssayLogger", (_Logging, *bases), {"__module__": __name__, "__doc__": _Logging.__doc__})
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from assay import script
+from assay.errors import MissingPackageError
 from assay.script_run import ScriptRun, find_numbers, open_run
 
 _WHO = "assay.transformers"
@@ -65,8 +66,6 @@ def _build_callback() -> type:
     try:
         from transformers import TrainerCallback
     except ImportError as error:
-        from assay.errors import MissingPackageError
-
         raise MissingPackageError("AssayCallback", "transformers") from error
     return type("AssayCallback", (_Logging, TrainerCallback), {"__module__": __name__, "__doc__": _Logging.__doc__})
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.errors import ExitCode, MissingExtraError, UsageError
+from assay.plugins import find_function
 from assay.show.console import Console
 from assay.show.formatting import wrap
 from assay.system.terminal import paint, terminal_width, use_color
@@ -136,8 +137,6 @@ def _show_sweep(plain: bool, where: str, run: Call) -> int:
 
 def serve(run: Call) -> int:
     """The page, until Ctrl-C, which is how it ends well; where its parts are not installed, how to get them."""
-    from assay.plugins import find_function
-
     say = _Narrator()
     check = find_function("page.check")
     if check is None:

@@ -14,6 +14,7 @@ from assay.config.fields import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ConfigError, ExitCode
 from assay.execute.places import load_liveness
+from assay.execute.registry import find_executor
 from assay.follow.attempts import Action, RetryPolicy, decide
 from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation, check_writable, show_path
@@ -368,8 +369,6 @@ def check_executables(study: Study, plan: Plan) -> None:
 
 def check_farm(farm: Farm, study: Study) -> None:
     """Refuse an engine that cannot be used, or a submit command whose program is missing."""
-    from assay.execute.registry import find_executor
-
     executor = find_executor(farm.executor)
     executor.check(farm)
     program = executor.find_program(farm)
@@ -434,8 +433,6 @@ def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, r
         return layout.show_command(text, run_dir)
     label = spec.name if spec.tag else ""
     request = JobRequest(run_dir, job_name(prepared, spec), attempt, farm_resources=spec.farm_resources, label=label)
-    from assay.execute.registry import find_executor
-
     return find_executor(farm.executor).render_line(farm, request, text)
 
 

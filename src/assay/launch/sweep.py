@@ -26,6 +26,7 @@ from assay.follow.collect import Collector, closing_quietly
 from assay.follow.entry import Entry, Event, Observer
 from assay.follow.locations import StudyLocation, choose_root, show_command
 from assay.follow.opening import open_index
+from assay.follow.refresh import refresh_study
 from assay.follow.run_status import load_status
 from assay.judge.bounds import judge_checks
 from assay.launch.prepared import (
@@ -322,9 +323,7 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
 
     summaries = index.load_summaries(keys=list(done))
     if not all(summaries.get(key) or entry.finished_here for key, entry in done.items()):
-        from assay.follow.refresh import refresh_study  # a new index has not read the runs of earlier calls yet
-
-        refresh_study(index, prepared.location)
+        refresh_study(index, prepared.location)  # a new index has not read the runs of earlier calls yet
         summaries = index.load_summaries(keys=list(done))
     verdicts = {key: judge_checks(checks, entry.spec.name, summaries.get(key, {})) for key, entry in done.items()}
     new = {os.path.basename(done[key].dir): verdicts[key] for key in done if done[key].finished_here}
