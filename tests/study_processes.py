@@ -23,7 +23,7 @@ from assay.record import run_directory
 from assay.values.run import State
 
 PATIENCE_S = 60.0
-MARK = "ASSAY_TEST_WORKSHOP"  # in the environment of everything that a workshop starts
+MARK = "ASSAY_TEST_MARK"  # in the environment of everything that a test starts
 
 
 def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
@@ -43,7 +43,7 @@ class Ended:
 
 
 @dataclass
-class Workshop:
+class StudyProcesses:
     base: Path
     env: dict[str, str]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Workshop:
         return [attempt.outcome.state if attempt.outcome else None for attempt in self.history(run, study).attempts]
 
     def processes(self, *, jobs_only: bool = True) -> dict[int, bytes]:
-        """Live processes that this workshop started, with their environments; supervisors carry no tag."""
+        """Live processes that this test started, with their environments; supervisors carry no tag."""
         found = {}
         for name in os.listdir("/proc"):
             if name.isdigit() and (environ := load_environ(int(name))):
@@ -170,11 +170,11 @@ def load_json(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def open_workshop(tmp_path: Path) -> Iterator[Workshop]:
+def open_study_processes(tmp_path: Path) -> Iterator[StudyProcesses]:
     base = Path(tempfile.mkdtemp(prefix="assay-test-", dir=_quick_folder(tmp_path)))
     env = {**os.environ, MARK: secrets.token_hex(8)}
     env |= {"ASSAY_SLOTS_DIR": str(base / "slots"), "ASSAY_CACHE_DIR": str(base / "cache")}
-    shop = Workshop(base, env)
+    shop = StudyProcesses(base, env)
     shop.source.mkdir()
     try:
         yield shop

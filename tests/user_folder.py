@@ -1,4 +1,4 @@
-"""A user's desk: a folder with their files, the program in this process, and stand-ins for the farms they use."""
+"""A user's folder with their files, the program in this process, and stand-ins for the farms they use."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Said:
 
 
 @dataclass
-class Desk:
+class UserFolder:
     folder: Path
     farm: Path
     capture: pytest.CaptureFixture[str]
@@ -169,24 +169,24 @@ class Desk:
 
 
 @contextmanager
-def open_desk(monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+def open_user_folder(monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Iterator[UserFolder]:
     """In memory where there is room for it: a run is a dozen small files."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    base = Path(tempfile.mkdtemp(prefix="assay-desk-", dir=memory)).resolve()
-    desk = Desk(base / "desk", base / "the farm", capture)
-    desk.folder.mkdir()
-    (desk.farm / "bin").mkdir(parents=True)
-    (desk.farm / "mount").mkdir()
+    base = Path(tempfile.mkdtemp(prefix="assay-user-", dir=memory)).resolve()
+    user = UserFolder(base / "user", base / "the farm", capture)
+    user.folder.mkdir()
+    (user.farm / "bin").mkdir(parents=True)
+    (user.farm / "mount").mkdir()
     for name, text in (("submit_job", SUBMIT_JOB), ("submit_small", SUBMIT_JOB), ("ngc", NGC)):
-        path = desk.farm / "bin" / name
+        path = user.farm / "bin" / name
         path.write_text(text)
         path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{desk.farm / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
-    monkeypatch.setenv("FARM_FOLDER", str(desk.farm))
+    monkeypatch.setenv("PATH", f"{user.farm / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+    monkeypatch.setenv("FARM_FOLDER", str(user.farm))
     monkeypatch.setenv("ASSAY_SLOTS_DIR", str(base / "slots"))  # other tests use GPU 0 at the same time
-    monkeypatch.chdir(desk.folder)
+    monkeypatch.chdir(user.folder)
     try:
-        yield desk
+        yield user
     finally:
-        desk.release()
+        user.release()
         shutil.rmtree(base, ignore_errors=True)

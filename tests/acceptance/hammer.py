@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.study_processes import PATIENCE_S, Workshop, load_environ, until
+from tests.study_processes import PATIENCE_S, StudyProcesses, load_environ, until
 
 from assay.follow.attempts import DEATH, MAX_DEATHS
 from assay.record import run_directory
@@ -84,7 +84,7 @@ class Line:
 
 @dataclass
 class Hammer:
-    shop: Workshop
+    shop: StudyProcesses
     seed: int
     runs: int = 100
     slots: int = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.study_processes import open_workshop
+from tests.study_processes import open_study_processes
 
 from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples, lay_out, serve
 from assay.errors import ExitCode, UsageError
@@ -14,7 +14,7 @@ from assay.web import assets
 
 @pytest.mark.services("kills")
 def test_the_whole_demo_ends_well(tmp_path: Path) -> None:
-    with open_workshop(tmp_path) as shop:
+    with open_study_processes(tmp_path) as shop:
         ended = shop.call("demo", "--plain", "--dir", "play")
         assert ended.code == 0, ended.out + ended.err
         program = shop.source / "play" / "charlm" / "charlm.py"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.user_folder import Desk, Said, open_desk
+from tests.user_folder import Said, UserFolder, open_user_folder
 
 NATIVE = "command: python train.py [lr]\nparams: {lr: [1, 2, 3]}\n"
 RUNX = "CMD: python train.py\nHPARAMS: {lr: [1, 2, 3]}\n"
@@ -22,11 +22,11 @@ FAILS = "import sys\nprint('argv', sys.argv)\nsys.exit(3 if sys.argv[-1] != '1' 
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
-    with open_desk(monkeypatch, capfd) as desk:
-        desk.write("train.py", FAILS)
+def user(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[UserFolder]:
+    with open_user_folder(monkeypatch, capfd) as user:
+        user.write("train.py", FAILS)
         monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-        yield desk
+        yield user
 
 
 def hints(said: Said) -> list[str]:
@@ -40,26 +40,26 @@ def paste(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True, timeout=120)
 
 
-def run_dirs(desk: Desk) -> set[str]:
-    return {str(path.parent.relative_to(desk.folder)) for path in desk.folder.rglob("run.json")}
+def run_dirs(user: UserFolder) -> set[str]:
+    return {str(path.parent.relative_to(user.folder)) for path in user.folder.rglob("run.json")}
 
 
-def attempts(desk: Desk) -> dict[str, int]:
-    return {name: len(list((desk.folder / name).glob("lease.*"))) for name in run_dirs(desk)}
+def attempts(user: UserFolder) -> dict[str, int]:
+    return {name: len(list((user.folder / name).glob("lease.*"))) for name in run_dirs(user)}
 
 
-def check_all(desk: Desk, commands: list[str], study: str, failing: int) -> None:
+def check_all(user: UserFolder, commands: list[str], study: str, failing: int) -> None:
     """`study`: the folder that every command is to be about."""
-    before = attempts(desk)
+    before = attempts(user)
     names = {Path(name).name for name in before if str(Path(name).parent) == study}
     for command in commands:
         program, *words = shlex.split(command)  # as bash would: the words are plain, or in single quotes
-        done = desk.assay(*words)
+        done = user.assay(*words)
         is_retry = "rerun" in command or "--retry" in command or command.startswith("assay mlrunner")
         assert (program, done.code) == ("assay", 1 if is_retry else 0), f"{command}\n{done.out}{done.err}"
         if words[0] == "ls":
             assert {line.split()[0] for line in done.lines[2 : 2 + len(names)]} == names
-    after = attempts(desk)
+    after = attempts(user)
     assert before.keys() == after.keys(), "no command started a study of its own"
     repeated = [name for name in after if after[name] > before[name]]
     assert len(repeated) == failing
@@ -69,104 +69,104 @@ def check_all(desk: Desk, commands: list[str], study: str, failing: int) -> None
 @pytest.mark.parametrize(
     "flags", [[], ["--root", "my runs"], ["--study", "an x"], ["--root", "a/b", "-j", "1", "-c", "run"]]
 )
-def test_after_failures(desk: Desk, flags: list[str]) -> None:
-    desk.write("f.yml", NATIVE)
-    said = desk.assay("run", "f.yml", *flags)
+def test_after_failures(user: UserFolder, flags: list[str]) -> None:
+    user.write("f.yml", NATIVE)
+    said = user.assay("run", "f.yml", *flags)
     assert said.code == 1
-    assert str(desk.folder) not in "\n".join(hints(said)), "paths are relative to this folder"
+    assert str(user.folder) not in "\n".join(hints(said)), "paths are relative to this folder"
     named = dict(zip(flags[::2], flags[1::2], strict=True))
     study = f"{named.get('--root', 'runs')}/{named.get('--study', 'f')}"
-    check_all(desk, hints(said), study, failing=2)
+    check_all(user, hints(said), study, failing=2)
 
 
-def test_a_file_whose_name_begins_with_a_dash(desk: Desk) -> None:
-    desk.write("-f.yml", NATIVE)
-    said = desk.assay("run", "--", "-f.yml")
-    check_all(desk, hints(said), "runs/-f", failing=2)
+def test_a_file_whose_name_begins_with_a_dash(user: UserFolder) -> None:
+    user.write("-f.yml", NATIVE)
+    said = user.assay("run", "--", "-f.yml")
+    check_all(user, hints(said), "runs/-f", failing=2)
 
 
-def test_the_default_root_is_not_named(desk: Desk) -> None:
-    desk.write("f.yml", "command: 'true'\n")
-    assert hints(desk.well("run", "f.yml")) == ["assay sum f"]
-    assert hints(desk.well("run", "f.yml", "--root", "runs")) == ["assay sum f"]
+def test_the_default_root_is_not_named(user: UserFolder) -> None:
+    user.write("f.yml", "command: 'true'\n")
+    assert hints(user.well("run", "f.yml")) == ["assay sum f"]
+    assert hints(user.well("run", "f.yml", "--root", "runs")) == ["assay sum f"]
 
 
-def test_a_study_of_the_same_name_in_another_root(desk: Desk) -> None:
-    desk.write("f.yml", NATIVE)
-    desk.write("sweep.yml", RUNX)
-    desk.assay("run", "f.yml", "--study", "sweep")
-    desk.write(".runx", "LOGROOT: logs\n")
-    said = desk.assay("runx", "sweep.yml", "-i")
+def test_a_study_of_the_same_name_in_another_root(user: UserFolder) -> None:
+    user.write("f.yml", NATIVE)
+    user.write("sweep.yml", RUNX)
+    user.assay("run", "f.yml", "--study", "sweep")
+    user.write(".runx", "LOGROOT: logs\n")
+    said = user.assay("runx", "sweep.yml", "-i")
     assert "assay sum logs/sweep" in hints(said)
-    check_all(desk, hints(said), "logs/sweep", failing=2)
+    check_all(user, hints(said), "logs/sweep", failing=2)
     for command in ("ls", "sum", "stop", "rerun", "logs"):
-        other = desk.assay(command, "sweep")
+        other = user.assay(command, "sweep")
         assert (other.code, "runs/sweep, logs/sweep" in other.err) == (2, True), other.err
 
 
 @pytest.mark.parametrize(
     "flags", [["-i"], ["-i", "--exp_name", "mine"], ["-c", "my.runx", "--tag", "-t", "--no_cooldir"], ["-n"]]
 )
-def test_runx_after_failures(desk: Desk, flags: list[str]) -> None:
-    desk.write("sweep.yml", RUNX)
-    desk.write("my.runx", "LOGROOT: else\n")
+def test_runx_after_failures(user: UserFolder, flags: list[str]) -> None:
+    user.write("sweep.yml", RUNX)
+    user.write("my.runx", "LOGROOT: else\n")
     if "-n" in flags:
-        assert desk.well("runx", "sweep.yml", "-n").err == ""
+        assert user.well("runx", "sweep.yml", "-n").err == ""
         return
-    said = desk.assay("runx", "sweep.yml", *(flag if flag != "-t" else "--tag=-t" for flag in flags if flag != "--tag"))
+    said = user.assay("runx", "sweep.yml", *(flag if flag != "-t" else "--tag=-t" for flag in flags if flag != "--tag"))
     assert said.code == 1
     assert not any("--root" in hint for hint in hints(said))
     name = "mine" if "--exp_name" in flags else "sweep"
-    check_all(desk, hints(said), f"{'else' if '-c' in flags else 'runs'}/{name}", failing=2)
+    check_all(user, hints(said), f"{'else' if '-c' in flags else 'runs'}/{name}", failing=2)
 
 
 @pytest.mark.parametrize(
     "flags", [[], ["-o", "my out"], ["-y", "p.yaml", "-f"], ["--no-subdir"], ["-c", "train", "-r", "0"], ["-t", "one"]]
 )
-def test_mlrunner_after_failures(desk: Desk, flags: list[str]) -> None:
-    desk.write("p.yaml" if "-y" in flags else "params.yaml", MLRUNNER.replace("---", "---\n_title: one"))
-    said = desk.assay("mlrunner", *flags)
+def test_mlrunner_after_failures(user: UserFolder, flags: list[str]) -> None:
+    user.write("p.yaml" if "-y" in flags else "params.yaml", MLRUNNER.replace("---", "---\n_title: one"))
+    said = user.assay("mlrunner", *flags)
     assert said.code == 1
     folder = "my out" if "-o" in flags else "output"
-    check_all(desk, hints(said), f"{folder}/.tasks" if "--no-subdir" in flags else folder, failing=2)
+    check_all(user, hints(said), f"{folder}/.tasks" if "--no-subdir" in flags else folder, failing=2)
 
 
-def test_mlrunner_that_drew_a_sample(desk: Desk) -> None:
-    desk.write("params.yaml", MLRUNNER.replace("[1, 2, 3]", "[2, 3, 4, 5]"))
-    check_all(desk, hints(desk.assay("mlrunner", "--sample", "2")), "output", failing=2)
+def test_mlrunner_that_drew_a_sample(user: UserFolder) -> None:
+    user.write("params.yaml", MLRUNNER.replace("[1, 2, 3]", "[2, 3, 4, 5]"))
+    check_all(user, hints(user.assay("mlrunner", "--sample", "2")), "output", failing=2)
 
 
-def test_after_a_submission(desk: Desk) -> None:
-    desk.write("f.yml", NATIVE)
-    desk.assay("run", "f.yml", "--study", "sweep")
-    desk.hold()
-    desk.write("sweep.yml", RUNX)
-    desk.write(".runx", "LOGROOT: logs\nFARM: big\nbig: {SUBMIT_CMD: submit_job}\n")
-    said = desk.well("runx", "sweep.yml")
+def test_after_a_submission(user: UserFolder) -> None:
+    user.write("f.yml", NATIVE)
+    user.assay("run", "f.yml", "--study", "sweep")
+    user.hold()
+    user.write("sweep.yml", RUNX)
+    user.write(".runx", "LOGROOT: logs\nFARM: big\nbig: {SUBMIT_CMD: submit_job}\n")
+    said = user.well("runx", "sweep.yml")
     assert "3 runs are with big now\n" in said.err
     assert hints(said) == ["assay ls logs/sweep"]
-    check_all(desk, hints(said), "logs/sweep", failing=0)
-    desk.release()
-    desk.until_ended("logs/sweep", 3)
-    check_all(desk, ["assay runx sweep.yml -i --retry failed"], "logs/sweep", failing=2)
+    check_all(user, hints(said), "logs/sweep", failing=0)
+    user.release()
+    user.until_ended("logs/sweep", 3)
+    check_all(user, ["assay runx sweep.yml -i --retry failed"], "logs/sweep", failing=2)
 
 
 @pytest.mark.parametrize("program", ["no_such_cmd", "./no/such", "~/no-such", "A=1 no_such_cmd -x"])
-def test_a_missing_submit_command_is_an_error_at_once(desk: Desk, program: str) -> None:
-    desk.write("sweep.yml", RUNX)
-    desk.write(".runx", f"LOGROOT: logs\nFARM: big\nbig: {{SUBMIT_CMD: '{program}'}}\n")
+def test_a_missing_submit_command_is_an_error_at_once(user: UserFolder, program: str) -> None:
+    user.write("sweep.yml", RUNX)
+    user.write(".runx", f"LOGROOT: logs\nFARM: big\nbig: {{SUBMIT_CMD: '{program}'}}\n")
     for call in (["runx", "sweep.yml"], ["run", "sweep.yml"]):
-        said = desk.assay(*call)
+        said = user.assay(*call)
         assert said.code == 2
         assert said.out == "", "nothing was submitted, so no line is printed"
         assert ".runx:3:1 big: SUBMIT_CMD: the program" in said.err
-    assert not (desk.folder / "logs").exists()
-    assert desk.assay("runx", "sweep.yml", "-i").code == 1, "the farm does not matter here"
+    assert not (user.folder / "logs").exists()
+    assert user.assay("runx", "sweep.yml", "-i").code == 1, "the farm does not matter here"
 
 
-def test_a_detached_study(desk: Desk) -> None:
-    desk.write("-x.yml", "command: sleep 100\n")
-    with desk.beside("run", "--detach", "--", "-x.yml") as program:
+def test_a_detached_study(user: UserFolder) -> None:
+    user.write("-x.yml", "command: sleep 100\n")
+    with user.beside("run", "--detach", "--", "-x.yml") as program:
         out, _ = program.communicate(timeout=60)
     ls, stop = hints(Said(0, out, ""))
     deadline = time.monotonic() + 60
@@ -182,26 +182,26 @@ def has_file(folder: Path, name: str) -> bool:
 
 
 @pytest.mark.parametrize("call", [["run", "f.yml"], ["runx", "sweep.yml", "-i"], ["mlrunner", "-o", "my out"]])
-def test_an_interrupted_study_is_continued(desk: Desk, call: list[str]) -> None:
-    desk.write("train.py", "import time, os\ntime.sleep(0 if os.path.exists('GO') else 100)\n")
-    desk.write("f.yml", NATIVE)
-    desk.write(
+def test_an_interrupted_study_is_continued(user: UserFolder, call: list[str]) -> None:
+    user.write("train.py", "import time, os\ntime.sleep(0 if os.path.exists('GO') else 100)\n")
+    user.write("f.yml", NATIVE)
+    user.write(
         "sweep.yml",
-        RUNX.replace("HPARAMS:", "CODE_IGNORE_PATTERNS: GO\nHPARAMS:").replace("train.py", f"{desk.folder}/train.py"),
+        RUNX.replace("HPARAMS:", "CODE_IGNORE_PATTERNS: GO\nHPARAMS:").replace("train.py", f"{user.folder}/train.py"),
     )
-    desk.write("params.yaml", MLRUNNER)
-    desk.write("train.py", f"import time, os\ntime.sleep(0 if os.path.exists({str(desk.folder / 'GO')!r}) else 100)\n")
-    with desk.beside(*call) as program:
+    user.write("params.yaml", MLRUNNER)
+    user.write("train.py", f"import time, os\ntime.sleep(0 if os.path.exists({str(user.folder / 'GO')!r}) else 100)\n")
+    with user.beside(*call) as program:
         deadline = time.monotonic() + 60
-        while not has_file(desk.folder, "lease.1") and time.monotonic() < deadline:
+        while not has_file(user.folder, "lease.1") and time.monotonic() < deadline:
             time.sleep(0.02)
         program.send_signal(signal.SIGINT)
         _, err = program.communicate(timeout=60)
     assert program.returncode == 130
     (advice,) = re.findall(r"continue with: (assay .*)$", err, re.MULTILINE)
-    before = run_dirs(desk)
-    (desk.folder / "GO").touch()
+    before = run_dirs(user)
+    (user.folder / "GO").touch()
     done = paste(advice)
     assert done.returncode == 0, done.stderr
-    assert before <= run_dirs(desk)
-    assert len(run_dirs(desk)) == 3, "it was continued, not started again elsewhere"
+    assert before <= run_dirs(user)
+    assert len(run_dirs(user)) == 3, "it was continued, not started again elsewhere"

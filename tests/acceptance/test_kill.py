@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 from tests.acceptance.hammer import Hammer
-from tests.study_processes import Workshop, open_workshop
+from tests.study_processes import StudyProcesses, open_study_processes
 
 from assay.values.run import State
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Workshop]:
-    with open_workshop(tmp_path) as opened:
+def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
+    with open_study_processes(tmp_path) as opened:
         yield opened
 
 
-def hammer_until(shop: Workshop, kills: int, runs: int, seed: int) -> Hammer:
+def hammer_until(shop: StudyProcesses, kills: int, runs: int, seed: int) -> Hammer:
     hammer = Hammer(shop, seed, runs)
     number = 0
     while hammer.kills.total() < kills:
@@ -43,13 +43,13 @@ def choose_seed() -> int:
 
 
 @pytest.mark.services("kills")
-def test_twenty_kills(shop: Workshop) -> None:
+def test_twenty_kills(shop: StudyProcesses) -> None:
     hammer_until(shop, 20, runs=60, seed=choose_seed())
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_a_thousand_kills(shop: Workshop) -> None:
+def test_a_thousand_kills(shop: StudyProcesses) -> None:
     """KILLS is how many, 1000 where it is not set; the index is compared with a rebuilt one, point by point:
 
     KILLS=200 python -m pytest -s tests/acceptance/test_kill.py -k thousand
@@ -107,7 +107,7 @@ def die_at(hammer: Hammer, step: str, side: str, count: int) -> None:
     assert ended.returncode == -signal.SIGKILL, f"{step} {side} {count} was not reached: {ended.stderr}"
 
 
-def test_death_at_every_step_of_a_start(shop: Workshop) -> None:
+def test_death_at_every_step_of_a_start(shop: StudyProcesses) -> None:
     # long enough to be found running by the next supervisor, should one have begun without its lease
     hammer = Hammer(shop, 1, runs=40, slots=8, durations_s=(0.7,))
     hammer.write_study(0)
@@ -119,7 +119,7 @@ def test_death_at_every_step_of_a_start(shop: Workshop) -> None:
 
 
 @pytest.mark.long
-def test_death_at_every_step_again_and_again(shop: Workshop) -> None:
+def test_death_at_every_step_again_and_again(shop: StudyProcesses) -> None:
     for number, count in enumerate((1, 3, 4, 5, 7)):
         hammer = Hammer(shop, count, runs=90, slots=3)
         hammer.write_study(number)
@@ -130,7 +130,7 @@ def test_death_at_every_step_again_and_again(shop: Workshop) -> None:
         assert not hammer.judge(), count
 
 
-def test_what_a_dead_supervisor_left_aside_is_cleared_away(shop: Workshop) -> None:
+def test_what_a_dead_supervisor_left_aside_is_cleared_away(shop: StudyProcesses) -> None:
     hammer = Hammer(shop, 1, runs=6, slots=1)
     hammer.write_study(0)
     die_at(hammer, "rename:.tmp-", "before", 3)
@@ -160,7 +160,7 @@ stop: {rule: bounds, metric: loss, max: 5}
 
 @pytest.mark.parametrize("step", RULES)
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_death_while_a_rule_ends_runs(shop: Workshop, step: str, side: str) -> None:
+def test_death_while_a_rule_ends_runs(shop: StudyProcesses, step: str, side: str) -> None:
     """Whenever the supervisor dies: each run is ended once, as decided, and leaves no process."""
     shop.write("study.yml", PRUNED)
     arguments = ["run", "study.yml", "--root", str(shop.root), "--plain", "-j", "3"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.study_processes import Workshop, load_json, open_workshop, until
+from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
 
 from assay.record.index.sqlite import SqliteIndex
 from assay.system.files import index_path
@@ -23,18 +23,18 @@ RUN = "run"  # the name of a study's only run
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Workshop]:
-    with open_workshop(tmp_path) as opened:
+def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
+    with open_study_processes(tmp_path) as opened:
         yield opened
 
 
-def write_study(shop: Workshop, script: str, more: str = "") -> None:
+def write_study(shop: StudyProcesses, script: str, more: str = "") -> None:
     """A study of one run; `{dir}` is the run's directory in the script."""
     shop.write("work.sh", f"dir=$ASSAY_RUN_DIR\n{script}\n")
     shop.write("study.yml", f"study: study\ncommand: bash work.sh\n{more}")
 
 
-def start(shop: Workshop, *arguments: str) -> subprocess.Popen[str]:
+def start(shop: StudyProcesses, *arguments: str) -> subprocess.Popen[str]:
     """Begin, and wait until the command says that all of it is up."""
     program = shop.start("--plain", "--slots", "0", *arguments)
     until((shop.dir(RUN) / "up").exists, "the command runs")
@@ -44,7 +44,7 @@ def start(shop: Workshop, *arguments: str) -> subprocess.Popen[str]:
 GO = 'touch "$dir/up"; until [ -e "$dir/go" ]; do sleep 0.02; done'
 
 
-def let_go(shop: Workshop) -> None:
+def let_go(shop: StudyProcesses) -> None:
     (shop.dir(RUN) / "go").touch()
 
 
@@ -65,7 +65,7 @@ touch "$dir/up"; while :; do sleep 1000; done
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_everything_that_a_run_started_is_stopped(shop: Workshop, number: signal.Signals) -> None:
+def test_everything_that_a_run_started_is_stopped(shop: StudyProcesses, number: signal.Signals) -> None:
     write_study(shop, f'[ -e "$dir/up" ] && exit 0\n{POLITE}')
     program = start(shop)
     until(lambda: len(shop.processes()) >= 5, "all of its processes are there")
@@ -82,7 +82,7 @@ def test_everything_that_a_run_started_is_stopped(shop: Workshop, number: signal
 
 
 @pytest.mark.services("kills")
-def test_what_ignores_signals_is_killed(shop: Workshop) -> None:
+def test_what_ignores_signals_is_killed(shop: StudyProcesses) -> None:
     """This takes the whole grace of ten seconds."""
     write_study(shop, STUBBORN)
     program = start(shop)
@@ -92,7 +92,7 @@ def test_what_ignores_signals_is_killed(shop: Workshop) -> None:
     assert shop.states(RUN) == [State.STOPPED]
 
 
-def test_the_reason_is_written_before_the_first_kill(shop: Workshop) -> None:
+def test_the_reason_is_written_before_the_first_kill(shop: StudyProcesses) -> None:
     """And a script that answers TERM by saving its work and leaving with 0 has not finished."""
     trap = """trap '[ -e "$dir/stop.1" ] && touch "$dir/saw_it"; exit 0' TERM"""
     write_study(shop, f'[ -e "$dir/saw_it" ] && exit 0\n{trap}\ntouch "$dir/up"; while :; do sleep 0.02; done')
@@ -104,7 +104,7 @@ def test_the_reason_is_written_before_the_first_kill(shop: Workshop) -> None:
     assert shop.states(RUN) == [State.STOPPED, State.DONE]
 
 
-def test_an_interrupt_leaves_the_queue_alone(shop: Workshop) -> None:
+def test_an_interrupt_leaves_the_queue_alone(shop: StudyProcesses) -> None:
     write_study(shop, "exit 0")
     shop.write(
         "study.yml",
@@ -121,7 +121,7 @@ def test_an_interrupt_leaves_the_queue_alone(shop: Workshop) -> None:
 # ---------------------------------------------------------------- leaving
 
 
-def test_a_hangup_leaves_the_run_running(shop: Workshop) -> None:
+def test_a_hangup_leaves_the_run_running(shop: StudyProcesses) -> None:
     write_study(shop, f"{GO}\nexit 7")
     program = start(shop)
     assert shop.end(program, signal.SIGHUP) == 0
@@ -135,7 +135,7 @@ def test_a_hangup_leaves_the_run_running(shop: Workshop) -> None:
     assert shop.history(RUN).attempts[0].codes == {"run": 7}
 
 
-def test_closing_the_terminal_leaves_the_run_running(shop: Workshop) -> None:
+def test_closing_the_terminal_leaves_the_run_running(shop: StudyProcesses) -> None:
     """The live view has nowhere to write any more; that is not reported as a bug."""
     write_study(shop, GO)
     (shop.base / "tmp").mkdir()
@@ -155,7 +155,7 @@ def test_closing_the_terminal_leaves_the_run_running(shop: Workshop) -> None:
     assert shop.states(RUN) == [State.DONE]
 
 
-def test_nohup_is_respected(shop: Workshop) -> None:
+def test_nohup_is_respected(shop: StudyProcesses) -> None:
     write_study(shop, GO)
     arguments = ["nohup", sys.executable, "-m", "assay", "run", "study.yml", "--root", str(shop.root), "--slots", "0"]
     with (shop.base / "out").open("w") as out:
@@ -168,7 +168,7 @@ def test_nohup_is_respected(shop: Workshop) -> None:
     assert shop.states(RUN) == [State.DONE]
 
 
-def test_what_ended_without_a_supervisor(shop: Workshop) -> None:
+def test_what_ended_without_a_supervisor(shop: StudyProcesses) -> None:
     """It has its true code, and its true time."""
     write_study(shop, f"{GO}\nexit 9")
     assert shop.end(start(shop), signal.SIGKILL) == -signal.SIGKILL
@@ -182,7 +182,7 @@ def test_what_ended_without_a_supervisor(shop: Workshop) -> None:
     assert shop.history(RUN).attempts[0].codes == {"run": 9}
 
 
-def test_detach_and_attach(shop: Workshop) -> None:
+def test_detach_and_attach(shop: StudyProcesses) -> None:
     write_study(shop, GO)
     ended = shop.run("--detach", "--slots", "0")
     assert ended.code == 0
@@ -213,7 +213,7 @@ printf 'step {LINES} loss {LINES}.5'
 METRICS = "metrics:\n  step: 'step (\\d+)'\n  loss: 'loss ({number})'\n"
 
 
-def load_series(shop: Workshop) -> tuple[array[float], array[float]]:
+def load_series(shop: StudyProcesses) -> tuple[array[float], array[float]]:
     with SqliteIndex(index_path(shop.root, shop.env)) as index:
         series = index.load_series(f"study/{RUN}", "loss")
         return series.steps, series.values
@@ -224,7 +224,7 @@ def whole() -> tuple[list[float], list[float]]:
     return steps, [step + 0.5 for step in steps]
 
 
-def test_metrics_survive_their_readers(shop: Workshop) -> None:
+def test_metrics_survive_their_readers(shop: StudyProcesses) -> None:
     """Supervisors are killed one after another while the log grows: each point is there, once."""
     write_study(shop, TALKER, METRICS)
     seen = 0
@@ -244,7 +244,7 @@ def test_metrics_survive_their_readers(shop: Workshop) -> None:
     assert tuple(map(list, load_series(shop))) == whole()
 
 
-def test_two_readers_store_a_point_once(shop: Workshop) -> None:
+def test_two_readers_store_a_point_once(shop: StudyProcesses) -> None:
     """Both adopt the run when its owner dies, and both read its last, unfinished line."""
     waits = 'until [ -e "$dir/killed" ]; do sleep 0.02; done\n'
     write_study(shop, TALKER.replace("printf", f"{waits}printf"), METRICS)
@@ -262,7 +262,7 @@ def test_two_readers_store_a_point_once(shop: Workshop) -> None:
 
 
 @pytest.fixture
-def small_disk(shop: Workshop) -> Iterator[Path]:
+def small_disk(shop: StudyProcesses) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk to fill")
     path = shop.base / "disk"
@@ -276,7 +276,7 @@ def small_disk(shop: Workshop) -> Iterator[Path]:
     subprocess.run(["umount", "-l", path], check=True)
 
 
-def test_a_disk_that_runs_full(shop: Workshop, small_disk: Path) -> None:
+def test_a_disk_that_runs_full(shop: StudyProcesses, small_disk: Path) -> None:
     shop.write("work.sh", 'head -c 400000 /dev/zero > "$ASSAY_RUN_DIR/blob" || exit 3\n')
     shop.write("study.yml", "study: study\ncommand: bash work.sh {n}\nparams: {n: {range: 16}}\n")
     root = small_disk / "runs"
@@ -307,7 +307,7 @@ def fill(path: Path) -> None:
             pass
 
 
-def test_an_interrupt_on_a_full_disk(shop: Workshop, small_disk: Path) -> None:
+def test_an_interrupt_on_a_full_disk(shop: StudyProcesses, small_disk: Path) -> None:
     """The reason cannot be written; everything is stopped all the same, and continued later."""
     write_study(shop, f'[ -e "{small_disk}/room" ] && exit 0\n{POLITE}')
     root = small_disk / "runs"
@@ -331,7 +331,7 @@ def test_an_interrupt_on_a_full_disk(shop: Workshop, small_disk: Path) -> None:
     assert shop.call("run", "study.yml", "--root", str(root), "--slots", "0").code == 0
 
 
-def test_a_read_only_root(shop: Workshop, small_disk: Path) -> None:
+def test_a_read_only_root(shop: StudyProcesses, small_disk: Path) -> None:
     write_study(shop, "exit 0")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     ended = shop.call("run", "study.yml", "--root", str(small_disk / "runs"))
@@ -341,7 +341,7 @@ def test_a_read_only_root(shop: Workshop, small_disk: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["", "deeper/still"])
-def test_a_root_that_is_a_file(shop: Workshop, inside: str) -> None:
+def test_a_root_that_is_a_file(shop: StudyProcesses, inside: str) -> None:
     write_study(shop, "exit 0")
     shop.root.write_text("not a folder")
     ended = shop.call("run", "study.yml", "--root", str(shop.root / inside))
@@ -350,7 +350,7 @@ def test_a_root_that_is_a_file(shop: Workshop, inside: str) -> None:
     assert shop.root.read_text() == "not a folder"
 
 
-def test_a_root_inside_the_source_tree(shop: Workshop) -> None:
+def test_a_root_inside_the_source_tree(shop: StudyProcesses) -> None:
     """The copies of the code must not hold the runs, or each study would double the last one."""
     write_study(shop, "exit 0")
     root = shop.source / "out" / "runs"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.study_processes import Workshop, load_json, open_workshop, until
+from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
 
 from assay.values.run import State
 
@@ -32,18 +32,18 @@ ONLY = "n=0,prio=0"  # the name of a study's only run: all of its parameters
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Workshop]:
-    with open_workshop(tmp_path) as opened:
+def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
+    with open_study_processes(tmp_path) as opened:
         opened.env |= {"LEDGER": str(opened.base / "ledger"), "ALL": str(opened.base / "all")}
         opened.write("work.sh", WORK)
         yield opened
 
 
-def write_study(shop: Workshop, runs: int) -> None:
+def write_study(shop: StudyProcesses, runs: int) -> None:
     shop.write("study.yml", WAITING % runs)
 
 
-def begun(shop: Workshop) -> list[str]:
+def begun(shop: StudyProcesses) -> list[str]:
     """The runs in the order they were executed, as they say themselves."""
     try:
         return (shop.base / "ledger").read_text().split()
@@ -51,22 +51,22 @@ def begun(shop: Workshop) -> list[str]:
         return []
 
 
-def is_up(shop: Workshop, run: str) -> bool:
+def is_up(shop: StudyProcesses, run: str) -> bool:
     return (shop.dir(run) / "up").exists()
 
 
-def start_on(shop: Workshop, slot: str, run: str) -> subprocess.Popen[str]:
+def start_on(shop: StudyProcesses, slot: str, run: str) -> subprocess.Popen[str]:
     """A supervisor whose only slot is taken by this run."""
     program = shop.start("--plain", "--slots", slot)
     until(lambda: is_up(shop, run), f"{run} began")
     return program
 
 
-def owner(shop: Workshop, run: str, attempt: int = 1) -> int:
+def owner(shop: StudyProcesses, run: str, attempt: int = 1) -> int:
     return int(load_json(shop.dir(run) / f"lease.{attempt}")["supervisor_pid"])
 
 
-def test_they_share_the_work(shop: Workshop) -> None:
+def test_they_share_the_work(shop: StudyProcesses) -> None:
     write_study(shop, 16)
     first = start_on(shop, "0", "n=0")
     second = start_on(shop, "1", "n=1")
@@ -77,7 +77,7 @@ def test_they_share_the_work(shop: Workshop) -> None:
     assert all(shop.states(run) == [State.DONE] for run in shop.run_dirs())
 
 
-def test_each_waits_for_the_runs_of_the_other(shop: Workshop) -> None:
+def test_each_waits_for_the_runs_of_the_other(shop: StudyProcesses) -> None:
     write_study(shop, 1)
     first = start_on(shop, "0", ONLY)
     second = shop.start("--plain", "--slots", "1")
@@ -88,7 +88,7 @@ def test_each_waits_for_the_runs_of_the_other(shop: Workshop) -> None:
     assert begun(shop) == [ONLY]
 
 
-def test_interrupting_one_stops_only_its_own_runs(shop: Workshop) -> None:
+def test_interrupting_one_stops_only_its_own_runs(shop: StudyProcesses) -> None:
     write_study(shop, 3)
     first = start_on(shop, "0", "n=0")
     second = start_on(shop, "1", "n=1")
@@ -104,7 +104,7 @@ def test_interrupting_one_stops_only_its_own_runs(shop: Workshop) -> None:
     assert shop.states("n=0") == [State.STOPPED, State.DONE]
 
 
-def test_the_runs_of_a_killed_one_are_taken_over(shop: Workshop) -> None:
+def test_the_runs_of_a_killed_one_are_taken_over(shop: StudyProcesses) -> None:
     """Taken over means looked after: readings are written, and an interrupt stops them."""
     write_study(shop, 1)
     first = start_on(shop, "0", ONLY)
@@ -119,7 +119,7 @@ def test_the_runs_of_a_killed_one_are_taken_over(shop: Workshop) -> None:
     assert shop.processes() == {}
 
 
-def test_a_frozen_one_does_not_block_the_other(shop: Workshop) -> None:
+def test_a_frozen_one_does_not_block_the_other(shop: StudyProcesses) -> None:
     write_study(shop, 6)
     frozen = start_on(shop, "0", "n=0")
     frozen.send_signal(signal.SIGSTOP)
@@ -140,7 +140,7 @@ retries: 1
 """
 
 
-def list_and_rebuild(shop: Workshop) -> tuple[str, str]:
+def list_and_rebuild(shop: StudyProcesses) -> tuple[str, str]:
     """What `assay ls` shows, before and after the index was made again from the directories."""
     command = ("ls", "study", "--root", str(shop.root), "--json")
     before = shop.call(*command).out
@@ -160,7 +160,7 @@ def wait_for(program: subprocess.Popen[str], frozen: subprocess.Popen[str]) -> i
     return program.wait(20)
 
 
-def test_one_that_wakes_up_takes_the_conclusions_of_the_other(shop: Workshop) -> None:
+def test_one_that_wakes_up_takes_the_conclusions_of_the_other(shop: StudyProcesses) -> None:
     """It saw the same runs end, and its own times and memory are not those that were written first."""
     shop.write("study.yml", TWO_COMMANDS % 6)
     frozen = shop.start("--plain", "--slots", "0,1,2")
@@ -177,7 +177,7 @@ def test_one_that_wakes_up_takes_the_conclusions_of_the_other(shop: Workshop) ->
     assert before == after
 
 
-def test_both_end_when_runs_have_two_commands_and_fail(shop: Workshop) -> None:
+def test_both_end_when_runs_have_two_commands_and_fail(shop: StudyProcesses) -> None:
     shop.write("study.yml", TWO_COMMANDS % 24)
     (shop.base / "all").touch()
     both = [shop.start("--plain", "--slots", "cpu:4") for _ in range(2)]
@@ -188,7 +188,7 @@ def test_both_end_when_runs_have_two_commands_and_fail(shop: Workshop) -> None:
     assert before == after
 
 
-def test_the_more_important_study_goes_first(shop: Workshop) -> None:
+def test_the_more_important_study_goes_first(shop: StudyProcesses) -> None:
     """Between two supervisors: what waits in the other's queue has to wait on."""
     write_study(shop, 3)
     shop.write(
@@ -208,7 +208,7 @@ def test_the_more_important_study_goes_first(shop: Workshop) -> None:
     assert sum(began < vip_run for began in first_runs.values()) == 1
 
 
-def test_a_frozen_one_with_more_important_runs_does_not_block_the_other_for_long(shop: Workshop) -> None:
+def test_a_frozen_one_with_more_important_runs_does_not_block_the_other_for_long(shop: StudyProcesses) -> None:
     write_study(shop, 3)
     shop.write(
         "vip.yml", WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip") % 1
@@ -225,7 +225,7 @@ def test_a_frozen_one_with_more_important_runs_does_not_block_the_other_for_long
     assert shop.end(vip, signal.SIGCONT) == 0
 
 
-def test_runs_start_in_the_order_of_the_file(shop: Workshop) -> None:
+def test_runs_start_in_the_order_of_the_file(shop: StudyProcesses) -> None:
     write_study(shop, 5)
     (shop.base / "all").touch()
     assert shop.run("--slots", "0").code == 0

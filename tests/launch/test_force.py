@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.study_processes import Ended, Workshop, open_workshop, until
+from tests.study_processes import Ended, StudyProcesses, open_study_processes, until
 
 from assay.record import run_directory
 from assay.values.run import State
@@ -22,39 +22,39 @@ D, S = State.DONE, State.STOPPED
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Workshop]:
-    with open_workshop(tmp_path) as opened:
+def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
+    with open_study_processes(tmp_path) as opened:
         opened.env |= {"GO": str(opened.base / "go")}
         yield opened
 
 
-def write_study(shop: Workshop, script: str, command: str = "command: bash train.sh {n}") -> None:
+def write_study(shop: StudyProcesses, script: str, command: str = "command: bash train.sh {n}") -> None:
     shop.write("train.sh", f"echo begin $1\n{script}\necho end $1\n")
     shop.write("study.yml", f"study: study\n{command}\nparams: {{n: [1, 2, 3]}}\n")
 
 
-def finish_once(shop: Workshop, script: str = "", command: str = "command: bash train.sh {n}") -> None:
+def finish_once(shop: StudyProcesses, script: str = "", command: str = "command: bash train.sh {n}") -> None:
     """All done; then the second run waits in every later attempt until it may go on."""
     write_study(shop, f"if [ $1 = 2 ] && [ $ASSAY_ATTEMPT_NUMBER != 1 ]; then {WAIT}; fi\n{script}", command)
     assert shop.run("--slots", "0").code == 0
 
 
-def interrupt(shop: Workshop, number: signal.Signals, *arguments: str) -> str:
+def interrupt(shop: StudyProcesses, number: signal.Signals, *arguments: str) -> str:
     program = shop.start("--plain", "--slots", "0", *arguments)
     until((shop.dir("n=2") / "up").exists, "the second run is repeated")
     assert shop.end(program, number) == (130 if number is not signal.SIGKILL else -signal.SIGKILL)
     return shop.words(program)
 
 
-def states(shop: Workshop) -> list[list[State | None]]:
+def states(shop: StudyProcesses) -> list[list[State | None]]:
     return [shop.states(f"n={n}") for n in (1, 2, 3)]
 
 
-def passes(shop: Workshop) -> list[str]:
+def passes(shop: StudyProcesses) -> list[str]:
     return run_directory.find_passes(str(shop.root / "study"))
 
 
-def paste(shop: Workshop, command: str) -> Ended:
+def paste(shop: StudyProcesses, command: str) -> Ended:
     words = shlex.split(command)
     assert words[0] == "assay"
     return shop.call(*words[1:])
@@ -62,7 +62,7 @@ def paste(shop: Workshop, command: str) -> Ended:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_the_command_advised_after_an_interrupted_force_repeats_nothing_that_it_finished(
-    shop: Workshop, number: signal.Signals
+    shop: StudyProcesses, number: signal.Signals
 ) -> None:
     finish_once(shop)
     words = interrupt(shop, number, "--force")
@@ -78,7 +78,7 @@ def test_the_command_advised_after_an_interrupted_force_repeats_nothing_that_it_
     assert [len(each) for each in states(shop)] == [3, 4, 3], "a pass that came to its end is not continued"
 
 
-def test_a_force_whose_supervisor_was_killed_is_continued_by_the_same_call(shop: Workshop) -> None:
+def test_a_force_whose_supervisor_was_killed_is_continued_by_the_same_call(shop: StudyProcesses) -> None:
     """What it left running is watched, and its result counts."""
     finish_once(shop)
     interrupt(shop, signal.SIGKILL, "--force")
@@ -91,7 +91,9 @@ def test_a_force_whose_supervisor_was_killed_is_continued_by_the_same_call(shop:
 
 
 @pytest.mark.parametrize("content", [None, "{"])
-def test_what_finished_without_a_supervisor_is_repeated_by_a_force_too(shop: Workshop, content: str | None) -> None:
+def test_what_finished_without_a_supervisor_is_repeated_by_a_force_too(
+    shop: StudyProcesses, content: str | None
+) -> None:
     """A supervisor that was killed before the end of its run leaves no outcome, a power cut perhaps half of one."""
     write_study(shop, "")
     assert shop.run("--slots", "0").code == 0
@@ -105,7 +107,7 @@ def test_what_finished_without_a_supervisor_is_repeated_by_a_force_too(shop: Wor
 
 
 @pytest.mark.long
-def test_the_last_run_of_a_force_is_interrupted_and_the_others_are_kept(shop: Workshop) -> None:
+def test_the_last_run_of_a_force_is_interrupted_and_the_others_are_kept(shop: StudyProcesses) -> None:
     finish_once(shop)
     program = shop.start("--plain", "--slots", "cpu:3", "--force")
     until(lambda: (shop.dir("n=2") / "up").exists() and all(len(states(shop)[n]) == 2 for n in (0, 2)), "two are done")
@@ -117,7 +119,7 @@ def test_the_last_run_of_a_force_is_interrupted_and_the_others_are_kept(shop: Wo
 
 
 @pytest.mark.long
-def test_a_force_that_failed_in_part_is_not_repeated_for_the_failures(shop: Workshop) -> None:
+def test_a_force_that_failed_in_part_is_not_repeated_for_the_failures(shop: StudyProcesses) -> None:
     finish_once(shop, "[ $1 != 1 ] || [ $ASSAY_ATTEMPT_NUMBER != 2 ] || exit 1")
     interrupt(shop, signal.SIGINT, "--force")
     (shop.base / "go").touch()
@@ -126,7 +128,7 @@ def test_a_force_that_failed_in_part_is_not_repeated_for_the_failures(shop: Work
 
 
 @pytest.mark.long
-def test_a_run_stopped_by_hand_is_repeated_by_the_next_force(shop: Workshop) -> None:
+def test_a_run_stopped_by_hand_is_repeated_by_the_next_force(shop: StudyProcesses) -> None:
     finish_once(shop)
     program = shop.start("--plain", "--slots", "0", "--force")
     until((shop.dir("n=2") / "up").exists, "the second run is repeated")
@@ -139,7 +141,7 @@ def test_a_run_stopped_by_hand_is_repeated_by_the_next_force(shop: Workshop) -> 
 
 
 @pytest.mark.long
-def test_an_interrupted_force_with_new_code_keeps_what_has_that_code(shop: Workshop) -> None:
+def test_an_interrupted_force_with_new_code_keeps_what_has_that_code(shop: StudyProcesses) -> None:
     finish_once(shop)
     text = (shop.source / "train.sh").read_text()
     shop.write("train.sh", f"echo newer\n{text}")
@@ -150,7 +152,7 @@ def test_an_interrupted_force_with_new_code_keeps_what_has_that_code(shop: Works
     assert (shop.dir("n=3") / "run.2.log").read_text().startswith("newer")
 
 
-def test_an_interrupted_force_with_code_edited_since_is_begun_again(shop: Workshop) -> None:
+def test_an_interrupted_force_with_code_edited_since_is_begun_again(shop: StudyProcesses) -> None:
     finish_once(shop)
     text = (shop.source / "train.sh").read_text()
     shop.write("train.sh", f"echo newer\n{text}")
@@ -163,7 +165,7 @@ def test_an_interrupted_force_with_code_edited_since_is_begun_again(shop: Worksh
     assert all(log.startswith("newest") for log in logs)
 
 
-def test_commands_that_the_interrupted_force_finished_are_not_repeated(shop: Workshop) -> None:
+def test_commands_that_the_interrupted_force_finished_are_not_repeated(shop: StudyProcesses) -> None:
     command = 'commands: {a: "true {n}", b: "bash train.sh {n}"}'
     finish_once(shop, command=command)
     interrupt(shop, signal.SIGINT, "--force")
@@ -173,7 +175,7 @@ def test_commands_that_the_interrupted_force_finished_are_not_repeated(shop: Wor
     assert shop.history("n=3").attempts[-1].codes == {"a": 0, "b": 0}
 
 
-def test_a_run_that_force_was_repeating_is_not_done_because_it_was_before(shop: Workshop) -> None:
+def test_a_run_that_force_was_repeating_is_not_done_because_it_was_before(shop: StudyProcesses) -> None:
     """Continued without --force: the interrupted run is run to its end, and the report names what is left."""
     finish_once(shop)
     interrupt(shop, signal.SIGINT, "--force")
@@ -188,7 +190,7 @@ def test_a_run_that_force_was_repeating_is_not_done_because_it_was_before(shop: 
     assert passes(shop) == []
 
 
-def test_two_supervisors_with_force_repeat_each_run_once(shop: Workshop) -> None:
+def test_two_supervisors_with_force_repeat_each_run_once(shop: StudyProcesses) -> None:
     finish_once(shop)
     first = shop.start("--plain", "--slots", "cpu:2", "--force")
     until((shop.dir("n=2") / "up").exists, "the second run is repeated")
@@ -200,7 +202,7 @@ def test_two_supervisors_with_force_repeat_each_run_once(shop: Workshop) -> None
     assert passes(shop) == []
 
 
-def test_a_dry_run_shows_what_an_interrupted_force_has_left(shop: Workshop) -> None:
+def test_a_dry_run_shows_what_an_interrupted_force_has_left(shop: StudyProcesses) -> None:
     finish_once(shop)
     assert len(shop.run("-n", "--force").out.splitlines()) == 3
     interrupt(shop, signal.SIGINT, "--force")
@@ -210,7 +212,7 @@ def test_a_dry_run_shows_what_an_interrupted_force_has_left(shop: Workshop) -> N
 
 
 @pytest.mark.long
-def test_an_interrupted_rerun_is_continued_and_another_choice_of_runs_is_not(shop: Workshop) -> None:
+def test_an_interrupted_rerun_is_continued_and_another_choice_of_runs_is_not(shop: StudyProcesses) -> None:
     finish_once(shop)
     names = [f"study/n={n}" for n in (1, 2, 3)]
     interrupt_rerun(shop, names)
@@ -222,7 +224,7 @@ def test_an_interrupted_rerun_is_continued_and_another_choice_of_runs_is_not(sho
     assert shop.states("n=1") == [D, D, D]
 
 
-def interrupt_rerun(shop: Workshop, names: list[str]) -> None:
+def interrupt_rerun(shop: StudyProcesses, names: list[str]) -> None:
     words = [sys.executable, "-m", "assay", "rerun", *names, "--root", str(shop.root), "--slots", "0", "--quiet"]
     program = subprocess.Popen(words, cwd=shop.source, env=shop.env, stdin=subprocess.DEVNULL, text=True)
     shop.started.append(program)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.fork_server import call_assay
-from tests.study_processes import Workshop, open_workshop, until
+from tests.study_processes import StudyProcesses, open_study_processes, until
 
 from assay.record import run_directory
 
@@ -22,13 +22,13 @@ AGAIN = [(*RUN_AGAIN, "--retry", "failed"), (*RUN_AGAIN, "--force"), ("rerun", "
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Workshop]:
-    with open_workshop(tmp_path) as opened:
+def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
+    with open_study_processes(tmp_path) as opened:
         opened.env |= {"ALL": str(opened.base / "all"), "ASSAY_ROOT": str(opened.root)}
         yield opened
 
 
-def fail_and_repair(shop: Workshop, more: str = "") -> str | None:
+def fail_and_repair(shop: StudyProcesses, more: str = "") -> str | None:
     """The snapshot that the failed run had."""
     shop.write("train.sh", "echo old\nexit 1\n")
     shop.write_study("bash train.sh", more)
@@ -39,7 +39,7 @@ def fail_and_repair(shop: Workshop, more: str = "") -> str | None:
     return shop.code_hash()
 
 
-def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(shop: Workshop) -> None:
+def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(shop: StudyProcesses) -> None:
     """However the run is repeated; --old-code repeats it as it was."""
     shop.write("train.sh", "echo old\nexit 1\n")
     shop.write_study("bash train.sh {n}", "params: {n: [0, 1, 2]}\n")
@@ -67,7 +67,7 @@ def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(shop: W
     assert f"{before} until attempt 2, kept in code.2/" in shop.call("show", "study/n=0").out
 
 
-def test_a_failed_run_whose_code_is_the_same_is_repeated_without_a_word_about_code(shop: Workshop) -> None:
+def test_a_failed_run_whose_code_is_the_same_is_repeated_without_a_word_about_code(shop: StudyProcesses) -> None:
     """The study's own file, in the same folder, is not code."""
     fail_and_repair(shop)
     shop.write("train.sh", "echo old\nexit 1\n")
@@ -80,7 +80,7 @@ def test_a_failed_run_whose_code_is_the_same_is_repeated_without_a_word_about_co
     assert not [*shop.dir(RUN).glob("code.*")]
 
 
-def test_a_failed_run_gets_the_code_of_its_own_folder_wherever_it_is_repeated(shop: Workshop) -> None:
+def test_a_failed_run_gets_the_code_of_its_own_folder_wherever_it_is_repeated(shop: StudyProcesses) -> None:
     fail_and_repair(shop)
     elsewhere = shop.base / "elsewhere"
     elsewhere.mkdir()
@@ -89,7 +89,9 @@ def test_a_failed_run_gets_the_code_of_its_own_folder_wherever_it_is_repeated(sh
     assert (again.returncode, shop.log(attempt=2)) == (0, "new\n")
 
 
-def test_a_failed_run_whose_folder_is_gone_is_repeated_with_its_own_code_and_that_is_printed(shop: Workshop) -> None:
+def test_a_failed_run_whose_folder_is_gone_is_repeated_with_its_own_code_and_that_is_printed(
+    shop: StudyProcesses,
+) -> None:
     fail_and_repair(shop)
     moved = shop.source.rename(shop.base / "moved")
     again = call_assay(["rerun", str(shop.dir(RUN))], cwd=shop.base, env=shop.env, timeout=60)
@@ -98,7 +100,7 @@ def test_a_failed_run_whose_folder_is_gone_is_repeated_with_its_own_code_and_tha
     moved.rename(shop.source)
 
 
-def test_of_a_whole_study_only_what_failed_gets_the_current_code(shop: Workshop) -> None:
+def test_of_a_whole_study_only_what_failed_gets_the_current_code(shop: StudyProcesses) -> None:
     shop.write("train.sh", "echo old\n[ $1 = 1 ]\n")
     shop.write_study("bash train.sh {n}", "params: {n: [1, 2]}\n")
     assert shop.run("--slots", "0").code == 1
@@ -108,7 +110,7 @@ def test_of_a_whole_study_only_what_failed_gets_the_current_code(shop: Workshop)
     assert [shop.log(f"n={n}", attempt=2) for n in (1, 2)] == ["old\n", "new\n"]
 
 
-def test_a_run_that_failed_without_a_supervisor_gets_the_current_code(shop: Workshop) -> None:
+def test_a_run_that_failed_without_a_supervisor_gets_the_current_code(shop: StudyProcesses) -> None:
     shop.write("train.sh", 'echo old\nuntil [ -e "$ALL" ]; do sleep 0.02; done\nexit 1\n')
     shop.write_study("bash train.sh")
     program = shop.start("--plain", "--slots", "0")
@@ -122,7 +124,7 @@ def test_a_run_that_failed_without_a_supervisor_gets_the_current_code(shop: Work
     assert (again.code, shop.log(attempt=2), again.err.count(TAKES)) == (0, "new\n", 1)
 
 
-def test_an_interrupted_run_is_continued_with_its_code_and_that_is_printed_first(shop: Workshop) -> None:
+def test_an_interrupted_run_is_continued_with_its_code_and_that_is_printed_first(shop: StudyProcesses) -> None:
     shop.write("train.sh", 'echo old $1\n[ -e "$ALL" ] || { touch "$ALL"; sleep 600; }\n')
     shop.write_study("bash train.sh {n}", "params: {n: [1, 2]}\n")
     program = shop.start("--plain", "--slots", "0")
@@ -139,7 +141,7 @@ def test_an_interrupted_run_is_continued_with_its_code_and_that_is_printed_first
     assert [shop.log("n=1", attempt=2), shop.log("n=2")] == ["old 1\n", "old 2\n"]
 
 
-def test_a_new_run_from_a_failed_one_has_the_current_code(shop: Workshop) -> None:
+def test_a_new_run_from_a_failed_one_has_the_current_code(shop: StudyProcesses) -> None:
     shop.write("train.sh", "echo old\nexit 1\n")
     shop.write_study("bash train.sh {n}", "params: {n: [1]}\n")
     assert shop.run("--slots", "0").code == 1
@@ -153,7 +155,7 @@ def test_a_new_run_from_a_failed_one_has_the_current_code(shop: Workshop) -> Non
     assert (well.code, "current code" in well.err) == (0, False)
 
 
-def test_a_rerun_that_was_interrupted_goes_on_with_the_code_that_it_began_with(shop: Workshop) -> None:
+def test_a_rerun_that_was_interrupted_goes_on_with_the_code_that_it_began_with(shop: StudyProcesses) -> None:
     shop.write("train.sh", "exit 1\n")
     shop.write_study("bash train.sh {n}", "params: {n: [1, 2, 3]}\n")
     assert shop.run("--slots", "0").code == 1
@@ -172,7 +174,7 @@ def test_a_rerun_that_was_interrupted_goes_on_with_the_code_that_it_began_with(s
 KEEPS = "the recorded snapshot: train.sh has changed since (--new-code takes the current code)\n"
 
 
-def test_a_run_that_was_well_is_repeated_with_its_code_and_that_is_printed_first(shop: Workshop) -> None:
+def test_a_run_that_was_well_is_repeated_with_its_code_and_that_is_printed_first(shop: StudyProcesses) -> None:
     shop.write("train.sh", "echo old\n")
     shop.write_study("bash train.sh {n}", "params: {n: [1, 2]}\n")
     assert shop.run("--slots", "0").code == 0
@@ -187,7 +189,7 @@ def test_a_run_that_was_well_is_repeated_with_its_code_and_that_is_printed_first
 
 @pytest.mark.parametrize("option", [(), ("--old-code",)])
 def test_a_new_run_from_one_that_was_well_has_its_code_and_that_is_printed_first(
-    shop: Workshop, option: tuple[str, ...]
+    shop: StudyProcesses, option: tuple[str, ...]
 ) -> None:
     shop.write("train.sh", "echo old\n")
     shop.write_study("bash train.sh {n}", "params: {n: [1]}\n")
@@ -199,6 +201,6 @@ def test_a_new_run_from_one_that_was_well_has_its_code_and_that_is_printed_first
     assert "snapshot" not in shop.call("rerun", "study/n=1", "n=2", "--slots", "0").err, "it is there, and is kept"
 
 
-def test_old_code_of_a_failed_run_is_printed_first(shop: Workshop) -> None:
+def test_old_code_of_a_failed_run_is_printed_first(shop: StudyProcesses) -> None:
     fail_and_repair(shop)
     assert shop.call("rerun", "study", "--old-code", "--plain").err.startswith(f"1 run has {KEEPS}")

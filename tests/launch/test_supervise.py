@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.study_processes import Workshop, load_json, open_workshop, until
+from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
 
 from assay.errors import InfrastructureError
 from assay.execute.local import LocalExecutor
@@ -33,26 +33,26 @@ RUN = "run"
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Workshop]:
-    with open_workshop(tmp_path) as opened:
+def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
+    with open_study_processes(tmp_path) as opened:
         yield opened
 
 
-def write_study(shop: Workshop, script: str, more: str = "") -> None:
+def write_study(shop: StudyProcesses, script: str, more: str = "") -> None:
     shop.write("work.sh", f"dir=$ASSAY_RUN_DIR n=$ASSAY_ATTEMPT_NUMBER\n{script}\n")
     shop.write("study.yml", f"study: study\ncommand: bash work.sh\n{more}")
 
 
-def reasons(shop: Workshop) -> list[str]:
+def reasons(shop: StudyProcesses) -> list[str]:
     return [attempt.outcome.reason for attempt in shop.history(RUN).attempts if attempt.outcome]
 
 
-def edit_lease(shop: Workshop, run: str = RUN, **fields: object) -> None:
+def edit_lease(shop: StudyProcesses, run: str = RUN, **fields: object) -> None:
     path = shop.dir(run) / "lease.1"
     path.write_text(json.dumps({**load_json(path), **fields}))
 
 
-def forget_end(shop: Workshop, run: str = RUN) -> None:
+def forget_end(shop: StudyProcesses, run: str = RUN) -> None:
     """As if the first attempt had ended without a marker, and no supervisor had concluded it."""
     for path in (*shop.dir(run).glob("run.exit.*"), shop.dir(run) / "outcome.1"):
         path.unlink()
@@ -63,7 +63,7 @@ def forget_end(shop: Workshop, run: str = RUN) -> None:
 LEFT_BEHIND = "setsid sleep 1000 & (setsid sleep 1000 &) ; sleep 1000"
 
 
-def test_a_command_has_a_time_limit(shop: Workshop) -> None:
+def test_a_command_has_a_time_limit(shop: StudyProcesses) -> None:
     write_study(shop, LEFT_BEHIND)
     text = "study: study\ncommands:\n  train: {run: bash work.sh, timeout: 1s}\n  test: {run: 'true'}\n"
     shop.write("study.yml", text)
@@ -76,7 +76,7 @@ def test_a_command_has_a_time_limit(shop: Workshop) -> None:
     assert not (shop.dir(RUN) / "test.log").exists()
 
 
-def test_a_run_has_a_time_limit(shop: Workshop) -> None:
+def test_a_run_has_a_time_limit(shop: StudyProcesses) -> None:
     """The first command uses up a part of it; the second is ended, and the limit is tried as often as retries say."""
     shop.write(
         "study.yml", "study: study\ncommands:\n  train: sleep 0.3\n  test: sleep 1000\ntimeout: 1s\nretries: 1\n"
@@ -90,7 +90,7 @@ def test_a_run_has_a_time_limit(shop: Workshop) -> None:
 # ---------------------------------------------------------------- retries
 
 
-def test_a_failing_run_is_tried_so_often(shop: Workshop) -> None:
+def test_a_failing_run_is_tried_so_often(shop: StudyProcesses) -> None:
     retries = 1
     write_study(shop, "exit 3", f"retries: {retries}\n")
     assert shop.run("--slots", "0").code == 1
@@ -103,14 +103,14 @@ def test_a_failing_run_is_tried_so_often(shop: Workshop) -> None:
     assert shop.states(RUN) == [State.FAILED] * 2 * (1 + retries)
 
 
-def test_a_retry_that_helps(shop: Workshop) -> None:
+def test_a_retry_that_helps(shop: StudyProcesses) -> None:
     write_study(shop, "echo attempt $n; [ $n = 3 ]", "retries: 5\n")
     assert shop.run("--slots", "0").code == 0
     assert shop.states(RUN) == [State.FAILED, State.FAILED, State.DONE]
     assert (shop.dir(RUN) / "run.3.log").read_text() == "attempt 3\n"
 
 
-def test_an_interrupted_run_is_continued_although_the_clock_went_back(shop: Workshop) -> None:
+def test_an_interrupted_run_is_continued_although_the_clock_went_back(shop: StudyProcesses) -> None:
     write_study(shop, '[ $n -gt 1 ] || { touch "$dir/up"; sleep 1000; }')
     program = shop.start("--plain", "--slots", "0")
     until((shop.dir(RUN) / "up").exists, "it runs")
@@ -121,7 +121,7 @@ def test_an_interrupted_run_is_continued_although_the_clock_went_back(shop: Work
     assert shop.states(RUN) == [State.STOPPED, State.DONE]
 
 
-def test_retry_stopped(shop: Workshop) -> None:
+def test_retry_stopped(shop: StudyProcesses) -> None:
     """What a person stopped stays stopped until a person says otherwise."""
     write_study(shop, '[ $n -gt 1 ] || { touch "$dir/up"; sleep 1000; }')
     program = shop.start("--plain", "--slots", "0")
@@ -140,7 +140,7 @@ def test_retry_stopped(shop: Workshop) -> None:
 # ---------------------------------------------------------------- ended by a rule
 
 
-def prune_by_hand(shop: Workshop, program: subprocess.Popen[str]) -> None:
+def prune_by_hand(shop: StudyProcesses, program: subprocess.Popen[str]) -> None:
     """As a supervisor that has decided to end the run, and is killed before it can."""
     until((shop.dir(RUN) / "up").exists, "it runs")
     shop.end(program, signal.SIGKILL)
@@ -148,7 +148,7 @@ def prune_by_hand(shop: Workshop, program: subprocess.Popen[str]) -> None:
     (shop.dir(RUN) / "stop.1").write_text(json.dumps(stop))
 
 
-def test_what_a_dead_supervisor_had_decided_to_end_is_ended_by_the_next(shop: Workshop) -> None:
+def test_what_a_dead_supervisor_had_decided_to_end_is_ended_by_the_next(shop: StudyProcesses) -> None:
     write_study(shop, 'touch "$dir/up"; [ $n -gt 1 ] || { (setsid sleep 1000 &); sleep 1000; }', "retries: 2\n")
     prune_by_hand(shop, shop.start("--plain", "--slots", "0"))
     assert shop.processes()
@@ -164,7 +164,7 @@ def test_what_a_dead_supervisor_had_decided_to_end_is_ended_by_the_next(shop: Wo
 
 
 @pytest.mark.parametrize("how", ["rerun", "by hand"])
-def test_a_pruned_run_that_is_resumed_and_finishes_is_done(shop: Workshop, how: str) -> None:
+def test_a_pruned_run_that_is_resumed_and_finishes_is_done(shop: StudyProcesses, how: str) -> None:
     write_study(shop, 'touch "$dir/up"; [ $n -gt 1 ] || sleep 1000')
     prune_by_hand(shop, shop.start("--plain", "--slots", "0"))
     assert shop.run("--slots", "0").code == 0
@@ -181,7 +181,7 @@ def test_a_pruned_run_that_is_resumed_and_finishes_is_done(shop: Workshop, how: 
 DIES = "kill -KILL $(ps -o sid= -p $$)"  # job.sh, which leads the session
 
 
-def test_a_death_is_followed_by_another_attempt(shop: Workshop) -> None:
+def test_a_death_is_followed_by_another_attempt(shop: StudyProcesses) -> None:
     write_study(shop, f"[ $n -gt 2 ] || {DIES}\nsleep 0.05")
     assert shop.run("--slots", "0").code == 0
     assert shop.states(RUN) == [State.LOST, State.LOST, State.DONE]
@@ -189,7 +189,7 @@ def test_a_death_is_followed_by_another_attempt(shop: Workshop) -> None:
     assert shop.processes() == {}
 
 
-def test_five_deaths_in_a_row_are_the_end(shop: Workshop) -> None:
+def test_five_deaths_in_a_row_are_the_end(shop: StudyProcesses) -> None:
     write_study(shop, DIES)
     ended = shop.run("--slots", "0")
     assert ended.code == 1
@@ -210,7 +210,7 @@ setsid sleep 1000 & echo $! > "$dir/left"; until [ "$(state)" = S ]; do sleep 0.
 """
 
 
-def test_what_a_dead_attempt_left_running_is_ended_first(shop: Workshop) -> None:
+def test_what_a_dead_attempt_left_running_is_ended_first(shop: StudyProcesses) -> None:
     """Two attempts in one directory at a time would write over each other."""
     write_study(shop, ORPHAN)
     assert shop.run("--slots", "0").code == 0
@@ -220,7 +220,7 @@ def test_what_a_dead_attempt_left_running_is_ended_first(shop: Workshop) -> None
 # ---------------------------------------------------------------- other hosts and reboots
 
 
-def test_a_lease_of_another_host(shop: Workshop) -> None:
+def test_a_lease_of_another_host(shop: StudyProcesses) -> None:
     write_study(shop, "exit 0")
     assert shop.run("--slots", "0").code == 0
     forget_end(shop)
@@ -235,7 +235,7 @@ def test_a_lease_of_another_host(shop: Workshop) -> None:
     assert reasons(shop)[0] == GIVEN_UP
 
 
-def test_leases_of_a_power_cut_a_reboot_and_a_pid_given_to_another_process(shop: Workshop) -> None:
+def test_leases_of_a_power_cut_a_reboot_and_a_pid_given_to_another_process(shop: StudyProcesses) -> None:
     """The attempt counts as lost. The process that has its pid now is neither waited for nor ended."""
     shop.write("study.yml", "study: study\ncommand: echo {n}\nparams: {n: {range: 6}}\n")
     assert shop.run("--slots", "0").code == 0
@@ -256,7 +256,7 @@ def test_leases_of_a_power_cut_a_reboot_and_a_pid_given_to_another_process(shop:
             bystander.kill()
 
 
-def test_an_attempt_that_was_not_concluded_is_concluded_by_its_markers(shop: Workshop) -> None:
+def test_an_attempt_that_was_not_concluded_is_concluded_by_its_markers(shop: StudyProcesses) -> None:
     """After a power cut that emptied its outcome, and on another host: the run is not repeated."""
     shop.write("study.yml", "study: study\ncommand: exit 6 {n}\nparams: {n: [0, 1, 2]}\n")
     assert shop.run("--slots", "0").code == 1
@@ -268,7 +268,7 @@ def test_an_attempt_that_was_not_concluded_is_concluded_by_its_markers(shop: Wor
     assert [shop.states(f"n={n}") for n in range(3)] == [[State.FAILED]] * 3
 
 
-def test_a_directory_that_is_removed_during_the_run(shop: Workshop) -> None:
+def test_a_directory_that_is_removed_during_the_run(shop: StudyProcesses) -> None:
     """It counts as lost, its processes are ended, and the others go on; the next call makes it anew."""
     shop.write("work.sh", 'touch "$ASSAY_RUN_DIR/up"; [ $1 = 1 ] && until [ -e "$ALL" ]; do sleep 0.02; done')
     shop.write("study.yml", "study: study\ncommand: bash work.sh {n} || true\nparams: {n: [1, 2]}\n")
@@ -288,7 +288,7 @@ def test_a_directory_that_is_removed_during_the_run(shop: Workshop) -> None:
 # ---------------------------------------------------------------- by hand
 
 
-def test_job_sh_by_hand_is_a_new_attempt(shop: Workshop) -> None:
+def test_job_sh_by_hand_is_a_new_attempt(shop: StudyProcesses) -> None:
     write_study(shop, "[ $n = 2 ]")
     assert shop.run("--slots", "0").code == 1
     by_hand = subprocess.run(["bash", "job.sh"], cwd=shop.dir(RUN), env=shop.env, stdin=subprocess.DEVNULL, check=False)
@@ -297,7 +297,7 @@ def test_job_sh_by_hand_is_a_new_attempt(shop: Workshop) -> None:
     assert shop.states(RUN) == [State.FAILED, State.DONE]
 
 
-def test_job_sh_by_hand_while_the_run_waits_in_a_queue(shop: Workshop) -> None:
+def test_job_sh_by_hand_while_the_run_waits_in_a_queue(shop: StudyProcesses) -> None:
     """A supervisor that comes to it later finds it running, or done; it does not run it a second time."""
     shop.write(
         "work.sh", 'echo "$1 $ASSAY_ATTEMPT" >> "$LEDGER"; [ $1 = 2 ] || until [ -e "$ALL" ]; do sleep 0.02; done'
@@ -318,7 +318,7 @@ def test_job_sh_by_hand_while_the_run_waits_in_a_queue(shop: Workshop) -> None:
     assert shop.states("n=2") == [State.DONE]
 
 
-def test_by_hand_and_a_supervisor_at_the_same_moment(shop: Workshop) -> None:
+def test_by_hand_and_a_supervisor_at_the_same_moment(shop: StudyProcesses) -> None:
     """Neither has seen the other; the hand gives way when it finds the lease."""
     write_study(shop, "echo $ASSAY_ATTEMPT >> $LEDGER")
     env = {"LEDGER": str(shop.base / "ledger")}
@@ -341,14 +341,14 @@ def test_by_hand_and_a_supervisor_at_the_same_moment(shop: Workshop) -> None:
 # ---------------------------------------------------------------- markers and what is recorded of a run
 
 
-def test_a_marker_that_contradicts_the_exit_code_fails_the_run(shop: Workshop) -> None:
+def test_a_marker_that_contradicts_the_exit_code_fails_the_run(shop: StudyProcesses) -> None:
     write_study(shop, "touch $dir/run.exit.1")
     assert shop.run("--slots", "0").code == 1
     assert shop.states(RUN) == [State.FAILED]
     assert reasons(shop) == ["run: exit markers contradict each other in attempt 1"]
 
 
-def test_the_peak_of_a_small_run_is_not_that_of_the_supervisor(shop: Workshop) -> None:
+def test_the_peak_of_a_small_run_is_not_that_of_the_supervisor(shop: StudyProcesses) -> None:
     """exec keeps the peak of the image that it replaces."""
     write_study(shop, "true")
     assert shop.run("--slots", "0").code == 0
@@ -366,7 +366,7 @@ OUTLIVES = (
 )
 
 
-def stray_of(shop: Workshop, run: str = RUN) -> int:
+def stray_of(shop: StudyProcesses, run: str = RUN) -> int:
     return int((shop.dir(run) / "stray").read_text())
 
 
@@ -375,7 +375,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(("script", "state"), [(OUTLIVES, State.DONE), (f"{OUTLIVES}; exit 3", State.FAILED)])
-def test_what_a_finished_run_leaves_running_is_ended_and_named(shop: Workshop, script: str, state: State) -> None:
+def test_what_a_finished_run_leaves_running_is_ended_and_named(shop: StudyProcesses, script: str, state: State) -> None:
     write_study(shop, script)
     ended = shop.run("--slots", "0", "--quiet")
     assert shop.states(RUN) == [state]
@@ -385,7 +385,7 @@ def test_what_a_finished_run_leaves_running_is_ended_and_named(shop: Workshop, s
         assert re.search(said, text), text
 
 
-def test_leave_running_permits_it_and_frees_the_slot(shop: Workshop) -> None:
+def test_leave_running_permits_it_and_frees_the_slot(shop: StudyProcesses) -> None:
     write_study(shop, OUTLIVES, "leave_running: true\nparams: {n: [1, 2]}\n")
     assert shop.run("--slots", "0").code == 0
     strays = [stray_of(shop, name) for name in ("n=1", "n=2")]
@@ -397,7 +397,7 @@ def test_leave_running_permits_it_and_frees_the_slot(shop: Workshop) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_stray_process_blocks_no_slot(shop: Workshop) -> None:
+def test_a_stray_process_blocks_no_slot(shop: StudyProcesses) -> None:
     """Neither for the next run nor for another study under another root."""
     write_study(shop, f"{OUTLIVES.replace('1000', '1000 > /dev/null 2>&1')}", "params: {n: [1, 2]}\n")
     try:
@@ -410,7 +410,7 @@ def test_a_stray_process_blocks_no_slot(shop: Workshop) -> None:
             os.kill(stray_of(shop, name), signal.SIGKILL)
 
 
-def test_waiting_for_a_slot_reports_who_holds_it_although_quiet(shop: Workshop) -> None:
+def test_waiting_for_a_slot_reports_who_holds_it_although_quiet(shop: StudyProcesses) -> None:
     write_study(shop, 'touch "$dir/up"; until [ -e "$dir/go" ]; do sleep 0.02; done')
     first = shop.start("--plain", "--slots", "0")
     until((shop.dir(RUN) / "up").exists, "it runs")
@@ -665,7 +665,7 @@ def test_a_run_starts_when_the_benchmark_has_ended_and_what_runs_is_not_paused(t
     supervisor.executor.close()
 
 
-def test_the_time_waited_is_taken_off_the_limit(shop: Workshop) -> None:
+def test_the_time_waited_is_taken_off_the_limit(shop: StudyProcesses) -> None:
     spec = RunSpec("x", "x", {}, (Command("run", "sleep 1000"),), timeout_s=3600)
     text = render_job(spec, JobText("uid", "study", "."))
     job = shop.base / "job.sh"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.study_processes import Workshop, load_json, open_workshop, until
+from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
 
 from assay.record import run_directory
 from assay.system.fast_dataclasses import replace
@@ -20,8 +20,8 @@ RUN = "run"
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Workshop]:
-    with open_workshop(tmp_path) as opened:
+def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
+    with open_study_processes(tmp_path) as opened:
         opened.env |= {"ALL": str(opened.base / "all"), "LEDGER": str(opened.base / "ledger")}
         yield opened
 
@@ -29,7 +29,7 @@ def shop(tmp_path: Path) -> Iterator[Workshop]:
 # ---------------------------------------------------------------- whose code
 
 
-def test_editing_the_code_during_a_sweep_changes_nothing_for_it(shop: Workshop) -> None:
+def test_editing_the_code_during_a_sweep_changes_nothing_for_it(shop: StudyProcesses) -> None:
     """Neither for the runs that wait, nor for one that is started again."""
     wait = 'until [ -e "$ALL" ]; do sleep 0.02; done'
     shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n[ $1 != 3 ] || [ $ASSAY_ATTEMPT_NUMBER = 2 ]")
@@ -43,7 +43,7 @@ def test_editing_the_code_during_a_sweep_changes_nothing_for_it(shop: Workshop) 
     assert shop.log("n=3", attempt=2) == "old\n"
 
 
-def test_code_that_has_changed_is_reported_and_finished_runs_are_kept(shop: Workshop) -> None:
+def test_code_that_has_changed_is_reported_and_finished_runs_are_kept(shop: StudyProcesses) -> None:
     shop.write("train.sh", "echo old\n")
     shop.write_study("bash train.sh")
     assert shop.run("--slots", "0").code == 0
@@ -62,7 +62,7 @@ def test_code_that_has_changed_is_reported_and_finished_runs_are_kept(shop: Work
     assert shop.states(RUN) == [State.DONE]
 
 
-def test_comments_and_blank_lines_are_no_change(shop: Workshop) -> None:
+def test_comments_and_blank_lines_are_no_change(shop: StudyProcesses) -> None:
     shop.write("train.py", "x = 1\nprint(x)\n")
     shop.write_study("python train.py")
     assert shop.run("--slots", "0").code == 0
@@ -72,7 +72,7 @@ def test_comments_and_blank_lines_are_no_change(shop: Workshop) -> None:
     assert "1 run kept: train.py has changed since" in shop.run("--slots", "0").err
 
 
-def test_the_study_file_and_what_is_no_code_are_no_change(shop: Workshop) -> None:
+def test_the_study_file_and_what_is_no_code_are_no_change(shop: StudyProcesses) -> None:
     shop.write_study("bash train.sh {n}", "params: {n: [1]}\n")
     shop.write("train.sh", "echo old\n")
     assert shop.run("--slots", "0").code == 0
@@ -83,7 +83,7 @@ def test_the_study_file_and_what_is_no_code_are_no_change(shop: Workshop) -> Non
     assert "changed since" not in again.err
 
 
-def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: Workshop) -> None:
+def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: StudyProcesses) -> None:
     wait = "while [ ! -e $ALL ]; do sleep 0.02; done"
     shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n")
     shop.write_study("bash train.sh {n}", "params: {n: [1, 2, 3, 4, 5]}\n")
@@ -99,7 +99,7 @@ def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: Works
     assert "ran with the recorded snapshot: train.sh has changed since" in again.err
 
 
-def test_new_code_replaces_the_copy_and_keeps_the_old_one(shop: Workshop) -> None:
+def test_new_code_replaces_the_copy_and_keeps_the_old_one(shop: StudyProcesses) -> None:
     shop.write("train.sh", "echo old\n")
     shop.write_study("bash train.sh")
     assert shop.run("--slots", "0").code == 0
@@ -119,7 +119,7 @@ def test_new_code_replaces_the_copy_and_keeps_the_old_one(shop: Workshop) -> Non
     assert sorted(path.name for path in shop.dir(RUN).glob("code*")) == ["code", "code.2"]
 
 
-def test_new_code_is_only_for_what_is_repeated(shop: Workshop) -> None:
+def test_new_code_is_only_for_what_is_repeated(shop: StudyProcesses) -> None:
     shop.write("train.sh", "echo old\n[ $1 = 1 ]\n")
     shop.write_study("bash train.sh {n}", "params: {n: [1, 2]}\n")
     assert shop.run("--slots", "0").code == 1
@@ -130,7 +130,7 @@ def test_new_code_is_only_for_what_is_repeated(shop: Workshop) -> None:
     assert (shop.states("n=2"), shop.log("n=2", attempt=2)) == ([State.FAILED, State.DONE], "new\n")
 
 
-def test_new_code_for_live_code_means_nothing(shop: Workshop) -> None:
+def test_new_code_for_live_code_means_nothing(shop: StudyProcesses) -> None:
     shop.write("train.sh", "echo old\n")
     shop.write_study("bash train.sh", "code: live\n")
     assert shop.run("--slots", "0").code == 0
@@ -140,7 +140,7 @@ def test_new_code_for_live_code_means_nothing(shop: Workshop) -> None:
     assert not list(shop.dir(RUN).glob("code*"))
 
 
-def test_new_code_survives_a_kill_in_the_middle(shop: Workshop) -> None:
+def test_new_code_survives_a_kill_in_the_middle(shop: StudyProcesses) -> None:
     """The next attempt completes what was done of the exchange, whichever call starts it, with --new-code or without."""
     kills = ["offer", "record", "old", "new"]
     shop.write("train.sh", "echo old\n")
@@ -172,14 +172,14 @@ def exchange_until(run: Path, killed_after: str) -> None:
 # ---------------------------------------------------------------- slots
 
 
-def env_of(shop: Workshop, run: str = RUN, attempt: int = 1) -> dict[str, str]:
+def env_of(shop: StudyProcesses, run: str = RUN, attempt: int = 1) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in shop.log(run, attempt).splitlines())
 
 
 SHOW = "env | grep -E '^(CUDA|OMP|MKL|OPENBLAS|ASSAY_SLOT)'"
 
 
-def test_a_run_sees_the_devices_of_its_slot(shop: Workshop) -> None:
+def test_a_run_sees_the_devices_of_its_slot(shop: StudyProcesses) -> None:
     """In the whole job, not only in the first program of the command's line."""
     (shop.source / "x").mkdir()
     shop.write("x/here", "")
@@ -191,7 +191,7 @@ def test_a_run_sees_the_devices_of_its_slot(shop: Workshop) -> None:
         assert "CUDA_DEVICE_ORDER" not in seen  # named by the user, in whatever order the user counts
 
 
-def test_a_slot_of_two_devices_excludes_both(shop: Workshop) -> None:
+def test_a_slot_of_two_devices_excludes_both(shop: StudyProcesses) -> None:
     """Another supervisor that has only one of them waits."""
     shop.write_study('echo up; until [ -e "$ALL" ]; do sleep 0.02; done')
     shop.write("other.yml", "study: other\ncommand: 'true'\n")
@@ -205,7 +205,7 @@ def test_a_slot_of_two_devices_excludes_both(shop: Workshop) -> None:
     assert [first.wait(60), other.wait(60)] == [0, 0]
 
 
-def test_the_same_device_twice_is_two_places(shop: Workshop) -> None:
+def test_the_same_device_twice_is_two_places(shop: StudyProcesses) -> None:
     """Both runs are there at once: each waits for the other."""
     command = 'touch "$LEDGER.{n}"; until [ -e "$LEDGER.1" ] && [ -e "$LEDGER.2" ]; do sleep 0.01; done; echo at=$CUDA_VISIBLE_DEVICES'
     shop.write_study(command, "params: {n: [1, 2]}\n")
@@ -213,7 +213,7 @@ def test_the_same_device_twice_is_two_places(shop: Workshop) -> None:
     assert [shop.log(f"n={n}") for n in (1, 2)] == ["at=0\n"] * 2
 
 
-def test_cpu_slots_divide_the_cores(shop: Workshop) -> None:
+def test_cpu_slots_divide_the_cores(shop: StudyProcesses) -> None:
     shop.write_study(SHOW)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         del shop.env[name]
@@ -226,7 +226,7 @@ def test_cpu_slots_divide_the_cores(shop: Workshop) -> None:
     assert env_of(shop, attempt=2)["OMP_NUM_THREADS"] == "17"  # what the user has set stays
 
 
-def test_a_machine_without_gpus_gets_cpu_slots(shop: Workshop) -> None:
+def test_a_machine_without_gpus_gets_cpu_slots(shop: StudyProcesses) -> None:
     shop.write_study(SHOW)
     del shop.env["OMP_NUM_THREADS"]
     (shop.base / "nvml.json").write_text('{"reason": "no driver"}')
@@ -240,7 +240,7 @@ def test_a_machine_without_gpus_gets_cpu_slots(shop: Workshop) -> None:
 GIB = 1 << 30
 
 
-def write_gpus(shop: Workshop, *used: int) -> str:
+def write_gpus(shop: StudyProcesses, *used: int) -> str:
     path = shop.base / "nvml.json"
     aside = shop.base / "nvml.new"
     aside.write_text(json.dumps({"gpus": [{"memory_bytes": 16 * GIB, "used_bytes": each * GIB} for each in used]}))
@@ -248,7 +248,7 @@ def write_gpus(shop: Workshop, *used: int) -> str:
     return str(path)
 
 
-def test_found_gpus_are_counted_as_nvml_counts_them(shop: Workshop) -> None:
+def test_found_gpus_are_counted_as_nvml_counts_them(shop: StudyProcesses) -> None:
     shop.write_study(SHOW)
     fake = write_gpus(shop, 0, 0)
     del shop.env["OMP_NUM_THREADS"]
@@ -263,7 +263,7 @@ def test_found_gpus_are_counted_as_nvml_counts_them(shop: Workshop) -> None:
     assert env_of(shop, attempt=3)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST", "that of the file"
 
 
-def test_a_busy_gpu_is_left_alone_until_it_is_free(shop: Workshop) -> None:
+def test_a_busy_gpu_is_left_alone_until_it_is_free(shop: StudyProcesses) -> None:
     """GPU 1 is somebody else's: the runs take turns on GPU 0. When it becomes free, it is used."""
     command = 'echo "at=$CUDA_VISIBLE_DEVICES"; [ {n} -lt 3 ] || until [ -e "$ALL" ]; do sleep 0.02; done'
     shop.write_study(command, "params: {n: {range: 5}}\n")
@@ -279,7 +279,7 @@ def test_a_busy_gpu_is_left_alone_until_it_is_free(shop: Workshop) -> None:
     assert program.wait(60) == 0
 
 
-def test_runs_of_two_gpus(shop: Workshop) -> None:
+def test_runs_of_two_gpus(shop: StudyProcesses) -> None:
     shop.write_study(SHOW, "resources: {gpus: 2}\n")
     assert shop.run(ASSAY_FAKE_NVML=write_gpus(shop, 0, 0, 0)).code == 0
     assert env_of(shop)["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -290,7 +290,7 @@ def test_runs_of_two_gpus(shop: Workshop) -> None:
 # ---------------------------------------------------------------- the index says what the files say
 
 
-def test_a_second_attempt_replaces_the_points_of_the_first(shop: Workshop) -> None:
+def test_a_second_attempt_replaces_the_points_of_the_first(shop: StudyProcesses) -> None:
     """Also where nobody followed it: its supervisor was killed, and it ended before the next one came."""
     shop.write(
         "train.sh",
@@ -309,7 +309,7 @@ def test_a_second_attempt_replaces_the_points_of_the_first(shop: Workshop) -> No
     assert load_losses(shop) == [2.1, 2.2, 2.3]
 
 
-def load_losses(shop: Workshop) -> list[float]:
+def load_losses(shop: StudyProcesses) -> list[float]:
     from assay.record.index.sqlite import SqliteIndex
     from assay.system.files import index_path
 
@@ -317,7 +317,7 @@ def load_losses(shop: Workshop) -> list[float]:
         return list(index.load_series(f"study/{RUN}", "loss").values)
 
 
-def test_checks_of_finished_runs_hold_with_a_new_index(shop: Workshop) -> None:
+def test_checks_of_finished_runs_hold_with_a_new_index(shop: StudyProcesses) -> None:
     """As after an update that changes the index: it has not read the runs of earlier calls."""
     shop.write_study("echo loss 0.5", "metrics: {loss: 'loss {number}'}\nchecks: [{metric: loss, max: 1}]\n")
     assert shop.run().code == 0

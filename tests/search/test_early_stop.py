@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from tests.study_processes import Workshop, open_workshop, until
+from tests.study_processes import StudyProcesses, open_study_processes, until
 
 from assay.errors import InfrastructureError
 from assay.follow.attempts import RetryPolicy
@@ -175,8 +175,8 @@ def test_an_index_that_fails_ends_no_run(study: Study, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Workshop]:
-    with open_workshop(tmp_path) as opened:
+def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
+    with open_study_processes(tmp_path) as opened:
         yield opened
 
 
@@ -189,7 +189,7 @@ done
 """
 
 
-def write_study(shop: Workshop, stop: str, losses: str, hold: str = "0", more: str = "") -> None:
+def write_study(shop: StudyProcesses, stop: str, losses: str, hold: str = "0", more: str = "") -> None:
     shop.write("train.sh", TRAIN)
     shop.write(
         "study.yml",
@@ -198,7 +198,7 @@ def write_study(shop: Workshop, stop: str, losses: str, hold: str = "0", more: s
     )
 
 
-def test_a_grid_with_asha(shop: Workshop) -> None:
+def test_a_grid_with_asha(shop: StudyProcesses) -> None:
     """The good ones hold at step 4 until they are let go; the bad one comes to its rung and is ended."""
     write_study(shop, "{rule: asha, metric: loss, at: {min: 2, factor: 2, max: 4, runs: 2}}", "[1, 2]", hold="4")
     program = shop.start("--plain", "-j", "2")
@@ -227,7 +227,7 @@ def test_a_grid_with_asha(shop: Workshop) -> None:
         ("{rule: patience, metric: loss, patience: 3}", "4", "patience: no better loss for 3 steps (best 4 at step 1)"),
     ],
 )
-def test_a_run_that_is_ended_for_its_own_points(shop: Workshop, stop: str, loss: str, reason: str) -> None:
+def test_a_run_that_is_ended_for_its_own_points(shop: StudyProcesses, stop: str, loss: str, reason: str) -> None:
     write_study(shop, stop, f"['{loss}']", hold="8", more="retries: 3\n")
     assert shop.run("-j", "1").code == 0
     (run,) = shop.run_dirs()
@@ -241,7 +241,7 @@ def test_a_run_that_is_ended_for_its_own_points(shop: Workshop, stop: str, loss:
     assert shop.states(run) == [State.PRUNED, State.DONE]
 
 
-def test_what_is_resumed_by_hand_is_not_ended_by_a_later_call(shop: Workshop) -> None:
+def test_what_is_resumed_by_hand_is_not_ended_by_a_later_call(shop: StudyProcesses) -> None:
     write_study(shop, "{rule: bounds, metric: loss, max: 3}", "[4]", hold="8")
     assert shop.run("-j", "1").code == 0
     assert shop.states("x=4") == [State.PRUNED]
@@ -259,7 +259,7 @@ def test_what_is_resumed_by_hand_is_not_ended_by_a_later_call(shop: Workshop) ->
 
 
 @pytest.mark.services("kills")
-def test_a_supervisor_that_dies_while_it_ends_a_run(shop: Workshop) -> None:
+def test_a_supervisor_that_dies_while_it_ends_a_run(shop: StudyProcesses) -> None:
     """TERM is ignored, so that the run outlives the supervisor that has decided to end it."""
     write_study(shop, "{rule: bounds, metric: loss, max: 3}", "[4]")
     shop.write("train.sh", 'trap "" TERM\necho "step 1 loss 4"\nwhile :; do sleep 0.1; done\n')
@@ -273,7 +273,7 @@ def test_a_supervisor_that_dies_while_it_ends_a_run(shop: Workshop) -> None:
     assert shop.processes() == {}
 
 
-def test_a_metric_that_never_appears_is_named_and_ends_nothing(shop: Workshop) -> None:
+def test_a_metric_that_never_appears_is_named_and_ends_nothing(shop: StudyProcesses) -> None:
     write_study(shop, "[{rule: bounds, metric: los, max: 3}, {rule: bounds, metric: loss, max: 30}]", "[4, 5]")
     ended = shop.run("-j", "2", "--plain")
     assert ended.code == 0
@@ -282,7 +282,7 @@ def test_a_metric_that_never_appears_is_named_and_ends_nothing(shop: Workshop) -
     assert "did you mean 'loss'" in ended.err
 
 
-def test_trials_of_a_search_are_ended_too(shop: Workshop) -> None:
+def test_trials_of_a_search_are_ended_too(shop: StudyProcesses) -> None:
     pytest.importorskip("optuna")
     search = "search: {sampler: grid, metric: loss, direction: min, trials: 2}\n"
     write_study(shop, "{rule: bounds, metric: loss, max: 5}", "[1, 9]", more=search)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.user_folder import ORIGINALS, Desk, open_desk
+from tests.user_folder import ORIGINALS, UserFolder, open_user_folder
 
 PARAMS = """\
 ---
@@ -87,31 +87,31 @@ print('BLEU4 = 34.5')
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
-    with open_desk(monkeypatch, capfd) as desk:
-        desk.write("params.yaml", PARAMS)
-        desk.write("train.py", TRAIN)
-        desk.write("scripts/average_checkpoints.py", AVERAGE)
-        desk.write("generate.py", GENERATE)
-        yield desk
+def user(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[UserFolder]:
+    with open_user_folder(monkeypatch, capfd) as user:
+        user.write("params.yaml", PARAMS)
+        user.write("train.py", TRAIN)
+        user.write("scripts/average_checkpoints.py", AVERAGE)
+        user.write("generate.py", GENERATE)
+        yield user
 
 
-def done(desk: Desk) -> list[str]:
+def done(user: UserFolder) -> list[str]:
     """What ran, without the GPU: `train Norm_new-Moment_0.1`."""
-    return sorted(call.partition(" ")[2] for call in desk.calls)
+    return sorted(call.partition(" ")[2] for call in user.calls)
 
 
 def all_of(*commands: str) -> list[str]:
     return sorted(f"{command} {task}" for command in commands for task in TASKS)
 
 
-def stat(desk: Desk, task: str, output: str = "output") -> dict[str, str]:
-    return yaml.safe_load(desk.read(f"{output}/{task}/stat"))
+def stat(user: UserFolder, task: str, output: str = "output") -> dict[str, str]:
+    return yaml.safe_load(user.read(f"{output}/{task}/stat"))
 
 
 class TestReadme:
-    def test_five_tasks_run_and_one_shares_the_results(self, desk: Desk) -> None:
-        said = desk.well("mlrunner")
+    def test_five_tasks_run_and_one_shares_the_results(self, user: UserFolder) -> None:
+        said = user.well("mlrunner")
         assert said.lines[:6] == [
             "Orphan params: set()",
             f"Tasks: 6, commands to run: 15 {SHARED}",
@@ -123,11 +123,11 @@ class TestReadme:
         assert said.lines[-1] == "No task failed."
         assert sum(line.startswith("START") for line in said.lines) == 15
         assert not any(line.startswith("SKIP") for line in said.lines)
-        assert done(desk) == all_of("train", "avg", "test")
+        assert done(user) == all_of("train", "avg", "test")
         assert os.readlink("output/Norm_batch-EaStop_F") == "Norm_batch-Moment_0.1"
 
-    def test_each_command_is_what_the_template_says(self, desk: Desk) -> None:
-        desk.well("mlrunner", "-c", "train")
+    def test_each_command_is_what_the_template_says(self, user: UserFolder) -> None:
+        user.well("mlrunner", "-c", "train")
         out = "output/Norm_batch-EaStop_T"  # as in mlrunner: relative, so that s3://bucket/{_output} is a path
         log = next(Path("output/Norm_batch-EaStop_T").glob("log.train.*")).read_text()
         assert log == (
@@ -135,18 +135,18 @@ class TestReadme:
             "--normalization batch --moment 0.1 --early-stop\n"
         )
 
-    def test_a_failure_ends_that_task_only(self, desk: Desk) -> None:
-        desk.write("FAIL", "")
-        said = desk.assay("mlrunner")
+    def test_a_failure_ends_that_task_only(self, user: UserFolder) -> None:
+        user.write("FAIL", "")
+        said = user.assay("mlrunner")
         assert said.code == 1
         assert "FAIL    gpu: 0, avg  : 1/ 4, output/Norm_new-Moment_0.1" in said.lines
         assert said.lines[-2:] == ["Failed tasks: 1/5", "    output/Norm_new-Moment_0.1"]
         assert "no checkpoint is good" in said.err
-        assert done(desk) == sorted(set(all_of("train", "avg", "test")) - {"test Norm_new-Moment_0.1"})
-        assert stat(desk, "Norm_new-Moment_0.1") == {"train": "finished", "avg": "failed"}
+        assert done(user) == sorted(set(all_of("train", "avg", "test")) - {"test Norm_new-Moment_0.1"})
+        assert stat(user, "Norm_new-Moment_0.1") == {"train": "finished", "avg": "failed"}
 
-    def test_the_files_of_a_task(self, desk: Desk) -> None:
-        desk.well("mlrunner")
+    def test_the_files_of_a_task(self, user: UserFolder) -> None:
+        user.well("mlrunner")
         names = set(os.listdir("output/Norm_batch-Moment_0.1"))
         assert {"checkpoint51.pt", "checkpoint52.pt", "averaged_model.pt", "param", "stat"} <= names
         times = {
@@ -154,64 +154,64 @@ class TestReadme:
         }
         assert len(times) == 3
         assert len({match[1] for match in times if match}) == 1
-        param = yaml.safe_load(desk.read("output/Norm_batch-Moment_0.1/param"))
+        param = yaml.safe_load(user.read("output/Norm_batch-Moment_0.1/param"))
         assert param["_name"] == "Norm_batch-Moment_0.1"
         assert param["_output"] == "output/Norm_batch-Moment_0.1"
         assert set(param["_scripts"]) == {"train", "avg", "test"}
         assert {key: param[key] for key in ("data", "norm", "moment", "early-stop")} == {
             "data": "iwslt14", "norm": "batch", "moment": 0.1, "early-stop": False,
         }  # fmt: skip
-        assert stat(desk, "Norm_batch-Moment_0.1") == {"train": "finished", "avg": "finished", "test": "finished"}
-        assert desk.read("output/params.yaml") == PARAMS
+        assert stat(user, "Norm_batch-Moment_0.1") == {"train": "finished", "avg": "finished", "test": "finished"}
+        assert user.read("output/params.yaml") == PARAMS
 
-    def test_assay_run_runs_the_same(self, desk: Desk) -> None:
-        before = desk.everything()
-        shown = desk.well("mlrunner", "--dry-run").lines[3::2]
+    def test_assay_run_runs_the_same(self, user: UserFolder) -> None:
+        before = user.everything()
+        shown = user.well("mlrunner", "--dry-run").lines[3::2]
         plain = [re.fullmatch(r"CUDA_VISIBLE_DEVICES=\d (.*) > output/\S+/log\.\S+ 2>&1", line) for line in shown]
-        lines = [line.replace("runs/params/", "output/") for line in desk.well("run", "params.yaml", "-n").lines]
+        lines = [line.replace("runs/params/", "output/") for line in user.well("run", "params.yaml", "-n").lines]
         assert lines == [match[1] for match in plain if match]
-        assert desk.everything() == before
-        desk.well("run", "params.yaml")
-        assert done(desk) == all_of("train", "avg", "test")
+        assert user.everything() == before
+        user.well("run", "params.yaml")
+        assert done(user) == all_of("train", "avg", "test")
         assert sorted(os.listdir("runs/params")) == sorted([".assay", "Norm_batch-EaStop_F", *TASKS])
 
-    def test_orphans_are_named(self, desk: Desk) -> None:
-        desk.write("params.yaml", PARAMS.replace("early-stop: [ True, False ]", "early-stop: [ True ]\nextra: [ 1 ]"))
-        said = desk.well("mlrunner", "--dry-run")
+    def test_orphans_are_named(self, user: UserFolder) -> None:
+        user.write("params.yaml", PARAMS.replace("early-stop: [ True, False ]", "early-stop: [ True ]\nextra: [ 1 ]"))
+        said = user.well("mlrunner", "--dry-run")
         assert said.lines[0] == "Orphan params: {'extra'}"
-        desk.write("params.yaml", PARAMS.replace("  data: iwslt14", "  data: iwslt14\n  spare: 1"))
-        assert desk.well("mlrunner", "--dry-run").lines[0] == "Orphan params: {'spare'}"
+        user.write("params.yaml", PARAMS.replace("  data: iwslt14", "  data: iwslt14\n  spare: 1"))
+        assert user.well("mlrunner", "--dry-run").lines[0] == "Orphan params: {'spare'}"
 
-    def test_a_failure_is_printed_before_the_start_that_it_made_room_for(self, desk: Desk) -> None:
-        desk.write("params.yaml", "template: {a: 'exit {code}'}\nresource: [0]\n---\ncode: [3, 4, 5]\n")
-        words = [line.split()[0] for line in desk.assay("mlrunner").lines if line.startswith(("START", "FAIL"))]
+    def test_a_failure_is_printed_before_the_start_that_it_made_room_for(self, user: UserFolder) -> None:
+        user.write("params.yaml", "template: {a: 'exit {code}'}\nresource: [0]\n---\ncode: [3, 4, 5]\n")
+        words = [line.split()[0] for line in user.assay("mlrunner").lines if line.startswith(("START", "FAIL"))]
         assert words == ["START", "FAIL"] * 3
 
-    def test_attempts_within_one_second_have_logs_of_their_own(self, desk: Desk) -> None:
+    def test_attempts_within_one_second_have_logs_of_their_own(self, user: UserFolder) -> None:
         text = "template: {a: 'echo $ASSAY_ATTEMPT_NUMBER {_time}; exit {code}'}\nresource: [0]\n---\ncode: [3]\n"
-        desk.write("params.yaml", text)
+        user.write("params.yaml", text)
         for _ in range(3):
-            desk.assay("mlrunner")
+            user.assay("mlrunner")
         logs = sorted(Path("output/Code_3").glob("log.a.*"))
         assert [path.read_text() for path in logs] == [f"{n} {path.name[6:]}\n" for n, path in enumerate(logs, 1)]
         assert len(logs) == 3
-        assert yaml.safe_load(desk.read("output/Code_3/param"))["_time"] == logs[-1].name[6:]
+        assert yaml.safe_load(user.read("output/Code_3/param"))["_time"] == logs[-1].name[6:]
 
 
 class TestFlags:
-    def test_a_dry_run_writes_nothing_and_the_next_run_runs_everything(self, desk: Desk) -> None:
-        before = desk.everything()
-        said = desk.well("mlrunner", "--dry-run")
-        assert desk.everything() == before
+    def test_a_dry_run_writes_nothing_and_the_next_run_runs_everything(self, user: UserFolder) -> None:
+        before = user.everything()
+        said = user.well("mlrunner", "--dry-run")
+        assert user.everything() == before
         assert said.lines[:2] == ["Orphan params: set()", f"Tasks: 6, commands to run: 15 {SHARED}"]
         assert len(said.lines) == 2 + 15 * 2
-        desk.well("mlrunner")
-        assert done(desk) == all_of("train", "avg", "test")
+        user.well("mlrunner")
+        assert done(user) == all_of("train", "avg", "test")
 
-    def test_a_dry_run_shows_folder_gpu_log_and_the_run_s_own_values(self, desk: Desk) -> None:
+    def test_a_dry_run_shows_folder_gpu_log_and_the_run_s_own_values(self, user: UserFolder) -> None:
         text = "template:\n  a: cp {_output}/x s3://b/{_output} {_name} '{_time}' [p]\n  b: 'true'\n"
-        desk.write("params.yaml", f"{text}resource: [3, '1,2']\n---\np: [1, 2 3]\n")
-        lines = desk.well("mlrunner", "--dry-run", "-o", "./my out").lines[2:]
+        user.write("params.yaml", f"{text}resource: [3, '1,2']\n---\np: [1, 2 3]\n")
+        lines = user.well("mlrunner", "--dry-run", "-o", "./my out").lines[2:]
         stamp = re.findall(r"\d{8}\.\d{6}", lines[1])[0]
         assert lines[0] == "START   gpu: 3, a: 1/ 2, ./my out/P_1"
         assert lines[1] == (
@@ -220,57 +220,57 @@ class TestFlags:
         )
         assert lines[4] == "START   gpu: 1,2, a: 2/ 2, ./my out/P_2 3"
         assert lines[7] == f"CUDA_VISIBLE_DEVICES=1,2 true > './my out/P_2 3/log.b.{stamp}' 2>&1"
-        shared = desk.well("mlrunner", "--dry-run", "--no-subdir").lines[3]
+        shared = user.well("mlrunner", "--dry-run", "--no-subdir").lines[3]
         assert re.search(r"cp output/x s3://b/output P_1 .* > output/log\.a\.\S+\.P_1 2>&1", shared)
 
-    def test_param_holds_the_gpu_and_the_log(self, desk: Desk) -> None:
-        desk.write("params.yaml", "template:\n  a: echo {_output} {_name} {_time}\nresource: ['1,2']\n---\np: [1]\n")
-        desk.well("mlrunner", "-o", "out")
+    def test_param_holds_the_gpu_and_the_log(self, user: UserFolder) -> None:
+        user.write("params.yaml", "template:\n  a: echo {_output} {_name} {_time}\nresource: ['1,2']\n---\np: [1]\n")
+        user.well("mlrunner", "-o", "out")
         log = next(Path("out/P_1").glob("log.a.*"))
-        param = yaml.safe_load(desk.read("out/P_1/param"))
+        param = yaml.safe_load(user.read("out/P_1/param"))
         stamp = log.name.removeprefix("log.a.")
         assert param["_scripts"] == {"a": f"CUDA_VISIBLE_DEVICES=1,2 echo out/P_1 P_1 {stamp} > {log} 2>&1"}
         assert param["_time"] == stamp
         assert log.read_text() == f"out/P_1 P_1 {stamp}\n"
 
-    def test_skipped_tasks_are_counted_and_named(self, desk: Desk) -> None:
-        desk.well("mlrunner", "-c", "train")
-        lines = desk.well("mlrunner", "-c", "train").lines
+    def test_skipped_tasks_are_counted_and_named(self, user: UserFolder) -> None:
+        user.well("mlrunner", "-c", "train")
+        lines = user.well("mlrunner", "-c", "train").lines
         assert lines[-7:-1] == ["Skipped tasks: 5/5", *(f"    output/{task}" for task in TASKS)]
-        dry = desk.well("mlrunner", "-c", "train", "--dry-run").lines
+        dry = user.well("mlrunner", "-c", "train", "--dry-run").lines
         assert [line.split()[0] for line in dry[2:]] == ["SKIP"] * 5
 
-    def test_a_copy_of_the_code_finds_the_folder(self, desk: Desk) -> None:
-        desk.write("params.yaml", "template:\n  a: touch {_output}/here\nresource: [0]\n---\np: [1]\n")
-        desk.well("run", "params.yaml", "--code", "snapshot")
+    def test_a_copy_of_the_code_finds_the_folder(self, user: UserFolder) -> None:
+        user.write("params.yaml", "template:\n  a: touch {_output}/here\nresource: [0]\n---\np: [1]\n")
+        user.well("run", "params.yaml", "--code", "snapshot")
         assert Path("runs/params/P_1/here").exists()
 
-    def test_title_selects_documents(self, desk: Desk) -> None:
-        desk.write("params.yaml", PARAMS.replace("---\nnorm: [ batch ]", "---\n_title: stop\nnorm: [ batch ]"))
-        said = desk.well("mlrunner", "-t", "stop")
+    def test_title_selects_documents(self, user: UserFolder) -> None:
+        user.write("params.yaml", PARAMS.replace("---\nnorm: [ batch ]", "---\n_title: stop\nnorm: [ batch ]"))
+        said = user.well("mlrunner", "-t", "stop")
         assert said.lines[1] == "Tasks: 2, commands to run: 6"
-        assert done(desk) == sorted(
+        assert done(user) == sorted(
             f"{command} {task}"
             for command in ("train", "avg", "test")
             for task in ("Norm_batch-EaStop_T", "Norm_batch-EaStop_F")
         )
         assert Path("output/params.yaml.stop").exists()
 
-    def test_commands_can_be_chosen_and_the_rest_done_later(self, desk: Desk) -> None:
-        desk.well("mlrunner", "-c", "avg", "train")
-        assert done(desk) == all_of("train", "avg")
-        said = desk.well("mlrunner")
+    def test_commands_can_be_chosen_and_the_rest_done_later(self, user: UserFolder) -> None:
+        user.well("mlrunner", "-c", "avg", "train")
+        assert done(user) == all_of("train", "avg")
+        said = user.well("mlrunner")
         assert said.lines[1] == f"Tasks: 6, commands to run: 5 {SHARED}"
-        assert done(desk) == all_of("train", "avg", "test")
+        assert done(user) == all_of("train", "avg", "test")
         assert sum(line.startswith("SKIP") for line in said.lines) == 10
 
-    def test_a_second_call_skips_what_is_finished_and_repeats_what_failed(self, desk: Desk) -> None:
-        desk.write("FAIL", "")
-        desk.assay("mlrunner")
-        (desk.folder / "FAIL").unlink()
-        (desk.folder / "calls.txt").unlink()
-        said = desk.well("mlrunner")
-        assert done(desk) == ["avg Norm_new-Moment_0.1", "test Norm_new-Moment_0.1"]
+    def test_a_second_call_skips_what_is_finished_and_repeats_what_failed(self, user: UserFolder) -> None:
+        user.write("FAIL", "")
+        user.assay("mlrunner")
+        (user.folder / "FAIL").unlink()
+        (user.folder / "calls.txt").unlink()
+        said = user.well("mlrunner")
+        assert done(user) == ["avg Norm_new-Moment_0.1", "test Norm_new-Moment_0.1"]
         assert said.lines[1] == f"Tasks: 6, commands to run: 2 {SHARED}"
         assert said.lines[2:5] == [
             "SKIP    gpu: 0, train: 1/ 4, output/Norm_new-Moment_0.1",
@@ -279,19 +279,19 @@ class TestFlags:
         ]
         assert said.lines[-1] == "No task failed."
 
-    def test_force_repeats(self, desk: Desk) -> None:
-        desk.well("mlrunner", "-c", "train")
-        said = desk.well("mlrunner", "-c", "train", "-f")
-        assert done(desk) == sorted(all_of("train") * 2)
+    def test_force_repeats(self, user: UserFolder) -> None:
+        user.well("mlrunner", "-c", "train")
+        said = user.well("mlrunner", "-c", "train", "-f")
+        assert done(user) == sorted(all_of("train") * 2)
         assert not any(line.startswith("SKIP") for line in said.lines)
 
-    def test_resources_of_the_command_line(self, desk: Desk) -> None:
-        desk.well("mlrunner", "-c", "train", "-r", "1,2", "5")
-        assert {call.split()[0] for call in desk.calls} == {"1,2", "5"}
+    def test_resources_of_the_command_line(self, user: UserFolder) -> None:
+        user.well("mlrunner", "-c", "train", "-r", "1,2", "5")
+        assert {call.split()[0] for call in user.calls} == {"1,2", "5"}
 
-    def test_debug_shows_the_first_task_s_output_in_order(self, desk: Desk) -> None:
-        desk.write("FAIL", "")
-        said = desk.assay("mlrunner", "-d")
+    def test_debug_shows_the_first_task_s_output_in_order(self, user: UserFolder) -> None:
+        user.write("FAIL", "")
+        said = user.assay("mlrunner", "-d")
         assert said.code == 1
         words = [
             line.split(",")[-1].split("/")[-1] if line.startswith(("START", "FAIL")) else line.split()[0]
@@ -299,30 +299,30 @@ class TestFlags:
         ]
         task = "Norm_new-Moment_0.1"
         assert words == [task, "trained", task, "no", task, "Failed", f"output/{task}"]
-        assert done(desk) == [f"avg {task}", f"train {task}"]
+        assert done(user) == [f"avg {task}", f"train {task}"]
 
-    def test_debug_repeats_what_is_finished(self, desk: Desk) -> None:
-        desk.well("mlrunner", "-d")
-        said = desk.well("mlrunner", "-d", "-c", "test")
+    def test_debug_repeats_what_is_finished(self, user: UserFolder) -> None:
+        user.well("mlrunner", "-d")
+        said = user.well("mlrunner", "-d", "-c", "test")
         assert "BLEU4 = 34.5" in said.lines
         assert "trained" not in said.out
-        assert done(desk).count("test Norm_new-Moment_0.1") == 2
+        assert done(user).count("test Norm_new-Moment_0.1") == 2
 
-    def test_sample_takes_a_part_of_each_document(self, desk: Desk) -> None:
-        said = desk.well("mlrunner", "--sample", "1", "-c", "train")
+    def test_sample_takes_a_part_of_each_document(self, user: UserFolder) -> None:
+        said = user.well("mlrunner", "--sample", "1", "-c", "train")
         assert said.lines[1].startswith("Tasks: 2, ")
 
-    def test_no_subdir_puts_the_logs_side_by_side(self, desk: Desk) -> None:
-        desk.well("mlrunner", "--no-subdir")
+    def test_no_subdir_puts_the_logs_side_by_side(self, user: UserFolder) -> None:
+        user.well("mlrunner", "--no-subdir")
         logs = [re.sub(r"\.\d{8}\.\d{6}\.", " ", name)[4:] for name in os.listdir("output") if name.startswith("log.")]
         assert sorted(logs) == all_of("train", "avg", "test")
         assert Path("output/averaged_model.pt").exists()
-        assert len(desk.calls) == 15
-        assert desk.well("mlrunner", "--no-subdir").lines[1] == f"Tasks: 6, commands to run: 0 {SHARED}"
+        assert len(user.calls) == 15
+        assert user.well("mlrunner", "--no-subdir").lines[1] == f"Tasks: 6, commands to run: 0 {SHARED}"
 
-    def test_another_output_and_another_file(self, desk: Desk) -> None:
-        desk.write("p/other.yaml", PARAMS)
-        desk.well("mlrunner", "-y", "p/other.yaml", "-o", "a/b/out", "-c", "train")
+    def test_another_output_and_another_file(self, user: UserFolder) -> None:
+        user.write("p/other.yaml", PARAMS)
+        user.well("mlrunner", "-y", "p/other.yaml", "-o", "a/b/out", "-c", "train")
         assert Path("a/b/out/other.yaml").exists()
         assert Path("a/b/out/Norm_batch-EaStop_T/checkpoint51.pt").exists()
 
@@ -340,11 +340,11 @@ class TestHalfDone:
     )
 
     @pytest.fixture
-    def half(self, desk: Desk) -> Desk:
-        shutil.copytree(ORIGINALS / "mlrunner", desk.folder, dirs_exist_ok=True)
-        return desk
+    def half(self, user: UserFolder) -> UserFolder:
+        shutil.copytree(ORIGINALS / "mlrunner", user.folder, dirs_exist_ok=True)
+        return user
 
-    def test_it_is_continued(self, half: Desk) -> None:
+    def test_it_is_continued(self, half: UserFolder) -> None:
         said = half.well("mlrunner")
         assert done(half) == list(self.LEFT)
         assert said.lines[1] == "Tasks: 5, commands to run: 6"
@@ -352,13 +352,13 @@ class TestHalfDone:
         assert half.well("mlrunner").lines[1] == "Tasks: 5, commands to run: 0"
         assert done(half) == list(self.LEFT)
 
-    def test_a_dry_run_says_the_same_and_changes_nothing(self, half: Desk) -> None:
+    def test_a_dry_run_says_the_same_and_changes_nothing(self, half: UserFolder) -> None:
         before = {path: path.stat().st_mtime_ns for path in half.folder.rglob("*")}
         said = half.well("mlrunner", "--dry-run")
         assert {path: path.stat().st_mtime_ns for path in half.folder.rglob("*")} == before
         assert sum(line.startswith("CUDA_VISIBLE_DEVICES=") for line in said.lines) == 6
 
-    def test_assay_run_continues_it_and_leaves_what_failed(self, half: Desk) -> None:
+    def test_assay_run_continues_it_and_leaves_what_failed(self, half: UserFolder) -> None:
         said = half.assay("run", "params.yaml", "--root", ".", "--study", "output")
         assert said.code == 1
         assert "test failed under mlrunner" in said.err
@@ -366,7 +366,7 @@ class TestHalfDone:
         half.well("run", "params.yaml", "--root", ".", "--study", "output", "--retry", "failed")
         assert done(half) == list(self.LEFT)
 
-    def test_a_folder_of_other_parameters_is_left_alone(self, half: Desk) -> None:
+    def test_a_folder_of_other_parameters_is_left_alone(self, half: UserFolder) -> None:
         path = "output/Norm_new-Moment_0.1/param"
         half.write(path, half.read(path).replace("data: iwslt14", "data: wmt16"))
         half.well("mlrunner", "-c", "train")
@@ -374,7 +374,7 @@ class TestHalfDone:
         assert not Path("output/Norm_new-Moment_0.1/run.json").exists()
         assert yaml.safe_load(half.read(path))["data"] == "wmt16"
 
-    def test_it_is_tabled_before_and_after(self, half: Desk) -> None:
+    def test_it_is_tabled_before_and_after(self, half: UserFolder) -> None:
         states = {line.split()[0]: line.split()[1] for line in half.well("sum", "output").lines[2:]}
         assert states == {
             "Norm_new-Moment_0.1": "done",
@@ -410,8 +410,8 @@ class TestNotebook:
             frame = examiner.table()
         return said.getvalue(), frame
 
-    def test_on_our_output(self, desk: Desk) -> None:
-        desk.well("mlrunner")
+    def test_on_our_output(self, user: UserFolder) -> None:
+        user.well("mlrunner")
         said, frame = self.examine(".*Norm_.*")
         assert said.splitlines() == [
             "early-stop\tmoment\tnorm\ttest_bleu",
@@ -423,8 +423,8 @@ class TestNotebook:
         ]
         assert list(frame["test_bleu"]) == [34.5] * 5
 
-    def test_on_the_original_s_output(self, desk: Desk) -> None:
-        shutil.copytree(ORIGINALS / "mlrunner", desk.folder, dirs_exist_ok=True)
+    def test_on_the_original_s_output(self, user: UserFolder) -> None:
+        shutil.copytree(ORIGINALS / "mlrunner", user.folder, dirs_exist_ok=True)
         said, frame = self.examine(".*Moment.*")
         assert "False\t0.1\tnew\t34.62" not in said, "early-stop has one value here"
         assert "0.1\tnew\t34.62" in said.splitlines()
@@ -432,19 +432,19 @@ class TestNotebook:
 
 
 class TestBadInput:
-    def test_no_params_yaml(self, desk: Desk) -> None:
-        (desk.folder / "params.yaml").unlink()
-        said = desk.assay("mlrunner")
+    def test_no_params_yaml(self, user: UserFolder) -> None:
+        (user.folder / "params.yaml").unlink()
+        said = user.assay("mlrunner")
         assert said.code == 2
         assert "there is no file params.yaml" in said.err
         assert "template:" in said.err
         assert not Path("output").exists()
 
-    def test_the_smallest_file_it_shows_works(self, desk: Desk) -> None:
-        (desk.folder / "params.yaml").unlink()
-        shown = desk.assay("mlrunner").err.split("-y:\n")[1]
-        desk.write("params.yaml", textwrap.dedent(shown) + "\n")
-        assert desk.well("mlrunner", "--dry-run").lines[1] == "Tasks: 2, commands to run: 2"
+    def test_the_smallest_file_it_shows_works(self, user: UserFolder) -> None:
+        (user.folder / "params.yaml").unlink()
+        shown = user.assay("mlrunner").err.split("-y:\n")[1]
+        user.write("params.yaml", textwrap.dedent(shown) + "\n")
+        assert user.well("mlrunner", "--dry-run").lines[1] == "Tasks: 2, commands to run: 2"
 
     @pytest.mark.parametrize(
         ("arguments", "hint"),
@@ -456,37 +456,37 @@ class TestBadInput:
             (["--outptu", "x"], "unrecognized arguments"),
         ],
     )
-    def test_refused_with_a_hint(self, desk: Desk, arguments: list[str], hint: str) -> None:
-        desk.write("params.yaml", PARAMS.replace("---\nnorm: [ batch ]", "---\n_title: stop\nnorm: [ batch ]"))
-        said = desk.assay("mlrunner", *arguments)
+    def test_refused_with_a_hint(self, user: UserFolder, arguments: list[str], hint: str) -> None:
+        user.write("params.yaml", PARAMS.replace("---\nnorm: [ batch ]", "---\n_title: stop\nnorm: [ batch ]"))
+        said = user.assay("mlrunner", *arguments)
         assert said.code == 2
         assert hint in said.err
         assert not Path("output").exists()
 
-    def test_no_resource_is_said(self, desk: Desk) -> None:
-        desk.write("params.yaml", PARAMS.replace("resource: [ 0, 1, 2, 3 ]", ""))
-        said = desk.well("mlrunner", "-c", "train")
+    def test_no_resource_is_said(self, user: UserFolder) -> None:
+        user.write("params.yaml", PARAMS.replace("resource: [ 0, 1, 2, 3 ]", ""))
+        said = user.well("mlrunner", "-c", "train")
         assert "there is no resource" in said.err
-        assert done(desk) == all_of("train")
+        assert done(user) == all_of("train")
 
-    def test_a_missing_program(self, desk: Desk) -> None:
-        desk.write("params.yaml", PARAMS.replace("python generate.py", "pyhton generate.py"))
-        said = desk.assay("mlrunner")
+    def test_a_missing_program(self, user: UserFolder) -> None:
+        user.write("params.yaml", PARAMS.replace("python generate.py", "pyhton generate.py"))
+        said = user.assay("mlrunner")
         assert said.code == 2
         assert "the program 'pyhton' was not found" in said.err
         assert not Path("output").exists()
 
 
-def test_an_edited_template_keeps_the_folder_and_what_was_trained(desk: Desk) -> None:
+def test_an_edited_template_keeps_the_folder_and_what_was_trained(user: UserFolder) -> None:
     """Train once, mend the test command, `-c test -f`: the everyday way."""
     text = "template:\n  train: echo model > {{_output}}/m.pt\n  test: cat {{_output}}/m.pt; echo {word} {{norm}}\nresource: [0]\n---\nnorm: [a]\n"
-    desk.write("params.yaml", text.format(word="BLEU"))
-    assert desk.assay("mlrunner").code == 0
-    desk.write("params.yaml", text.format(word="BLEU4"))
-    assert desk.assay("mlrunner", "-c", "test", "-f").code == 0
-    folder = desk.folder / "output/Norm_a"
+    user.write("params.yaml", text.format(word="BLEU"))
+    assert user.assay("mlrunner").code == 0
+    user.write("params.yaml", text.format(word="BLEU4"))
+    assert user.assay("mlrunner", "-c", "test", "-f").code == 0
+    folder = user.folder / "output/Norm_a"
     assert sorted(
-        path.name for path in (desk.folder / "output").iterdir() if path.is_dir() and path.name[0] != "."
+        path.name for path in (user.folder / "output").iterdir() if path.is_dir() and path.name[0] != "."
     ) == ["Norm_a"]
     newest = max(folder.glob("log.test.*"), key=lambda path: path.stat().st_mtime_ns)
     assert newest.read_text().endswith("model\nBLEU4 a\n")

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from tests.user_folder import INTRO, INTRO_LINES, Desk, open_desk
+from tests.user_folder import INTRO, INTRO_LINES, UserFolder, open_user_folder
 
 COOLNAME = r"[a-z]+-[a-z]+_\d{4}\.\d\d\.\d\d_\d\d\.\d\d"
 
@@ -18,11 +18,11 @@ BOTH_DOORS = pytest.mark.parametrize("door", [("runx", "-i"), ("run", "--jobs", 
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
-    with open_desk(monkeypatch, capfd) as desk:
-        desk.write("sweep.yml", INTRO)
-        desk.note_calls()
-        yield desk
+def user(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[UserFolder]:
+    with open_user_folder(monkeypatch, capfd) as user:
+        user.write("sweep.yml", INTRO)
+        user.note_calls()
+        yield user
 
 
 def flags(lines: list[str]) -> list[str]:
@@ -30,73 +30,73 @@ def flags(lines: list[str]) -> list[str]:
 
 
 class TestIntroduction:
-    def test_four_runs_without_a_runx_file(self, desk: Desk) -> None:
-        said = desk.well("runx", "sweep.yml", "-i")
+    def test_four_runs_without_a_runx_file(self, user: UserFolder) -> None:
+        said = user.well("runx", "sweep.yml", "-i")
         assert said.lines == INTRO_LINES
-        assert desk.calls == flags(INTRO_LINES)
+        assert user.calls == flags(INTRO_LINES)
         assert "no LOGROOT in .runx: runs go to runs/sweep" in said.err
 
-    def test_without_a_farm_it_runs_here_also_without_i(self, desk: Desk) -> None:
-        assert desk.well("runx", "sweep.yml").lines == INTRO_LINES
-        assert desk.calls == flags(INTRO_LINES)
+    def test_without_a_farm_it_runs_here_also_without_i(self, user: UserFolder) -> None:
+        assert user.well("runx", "sweep.yml").lines == INTRO_LINES
+        assert user.calls == flags(INTRO_LINES)
 
     @pytest.mark.parametrize("door", ["runx", "run"])
-    def test_n_prints_the_commands_and_writes_nothing(self, desk: Desk, door: str) -> None:
-        before = desk.everything()
-        assert desk.well(door, "sweep.yml", "-n").lines == INTRO_LINES
-        assert desk.everything() == before
-        assert desk.calls == []
+    def test_n_prints_the_commands_and_writes_nothing(self, user: UserFolder, door: str) -> None:
+        before = user.everything()
+        assert user.well(door, "sweep.yml", "-n").lines == INTRO_LINES
+        assert user.everything() == before
+        assert user.calls == []
 
-    def test_assay_run_runs_the_same_commands(self, desk: Desk) -> None:
-        desk.well("run", "sweep.yml", "--jobs", "1")
-        assert desk.calls == flags(INTRO_LINES)
+    def test_assay_run_runs_the_same_commands(self, user: UserFolder) -> None:
+        user.well("run", "sweep.yml", "--jobs", "1")
+        assert user.calls == flags(INTRO_LINES)
 
-    def test_the_output_of_each_run_is_live_and_in_its_log(self, desk: Desk) -> None:
-        desk.write("train.py", "import sys; print('training', sys.argv[2])")
-        said = desk.well("runx", "sweep.yml", "-i")
+    def test_the_output_of_each_run_is_live_and_in_its_log(self, user: UserFolder) -> None:
+        user.write("train.py", "import sys; print('training', sys.argv[2])")
+        said = user.well("runx", "sweep.yml", "-i")
         assert said.lines[:4] == [INTRO_LINES[0], "training 0.01", INTRO_LINES[1], "training 0.01"]
-        assert [(run / "train.log").read_text() for run in desk.runs()] == ["training 0.01\n"] * 2 + [
+        assert [(run / "train.log").read_text() for run in user.runs()] == ["training 0.01\n"] * 2 + [
             "training 0.02\n"
         ] * 2
 
-    def test_the_gpus_are_left_alone(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_gpus_are_left_alone(self, user: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
-        desk.write("train.py", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
-        assert desk.well("runx", "sweep.yml", "-i").lines[1::2] == ["6,7"] * 4
+        user.write("train.py", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+        assert user.well("runx", "sweep.yml", "-i").lines[1::2] == ["6,7"] * 4
 
-    def test_slots_run_several_at_once(self, desk: Desk) -> None:
-        desk.write("train.py", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
-        desk.well("runx", "sweep.yml", "-i", "--slots", "4,5")
-        assert {(run / "train.log").read_text() for run in desk.runs()} == {"4\n", "5\n"}
+    def test_slots_run_several_at_once(self, user: UserFolder) -> None:
+        user.write("train.py", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+        user.well("runx", "sweep.yml", "-i", "--slots", "4,5")
+        assert {(run / "train.log").read_text() for run in user.runs()} == {"4\n", "5\n"}
 
 
 class TestDirectories:
-    def test_logdir_is_a_directory_of_its_own(self, desk: Desk) -> None:
-        desk.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
-        desk.write(".runx", f"LOGROOT: {desk.folder}/logs\n")
-        desk.well("runx", "sweep.yml", "-i")
-        passed = [call.split("--logdir ")[1] for call in desk.calls]
-        assert passed == [str(run) for run in desk.runs("logs/sweep")]
+    def test_logdir_is_a_directory_of_its_own(self, user: UserFolder) -> None:
+        user.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
+        user.write(".runx", f"LOGROOT: {user.folder}/logs\n")
+        user.well("runx", "sweep.yml", "-i")
+        passed = [call.split("--logdir ")[1] for call in user.calls]
+        assert passed == [str(run) for run in user.runs("logs/sweep")]
         assert all(re.fullmatch(COOLNAME, os.path.basename(path)) for path in passed)
         assert len(set(passed)) == 4
 
-    def test_a_tag_stands_in_front(self, desk: Desk) -> None:
-        desk.well("runx", "sweep.yml", "--tag", "first")
-        assert all(re.fullmatch("first_" + COOLNAME, run.name) for run in desk.runs())
+    def test_a_tag_stands_in_front(self, user: UserFolder) -> None:
+        user.well("runx", "sweep.yml", "--tag", "first")
+        assert all(re.fullmatch("first_" + COOLNAME, run.name) for run in user.runs())
 
-    def test_exp_name_names_the_folder(self, desk: Desk) -> None:
-        desk.well("runx", "sweep.yml", "--exp_name", "other")
-        assert len(desk.runs("runs/other")) == 4
+    def test_exp_name_names_the_folder(self, user: UserFolder) -> None:
+        user.well("runx", "sweep.yml", "--exp_name", "other")
+        assert len(user.runs("runs/other")) == 4
 
-    def test_another_configuration_file(self, desk: Desk) -> None:
-        desk.write("conf/mine.runx", "LOGROOT: here\n")
-        desk.well("runx", "sweep.yml", "-c", "conf/mine.runx")
-        assert len(desk.runs("conf/here/sweep")) == 4
+    def test_another_configuration_file(self, user: UserFolder) -> None:
+        user.write("conf/mine.runx", "LOGROOT: here\n")
+        user.well("runx", "sweep.yml", "-c", "conf/mine.runx")
+        assert len(user.runs("conf/here/sweep")) == 4
 
-    def test_the_originals_files_are_there(self, desk: Desk) -> None:
-        desk.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
-        desk.well("runx", "sweep.yml")
-        first = desk.runs()[0]
+    def test_the_originals_files_are_there(self, user: UserFolder) -> None:
+        user.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
+        user.well("runx", "sweep.yml")
+        first = user.runs()[0]
         assert json.loads((first / "hparams.json").read_text()) == {"lr": 0.01, "solver": "sgd", "logdir": str(first)}
         assert (
             (first / "submit_cmd.sh").read_text().endswith(f"python train.py --lr 0.01 --solver sgd --logdir {first}\n")
@@ -105,39 +105,39 @@ class TestDirectories:
 
 
 class TestCode:
-    def test_ignored_patterns_and_checkpoints_are_not_copied(self, desk: Desk) -> None:
-        desk.write(".runx", "LOGROOT: logs\nCODE_IGNORE_PATTERNS: '.git,*.pyc,docs*,test*'\n")
+    def test_ignored_patterns_and_checkpoints_are_not_copied(self, user: UserFolder) -> None:
+        user.write(".runx", "LOGROOT: logs\nCODE_IGNORE_PATTERNS: '.git,*.pyc,docs*,test*'\n")
         for name in ("docs/a.md", "test_it.py", "lib/x.pyc", "lib/good.py", "lib/model.pth", ".git/HEAD"):
-            desk.write(name, "")
-        desk.well("runx", "sweep.yml")
-        code = desk.runs("logs/sweep")[0] / "code"
+            user.write(name, "")
+        user.well("runx", "sweep.yml")
+        code = user.runs("logs/sweep")[0] / "code"
         assert {str(path.relative_to(code)) for path in code.rglob("*") if path.is_file()} == {
             "sweep.yml", "train.py", ".runx", "lib/good.py",
         }  # fmt: skip
 
-    def test_editing_the_source_during_a_sweep_changes_nothing(self, desk: Desk) -> None:
-        source = str(desk.folder / "train.py")
-        desk.write("train.py", f"print('as it was')\nopen({source!r}, 'w').write('print(\"edited\")')\n")
-        said = desk.well("runx", "sweep.yml", "-i")
+    def test_editing_the_source_during_a_sweep_changes_nothing(self, user: UserFolder) -> None:
+        source = str(user.folder / "train.py")
+        user.write("train.py", f"print('as it was')\nopen({source!r}, 'w').write('print(\"edited\")')\n")
+        said = user.well("runx", "sweep.yml", "-i")
         assert said.lines[1::2] == ["as it was"] * 4
-        assert desk.read("train.py") == 'print("edited")'
+        assert user.read("train.py") == 'print("edited")'
 
-    def test_submit_cmd_repeats_the_run_with_its_own_code(self, desk: Desk) -> None:
-        desk.write("train.py", "import os, sys; print(os.getcwd(), os.environ['PYTHONPATH'], *sys.argv[1:])")
-        desk.well("runx", "sweep.yml")
-        first = desk.runs()[0]
-        desk.write("train.py", "raise SystemExit(1)")
+    def test_submit_cmd_repeats_the_run_with_its_own_code(self, user: UserFolder) -> None:
+        user.write("train.py", "import os, sys; print(os.getcwd(), os.environ['PYTHONPATH'], *sys.argv[1:])")
+        user.well("runx", "sweep.yml")
+        first = user.runs()[0]
+        user.write("train.py", "raise SystemExit(1)")
         again = subprocess.run(
             ["bash", str(first / "submit_cmd.sh")], capture_output=True, text=True, check=True, cwd="/"
         )
         assert again.stdout == f"{first}/code {first}/code --lr 0.01 --solver sgd\n"
         assert (first / "train.log").read_text() == again.stdout
 
-    def test_pythonpath_of_the_file(self, desk: Desk) -> None:
-        desk.write("sweep.yml", "PYTHONPATH: LOGDIR/code:LOGDIR/code/lib\n" + INTRO)
-        desk.write("train.py", "import os; print(os.environ['PYTHONPATH'])")
-        desk.well("runx", "sweep.yml")
-        first = desk.runs()[0]
+    def test_pythonpath_of_the_file(self, user: UserFolder) -> None:
+        user.write("sweep.yml", "PYTHONPATH: LOGDIR/code:LOGDIR/code/lib\n" + INTRO)
+        user.write("train.py", "import os; print(os.environ['PYTHONPATH'])")
+        user.well("runx", "sweep.yml")
+        first = user.runs()[0]
         assert (first / "train.log").read_text() == f"{first}/code:{first}/code/lib\n"
 
 
@@ -164,11 +164,11 @@ HPARAMS: [
 """
 
     @BOTH_DOORS
-    def test_the_simple_example(self, desk: Desk, door: tuple[str, ...]) -> None:
-        desk.write("sweep.yml", self.SIMPLE)
-        desk.well(door[0], "sweep.yml", *door[1:])
-        first, second = desk.runs()
-        assert desk.calls == [
+    def test_the_simple_example(self, user: UserFolder, door: tuple[str, ...]) -> None:
+        user.write("sweep.yml", self.SIMPLE)
+        user.well(door[0], "sweep.yml", *door[1:])
+        first, second = user.runs()
+        assert user.calls == [
             f"--logdir {first} --adam --arch alexnet --lr 0.01 --epochs 10",
             f"--logdir {second} --adam --arch alexnet --lr 0.02 --epochs 10",
         ]
@@ -188,17 +188,17 @@ HPARAMS: [
         ],
     )
     def test_booleans_none_texts_and_lists(
-        self, desk: Desk, door: tuple[str, ...], value: str, expected: list[str]
+        self, user: UserFolder, door: tuple[str, ...], value: str, expected: list[str]
     ) -> None:
-        desk.write("sweep.yml", f"CMD: python train.py\nHPARAMS:\n  some_flag: {value}\n")
-        desk.well(door[0], "sweep.yml", *door[1:])
-        assert desk.calls == expected
+        user.write("sweep.yml", f"CMD: python train.py\nHPARAMS:\n  some_flag: {value}\n")
+        user.well(door[0], "sweep.yml", *door[1:])
+        assert user.calls == expected
 
     @BOTH_DOORS
-    def test_lists_inherit_from_the_first_item(self, desk: Desk, door: tuple[str, ...]) -> None:
-        desk.write("sweep.yml", self.LIST)
-        desk.well(door[0], "sweep.yml", *door[1:])
-        shown = [re.sub(r"--logdir \S+/", "", call) for call in desk.calls]
+    def test_lists_inherit_from_the_first_item(self, user: UserFolder, door: tuple[str, ...]) -> None:
+        user.write("sweep.yml", self.LIST)
+        user.well(door[0], "sweep.yml", *door[1:])
+        shown = [re.sub(r"--logdir \S+/", "", call) for call in user.calls]
         assert [re.sub(COOLNAME, "…", line) for line in shown] == [
             "alexnet_… --adam --arch alexnet --lr 0.01 --epochs 10",
             "alexnet_… --adam --arch alexnet --lr 0.02 --epochs 10",
@@ -235,17 +235,17 @@ FOUND = {
 
 class TestFoundConfigurations:
     @pytest.mark.parametrize("name", FOUND)
-    def test_it_expands_as_in_runx(self, desk: Desk, name: str) -> None:
+    def test_it_expands_as_in_runx(self, user: UserFolder, name: str) -> None:
         text, expected = FOUND[name]
-        desk.write("sweep.yml", f"CMD: python train.py\n{text}\n")
-        assert desk.well("runx", "sweep.yml", "-n").lines == expected
-        assert desk.well("run", "sweep.yml", "-n").lines == expected
+        user.write("sweep.yml", f"CMD: python train.py\n{text}\n")
+        assert user.well("runx", "sweep.yml", "-n").lines == expected
+        assert user.well("run", "sweep.yml", "-n").lines == expected
 
-    def test_duplicate_keys_are_warned_of_once(self, desk: Desk) -> None:
-        desk.write("sweep.yml", "CMD: python train.py\nHPARAMS:\n  lr: 1\n  lr: 2\n")
-        assert desk.well("runx", "sweep.yml", "-n").err.count("sweep.yml:4:3") == 1
+    def test_duplicate_keys_are_warned_of_once(self, user: UserFolder) -> None:
+        user.write("sweep.yml", "CMD: python train.py\nHPARAMS:\n  lr: 1\n  lr: 2\n")
+        assert user.well("runx", "sweep.yml", "-n").err.count("sweep.yml:4:3") == 1
 
-    def test_234_runs_of_a_four_item_list(self, desk: Desk) -> None:
+    def test_234_runs_of_a_four_item_list(self, user: UserFolder) -> None:
         axis = list(range(13))
         items = [
             f"{{a: {axis}, b: [1, 2, 3]}}",
@@ -253,150 +253,150 @@ class TestFoundConfigurations:
             "{b: [6, 7, 8, 9, 10]}",
             "{b: [11, 12, 13, 14, 15]}",
         ]
-        desk.write("sweep.yml", f"CMD: python train.py\nHPARAMS: [{', '.join(items)}]\n")
-        assert len(desk.well("runx", "sweep.yml", "-n").lines) == 13 * (3 + 5 + 5 + 5) == 234
+        user.write("sweep.yml", f"CMD: python train.py\nHPARAMS: [{', '.join(items)}]\n")
+        assert len(user.well("runx", "sweep.yml", "-n").lines) == 13 * (3 + 5 + 5 + 5) == 234
 
-    def test_an_environment_in_front_of_the_command(self, desk: Desk) -> None:
-        desk.write("sweep.yml", "CMD: VAR=7 python train.py\nHPARAMS: {lr: 1}\n")
-        desk.write("train.py", "import os; print(os.environ['VAR'])")
-        assert desk.well("runx", "sweep.yml", "-i").lines == ["VAR=7 python train.py --lr 1", "7"]
+    def test_an_environment_in_front_of_the_command(self, user: UserFolder) -> None:
+        user.write("sweep.yml", "CMD: VAR=7 python train.py\nHPARAMS: {lr: 1}\n")
+        user.write("train.py", "import os; print(os.environ['VAR'])")
+        assert user.well("runx", "sweep.yml", "-i").lines == ["VAR=7 python train.py --lr 1", "7"]
 
-    def test_submit_cmd_bash_runs_here(self, desk: Desk) -> None:
-        desk.write(".runx", "LOGROOT: logs\nFARM: here\nhere:\n  SUBMIT_CMD: bash\n")
-        said = desk.well("runx", "sweep.yml")
+    def test_submit_cmd_bash_runs_here(self, user: UserFolder) -> None:
+        user.write(".runx", "LOGROOT: logs\nFARM: here\nhere:\n  SUBMIT_CMD: bash\n")
+        said = user.well("runx", "sweep.yml")
         assert said.lines == [f'bash -c "{line}"' for line in INTRO_LINES]
-        assert sorted(desk.calls) == sorted(flags(INTRO_LINES))
+        assert sorted(user.calls) == sorted(flags(INTRO_LINES))
         assert "4 done" in said.err
 
 
 class TestSets:
-    def test_a_finished_sweep_is_run_anew(self, desk: Desk) -> None:
-        desk.well("runx", "sweep.yml")
-        desk.well("runx", "sweep.yml")
-        assert len(desk.runs()) == 8
-        assert desk.calls == flags(INTRO_LINES) * 2
+    def test_a_finished_sweep_is_run_anew(self, user: UserFolder) -> None:
+        user.well("runx", "sweep.yml")
+        user.well("runx", "sweep.yml")
+        assert len(user.runs()) == 8
+        assert user.calls == flags(INTRO_LINES) * 2
 
-    def test_assay_run_keeps_what_is_finished(self, desk: Desk) -> None:
-        desk.well("runx", "sweep.yml")
-        desk.well("run", "sweep.yml")
-        assert len(desk.runs()) == 4
-        assert desk.calls == flags(INTRO_LINES)
+    def test_assay_run_keeps_what_is_finished(self, user: UserFolder) -> None:
+        user.well("runx", "sweep.yml")
+        user.well("run", "sweep.yml")
+        assert len(user.runs()) == 4
+        assert user.calls == flags(INTRO_LINES)
 
-    def test_assay_run_keeps_what_is_finished_when_the_file_grows_and_shrinks(self, desk: Desk) -> None:
-        desk.well("run", "sweep.yml", "--jobs", "1")
-        desk.write("sweep.yml", INTRO.replace("0.02]", "0.02, 0.03]"))
-        desk.well("run", "sweep.yml", "--jobs", "1")
+    def test_assay_run_keeps_what_is_finished_when_the_file_grows_and_shrinks(self, user: UserFolder) -> None:
+        user.well("run", "sweep.yml", "--jobs", "1")
+        user.write("sweep.yml", INTRO.replace("0.02]", "0.02, 0.03]"))
+        user.well("run", "sweep.yml", "--jobs", "1")
         grown = [*INTRO_LINES, "python train.py --lr 0.03 --solver sgd", "python train.py --lr 0.03 --solver adam"]
-        assert desk.calls == flags(grown)
-        desk.write("sweep.yml", INTRO.replace("0.01, 0.02]", "0.01]"))
-        desk.well("run", "sweep.yml", "--jobs", "1")
-        desk.write("sweep.yml", INTRO.replace("0.02]", "0.02, 0.03]"))
-        desk.well("run", "sweep.yml", "--jobs", "1")
-        assert desk.calls == flags(grown)
-        assert len(desk.runs()) == 6
+        assert user.calls == flags(grown)
+        user.write("sweep.yml", INTRO.replace("0.01, 0.02]", "0.01]"))
+        user.well("run", "sweep.yml", "--jobs", "1")
+        user.write("sweep.yml", INTRO.replace("0.02]", "0.02, 0.03]"))
+        user.well("run", "sweep.yml", "--jobs", "1")
+        assert user.calls == flags(grown)
+        assert len(user.runs()) == 6
 
-    def test_runs_without_random_names_are_run_anew_too(self, desk: Desk) -> None:
-        desk.well("runx", "sweep.yml", "--no_cooldir", "--tag", "exp")
-        desk.well("runx", "sweep.yml", "--no_cooldir", "--tag", "exp")
-        assert desk.calls == flags(INTRO_LINES) * 2
-        assert len(desk.runs()) == 8
-        assert all(run.name.startswith("exp") for run in desk.runs())
+    def test_runs_without_random_names_are_run_anew_too(self, user: UserFolder) -> None:
+        user.well("runx", "sweep.yml", "--no_cooldir", "--tag", "exp")
+        user.well("runx", "sweep.yml", "--no_cooldir", "--tag", "exp")
+        assert user.calls == flags(INTRO_LINES) * 2
+        assert len(user.runs()) == 8
+        assert all(run.name.startswith("exp") for run in user.runs())
 
-    def test_an_interrupted_sweep_is_continued(self, desk: Desk) -> None:
-        gate = desk.folder / "go"
+    def test_an_interrupted_sweep_is_continued(self, user: UserFolder) -> None:
+        gate = user.folder / "go"
         text = f"import os, time\nwhile '0.02' in __import__('sys').argv and not os.path.exists({str(gate)!r}): time.sleep(.01)\n"
-        desk.write("train.py", desk.read("train.py") + text)
-        with desk.beside("runx", "sweep.yml", "-i") as program:
-            desk.until(lambda: len(desk.calls) == 3, "the third run began")
+        user.write("train.py", user.read("train.py") + text)
+        with user.beside("runx", "sweep.yml", "-i") as program:
+            user.until(lambda: len(user.calls) == 3, "the third run began")
             program.send_signal(signal.SIGINT)
             _, err = program.communicate()
         assert program.returncode == 130
         assert "continue with: assay runx sweep.yml -i" in err
         gate.touch()
-        said = desk.well("runx", "sweep.yml", "-i")
+        said = user.well("runx", "sweep.yml", "-i")
         assert said.lines == INTRO_LINES[2:]
-        assert len(desk.runs()) == 4
-        assert desk.calls == flags([*INTRO_LINES[:3], *INTRO_LINES[2:]])
+        assert len(user.runs()) == 4
+        assert user.calls == flags([*INTRO_LINES[:3], *INTRO_LINES[2:]])
 
-    def test_a_second_call_while_the_first_runs_starts_new_runs_with_the_current_code(self, desk: Desk) -> None:
-        gate = desk.folder / "go"
-        noting = desk.read("train.py")
-        desk.write("train.py", f"{noting}import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n")
-        with desk.beside("runx", "sweep.yml", "-i") as first:
-            desk.until(lambda: len(desk.calls) == 1, "the first run began")
-            desk.write("train.py", noting)
-            said = desk.assay("runx", "sweep.yml", "-i", "--tag", "new")
+    def test_a_second_call_while_the_first_runs_starts_new_runs_with_the_current_code(self, user: UserFolder) -> None:
+        gate = user.folder / "go"
+        noting = user.read("train.py")
+        user.write("train.py", f"{noting}import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n")
+        with user.beside("runx", "sweep.yml", "-i") as first:
+            user.until(lambda: len(user.calls) == 1, "the first run began")
+            user.write("train.py", noting)
+            said = user.assay("runx", "sweep.yml", "-i", "--tag", "new")
             gate.touch()
             first.communicate()
         assert (first.returncode, said.code) == (0, 0)
         assert said.lines == INTRO_LINES
         assert "4 runs of earlier calls are still waiting or running, and this call starts new ones" in said.err
-        assert sum(run.name.startswith("new_") for run in desk.runs()) == 4
-        assert len(desk.runs()) == 8
-        assert not [*(desk.folder / "runs/sweep/.assay").glob("plan*.json")]
+        assert sum(run.name.startswith("new_") for run in user.runs()) == 4
+        assert len(user.runs()) == 8
+        assert not [*(user.folder / "runs/sweep/.assay").glob("plan*.json")]
 
-    def test_after_an_interrupt_and_a_fix_the_old_code_is_named_first(self, desk: Desk) -> None:
-        noting = desk.read("train.py")
-        desk.write(
+    def test_after_an_interrupt_and_a_fix_the_old_code_is_named_first(self, user: UserFolder) -> None:
+        noting = user.read("train.py")
+        user.write(
             "train.py", f"{noting}import sys, time\nprint('old', flush=True)\n'0.02' in sys.argv and time.sleep(600)\n"
         )
-        with desk.beside("runx", "sweep.yml", "-i") as program:
-            desk.until(lambda: len(desk.calls) == 3, "the third run began")
+        with user.beside("runx", "sweep.yml", "-i") as program:
+            user.until(lambda: len(user.calls) == 3, "the third run began")
             program.send_signal(signal.SIGINT)
             program.communicate()
-        desk.write("train.py", f"{noting}print('new')\n")
+        user.write("train.py", f"{noting}print('new')\n")
         advice = "for the current code stop and call: assay runx sweep.yml --interactive --new-code"
-        with desk.beside("runx", "sweep.yml", "-i") as program:
-            desk.until(lambda: len(desk.calls) == 4, "the third run began again")
+        with user.beside("runx", "sweep.yml", "-i") as program:
+            user.until(lambda: len(user.calls) == 4, "the third run began again")
             program.send_signal(signal.SIGINT)
             _, err = program.communicate()
         first = err.splitlines()[1]
         assert "continue with the recorded snapshot: train.py has changed since" in first, err
         assert advice in first
-        said = desk.well("runx", "sweep.yml", "--interactive", "--new-code")
+        said = user.well("runx", "sweep.yml", "--interactive", "--new-code")
         assert said.lines == [INTRO_LINES[2], "new", INTRO_LINES[3], "new"], "nothing of an earlier attempt"
-        assert len(desk.runs()) == 4
+        assert len(user.runs()) == 4
 
     @pytest.mark.parametrize("how", ["retry", "continue"])
-    def test_a_repeated_run_does_not_print_the_log_of_its_earlier_attempt(self, desk: Desk, how: str) -> None:
+    def test_a_repeated_run_does_not_print_the_log_of_its_earlier_attempt(self, user: UserFolder, how: str) -> None:
         wait = "time.sleep(600)" if how == "continue" else "sys.exit(1)"
-        desk.write(
+        user.write(
             "train.py",
             f"import os, sys, time\nn = os.environ['ASSAY_ATTEMPT_NUMBER']\nprint('attempt', n, flush=True)\nif n == '1': {wait}\n",
         )
-        desk.write("sweep.yml", "CMD: 'python train.py'\nHPARAMS: {lr: 1}\n")
+        user.write("sweep.yml", "CMD: 'python train.py'\nHPARAMS: {lr: 1}\n")
         if how == "continue":
-            with desk.beside("runx", "sweep.yml", "-i") as program:
-                desk.until(
-                    lambda: [r for r in desk.runs() if (r / "train.log").exists() and (r / "train.log").read_text()],
+            with user.beside("runx", "sweep.yml", "-i") as program:
+                user.until(
+                    lambda: [r for r in user.runs() if (r / "train.log").exists() and (r / "train.log").read_text()],
                     "it runs",
                 )
                 program.send_signal(signal.SIGINT)
                 program.communicate()
-            said = desk.well("runx", "sweep.yml", "-i")
+            said = user.well("runx", "sweep.yml", "-i")
         else:
-            assert desk.assay("runx", "sweep.yml", "-i").code == 1
-            said = desk.well("runx", "sweep.yml", "-i", "--retry", "failed")
+            assert user.assay("runx", "sweep.yml", "-i").code == 1
+            said = user.well("runx", "sweep.yml", "-i", "--retry", "failed")
         assert said.lines == ["python train.py --lr 1", "attempt 2"]
 
 
 class TestFailures:
-    def test_a_failed_run_is_repeated_with_its_own_code_and_that_is_printed_first(self, desk: Desk) -> None:
-        desk.write("train.py", "import sys; print('old'); sys.exit(1)")
-        desk.write("sweep.yml", "CMD: 'python train.py'\nHPARAMS: {lr: 1}\n")
-        failed = desk.assay("runx", "sweep.yml", "-i")
+    def test_a_failed_run_is_repeated_with_its_own_code_and_that_is_printed_first(self, user: UserFolder) -> None:
+        user.write("train.py", "import sys; print('old'); sys.exit(1)")
+        user.write("sweep.yml", "CMD: 'python train.py'\nHPARAMS: {lr: 1}\n")
+        failed = user.assay("runx", "sweep.yml", "-i")
         hint = re.findall(r"assay (rerun \S+)", failed.err)[0].split()
-        desk.write("train.py", "print('new')")
-        again = desk.assay(*hint)
+        user.write("train.py", "print('new')")
+        again = user.assay(*hint)
         assert again.code == 1
         line = "1 run has the recorded snapshot: train.py has changed since (--new-code takes the current code)\n"
         assert again.err.startswith(line)
-        desk.well(*hint, "--new-code")
-        assert (desk.runs()[0] / "train.3.log").read_text() == "new\n"
+        user.well(*hint, "--new-code")
+        assert (user.runs()[0] / "train.3.log").read_text() == "new\n"
 
-    def test_the_end_of_the_log_and_exit_code_1(self, desk: Desk) -> None:
-        desk.write("train.py", "import sys; print('loss is nan'); sys.exit('adam' in sys.argv)")
-        said = desk.assay("runx", "sweep.yml", "-i")
+    def test_the_end_of_the_log_and_exit_code_1(self, user: UserFolder) -> None:
+        user.write("train.py", "import sys; print('loss is nan'); sys.exit('adam' in sys.argv)")
+        said = user.assay("runx", "sweep.yml", "-i")
         assert said.code == 1
         assert said.err.count("train ended with exit code 1") == 2
         assert "  | loss is nan" in said.err

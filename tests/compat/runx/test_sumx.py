@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.user_folder import INTRO, ORIGINALS, Desk, open_desk
+from tests.user_folder import INTRO, ORIGINALS, UserFolder, open_user_folder
 
 TRAIN = """\
 import argparse
@@ -35,14 +35,14 @@ run2    0.01  adam    98.1  10     5:12
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
-    with open_desk(monkeypatch, capfd) as desk:
-        desk.write(".runx", "LOGROOT: logs\n")
-        yield desk
+def user(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[UserFolder]:
+    with open_user_folder(monkeypatch, capfd) as user:
+        user.write(".runx", "LOGROOT: logs\n")
+        yield user
 
 
 def write_run(
-    desk: Desk,
+    user: UserFolder,
     name: str,
     metrics: dict[str, list[float]],
     epoch_s: float = 60.0,
@@ -50,15 +50,15 @@ def write_run(
     **hparams: object,
 ) -> None:
     """A run as runx and logx leave it: one val line per epoch, from 1."""
-    desk.write(f"logs/{study}/{name}/hparams.json", json.dumps(hparams, indent=4))
+    user.write(f"logs/{study}/{name}/hparams.json", json.dumps(hparams, indent=4))
     lines = ["start,start/step,0,timestamp,1580998740.0"]
     for number, values in enumerate(zip(*metrics.values(), strict=True), 1):
         pairs = ",".join(f"{metric},{value}" for metric, value in zip(metrics, values, strict=True))
         lines.append(f"val,{pairs},epoch,{number},timestamp,{1580998740.0 + number * epoch_s}")
-    desk.write(f"logs/{study}/{name}/metrics.csv", "".join(f"{line}\r\n" for line in lines))
+    user.write(f"logs/{study}/{name}/metrics.csv", "".join(f"{line}\r\n" for line in lines))
 
 
-def write_documents_runs(desk: Desk) -> None:
+def write_documents_runs(user: UserFolder) -> None:
     for name, lr, solver, acc, epoch_s in (
         ("run1", 0.01, "sgd", 98.2, 315),
         ("run2", 0.01, "adam", 98.1, 312),
@@ -67,7 +67,7 @@ def write_documents_runs(desk: Desk) -> None:
     ):
         accuracies = [acc - 9 + epoch for epoch in range(9)] + [acc]
         write_run(
-            desk, name, {"acc": accuracies}, epoch_s, lr=lr, solver=solver, logdir=f"/home/logs/{name}", epochs=10
+            user, name, {"acc": accuracies}, epoch_s, lr=lr, solver=solver, logdir=f"/home/logs/{name}", epochs=10
         )
 
 
@@ -76,15 +76,15 @@ def first_column(text: str) -> list[str]:
 
 
 class TestTheDocument:
-    def test_the_table_as_it_is_printed_there(self, desk: Desk) -> None:
-        write_documents_runs(desk)
-        assert desk.well("sumx", "sweep", "--sortwith", "acc").out == TABLE
+    def test_the_table_as_it_is_printed_there(self, user: UserFolder) -> None:
+        write_documents_runs(user)
+        assert user.well("sumx", "sweep", "--sortwith", "acc").out == TABLE
 
-    def test_a_training_script_with_logx(self, desk: Desk) -> None:
-        desk.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
-        desk.write("train.py", TRAIN)
-        desk.well("runx", "sweep.yml", "-i")
-        head, rule, *rows = desk.well("sumx", "sweep", "--sortwith", "acc").lines
+    def test_a_training_script_with_logx(self, user: UserFolder) -> None:
+        user.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
+        user.write("train.py", TRAIN)
+        user.well("runx", "sweep.yml", "-i")
+        head, rule, *rows = user.well("sumx", "sweep", "--sortwith", "acc").lines
         assert head.split() == ["lr", "solver", "acc", "epoch", "epoch_time"]
         assert head.startswith("      ")
         assert set(rule) == {"-", " "}
@@ -95,53 +95,53 @@ class TestTheDocument:
             ["0.01", "sgd", "94.0", "3", "0:00"],
         ]
 
-    def test_a_running_run_shows_its_current_epoch(self, desk: Desk) -> None:
-        gate = desk.folder / "go"
+    def test_a_running_run_shows_its_current_epoch(self, user: UserFolder) -> None:
+        gate = user.folder / "go"
         wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\nlogx.metric('val', {{'acc': 99}}, epoch=4)\n"
-        desk.write("sweep.yml", "CMD: python train.py\nHPARAMS: {lr: 0.02, solver: sgd, logdir: LOGDIR}\n")
-        desk.write("train.py", TRAIN + wait)
-        with desk.beside("runx", "sweep.yml", "-i") as program:
-            desk.until(
-                lambda: any("epoch,3," in p.read_text() for p in desk.folder.glob("logs/sweep/*/metrics.csv")),
+        user.write("sweep.yml", "CMD: python train.py\nHPARAMS: {lr: 0.02, solver: sgd, logdir: LOGDIR}\n")
+        user.write("train.py", TRAIN + wait)
+        with user.beside("runx", "sweep.yml", "-i") as program:
+            user.until(
+                lambda: any("epoch,3," in p.read_text() for p in user.folder.glob("logs/sweep/*/metrics.csv")),
                 "epoch 3",
             )
-            running = desk.well("sumx", "sweep").lines[2].split()[1:]
+            running = user.well("sumx", "sweep").lines[2].split()[1:]
             gate.touch()
             program.communicate()
         assert running == ["95", "3", "0:00"]
-        assert desk.well("sumx", "sweep").lines[2].split()[1:] == ["99", "4", "0:00"]
+        assert user.well("sumx", "sweep").lines[2].split()[1:] == ["99", "4", "0:00"]
 
-    def test_ignore_leaves_fields_out(self, desk: Desk) -> None:
-        write_documents_runs(desk)
-        said = desk.well("sumx", "sweep", "--ignore", "solver,epoch_time")
+    def test_ignore_leaves_fields_out(self, user: UserFolder) -> None:
+        write_documents_runs(user)
+        said = user.well("sumx", "sweep", "--ignore", "solver,epoch_time")
         assert said.lines[0].split() == ["lr", "acc", "epoch"]
 
-    def test_csv_beside_the_table(self, desk: Desk) -> None:
-        write_documents_runs(desk)
-        desk.well("sumx", "sweep", "-s", "acc", "--csv", "out")
-        rows = list(csv.reader(desk.read("out.csv").splitlines()))
+    def test_csv_beside_the_table(self, user: UserFolder) -> None:
+        write_documents_runs(user)
+        user.well("sumx", "sweep", "-s", "acc", "--csv", "out")
+        rows = list(csv.reader(user.read("out.csv").splitlines()))
         assert rows[0] == ["run", "lr", "solver", "acc", "epoch", "epoch_time"]
         assert rows[1] == ["run4", "0.02", "adam", "99.1", "10", "311.0"]
 
-    def test_another_logroot(self, desk: Desk) -> None:
-        write_documents_runs(desk)
-        (desk.folder / "logs").rename(desk.folder / "elsewhere")
-        assert desk.assay("sumx", "sweep").code == 2
-        assert first_column(desk.well("sumx", "sweep", "--logroot", "elsewhere", "-s", "acc").out)[0] == "run4"
+    def test_another_logroot(self, user: UserFolder) -> None:
+        write_documents_runs(user)
+        (user.folder / "logs").rename(user.folder / "elsewhere")
+        assert user.assay("sumx", "sweep").code == 2
+        assert first_column(user.well("sumx", "sweep", "--logroot", "elsewhere", "-s", "acc").out)[0] == "run4"
 
-    def test_several_experiments_in_one_table(self, desk: Desk) -> None:
-        write_run(desk, "one", {"acc": [1.0]}, study="a", lr=1)
-        write_run(desk, "two", {"acc": [2.0]}, study="b", lr=2)
-        assert first_column(desk.well("sumx", "a", "b", "-s", "acc").out) == ["b/two", "a/one"]
+    def test_several_experiments_in_one_table(self, user: UserFolder) -> None:
+        write_run(user, "one", {"acc": [1.0]}, study="a", lr=1)
+        write_run(user, "two", {"acc": [2.0]}, study="b", lr=2)
+        assert first_column(user.well("sumx", "a", "b", "-s", "acc").out) == ["b/two", "a/one"]
 
-    def test_a_path_instead_of_a_name(self, desk: Desk) -> None:
-        write_documents_runs(desk)
-        assert desk.well("sumx", "logs/sweep/", "-s", "acc").out == TABLE
+    def test_a_path_instead_of_a_name(self, user: UserFolder) -> None:
+        write_documents_runs(user)
+        assert user.well("sumx", "logs/sweep/", "-s", "acc").out == TABLE
 
-    def test_on_a_narrow_terminal_long_names_give_way(self, desk: Desk) -> None:
+    def test_on_a_narrow_terminal_long_names_give_way(self, user: UserFolder) -> None:
         """Only there: what is piped on keeps them."""
         for name in ("athletic-wallaby_2020.02.06_14.19", "industrious-chicken_2020.02.06_14.19"):
-            write_run(desk, name, {"acc": [1.0], "a_metric": [2.0], "loss": [3.0]}, lr=name[:3], solver=name[:5])
+            write_run(user, name, {"acc": [1.0], "a_metric": [2.0], "loss": [3.0]}, lr=name[:3], solver=name[:5])
         program = [sys.executable, "-m", "assay", "sumx", "sweep"]
         piped = subprocess.run(program, capture_output=True, text=True, check=True).stdout
         assert "athletic-wallaby_2020.02.06_14.19 " in piped
@@ -157,15 +157,15 @@ class TestTheDocument:
         assert max(map(len, lines)) <= 60
         assert "~" in lines[2]
 
-    def test_logroot_counts_before_our_own_root(self, desk: Desk) -> None:
-        write_run(desk, "right", {"acc": [1.0]})
-        write_run(desk, "wrong", {"acc": [1.0]})
-        shutil.move(desk.folder / "logs/sweep/wrong", desk.folder / "runs/sweep/wrong")
-        assert first_column(desk.well("sumx", "sweep").out) == ["right"]
+    def test_logroot_counts_before_our_own_root(self, user: UserFolder) -> None:
+        write_run(user, "right", {"acc": [1.0]})
+        write_run(user, "wrong", {"acc": [1.0]})
+        shutil.move(user.folder / "logs/sweep/wrong", user.folder / "runs/sweep/wrong")
+        assert first_column(user.well("sumx", "sweep").out) == ["right"]
 
 
 class TestEpochs:
-    def test_iterations_of_the_training_are_not_epochs(self, desk: Desk) -> None:
+    def test_iterations_of_the_training_are_not_epochs(self, user: UserFolder) -> None:
         """As runx's own mnist example: `train` is counted by iterations, `val` by epochs."""
         script = """\
 from assay import script
@@ -176,90 +176,90 @@ for epoch in (1, 2):
         logx.metric('train', {'loss': 9.0 - step}, 5 * epoch + step)
     logx.metric('val', {'loss': 1.0 / epoch, 'accuracy': 50 * epoch}, epoch)
 """
-        desk.write("train.py", script)
-        desk.write("sweep.yml", f"CMD: '{shlex.quote(sys.executable)} train.py'\nHPARAMS: {{lr: [1, 2]}}\n")
-        desk.well("runx", "sweep.yml")
-        rows = [line.split() for line in desk.well("sumx", "sweep").lines[2:]]
+        user.write("train.py", script)
+        user.write("sweep.yml", f"CMD: '{shlex.quote(sys.executable)} train.py'\nHPARAMS: {{lr: [1, 2]}}\n")
+        user.well("runx", "sweep.yml")
+        rows = [line.split() for line in user.well("sumx", "sweep").lines[2:]]
         assert [row[-2] for row in rows] == ["2", "2"]
-        assert "train" not in desk.well("sumx", "sweep").out
+        assert "train" not in user.well("sumx", "sweep").out
 
-    def test_sorting_by_epoch_and_by_its_time(self, desk: Desk) -> None:
-        write_run(desk, "a", {"acc": [1.0, 2.0]}, epoch_s=10)
-        write_run(desk, "b", {"acc": [1.0, 2.0, 3.0]}, epoch_s=30)
-        write_run(desk, "c", {"acc": [1.0]}, epoch_s=20)
+    def test_sorting_by_epoch_and_by_its_time(self, user: UserFolder) -> None:
+        write_run(user, "a", {"acc": [1.0, 2.0]}, epoch_s=10)
+        write_run(user, "b", {"acc": [1.0, 2.0, 3.0]}, epoch_s=30)
+        write_run(user, "c", {"acc": [1.0]}, epoch_s=20)
         asked = {"epoch": "bac", "epoch:min": "cab", "epoch_time": "acb", "epoch time": "acb", "epoch_time:max": "bca"}
         for sort, order in asked.items():
-            assert first_column(desk.well("sumx", "sweep", "--sortwith", sort).out) == list(order), sort
+            assert first_column(user.well("sumx", "sweep", "--sortwith", sort).out) == list(order), sort
 
-    def test_metrics_without_times(self, desk: Desk) -> None:
-        desk.write("logs/sweep/a/hparams.json", "{}")
-        desk.write("logs/sweep/a/metrics.csv", "start,start/step,0\r\nval,acc,1,epoch,1\r\nval,acc,2,epoch,2\r\n")
-        said = desk.well("sumx", "sweep")
+    def test_metrics_without_times(self, user: UserFolder) -> None:
+        user.write("logs/sweep/a/hparams.json", "{}")
+        user.write("logs/sweep/a/metrics.csv", "start,start/step,0\r\nval,acc,1,epoch,1\r\nval,acc,2,epoch,2\r\n")
+        said = user.well("sumx", "sweep")
         assert said.lines[2].split() == ["a", "2", "2", "-"]
         assert "damaged" not in said.err
 
-    def test_tensors_are_read_and_what_is_no_number_is_named(self, desk: Desk) -> None:
-        desk.write("logs/sweep/a/hparams.json", "{}")
+    def test_tensors_are_read_and_what_is_no_number_is_named(self, user: UserFolder) -> None:
+        user.write("logs/sweep/a/hparams.json", "{}")
         cells = "acc,tensor(0.2000),loss,\"tensor(0.5000, device='cuda:0')\",name,big"
-        desk.write("logs/sweep/a/metrics.csv", f"start,start/step,0,timestamp,1\r\nval,{cells},epoch,1,timestamp,3\r\n")
-        said = desk.well("sumx", "sweep")
+        user.write("logs/sweep/a/metrics.csv", f"start,start/step,0,timestamp,1\r\nval,{cells},epoch,1,timestamp,3\r\n")
+        said = user.well("sumx", "sweep")
         assert said.lines[2].split() == ["a", "0.2", "0.5", "1", "0:02"]
         assert "1 value(s) left out that are not numbers, such as name=big" in said.err
 
 
 class TestWhichIsBest:
-    def test_without_a_wish_the_order_is_that_of_the_values_in_the_table(self, desk: Desk) -> None:
-        write_run(desk, "a", {"loss": [0.1, 0.9]})
-        write_run(desk, "b", {"loss": [0.8, 0.5]})
-        write_run(desk, "c", {"loss": [0.7, 0.7]})
-        assert first_column(desk.well("sumx", "sweep").out) == ["b", "c", "a"]
-        assert first_column(desk.well("sumx", "sweep", "--sortwith", "loss").out) == ["a", "b", "c"]
+    def test_without_a_wish_the_order_is_that_of_the_values_in_the_table(self, user: UserFolder) -> None:
+        write_run(user, "a", {"loss": [0.1, 0.9]})
+        write_run(user, "b", {"loss": [0.8, 0.5]})
+        write_run(user, "c", {"loss": [0.7, 0.7]})
+        assert first_column(user.well("sumx", "sweep").out) == ["b", "c", "a"]
+        assert first_column(user.well("sumx", "sweep", "--sortwith", "loss").out) == ["a", "b", "c"]
 
-    def test_a_metric_that_is_left_out_sorts_nothing(self, desk: Desk) -> None:
-        write_run(desk, "a", {"acc": [1.0], "loss": [0.1]})
-        write_run(desk, "b", {"acc": [2.0], "loss": [0.9]})
-        assert first_column(desk.well("sumx", "sweep", "--ignore", "loss").out) == ["b", "a"]
+    def test_a_metric_that_is_left_out_sorts_nothing(self, user: UserFolder) -> None:
+        write_run(user, "a", {"acc": [1.0], "loss": [0.1]})
+        write_run(user, "b", {"acc": [2.0], "loss": [0.9]})
+        assert first_column(user.well("sumx", "sweep", "--ignore", "loss").out) == ["b", "a"]
 
-    def test_a_loss_is_best_when_low(self, desk: Desk) -> None:
+    def test_a_loss_is_best_when_low(self, user: UserFolder) -> None:
         for name, loss in (("a", 0.5), ("b", 0.25), ("c", 2.0)):
-            write_run(desk, name, {"loss": [9.0, loss]})
-        assert first_column(desk.well("sumx", "sweep", "-s", "loss").out) == ["b", "a", "c"]
-        assert first_column(desk.well("sumx", "sweep").out) == ["b", "a", "c"]
+            write_run(user, name, {"loss": [9.0, loss]})
+        assert first_column(user.well("sumx", "sweep", "-s", "loss").out) == ["b", "a", "c"]
+        assert first_column(user.well("sumx", "sweep").out) == ["b", "a", "c"]
 
     @pytest.mark.parametrize(("sort", "order"), [("wer:max", ["b", "a"]), ("wer:min", ["a", "b"]), ("wer", ["a", "b"])])
-    def test_the_direction_can_be_said(self, desk: Desk, sort: str, order: list[str]) -> None:
-        write_run(desk, "a", {"wer": [1.0]})
-        write_run(desk, "b", {"wer": [3.0]})
-        assert first_column(desk.well("sumx", "sweep", "--sortwith", sort).out) == order
-        assert first_column(desk.well("sumx", "sweep", "--sort", sort).out) == order
+    def test_the_direction_can_be_said(self, user: UserFolder, sort: str, order: list[str]) -> None:
+        write_run(user, "a", {"wer": [1.0]})
+        write_run(user, "b", {"wer": [3.0]})
+        assert first_column(user.well("sumx", "sweep", "--sortwith", sort).out) == order
+        assert first_column(user.well("sumx", "sweep", "--sort", sort).out) == order
 
-    def test_the_best_value_where_it_is_not_the_last(self, desk: Desk) -> None:
-        write_run(desk, "a", {"acc": [95.5, 91.0]})
-        write_run(desk, "b", {"acc": [90.0, 92.0]})
-        said = desk.well("sumx", "sweep", "-s", "acc")
+    def test_the_best_value_where_it_is_not_the_last(self, user: UserFolder) -> None:
+        write_run(user, "a", {"acc": [95.5, 91.0]})
+        write_run(user, "b", {"acc": [90.0, 92.0]})
+        said = user.well("sumx", "sweep", "-s", "acc")
         assert said.lines[0].split() == ["acc", "acc-best", "epoch", "epoch_time"]
         assert [line.split()[:3] for line in said.lines[2:]] == [["a", "91", "95.5"], ["b", "92", "92.0"]]
 
-    def test_sorting_by_a_parameter(self, desk: Desk) -> None:
-        write_run(desk, "a", {"acc": [1.0]}, lr=0.5)
-        write_run(desk, "b", {"acc": [2.0]}, lr=0.25)
-        assert first_column(desk.well("sumx", "sweep", "-s", "lr").out) == ["b", "a"]
-        assert first_column(desk.well("sumx", "sweep", "--sortwith", "lr:max").out) == ["a", "b"]
+    def test_sorting_by_a_parameter(self, user: UserFolder) -> None:
+        write_run(user, "a", {"acc": [1.0]}, lr=0.5)
+        write_run(user, "b", {"acc": [2.0]}, lr=0.25)
+        assert first_column(user.well("sumx", "sweep", "-s", "lr").out) == ["b", "a"]
+        assert first_column(user.well("sumx", "sweep", "--sortwith", "lr:max").out) == ["a", "b"]
 
-    def test_several_sort_keys_count_in_their_order(self, desk: Desk) -> None:
+    def test_several_sort_keys_count_in_their_order(self, user: UserFolder) -> None:
         for name, lr, acc in (("a", 0.5, 1.0), ("b", 0.25, 1.0), ("c", 0.5, 3.0)):
-            write_run(desk, name, {"acc": [acc]}, lr=lr)
-        assert first_column(desk.well("sumx", "sweep", "-s", "lr:max", "-s", "acc").out) == ["c", "a", "b"]
-        assert first_column(desk.well("sumx", "sweep", "-s", "acc:min", "--sort", "lr").out) == ["b", "a", "c"]
+            write_run(user, name, {"acc": [acc]}, lr=lr)
+        assert first_column(user.well("sumx", "sweep", "-s", "lr:max", "-s", "acc").out) == ["c", "a", "b"]
+        assert first_column(user.well("sumx", "sweep", "-s", "acc:min", "--sort", "lr").out) == ["b", "a", "c"]
 
 
 class TestResultsOfTheOriginal:
     @pytest.fixture
-    def tree(self, desk: Desk) -> Desk:
-        shutil.copytree(ORIGINALS / "runx", desk.folder, dirs_exist_ok=True)
-        return desk
+    def tree(self, user: UserFolder) -> UserFolder:
+        shutil.copytree(ORIGINALS / "runx", user.folder, dirs_exist_ok=True)
+        return user
 
-    def test_sumx_tables_them(self, tree: Desk) -> None:
+    def test_sumx_tables_them(self, tree: UserFolder) -> None:
         said = tree.well("sumx", "sweep", "-s", "acc")
         assert said.lines[0].split() == ["lr", "solver", "acc", "acc-best", "loss", "miou", "epoch", "epoch_time"]
         rows = {line.split("-")[0]: line.split()[1:] for line in said.lines[2:]}
@@ -267,69 +267,69 @@ class TestResultsOfTheOriginal:
         assert rows["athletic"] == ["0.01", "sgd", "91.00", "91.00", "0.3333", "-", "2", "7:30"]
         assert rows["arrogant"] == ["0.02", "sgd", "89.25", "89.25", "0.8000", "0.5", "1", "21:45"]
 
-    def test_parameters_that_logx_was_not_given_are_read_from_the_command(self, tree: Desk) -> None:
+    def test_parameters_that_logx_was_not_given_are_read_from_the_command(self, tree: UserFolder) -> None:
         rows = {line.split("-")[0]: line.split()[1:3] for line in tree.well("sumx", "sweep").lines[2:]}
         assert rows["quiet"] == ["0.03", "sgd"]
         assert rows["damaged"] == ["0.04", "sgd"]
 
-    def test_what_is_damaged_is_said_each_time(self, tree: Desk) -> None:
+    def test_what_is_damaged_is_said_each_time(self, tree: UserFolder) -> None:
         for _ in range(2):
             said = tree.well("sumx", "sweep")
             assert "damaged-lobster_2020.02.06_14.21/hparams.json: not JSON" in said.err
             assert "damaged-lobster_2020.02.06_14.21/metrics.csv: 3 damaged" in said.err
             assert said.err.count("warning") == 2
 
-    def test_sum_ls_and_ingest_know_them(self, tree: Desk) -> None:
+    def test_sum_ls_and_ingest_know_them(self, tree: UserFolder) -> None:
         table = tree.well("sum", "sweep").out
         assert "logdir" not in table, "it differs in every run and says nothing"
         assert "athletic-wallaby" in table
         assert "vengeful-jaguar" in tree.well("ls", "sweep").out
         tree.well("index", "ingest", "logs/sweep")
 
-    def test_they_stand_beside_our_own(self, tree: Desk) -> None:
+    def test_they_stand_beside_our_own(self, tree: UserFolder) -> None:
         tree.write("train.py", TRAIN)
         tree.well("runx", "sweep.yml", "-i")
         assert len(tree.well("sumx", "sweep", "-s", "acc").lines) == 2 + 5 + 4
 
 
 class TestBadInput:
-    def test_an_unknown_field(self, desk: Desk) -> None:
-        write_documents_runs(desk)
-        said = desk.assay("sumx", "sweep", "--sortwith", "axc")
+    def test_an_unknown_field(self, user: UserFolder) -> None:
+        write_documents_runs(user)
+        said = user.assay("sumx", "sweep", "--sortwith", "axc")
         assert said.code == 2
         assert said.err == "assay: no metric or parameter named 'axc'\n  did you mean 'acc'?\n"
 
-    def test_an_unknown_direction(self, desk: Desk) -> None:
-        write_documents_runs(desk)
-        said = desk.assay("sumx", "sweep", "--sortwith", "acc:up")
+    def test_an_unknown_direction(self, user: UserFolder) -> None:
+        write_documents_runs(user)
+        said = user.assay("sumx", "sweep", "--sortwith", "acc:up")
         assert said.code == 2
         assert "acc:min or acc:max" in said.err
 
-    def test_an_experiment_that_is_not_there(self, desk: Desk) -> None:
-        write_documents_runs(desk)
-        said = desk.assay("sumx", "sweap")
+    def test_an_experiment_that_is_not_there(self, user: UserFolder) -> None:
+        write_documents_runs(user)
+        said = user.assay("sumx", "sweap")
         assert said.code == 2
         assert "did you mean 'sweep'?" in said.err
 
-    def test_nothing_to_table_yet(self, desk: Desk) -> None:
-        write_run(desk, "one", {"acc": []})
-        said = desk.assay("sumx", "sweep")
+    def test_nothing_to_table_yet(self, user: UserFolder) -> None:
+        write_run(user, "one", {"acc": []})
+        said = user.assay("sumx", "sweep")
         assert said.code == 2
         assert "logx.metric" in said.err
 
-    def test_no_experiment_named(self, desk: Desk) -> None:
-        assert desk.assay("sumx").code == 2
+    def test_no_experiment_named(self, user: UserFolder) -> None:
+        assert user.assay("sumx").code == 2
 
-    def test_a_csv_that_cannot_be_written(self, desk: Desk) -> None:
-        write_documents_runs(desk)
-        said = desk.assay("sumx", "sweep", "--csv", "no/such/folder/out")
+    def test_a_csv_that_cannot_be_written(self, user: UserFolder) -> None:
+        write_documents_runs(user)
+        said = user.assay("sumx", "sweep", "--csv", "no/such/folder/out")
         assert said.code == 2
         assert "cannot write no/such/folder/out.csv" in said.err
 
-    def test_a_damaged_line_costs_only_itself(self, desk: Desk) -> None:
-        write_documents_runs(desk)
-        path = desk.folder / "logs/sweep/run4/metrics.csv"
+    def test_a_damaged_line_costs_only_itself(self, user: UserFolder) -> None:
+        write_documents_runs(user)
+        path = user.folder / "logs/sweep/run4/metrics.csv"
         path.write_bytes(path.read_bytes().replace(b"epoch,5,", b"epo"))
-        said = desk.well("sumx", "sweep", "--sortwith", "acc")
+        said = user.well("sumx", "sweep", "--sortwith", "acc")
         assert said.out == TABLE
         assert "sweep/run4/metrics.csv: 1 damaged" in said.err

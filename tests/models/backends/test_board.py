@@ -22,7 +22,7 @@ SHELLS = {
     for name, words in {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}.items()
     if shutil.which(words[0])
 }
-OWNER = "anna desk 4711 2026-01-02T03:04:05Z"
+OWNER = "anna user 4711 2026-01-02T03:04:05Z"
 PATIENCE_S = 60.0
 
 
@@ -237,5 +237,5 @@ def test_a_signal_ends_the_job(busy, number):
 
 
 def test_owners_in_words():
-    assert describe_owner(OWNER) == "held by anna on desk (process 4711) since 2026-01-02 03:04:05 UTC"
+    assert describe_owner(OWNER) == "held by anna on user (process 4711) since 2026-01-02 03:04:05 UTC"
     assert describe_owner("") == "held by an unknown process"

@@ -180,7 +180,7 @@ def test_a_held_lock_shows_its_owner_and_since_when(board, make, perform):
         for path in board.lock.iterdir():
             path.unlink()
         board.lock.rmdir()
-    assert "is in use, held by anna on desk (process 4711) since 2026-01-02 03:04:05 UTC" in str(caught.value)
+    assert "is in use, held by anna on user (process 4711) since 2026-01-02 03:04:05 UTC" in str(caught.value)
     assert str(board.lock) in caught.value.hint
 
 

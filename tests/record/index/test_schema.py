@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contracts.index import full_row, put_points, row
-from tests.study_processes import Workshop, open_workshop
+from tests.study_processes import StudyProcesses, open_study_processes
 
 from assay.follow.locations import StudyLocation
 from assay.follow.refresh import read_verdicts
@@ -56,13 +56,13 @@ def ask(index: SqliteIndex, query: str) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[list[dict[str, Any]]]]:
     """What each query of the page returns after a study with a failed run and a check that fails."""
-    with open_workshop(tmp_path_factory.mktemp("queries")) as shop:
+    with open_study_processes(tmp_path_factory.mktemp("queries")) as shop:
         shop.write("fit.yml", STUDY)
         assert shop.run("--slots", "0", file="fit.yml").code == 1
         yield _ask_all(shop)
 
 
-def _ask_all(shop: Workshop) -> list[list[dict[str, Any]]]:
+def _ask_all(shop: StudyProcesses) -> list[list[dict[str, Any]]]:
     (path,) = Path(shop.env["ASSAY_CACHE_DIR"]).rglob("*.sqlite3")
     with contextlib.closing(sqlite3.connect(path)) as client:
         client.row_factory = sqlite3.Row
