@@ -91,7 +91,7 @@ def test_what_lives_is_followed_whatever_its_markers_say() -> None:
 
 
 def test_what_ended_well_is_closed() -> None:
-    """With the times that lease and marker have: nobody may have seen its end."""
+    """With the times that lease and marker have: no supervisor may have seen its end."""
     outcome = Outcome(State.DONE, 1, ALL, started_at=0.0, ended_at=7.0)
     assert look(attempt(codes=ALL, ended_at=7.0)) == Decision(Action.CLOSE, State.DONE, 1, outcome, handle())
 

@@ -1,4 +1,4 @@
-"""From the files of a run into the index: everything once, whoever reads, whoever dies, however long a line is."""
+"""From the files of a run into the index: everything once, with several readers, after a reader's death, and of long lines."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_last_line_without_an_end_is_stored_by_one_of_two(index: SqliteIndex, 
 
 
 def test_two_connections_with_open_batches(tmp_path: Path, run_dir: Path) -> None:
-    """As two supervisors have them: who is refused at the flush reads again what is left."""
+    """As two supervisors have them: the one that is refused at the flush reads again what is left."""
     with SqliteIndex(tmp_path / "index.sqlite3") as one, SqliteIndex(tmp_path / "index.sqlite3") as two:
         collectors = [build_collector(each, run_dir) for each in (one, two)]
         entry = build_entry(run_dir)
@@ -170,7 +170,7 @@ def test_two_connections_with_open_batches(tmp_path: Path, run_dir: Path) -> Non
 
 
 def test_the_rest_is_read_where_the_faster_one_died(tmp_path: Path, run_dir: Path) -> None:
-    """Its half is in the index, ours was refused, and nobody else will come."""
+    """Its half is in the index, ours was refused, and no other reader will come."""
     with SqliteIndex(tmp_path / "index.sqlite3") as ours, SqliteIndex(tmp_path / "index.sqlite3") as theirs:
         collector, entry = build_collector(ours, run_dir), build_entry(run_dir)
         say(run_dir, "loss 1.5\n")
@@ -196,7 +196,7 @@ def build_entry(run_dir: Path, attempt: int = 1, state: State = State.DONE) -> E
 
 
 def test_only_the_newest_attempt_counts(index: SqliteIndex, run_dir: Path) -> None:
-    """Whoever followed the first one was killed before it could forget it."""
+    """The supervisor that followed the first one was killed before it could forget it."""
     say(run_dir, "loss 1.5\n")
     follow(index, run_dir).read(index)
     say(run_dir, "loss 7.5\n", "train.2.log")
@@ -334,7 +334,7 @@ def test_metrics_are_read_although_the_clock_went_back(index: SqliteIndex, run_d
 
 
 def find_news(index: SqliteIndex, run_dir: Path) -> list[str]:
-    """What whoever lists the study next would read."""
+    """What the next list of the study would read."""
     changes = find_changes(str(run_dir.parent), "study", index.load_runs(["study"]))
     return [change.path for change in changes.changed]
 

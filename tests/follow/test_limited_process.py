@@ -1,4 +1,4 @@
-"""Patterns and searches that take for ever are ended, and hold up nobody."""
+"""Patterns and searches that take for ever are ended, and hold up no other thread."""
 
 from __future__ import annotations
 

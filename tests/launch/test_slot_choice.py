@@ -137,7 +137,7 @@ class TestGpus:
     @pytest.mark.parametrize(
         ("used", "resources", "free"),
         [
-            ((0.0, 1.0), {}, [True, True]),  # an idle context of somebody else
+            ((0.0, 1.0), {}, [True, True]),  # an idle context of another program
             ((0.0, 2.0), {}, [True, False]),
             ((12.0, 13.0), {"gpu_memory_bytes": 4 * GIB}, [True, False]),
             ((8.0, 9.0), {"runs_per_gpu": 2}, [True, False] * 2),

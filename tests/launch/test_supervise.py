@@ -269,7 +269,7 @@ def test_an_attempt_that_was_not_concluded_is_concluded_by_its_markers(shop: Stu
 
 
 def test_a_directory_that_is_removed_during_the_run(shop: StudyProcesses) -> None:
-    """It counts as lost, its processes are ended, and the others go on; the next call makes it anew."""
+    """It counts as lost, its processes are ended, and the others go on; the next call makes it again."""
     shop.write("work.sh", 'touch "$ASSAY_RUN_DIR/up"; [ $1 = 1 ] && until [ -e "$ALL" ]; do sleep 0.02; done')
     shop.write("study.yml", "study: study\ncommand: bash work.sh {n} || true\nparams: {n: [1, 2]}\n")
     flag = str(shop.base / "all")

@@ -115,7 +115,7 @@ def test_new_code_replaces_the_copy_and_keeps_the_old_one(shop: StudyProcesses) 
     assert shop.code_hash() not in (None, before)
     again = shop.run("--slots", "0")
     assert (again.code, "changed since" in again.err) == (0, False)
-    assert shop.run("--slots", "0", "--force", "--new-code").code == 0  # the same code: nothing to replace
+    assert shop.run("--slots", "0", "--force", "--new-code").code == 0  # the code has not changed: nothing to replace
     assert sorted(path.name for path in shop.dir(RUN).glob("code*")) == ["code", "code.2"]
 
 
@@ -264,7 +264,7 @@ def test_found_gpus_are_counted_as_nvml_counts_them(shop: StudyProcesses) -> Non
 
 
 def test_a_busy_gpu_is_left_alone_until_it_is_free(shop: StudyProcesses) -> None:
-    """GPU 1 is somebody else's: the runs take turns on GPU 0. When it becomes free, it is used."""
+    """Another program uses GPU 1: the runs take turns on GPU 0. When it becomes free, it is used."""
     command = 'echo "at=$CUDA_VISIBLE_DEVICES"; [ {n} -lt 3 ] || until [ -e "$ALL" ]; do sleep 0.02; done'
     shop.write_study(command, "params: {n: {range: 5}}\n")
     fake = write_gpus(shop, 0, 12)
@@ -291,7 +291,7 @@ def test_runs_of_two_gpus(shop: StudyProcesses) -> None:
 
 
 def test_a_second_attempt_replaces_the_points_of_the_first(shop: StudyProcesses) -> None:
-    """Also where nobody followed it: its supervisor was killed, and it ended before the next one came."""
+    """Also where no supervisor followed it: its supervisor was killed, and it ended before the next one came."""
     shop.write(
         "train.sh",
         'for i in 1 2 3; do echo "loss $ASSAY_ATTEMPT_NUMBER.$i"; done\n[ $ASSAY_ATTEMPT_NUMBER = 1 ] && exit 1\necho up > "$LEDGER"; until [ -e "$ALL" ]; do sleep 0.02; done',

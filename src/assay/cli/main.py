@@ -173,7 +173,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as leave:  # click's answer to a reader that has left: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         return int(ExitCode.OK) if has_left else int(leave.code or 0)
-    except BrokenPipeError:  # the same, when the last lines are flushed
+    except BrokenPipeError:  # the reader has left before the last lines were flushed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
     except Exception as error:  # noqa: BLE001 nothing is above it

@@ -455,7 +455,7 @@ class DirBuilder:
             place_code(snapshot, os.path.join(aside, layout.CODE_DIR), link=spec.code.link_ignored)
         target = os.path.join(aside, layout.ENVIRONMENT_FILE)
         try:
-            os.link(self._environment_path, target)  # the same for all and never edited: one copy is enough
+            os.link(self._environment_path, target)  # all runs have one, which is never edited: one copy is enough
         except FileExistsError:  # another supervisor adopts this directory as well
             pass
         except OSError:

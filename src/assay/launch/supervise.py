@@ -88,7 +88,7 @@ class Supervisor:
         self.observer = observer
         self.settings = settings
         self.running: dict[str, Entry] = {}  # by directory
-        self._tagged_entries: dict[str, Entry] = {}  # the same by tag, to find one among thousands
+        self._tagged_entries: dict[str, Entry] = {}  # by tag, to find one among thousands
         self._shared: dict[Any, Any] = {}  # values that most runs have in common, each once
         self.queue: list[tuple[int, int, Entry]] = []
         self.interrupted: str | None = None  # the signal's name

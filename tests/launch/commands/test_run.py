@@ -1,4 +1,4 @@
-"""`assay run`, `assay rerun`, `assay stop`, `assay runx` and `assay mlrunner` as somebody meets them who leaves, waits, mistypes or comes back."""
+"""`assay run`, `assay rerun`, `assay stop`, `assay runx` and `assay mlrunner` where a reader leaves, waits, mistypes or comes back."""
 
 from __future__ import annotations
 
