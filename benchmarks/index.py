@@ -100,7 +100,7 @@ def compare_ingest(folder: Path, opened: dict[str, Open], repeats: int) -> list[
 def compare_tables(opened: dict[str, Open], repeats: int) -> list[str]:
     """In process, from opening the index to the text of the table; whether folders changed is not looked at."""
     from assay.reading.summary import SummaryOptions, build_summary
-    from assay.record.index.base import Table
+    from assay.record.index.base import IndexTable
     from assay.show.table import render_table
 
     columns = build_columns(3, 1, 1)
@@ -118,7 +118,7 @@ def compare_tables(opened: dict[str, Open], repeats: int) -> list[str]:
     def show(name: str) -> Taken:
         def work() -> None:
             with opened[name]("table") as index:
-                found: Table = index.load_table(["grid"])
+                found: IndexTable = index.load_table(["grid"])
             assert render_table(build_summary(found, SummaryOptions()).table).count("\n") > TABLE_RUNS
 
         return measure(work)

@@ -88,14 +88,14 @@ class Plugin:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PluginProblem:
     """A plug-in, or a part of one, that is left out."""
 
     name: str
     text: str
 
 
-_Loaded = tuple[Mapping[str, Plugin], tuple[Problem, ...]]
+_Loaded = tuple[Mapping[str, Plugin], tuple[PluginProblem, ...]]
 
 
 # ---------------------------------------------------------------- what others ask
@@ -106,7 +106,7 @@ def find_plugins() -> Mapping[str, Plugin]:
     return _load_plugins()[0]
 
 
-def find_problems() -> tuple[Problem, ...]:
+def find_problems() -> tuple[PluginProblem, ...]:
     """What was left out, and why; every name that a plug-in offers is loaded for this."""
     plugins, problems = _load_plugins()
     found = [*problems, *(problem for plugin in plugins.values() for problem in _try_names(plugin))]
@@ -193,20 +193,20 @@ def find_dialects() -> tuple[Dialect, ...]:
 @cache
 def _load_plugins() -> _Loaded:
     found: dict[str, Plugin] = {}
-    problems: list[Problem] = []
+    problems: list[PluginProblem] = []
     for origin, target in _find_entry_points():
         result = _load_quietly(target)
         if isinstance(result, str):
-            problems.append(Problem(origin, result))
+            problems.append(PluginProblem(origin, result))
             continue
         for plugin in result:
             mistake = _find_mistake(plugin) or _find_conflict(plugin, found)
             if mistake:
-                problems.append(Problem(f"{origin}: {getattr(plugin, 'name', target)}", mistake))
+                problems.append(PluginProblem(f"{origin}: {getattr(plugin, 'name', target)}", mistake))
             else:
                 found[plugin.name] = plugin
     for name, why in _find_unmet(found):
-        problems.append(Problem(name, why))
+        problems.append(PluginProblem(name, why))
         del found[name]
     return found, tuple(problems)
 
@@ -291,7 +291,7 @@ def _find_unmet(found: Mapping[str, Plugin]) -> Iterator[tuple[str, str]]:
             yield name, f"its needs lead back to itself: {', '.join(each.needs)}"
 
 
-def _try_names(plugin: Plugin) -> Iterator[Problem]:
+def _try_names(plugin: Plugin) -> Iterator[PluginProblem]:
     texts = [text for hook in _TEXTS for text in getattr(plugin, hook).values()]
     texts += [handler for handler, _ in plugin.commands.values()]
     texts += [*plugin.importers, *plugin.reports, *([plugin.places] if plugin.places else [])]
@@ -299,7 +299,7 @@ def _try_names(plugin: Plugin) -> Iterator[Problem]:
         try:
             load(text)
         except InfrastructureError as error:
-            yield Problem(plugin.name, error.message)
+            yield PluginProblem(plugin.name, error.message)
 
 
 # ---------------------------------------------------------------- entry points

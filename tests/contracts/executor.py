@@ -116,8 +116,8 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def members(*runs: Run) -> set[int]:
     """By tag alone; and never by session 0, or cancelling would end the host's own processes."""
-    assert process.find_members([process.Attempt(0, 0, "")]) == set()
-    return process.find_members([process.Attempt(0, 0, f"{run.uid}.1") for run in runs])
+    assert process.find_members([process.AttemptProcesses(0, 0, "")]) == set()
+    return process.find_members([process.AttemptProcesses(0, 0, f"{run.uid}.1") for run in runs])
 
 
 STOP = Stop("test", "enough")

@@ -14,7 +14,7 @@ import pytest
 from tests.contracts.executor import until
 
 from assay.execute import process
-from assay.execute.process import Attempt
+from assay.execute.process import AttemptProcesses
 from assay.system import processes
 from assay.values.run import JobRequest
 
@@ -33,8 +33,8 @@ def tagged(text: str, tag: str, **more: object) -> subprocess.Popen[bytes]:
 
 def end(tag: str, grace_s: float) -> bool:
     """By tag alone. First the guard: were it broken, everything of session 0 would be ended with it."""
-    assert process.find_members([Attempt(0, 0, "")]) == set()
-    return process.end_attempts([Attempt(0, 0, tag)], grace_s)
+    assert process.find_members([AttemptProcesses(0, 0, "")]) == set()
+    return process.end_attempts([AttemptProcesses(0, 0, tag)], grace_s)
 
 
 class TestIdentity:
@@ -91,14 +91,14 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 class TestMembers:
     def test_by_session(self) -> None:
         child = subprocess.Popen(["bash", "-c", "sleep 1000 & wait"], start_new_session=True)
-        attempt = Attempt(child.pid, processes.process_start(child.pid) or 0, "")
+        attempt = AttemptProcesses(child.pid, processes.process_start(child.pid) or 0, "")
         until(lambda: len(process.find_members([attempt])) == 2, "both are up")
         assert process.end_attempts([attempt], 5.0)
         child.wait()
 
     def test_by_tag_in_another_session(self) -> None:
         child = tagged("setsid sleep 1000 & wait", "tag-of-test.1")
-        attempt = Attempt(0, 0, "tag-of-test.1")
+        attempt = AttemptProcesses(0, 0, "tag-of-test.1")
         until(lambda: len(process.find_members([attempt])) == 2, "both are up")
         assert end("tag-of-test.1", 5.0)
         child.wait()
@@ -108,9 +108,9 @@ class TestMembers:
         self, sleeper: subprocess.Popen[bytes]
     ) -> None:
         start = processes.process_start(sleeper.pid) or 0
-        stranger = Attempt(0, 0, "", seen=frozenset({(sleeper.pid, start + 1)}))
+        stranger = AttemptProcesses(0, 0, "", seen=frozenset({(sleeper.pid, start + 1)}))
         assert process.find_members([stranger]) == set()
-        assert process.end_attempts([Attempt(0, 0, "", seen=frozenset({(sleeper.pid, start)}))], 5.0)
+        assert process.end_attempts([AttemptProcesses(0, 0, "", seen=frozenset({(sleeper.pid, start)}))], 5.0)
         assert sleeper.wait() == -signal.SIGTERM
 
     def test_a_daemon_that_forks_twice_while_orphans_are_looked_for_is_found(self) -> None:
@@ -146,21 +146,21 @@ assert len(found) == 1 and first not in found, found
 
     def test_a_tag_is_compared_whole(self, sleeper: subprocess.Popen[bytes]) -> None:
         child = tagged("exec sleep 1000", "tag-of-test.12")
-        until(lambda: process.find_members([Attempt(0, 0, "tag-of-test.12")]), "it is up")
-        assert process.find_members([Attempt(0, 0, "tag-of-test.1")]) == set()
+        until(lambda: process.find_members([AttemptProcesses(0, 0, "tag-of-test.12")]), "it is up")
+        assert process.find_members([AttemptProcesses(0, 0, "tag-of-test.1")]) == set()
         child.kill()
         child.wait()
 
     def test_without_a_leader_or_a_tag_nobody_belongs(self) -> None:
         """Session 0 holds the kernel's threads and what started the host: a lease without a pid must not reach it."""
-        assert process.find_members([Attempt(0, 0, ""), Attempt(-1, 0, "")]) == set()
+        assert process.find_members([AttemptProcesses(0, 0, ""), AttemptProcesses(-1, 0, "")]) == set()
         assert end("", 0.0)
 
     def test_a_leader_s_pid_that_was_given_to_somebody_else(self) -> None:
         child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         start = processes.process_start(child.pid) or 0
-        assert process.find_members([Attempt(child.pid, start, "")]) == {child.pid}
-        assert process.find_members([Attempt(child.pid, start - 1, "")]) == set()
+        assert process.find_members([AttemptProcesses(child.pid, start, "")]) == {child.pid}
+        assert process.find_members([AttemptProcesses(child.pid, start - 1, "")]) == set()
         child.kill()
         child.wait()
 
@@ -168,13 +168,13 @@ assert len(found) == 1 and first not in found, found
         child = subprocess.Popen(["bash", "-c", "sleep 1000 & exit"], start_new_session=True)
         start = processes.process_start(child.pid) or 0
         child.wait()
-        attempt = Attempt(child.pid, start, "")
+        attempt = AttemptProcesses(child.pid, start, "")
         assert len(process.find_members([attempt])) == 1
         assert process.end_attempts([attempt], 5.0)
 
     def test_never_ourselves(self, monkeypatch: pytest.MonkeyPatch) -> None:
         text = (
-            "import os; from assay.execute import process; a = process.Attempt(0, 0, 'tag-of-test.3');"
+            "import os; from assay.execute import process; a = process.AttemptProcesses(0, 0, 'tag-of-test.3');"
             "assert process.find_members([a]) == set(); assert process.end_attempts([a], 0.0)"
         )
         subprocess.run([sys.executable, "-c", text], check=True, env={**os.environ, "ASSAY_ATTEMPT": "tag-of-test.3"})
@@ -202,7 +202,7 @@ class TestEnding:
 
     def test_a_stopped_process_is_ended_by_its_term(self) -> None:
         child = tagged("exec sleep 1000", "tag-of-test.6")
-        until(lambda: process.find_members([Attempt(0, 0, "tag-of-test.6")]), "it is up")
+        until(lambda: process.find_members([AttemptProcesses(0, 0, "tag-of-test.6")]), "it is up")
         child.send_signal(signal.SIGSTOP)
         assert end("tag-of-test.6", 30.0)
         assert child.wait() == -signal.SIGTERM
@@ -268,7 +268,9 @@ class TestLogs:
             child = subprocess.Popen(["/bin/sleep", "1000"], env=env, stdout=log, start_new_session=True)
         try:
             until(lambda: os.readlink(f"/proc/{child.pid}/exe") != os.readlink("/proc/self/exe"), "it is up")
-            found = [n for n in (1, 2) if process.find_members([Attempt(0, 0, f"uid-of-test.{n}", str(tmp_path))])]
+            found = [
+                n for n in (1, 2) if process.find_members([AttemptProcesses(0, 0, f"uid-of-test.{n}", str(tmp_path))])
+            ]
             assert found == attempts
         finally:
             child.kill()
@@ -279,7 +281,7 @@ class TestLogs:
         with (tmp_path / "train.log").open() as log:
             child = subprocess.Popen(["/bin/sleep", "1000"], env={}, stdin=log)
         try:
-            assert process.find_members([Attempt(0, 0, "uid-of-test.1", str(tmp_path))]) == set()
+            assert process.find_members([AttemptProcesses(0, 0, "uid-of-test.1", str(tmp_path))]) == set()
         finally:
             child.kill()
             child.wait()

@@ -583,7 +583,7 @@ class Sweep:
         """Those that have begun, have not ended, and still have a process."""
         ended = self.list_lines("end")
         begun = [each for each in self.list_lines("begin") if each not in ended]
-        return [each for each in begun if process.find_members([process.Attempt(0, 0, each[1])])]
+        return [each for each in begun if process.find_members([process.AttemptProcesses(0, 0, each[1])])]
 
     def wait_for(self, count: int, program: subprocess.Popen[str]) -> list[tuple[str, str]]:
         until(lambda: len(self.list_running()) >= count or program.poll() is not None, f"{count} jobs run")
@@ -591,7 +591,7 @@ class Sweep:
         return self.list_running()
 
     def wait_until_gone(self, jobs: list[tuple[str, str]]) -> None:
-        attempts = [process.Attempt(0, 0, tag) for _, tag in jobs]
+        attempts = [process.AttemptProcesses(0, 0, tag) for _, tag in jobs]
         until(lambda: not process.find_members(attempts), "the jobs of what was killed are gone")
 
     def end(self, job: tuple[str, str]) -> None:
@@ -665,7 +665,7 @@ def test_supervisors_workers_and_raylets_are_killed(tmp_path: Path, somebody: Ra
 
 def find_waiting(tag: str) -> int:
     """The worker that waits for job.sh, which opened the session; each `sleep` of its command is gone in a moment."""
-    for pid in process.find_members([process.Attempt(0, 0, tag)]):
+    for pid in process.find_members([process.AttemptProcesses(0, 0, tag)]):
         with contextlib.suppress(ProcessLookupError):
             return find_reader(os.getsid(pid))
     raise AssertionError(f"no process of {tag}")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.judge.bisection import Found, History, Stuck, Trial, Try, form_opinion, next_step
+from assay.judge.bisection import CommitTrial, Culprit, NextTry, Stuck, TrialHistory, form_opinion, next_step
 
 
 def chain(count):
@@ -16,7 +16,7 @@ def chain(count):
 
 def history(parents, trials=(), **options):
     names = list(parents)
-    return History(parents, names[0], names[-1], tuple(Trial(*trial) for trial in trials), **options)
+    return TrialHistory(parents, names[0], names[-1], tuple(CommitTrial(*trial) for trial in trials), **options)
 
 
 def search(parents, judge, **options):
@@ -24,7 +24,7 @@ def search(parents, judge, **options):
     trials = []
     for _ in range(500):
         step = next_step(history(parents, trials, **options))
-        if not isinstance(step, Try):
+        if not isinstance(step, NextTry):
             return step, trials
         trials.append((step.commit, judge(step.commit)))
     raise AssertionError("it never ends")
@@ -35,8 +35,8 @@ def search(parents, judge, **options):
 
 def test_both_ends_are_tried_first():
     parents = chain(8)
-    assert next_step(history(parents)) == Try("c0", "good end", 9)
-    assert next_step(history(parents, [("c0", "good")])) == Try("c8", "bad end", 9)
+    assert next_step(history(parents)) == NextTry("c0", "good end", 9)
+    assert next_step(history(parents, [("c0", "good")])) == NextTry("c8", "bad end", 9)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_ends_that_do_not_fit_stop_the_search(trials, words):
 
 
 def test_an_inconclusive_end_is_tried_again():
-    assert next_step(history(chain(8), [("c0", "open")])) == Try("c0", "good end", 9)
+    assert next_step(history(chain(8), [("c0", "open")])) == NextTry("c0", "good end", 9)
 
 
 # ---------------------------------------------------------------- halving
@@ -65,7 +65,7 @@ def test_an_inconclusive_end_is_tried_again():
 @pytest.mark.parametrize("culprit", range(1, 9))
 def test_every_culprit_among_eight_is_found_in_three_trials_after_the_ends(culprit):
     step, trials = search(chain(8), lambda commit: "bad" if int(commit[1:]) >= culprit else "good")
-    assert step == Found((f"c{culprit}",))
+    assert step == Culprit((f"c{culprit}",))
     assert len(trials) <= 2 + 3
 
 
@@ -81,7 +81,7 @@ def test_a_commit_that_does_not_build_is_passed_over():
         return "skip" if number == 4 else "bad" if number >= 6 else "good"
 
     step, trials = search(chain(8), judge)
-    assert step == Found(("c6",))
+    assert step == Culprit(("c6",))
     assert [commit for commit, outcome in trials if outcome == "skip"] == ["c4"], "it is tried once"
 
 
@@ -91,7 +91,7 @@ def test_when_the_culprit_hides_among_skipped_ones_all_suspects_are_named():
         return "skip" if 3 <= number <= 5 else "bad" if number > 5 else "good"
 
     step, _ = search(chain(8), judge)
-    assert step == Found(("c3", "c4", "c5", "c6"))
+    assert step == Culprit(("c3", "c4", "c5", "c6"))
     assert step.culprit is None
 
 
@@ -102,7 +102,7 @@ def test_inconclusive_commits_are_tried_again_and_then_skipped():
 
     step, trials = search(chain(8), judge, patience=3)
     assert trials.count(("c4", "open")) == 3
-    assert step == Found(("c4", "c5"))
+    assert step == Culprit(("c4", "c5"))
 
 
 def test_a_culprit_on_a_merged_branch_is_found_there():
@@ -120,7 +120,7 @@ def test_a_culprit_on_a_merged_branch_is_found_there():
     }
     infected = {"b2", "b3", "m", "c5"}
     step, _ = search(parents, lambda commit: "bad" if commit in infected else "good")
-    assert step == Found(("b2",))
+    assert step == Culprit(("b2",))
 
 
 @given(st.data())
@@ -140,7 +140,7 @@ def test_in_any_history_the_one_culprit_is_found(data):
     parents = {name: parents[name] for name in names if name in reach[names[-1]]}
     culprit = rng.choice([name for name in parents if name != "c0"])
     step, trials = search(parents, lambda commit: "bad" if culprit in reach[commit] else "good")
-    assert step == Found((culprit,))
+    assert step == Culprit((culprit,))
     assert len({commit for commit, _ in trials}) == len(trials), "nothing is tried twice"
 
 
@@ -149,7 +149,7 @@ def test_in_any_history_the_one_culprit_is_found(data):
 
 def test_where_there_is_noise_the_accused_and_its_parent_are_tried_twice():
     step, trials = search(chain(8), lambda commit: "bad" if int(commit[1:]) >= 5 else "good", votes=2)
-    assert step == Found(("c5",))
+    assert step == Culprit(("c5",))
     assert trials.count(("c5", "bad")) == 2
     assert trials.count(("c4", "good")) == 2
 
@@ -165,7 +165,7 @@ def test_one_wrong_verdict_is_outvoted():
         return "bad" if (number >= 6) != lies else "good"
 
     step, trials = search(chain(8), judge, votes=2)
-    assert step == Found(("c6",))
+    assert step == Culprit(("c6",))
     assert ("c4", "bad") in trials
     assert ("c4", "good") in trials
 
@@ -185,7 +185,7 @@ def test_opinions():
 
 
 def test_every_trial_has_a_reason():
-    assert Try("c", "halve", 7).reason == "7 suspects"
-    said = {Try("c", why).reason for why in ("good end", "bad end", "confirm")}
+    assert NextTry("c", "halve", 7).reason == "7 suspects"
+    said = {NextTry("c", why).reason for why in ("good end", "bad end", "confirm")}
     assert len(said) == 3
     assert "0 suspects" not in said

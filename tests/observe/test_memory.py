@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from assay.observe.devices import Devices
-from assay.observe.memory import GpuMemory, GpuPeak, TreeLook, TreePeaks, TreeWatch, leave_out_twins
+from assay.observe.memory import GpuMemory, GpuPeak, TreeLook, TreePeaks, TreeWatch, drop_starting_copies
 from assay.system.processes import ProcessStat, load_stat, load_thread_children, parse_stat
 from assay.values.layout import ENV_ATTEMPT
 
@@ -256,7 +256,7 @@ def stat(pid: int, parent: int, rss: int, vms: int = 100) -> ProcessStat:
     ],
 )
 def test_memory_that_a_child_still_shares_is_counted_once(stats: list[ProcessStat], left: list[int]) -> None:
-    assert [each.pid for each in leave_out_twins(stats)] == left
+    assert [each.pid for each in drop_starting_copies(stats)] == left
 
 
 def test_it_looks_from_the_side() -> None:

@@ -17,12 +17,12 @@ import assay
 from assay.errors import NotFoundError, UsageError
 from assay.follow.locations import StudyLocation
 from assay.reading.best import BestChoice, build_document, choose_best, describe_best
-from assay.record.index.base import RunRow, Table
+from assay.record.index.base import IndexTable, RunRow
 from assay.show.terminal_report import render_terminal
 from assay.values.state import State
 
 
-def table(values: list[float | None], params: list[dict[str, Any]] | None = None, states: str = "") -> Table:
+def table(values: list[float | None], params: list[dict[str, Any]] | None = None, states: str = "") -> IndexTable:
     """Runs named 0, 1, …; a letter of `states` for each: d(one), f(ailed), r(unning)."""
     known = {"d": State.DONE, "f": State.FAILED, "r": State.RUNNING}
     marks = states or "d" * len(values)
@@ -30,16 +30,16 @@ def table(values: list[float | None], params: list[dict[str, Any]] | None = None
         RunRow(f"s/{i}", "s", str(i), "", known[marks[i]], 1, params[i] if params else {"lr": i + 1})
         for i in range(len(values))
     ]
-    return Table(rows, {"loss": column("loss", values)})
+    return IndexTable(rows, {"loss": column("loss", values)})
 
 
-def choose(data: Table, asked: str | None = None, *group_by: str) -> BestChoice:
+def choose(data: IndexTable, asked: str | None = None, *group_by: str) -> BestChoice:
     found = choose_best(data, range(len(data.rows)), asked, group_by)
     assert found is not None
     return found
 
 
-def facts(data: Table, asked: str | None = None, *group_by: str) -> dict[str, Any]:
+def facts(data: IndexTable, asked: str | None = None, *group_by: str) -> dict[str, Any]:
     choice = choose(data, asked, *group_by)
     run = describe_best(data, range(len(data.rows)), choice.best.run, [StudyLocation("/nowhere", "s")])
     found: dict[str, Any] = build_document(choice, run, data).facts
@@ -143,7 +143,7 @@ def test_what_is_not_known_is_refused() -> None:
     with pytest.raises(NotFoundError, match="no parameter named 'sed'"):
         choose(table([0.1]), None, "sed")
     with pytest.raises(UsageError, match="no run has a metric"):
-        choose_best(Table([], {}), [])
+        choose_best(IndexTable([], {}), [])
 
 
 # ---------------------------------------------------------------- the command

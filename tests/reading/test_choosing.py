@@ -11,7 +11,7 @@ import pytest
 
 from assay.errors import NotFoundError, UsageError
 from assay.reading.choosing import FIELDS, choose_rows, match_rows, need_rows
-from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
 from assay.values.state import State
 from assay.values.where import parse_where
 
@@ -26,7 +26,7 @@ def metric(name: str, last: Sequence[float | None]) -> MetricColumns:
     return MetricColumns(name, count, count, values, count, less, count, more, count, half, count, count)
 
 
-def build_table() -> Table:
+def build_table() -> IndexTable:
     params: list[dict[str, Any]] = [
         {"lr": 0.1, "opt": "adam", "acc": 1, "a b": 1},
         {"lr": "1e-4", "opt": "sgd", "acc": 2, "title": "x"},
@@ -44,7 +44,7 @@ def build_table() -> Table:
     )
     rows[2] = rows[2]._replace(tags=("new", "good"), note="an odd one")
     metrics = [metric("loss", [0.5, 5.0, math.nan]), metric("acc", [0.9, None, 0.1])]
-    return Table(rows, {each.metric: each for each in metrics})
+    return IndexTable(rows, {each.metric: each for each in metrics})
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_an_empty_selection_comes_with_the_values_there_are() -> None:
     ]
     with pytest.raises(UsageError, match=r"the only run does not match[\s\S]*host: no run has it"):
         need_rows(parse_where("host == here"), table, [1])
-    many = Table([row._replace(params={"n": i}) for i, row in enumerate(table.rows * 10)], {})
+    many = IndexTable([row._replace(params={"n": i}) for i, row in enumerate(table.rows * 10)], {})
     with pytest.raises(UsageError, match="n: 0 to 39"):
         need_rows(parse_where("n < 0"), many)
-    texts = Table([row._replace(params={"n": f"t{i}"}) for i, row in enumerate(table.rows * 10)], {})
+    texts = IndexTable([row._replace(params={"n": f"t{i}"}) for i, row in enumerate(table.rows * 10)], {})
     with pytest.raises(UsageError, match="n: t0, t1, t2, t3, t4, t5 and 34 more"):
         need_rows(parse_where("n == x"), texts)
 
@@ -167,13 +167,13 @@ def test_a_state_that_there_is_not_is_refused(text: str) -> None:
 
 def test_a_parameter_called_state_has_values_of_its_own() -> None:
     rows = [row._replace(params={"state": "CA"}) for row in build_table().rows]
-    assert choose_rows(parse_where("params.state == CA and run.state == done"), Table(rows, {})) == [0]
+    assert choose_rows(parse_where("params.state == CA and run.state == done"), IndexTable(rows, {})) == [0]
 
 
 def test_values_are_shown_as_they_are_written() -> None:
     rows = [row._replace(params={"amp": i % 2 == 0, "layers": [64, i]}) for i, row in enumerate(build_table().rows)]
     with pytest.raises(UsageError) as error:
-        need_rows(parse_where("amp == yes and layers == x"), Table(rows, {}))
+        need_rows(parse_where("amp == yes and layers == x"), IndexTable(rows, {}))
     assert error.value.hint == "amp: true, false\n  layers: [64, 0], [64, 1], [64, 2], [64, 3]"
 
 

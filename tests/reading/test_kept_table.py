@@ -8,12 +8,12 @@ import pytest
 
 from assay.reading.kept_table import KeptTable, list_param, remember
 from assay.reading.summary import SummaryOptions, build_summary
-from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
 from assay.values.state import State
 from assay.values.where import parse_where
 
 
-def build_table(rows: int = 60) -> Table:
+def build_table(rows: int = 60) -> IndexTable:
     """Some runs lack a parameter or a metric, some values are NaN, some parameters are the same everywhere."""
     found = []
     for number in range(rows):
@@ -28,7 +28,7 @@ def build_table(rows: int = 60) -> Table:
     zeros, values = array("d", [0.0] * rows), array("d", loss)
     column = MetricColumns("loss", array("d", count), zeros, *[values] * 7, zeros, zeros)
     whole = column._replace(metric="acc", count=array("d", [1.0] * rows), last=zeros, min=zeros, max=zeros)
-    return Table(found, {"acc": whole, "loss": column})
+    return IndexTable(found, {"acc": whole, "loss": column})
 
 
 @pytest.mark.parametrize("sort", [(), ("loss",), ("loss:max",), ("lr:max", "loss"), ("opt",), ("late:max",), ("time",)])

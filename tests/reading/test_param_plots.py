@@ -16,8 +16,8 @@ from assay.reading.plot_document import build_page
 from assay.reading.plotting import PlotOptions, PlottedRuns
 from assay.reading.ranking import SortKey
 from assay.reading.run_reader import Declared
-from assay.record.index.base import MetricColumns, RunRow, Table
-from assay.show.chart import Chart
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
+from assay.show.chart import LineChart
 from assay.values.document import Bars
 from assay.values.state import State
 
@@ -33,12 +33,12 @@ def select(runs: Sequence[Run], metric: str = "loss") -> PlottedRuns:
     values = array("d", (math.nan if run[1] is None else run[1] for run in runs))
     counts = array("d", (float(run[1] is not None) for run in runs))
     columns = MetricColumns(metric, counts, *(values for _ in MetricColumns._fields[2:]))
-    return PlottedRuns(Table(rows, {metric: columns}), range(len(rows)), (), {metric: 1})
+    return PlottedRuns(IndexTable(rows, {metric: columns}), range(len(rows)), (), {metric: 1})
 
 
-def chart_of(plots: Sequence[Any]) -> Chart:
+def chart_of(plots: Sequence[Any]) -> LineChart:
     (plot,) = plots
-    assert isinstance(plot.chart, Chart)
+    assert isinstance(plot.chart, LineChart)
     return plot.chart
 
 
@@ -49,7 +49,7 @@ def select_two(runs: Sequence[tuple[float, float, State]]) -> PlottedRuns:
     """Runs with a loss and a time."""
     loss = select([({}, first, state) for first, _, state in runs])
     time = select([({}, second, state) for _, second, state in runs], "time")
-    table = Table(loss.data.rows, {**loss.data.metrics, **time.data.metrics})
+    table = IndexTable(loss.data.rows, {**loss.data.metrics, **time.data.metrics})
     return PlottedRuns(table, loss.keep, (), {"loss": 1, "time": 1}, (SortKey("loss", "min"), SortKey("time", "min")))
 
 
@@ -175,7 +175,7 @@ def test_runs_that_are_not_done_have_a_mark_by_state() -> None:
         [({"p": 1}, 1.0), ({"p": 2}, 2.0, State.FAILED), ({"p": 3}, 3.0, State.PRUNED), ({"p": 4}, None, State.FAILED)]
     )
     (plot,) = param_plots.build_scatters(runs, PlotOptions(param="p"))
-    assert isinstance(plot.chart, Chart)
+    assert isinstance(plot.chart, LineChart)
     found = [(line.label, line.look, list(line.xs)) for line in plot.chart.lines]
     assert found == [("done", "dots", [1]), ("failed", "crosses", [2]), ("pruned", "crosses", [3])]
     assert plot.notes == ("1 run without a finite loss: not drawn",)
@@ -280,7 +280,7 @@ def test_a_history_of_failures_only_and_of_one_run() -> None:
 
 def test_without_a_wish_a_plot_is_about_what_the_search_is_about() -> None:
     runs = select([({}, 3.0), ({}, 4.0)])
-    table = Table(runs.data.rows, {**runs.data.metrics, "val/acc": runs.data.metrics["loss"]})
+    table = IndexTable(runs.data.rows, {**runs.data.metrics, "val/acc": runs.data.metrics["loss"]})
     about = PlottedRuns(table, runs.keep, (), {"loss": 1, "val/acc": 1}, (SortKey("loss", "max"),))
     (plot,) = param_plots.build_histories(about, PlotOptions())
     assert (plot.name, plot.notes) == ("loss", ())
@@ -345,7 +345,7 @@ def test_a_missing_parameter_is_below_the_axis_and_constant_values_in_the_middle
 def test_runs_that_are_not_done_are_left_out_and_counted() -> None:
     runs = select([({"p": 1}, 1.0), ({"p": 2}, 2.0, State.FAILED)])
     (plot,) = param_plots.build_parallels(runs, PlotOptions())
-    assert isinstance(plot.chart, Chart)
+    assert isinstance(plot.chart, LineChart)
     assert [line.label for line in plot.chart.lines] == ["r0"]
     assert plot.notes == ("1 run not done: not drawn",)
     with pytest.raises(UsageError, match="no finished run"):

@@ -11,7 +11,7 @@ import pytest
 from assay.errors import UsageError
 from assay.reading.plot_document import build_page
 from assay.reading.plotting import Plot
-from assay.show.chart import Axis, Chart, Line
+from assay.show.chart import Axis, Line, LineChart
 from assay.show.html import render_html
 from assay.values.document import Bars
 
@@ -48,12 +48,12 @@ class Page(HTMLParser):
         return [attrs for attrs in found if name in (attrs.get("class") or "").split()]
 
 
-def show(*charts: Chart | Bars | tuple[Chart, ...], notes: tuple[str, ...] = ()) -> tuple[str, Page]:
+def show(*charts: LineChart | Bars | tuple[LineChart, ...], notes: tuple[str, ...] = ()) -> tuple[str, Page]:
     text = render_html(build_page("study", "3 runs", [Plot(f"m{i}", each, notes) for i, each in enumerate(charts)]))
     return text, Page(text)
 
 
-LINES = Chart(
+LINES = LineChart(
     (Line("a", [0, 1, 2], [3.0, 2.0, 1.0]), Line("b", [0, 1, 2], [3.0, math.nan, 2.5])), "s: loss", y_name="loss"
 )
 
@@ -66,7 +66,9 @@ def test_a_page_needs_nothing_from_elsewhere() -> None:
 
 
 def test_several_charts_are_on_one_page_with_their_axes_and_legends() -> None:
-    _, page = show(LINES, Chart((Line("c", [0, 1], [1.0, 2.0]),), "s: acc", "epoch", "acc"), notes=("the 2 best of 9",))
+    _, page = show(
+        LINES, LineChart((Line("c", [0, 1], [1.0, 2.0]),), "s: acc", "epoch", "acc"), notes=("the 2 best of 9",)
+    )
     assert len([tag for tag, _ in page.tags if tag == "svg"]) == 2
     assert {"loss", "acc", "step", "epoch", "the 2 best of 9"} <= {text.strip() for text in page.texts}
     assert any("a  1, 3 points" in text for text in page.texts)
@@ -82,20 +84,20 @@ def test_a_gap_breaks_the_line_and_the_mouse_shows_every_run() -> None:
 
 
 def test_a_line_without_points_is_in_the_legend_alone() -> None:
-    _, page = show(Chart((Line("a", [0, 1], [1.0, 2.0]), Line("b", [], []))))
+    _, page = show(LineChart((Line("a", [0, 1], [1.0, 2.0]), Line("b", [], []))))
     assert len(page.classes("path", "curve")) == 1
     assert "step 0\na: 1" in page.titles
 
 
 def test_a_line_of_one_point_is_a_dot() -> None:
-    _, page = show(Chart((Line("a", [1], [2.0]), Line("b", [1, 2], [math.nan, 3.0]))))
+    _, page = show(LineChart((Line("a", [1], [2.0]), Line("b", [1, 2], [math.nan, 3.0]))))
     assert (len(page.classes("circle", "point")), len(page.classes("path", "curve"))) == (2, 0)
 
 
 def test_many_points_are_thinned_with_their_extremes_and_counted() -> None:
     ys = [math.sin(i / 5000) for i in range(200_000)]
     ys[23_456], ys[170_000] = 9.0, -9.0
-    text, page = show(Chart((Line("a", range(200_000), ys),)))
+    text, page = show(LineChart((Line("a", range(200_000), ys),)))
     (curve,) = page.classes("path", "curve")
     heights = [float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", curve["d"] or "")]
     assert 500 < len(heights) <= 1100
@@ -110,10 +112,10 @@ def test_hostile_names_are_texts() -> None:
     line = Line(HOSTILE, [0, 1], [1.0, 2.0])
     points = Line(HOSTILE, [0, 1], [1.0, 2.0], names=[HOSTILE] * 2, look="dots")
     upright = Line(HOSTILE, [0, 1], [0.0, 1.0], names=[HOSTILE], shade=0.5)
-    names = Chart((points,), HOSTILE, HOSTILE, HOSTILE, x_ticks=[(0, HOSTILE), (1, HOSTILE)])
-    axes = Chart((upright,), HOSTILE, "", axes=[Axis(HOSTILE, [(0, HOSTILE)])] * 2, shades=(HOSTILE, "0", "1"))
+    names = LineChart((points,), HOSTILE, HOSTILE, HOSTILE, x_ticks=[(0, HOSTILE), (1, HOSTILE)])
+    axes = LineChart((upright,), HOSTILE, "", axes=[Axis(HOSTILE, [(0, HOSTILE)])] * 2, shades=(HOSTILE, "0", "1"))
     text, page = show(
-        Chart((line,), HOSTILE, HOSTILE, HOSTILE), names, axes, Bars([(HOSTILE, 0.5)], HOSTILE), notes=(HOSTILE,)
+        LineChart((line,), HOSTILE, HOSTILE, HOSTILE), names, axes, Bars([(HOSTILE, 0.5)], HOSTILE), notes=(HOSTILE,)
     )
     assert not [tag for tag, _ in page.tags if tag == "script"]
     assert "\x1b" not in text
@@ -123,7 +125,7 @@ def test_hostile_names_are_texts() -> None:
 def test_points_have_their_run_and_their_value_under_the_mouse() -> None:
     done = Line("done", [0.1, 0.01], [1.0, 2.0], names=["r0", "r1"], look="dots")
     failed = Line("failed", [1.0], [4.0], names=["r2"], look="crosses")
-    chart = Chart((done, failed), "t", "lr", "loss", x_scale="log")
+    chart = LineChart((done, failed), "t", "lr", "loss", x_scale="log")
     _, page = show(chart)
     assert page.titles[1:] == ["r0\nlr: 0.1\nloss: 1", "r1\nlr: 0.01\nloss: 2", "r2\nlr: 1\nloss: 4\nfailed"]
     xs = [float(attrs["cx"] or "nan") for attrs in page.classes("circle", "point")]
@@ -137,7 +139,7 @@ def test_parallel_coordinates_have_an_axis_for_each_parameter_and_the_run_under_
         Line(f"r{i}", [0, 1, 2], [i / 2, 1 - i / 2, 0.5], names=[f"r{i}\nlr=1"], shade=i / 2) for i in range(3)
     )
     axes = [Axis(name, [(0.0, "low"), (1.0, "high")]) for name in ("lr", "norm", "loss")]
-    _, page = show(Chart(lines, "t", "", axes=axes, shades=("loss", "2", "1")))
+    _, page = show(LineChart(lines, "t", "", axes=axes, shades=("loss", "2", "1")))
     assert len(page.classes("path", "upright")) == 3
     assert page.titles[1:] == ["r0\nlr=1", "r1\nlr=1", "r2\nlr=1"]
     assert [attrs["class"] for attrs in page.classes("path", "one")] == ["one s0", "one s5", "one s9"]
@@ -146,14 +148,14 @@ def test_parallel_coordinates_have_an_axis_for_each_parameter_and_the_run_under_
 
 def test_a_band_and_the_curve_before_smoothing() -> None:
     line = Line("g", [0, 1], [1.0, 2.0], spread=[0.1, 0.2], members=3, raw=[1.5, 1.0], end=(2.0, 0.2))
-    _, page = show(Chart((line,)))
+    _, page = show(LineChart((line,)))
     assert len(page.classes("path", "spread")) == len(page.classes("path", "raw")) == 1
     assert "step 1\ng: 2 ± 0.2" in page.titles
     assert any("before smoothing" in text for text in page.texts)
 
 
 def test_small_charts_share_a_legend_and_bars_are_drawn() -> None:
-    small = Chart((Line("done", [1], [1.0], names=["r"], look="dots"),), x_name="lr")
+    small = LineChart((Line("done", [1], [1.0], names=["r"], look="dots"),), x_name="lr")
     _, page = show((small, small), Bars([("lr", 0.75), ("norm", 0.25)], "importance"))
     assert len(page.classes("p", "legend")) == 1
     assert {"0.75", "0.25"} <= {each.strip() for each in page.texts}
@@ -162,10 +164,10 @@ def test_small_charts_share_a_legend_and_bars_are_drawn() -> None:
 @pytest.mark.parametrize("ys", [[], [math.nan, math.inf]])
 def test_without_a_finite_value_there_is_no_page(ys: list[float]) -> None:
     with pytest.raises(UsageError, match="nothing to plot"):
-        show(Chart((Line("a", range(len(ys)), ys),)))
+        show(LineChart((Line("a", range(len(ys)), ys),)))
 
 
 def test_twenty_lines_are_told_apart() -> None:
-    _, page = show(Chart(tuple(Line(f"r{i}", [0, 1], [i, i]) for i in range(20))))
+    _, page = show(LineChart(tuple(Line(f"r{i}", [0, 1], [i, i]) for i in range(20))))
     styles = [attrs["class"] for attrs in page.classes("path", "curve")]
     assert len(set(styles)) == 20

@@ -23,15 +23,15 @@ from assay.reading.ranking import (
     parse_sort,
     sort_rows,
 )
-from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
 from assay.values.run import State
 
 
-def table(**metrics: list[float | None]) -> Table:
+def table(**metrics: list[float | None]) -> IndexTable:
     """Rows named 0, 1, …; None: the run has no such metric."""
     count = max(len(values) for values in metrics.values())
     rows = [RunRow(f"s/{i}", "s", str(i), "", State.DONE, 1, {"lr": -i}) for i in range(count)]
-    return Table(rows, {name: column(name, values) for name, values in metrics.items()})
+    return IndexTable(rows, {name: column(name, values) for name, values in metrics.items()})
 
 
 def column(name: str, values: list[float | None]) -> MetricColumns:
@@ -113,7 +113,7 @@ def test_a_front_is_what_nothing_beats(points: list[tuple[float, ...]]) -> None:
     assert [points[i] for i in front] == sorted(points[i] for i in front)
 
 
-def build_runs(*rows: tuple[float | None, float | None, object]) -> Table:
+def build_runs(*rows: tuple[float | None, float | None, object]) -> IndexTable:
     """Loss, seconds and size of each run."""
     found = [
         RunRow(f"s/{i}", "s", str(i), "", State.DONE, 1, {"size": size}, started_at=0.0, ended_at=seconds)
@@ -122,10 +122,10 @@ def build_runs(*rows: tuple[float | None, float | None, object]) -> Table:
     values = array("d", [math.nan if loss is None else loss for loss, _, _ in rows])
     count = array("d", [0.0 if loss is None else 1.0 for loss, _, _ in rows])
     loss = MetricColumns("loss", count, count, values, values, values, values, values, values, values, values, values)
-    return Table(found, {"loss": loss})
+    return IndexTable(found, {"loss": loss})
 
 
-def find_named(table: Table, *names: str) -> Front:
+def find_named(table: IndexTable, *names: str) -> Front:
     params = [row.params for row in table.rows]
     return find_pareto_rows(table, range(len(table.rows)), choose_sort(names, table, params))
 

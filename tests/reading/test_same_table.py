@@ -82,7 +82,7 @@ def test_the_same_file_gives_the_same_table_everywhere(engines: Engines, work: P
 
 def load_trials(root: Path) -> dict[str, tuple[float, str]]:
     records = {path.parent: json.loads(path.read_text()) for path in root.glob("tune/trial-*/run.json")}
-    tags = [process.Attempt(0, 0, f"{record['uid']}.1") for record in records.values()]
+    tags = [process.AttemptProcesses(0, 0, f"{record['uid']}.1") for record in records.values()]
     assert process.find_members(tags) == set(), "nothing of a pruned trial goes on"
     return {
         path.name: (record["spec"]["params"]["x"], json.loads((path / "outcome.1").read_text())["state"])

@@ -13,7 +13,7 @@ import pytest
 from assay.errors import UsageError
 from assay.reading.kept_table import KeptTable
 from assay.reading.summary import StudySummary, SummaryOptions, build_summary, fit_summary
-from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
 from assay.show.table import render_csv, render_json, render_table
 from assay.values.state import State
 from assay.values.where import parse_where
@@ -26,10 +26,10 @@ def metric(name: str, last: Sequence[float], best: Sequence[float] | None = None
     return MetricColumns(name, ones, ones, values, steps, least, steps, values, steps, values, ones, ones)
 
 
-def build_data(count: int, *metrics: MetricColumns, state: State = State.DONE) -> Table:
+def build_data(count: int, *metrics: MetricColumns, state: State = State.DONE) -> IndexTable:
     params = [{"lr": 0.1 * (index // 2), "seed": index % 2} for index in range(count)]
     rows = [RunRow(f"s/r{n}", "s", f"r{n}", "", state, 1, each) for n, each in enumerate(params)]
-    return Table(rows, {each.metric: each for each in metrics})
+    return IndexTable(rows, {each.metric: each for each in metrics})
 
 
 def names(summary: StudySummary) -> list[str]:
@@ -40,7 +40,7 @@ def column(summary: StudySummary, key: str) -> list[Any]:
     return [row[key] for row in json.loads(render_json(summary.table))]
 
 
-def grouped(data: Table, **more: Any) -> StudySummary:
+def grouped(data: IndexTable, **more: Any) -> StudySummary:
     return build_summary(data, SummaryOptions(group_by=("seed",), **more))
 
 
@@ -105,14 +105,14 @@ def test_groups_lose_a_metric_with_its_deviation() -> None:
 # ---------------------------------------------------------------- order
 
 
-def with_params(data: Table, **values: Sequence[Any]) -> Table:
+def with_params(data: IndexTable, **values: Sequence[Any]) -> IndexTable:
     for name, column in values.items():
         for position, value in enumerate(column):
             data.rows[position].params[name] = value  # type: ignore[index]
     return data
 
 
-def ordered(data: Table, *sort: str) -> list[str]:
+def ordered(data: IndexTable, *sort: str) -> list[str]:
     return [row.name for row in build_summary(data, SummaryOptions(sort=sort)).rows]
 
 

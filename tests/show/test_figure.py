@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from assay.errors import InfrastructureError, UsageError
 from assay.show import figure
-from assay.show.chart import Axis, Chart, Line, build_bands
+from assay.show.chart import Axis, Line, LineChart, build_bands
 from assay.show.figure import spread_apart, write_figure
 from assay.values.document import Bars
 
-CHART = Chart(
+CHART = LineChart(
     (Line("lr=0.1", [0, 1, 2], [3.0, 2.0, 1.0]), Line("lr=$x_1$ 数据", [0, 1, 2], [3.0, math.nan, 2.5])),
     title="study · loss",
     y_name="loss",
@@ -42,9 +42,9 @@ def test_the_same_chart_gives_the_same_svg(tmp_path):
 def test_bands_log_scale_single_and_many_lines(tmp_path):
     members = [Line("", [0, 1], [1.0, 2.0]), Line("", [0, 1], [3.0, 4.0])]
     charts = (
-        Chart(build_bands([("g", members)]), scale="log"),
-        Chart((Line("one point", [1], [2.0]),)),
-        Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(40))),
+        LineChart(build_bands([("g", members)]), scale="log"),
+        LineChart((Line("one point", [1], [2.0]),)),
+        LineChart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(40))),
     )
     for number, chart in enumerate(charts):
         write_figure(chart, tmp_path / f"{number}.svg")
@@ -55,7 +55,7 @@ def test_bad_requests_are_said_and_leave_nothing(tmp_path):
     with pytest.raises(UsageError, match=r"plot\.xyz"):
         write_figure(CHART, tmp_path / "plot.xyz")
     with pytest.raises(UsageError, match="nothing to plot"):
-        write_figure(Chart(()), tmp_path / "plot.png")
+        write_figure(LineChart(()), tmp_path / "plot.png")
     with pytest.raises(InfrastructureError, match="No such file"):
         write_figure(CHART, tmp_path / "missing" / "plot.png")
     assert os.listdir(tmp_path) == []
@@ -65,8 +65,8 @@ def test_without_matplotlib_the_install_command_is_said(tmp_path):
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
     script = (
         "import sys\nfrom pathlib import Path\nfrom assay.errors import MissingExtraError\n"
-        "from assay.show.figure import write_figure\nfrom assay.show.chart import Chart, Line\n"
-        "try:\n    write_figure(Chart((Line('x', [0, 1], [0.0, 1.0]),)), Path(sys.argv[1]))\n"
+        "from assay.show.figure import write_figure\nfrom assay.show.chart import Line, LineChart\n"
+        "try:\n    write_figure(LineChart((Line('x', [0, 1], [0.0, 1.0]),)), Path(sys.argv[1]))\n"
         "except MissingExtraError as error:\n    print(error.render())\n"
     )
     import assay
@@ -93,7 +93,7 @@ def test_labels_with_room_stay_where_they_are():
 
 
 def test_a_metric_named_like_a_formula_is_shown_as_it_is(tmp_path):
-    chart = Chart((Line("$x$", [0, 1], [1.0, 2.0]),), title="$\\bad{", x_name="$", y_name="$\\frac{$")
+    chart = LineChart((Line("$x$", [0, 1], [1.0, 2.0]),), title="$\\bad{", x_name="$", y_name="$\\frac{$")
     write_figure(chart, tmp_path / "p.svg")
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
 
@@ -106,13 +106,13 @@ AXES = [Axis("lr (log)", [(0.0, "0.1"), (1.0, "1")]), Axis("$norm$", [(0.5, "$ba
 @pytest.mark.parametrize(
     "chart",
     [
-        Chart((POINTS, CROSSES), "t", "lr", "loss", x_scale="log"),
-        Chart((POINTS, CROSSES), "t", "lr", "loss", x_scale="log", x_marks=[0.01, 0.1, 1.0]),
-        Chart((Line("done", [0, 1], [1.0, 2.0], look="dots"),), x_ticks=[(0, "$a"), (1, "b" * 60)]),
-        Chart((Line("a", [0, 1], [0.0, 0.5], shade=0.5), Line("b", [0, 1], [0.0, -0.09], shade=1.0)), axes=AXES),
-        Chart((Line("a", [0, 1], [0.0, 0.5], look="dots", shade=0.5),), shades=("q", "0", "1")),
-        Chart((Line("a", range(9000), [float(i % 7) for i in range(9000)], raw=[1.0] * 9000),)),
-        (Chart((POINTS,), x_name="a"), Chart((POINTS, CROSSES), x_name="b"), *[Chart((POINTS,))] * 3),
+        LineChart((POINTS, CROSSES), "t", "lr", "loss", x_scale="log"),
+        LineChart((POINTS, CROSSES), "t", "lr", "loss", x_scale="log", x_marks=[0.01, 0.1, 1.0]),
+        LineChart((Line("done", [0, 1], [1.0, 2.0], look="dots"),), x_ticks=[(0, "$a"), (1, "b" * 60)]),
+        LineChart((Line("a", [0, 1], [0.0, 0.5], shade=0.5), Line("b", [0, 1], [0.0, -0.09], shade=1.0)), axes=AXES),
+        LineChart((Line("a", [0, 1], [0.0, 0.5], look="dots", shade=0.5),), shades=("q", "0", "1")),
+        LineChart((Line("a", range(9000), [float(i % 7) for i in range(9000)], raw=[1.0] * 9000),)),
+        (LineChart((POINTS,), x_name="a"), LineChart((POINTS, CROSSES), x_name="b"), *[LineChart((POINTS,))] * 3),
         Bars([("lr", 0.75), ("$norm", 0.25)], "importance"),
     ],
 )
@@ -124,14 +124,14 @@ def test_points_parallel_coordinates_small_charts_and_bars(tmp_path, chart):
     assert len(ids) == len(set(ids))
 
 
-def _read_texts(path: Path, monkeypatch: pytest.MonkeyPatch, chart: Chart) -> list[str]:
+def _read_texts(path: Path, monkeypatch: pytest.MonkeyPatch, chart: LineChart) -> list[str]:
     monkeypatch.setitem(figure._STYLE, "svg.fonttype", "none")
     write_figure(chart, path)
     return [element.text or "" for element in ET.parse(path).iter() if element.tag.endswith("}text")]
 
 
 def test_epochs_are_whole_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chart = Chart((Line("a", [1, 2, 3], [0.125, 0.25, 0.5]),), x_name="epoch")
+    chart = LineChart((Line("a", [1, 2, 3], [0.125, 0.25, 0.5]),), x_name="epoch")
     texts = _read_texts(tmp_path / "a.svg", monkeypatch, chart)
     assert {"1", "2", "3"} <= set(texts)
     assert "1.25" not in texts
@@ -139,6 +139,6 @@ def test_epochs_are_whole_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("count", "has_legend"), [(8, False), (9, True)])
 def test_beyond_the_colours_the_dashes_are_in_the_legend(tmp_path: Path, count: int, has_legend: bool) -> None:
-    write_figure(Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(count))), tmp_path / "a.svg")
+    write_figure(LineChart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(count))), tmp_path / "a.svg")
     ids = [element.get("id", "") for element in ET.parse(tmp_path / "a.svg").iter()]
     assert any(each.startswith("legend") for each in ids) is has_legend

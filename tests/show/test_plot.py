@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from assay.errors import UsageError
 from assay.show import formatting
 from assay.show.chart import (
-    Chart,
     Line,
+    LineChart,
     build_band_edges,
     build_bands,
     build_log_ticks,
@@ -39,7 +39,7 @@ def columns_with_dots(text):
 def test_a_rising_line_goes_from_bottom_left_to_top_right():
     rows = [
         line
-        for line in render_plot(Chart((RISING,)), width=50, height=12, plain=True).splitlines()
+        for line in render_plot(LineChart((RISING,)), width=50, height=12, plain=True).splitlines()
         if "|" in line or "+" in line
     ]
     first = next(row for row in rows if "a" in row)
@@ -49,19 +49,19 @@ def test_a_rising_line_goes_from_bottom_left_to_top_right():
 
 
 def test_ascii_fallback_is_ascii():
-    chart = Chart((*build_bands([("g", [RISING, FALLING])]), RISING), title="loss")
+    chart = LineChart((*build_bands([("g", [RISING, FALLING])]), RISING), title="loss")
     render_plot(chart, plain=True).encode("ascii")
 
 
 def test_size_is_respected():
     for width, height in ((40, 10), (80, 20), (140, 40)):
-        lines = render_plot(Chart((RISING, FALLING), title="t"), width=width, height=height).splitlines()
+        lines = render_plot(LineChart((RISING, FALLING), title="t"), width=width, height=height).splitlines()
         assert max(map(formatting.display_width, lines)) <= width
         assert len(lines) <= height + 2  # the legend comes on top
 
 
 def test_axes_title_and_legend():
-    text = render_plot(Chart((RISING, FALLING), title="study · loss", x_name="epoch"))
+    text = render_plot(LineChart((RISING, FALLING), title="study · loss", x_name="epoch"))
     assert text.startswith("study · loss\n")
     assert "epoch" in text
     assert "a rising  10" in text
@@ -71,7 +71,7 @@ def test_axes_title_and_legend():
 
 
 def test_lines_are_labelled_where_they_end():
-    rows = render_plot(Chart((RISING, FALLING)), width=60, height=14).splitlines()
+    rows = render_plot(LineChart((RISING, FALLING)), width=60, height=14).splitlines()
     ends = [row[-1] for row in rows if row.endswith((" a", " b"))]
     assert ends == ["a", "b"]
 
@@ -86,12 +86,12 @@ def ends(text):
 
 def test_lines_that_end_together_are_named_in_their_own_row():
     twins = [Line(f"twin {i}", [0, 100], [0.0, 10.0]) for i in range(4)]
-    assert ends(render_plot(Chart((RISING, *twins, FALLING)), height=14)) == {0: "abcde", 10: "f"}
+    assert ends(render_plot(LineChart((RISING, *twins, FALLING)), height=14)) == {0: "abcde", 10: "f"}
 
 
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=12))
 def test_the_mark_at_the_end_is_in_the_row_of_its_line(values):
-    chart = Chart((*(Line("x", [0, 1], [5.0, value]) for value in values), Line("y", [0, 1], [0.0, 10.0])))
+    chart = LineChart((*(Line("x", [0, 1], [5.0, value]) for value in values), Line("y", [0, 1], [0.0, 10.0])))
     named = {mark: row for row, marks in ends(render_plot(chart, height=24)).items() for mark in marks}
     rows = 21
     wanted = [round((1 - value / 10) * (rows * 4 - 1)) // 4 for value in (*values, 10.0)]
@@ -100,7 +100,7 @@ def test_the_mark_at_the_end_is_in_the_row_of_its_line(values):
 
 def test_a_line_that_ends_early_is_named_where_it_ends():
     short = Line("short", [0, 50], [9.0, 9.0])
-    rows = render_plot(Chart((short, FALLING)), width=60, height=14, color=False).splitlines()
+    rows = render_plot(LineChart((short, FALLING)), width=60, height=14, color=False).splitlines()
     assert re.search("[⠀-⣿]a$", rows[1])
     assert ends("\n".join(rows)) == {10: "b"}
 
@@ -108,18 +108,18 @@ def test_a_line_that_ends_early_is_named_where_it_ends():
 def test_nan_is_a_gap():
     whole = Line("x", list(range(9)), [1.0] * 9)
     broken = Line("x", list(range(9)), [1.0, 1.0, 1.0, NAN, NAN, NAN, 1.0, 1.0, 1.0])
-    full, gap = (columns_with_dots(render_plot(Chart((line,)), width=60)) for line in (whole, broken))
+    full, gap = (columns_with_dots(render_plot(LineChart((line,)), width=60)) for line in (whole, broken))
     assert len(full) - len(gap) > 15
     assert max(full) == max(gap)
 
 
 def test_infinite_values_do_not_spoil_the_scale():
-    assert "10 ┤" in render_plot(Chart((Line("x", [0, 1, 2], [0.0, math.inf, 10.0]),)))
+    assert "10 ┤" in render_plot(LineChart((Line("x", [0, 1, 2], [0.0, math.inf, 10.0]),)))
 
 
 def test_log_scale_has_decades_and_leaves_out_what_has_no_logarithm():
     line = Line("loss", [0, 1, 2, 3], [100.0, 1.0, 0.01, -1.0])
-    text = render_plot(Chart((line,), scale="log"), height=20)
+    text = render_plot(LineChart((line,), scale="log"), height=20)
     ticks = [row.split("┤")[0].strip() for row in text.splitlines() if "┤" in row]
     assert [float(tick) for tick in ticks] == sorted((float(tick) for tick in ticks), reverse=True)
     assert {"100.00", "1.00", "0.01"} <= set(ticks)
@@ -127,43 +127,43 @@ def test_log_scale_has_decades_and_leaves_out_what_has_no_logarithm():
 
 
 def test_nothing_to_plot_is_said():
-    for chart in (Chart(()), Chart((Line("x", [], []),)), Chart((Line("x", [0], [NAN]),))):
+    for chart in (LineChart(()), LineChart((Line("x", [], []),)), LineChart((Line("x", [0], [NAN]),))):
         with pytest.raises(UsageError, match="nothing to plot"):
             render_plot(chart)
     with pytest.raises(UsageError) as caught:
-        render_plot(Chart((Line("x", [0], [-1.0]),), scale="log"))
+        render_plot(LineChart((Line("x", [0], [-1.0]),), scale="log"))
     assert "logarithmic" in caught.value.render()
 
 
 def test_one_point_and_constants_are_drawn():
-    assert columns_with_dots(render_plot(Chart((Line("x", [5], [3.0]),))))
-    assert columns_with_dots(render_plot(Chart((Line("x", [1, 2], [0.0, 0.0]),))))
+    assert columns_with_dots(render_plot(LineChart((Line("x", [5], [3.0]),))))
+    assert columns_with_dots(render_plot(LineChart((Line("x", [1, 2], [0.0, 0.0]),))))
 
 
 def test_colour_changes_nothing_but_colour():
     import re
 
-    chart = Chart((RISING, FALLING))
+    chart = LineChart((RISING, FALLING))
     assert "\x1b" not in render_plot(chart)
     assert re.sub(r"\x1b\[\d+m", "", render_plot(chart, color=True)) == render_plot(chart)
 
 
 def test_long_and_hostile_labels():
-    text = render_plot(Chart((Line("x" * 300, [0, 1], [0, 1]), Line("a\nb", [0, 1], [1, 0]))), width=60)
+    text = render_plot(LineChart((Line("x" * 300, [0, 1], [0, 1]), Line("a\nb", [0, 1], [1, 0]))), width=60)
     assert max(map(formatting.display_width, text.splitlines())) <= 60
     assert r"a\nb" in text
 
 
 def test_every_line_has_its_own_mark_in_the_legend():
-    text = render_plot(Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(62))))
+    text = render_plot(LineChart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(62))))
     marks = re.findall(r"(\S) r\d+  ", text)
     assert len(marks) == len(set(marks)) == 62
-    many = render_plot(Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(70))))
+    many = render_plot(LineChart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(70))))
     assert "and 8 more lines, not drawn" in many
 
 
 def test_no_two_curves_share_colour_and_mark():
-    text = render_plot(Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(40))), color=True)
+    text = render_plot(LineChart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(40))), color=True)
     pairs = re.findall(r"(\x1b\[\d+m)(\S)\x1b\[0m r\d+  ", text)
     assert len(pairs) == len(set(pairs)) == 40
 
@@ -182,7 +182,7 @@ def test_no_two_curves_share_colour_and_mark():
 def test_any_values_give_a_plot_or_a_usage_error(series, scale, plain):
     lines = tuple(Line("s", [x for x, _ in points], [y for _, y in points]) for points in series)
     try:
-        text = render_plot(Chart(lines, scale=scale), width=50, height=10, plain=plain)
+        text = render_plot(LineChart(lines, scale=scale), width=50, height=10, plain=plain)
     except UsageError:
         assert not any(1e-300 <= y <= 1e300 for line in lines for y in line.ys)
     else:
@@ -229,7 +229,7 @@ def test_bands_are_mean_and_sample_deviation_over_what_is_there():
     (band,) = build_bands([("g", members)])
     assert (list(band.xs), list(band.ys), band.members) == ([0, 1, 2], [2.0, 2.0, 7.0], 2)
     assert band.spread == pytest.approx([math.sqrt(2), 0.0, 0.0])
-    assert "g  7 ± 0 (n=2 runs)" in render_plot(Chart((band,)))
+    assert "g  7 ± 0 (n=2 runs)" in render_plot(LineChart((band,)))
 
 
 def test_a_run_with_several_values_at_a_step_counts_once():
@@ -302,7 +302,7 @@ def test_a_long_line_is_thinned_with_its_extremes_and_gaps():
 def test_a_million_points_look_like_themselves_on_a_terminal():
     ys = [math.sin(i / 100_000) for i in range(1_000_000)]
     ys[123_456] = 9.0
-    long = render_plot(Chart((Line("a", range(1_000_000), ys),)), width=60)
+    long = render_plot(LineChart((Line("a", range(1_000_000), ys),)), width=60)
     assert long.splitlines()[0].count("\u2800") == 0
     assert len(columns_with_dots(long.splitlines()[0])) == 1, "the only high value is there"
 
@@ -324,7 +324,7 @@ def test_runs_without_common_points_are_read_at_the_same_ones():
 
 def test_the_end_value_is_not_smoothed():
     line = Line("a", [0, 1], smooth([1.0, 3.0], 0.9), raw=[1.0, 3.0])
-    assert "a  3   " in render_plot(Chart((line, RISING)))
+    assert "a  3   " in render_plot(LineChart((line, RISING)))
 
 
 # ---------------------------------------------------------------- points
@@ -338,7 +338,7 @@ def find_signs(text, sign):
 def test_points_are_not_connected_and_have_the_sign_of_their_kind():
     points = Line("done", [1, 2, 3], [1.0, 3.0, 2.0], look="dots")
     crosses = Line("failed", [2], [1.0], look="crosses")
-    text = render_plot(Chart((points, crosses)), width=60)
+    text = render_plot(LineChart((points, crosses)), width=60)
     assert len(find_signs(text, "•")) == 3
     assert len(find_signs(text, "×")) == 1  # noqa: RUF001
     assert not columns_with_dots(text)
@@ -347,13 +347,15 @@ def test_points_are_not_connected_and_have_the_sign_of_their_kind():
 
 def test_points_of_several_lines_have_letters():
     lines = tuple(Line(name, [i], [float(i)], look="dots") for i, name in enumerate(("x", "y")))
-    text = render_plot(Chart(lines), width=60)
+    text = render_plot(LineChart(lines), width=60)
     assert len(find_signs(text, "a")) == len(find_signs(text, "b")) == 1
-    render_plot(Chart(lines), plain=True).encode("ascii")
+    render_plot(LineChart(lines), plain=True).encode("ascii")
 
 
 def test_decades_have_the_same_width_on_a_logarithmic_x_axis():
-    text = render_plot(Chart((Line("a", [0.001, 0.01, 0.1], [1.0, 2.0, 3.0], look="dots"),), x_scale="log"), width=60)
+    text = render_plot(
+        LineChart((Line("a", [0.001, 0.01, 0.1], [1.0, 2.0, 3.0], look="dots"),), x_scale="log"), width=60
+    )
     left, middle, right = sorted(column for _, column in find_signs(text, "•"))
     assert abs((middle - left) - (right - middle)) <= 1
     assert [tick for tick in text.splitlines()[-3].split() if tick in ("0.001", "0.01", "0.1")] == [
@@ -362,12 +364,12 @@ def test_decades_have_the_same_width_on_a_logarithmic_x_axis():
         "0.1",
     ]
     with pytest.raises(UsageError, match="nothing to plot") as caught:
-        render_plot(Chart((Line("a", [0, -1], [1.0, 2.0]),), x_scale="log"))
+        render_plot(LineChart((Line("a", [0, -1], [1.0, 2.0]),), x_scale="log"))
     assert "logarithmic" in (caught.value.hint or "")
 
 
 def test_categories_are_columns_under_their_names():
-    chart = Chart((Line("a", [0, 1, 1], [1.0, 2.0, 3.0], look="dots"),), x_ticks=[(0, "adam"), (1, "sgd\x1b[31m")])
+    chart = LineChart((Line("a", [0, 1, 1], [1.0, 2.0, 3.0], look="dots"),), x_ticks=[(0, "adam"), (1, "sgd\x1b[31m")])
     text = render_plot(chart, width=60)
     columns = {column for _, column in find_signs(text, "•")}
     axis = text.splitlines()[-3]
@@ -378,5 +380,5 @@ def test_categories_are_columns_under_their_names():
 
 def test_two_thousand_categories_fit():
     ticks = [(i, f"name-{i}") for i in range(2000)]
-    chart = Chart((Line("a", range(2000), [float(i) for i in range(2000)], look="dots"),), x_ticks=ticks)
+    chart = LineChart((Line("a", range(2000), [float(i) for i in range(2000)], look="dots"),), x_ticks=ticks)
     assert max(map(len, render_plot(chart, width=80).splitlines())) <= 80

@@ -13,12 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import UsageError
-from assay.values.where import MISSING, And, Column, Comparison, Name, Not, Or, Where, choose, find_names, parse_where
+from assay.values.where import (
+    MISSING,
+    And,
+    Condition,
+    Name,
+    Not,
+    Or,
+    Where,
+    WhereColumn,
+    choose,
+    find_names,
+    parse_where,
+)
 
 
 def match(text: str, row: Mapping[str, Any], **flags: bool) -> bool:
     """Whether one row matches."""
-    column = lambda name: Column([row.get(name.name, MISSING)], **flags)  # noqa: E731
+    column = lambda name: WhereColumn([row.get(name.name, MISSING)], **flags)  # noqa: E731
     return choose(parse_where(text), 1, column) == [0]
 
 
@@ -241,7 +253,7 @@ def judge(expression: Any, row: Mapping[str, Any]) -> bool | None:
     return judge_comparison(expression, row)
 
 
-def judge_comparison(comparison: Comparison, row: Mapping[str, Any]) -> bool | None:
+def judge_comparison(comparison: Condition, row: Mapping[str, Any]) -> bool | None:
     left, right = row[comparison.left.name], comparison.right
     right = row[right.name] if isinstance(right, Name) else right
     for side in (left, right):
@@ -289,4 +301,4 @@ def test_evaluation_equals_a_second_implementation(text: str, rows: Sequence[Map
 
 
 def choose_from(where: Where, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    return choose(where, len(rows), lambda name: Column([row[name.name] for row in rows]))
+    return choose(where, len(rows), lambda name: WhereColumn([row[name.name] for row in rows]))

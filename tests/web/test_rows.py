@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from assay.follow.api import StudyLocation
-from assay.record.index.base import RunRow, Table
+from assay.record.index.base import IndexTable, RunRow
 from assay.values.state import State
 from assay.web.pages.page_view import StudyView
 from assay.web.pages.study_page import build_table, find_names
@@ -29,7 +29,7 @@ class Reader(HTMLParser):
 
 
 def read(tmp_path: Path, rows: list[RunRow], view: StudyView) -> Reader:
-    location, table = StudyLocation(str(tmp_path), "s"), Table(rows, {})
+    location, table = StudyLocation(str(tmp_path), "s"), IndexTable(rows, {})
     reader = Reader()
     reader.feed(render_rows(build_table(location, table, view, find_names(location, table)), view, "a b"))
     return reader

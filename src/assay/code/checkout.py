@@ -20,7 +20,7 @@ _FIELDS = "%H%x00%s%x00%an%x00%aI"
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class Checkout:
     """A work tree that is ours to change."""
 
     path: str
@@ -69,7 +69,7 @@ def _is_ancestor(repository: str, one: str, other: str) -> bool:
 # ---------------------------------------------------------------- the tree
 
 
-def open_tree(repository: str, path: str) -> Tree:
+def open_tree(repository: str, path: str) -> Checkout:
     """The tree at `path`, made when it is not there; objects that appeared since are borrowed like all others."""
     if not os.path.isdir(os.path.join(path, ".git")):
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -79,10 +79,10 @@ def open_tree(repository: str, path: str) -> Tree:
             _git(os.path.dirname(path), "clone", "--quiet", kind, "--no-checkout", "--", repository, path)
         except GitError as error:
             raise InfrastructureError(f"no work tree could be made of {repository}: {error.message}") from None
-    return Tree(path, repository)
+    return Checkout(path, repository)
 
 
-def switch(tree: Tree, sha: str, keep_ignored: bool = False) -> None:
+def switch(tree: Checkout, sha: str, keep_ignored: bool = False) -> None:
     """Exactly this commit: local changes and files that are not git's go, ignored ones too unless a build needs them.
 
     Compiled Python files go in any case: two commits may leave a source with the same size in the same second, and an
@@ -108,7 +108,7 @@ def _remove_compiled(folder: str) -> None:
                 os.unlink(os.path.join(base, name))
 
 
-def build(tree: Tree, command: str, folder: str, timeout_s: float | None = None) -> str | None:
+def build(tree: Checkout, command: str, folder: str, timeout_s: float | None = None) -> str | None:
     """Run the user's build command; why it failed, or None. Its output goes to `build.log` next to the tree."""
     log = os.path.join(os.path.dirname(tree.path), "build.log")
     with open(log, "ab") as file:

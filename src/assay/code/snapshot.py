@@ -127,7 +127,7 @@ def load_snapshot(store: StrPath, digest: str, *, to_read: bool = False) -> Snap
     return Snapshot(digest, path, len(found.files), found.bytes, found.linked, found.source, found.secret)
 
 
-def list_changes(store: StrPath, old: str, new: str) -> list[Change]:
+def list_changes(store: StrPath, old: str, new: str) -> list[ChangedFile]:
     """Files that differ between two snapshots of the store, by name; none where one of them is gone."""
 
     try:
@@ -136,11 +136,11 @@ def list_changes(store: StrPath, old: str, new: str) -> list[Change]:
         return []
     before, after = ({path for path, *_ in manifest.files} for manifest in manifests)
     left, right = (os.path.join(store, digest, _TREE) for digest in (old, new))
-    changed = [Change(path, f"{right}/{path}", is_new=True) for path in after - before]
-    changed += [Change(path, f"{left}/{path}") for path in before - after]
+    changed = [ChangedFile(path, f"{right}/{path}", is_new=True) for path in after - before]
+    changed += [ChangedFile(path, f"{left}/{path}") for path in before - after]
     for path in before & after:
         if not _is_same_file(f"{left}/{path}", f"{right}/{path}"):
-            changed.append(Change(path, f"{right}/{path}"))
+            changed.append(ChangedFile(path, f"{right}/{path}"))
     return sorted(changed, key=lambda change: change.name)
 
 
@@ -154,7 +154,7 @@ def _is_same_file(one: str, other: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangedFile:
     """A file that differs between two snapshots; `file` is the newer copy that there is."""
 
     name: str

@@ -36,7 +36,7 @@ from assay.follow.opening import open_index_of
 from assay.reading.choosing import find_chosen_runs, need_rows
 from assay.reading.run_reader import load_fresh_table
 from assay.record import run_directory
-from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
 from assay.record.received import Received, find_user, write_received
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import is_inside, rename, write_new
@@ -98,7 +98,7 @@ def _find_runs(name: str, where: Where | None, root: str | None) -> list[FoundRu
     return runs
 
 
-def _build_run(run: FoundRun, table: Table, i: int) -> OutgoingFolder:
+def _build_run(run: FoundRun, table: IndexTable, i: int) -> OutgoingFolder:
     row = table.rows[i]
     record = run_directory.try_record(run.dir)
     if record is None:
@@ -213,12 +213,12 @@ def list_names(remote: Remote) -> list[str]:
     return sorted(map(urllib.parse.unquote, studies | folders))
 
 
-def _build_table(runs: Sequence[FolderManifest]) -> Table:
+def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:
     """As the index had it when they were sent."""
     try:
         rows = [_build_row(run) for run in runs]
         names = dict.fromkeys(name for run in runs for name in run.facts["metrics"])
-        return Table(rows, {name: _build_columns(name, runs) for name in names})
+        return IndexTable(rows, {name: _build_columns(name, runs) for name in names})
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise FormatError(
             f"what the store says about its runs is damaged: {error!r}", "fetch them without --where"

@@ -46,7 +46,7 @@ class LocalExecutor(Executor):
         self._orphans: process.Orphans | None = None  # made for the first job
         self._left: dict[JobHandle, tuple[str, ...]] = {}  # what ended children left running
         self._seen: dict[JobHandle, frozenset[tuple[int, int]]] = {}  # the same, as pid and start
-        self._strangers: dict[int, int | None] = {}  # pid -> start of orphans that belong to none of our jobs
+        self._unrelated: dict[int, int | None] = {}  # pid -> start of orphans that belong to none of our jobs
         self._environment: process.EncodedEnvironment | None = None  # made for the first job
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
@@ -135,13 +135,13 @@ class LocalExecutor(Executor):
                 self._left[each.handle] = self._remember(each.handle, left)
             if all(processes.process_start(pid) for pid in suspects):
                 break  # otherwise one has left during the look, and what it had forked may have been missed
-        self._strangers |= {pid: processes.process_start(pid) for pid in suspects}
+        self._unrelated |= {pid: processes.process_start(pid) for pid in suspects}
 
     def _find_suspects(self, orphans: process.Orphans) -> set[int]:
         running = [_attempt(each.handle, each.dir) for each in self._watched.values()]
         found = orphans.find(each.handle.pid for each in self._watched.values() if each.is_child)
-        self._strangers = {pid: start for pid, start in self._strangers.items() if pid in found}
-        known = {pid for pid, start in self._strangers.items() if processes.process_start(pid) == start}
+        self._unrelated = {pid: start for pid, start in self._unrelated.items() if pid in found}
+        known = {pid for pid, start in self._unrelated.items() if processes.process_start(pid) == start}
         return {pid for pid in found - known if not process.is_of(pid, running)}
 
     def _remember(self, handle: JobHandle, left: set[int]) -> tuple[str, ...]:
@@ -177,9 +177,9 @@ class LocalExecutor(Executor):
             raise InfrastructureError(f"these jobs run on another host: {places}", "stop them there with `assay stop`")
 
     def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:
-        return process.Ending(self._find_attempts(jobs), grace_s).look
+        return process.Cancellation(self._find_attempts(jobs), grace_s).look
 
-    def _find_attempts(self, jobs: Sequence[tuple[JobHandle, str]]) -> list[process.Attempt]:
+    def _find_attempts(self, jobs: Sequence[tuple[JobHandle, str]]) -> list[process.AttemptProcesses]:
         here = [(handle, run_dir) for handle, run_dir in jobs if handle.host == processes.host_name()]
         ours = [(handle, run_dir) for handle, run_dir in here if handle.boot == processes.boot_id()]
         return [replace(_attempt(handle, where), seen=self._seen.pop(handle, frozenset())) for handle, where in ours]
@@ -191,8 +191,8 @@ class LocalExecutor(Executor):
         self._poll.close()
 
 
-def _attempt(handle: JobHandle, run_dir: str) -> process.Attempt:
-    return process.Attempt(handle.pid, handle.start, handle.tag, run_dir)
+def _attempt(handle: JobHandle, run_dir: str) -> process.AttemptProcesses:
+    return process.AttemptProcesses(handle.pid, handle.start, handle.tag, run_dir)
 
 
 def _end_loser(pid: int) -> None:

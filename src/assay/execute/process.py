@@ -108,7 +108,7 @@ def find_peak_bytes(ru_maxrss_kib: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptProcesses:
     """What is needed to find every process of an attempt."""
 
     leader: int  # pid of job.sh, which opened the session; 0: known by its tag alone
@@ -122,7 +122,7 @@ class Attempt:
         return self.tag.rpartition(".")[2]
 
 
-def find_members(attempts: Sequence[Attempt]) -> set[int]:
+def find_members(attempts: Sequence[AttemptProcesses]) -> set[int]:
     """Live processes of these attempts: by session, by tag for those that moved to another one, by the run's log."""
     # session 0 is the kernel's own, and in a container that of all processes from outside
     sessions = {attempt.leader for attempt in attempts if attempt.leader > 0 and not _is_reused(attempt)}
@@ -134,7 +134,7 @@ def find_members(attempts: Sequence[Attempt]) -> set[int]:
     return found | {pid for attempt in attempts for pid, start in attempt.seen if processes.process_start(pid) == start}
 
 
-def _is_reused(attempt: Attempt) -> bool:
+def _is_reused(attempt: AttemptProcesses) -> bool:
     """Whether another process has the leader's pid now; the session is then long empty."""
     stat = processes.load_stat(attempt.leader)
     return stat is not None and stat.start != attempt.start
@@ -212,7 +212,7 @@ class Orphans:
         return False
 
 
-def is_of(pid: int, attempts: Sequence[Attempt]) -> bool:
+def is_of(pid: int, attempts: Sequence[AttemptProcesses]) -> bool:
     """Whether a process belongs to one of these attempts by its session or its tag."""
     stat = processes.load_stat(pid)
     if stat is not None and stat.session in {attempt.leader for attempt in attempts}:
@@ -224,13 +224,13 @@ def _has_variable(pid: int, needles: set[bytes]) -> bool:
     return bool(needles) and not needles.isdisjoint(processes.load_environ(pid))
 
 
-class Ending:
+class Cancellation:
     """TERM to everything of these attempts, KILL to what outlives the grace, look by look.
 
     By session and by tag: `timeout` and launchers such as torchrun open groups and sessions of their own.
     """
 
-    def __init__(self, attempts: Sequence[Attempt], grace_s: float) -> None:
+    def __init__(self, attempts: Sequence[AttemptProcesses], grace_s: float) -> None:
         self._attempts = attempts
         self._signalled: set[int] = set()
         self._deadline = time.monotonic() + grace_s
@@ -252,15 +252,15 @@ class Ending:
         return False
 
 
-def end_attempts(attempts: Sequence[Attempt], grace_s: float) -> bool:
+def end_attempts(attempts: Sequence[AttemptProcesses], grace_s: float) -> bool:
     """As `Ending`, at once. True when nothing is left."""
-    ending = Ending(attempts, grace_s)
+    ending = Cancellation(attempts, grace_s)
     while not ending.look():
         time.sleep(_POLL_S)
     return not ending.left
 
 
-def _leaders_first(pids: set[int], attempts: Sequence[Attempt]) -> list[int]:
+def _leaders_first(pids: set[int], attempts: Sequence[AttemptProcesses]) -> list[int]:
     """job.sh before its command: a command that answers TERM with exit 0 must not pass for finished."""
     leaders = {attempt.leader for attempt in attempts}
     return sorted(pids, key=lambda pid: (pid not in leaders, pid))

@@ -102,7 +102,7 @@ class Occupant:
         )
 
     def find_members(self) -> set[int]:
-        return process.find_members([process.Attempt(self.pid, self.start, self.tag, self.dir)])
+        return process.find_members([process.AttemptProcesses(self.pid, self.start, self.tag, self.dir)])
 
 
 def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:

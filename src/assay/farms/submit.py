@@ -265,7 +265,7 @@ class SubmitExecutor(Executor):
         if here and processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot):
             return Liveness.ALIVE
         submitted = os.path.exists(os.path.join(run_dir, layout.submit_log_name(handle.attempt)))
-        if here and submitted and process.find_members([process.Attempt(0, 0, handle.tag)]):
+        if here and submitted and process.find_members([process.AttemptProcesses(0, 0, handle.tag)]):
             return Liveness.ALIVE  # its submit command outlived it
         return Liveness.GONE if here and (self._is_shell or not submitted) else Liveness.UNKNOWN
 
@@ -340,12 +340,12 @@ class SubmitExecutor(Executor):
                 timeout=_CANCEL_COMMAND_S,
             )
 
-    def _members(self, handle: JobHandle, run_dir: str) -> process.Attempt:
+    def _members(self, handle: JobHandle, run_dir: str) -> process.AttemptProcesses:
         """What of an attempt is on this host: the job, or its submit command, or nothing."""
         token = self._load_token(run_dir, handle.attempt)
         if token and token.host == processes.host_name() and token.boot == processes.boot_id():
-            return process.Attempt(token.pid, token.start, handle.tag)
-        return process.Attempt(0, 0, handle.tag)
+            return process.AttemptProcesses(token.pid, token.start, handle.tag)
+        return process.AttemptProcesses(0, 0, handle.tag)
 
     def _confirm(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
         deadline = time.monotonic() + grace_s + _ELSEWHERE_S

@@ -17,7 +17,7 @@ from assay.follow.attempts import Decision, RetryPolicy, decide
 from assay.follow.collect import UNREAD, Summaries, add_received, build_row, read_sources
 from assay.follow.locations import StudyLocation, find_studies
 from assay.record import run_directory
-from assay.record.folders import Change, Changes, build_change, find_changes
+from assay.record.folders import Changes, FolderChange, build_change, find_changes
 from assay.record.index.base import Index, RunRow, VerdictRow
 from assay.record.index.packing import pack_row, unpack_rows
 from assay.record.received import load_received, load_received_facts
@@ -85,7 +85,7 @@ def apply_changes(
 
 
 def _try_refresh(
-    index: Index, location: StudyLocation, change: Change, console: Console, *, stores_points: bool
+    index: Index, location: StudyLocation, change: FolderChange, console: Console, *, stores_points: bool
 ) -> None:
     try:
         refresh_run(index, location, change, stores_points=stores_points)
@@ -113,11 +113,11 @@ def refresh_one(index: Index, location: StudyLocation, run_dir: str) -> None:
     if known and key in index.find_summarised([location.name]):
         index.put_runs([known[0]._replace(stamp=UNREAD)])
         index.forget_points(key)
-    change = Change(run_dir, os.stat(run_dir).st_mtime, True, known[0].created_at if known else None)
+    change = FolderChange(run_dir, os.stat(run_dir).st_mtime, True, known[0].created_at if known else None)
     refresh_run(index, location, change, stores_points=True)
 
 
-def refresh_run(index: Index, location: StudyLocation, change: Change, *, stores_points: bool) -> None:
+def refresh_run(index: Index, location: StudyLocation, change: FolderChange, *, stores_points: bool) -> None:
     key, path = location.key(change.path), change.path
     marks = _load_marks(change)
     if not change.is_ours:
@@ -152,7 +152,7 @@ def refresh_run(index: Index, location: StudyLocation, change: Change, *, stores
     index.put_runs([row])
 
 
-def _load_marks(change: Change) -> Marks:
+def _load_marks(change: FolderChange) -> Marks:
     has_none = change.names is not None and layout.TAGS_FILE not in change.names
     return NO_MARKS if has_none else load_marks(find_tags_file(change.path))
 
@@ -250,7 +250,7 @@ def conclude(path: str, history: run_directory.History, commands: tuple[str, ...
 # ---------------------------------------------------------------- directories that other tools filled
 
 
-def _foreign_row(key: str, change: Change, marks: Marks) -> RunRow:
+def _foreign_row(key: str, change: FolderChange, marks: Marks) -> RunRow:
     """What could not be read is the row's reason, and costs no other row anything."""
     origin, run = _load_foreign(change.path)
     return RunRow(
@@ -278,7 +278,7 @@ def _load_foreign(path: str) -> tuple[str, FolderRun]:
     return "another tool", FolderRun({}, State.DONE, problems=("no installed plug-in reads its parameters",))
 
 
-def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequence[Change]) -> set[str]:
+def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequence[FolderChange]) -> set[str]:
     """Store the summaries of runs that the index does not know yet; their keys."""
     new = [change for change in changed if change.is_new and not change.is_ours]
     if not new:
@@ -292,7 +292,7 @@ def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequ
     return {row.key for row in rows}
 
 
-def _summarise_foreign(location: StudyLocation, change: Change) -> tuple[bytes, Any, Any] | None:
+def _summarise_foreign(location: StudyLocation, change: FolderChange) -> tuple[bytes, Any, Any] | None:
     """A packed row and what `add_summaries` takes, for another process as well; None: it cannot be read so."""
     key, found = location.key(change.path), Summaries()
     try:

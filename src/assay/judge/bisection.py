@@ -27,7 +27,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CommitTrial:
     """`skip`: it cannot be judged (it does not build, it crashes). `open`: judged without a decision."""
 
     commit: str
@@ -35,19 +35,19 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class TrialHistory:
     """`parents` holds every commit from good to bad, ancestors first; parents outside of it are ignored."""
 
     parents: Mapping[str, Sequence[str]]
     good: str
     bad: str
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[CommitTrial, ...] = ()
     votes: int = 1  # equal outcomes that the last two commits need
     patience: int = 3  # trials of one commit that stays open, before it is skipped
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class NextTry:
     commit: str
     why: Literal["good end", "bad end", "halve", "confirm"]
     suspects: int = 0
@@ -59,7 +59,7 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Culprit:
     """One suspect: the culprit. Several: the others between it and the last good one cannot be judged."""
 
     suspects: tuple[str, ...]
@@ -74,14 +74,14 @@ class Stuck:
     reason: str
 
 
-Step = Try | Found | Stuck
+Step = NextTry | Culprit | Stuck
 
 
-def next_step(history: History) -> Step:
+def next_step(history: TrialHistory) -> Step:
     return _check_ends(history) or _halve(history)
 
 
-def form_opinion(history: History, commit: str) -> Opinion:
+def form_opinion(history: TrialHistory, commit: str) -> Opinion:
     """What all trials of a commit come to: the majority of those that decided something."""
     outcomes = [trial.outcome for trial in history.trials if trial.commit == commit]
     good, bad = outcomes.count("good"), outcomes.count("bad")
@@ -94,12 +94,12 @@ def form_opinion(history: History, commit: str) -> Opinion:
     return "open"
 
 
-def _check_ends(history: History) -> Step | None:
+def _check_ends(history: TrialHistory) -> Step | None:
     """Before anything is searched: the good end is good and the bad end is bad."""
     for commit, wanted in ((history.good, "good"), (history.bad, "bad")):
         opinion = form_opinion(history, commit)
         if opinion in ("unknown", "open"):
-            return Try(commit, "good end" if wanted == "good" else "bad end", len(history.parents))
+            return NextTry(commit, "good end" if wanted == "good" else "bad end", len(history.parents))
         if opinion == "skip":
             return Stuck(f"the {wanted} end cannot be judged")
         if opinion != wanted:
@@ -135,7 +135,7 @@ class _Graph:
         return [commit for number, commit in enumerate(self.order) if commits >> number & 1]
 
 
-def _halve(history: History) -> Step:
+def _halve(history: TrialHistory) -> Step:
     graph = _Graph(history.parents)
     tip, suspects = _find_suspects(history, graph)
     if not suspects:
@@ -143,11 +143,11 @@ def _halve(history: History) -> Step:
     members = graph.members(suspects)
     rest = [commit for commit in members if commit != tip and form_opinion(history, commit) != "skip"]
     if rest:
-        return Try(_choose(rest, suspects, graph), "halve", len(members))
-    return _confirm(history, tip, members) if len(members) == 1 else Found(tuple(members))
+        return NextTry(_choose(rest, suspects, graph), "halve", len(members))
+    return _confirm(history, tip, members) if len(members) == 1 else Culprit(tuple(members))
 
 
-def _find_suspects(history: History, graph: _Graph) -> tuple[str, int]:
+def _find_suspects(history: TrialHistory, graph: _Graph) -> tuple[str, int]:
     tip = history.bad
     suspects = graph.reach(tip) & ~graph.reach(history.good)
     for commit in dict.fromkeys(trial.commit for trial in history.trials):
@@ -169,15 +169,15 @@ def _choose(candidates: Sequence[str], suspects: int, graph: _Graph) -> str:
     return min(candidates, key=left)
 
 
-def _confirm(history: History, tip: str, members: list[str]) -> Step:
+def _confirm(history: TrialHistory, tip: str, members: list[str]) -> Step:
     """An accusation needs as many equal outcomes as there are votes, on both sides of it."""
     before = [commit for commit in history.parents[tip] if form_opinion(history, commit) == "good"]
     for commit, wanted in ((tip, "bad"), *((commit, "good") for commit in before)):
         outcomes = [trial.outcome for trial in history.trials if trial.commit == commit]
         margin = 2 * outcomes.count("good" if wanted == "good" else "bad") - len(outcomes)
         if margin < history.votes and len(outcomes) < 2 * history.patience:
-            return Try(commit, "confirm", 1)
-    return Found(tuple(members))
+            return NextTry(commit, "confirm", 1)
+    return Culprit(tuple(members))
 
 
 # ---------------------------------------------------------------- what was found, as parts of a document

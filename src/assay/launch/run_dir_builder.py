@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
-from assay.code.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
+from assay.code.snapshot import ChangedFile, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.errors import AssayError, UsageError
 from assay.execute.places import load_liveness
 from assay.execute.script import JobText, is_whole_job, render_job, render_secrets
@@ -344,7 +344,7 @@ class DirBuilder:
 
     def describe_recorded(self, specs: Sequence[RunSpec]) -> str | None:
         """What is printed before `assay rerun` starts these with a snapshot that is older; None: there are none."""
-        kept, changes = _OtherCode(), dict[tuple[str, str], list[Change]]()
+        kept, changes = _OtherCode(), dict[tuple[str, str], list[ChangedFile]]()
         for spec in specs:
             pair = self._find_recorded(spec)
             if pair is not None and pair not in changes:
@@ -513,7 +513,7 @@ class DirBuilder:
         """Which of these runs have other code, and what differs; files that are not code do not count."""
         assert self.snapshot is not None
         found = _OtherCode()
-        changes: dict[str, list[Change]] = {}
+        changes: dict[str, list[ChangedFile]] = {}
         for entry in entries:
             record = entry.record or run_directory.try_record(entry.dir)
             code = record.code_hash if record else None
@@ -526,10 +526,10 @@ class DirBuilder:
                 found.files.update({change.name: change.is_new for change in changes[code]})
         return found if found.runs else None
 
-    def _list_code(self, old: str, new: str) -> list[Change]:
+    def _list_code(self, old: str, new: str) -> list[ChangedFile]:
         return [c for c in list_changes(self._store, old, new) if _is_code(c) and not self._is_layout(c, old)]
 
-    def _is_layout(self, change: Change, old: str) -> bool:
+    def _is_layout(self, change: ChangedFile, old: str) -> bool:
         """Comments and blank lines of a Python file: its runs would compute the same."""
         if change.is_new or not change.name.endswith(".py"):
             return False
@@ -624,7 +624,7 @@ class _OtherCode:
     files: dict[str, bool] = field(default_factory=dict)  # whether it is new
     names: list[str] = field(default_factory=list)  # of runs that are not entries yet
 
-    def add(self, changes: Sequence[Change]) -> None:
+    def add(self, changes: Sequence[ChangedFile]) -> None:
         """What is code comes first."""
         self.files |= {change.name: change.is_new for change in sorted(changes, key=lambda each: not _is_code(each))}
 
@@ -679,7 +679,7 @@ def _show_mb(size: int) -> str:
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e6:.1f} MB"
 
 
-def _is_code(change: Change) -> bool:
+def _is_code(change: ChangedFile) -> bool:
     """Programs, and configurations that were there before; not notebooks, results and study files."""
     base = os.path.basename(change.name)
     suffix = os.path.splitext(base)[1].lower()
@@ -688,7 +688,7 @@ def _is_code(change: Change) -> bool:
     return not change.is_new and not re.search(_RESULT_NAME, base) and not _is_study_file(change)
 
 
-def _is_study_file(change: Change) -> bool:
+def _is_study_file(change: ChangedFile) -> bool:
     """A file that `assay run` would take: another study in the same folder says nothing about this one's runs."""
     if not change.name.lower().endswith((".yml", ".yaml")):
         return False

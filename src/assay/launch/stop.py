@@ -149,7 +149,7 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
     """End the targets, all of one executor at once, so that the graces do not add up."""
     for target in targets:
         handle = target.handle
-        leader = process.Attempt(handle.pid if handle.executor == "local" else 0, handle.start, handle.tag)
+        leader = process.AttemptProcesses(handle.pid if handle.executor == "local" else 0, handle.start, handle.tag)
         target.processes = len(process.find_members([leader])) if handle.host == processes.host_name() else 0
     for name in sorted({target.handle.executor for target in targets}):
         chosen = [target for target in targets if target.handle.executor == name]

@@ -52,7 +52,7 @@ class GpuProcess(NamedTuple):
     memory_bytes: int  # 0 where the driver does not report it
 
 
-class Source(Protocol):
+class GpuSource(Protocol):
     """Where the numbers come from. A call may fail with OSError or ValueError."""
 
     def driver(self) -> str | None: ...
@@ -67,7 +67,7 @@ class Devices:
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = os.environ if env is None else env
-        self._source: Source | None = None
+        self._source: GpuSource | None = None
         self._is_open = False
         self.reason: str | None = None  # why there are no GPUs, and what to do; None when nothing is missing
 
@@ -97,7 +97,7 @@ class Devices:
     def _read(self, index: int) -> GpuReading | None:
         return self._ask(lambda source: source.read(index), None)
 
-    def _ask(self, question: Callable[[Source], T], otherwise: T) -> T:
+    def _ask(self, question: Callable[[GpuSource], T], otherwise: T) -> T:
         if not self._is_open:
             self._is_open = True
             fake = self._env.get(ENV_FAKE)
@@ -112,7 +112,7 @@ class Devices:
         self.reason = None
         return answer
 
-    def _open_nvml(self) -> Source | None:
+    def _open_nvml(self) -> GpuSource | None:
         if not is_gpu_visible():  # without a card the driver's library takes long to report it
             self.reason = f"no GPU is visible in {DEVICE_FOLDER} ({DEVICE_FOLDER}/nvidia0)"
             return None

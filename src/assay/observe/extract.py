@@ -250,7 +250,7 @@ _PLAIN_OPENINGS = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?P<", "(?P=", "
 _ANCHORS = {r"\b", r"\B"}
 
 
-class Found(NamedTuple):
+class LogMatches(NamedTuple):
     """Matches in order; `bases` is where each one's line starts when the search went line by line."""
 
     matches: list[re.Match[str]]
@@ -272,12 +272,12 @@ class LineRegex:
         self.regex = re.compile(regex)
         self._bulk = _compile_bulk(regex)
 
-    def find(self, text: str) -> Found:
+    def find(self, text: str) -> LogMatches:
         """Every match in `text`, whose lines end with a newline."""
         if self._bulk is not None:
-            return Found(list(self._bulk.finditer(text)), None)
+            return LogMatches(list(self._bulk.finditer(text)), None)
         pairs = [(line.start(), match) for line in _LINE.finditer(text) for match in self.regex.finditer(line[0])]
-        return Found([match for _, match in pairs], [base for base, _ in pairs])
+        return LogMatches([match for _, match in pairs], [base for base, _ in pairs])
 
 
 def _compile_bulk(regex: str) -> re.Pattern[str] | None:

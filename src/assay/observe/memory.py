@@ -110,7 +110,7 @@ class TreeLook:
     def look(self) -> None:
         found = self._load()
         self._known = {stat.pid: stat.start for stat in found}
-        stats = leave_out_twins(found)
+        stats = drop_starting_copies(found)
         if not stats:
             return
         self._tops = {stat.pid: max(self._tops.get(stat.pid, 0), load_size(stat.pid, "VmHWM")) for stat in stats}
@@ -142,11 +142,11 @@ class TreeLook:
             max(before.bound_bytes, sum(tops)),
             max(before.largest_bytes, *tops),
             max(before.processes, len(stats)),
-            _weigh_ours(self.job, self.root) if before.ours_bytes is None else before.ours_bytes,
+            _measure_shells(self.job, self.root) if before.ours_bytes is None else before.ours_bytes,
         )
 
 
-def leave_out_twins(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
+def drop_starting_copies(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
     """Without those that are just being started: until it becomes another program a child shares its parent's memory,
     which would be counted twice."""
     found = list(stats)
@@ -154,7 +154,7 @@ def leave_out_twins(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
     return [stat for stat in found if sizes.get(stat.parent) != sizes[stat.pid]]
 
 
-def _weigh_ours(job: int, root: int) -> int | None:
+def _measure_shells(job: int, root: int) -> int | None:
     """From the parent of the first process up to the job's shell; None where that way is gone."""
     total, stat = 0, load_stat(root)
     while stat is not None and stat.parent > 1:

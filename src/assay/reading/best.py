@@ -31,8 +31,7 @@ from assay.reading.ranking import (
 )
 from assay.reading.run_reader import find_step_name
 from assay.record import run_directory
-from assay.record.index.base import MetricColumns, RunRow
-from assay.record.index.base import Table as IndexTable
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
 from assay.record.received import describe_facts
 from assay.show.formatting import render_count, render_number
 from assay.values import layout

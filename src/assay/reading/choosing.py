@@ -15,16 +15,16 @@ from assay.follow.opening import open_index_of
 from assay.reading.kept_table import KeptTable, has_param, remember
 from assay.reading.ranking import best_values
 from assay.reading.run_reader import load_fresh_table
-from assay.record.index.base import RunRow, Table
+from assay.record.index.base import IndexTable, RunRow
 from assay.values.series import direction_of
 from assay.values.state import State
 from assay.values.where import (
     AGGREGATES,
     MISSING,
-    Column,
     Kind,
     Name,
     Where,
+    WhereColumn,
     WhereError,
     choose,
     find_comparisons,
@@ -69,13 +69,13 @@ _SETS = ("tag", "tags")
 # ---------------------------------------------------------------- an expression
 
 
-def choose_rows(where: Where, table: Table) -> list[int]:
+def choose_rows(where: Where, table: IndexTable) -> list[int]:
     """The indexes of the rows that match. Rows beyond the columns of the metrics have no metrics."""
     _check_states(where, table)
     return choose(where, len(table.rows), lambda name: _resolve(where, name, table))
 
 
-def _check_states(where: Where, table: Table) -> None:
+def _check_states(where: Where, table: IndexTable) -> None:
     """A state that there is not would silently choose nothing, or everything."""
     for name, sign, right in find_comparisons(where.expression):
         if name.name != "state" or sign not in ("==", "!=", "in") or _find_kinds(name, table) != ["run"]:
@@ -85,7 +85,7 @@ def _check_states(where: Where, table: Table) -> None:
                 where.refuse(f"no state is named {value!r}", name.column, did_you_mean(str(value), map(str, State)))
 
 
-def need_rows(where: Where, table: Table, among: Sequence[int] | None = None) -> list[int]:
+def need_rows(where: Where, table: IndexTable, among: Sequence[int] | None = None) -> list[int]:
     """The rows that match, among these; where nothing matches, an error that says what there is."""
     chosen = choose_rows(where, table)
     if among is not None:
@@ -100,7 +100,7 @@ def need_rows(where: Where, table: Table, among: Sequence[int] | None = None) ->
     return chosen
 
 
-def _resolve(where: Where, name: Name, table: Table) -> Column:
+def _resolve(where: Where, name: Name, table: IndexTable) -> WhereColumn:
     kinds = _find_kinds(name, table)
     if len(kinds) != 1:
         _refuse_name(where, name, kinds, table)
@@ -109,33 +109,35 @@ def _resolve(where: Where, name: Name, table: Table) -> Column:
         return remember(table, ("where", kind, name.name, name.aggregate), lambda: _build_column(kind, name, table))
     read = FIELDS[name.name]
     values = [MISSING if (value := read(row)) is None else value for row in table.rows]
-    return Column(values, is_duration=name.name in _DURATIONS, is_set=name.name in _SETS)
+    return WhereColumn(values, is_duration=name.name in _DURATIONS, is_set=name.name in _SETS)
 
 
-def _build_column(kind: Kind, name: Name, table: Table) -> Column:
+def _build_column(kind: Kind, name: Name, table: IndexTable) -> WhereColumn:
     if kind == "params":
         values: Sequence[Any] = [row.params.get(name.name, MISSING) for row in table.rows]
     else:
         values = _load_metric(name, table)
     if not isinstance(table, KeptTable):
-        return Column(values)
-    return Column(list(values), plain=find_plain(values))  # of an array, every comparison would make the numbers again
+        return WhereColumn(values)
+    return WhereColumn(
+        list(values), plain=find_plain(values)
+    )  # of an array, every comparison would make the numbers again
 
 
 _KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}
 
 
-def _find_kinds(name: Name, table: Table) -> list[Kind]:
+def _find_kinds(name: Name, table: IndexTable) -> list[Kind]:
     return [kind for kind in _KINDS if name.kind in (None, kind) and _is_known(kind, name.name, table)]
 
 
-def _is_known(kind: Kind, name: str, table: Table) -> bool:
+def _is_known(kind: Kind, name: str, table: IndexTable) -> bool:
     if kind == "params":
         return has_param(table, name)
     return name in (table.metrics if kind == "metrics" else FIELDS)
 
 
-def _load_metric(name: Name, table: Table) -> Sequence[Any]:
+def _load_metric(name: Name, table: IndexTable) -> Sequence[Any]:
     column = table.metrics[name.name]
     aggregate = name.aggregate or "last"
     values: Sequence[float] = (
@@ -147,7 +149,7 @@ def _load_metric(name: Name, table: Table) -> Sequence[Any]:
     return found + [MISSING] * (len(table.rows) - len(found))
 
 
-def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: Table) -> None:
+def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: IndexTable) -> None:
     if kinds:
         shown = name.name if name.name.replace("_", "a").isalnum() else f"`{name.name}`"
         ways = " or ".join(f"{kind}.{shown}" for kind in kinds)
@@ -168,7 +170,7 @@ def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: Table) 
     where.refuse(f"no {what} is named {name.name!r}", name.column, "\n  ".join(lines))
 
 
-def _describe_values(where: Where, table: Table, rows: Sequence[int]) -> list[str]:
+def _describe_values(where: Where, table: IndexTable, rows: Sequence[int]) -> list[str]:
     """A line for each name that was tested: which values the runs have."""
     lines = []
     names = {(name.kind, name.aggregate, name.name): name for name in find_names(where.expression)}
@@ -205,7 +207,7 @@ def _join(names: Sequence[str], most: int) -> str:
 # ---------------------------------------------------------------- names and patterns
 
 
-def match_rows(table: Table, patterns: Sequence[tuple[str, str]]) -> list[int]:
+def match_rows(table: IndexTable, patterns: Sequence[tuple[str, str]]) -> list[int]:
     """Rows that one of the patterns fits; each must fit some run."""
     rows = table.rows
     chosen: set[int] = set()
@@ -231,7 +233,7 @@ def _fits(row: RunRow, pattern: str) -> bool:
 
 def choose_planned(where: Where, planned: Iterable[RunSpec], location: StudyLocation) -> list[RunSpec]:
     """Among planned runs, by what earlier calls made of them. One without a directory is queued and has no metrics."""
-    table = Table([], {})
+    table = IndexTable([], {})
     if os.path.isdir(location.dir):
         with open_index_of([location]) as index:
             table = load_fresh_table(index, [location])
@@ -249,7 +251,7 @@ def choose_planned(where: Where, planned: Iterable[RunSpec], location: StudyLoca
         else:
             rows[i] = rows[i]._replace(params=spec.params)
         specs[i] = spec
-    chosen = set(need_rows(where, Table(rows, table.metrics), list(specs)))
+    chosen = set(need_rows(where, IndexTable(rows, table.metrics), list(specs)))
     return [spec for i, spec in specs.items() if i in chosen]
 
 

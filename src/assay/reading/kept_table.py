@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from assay.record.index.base import Table
+from assay.record.index.base import IndexTable
 
 T = TypeVar("T")
 _MOST_VALUES = 1_500_000  # of columns, orders and pages that are kept: 12 MB
 _FEWEST, _MOST_MADE = 8, 500
 
 
-class KeptTable(Table):
+class KeptTable(IndexTable):
     """A table whose rows and columns do not change: a change makes another table."""
 
     _made: dict[Hashable, Any]
 
     @classmethod
-    def of(cls, table: Table) -> KeptTable:
+    def of(cls, table: IndexTable) -> KeptTable:
         kept = cls(*table)
         kept._made = {}
         return kept
 
 
-def remember(table: Table, what: Hashable, make: Callable[[], T]) -> T:
+def remember(table: IndexTable, what: Hashable, make: Callable[[], T]) -> T:
     """What is made of a table that is kept is made once, as long as there is room: then the oldest leaves. Of any other
     table it is made every time. Threads may make the same at once, and none of them waits."""
     if not isinstance(table, KeptTable):
@@ -42,12 +42,12 @@ def remember(table: Table, what: Hashable, make: Callable[[], T]) -> T:
 _NOTHING: Any = object()
 
 
-def list_param(table: Table, name: str, missing: Any = None) -> list[Any]:
+def list_param(table: IndexTable, name: str, missing: Any = None) -> list[Any]:
     """The parameter of each row."""
     return remember(table, ("param", name, missing), lambda: [row.params.get(name, missing) for row in table.rows])
 
 
-def has_param(table: Table, name: object) -> bool:
+def has_param(table: IndexTable, name: object) -> bool:
     """Whether any row has the parameter. Mostly the first one has it."""
     if not isinstance(table, KeptTable):
         return any(name in row.params for row in table.rows)

@@ -15,8 +15,7 @@ from assay.follow.refresh import refresh_root, refresh_study
 from assay.reading.ranking import choose_sort, sort_rows
 from assay.reading.summary import SummaryOptions, build_remarks, select_rows
 from assay.record import run_directory
-from assay.record.index.base import Index, RunRow, StudyRow
-from assay.record.index.base import Table as IndexTable
+from assay.record.index.base import Index, IndexTable, RunRow, StudyRow
 from assay.record.received import describe_facts
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show import formatting

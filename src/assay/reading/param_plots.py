@@ -24,7 +24,7 @@ from assay.reading.ranking import (
 )
 from assay.reading.run_reader import Declared
 from assay.record.index.base import RunRow
-from assay.show.chart import Axis, Chart, Line, Look, Scale, build_log_ticks, build_ticks
+from assay.show.chart import Axis, Line, LineChart, Look, Scale, build_log_ticks, build_ticks
 from assay.show.formatting import render_count, render_number
 from assay.values.document import Bars
 from assay.values.series import Direction
@@ -106,12 +106,12 @@ def build_scatters(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     ]
 
 
-def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, options: PlotOptions) -> Chart:
+def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, options: PlotOptions) -> LineChart:
     values = [trial.row.params.get(param) for trial in trials.items]
     space = selection.get_space(param)
     place = _choose_places([*values, *space.values], options.log_x, options.names, space.is_log)
     lines = _color_points(trials, param, place, options)
-    return Chart(
+    return LineChart(
         (*lines, *_mark_unfinished(trials, lambda trial: place.at(trial.row.params.get(param)))),
         title=f"{selection.studies}: {trials.metric} by {param}",
         x_name=param,
@@ -231,7 +231,7 @@ def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     points = [build("Pareto set", best, "dots"), *([build("other runs", others, "dots")] if others else [])]
     states = dict.fromkeys(trial.row.state for trial in both if trial.row.state is not State.DONE)
     crosses = [build(str(state), [t for t in both if t.row.state is state], "crosses") for state in states]
-    chart = Chart(
+    chart = LineChart(
         (*points, *crosses),
         title=f"{selection.studies}: {up.metric} and {across.metric}, {len(best)} of {len(done)} in the Pareto set",
         x_name=across.y_name,
@@ -260,7 +260,7 @@ def _build_history(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptio
         lines.append(_build_best_so_far(done, trials.direction, number, len(order)))
         xs, names = [number[trial.row.key] for trial in done], [trial.label for trial in done]
         lines.append(Line("done", xs, [trial.value for trial in done], names=names, look="dots"))
-    chart = Chart(
+    chart = LineChart(
         (*lines, *_mark_unfinished(trials, lambda trial: number[trial.row.key])),
         title=f"{selection.studies}: {trials.metric} of each run, in the order of finishing",
         x_name="run",
@@ -322,7 +322,7 @@ def _build_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOpti
     worst, best = (high, low) if trials.direction == "min" else (low, high)
     unfinished = len(trials.items) - len(done)
     left_out = [f"{render_count(unfinished, 'run')} not done: not drawn"] if unfinished else []
-    chart = Chart(
+    chart = LineChart(
         tuple(lines),
         title=f"{selection.studies}: {trials.metric} by {render_count(len(params), 'parameter')}",
         x_name="",

@@ -12,8 +12,8 @@ from typing import Literal
 
 from assay.reading.plotting import Plot
 from assay.show.chart import (
-    Chart,
     Line,
+    LineChart,
     Scale,
     build_band_edges,
     build_log_ticks,
@@ -52,15 +52,15 @@ def _build_blocks(plot: Plot) -> Iterator[doc.Block]:
         return
     if plot.title:
         yield doc.Text(doc.Span(plot.title, "strong"))
-    is_single = isinstance(plot.chart, Chart)
-    shown = [build_shown(chart) for chart in ([plot.chart] if isinstance(plot.chart, Chart) else plot.chart)]
+    is_single = isinstance(plot.chart, LineChart)
+    shown = [build_shown(chart) for chart in ([plot.chart] if isinstance(plot.chart, LineChart) else plot.chart)]
     yield from (_build_chart(chart, is_single) for chart in shown)
     keys = {(style, shape): text for chart in shown for style, shape, text in _list_keys(chart, is_single)}
     if keys:
         yield doc.Legend([(style, shape, text) for (style, shape), text in keys.items()])
 
 
-def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
+def _build_chart(chart: LineChart, is_wide: bool) -> doc.Chart:
     curves: list[doc.Curve] = []
     areas = []
     for index, (number, line) in enumerate(number_lines(chart.lines)):
@@ -97,14 +97,14 @@ def _build_chart(chart: Chart, is_wide: bool) -> doc.Chart:
     )
 
 
-def _place(chart: Chart, line: Line, ys: Sequence[float]) -> list[doc.Point]:
+def _place(chart: LineChart, line: Line, ys: Sequence[float]) -> list[doc.Point]:
     """A line keeps a few times the points that a page shows, since the page thins it; single points stay."""
     to_x, to_y = _transform(chart.x_scale), _transform(chart.scale)
     xs, ys = thin_line(line.xs, ys, _LONG if line.look == "line" else len(ys))
     return [*zip(map(to_x, xs), map(to_y, ys), strict=True)]
 
 
-def _build_curve(line: Line, style: str, kind: int, points: Sequence[doc.Point], chart: Chart) -> doc.Curve:
+def _build_curve(line: Line, style: str, kind: int, points: Sequence[doc.Point], chart: LineChart) -> doc.Curve:
     """`kind`: how many lines before it are of the same look, since points of each have their own shape."""
     if line.look == "line":
         if sum(math.isfinite(y) for y in line.ys) == 1:  # a line of one point would not be seen
@@ -130,7 +130,7 @@ def _style(line: Line, number: int) -> str:
     return f"c{number % _COLORS}" + (f" d{dash}" if dash else "")
 
 
-def _list_keys(chart: Chart, is_single: bool) -> Iterator[tuple[str, str, str]]:
+def _list_keys(chart: LineChart, is_single: bool) -> Iterator[tuple[str, str, str]]:
     """Style, shape and meaning of each line; of small charts the meaning alone, since it holds for all of them."""
     if chart.shades is not None:
         name, worst, best = chart.shades
@@ -173,14 +173,14 @@ def _build_x_axis(places: Sequence[float], scale: Scale, is_wide: bool) -> list[
     return list(zip(ticks, render_ticks(ticks), strict=True))
 
 
-def _name_x(chart: Chart) -> list[tuple[float, str]]:
+def _name_x(chart: LineChart) -> list[tuple[float, str]]:
     if chart.axes:
         return [(float(index), axis.name) for index, axis in enumerate(chart.axes)]
     to_x = _transform(chart.x_scale)
     return list(chart.x_ticks) or [(to_x(mark), render_number(mark)) for mark in chart.x_marks]
 
 
-def _find_x_range(chart: Chart) -> tuple[float, float] | None:
+def _find_x_range(chart: LineChart) -> tuple[float, float] | None:
     """Some room around points and upright axes, so that none is cut off."""
     if chart.axes or chart.x_ticks:
         count = len(chart.axes or chart.x_ticks)
@@ -197,7 +197,7 @@ def _find_x_range(chart: Chart) -> tuple[float, float] | None:
 # ---------------------------------------------------------------- under the mouse
 
 
-def _build_hovers(chart: Chart) -> Iterator[tuple[float, str]]:
+def _build_hovers(chart: LineChart) -> Iterator[tuple[float, str]]:
     """The values of all lines at some of the xs, evenly, each of its nearest point."""
     lines = [line for line in chart.lines if len(line.xs)]
     some = [[*range(0, len(line.xs), -(-len(line.xs) // _MOST_HOVERS)), len(line.xs) - 1] for line in lines]

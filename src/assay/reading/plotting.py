@@ -27,12 +27,11 @@ from assay.reading.ranking import (
 from assay.reading.run_reader import Declared, find_step_name, load_fresh_table, load_objectives, load_space
 from assay.reading.summary import describe_unranked, find_left_out, is_checkpoint, leave_out_foreign, select_rows
 from assay.record import run_directory
-from assay.record.index.base import Index, RunRow, Series
-from assay.record.index.base import Table as IndexTable
+from assay.record.index.base import Index, IndexTable, RunRow, Series
 from assay.record.received import is_foreign
 from assay.show.chart import (
-    Chart,
     Line,
+    LineChart,
     build_bands,
     choose_colors,
     count_unplaced,
@@ -96,7 +95,7 @@ class Plot:
     """Ready to be drawn. Several charts are small ones that belong together."""
 
     name: str  # for the names of files
-    chart: Chart | Bars | tuple[Chart, ...]
+    chart: LineChart | Bars | tuple[LineChart, ...]
     notes: tuple[str, ...] = ()  # what was chosen and left out
     title: str = ""  # of several charts
 
@@ -188,7 +187,7 @@ def build_plots(index: Index, selection: PlottedRuns, options: PlotOptions) -> l
     """A chart of lines for each metric. A run, or a group, has the same colour in all of them."""
     chosen, notes = choose_metrics(selection, options.metrics, names=options.names)
     plots = [_build(index, selection, key, options, notes) for key in chosen]
-    charts = [plot.chart for plot in plots if isinstance(plot.chart, Chart)]
+    charts = [plot.chart for plot in plots if isinstance(plot.chart, LineChart)]
     numbers = separate_colors({line.label: line.number or 0 for chart in charts for line in chart.lines})
     return [
         replace(plot, chart=replace(chart, lines=tuple(replace(e, number=numbers[e.label]) for e in chart.lines)))
@@ -237,7 +236,7 @@ def _build(index: Index, selection: PlottedRuns, key: SortKey, options: PlotOpti
         notes.append(f"the {len(shown)} best of {len(lines)}{options.names.choose_best}")
     if options.log and (count := count_unplaced(shown)):
         notes.append(f"{render_count(count, 'value')} of zero or below: not on a logarithmic scale")
-    chart = Chart(
+    chart = LineChart(
         tuple(shown),
         title=f"{selection.studies}: {metric}",
         x_name=x_name,

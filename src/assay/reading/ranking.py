@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from assay.errors import NotFoundError, UsageError
 from assay.reading.kept_table import KeptTable, has_param, list_param, remember
-from assay.record.index.base import MetricColumns
-from assay.record.index.base import Table as IndexTable
+from assay.record.index.base import IndexTable, MetricColumns
 from assay.system.fast_dataclasses import dataclass
 from assay.values.series import Direction, direction_of, mean_and_sd, metric_priority
 from assay.values.state import State

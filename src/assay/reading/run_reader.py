@@ -14,7 +14,7 @@ from assay.follow.locations import StudyLocation, find_patterns
 from assay.follow.opening import open_index
 from assay.reading.ranking import SortKey, best_values, parse_sort
 from assay.record.folders import find_changes, load_patterns
-from assay.record.index.base import Index, RunRow, Table
+from assay.record.index.base import Index, IndexTable, RunRow
 from assay.show.console import SILENT, CollectingConsole, Console
 from assay.values import layout
 from assay.values.series import direction_of
@@ -29,7 +29,7 @@ class LoadedRuns(NamedTuple):
 
     location: StudyLocation
     patterns: tuple[tuple[str, str], ...]
-    table: Table
+    table: IndexTable
     fields: list[dict[str, Any]]
 
 
@@ -54,7 +54,7 @@ def load_study_runs(study: str, root: str | None) -> LoadedRuns:
     return LoadedRuns(location, patterns, table, fields)
 
 
-def _build_fields(location: StudyLocation, table: Table, i: int) -> dict[str, Any]:
+def _build_fields(location: StudyLocation, table: IndexTable, i: int) -> dict[str, Any]:
     row, columns = table.rows[i], [column for column in table.metrics.values() if column.count[i]]
     return {
         "name": row.name,
@@ -80,14 +80,14 @@ def load_points(root: str, key: str, metric: str) -> tuple[list[float], list[flo
     return series.steps.tolist(), series.values.tolist(), series.times.tolist()
 
 
-def load_objectives(locations: Sequence[StudyLocation], data: Table) -> tuple[SortKey, ...]:
+def load_objectives(locations: Sequence[StudyLocation], data: IndexTable) -> tuple[SortKey, ...]:
     """What the searches of these studies are about; nothing where they do not share it."""
     found = {_load_study_objectives(location, data) for location in locations}
     objectives = found.pop() if len(found) == 1 else ()
     return objectives if all(each.name in data.metrics for each in objectives) else ()
 
 
-def _load_study_objectives(location: StudyLocation, data: Table) -> tuple[SortKey, ...]:
+def _load_study_objectives(location: StudyLocation, data: IndexTable) -> tuple[SortKey, ...]:
     if not os.path.exists(os.path.join(location.dir, layout.STUDY_META_DIR, layout.SEARCH_FILE)):
         first = next((row for row in data.rows if row.study == location.name), None)
         if first is None or first.origin != "optuna":
@@ -146,7 +146,7 @@ def _read_axes(sweep: Mapping[str, Any]) -> Iterator[tuple[str, Declared]]:
             yield from ((name, Declared(tuple(column))) for name, column in zip(names, zip(*rows), strict=False))  # noqa: B905
 
 
-def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> Table:
+def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> IndexTable:
     """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
     names = [location.name for location in locations]
     data = index.load_table(names)

@@ -22,7 +22,7 @@ _CHANGING = (State.QUEUED, State.RUNNING, State.DAMAGED)
 _UNSETTLED_S = 0.05  # a file changed this recently may change again within one tick of its clock
 
 
-class Change(NamedTuple):
+class FolderChange(NamedTuple):
     """A run that must be read. `stamp` is the newest time seen in it, to be kept with its row."""
 
     path: str
@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    changed: list[Change]
+    changed: list[FolderChange]
     gone: list[str]  # keys
 
     def __bool__(self) -> bool:
@@ -51,7 +51,7 @@ def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
             row = unseen.pop(f"{study}/{name}", None)
             if row is None or not _is_settled(row, name, folder, now):
                 suspects.append((name, row))
-    changed: list[Change] = []
+    changed: list[FolderChange] = []
     gone = list(unseen)
     for name, row in sorted(suspects, key=itemgetter(0)):
         change = build_change(f"{study_dir}/{name}")
@@ -85,7 +85,7 @@ def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
     return row.stamp >= _stamp(path, is_ours, row.attempt, folder)
 
 
-def build_change(path: str) -> Change | None:
+def build_change(path: str) -> FolderChange | None:
     """None: there is no run in this folder."""
     changed = _modified(path, None)  # before it is listed: what appears later changes it again
     try:
@@ -97,7 +97,7 @@ def build_change(path: str) -> Change | None:
     if not is_ours and not any(os.path.exists(f"{path}/{mark}") for mark in marks):
         return None
     stamp = _stamp(path, is_ours, 0, changed=changed)
-    return Change(path, min(stamp, time.time() - _UNSETTLED_S), is_ours, names=names)
+    return FolderChange(path, min(stamp, time.time() - _UNSETTLED_S), is_ours, names=names)
 
 
 def _stamp(path: str, is_ours: bool, attempt: int, folder: int | None = None, changed: float | None = None) -> float:

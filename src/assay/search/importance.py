@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from assay.errors import UsageError
 from assay.reading.best import choose_metric
 from assay.reading.ranking import Asked, SortKey, best_values, differing_params
-from assay.record.index.base import Table as IndexTable
+from assay.record.index.base import IndexTable
 from assay.search.optuna_proposals import compute_importance
 from assay.show.formatting import render_count
 from assay.values.document import Block, Document, Notes, TableBlock, Text

@@ -60,7 +60,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class LineChart:
     """`x_ticks`: names of categories at 0, 1, 2 … `x_marks`: numbers that get a tick, instead of round ones.
     `x_bounds`: numbers that the axis reaches to, with points there or without. `axes`: those at x = 0, 1, 2 …
     instead of a y axis; a y is then a place on them. `shades`: what the colour scale stands for, and its worst and its
@@ -250,7 +250,7 @@ def _interpolate(run: Mapping[float, float], own: Sequence[float], step: float) 
 # ---------------------------------------------------------------- what can be drawn
 
 
-def build_shown(chart: Chart) -> Chart:
+def build_shown(chart: LineChart) -> LineChart:
     """The chart with gaps (NaN) where nothing can be drawn; raises UsageError when nothing at all is left."""
     low_x, low_y = (1 / _LARGEST if scale == "log" else -_LARGEST for scale in (chart.x_scale, chart.scale))
 

@@ -14,8 +14,8 @@ from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.show import formatting
 from assay.show.chart import (
     Axis,
-    Chart,
     Line,
+    LineChart,
     Scale,
     build_band_edges,
     build_log_ticks,
@@ -52,7 +52,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def write_figure(
-    chart: Chart | Bars | Sequence[Chart],
+    chart: LineChart | Bars | Sequence[LineChart],
     path: Path,
     *,
     width: float | None = None,
@@ -82,11 +82,11 @@ def write_figure(
             figure.savefig(aside, format=kind, dpi=150, metadata=metadata)
 
 
-def _list_charts(charts: Chart | Sequence[Chart]) -> Sequence[Chart]:
-    return [charts] if isinstance(charts, Chart) else charts
+def _list_charts(charts: LineChart | Sequence[LineChart]) -> Sequence[LineChart]:
+    return [charts] if isinstance(charts, LineChart) else charts
 
 
-def write_pages(charts: Sequence[Chart], path: Path, *, width: float = 8.0, height: float = 4.5) -> None:
+def write_pages(charts: Sequence[LineChart], path: Path, *, width: float = 8.0, height: float = 4.5) -> None:
     """A PDF with one chart to a page; every y axis begins at zero. Size in inches."""
     shown = [build_shown(chart) for chart in charts]
     try:
@@ -111,7 +111,7 @@ def _writing(path: Path) -> Iterator[str]:
         raise InfrastructureError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
-def _build_figure(chart: Chart, width: float, height: float) -> Figure:
+def _build_figure(chart: LineChart, width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -131,7 +131,7 @@ def _build_figure(chart: Chart, width: float, height: float) -> Figure:
     return figure
 
 
-def _build_grid(charts: Sequence[Chart], title: str, width: float | None, height: float | None) -> Figure:
+def _build_grid(charts: Sequence[LineChart], title: str, width: float | None, height: float | None) -> Figure:
     """Small charts in rows; the legend of the first one holds for all."""
     from matplotlib.figure import Figure
 
@@ -167,7 +167,7 @@ def _build_bars(bars: Bars, width: float, height: float | None) -> Figure:
     return figure
 
 
-def _draw_chart(axes: Axes, chart: Chart) -> list[Any]:
+def _draw_chart(axes: Axes, chart: LineChart) -> list[Any]:
     """What was drawn for each line, for the legend."""
     axes.set_yscale(chart.scale)
     axes.set_xscale(chart.x_scale)
@@ -273,7 +273,7 @@ def _dress_parallel(axes: Axes, uprights: Sequence[Axis]) -> None:
             axes.text(left, place, label, fontsize=8, ha="right", va="center", bbox=box, zorder=4)
 
 
-def _dress(axes: Axes, chart: Chart) -> None:
+def _dress(axes: Axes, chart: LineChart) -> None:
     from matplotlib.ticker import MaxNLocator
 
     for side in ("top", "right"):
@@ -316,7 +316,7 @@ def _name_x_ticks(axes: Axes, ticks: Sequence[tuple[float, str]]) -> None:
     axes.set_xticks([value for value, _ in shown], names, fontsize=8, **turn)
 
 
-def _label_ends(axes: Axes, chart: Chart) -> None:
+def _label_ends(axes: Axes, chart: LineChart) -> None:
     """Names beside the ends of their lines, moved apart so that none covers another."""
     to_axes = axes.transScale + axes.transLimits
     axes.autoscale_view()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from assay.show import formatting
 from assay.show.chart import (
-    Chart,
     Line,
+    LineChart,
     build_log_ticks,
     build_shown,
     build_ticks,
@@ -55,7 +55,9 @@ def _share(value: float, bounds: tuple[float, float]) -> float:
     return (value - low) / (high - low) if high > low else 0.5
 
 
-def render_plot(chart: Chart, *, width: int = 80, height: int = 20, color: bool = False, plain: bool = False) -> str:
+def render_plot(
+    chart: LineChart, *, width: int = 80, height: int = 20, color: bool = False, plain: bool = False
+) -> str:
     """The chart in characters: braille dots, or one letter per line where only ASCII is possible (`plain`)."""
     shown = build_shown(chart)
     left_out = len(shown.lines) - len(_MARKS)
@@ -86,7 +88,7 @@ def render_plot(chart: Chart, *, width: int = 80, height: int = 20, color: bool 
     return "\n".join((*title, *axis_lines, *foot, *name, *legend, *more)) + "\n"
 
 
-def _build_area(chart: Chart, width: int, rows: int, plain: bool) -> _Area:
+def _build_area(chart: LineChart, width: int, rows: int, plain: bool) -> _Area:
     to_x, to_y = (math.log10 if scale == "log" else float for scale in (chart.x_scale, chart.scale))
     points = [(x, y) for line in chart.lines for x, y in zip(line.xs, line.ys, strict=True) if y == y]  # noqa: PLR0124
     xs, ys = [to_x(x) for x, _ in points], [to_y(y) for _, y in points]
@@ -98,7 +100,7 @@ def _build_area(chart: Chart, width: int, rows: int, plain: bool) -> _Area:
     return _Area(width, rows, x_range, y_range, (to_x, to_y), (1, 1) if plain else (2, 4))
 
 
-def _build_y_ticks(chart: Chart, area: _Area) -> dict[int, str]:
+def _build_y_ticks(chart: LineChart, area: _Area) -> dict[int, str]:
     wanted = max(3, area.rows * 2 // 5)
     low, high = area.y_range
     log = chart.scale == "log"
@@ -123,14 +125,14 @@ class _Cell:
 Cells = dict[tuple[int, int], _Cell]  # (column, row) → what is there
 
 
-def _choose_signs(chart: Chart, plain: bool) -> list[str]:
+def _choose_signs(chart: LineChart, plain: bool) -> list[str]:
     """A letter for each line; what is not a line and the only one of its kind has the sign of its kind."""
     looks = [line.look for line in chart.lines]
     own = {"dots": "o" if plain else "•", "crosses": "x" if plain else "×"}  # noqa: RUF001
     return [own[look] if look in own and looks.count(look) == 1 else _MARKS[i] for i, look in enumerate(looks)]
 
 
-def _draw(chart: Chart, area: _Area, plain: bool) -> Cells:
+def _draw(chart: LineChart, area: _Area, plain: bool) -> Cells:
     cells: Cells = {}
     order = sorted(enumerate(chart.lines), key=lambda pair: pair[1].look != "line")  # points over lines
     for number, line in order:
@@ -195,7 +197,7 @@ def _render_rows(
 # ---------------------------------------------------------------- marks: which line is which
 
 
-def _find_ends(chart: Chart, area: _Area) -> dict[int, list[int]]:
+def _find_ends(chart: LineChart, area: _Area) -> dict[int, list[int]]:
     """Row → the lines that end there at the right edge, all of them, from top to bottom."""
     found: dict[int, list[tuple[int, int]]] = {}
     for number, line in enumerate(chart.lines):
@@ -215,7 +217,7 @@ def _find_end(line: Line, area: _Area) -> tuple[int, int, int]:
     return x // area.dots[0], y // area.dots[1], y
 
 
-def _put_marks(cells: Cells, chart: Chart, area: _Area, ends: Mapping[int, Sequence[int]]) -> None:
+def _put_marks(cells: Cells, chart: LineChart, area: _Area, ends: Mapping[int, Sequence[int]]) -> None:
     """A mark on each line's way, since shades differ too little, and where it ends before the edge."""
     at_edge = {number for each in ends.values() for number in each}
     own: dict[int, list[tuple[int, int]]] = {}  # characters that no other line touches
@@ -250,7 +252,7 @@ def _render_ends(numbers: Sequence[int], most: int, hues: Sequence[str]) -> str:
     return "".join(_paint_mark(_MARKS[number], number, hues) for number in shown) + rest
 
 
-def _list_x_ticks(chart: Chart, area: _Area, plain: bool) -> Iterator[tuple[float, str]]:
+def _list_x_ticks(chart: LineChart, area: _Area, plain: bool) -> Iterator[tuple[float, str]]:
     if chart.x_ticks:
         room = max(3, area.columns // len(chart.x_ticks) - 2)
         for value, name in chart.x_ticks:
@@ -266,7 +268,7 @@ def _list_x_ticks(chart: Chart, area: _Area, plain: bool) -> Iterator[tuple[floa
         yield from zip(values, render_ticks(values), strict=True)
 
 
-def _render_x_axis(chart: Chart, area: _Area, margin: int, plain: bool) -> Iterator[str]:
+def _render_x_axis(chart: LineChart, area: _Area, margin: int, plain: bool) -> Iterator[str]:
     corner, dash, tick = ("+", "-", "+") if plain else ("└", "─", "┬")
     axis, labels = [dash] * area.columns, [" "] * (area.columns + 4)
     free_from = 0
@@ -282,7 +284,7 @@ def _render_x_axis(chart: Chart, area: _Area, margin: int, plain: bool) -> Itera
 
 
 def _render_legend(
-    chart: Chart, width: int, signs: Sequence[str], *, hues: Sequence[str], plain: bool
+    chart: LineChart, width: int, signs: Sequence[str], *, hues: Sequence[str], plain: bool
 ) -> Iterator[str]:
     """One entry per line with its end value, in as many columns as fit."""
     entries = []

@@ -160,7 +160,7 @@ def _render_code(block: doc.Code, look: _Look) -> Iterator[str]:
 
 
 def _render_chart(block: doc.Chart, look: _Look) -> Iterator[str]:
-    from assay.show.chart import Chart, Line, build_bands
+    from assay.show.chart import Line, LineChart, build_bands
     from assay.show.plot import render_plot
 
     groups: dict[str, list[Line]] = {}
@@ -172,7 +172,7 @@ def _render_chart(block: doc.Chart, look: _Look) -> Iterator[str]:
     bands = build_bands(list(groups.items()))
     lines = [found[0] if len(found) == 1 else band for band, found in zip(bands, groups.values(), strict=True)]
     title, width = doc.build_plain(block.title), look.width or _NARROW
-    chart = Chart(tuple(lines), title, y_name=title)
+    chart = LineChart(tuple(lines), title, y_name=title)
     try:
         text = render_plot(chart, width=width, height=_ROWS, color=look.color, plain=look.plain)
     except UsageError as error:  # no finite values

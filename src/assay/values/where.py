@@ -45,7 +45,7 @@ class Name(NamedTuple):
 Value = str | int | float | bool | None
 
 
-class Comparison(NamedTuple):
+class Condition(NamedTuple):
     left: Name
     sign: str
     right: Name | Value | tuple[Value, ...]  # several: `in`
@@ -63,7 +63,7 @@ class Or(NamedTuple):
     parts: tuple[Expression, ...]
 
 
-Expression = Comparison | Not | And | Or
+Expression = Condition | Not | And | Or
 
 
 class Where(NamedTuple):
@@ -233,7 +233,7 @@ class _Parser:
             elif isinstance(left, Name) and self._peek().text in ("in", "not"):
                 is_not = self._take("not")
                 self._need("in")
-                inside = Comparison(left, "in", self._list())
+                inside = Condition(left, "in", self._list())
                 parts.append(Not(inside) if is_not else inside)
             else:
                 break
@@ -244,13 +244,13 @@ class _Parser:
 
     def _build_comparison(
         self, left: Name | Value, sign: str, right: Name | Value, left_at: int, right_at: int
-    ) -> Comparison:
+    ) -> Condition:
         if sign == "~" and (not isinstance(left, Name) or isinstance(right, Name)):
             refuse(self._text, "~ compares a name with a pattern, as in name ~ 'lr=0.1*'", right_at)
         if isinstance(left, Name):
-            return Comparison(left, sign, right)
+            return Condition(left, sign, right)
         if isinstance(right, Name):
-            return Comparison(right, _MIRRORED[sign], left)
+            return Condition(right, _MIRRORED[sign], left)
         hint = "the name of a parameter or metric has no quotes; one with special characters is in backticks: `a b`"
         refuse(self._text, "a value is compared with a value", left_at, hint)
 
@@ -310,8 +310,8 @@ def _parse_number(text: str) -> float:
     return int(text) if is_whole else float(text)
 
 
-def find_comparisons(expression: Expression) -> Iterator[Comparison]:
-    if isinstance(expression, Comparison):
+def find_comparisons(expression: Expression) -> Iterator[Condition]:
+    if isinstance(expression, Condition):
         yield expression
     else:
         for part in (expression.inner,) if isinstance(expression, Not) else expression.parts:
@@ -328,7 +328,7 @@ def find_names(expression: Expression) -> Iterator[Name]:
 # ---------------------------------------------------------------- which rows it holds for
 
 
-class Column(NamedTuple):
+class WhereColumn(NamedTuple):
     """What a name stands for: one value for each row, MISSING where a row has none."""
 
     values: Sequence[Any]
@@ -337,7 +337,7 @@ class Column(NamedTuple):
     plain: type | None = None  # float: all are numbers and none is NaN; str: all are texts; as `find_plain` finds
 
 
-Resolve = Callable[[Name], Column]
+Resolve = Callable[[Name], WhereColumn]
 
 # A byte for each row. Bit by bit, `and` is the smaller one of two and `or` the larger one.
 NO, UNKNOWN, YES = 0, 1, 3
@@ -354,7 +354,7 @@ def choose(where: Where, rows: int, resolve: Resolve) -> list[int]:
 
 def _evaluate(where: Where, expression: Expression, rows: int, resolve: Resolve) -> bytes:
     """Column by column: thousands of rows take a millisecond."""
-    if isinstance(expression, Comparison):
+    if isinstance(expression, Condition):
         return _compare_columns(where, expression, rows, resolve)
     if isinstance(expression, Not):
         return _evaluate(where, expression.inner, rows, resolve).translate(_NOT)
@@ -362,7 +362,7 @@ def _evaluate(where: Where, expression: Expression, rows: int, resolve: Resolve)
     return reduce(operator.and_ if isinstance(expression, And) else operator.or_, parts).to_bytes(rows)
 
 
-def _compare_columns(where: Where, comparison: Comparison, rows: int, resolve: Resolve) -> bytes:
+def _compare_columns(where: Where, comparison: Condition, rows: int, resolve: Resolve) -> bytes:
     left, sign, right = comparison
     column = resolve(left)
     if sign in _PLAIN and not isinstance(right, Name | tuple) and not column.is_set:
@@ -420,7 +420,7 @@ def find_plain(values: Sequence[Any]) -> type | None:
         return None
 
 
-def _as_seconds(where: Where, name: Name, column: Column, value: Value) -> Value:
+def _as_seconds(where: Where, name: Name, column: WhereColumn, value: Value) -> Value:
     value = _normalise(value)
     if not column.is_duration or not isinstance(value, str):
         return value

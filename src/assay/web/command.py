@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.plugins import Problem, find_plugins, load
+from assay.plugins import PluginProblem, find_plugins, load
 from assay.show.console import Console
 from assay.system.files import cache_dir, write_atomic
 from assay.system.terminal import is_terminal
@@ -164,7 +164,7 @@ def check_parts() -> None:
         raise UsageError(f"files of the page are missing: {', '.join(missing)}", hint)
 
 
-def find_page_problems() -> Iterator[Problem]:
+def find_page_problems() -> Iterator[PluginProblem]:
     """`assay doctor` asks for what plug-ins offer as pages and cannot be served."""
     if find_spec("starlette") is None:
         return
@@ -175,9 +175,9 @@ def find_page_problems() -> Iterator[Problem]:
             try:
                 mistake = find_mistake(load(text))
             except InfrastructureError as error:
-                yield Problem(plugin.name, error.message)
+                yield PluginProblem(plugin.name, error.message)
             else:
-                yield from [Problem(plugin.name, f"{text}: {mistake}")] if mistake else ()
+                yield from [PluginProblem(plugin.name, f"{text}: {mistake}")] if mistake else ()
 
 
 def load_tokens(path: str | None) -> tuple[AccessToken, ...]:

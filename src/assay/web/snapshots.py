@@ -23,7 +23,7 @@ from assay.errors import AssayError, NotFoundError
 from assay.follow.api import StudyLocation, apply_changes, find_studies, open_index, refresh_root
 from assay.reading.api import KeptTable, remember
 from assay.record.folders import find_changes
-from assay.record.index.base import Index, StudyRow, Table
+from assay.record.index.base import Index, IndexTable, StudyRow
 from assay.record.run_directory import load_planned
 from assay.show.console import CollectingConsole
 from assay.values.state import State
@@ -47,7 +47,7 @@ class StudySnapshot:
 
     slug: str
     location: StudyLocation
-    table: Table
+    table: IndexTable
     version: int
     problems: tuple[str, ...] = ()  # what could not be read
     planned: int = 0  # runs that have no directory yet: counted as queued, and not in the table
@@ -320,7 +320,7 @@ class Snapshots:
             if before is not None and problem in before.problems:
                 return before
             console.lines.append(problem)
-            table, planned = (before.table, before.planned) if before else (Table([], {}), 0)
+            table, planned = (before.table, before.planned) if before else (IndexTable([], {}), 0)
         return StudySnapshot(slug, location, KeptTable.of(table), next(self._versions), tuple(console.lines), planned)
 
     def holds(self, slug: str) -> bool:

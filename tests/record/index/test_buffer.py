@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from assay.record.index.base import Cursor, RunRow
-from assay.record.index.buffer import Buffer, Entry
+from assay.record.index.buffer import Buffer, PendingPoints
 from assay.record.index.packing import build_series
 from assay.values.run import State
 
 
-def build_entry(source: str, start: int, *values: float, metric: str = "loss") -> Entry:
+def build_entry(source: str, start: int, *values: float, metric: str = "loss") -> PendingPoints:
     series = build_series((None, list(values), None))
-    return Entry(source, start, Cursor(start + len(values)), {metric: [series]})
+    return PendingPoints(source, start, Cursor(start + len(values)), {metric: [series]})
 
 
 @pytest.fixture

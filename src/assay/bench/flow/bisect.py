@@ -22,7 +22,7 @@ from assay.bench.values.execution import BenchRequest
 from assay.code.checkout import Commit, load_commit, load_parents
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
-from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
+from assay.judge.bisection import CommitTrial, Culprit, NextTry, Outcome, Stuck, TrialHistory, next_step
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import asdict, dataclass, replace
 from assay.system.files import append_line, load_lines
@@ -96,7 +96,9 @@ def bisect_benchmark(
         parents = load_parents(checkouts.repository, good.sha, bad.sha)
         log = _open_log(checkouts, (good, bad), request, options, question.fresh)
         bench = _Bench(checkouts, good, bad, request, options, run)
-        return _Search(bench, log, History(parents, good.sha, bad.sha, votes=VOTES, patience=PATIENCE), console).run()
+        return _Search(
+            bench, log, TrialHistory(parents, good.sha, bad.sha, votes=VOTES, patience=PATIENCE), console
+        ).run()
 
 
 def _open_log(
@@ -133,7 +135,7 @@ def _open_log(
 class _Search:
     bench: _Bench
     log: str
-    start: History
+    start: TrialHistory
     console: Console
 
     def run(self) -> BenchBisect:
@@ -145,11 +147,11 @@ class _Search:
             f"continuing: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
         )
         # the good end is good by definition, as often as is asked: every other commit is compared with it
-        given = (Trial(self.start.good, "good"),) * VOTES
+        given = (CommitTrial(self.start.good, "good"),) * VOTES
         while True:
-            trials = (*given, *(Trial(answer.commit, answer.outcome) for answer in answers))
+            trials = (*given, *(CommitTrial(answer.commit, answer.outcome) for answer in answers))
             step = next_step(replace(self.start, trials=trials))
-            if not isinstance(step, Try):
+            if not isinstance(step, NextTry):
                 return self._report(answers, resumed, **self._conclude(step, answers))
             commit = load_commit(self.bench.checkouts.repository, step.commit)
             self.console.message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
@@ -160,7 +162,7 @@ class _Search:
             answers.append(answer)
             self.console.message(f"  {answer.outcome}: {answer.message}")
 
-    def _conclude(self, step: Found | Stuck, answers: list[CommitAnswer]) -> dict[str, Any]:
+    def _conclude(self, step: Culprit | Stuck, answers: list[CommitAnswer]) -> dict[str, Any]:
         if isinstance(step, Stuck):
             last = next((answer for answer in reversed(answers) if answer.commit == self.bench.bad.sha), None)
             return {"stuck": step.reason + (f"; the bad end: {last.message}" if last else "")}

@@ -160,7 +160,7 @@ def find_left_behind(entry: Entry) -> set[int]:
     handle = entry.handle
     if handle is None or handle.host != processes.host_name() or handle.boot != processes.boot_id():
         return set()
-    return process.find_members([process.Attempt(handle.pid, handle.start, handle.tag)])
+    return process.find_members([process.AttemptProcesses(handle.pid, handle.start, handle.tag)])
 
 
 def _own_peak_bytes() -> int:

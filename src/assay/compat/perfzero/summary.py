@@ -21,7 +21,7 @@ from typing import Any
 from assay.bench.api import BenchExecution, BenchResult
 from assay.compat.perfzero.values import HARNESS, Package, PerfzeroJob, PerfzeroReport
 from assay.errors import NotFoundError, UsageError
-from assay.show.chart import Chart, Line
+from assay.show.chart import Line, LineChart
 from assay.show.formatting import clean, escape_json, to_json
 from assay.system.files import parse_json
 from assay.values.plain import NO_DATE, render_date
@@ -390,14 +390,14 @@ def _is_number(value: object) -> bool:
 # ---------------------------------------------------------------- plotting
 
 
-def build_charts(info: ProcessInfo) -> tuple[Chart, ...]:
+def build_charts(info: ProcessInfo) -> tuple[LineChart, ...]:
     return tuple(_build_chart(name, times, values, info.began) for name, (times, values) in info.series.items())
 
 
-def _build_chart(name: str, times: Sequence[float], values: Sequence[float], began: float) -> Chart:
+def _build_chart(name: str, times: Sequence[float], values: Sequence[float], began: float) -> LineChart:
     title, unit, scale = _UNITS.get(name, ("", "", 1))
     line = Line(name, [time - began for time in times], [value / scale for value in values])
-    return Chart((line,), title or name, "seconds", f"{name} [{unit}]" if unit else name)
+    return LineChart((line,), title or name, "seconds", f"{name} [{unit}]" if unit else name)
 
 
 def write_plot(source: str, target: str) -> ProcessInfo:

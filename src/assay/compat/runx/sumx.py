@@ -22,8 +22,7 @@ from assay.reading.api import (
     sort_rows,
     sort_values,
 )
-from assay.record.index.base import Index, MetricColumns
-from assay.record.index.base import Table as IndexTable
+from assay.record.index.base import Index, IndexTable, MetricColumns
 from assay.show.console import CollectingConsole
 from assay.values import layout
 from assay.values.secrets import hide_named

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from assay.code.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
+from assay.code.checkout import Checkout, Commit, build, find_repository, load_commit, load_parents, open_tree, switch
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.follow.api import StudyLocation
 from assay.golden import manifests
@@ -26,7 +26,7 @@ from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_conte
 from assay.golden.requests import GoldenBisectRequest
 from assay.golden.results import BisectReport, Tried
 from assay.golden.values import GoldenTestReport
-from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
+from assay.judge.bisection import CommitTrial, Culprit, NextTry, Outcome, Stuck, TrialHistory, next_step
 from assay.launch.api import RunHooks
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import append_line, load_lines
@@ -101,7 +101,7 @@ class _Search:
         message(f"trials are kept in {self._checker.log}")
         if self._resumed:
             message(f"continuing: {self._resumed} trials were made before")
-        while isinstance(step := next_step(self._history()), Try):
+        while isinstance(step := next_step(self._history()), NextTry):
             commit = load_commit(self._checker.repository, step.commit)
             message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
             tried, interrupted = self._checker.try_commit(step.commit)
@@ -112,10 +112,10 @@ class _Search:
             message(f"  {tried.verdict}: {tried.message}")
         return self._conclude(step)
 
-    def _history(self) -> History:
-        trials = tuple(Trial(tried.commit, self._outcome(tried)) for tried in self._tried)
+    def _history(self) -> TrialHistory:
+        trials = tuple(CommitTrial(tried.commit, self._outcome(tried)) for tried in self._tried)
         votes = NOISY_VOTES if self._checker.is_noisy() else 1
-        return History(self._parents, self._good.sha, self._bad.sha, trials, votes, self._checker.request.patience)
+        return TrialHistory(self._parents, self._good.sha, self._bad.sha, trials, votes, self._checker.request.patience)
 
     def _outcome(self, tried: Tried) -> Outcome:
         """CHANGED is bad only if the bad end is CHANGED; the ends themselves are not reinterpreted."""
@@ -130,7 +130,7 @@ class _Search:
         }
         return outcomes.get(tried.verdict, "skip")
 
-    def _conclude(self, step: Found | Stuck) -> BisectReport:
+    def _conclude(self, step: Culprit | Stuck) -> BisectReport:
         if isinstance(step, Stuck):
             return self._report(stuck=self._explain(step.reason))
         suspects = tuple(load_commit(self._checker.repository, sha) for sha in step.suspects)
@@ -175,7 +175,7 @@ class _Checker:
     folder: str
     hooks: RunHooks
     good: Commit
-    _tree: Tree | None = field(default=None)
+    _tree: Checkout | None = field(default=None)
 
     @property
     def log(self) -> str:

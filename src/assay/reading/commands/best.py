@@ -13,7 +13,7 @@ from assay.reading.commands.tables import group_option
 from assay.reading.ranking import Asked, choose_sort
 from assay.reading.run_reader import load_fresh_table, load_objectives
 from assay.reading.summary import describe_unranked, find_left_out, leave_out_foreign, select_rows
-from assay.record.index.base import Table
+from assay.record.index.base import IndexTable
 from assay.show.console import Console
 from assay.show.report_files import ReportFiles, check_targets, write_document
 from assay.values.document import Document
@@ -80,7 +80,7 @@ def best(request: BestRequest, console: Console) -> int:
 def _build(
     metrics: Sequence[Asked],
     group_by: Sequence[str],
-    data: Table,
+    data: IndexTable,
     keep: Sequence[int],
     locations: Sequence[StudyLocation],
 ) -> Document | None:

@@ -16,7 +16,7 @@ from assay.reading.param_plots import BUILDERS
 from assay.reading.plot_document import build_page
 from assay.reading.plotting import Plot, PlottedRuns, build_paths, load_selection
 from assay.record.index.base import Index
-from assay.show.chart import Chart
+from assay.show.chart import LineChart
 from assay.show.console import Console
 from assay.show.figure import FORMATS, write_figure
 from assay.show.formatting import clean, render_count
@@ -175,10 +175,10 @@ def _print_plot(plot: Plot, request: PlotRequest, console: Console) -> None:
         bars = render_bars(plot.chart, color=console.color, plain=console.is_plain)
         console.write("\n".join((clean(plot.chart.label), *bars)) + "\n")
         return
-    is_single = isinstance(plot.chart, Chart)
+    is_single = isinstance(plot.chart, LineChart)
     columns = int(request.width) if request.width else console.width or 80
     rows = int(request.height or (20 if is_single else 12))
-    charts = [plot.chart] if isinstance(plot.chart, Chart) else plot.chart
+    charts = [plot.chart] if isinstance(plot.chart, LineChart) else plot.chart
     texts = [
         render_plot(each, width=columns, height=rows, color=console.color, plain=console.is_plain) for each in charts
     ]

@@ -141,7 +141,7 @@ class MetricColumns(NamedTuple):
     last_time: array[float]
 
 
-class Table(NamedTuple):
+class IndexTable(NamedTuple):
     rows: list[RunRow]
     metrics: dict[str, MetricColumns]
 
@@ -280,7 +280,7 @@ class Index(ABC):
         """
 
     @abstractmethod
-    def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Table:
+    def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> IndexTable:
         """Runs and summaries column by column: several times faster than objects when there are thousands."""
 
     @abstractmethod

@@ -18,7 +18,7 @@ _BEGINNING = Cursor()
 
 
 @dataclass(slots=True)
-class Entry:
+class PendingPoints:
     """Consecutive points of one source of one run, and the cursors before and after them."""
 
     source: str
@@ -38,7 +38,7 @@ class Buffer:
     forgotten: dict[tuple[str, str | None], None] = field(default_factory=dict)  # in order, once each
     rows: dict[str, RunRow] = field(default_factory=dict)
     summaries: dict[str, Summaries] = field(default_factory=dict)  # by key, of runs without points
-    entries: dict[str, list[Entry]] = field(default_factory=dict)  # by key
+    entries: dict[str, list[PendingPoints]] = field(default_factory=dict)  # by key
     weight: int = 0
 
     def __bool__(self) -> bool:
@@ -60,7 +60,7 @@ class Buffer:
         self.summaries[key] = summaries
         self.weight += _ROW_WEIGHT
 
-    def add(self, key: str, entry: Entry) -> None:
+    def add(self, key: str, entry: PendingPoints) -> None:
         self.summaries.pop(key, None)
         self.weight += sum(len(piece.values) for pieces in entry.columns.values() for piece in pieces)
         entries = self.entries.setdefault(key, [])
@@ -126,7 +126,7 @@ class BufferedIndex(Index):
         waiting = self._buffer.cursor(key, source)
         if (key, source) in self._stale or (waiting is not None and waiting.offset != expected_offset):
             return False  # whether it fits what is stored is seen when it is written
-        self._buffer.add(key, Entry(source, expected_offset, cursor, pieces, counts))
+        self._buffer.add(key, PendingPoints(source, expected_offset, cursor, pieces, counts))
         return (key, source) not in self._settle()
 
     def add_summaries(

@@ -44,7 +44,7 @@ _LOCAL = "or use an index on this machine alone: ASSAY_INDEX=local assay …"
 # ---------------------------------------------------------------- addresses
 
 
-class Address(NamedTuple):
+class DatabaseAddress(NamedTuple):
     """Where the database is, as libpq's own keywords; never shown whole."""
 
     keywords: dict[str, str]
@@ -66,7 +66,7 @@ class Address(NamedTuple):
         return " ".join(text.split())
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> DatabaseAddress:
     """Parsed here: libpq repeats what it cannot read in its messages, the password included."""
     hint = "as in ASSAY_INDEX=postgresql://user@host/database; special characters of a password are written as %40"
     scheme = next((each for each in SCHEMES if text.startswith(each)), None)
@@ -90,7 +90,7 @@ def parse_address(text: str) -> Address:
         "dbname": unquote(database),
         **dict(parse_qsl(query)),
     }
-    return Address({name: value for name, value in keywords.items() if value})
+    return DatabaseAddress({name: value for name, value in keywords.items() if value})
 
 
 def name_schema(root: str | os.PathLike[str]) -> str:

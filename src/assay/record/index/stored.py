@@ -16,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import InfrastructureError, UsageError
-from assay.record.index.base import Cursor, Database, Refused, RunRow, Series, StudyRow, Table, VerdictRow
+from assay.record.index.base import Cursor, Database, IndexTable, Refused, RunRow, Series, StudyRow, VerdictRow
 from assay.record.index.buffer import Buffer, BufferedIndex
 from assay.record.index.digest import (
     LAYOUT,
@@ -294,7 +294,7 @@ class StoredIndex(BufferedIndex):
         return {number: name for number, name, _ in found}
 
     @_collector_paused()
-    def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Table:
+    def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> IndexTable:
         where, chosen = _build_choice(studies, None)
         query = f"SELECT run_row, metrics, summaries {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run"
         with self._reading() as db:
@@ -308,7 +308,7 @@ class StoredIndex(BufferedIndex):
         columns = build_metric_columns([numbers[i] for i in order], [opened[i] for i in order], names)
         shown = sorted(columns) if metrics is None else metrics
         ordered = [whole[i] for i in order]
-        return Table(ordered, {name: columns.get(name) or build_empty(name, len(rows)) for name in shown})
+        return IndexTable(ordered, {name: columns.get(name) or build_empty(name, len(rows)) for name in shown})
 
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
         where, chosen = _build_choice(studies, None)

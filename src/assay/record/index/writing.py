@@ -44,7 +44,7 @@ from assay.system.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from assay.record.index.base import Database, Refused
-    from assay.record.index.buffer import Entry, Summaries
+    from assay.record.index.buffer import PendingPoints, Summaries
     from assay.record.index.packing import Chunk
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
@@ -169,7 +169,9 @@ class _Work:
     touched: dict[tuple[int, int], MetricDigest] = field(default_factory=dict)
 
 
-def write_points(db: Database, entries: Mapping[str, Sequence[Entry]], number: Callable[[str], int]) -> list[Refused]:
+def write_points(
+    db: Database, entries: Mapping[str, Sequence[PendingPoints]], number: Callable[[str], int]
+) -> list[Refused]:
     """Everything that counts and whose cursor is still where its reader began; the rest is returned."""
     if not entries:
         return []
@@ -183,7 +185,7 @@ def write_points(db: Database, entries: Mapping[str, Sequence[Entry]], number: C
     return list(refused)
 
 
-def _take(work: _Work, run: int, entry: Entry, number: Callable[[str], int]) -> bool:
+def _take(work: _Work, run: int, entry: PendingPoints, number: Callable[[str], int]) -> bool:
     source = number(entry.source)
     if work.offsets.get((run, source), 0) != entry.expected_offset or (entry.counts and not entry.counts()):
         return False
@@ -206,7 +208,7 @@ def _take(work: _Work, run: int, entry: Entry, number: Callable[[str], int]) -> 
     return True
 
 
-def _load_work(db: Database, entries: Mapping[str, Sequence[Entry]]) -> _Work:
+def _load_work(db: Database, entries: Mapping[str, Sequence[PendingPoints]]) -> _Work:
     runs = _load_numbers(db, list(entries))
     chosen = json.dumps(list(runs.values()))
     query = f"SELECT run, source, bytes_read, state FROM cursors {_AMONG_RUNS}"  # noqa: S608

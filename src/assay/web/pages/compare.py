@@ -22,7 +22,7 @@ from assay.reading.ranking import best_values, differing_params, parse_number
 from assay.reading.run_description import show_value
 from assay.reading.run_diff import compare, flatten_environment, render_code_diff
 from assay.record import run_directory
-from assay.record.index.base import Index, MetricColumns, RunRow, Table
+from assay.record.index.base import Index, IndexTable, MetricColumns, RunRow
 from assay.show.formatting import render_duration, render_number
 from assay.values.secrets import hide_spec
 from assay.values.series import Direction, direction_of, metric_priority
@@ -99,14 +99,14 @@ class ComparePage(NamedTuple):
         return known + [i for i in range(len(cells)) if i not in set(known)]
 
 
-def pick_rows(tables: Sequence[tuple[Table, int]]) -> Table:
+def pick_rows(tables: Sequence[tuple[IndexTable, int]]) -> IndexTable:
     """A table of these rows, in their order; they may come from several studies."""
     names = dict.fromkeys(name for table, i in tables for name, column in table.metrics.items() if column.count[i])
     columns = {name: MetricColumns(name, *_pick_columns(name, tables)) for name in names}
-    return Table([table.rows[i] for table, i in tables], columns)
+    return IndexTable([table.rows[i] for table, i in tables], columns)
 
 
-def _pick_columns(name: str, tables: Sequence[tuple[Table, int]]) -> Iterator[array[float]]:
+def _pick_columns(name: str, tables: Sequence[tuple[IndexTable, int]]) -> Iterator[array[float]]:
     found = [(table.metrics.get(name), i) for table, i in tables]
     for field, empty in zip(MetricColumns._fields[1:], (0.0, 0.0, *[math.nan] * 9), strict=True):
         values = (getattr(column, field)[i] if column and column.count[i] else empty for column, i in found)
@@ -114,7 +114,7 @@ def _pick_columns(name: str, tables: Sequence[tuple[Table, int]]) -> Iterator[ar
 
 
 def build_comparison(
-    index: Index, locations: Sequence[StudyLocation], table: Table, everything: bool, base: int | None
+    index: Index, locations: Sequence[StudyLocation], table: IndexTable, everything: bool, base: int | None
 ) -> ComparePage:
     """`locations`: of each run. `everything`: also what is the same in all; `base`: the run that metrics are compared
     with, or None: the best of each."""
@@ -172,7 +172,7 @@ def _build_params(rows: Sequence[RunRow], everything: bool) -> FieldGroup:
 _MISSING = object()
 
 
-def _build_metrics(table: Table, everything: bool, base: int | None) -> FieldGroup:
+def _build_metrics(table: IndexTable, everything: bool, base: int | None) -> FieldGroup:
     """The last value of each metric, and the best one where there are several."""
     fields, hidden = [], 0
     names = sorted(table.metrics, key=metric_priority)
@@ -266,7 +266,7 @@ class Choice(NamedTuple):
 
     snapshot: StudySnapshot
     names: list[str]
-    table: Table
+    table: IndexTable
     locations: list[StudyLocation]
     slugs: list[str]
 

@@ -28,8 +28,7 @@ from assay.reading.summary import (
 )
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
-from assay.record.index.base import Index, RunRow
-from assay.record.index.base import Table as IndexTable
+from assay.record.index.base import Index, IndexTable, RunRow
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count, render_duration
 from assay.values.document import (

@@ -26,9 +26,9 @@ from assay.reading import plotting, run_description
 from assay.reading.ranking import SortKey
 from assay.reading.run_description import RunDescription
 from assay.record import run_directory
-from assay.record.index.base import Index, RunRow, Table, VerdictRow
+from assay.record.index.base import Index, IndexTable, RunRow, VerdictRow
 from assay.record.tags import Note
-from assay.show.chart import Chart, Line
+from assay.show.chart import Line, LineChart
 from assay.system.files import is_special
 from assay.values import layout
 from assay.values.document import Block, Facts, Section, TableBlock
@@ -276,7 +276,7 @@ def list_readings(run_dir: str) -> list[str]:
 
 
 def build_run_curves(
-    index: Index, location: StudyLocation, table: Table, number: int, *, metric: str, reading: str, x: XAxis
+    index: Index, location: StudyLocation, table: IndexTable, number: int, *, metric: str, reading: str, x: XAxis
 ) -> dict[str, Any]:
     """A metric of the run, or one of its readings; over time all of them have the same axis."""
     row, run_dir = table.rows[number], os.path.join(location.root, table.rows[number].key)
@@ -300,14 +300,14 @@ def build_run_curves(
 
 
 def _build_timed(
-    table: Table, number: int, run_dir: str, name: str, times: Sequence[float], values: Sequence[float]
+    table: IndexTable, number: int, run_dir: str, name: str, times: Sequence[float], values: Sequence[float]
 ) -> dict[str, Any]:
     start, end = find_time_range(table, number, _find_readings(run_dir).times)
     seconds, unit = plotting.choose_time_unit(end - start)
     pairs = sorted((time - start, i) for i, time in enumerate(times) if math.isfinite(time))
     xs = [second / seconds for second, _ in pairs]
     line = Line(name, xs, [values[i] for _, i in pairs])
-    chart = Chart((line,), "", f"time since the start of the run ({unit})", name)
+    chart = LineChart((line,), "", f"time since the start of the run ({unit})", name)
     key = SortKey(name, direction_of(name))
     return {
         "metric": name,
@@ -322,7 +322,7 @@ def _build_timed(
     }
 
 
-def find_time_range(table: Table, number: int, read_at: Sequence[float]) -> tuple[float, float]:
+def find_time_range(table: IndexTable, number: int, read_at: Sequence[float]) -> tuple[float, float]:
     """The first and the last moment of everything that the run has."""
     row = table.rows[number]
     columns = [column for column in table.metrics.values() if column.count[number]]
@@ -388,7 +388,7 @@ def _measure_cpu(times: Sequence[float], used: Sequence[float]) -> list[float]:
     return shares
 
 
-def choose_metrics(table: Table, number: int) -> tuple[list[str], bool]:
+def choose_metrics(table: IndexTable, number: int) -> tuple[list[str], bool]:
     """The metrics that make a curve, the most telling first; and whether any of them has times."""
     names = [name for name, column in table.metrics.items() if column.count[number] > 1]
     timed = any(math.isfinite(table.metrics[name].last_time[number]) for name in names)

@@ -29,8 +29,8 @@ from assay.reading.ranking import (
 )
 from assay.reading.run_reader import find_step_name, load_objectives
 from assay.reading.summary import StudySummary, build_summary, leave_out_foreign, select_rows
-from assay.record.index.base import Index, RunRow, Table
-from assay.show.chart import Chart, Line, build_band_edges, build_shown, has_finite_sum, thin_line
+from assay.record.index.base import Index, IndexTable, RunRow
+from assay.show.chart import Line, LineChart, build_band_edges, build_shown, has_finite_sum, thin_line
 from assay.show.formatting import to_json
 from assay.show.progress import estimate_eta
 from assay.values import table as values
@@ -78,18 +78,18 @@ class Pace(NamedTuple):
     left_s: float | None
 
 
-def _kept(make: Callable[[StudyLocation, Table], T]) -> Callable[[StudyLocation, Table], T]:
+def _kept(make: Callable[[StudyLocation, IndexTable], T]) -> Callable[[StudyLocation, IndexTable], T]:
     """What the function makes of a table that is kept is made once."""
 
     @wraps(make)
-    def get(location: StudyLocation, table: Table) -> T:
+    def get(location: StudyLocation, table: IndexTable) -> T:
         return remember(table, make.__name__, lambda: make(location, table))
 
     return get
 
 
 @_kept
-def find_names(location: StudyLocation, table: Table) -> StudyNames:
+def find_names(location: StudyLocation, table: IndexTable) -> StudyNames:
     params = [row.params for row in table.rows]
     every = list(dict.fromkeys(name for each in params for name in each))
     differing = differing_params(params) if params else []
@@ -98,7 +98,7 @@ def find_names(location: StudyLocation, table: Table) -> StudyNames:
 
 
 @_kept
-def find_best(location: StudyLocation, table: Table) -> StudyBest | None:
+def find_best(location: StudyLocation, table: IndexTable) -> StudyBest | None:
     """The best of the finished runs, by what the study's search or its most telling metric is about."""
     done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
     keys = choose_sort(load_objectives([location], table), table, [row.params for row in table.rows])
@@ -119,7 +119,7 @@ def find_best(location: StudyLocation, table: Table) -> StudyBest | None:
     return StudyBest(table.rows[i].folder, keys[0].name, values[i], [*thinned, history[-1]])
 
 
-def count_not_finite(table: Table) -> int:
+def count_not_finite(table: IndexTable) -> int:
     """Runs of which the last value of a metric is NaN or infinite."""
     columns = [column for column in table.metrics.values() if any(column.bad)]
     return len(
@@ -127,7 +127,7 @@ def count_not_finite(table: Table) -> int:
     )
 
 
-def measure_pace(table: Table, queued: int) -> Pace | None:
+def measure_pace(table: IndexTable, queued: int) -> Pace | None:
     """How fast the runs of the study end; None where nothing runs."""
     now = time.time()
     running = [row.elapsed_s(now) or 0.0 for row in table.rows if row.state is State.RUNNING]
@@ -167,7 +167,7 @@ class StudyTable(NamedTuple):
     members: Sequence[str] = ()
 
 
-def build_table(location: StudyLocation, table: Table, view: StudyView, names: StudyNames) -> StudyTable:
+def build_table(location: StudyLocation, table: IndexTable, view: StudyView, names: StudyNames) -> StudyTable:
     """A page of the table, as `assay sum` would print it, less the columns that are hidden."""
     summary = _build_whole(location, table, view, names)
     last = max(1, -(-summary.total // view.rows))
@@ -203,7 +203,7 @@ def _find_place(columns: Sequence[Column], index: int) -> tuple[int, bool]:
     return first, columns[index].role not in ("best", "best sd")
 
 
-def _name_best(column: Column, summary: StudySummary, location: StudyLocation, table: Table) -> Column:
+def _name_best(column: Column, summary: StudySummary, location: StudyLocation, table: IndexTable) -> Column:
     """`best loss` is always the one of the study; an address that asks for the other end says so: `highest loss`."""
     key = next((each for each in summary.sort if each.is_metric and each.name == column.metric), None)
     if column.role != "best" or key is None:
@@ -235,7 +235,7 @@ def _shorten(column: Column, values: Sequence[Any]) -> Column:
     return column
 
 
-def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: StudyNames) -> StudySummary:
+def _build_whole(location: StudyLocation, table: IndexTable, view: StudyView, names: StudyNames) -> StudySummary:
     options = view.build_options()._replace(ignore=(), show=tuple(name.removeprefix("metrics.") for name in view.show))
     objectives = load_objectives([location], table)
     asked = [_add_direction(name, objectives) if name in table.metrics else name for name in view.sort]
@@ -250,7 +250,7 @@ def _build_whole(location: StudyLocation, table: Table, view: StudyView, names: 
 
 
 def build_plain_table(
-    location: StudyLocation, table: Table, view: StudyView, names: StudyNames, *, whole: bool
+    location: StudyLocation, table: IndexTable, view: StudyView, names: StudyNames, *, whole: bool
 ) -> values.Table:
     """The table of `assay sum`. `whole`: all rows, not a page of them."""
     options = view.build_options()
@@ -262,7 +262,7 @@ def build_plain_table(
 
 
 def choose_columns(
-    location: StudyLocation, table: Table, view: StudyView, names: StudyNames, chosen: Sequence[str]
+    location: StudyLocation, table: IndexTable, view: StudyView, names: StudyNames, chosen: Sequence[str]
 ) -> StudyView:
     """The view with these columns: what differs from those that the table has by itself is remembered, by name."""
     plain = view._replace(show=(), hide=())
@@ -318,7 +318,7 @@ def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyVie
         yield " and ".join(parts)
 
 
-def build_examples(table: Table, names: StudyNames) -> list[str]:
+def build_examples(table: IndexTable, names: StudyNames) -> list[str]:
     """Expressions that choose some of these runs."""
     examples = []
     if found := [name for name in names.differing if table.rows[0].params.get(name) is not None]:
@@ -360,7 +360,7 @@ def _quote(value: object) -> str:
 # ---------------------------------------------------------------- plots
 
 
-def build_plots(location: StudyLocation, table: Table, view: StudyView, names: StudyNames) -> Sequence[Block]:
+def build_plots(location: StudyLocation, table: IndexTable, view: StudyView, names: StudyNames) -> Sequence[Block]:
     """What `assay plot` draws of parameters, as blocks of a document."""
     wanted = [name for name in (view.param, view.color) if name and name not in names.params]
     selection = _build_selection(location, _add_metrics(table, wanted), view)
@@ -413,7 +413,7 @@ def _build_options(view: StudyView, metrics: tuple[Asked, ...]) -> plotting.Plot
     )
 
 
-def _add_metrics(table: Table, wanted: Sequence[str]) -> Table:
+def _add_metrics(table: IndexTable, wanted: Sequence[str]) -> IndexTable:
     """The table with these metrics among the parameters, so that they can be an axis or a colour."""
     found = {name: table.metrics[name] for name in wanted if name in table.metrics}
     if not found:
@@ -424,7 +424,9 @@ def _add_metrics(table: Table, wanted: Sequence[str]) -> Table:
         own = {name: values[name][i] for name, column in found.items() if column.count[i]}
         return row._replace(params={**row.params, **own})
 
-    return Table([extend(i, row) for i, row in enumerate(table.rows)], table.metrics)  # not one that keeps what it made
+    return IndexTable(
+        [extend(i, row) for i, row in enumerate(table.rows)], table.metrics
+    )  # not one that keeps what it made
 
 
 def _cap(
@@ -470,7 +472,7 @@ def _get_values(selection: plotting.PlottedRuns, key: SortKey) -> Sequence[float
     return best_values(selection.data.metrics[key.name], key.direction)
 
 
-def _build_selection(location: StudyLocation, table: Table, view: StudyView) -> plotting.PlottedRuns:
+def _build_selection(location: StudyLocation, table: IndexTable, view: StudyView) -> plotting.PlottedRuns:
     where = parse_where(view.where) if view.where else None
     chosen = select_rows(table, where, (), view.build_options().states)
     selection = plotting.build_selection(table, leave_out_foreign(table, chosen) or chosen, [location])
@@ -482,7 +484,7 @@ def _build_selection(location: StudyLocation, table: Table, view: StudyView) -> 
 # ---------------------------------------------------------------- curves
 
 
-def choose_charts(location: StudyLocation, table: Table, view: StudyView) -> list[str]:
+def choose_charts(location: StudyLocation, table: IndexTable, view: StudyView) -> list[str]:
     """The metrics that are drawn beside each other where none was chosen: what a search is about first."""
     if view.metric:
         return [view.metric]
@@ -493,7 +495,7 @@ def choose_charts(location: StudyLocation, table: Table, view: StudyView) -> lis
     return lines[:_MOST_CHARTS]
 
 
-def build_curves(index: Index, location: StudyLocation, table: Table, view: StudyView) -> dict[str, Any]:
+def build_curves(index: Index, location: StudyLocation, table: IndexTable, view: StudyView) -> dict[str, Any]:
     """The curves of one metric as JSON, thinned to what a screen shows; highs and lows are kept."""
     return build_selected_curves(index, _build_selection(location, table, view), view)
 
@@ -506,7 +508,7 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
     selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key, rank)
     (plot, *_) = plotting.build_plots(index, selection, _build_options(view, (key,)))
     chart = plot.chart
-    if not isinstance(chart, Chart):
+    if not isinstance(chart, LineChart):
         raise TypeError("curves are one chart")
     drawn = _fit_scales(chart) if view.log or view.log_x else chart
     labels = dict(zip(plotting.build_labels(selection.rows), selection.rows, strict=True)) if not view.group else {}
@@ -525,7 +527,7 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
     }
 
 
-def _fit_scales(chart: Chart) -> Chart:
+def _fit_scales(chart: LineChart) -> LineChart:
     """The lines have gaps where a logarithmic scale has no place, and no points before a logarithmic x axis begins."""
     shown = build_shown(chart)
     if chart.x_scale != "log":
@@ -577,7 +579,7 @@ def _keep_groups(
 
 
 def build_curve(
-    line: Line, chart: Chart, row: RunRow | None, key: SortKey, shown: Line | None = None
+    line: Line, chart: LineChart, row: RunRow | None, key: SortKey, shown: Line | None = None
 ) -> dict[str, Any]:
     """`points`: how many there are behind what is sent; `last`, `best`: not smoothed, and of a group the mean of its
     runs' last values. `shown`: what can be drawn of the line, where that is not all."""
