@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
+from assay.show.formatting import clean, clean_lines, render_facts, wrap
+from assay.system.terminal import can_encode, terminal_width, use_color
+
 if TYPE_CHECKING:
     from assay.values.document import Document
     from assay.values.notify import Notify
@@ -54,14 +57,10 @@ class Console:
 
     def print(self, line: str = "") -> None:
         """A result of one line."""
-        from assay.show.formatting import clean
-
         self.write(f"{clean(line)}\n")
 
     def print_lines(self, text: str) -> None:
         """A result of several lines."""
-        from assay.show.formatting import clean_lines
-
         self.write(f"{clean_lines(text)}\n")
 
     def write_bytes(self, data: bytes) -> None:
@@ -74,8 +73,6 @@ class Console:
             silence(sys.stdout)
 
     def write_json(self, content: object) -> None:
-        from assay.show.formatting import render_facts
-
         self.write(render_facts(content))
 
     def write_table(self, table: Table) -> None:
@@ -102,9 +99,6 @@ class Console:
 
     def error(self, text: str) -> None:
         """A message that is printed even with `quiet`, in lines that end between words; a pipe gets one line."""
-        from assay.show.formatting import clean_lines, wrap
-        from assay.system.terminal import terminal_width
-
         if self._above is not None:
             self._above(text)
             return
@@ -123,21 +117,15 @@ class Console:
     @property
     def width(self) -> int | None:
         """None: not a terminal, so that nothing is shortened."""
-        from assay.system.terminal import terminal_width
-
         return terminal_width(self.out)
 
     @property
     def color(self) -> bool:
-        from assay.system.terminal import use_color
-
         return use_color(self.out)
 
     @property
     def is_plain(self) -> bool:
         """Whether only ASCII can be written."""
-        from assay.system.terminal import can_encode
-
         return not can_encode(self.out, "…─±┤⣿░▒▓█·▏")
 
 
