@@ -22,9 +22,7 @@ SOURCE, TESTS = TOP / "src" / "assay", TOP / "tests"
 # Folders of src/assay and of tests whose comments, docstrings and identifiers are not read yet. To read a folder,
 # remove its line. `assay` and `tests` are the files directly in src/assay and in tests.
 NOT_READ = {
-    "bench", "code", "compat", "contracts", "execute",
-    "models", "observe", "reading", "record", "search", "show", "system", "tests", "values",
-    "web",
+    "bench", "compat", "models", "record", "search", "tests",
 }  # fmt: skip
 
 BANNED = re.compile(

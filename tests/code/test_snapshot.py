@@ -68,7 +68,7 @@ def later():
 
 @contextmanager
 def powerless():
-    """Root may read everything: become nobody for a while."""
+    """Root may read everything: become another user for a while."""
     root = os.geteuid() == 0
     if root:
         os.setegid(65534)
@@ -291,7 +291,7 @@ def test_unchanged_files_are_not_read_again(source, store, monkeypatch):
     monkeypatch.setattr(snapshots, "_hash_file", lambda path: read.append(path) or hash_file(path))
     assert take_snapshot(source, store, clock=later).hash == first.hash
     assert read == []
-    (source / "train.py").write_text("print(1)\n")  # the same bytes, another time
+    (source / "train.py").write_text("print(1)\n")  # equal bytes, another time
     assert take_snapshot(source, store).hash == first.hash
     assert read == [str(source / "train.py")]
 

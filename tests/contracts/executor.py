@@ -273,7 +273,7 @@ class ExecutorContract:
             active.difference_update(executor.wait(1.0))
         assert [run.markers() for run in made] == [{f"train.exit.{i % 5}"} for i in range(count)]
 
-    # ------------------------------------------------------------ who owns an attempt
+    # ------------------------------------------------------------ the owner of an attempt
 
     def test_publish_false_means_that_nothing_runs(self, executor: Executor, runs: Runs) -> None:
         run = runs.make("touch ran")

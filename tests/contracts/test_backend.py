@@ -1,4 +1,4 @@
-"""What every back end promises, whoever computes: one class, run on all of them through their workers."""
+"""What every back end promises: one class, run on all of them through their workers."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class TestBackend:
         feed = {
             "a": np.array([large, -large, 3]),
             "b": np.array([5, large + 1, -7]),
-            "u": np.array([100, 127, 3], np.uint8),  # what overflows is anybody's
+            "u": np.array([100, 127, 3], np.uint8),  # an overflow is not defined
             "p": np.array([True, False, True]),
         }
         found = bench.compute(backend_helpers.INTEGERS, feed)

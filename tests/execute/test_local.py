@@ -177,7 +177,7 @@ class TestDescriptors:
     def test_none_of_ours_reach_the_job(self, runs: Runs) -> None:
         run = runs.make("ls /proc/self/fd")
         executor = LocalExecutor()
-        given = {fd for fd in range(3, 256) if is_inheritable(fd)}  # by whoever started the tests
+        given = {fd for fd in range(3, 256) if is_inheritable(fd)}  # by the process that started the tests
         finish(executor, [start(executor, run)])
         seen = {int(fd) for fd in run.text("train.log").split()}
         assert len(seen - given - {0, 1, 2}) == 1  # the folder that ls reads

@@ -1,4 +1,4 @@
-"""The machine lease: benchmarks have the machine for themselves, and nobody waits for the dead."""
+"""The machine lease: benchmarks have the machine for themselves, and a dead holder blocks no other."""
 
 from __future__ import annotations
 

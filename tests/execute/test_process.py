@@ -108,8 +108,8 @@ class TestMembers:
         self, sleeper: subprocess.Popen[bytes]
     ) -> None:
         start = processes.process_start(sleeper.pid) or 0
-        stranger = AttemptProcesses(0, 0, "", seen=frozenset({(sleeper.pid, start + 1)}))
-        assert process.find_members([stranger]) == set()
+        other = AttemptProcesses(0, 0, "", seen=frozenset({(sleeper.pid, start + 1)}))
+        assert process.find_members([other]) == set()
         assert process.end_attempts([AttemptProcesses(0, 0, "", seen=frozenset({(sleeper.pid, start)}))], 5.0)
         assert sleeper.wait() == -signal.SIGTERM
 
@@ -207,7 +207,7 @@ class TestEnding:
         assert end("tag-of-test.6", 30.0)
         assert child.wait() == -signal.SIGTERM
 
-    def test_what_is_forked_meanwhile_is_told_too(self, tmp_path: Path) -> None:
+    def test_a_process_forked_during_the_end_is_signalled_too(self, tmp_path: Path) -> None:
         """On TERM it starts a successor, which only a TERM of its own ends within the grace."""
         text = f"""trap 'setsid bash -c "touch {tmp_path}/next; exec sleep 1000" & exit' TERM; touch {tmp_path}/up; while :; do sleep 0.01; done"""
         child = tagged(text, "tag-of-test.7")
@@ -246,7 +246,7 @@ class TestStarting:
 
 
 class TestLogs:
-    """Who has an attempt's log open as output, without session and tag."""
+    """Processes that have an attempt's log open as output, without session and tag."""
 
     @pytest.mark.parametrize(
         ("name", "tag", "attempts"),

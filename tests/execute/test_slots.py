@@ -160,7 +160,7 @@ class TestPool:
         held.let_go()
 
     def test_a_lock_file_removed_between_open_and_lock(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A lock on a file without a name keeps nobody out: it does not count."""
+        """A lock on a file without a name excludes no other process: it does not count."""
         original = fcntl.flock
 
         def remove_and_lock(fd: int, how: int) -> None:
@@ -406,13 +406,13 @@ class TestJobs:
         assert one.acquire() is None
         stray = int(run.path("code/stray").read_text())
         assert executor.leftovers(handle, run.dir) == (f"sleep 1000 (pid {stray})",)
-        run_directory.write_outcome(run.dir, Outcome(State.DONE, 1))  # whoever concludes it has ended or permitted that
+        run_directory.write_outcome(run.dir, Outcome(State.DONE, 1))  # concluding it has ended or permitted that
         take_soon(one).let_go()
         executor.cancel([(handle, run.dir)], 5.0)
         one.close()
 
     def test_a_slot_that_was_just_taken_is_not_replaced(self, place: str, tmp_path: Path) -> None:
-        """Its file still names the attempt before, whose last stranger has left this instant."""
+        """Its file still names the attempt before, whose last process has ended this instant."""
         one, other = pool(place, "0"), pool(place, "0")
         held = take(one)
         gone = JobHandle("local", "1", "here", 2**22 + 1, 1, processes.boot_id(), None, 1, 0.0, tag="gone.1")
@@ -448,7 +448,7 @@ pool.close()
         assert [child.wait(deadline - time.monotonic()) for child in children] == [0, 0, 0, 0]
 
 
-# ---------------------------------------------------------------- who has a lock file open
+# ---------------------------------------------------------------- processes that have a lock file open
 
 
 WORDS = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]

@@ -45,7 +45,7 @@ def test_gpus_of_the_fake(fake):
     assert (devices.driver(), devices.reason) == ("550.54", None)
 
 
-def test_the_fake_is_read_anew_at_every_call(fake):
+def test_the_fake_is_read_again_at_every_call(fake):
     fake.gpus({"memory_bytes": 8 * GIB})
     assert fake.devices.free_memory(0) == 8 * GIB
     fake.gpus(

@@ -1,4 +1,4 @@
-"""The machine: who else used it, and what counts as trouble."""
+"""The machine: the load of others, and what counts as trouble."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_our_own_time_and_that_of_our_children_is_no_load_of_others(tmp_path: Pa
     write_stat(stat, 100 + used_s, 100.2)
     share = outlook.mark()
     assert share is not None
-    assert share < 0.1  # nine tenths, were it anybody's
+    assert share < 0.1  # nine tenths, if it counted as load of others
 
 
 def test_what_is_forgotten_is_not_asked(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_this_machine_can_be_read() -> None:
         (Machine(foreign_cpu=0.25), "others used 25% of the CPUs"),
         (Machine(foreign_cpu_before=0.05), ""),
         (Machine(foreign_cpu_before=0.3), "others used 30% of the CPUs just before it began"),
-        (Machine(foreign_cpu_before=0.3, foreign_cpu=0.01), ""),  # what was meanwhile is the better word
+        (Machine(foreign_cpu_before=0.3, foreign_cpu=0.01), ""),  # the load during the run decides
         (Machine(throttled=("sw_power_cap",)), ""),
         (Machine(throttled=("hw_slowdown", "sw_power_cap")), "throttled: hw_slowdown"),
         (Machine(gpus=(GpuState(0, "G", processes=(12,)),)), "on the GPU: 12"),
@@ -162,7 +162,7 @@ def test_throttling_of_any_moment_is_kept() -> None:
     )
 
 
-def test_our_own_processes_are_no_strangers(tmp_path: Path) -> None:
+def test_our_own_processes_are_not_others(tmp_path: Path) -> None:
     ours = subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, ENV_ATTEMPT: "tag.1"}
     )

@@ -1,4 +1,4 @@
-"""GPU memory: the run's own, by process where the driver tells, and never a stranger's."""
+"""GPU memory: the run's own, by process where the driver reports it, and never that of others."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def devices(tmp_path: Path, show: Show) -> Devices:
     return Devices({"ASSAY_FAKE_NVML": str(tmp_path / "gpus.json")})
 
 
-def test_a_stranger_is_not_ours(show: Show, devices: Devices) -> None:
+def test_another_process_is_not_ours(show: Show, devices: Devices) -> None:
     show((5 * GB, {STRANGER: 5 * GB}))
     memory = GpuMemory(devices, (0,))
     memory.look("tag", [os.getpid()])
     assert memory.peak == GpuPeak(0, "", 0)
 
 
-def test_a_stranger_that_comes_later_is_not_ours(show: Show, devices: Devices) -> None:
+def test_another_process_that_comes_later_is_not_ours(show: Show, devices: Devices) -> None:
     memory = GpuMemory(devices, (0,))
     show((5 * GB, {STRANGER: 5 * GB}))
     memory.look("tag", [os.getpid()])
@@ -93,7 +93,7 @@ def test_where_the_driver_does_not_tell_it_is_what_came_since(
     assert (memory.peak.size_bytes, memory.peak.basis) == (3 * GB, "device")
 
 
-def test_who_was_there_under_an_outside_number_is_a_stranger(show: Show, devices: Devices) -> None:
+def test_a_process_that_was_there_under_an_outside_number_is_not_ours(show: Show, devices: Devices) -> None:
     show((2 * GB, {OUTSIDE: 2 * GB}))
     memory = GpuMemory(devices, (0,))
     show((7 * GB, {OUTSIDE: 6 * GB}))

@@ -224,7 +224,7 @@ def stat(pid, parent=0, ticks=0, waited=0):
     [
         ([stat(1), stat(2, 1, 10)], [stat(1, waited=12)], 0),  # waited for
         ([stat(1), stat(2, 1, 10)], [stat(1, waited=0)], 10),  # children ignored by their parent
-        ([stat(1), stat(2, 99, 10)], [stat(1, waited=12)], 10),  # an orphan: nobody of ours inherits
+        ([stat(1), stat(2, 99, 10)], [stat(1, waited=12)], 10),  # an orphan: none of our processes waits for it
         ([stat(1), stat(2, 1, 10), stat(3, 2, 5)], [stat(1, waited=15)], 0),  # a branch, inherited in one
         ([stat(1, ticks=7), stat(2, 1, 10)], [], 17),
     ],

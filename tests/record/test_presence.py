@@ -59,7 +59,7 @@ def test_all_kinds_are_cleared_away(study: Path) -> None:
 
 
 def test_what_is_young_stays(study: Path) -> None:
-    """Where locks do not reach, somebody on another host may be writing it."""
+    """Where locks do not reach, a process on another host may be writing it."""
     young = leave(study / ".assay" / ".tmp-run", age_s=STALE_S - 30)
     with register(str(study)):
         assert young.exists()
@@ -114,7 +114,7 @@ def test_an_error_passes_through_and_lets_go(study: Path) -> None:
         assert not left.exists()
 
 
-# ---------------------------------------------------------------- who is there
+# ---------------------------------------------------------------- supervisors that are there
 
 
 def test_a_supervisor_registers_while_it_is_there(study: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_supervisor_registers_while_it_is_there(study: Path) -> None:
         (me,) = load_supervisors(str(study))
         assert (me.host, me.pid, me.boot) == (os.uname().nodename, os.getpid(), boot)
         assert f" {me.start} " in Path("/proc/self/stat").read_text()
-        with register(str(study)):  # the same process again
+        with register(str(study)):  # this process again
             pass
         assert load_supervisors(str(study)) == [me]
     assert load_supervisors(str(study)) == []

@@ -1,6 +1,6 @@
 """A small judge of JSON by a schema: the words that our schemas use, and no others.
 
-A word that it does not know is an error and not passed over, so a schema cannot promise what nobody checks.
+A word that it does not know is an error and not passed over, so a schema cannot promise what is not checked.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def ends(text):
 
 
 def test_lines_that_end_together_are_named_in_their_own_row():
-    twins = [Line(f"twin {i}", [0, 100], [0.0, 10.0]) for i in range(4)]
-    assert ends(render_plot(LineChart((RISING, *twins, FALLING)), height=14)) == {0: "abcde", 10: "f"}
+    equal = [Line(f"equal {i}", [0, 100], [0.0, 10.0]) for i in range(4)]
+    assert ends(render_plot(LineChart((RISING, *equal, FALLING)), height=14)) == {0: "abcde", 10: "f"}
 
 
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=12))

@@ -187,7 +187,7 @@ def test_one_line_per_event():
     stream, clock = io.StringIO(), FakeClock()
     progress = PlainProgress(stream, clock=clock)
     progress.update(view())
-    progress.update(view())  # nothing new, nothing said
+    progress.update(view())  # nothing new, nothing printed
     ended = (
         EndedRow("run-0", "done", 62.0, metrics={"loss": 0.125}),
         EndedRow("run-1", "failed", 3.0, "train: exit code 1"),

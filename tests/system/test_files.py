@@ -1,4 +1,4 @@
-"""Whole or not there, whatever the disk and the other processes do meanwhile."""
+"""A file is whole or not there, whatever the disk and the other processes do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""git does as it is told here, whatever surrounds it."""
+"""git follows our options, whatever the user's settings and variables are."""
 
 from __future__ import annotations
 

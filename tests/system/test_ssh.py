@@ -1,4 +1,4 @@
-"""The system's ssh: what is said of a connection that fails, and where its socket is."""
+"""The system's ssh: the message about a connection that fails, and where its socket is."""
 
 from __future__ import annotations
 

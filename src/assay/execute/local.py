@@ -45,7 +45,7 @@ class LocalExecutor(Executor):
         self._gone: list[JobHandle] = []  # ended before it could be watched
         self._orphans: process.Orphans | None = None  # made for the first job
         self._left: dict[JobHandle, tuple[str, ...]] = {}  # what ended children left running
-        self._seen: dict[JobHandle, frozenset[tuple[int, int]]] = {}  # the same, as pid and start
+        self._seen: dict[JobHandle, frozenset[tuple[int, int]]] = {}  # pid and start of the members
         self._unrelated: dict[int, int | None] = {}  # pid -> start of orphans that belong to none of our jobs
         self._environment: process.EncodedEnvironment | None = None  # made for the first job
 

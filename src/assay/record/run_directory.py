@@ -1,6 +1,6 @@
 """The run directory: written aside and renamed, then only added to.
 
-Everything another process needs to know about an attempt is a file here: who runs it (`lease.N`), who stopped it
+Everything another process needs to know about an attempt is a file here: what runs it (`lease.N`), what stopped it
 (`stop.N`), how its commands ended (markers) and what was concluded from that (`outcome.N`).
 """
 

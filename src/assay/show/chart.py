@@ -87,7 +87,7 @@ def choose_colors(names: Iterable[str]) -> dict[str, int]:
     """A colour, and dashes, for each run of a study; the oldest first.
 
     Each has the colour that the checksum of its name gives, or the next one that no older one has; first all colours,
-    then each with dashes. Those for whom none is left have that of their checksum. So a run has the same colour in
+    then each with dashes. Where none is left, a run has that of its checksum. So a run has the same colour in
     every view and for every user, whatever is drawn beside it, and a new one does not change those of the others.
     """
     chosen: dict[str, int] = {}

@@ -46,7 +46,7 @@ _MOST_POINTS = 4000  # of a line
 _MOST_NAMES = 30  # of categories
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
-    "svg.hashsalt": "assay",  # the same chart gives the same file
+    "svg.hashsalt": "assay",  # equal charts give equal files
     "svg.fonttype": "path",  # looks the same where the font is missing
 }
 

@@ -75,7 +75,7 @@ class ProgressView:
     elapsed_s: float = 0.0
     kept: int = 0  # of `done`: finished before this command was started
     ended: tuple[EndedRow, ...] = ()  # since the last update
-    news: tuple[RunningRow | EndedRow, ...] = ()  # the same and what was started, in order, however short it was
+    news: tuple[RunningRow | EndedRow, ...] = ()  # what ended and what was started, in order, however short it was
     best: BestRow | None = None  # so far
     is_new_best: bool = False  # since the last update
     messages: tuple[str, ...] = ()  # standing notices, such as what is being waited for

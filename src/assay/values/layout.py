@@ -1,7 +1,7 @@
 """The file names of a study and of a run: the only module that knows them.
 
 <root>/<study>/                 a study
-    .assay/                     ours: sets of runs, code snapshots, temporary run directories, who supervises, --force
+    .assay/                     ours: sets of runs, code snapshots, temporary run directories, supervisors, --force
     <run>/                      a run, complete from the moment it has this name
         run.json                what it is (immutable)
         job.sh                  how it runs (relative to itself); job.N.sh is what attempt N had, where a later one got
@@ -13,12 +13,12 @@
         <command>.log           a command's output; <command>.2.log in the second attempt
         <command>.exit.<code>   a command's exit code, in the name; <command>.2.exit.<code>
         <command>.timeout       the exit came from the time limit
-        lease.N  stop.N  token.N  outcome.N      attempt N: who runs it, who stopped it, whether it began, how it ended
+        lease.N  stop.N  token.N  outcome.N      attempt N: what runs it, what stopped it, that it began, how it ended
         end.N                   farms: job.sh of attempt N has left, wherever it ran. Of a run that a script opened
                                 itself: the exit status of the script, one byte, twice
         metrics/<process>.jsonl series written by the script, one file per process
         tags.json               tags and notes of people
-        received.json           a run that was uploaded or pulled: from where, by whom, when, and whether it was adopted
+        received.json           a run that was uploaded or pulled: from where, by which token, when; if adopted
         received/               what an adopted run had and is not used: its job.sh, code/ and checkpoints
         script-config.json      the configuration that a script reported (`assay.wandb`, `.lightning`, `.transformers`)
         wandb.json  files/      summary, tags and files of a script that uses `assay.wandb`
@@ -65,7 +65,7 @@ STUDY_META_DIR = ".assay"
 SLURM_DIR = "slurm"  # inside .assay: the job arrays of Slurm
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
-PLAN_PREFIX = "plan-"  # the same of a call with overrides: one file for each choice of them
+PLAN_PREFIX = "plan-"  # of a call with overrides: one file for each choice of them
 PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until that has come to its end
 SEARCH_FILE = "search.json"  # inside .assay: the search that the trials belong to
 TRIAL_PREFIX = "trial-"  # followed by the number: the run of a search

@@ -179,7 +179,7 @@ class JobHandle:
     slot: str | None
     attempt: int
     started_at: float  # seconds since the epoch
-    supervisor_pid: int = 0  # who started it; while that one lives, others only watch
+    supervisor_pid: int = 0  # of the supervisor that started it; while it lives, others only watch
     supervisor_start: int = 0
     tag: str = ""  # ASSAY_ATTEMPT of everything it starts
     skips: str | None = None  # ASSAY_DONE of the attempt: commands that it leaves out; None: not known

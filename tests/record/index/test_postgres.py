@@ -390,7 +390,7 @@ def test_processes_that_write_through_a_restart_lose_and_double_nothing(
     with store.open() as index:
         assert list(index.load_series("grid/a", "loss").values) == [float(number) for number in range(600)]
         assert index.load_summaries()["grid/a"]["loss"].count == 600
-    assert sum(answers) <= 600  # a commit whose answer was lost counts for nobody
+    assert sum(answers) <= 600  # a commit whose answer was lost is counted by no process
 
 
 # ---------------------------------------------------------------- addresses

@@ -79,7 +79,7 @@ def test_hostile_paths_are_ordinary(hostile_path: Path) -> None:
 
 
 @pytest.mark.parametrize("statement", ["PRAGMA user_version = 99", "PRAGMA user_version = 0"])
-def test_another_version_is_set_aside_and_made_anew(path: Path, statement: str) -> None:
+def test_another_version_is_set_aside_and_made_again(path: Path, statement: str) -> None:
     with SqliteIndex(path) as index:
         index.put_runs([row()])
         index._db.execute(statement)
@@ -101,7 +101,7 @@ def test_another_version_is_set_aside_and_made_anew(path: Path, statement: str) 
     [b"this is not a database" * 100, b"SQLite format 3\0" + b"\xff" * 5000],
     ids=["text", "header only"],
 )
-def test_a_damaged_file_is_set_aside_and_made_anew(path: Path, damage: bytes) -> None:
+def test_a_damaged_file_is_set_aside_and_made_again(path: Path, damage: bytes) -> None:
     path.write_bytes(damage)
     with SqliteIndex(path) as index:
         assert index.was_reset
@@ -111,7 +111,7 @@ def test_a_damaged_file_is_set_aside_and_made_anew(path: Path, damage: bytes) ->
     assert Path(f"{path}.aside").read_bytes() == damage
 
 
-def test_a_file_that_lost_its_end_is_set_aside_and_made_anew(path: Path) -> None:
+def test_a_file_that_lost_its_end_is_set_aside_and_made_again(path: Path) -> None:
     with SqliteIndex(path) as index:
         index.put_runs([row()])
     os.truncate(path, 8192 + 100)
@@ -129,7 +129,7 @@ def test_a_second_damage_replaces_what_was_set_aside(path: Path) -> None:
     assert sorted(os.listdir(path.parent)) == ["index.sqlite3", "index.sqlite3.aside", "index.sqlite3.lock"]
 
 
-def test_a_file_without_its_tables_is_made_anew(path: Path) -> None:
+def test_a_file_without_its_tables_is_made_again(path: Path) -> None:
     with SqliteIndex(path) as index:
         index._db.execute("DROP TABLE runs")
     with SqliteIndex(path) as index:

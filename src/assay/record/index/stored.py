@@ -324,7 +324,7 @@ class StoredIndex(BufferedIndex):
 
 
 def _creation(row: RunRow) -> tuple[float, str]:
-    """The order of rows: the same however often and by whom the index was written."""
+    """The order of rows: it does not depend on how often and by which process the index was written."""
     return row.created_at or 0.0, row.key
 
 
