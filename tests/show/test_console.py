@@ -10,14 +10,13 @@ import pytest
 
 from assay.cli.main import run
 from assay.show.console import SILENT, CollectingConsole, Console
-from assay.system import terminal
 
 LONG = "a sentence with quite a few words in it " * 4
 
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "terminal_width", lambda *_: 40)
+    monkeypatch.setattr("assay.show.console.terminal_width", lambda *_: 40)
 
 
 def test_a_pipe_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
