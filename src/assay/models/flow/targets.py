@@ -20,7 +20,7 @@ from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER
 from assay.models.config.targets import build_board_target, name_chip, parse_target, read_flags, read_target_tables
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.cases import Cases, ModelCase, Tensors
+from assay.models.flow.cases import Arrays, Cases, ModelCase, Tensors
 from assay.models.flow.discovery import Project
 from assay.models.graph.graph import load_model
 from assay.models.graph.onnx_library import find_opset
@@ -262,15 +262,7 @@ class VoterTests:
                 return self._compare(engine, case, model, inputs, right, whose)
         return ""
 
-    def _compare(
-        self,
-        engine: Target,
-        case: ModelCase,
-        model: Any,
-        inputs: Mapping[str, Any],
-        right: Mapping[str, Any],
-        whose: str,
-    ) -> str:
+    def _compare(self, engine: Target, case: ModelCase, model: Any, inputs: Arrays, right: Arrays, whose: str) -> str:
         found = self._compute(engine, case, inputs)
         if found is None:
             return ""
