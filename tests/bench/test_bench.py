@@ -165,7 +165,7 @@ def test_eight_percent_more_work_is_found_by_counting_it(lab: Lab) -> None:
     found = json.loads(out)
     assert found["culprit"]["sha"] == commits[2]
     assert found["evidence"]["finding"]["kind"] == "FAIL"
-    assert [answer["commit"] for answer in found["answers"]].count(commits[2]) == 2  # before anybody is accused
+    assert [answer["commit"] for answer in found["answers"]].count(commits[2]) == 2  # before a commit is accused
 
 
 @pytest.mark.services("kills")

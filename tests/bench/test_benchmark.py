@@ -221,7 +221,7 @@ def test_the_kernel_counts() -> None:
 
 
 class Device:
-    """Stands for torch with a GPU: work is done only when somebody waits."""
+    """Stands for torch with a GPU: work is done only when a caller waits."""
 
     def __init__(self, initialized: bool = True) -> None:
         self.waited = 0

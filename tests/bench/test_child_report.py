@@ -101,7 +101,7 @@ def test_a_cut_file_is_refused() -> None:
 # ---------------------------------------------------------------- report.jsonl
 
 
-def test_the_story_is_read_in_order() -> None:
+def test_the_lines_are_read_in_order() -> None:
     reported = parse_child_report(
         '{"kind":"begin","pid":1}\n{"kind":"report","wall_time":1}\n{"kind":"end","ok":true}\n'
     )

@@ -38,7 +38,7 @@ def spy(tmp_path: Path) -> Path:
 
 @contextmanager
 def command(text: str) -> Iterator[subprocess.Popen[str]]:
-    """Until its input is closed; it has said `up`."""
+    """A command that runs until its input is closed; it has printed `up`."""
     process = subprocess.Popen(
         ["bash", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

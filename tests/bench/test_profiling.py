@@ -98,7 +98,7 @@ def test_no_signal_is_sent_without_need(tmp_path: Path) -> None:
 
 
 class FakeTorch(ModuleType):
-    """Writes down who starts and stops its profiler."""
+    """Records the threads that start and stop its profiler."""
 
     def __init__(self, has_gpu: bool = False) -> None:
         super().__init__("torch")
@@ -234,7 +234,7 @@ def test_a_framework_takes_over_when_its_import_is_complete(
     assert importing.torch.threads == ["MainThread"] * 2
 
 
-def test_a_window_that_ends_before_the_import_has_what_was_seen_meanwhile(tmp_path: Path, importing: Gate) -> None:
+def test_a_window_that_ends_before_the_import_has_the_samples_until_then(tmp_path: Path, importing: Gate) -> None:
     profile = Profile(parse_windows("0:0.05,0.1:"), "auto", str(tmp_path / "p"))
     profile.start()
     spin_until((tmp_path / "p" / "python-1.json").exists)

@@ -187,7 +187,7 @@ class Timing:
 
     samples_s: tuple[float, ...]
     inner: int = 1  # calls in each sample
-    device_samples_s: tuple[float, ...] = ()  # the same by CUDA events, where there are any
+    device_samples_s: tuple[float, ...] = ()  # by CUDA events, where there are any
     switches: tuple[int, ...] = ()  # involuntary context switches in each sample; none: not counted
 
     @property

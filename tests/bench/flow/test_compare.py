@@ -522,10 +522,10 @@ def test_what_was_declared_invalid_is_left_out_and_reported(lab: Path) -> None:
     assert report.verdict.kind is VerdictKind.PASS
     assert report.notes == ("m.C.f wall_time: 14 executions of ih left out: declared invalid",)
     folders = compare_recorded("runs/bench", "ih", None, "runs", CompareOptions())
-    assert len(folders.metrics[0].base.values) == 20  # the same executions by their folder
+    assert len(folders.metrics[0].base.values) == 20  # the executions named by their folder
     shutil.copytree("runs/bench", "sent")
     sent = compare_recorded("sent", "ih", None, "runs", CompareOptions())
-    assert len(sent.metrics[0].base.values) == 34  # of somebody else's nothing was said
+    assert len(sent.metrics[0].base.values) == 34  # executions of others are not triaged
     add_triage(find_location("runs").dir, replace(word, judgement="open"))
     assert compare_recorded("ib", "ih", None, "runs", CompareOptions()).verdict.kind is not VerdictKind.PASS
 

@@ -71,7 +71,7 @@ def tree(rss: int, largest: int, ours: int | None = 8) -> TreePeaks:
         (reported(300, wrapper=11), [reading(6, 640)], 0, tree(615, 300, 19), 621, "tree"),
         (reported(15), [reading(4, 400)], 0, tree(15, 380), 392, "tree"),  # it did not wait for its child
         (reported(15), [], 0, tree(15, 380), 380, "process"),
-        (reported(15), [reading(4, 22)], 0, TreePeaks(), 15, "process"),  # nobody looked
+        (reported(15), [reading(4, 22)], 0, TreePeaks(), 15, "process"),  # the tree was not read
         (reported(15), [reading(4, 200)], 0, TreePeaks(), 188, "tree"),
         (reported(3, wrapper=11), [reading(9, 200)], 0, TreePeaks(), 177, "tree"),
         (reported(None), [reading(4, 22, peak=40)], 0, TreePeaks(), 40, "tree"),  # killed: what was seen
@@ -115,7 +115,7 @@ def test_the_address_space_is_the_largest_that_is_known() -> None:
     ("own", "peak", "basis", "owners", "known"),
     [
         (200, 0, "", 0, (200, "framework")),
-        (200, 250, "processes", 1, (200, "framework")),  # the same, whether there was time for a look or not
+        (200, 250, "processes", 1, (200, "framework")),  # equal, whether there was time for a reading or not
         (200, 900, "device", 0, (200, "framework")),
         (200, 900, "processes", 4, (900, "processes")),  # it knows one of four
         (200, 150, "processes", 2, (200, "framework")),
@@ -134,7 +134,7 @@ def test_gpu_memory_is_the_run_s_own(own: int, peak: int, basis: Any, owners: in
         (None, 100, 30, 0, 100),
         (None, 30, 30, 0, 0),  # it may be the supervisor's own size
         (None, 30, 30, 12, 12),
-        (15, 100, 30, 0, 0),  # the child has said it better
+        (15, 100, 30, 0, 0),  # the child has reported it
     ],
 )
 def test_the_kernel_s_peak_counts_where_it_can_only_be_the_child_s(

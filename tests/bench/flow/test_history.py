@@ -213,7 +213,7 @@ def test_those_without_a_history_are_warnings_beside_the_others(three: list[Benc
 
 def test_one_that_has_only_ever_failed_is_not_passed_over(three: list[BenchExecution]) -> None:
     three[:6] = [replace(each, contaminated=()) for each in three[:6]]
-    three[6:] = [replace(stop(each), method=each.method) for each in three[6:]]  # g and h: somebody ended them
+    three[6:] = [replace(stop(each), method=each.method) for each in three[6:]]  # g and h were interrupted
     broken = Finding(VerdictKind.ERROR, "m.C.h", "ValueError: no")
     three[-1] = replace(three[-1], state="failed", result=BenchResult("m.C.h", False, findings=(broken,)))
     console = CollectingConsole()
@@ -379,7 +379,7 @@ def test_a_benchmark_that_broke_yesterday_does_not_pass() -> None:
     assert judge([*history(noise(10, 20)), nan]).verdict.kind is VerdictKind.ERROR
     # it has run well again since
     assert judge([*executions, execution(21, 10.0)]).verdict.kind is VerdictKind.PASS
-    # of another label nothing is said
+    # nothing is reported of another label
     assert judge([*history(noise(10, 20), label="a"), broken(20)], label="a").verdict.kind is VerdictKind.PASS
 
 

@@ -1,4 +1,4 @@
-"""What a person says about a change is kept, and said back."""
+"""The judgement of a person on a change is kept and shown."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_benchmark_that_is_broken_now_does_not_pass() -> None:
     verdict = judge_history(history(broken="the newest execution, e40, failed: ValueError"))
     assert verdict.kind is ERROR
     assert "e40" in verdict.findings[0].message
-    # what is known to be worse stays said
+    # what is known to be worse stays reported
     assert FAIL in {finding.kind for finding in judge_history(history(change(), broken="it failed")).findings}
 
 

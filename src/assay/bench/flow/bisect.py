@@ -104,7 +104,7 @@ def bisect_benchmark(
 def _open_log(
     checkouts: Checkouts, ends: tuple[Commit, Commit], request: BenchRequest, options: CompareOptions, fresh: bool
 ) -> str:
-    """The same question has the same log: that is how an interrupted search is found again."""
+    """A question that is asked again has its earlier log: that is how an interrupted search is found again."""
     asked = {
         "repository": checkouts.repository,
         "inside": checkouts.inside,

@@ -250,7 +250,7 @@ def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str,
 def _build_jobs(
     request: BenchRequest, methods: Sequence[BenchMethod], location: StudyLocation
 ) -> Iterator[tuple[RunSpec, BenchVariant | None]]:
-    """Trial by trial, and within a trial method by method; two variants alternate in who begins."""
+    """Trial by trial, and within a trial method by method; two variants begin in turns."""
     ids = _build_ids(request.execution_id)
     for trial in range(1, request.trials + 1):
         for method in methods:

@@ -83,7 +83,7 @@ def _find_faults(result: BenchResult, failure: str | None, faults: Sequence[str]
 
 
 def _build_id(execution: BenchExecution, setup: Mapping[str, str], failure: str | None) -> str:
-    """The same result gets the same id: importing a file twice adds nothing. Another machine gets another id."""
+    """Equal results get one id: importing a file twice adds nothing. Another machine gets another id."""
     at, numbers = execution.started_at, {metric.name: metric.value for metric in execution.result.metrics}
     what = [execution.source, execution.method, at, execution.commit, execution.trial, numbers]
     where = [execution.result.wall_time, execution.machine.host, sorted(setup.items()), failure]

@@ -165,7 +165,7 @@ def measure_level_drift(x: Array, cuts: Sequence[int]) -> float:
     About 1 for independent noise, whatever its distribution; 1.1 to 1.8 in histories of real machines.
     """
     np = load_numpy()
-    rng = np.random.default_rng(0)  # the same series gets the same answer
+    rng = np.random.default_rng(0)  # a series always gets one answer
     near: list[Array] = []
     apart: list[Array] = []
     blocks = 0

@@ -30,7 +30,7 @@ _BEYOND_STEPS = 1e18
 
 
 def build_run_document(report: BenchReport) -> Document:
-    """One row for each method: the median over its trials, and the spread; then everything that is to be said."""
+    """One row for each method: the median over its trials, and the spread; then all findings and notes."""
     groups = group_executions(report.executions)
     lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
     spoilt = [each for each in report.executions if each.contaminated and each.result.is_measured]
@@ -173,7 +173,7 @@ def _locate(execution: BenchExecution, path: str) -> str:
 
 
 def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) -> list[str]:
-    """A line for each thing that is to be said, with the trials that it is said of."""
+    """A line for each finding and note, with the trials that have it."""
     lines: dict[str, list[int]] = {}
     for execution in found:
         for finding in execution.result.findings:
