@@ -97,7 +97,7 @@ def test_runx_with_overrides_in_another_root(own_bench: Bench) -> None:
     own_bench.write("good", "")
     own_bench.write("train.sh", "true\n")
     code = own_bench.assay("runx", "sweep.yml", "lr=0.5", "--root", "there", "--retry", "failed").returncode
-    assert code == 1  # the same run, with its own code
+    assert code == 1  # this run again, with its own code
     assert len(params(there)) == 1
     assert len(list(there.glob("*/lease.2"))) == 1
 

@@ -30,7 +30,7 @@ SRC = str(Path(script.__file__).parents[1])
 
 @pytest.fixture(autouse=True)
 def work(tmp_path_factory, monkeypatch):
-    """A folder without .runx, a home without runx.yml, nothing said or opened by an earlier test."""
+    """A folder without .runx, a home without runx.yml, nothing printed or opened by an earlier test."""
     folder = tmp_path_factory.mktemp("work")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HOME", str(folder / "home"))
@@ -328,7 +328,7 @@ def test_outside_a_run_there_are_no_series(logx, tmp_path):
 
 
 class Writer:
-    """Notes what it is told."""
+    """Keeps the calls that it gets."""
 
     def __init__(self, *args, **kwargs):
         self.calls = []

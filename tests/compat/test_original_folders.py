@@ -194,7 +194,7 @@ def test_a_second_start_keeps_the_scripts_of_other_commands(tmp_path):
     assert run.params == {"p": 2, "old": True}
 
 
-def test_a_damaged_param_is_written_anew(tmp_path):
+def test_a_damaged_param_is_written_again(tmp_path):
     (tmp_path / "param").write_text("{")
     write_param(tmp_path)
     assert load_mlrunner_run(str(tmp_path)).params == {"p": 1}

@@ -101,19 +101,19 @@ class TestMlrunner:
         assert mlrunner.build_options(parse(mlrunner, "-d"), "/x/out").force
 
 
-@pytest.mark.parametrize("door", ["runx", "sumx", "mlrunner"])
+@pytest.mark.parametrize("program", ["runx", "sumx", "mlrunner"])
 class TestEveryDoor:
-    def test_help(self, door: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run([door, "--help"]) == 0
-        assert capsys.readouterr().out.startswith(f"usage: assay {door} ")
+    def test_help(self, program: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run([program, "--help"]) == 0
+        assert capsys.readouterr().out.startswith(f"usage: assay {program} ")
 
-    def test_an_unknown_flag(self, door: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run([door, "x", "--no-such-flag"]) == 2
-        assert f"assay {door}: error: unrecognized arguments" in capsys.readouterr().err
+    def test_an_unknown_flag(self, program: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run([program, "x", "--no-such-flag"]) == 2
+        assert f"assay {program}: error: unrecognized arguments" in capsys.readouterr().err
 
-    def test_it_is_listed(self, door: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_it_is_listed(self, program: str, capsys: pytest.CaptureFixture[str]) -> None:
         run(["--help"])
-        assert f"  {door} " in capsys.readouterr().out
+        assert f"  {program} " in capsys.readouterr().out
 
 
 def test_a_missing_experiment_file_is_answered_with_how_to_make_one(

@@ -1,4 +1,4 @@
-"""`assay perfzero cloud` with a stand-in for gcloud: what it is told, what fails, what is said."""
+"""`assay perfzero cloud` with a stand-in for gcloud: what it is called with, what fails, what is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`assay perfzero` on the command line: every flag, the four parts, what is said where."""
+"""`assay perfzero` on the command line: every flag, the four parts, what is printed where."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_every_flag_takes_a_value_with_and_without_an_equals_sign() -> None:
 
 
 def test_every_flag_is_understood_by_the_dialect() -> None:
-    """A flag that the parser takes and nobody reads would be a lie."""
+    """A flag that the parser takes and no code reads would be a lie."""
     source = Path(parse_flags.__code__.co_filename).read_text()
     options = [action.dest for action in build_parser()._actions if action.dest not in ("help", "quiet", "debug")]
     assert [name for name in options if f'"{name}"' not in source and f"_{name}" not in source] == []

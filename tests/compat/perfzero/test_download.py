@@ -69,7 +69,7 @@ def test_what_is_no_checksum(tmp_path: Path, text: str) -> None:
     assert names_in(tmp_path) == []
 
 
-# ---------------------------------------------------------------- once, whoever asks
+# ---------------------------------------------------------------- once, for all processes
 
 FETCHER = """
 import sys
@@ -136,7 +136,7 @@ def test_a_waiting_process_takes_over_when_the_first_fails(web: Any, tmp_path: P
 
 
 def test_many_at_once(web: Any, tmp_path: Path) -> None:
-    """The lock file is made and removed by each in turn: nobody may hold one that is no longer there."""
+    """The lock file is made and removed by each in turn: no process may hold one that is no longer there."""
     web.add("/x.tar.gz", build_tar({f"data/{number}": b"x" * 1000 for number in range(20)}))
     fetchers = [start_fetcher(f"{web.url}/x.tar.gz", tmp_path / "x.tar.gz") for _ in range(4)]
     said = [process.communicate()[0] for process in fetchers]

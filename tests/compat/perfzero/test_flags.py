@@ -1,4 +1,4 @@
-"""PerfZero's flags: what each asks for, and what is said about a value that cannot be meant."""
+"""PerfZero's flags: what each asks for, and what is printed about a value that cannot be meant."""
 
 from __future__ import annotations
 

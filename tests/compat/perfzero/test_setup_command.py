@@ -1,4 +1,4 @@
-"""`assay perfzero setup` with a stand-in for docker: what it is told, what fails, and what is left alone."""
+"""`assay perfzero setup` with a stand-in for docker: what it is called with, what fails, and what is left alone."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_dry_run_does_nothing(arguments: list[str], tmp_path: Path, tools: Sta
     assert walk(tmp_path) == before
 
 
-def test_a_dry_run_shows_the_whole_story(tools: StandIns, call: Call) -> None:
+def test_a_dry_run_shows_every_step(tools: StandIns, call: Call) -> None:
     key, url = "file:///no/such/key.json", f"gs://bucket/{WHEEL}"
     result = call("-n", f"--tensorflow_pip_spec={url}", f"--gcloud_key_file_url={key}", "--extra_pip_specs=a==1;b==2")
     lines = result.out.splitlines()

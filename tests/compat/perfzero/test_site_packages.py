@@ -1,4 +1,4 @@
-"""Repositories in site-packages, with real git: updated where that harms nobody, left alone where a user has worked."""
+"""Repositories in site-packages, with real git: updated where that is harmless, left alone where a user has worked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 class Lab:
-    """A repository of somebody else, and our site-packages."""
+    """A repository of another project, and our site-packages."""
 
     def __init__(self, base: Path) -> None:
         self.theirs = base / "theirs" / "models"

@@ -14,7 +14,7 @@ from tests.user_folder import INTRO, INTRO_LINES, UserFolder, open_user_folder
 
 COOLNAME = r"[a-z]+-[a-z]+_\d{4}\.\d\d\.\d\d_\d\d\.\d\d"
 
-BOTH_DOORS = pytest.mark.parametrize("door", [("runx", "-i"), ("run", "--jobs", "1")], ids=["runx", "run"])
+BOTH_DOORS = pytest.mark.parametrize("command", [("runx", "-i"), ("run", "--jobs", "1")], ids=["runx", "run"])
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ class TestIntroduction:
         assert user.well("runx", "sweep.yml").lines == INTRO_LINES
         assert user.calls == flags(INTRO_LINES)
 
-    @pytest.mark.parametrize("door", ["runx", "run"])
-    def test_n_prints_the_commands_and_writes_nothing(self, user: UserFolder, door: str) -> None:
+    @pytest.mark.parametrize("command", ["runx", "run"])
+    def test_n_prints_the_commands_and_writes_nothing(self, user: UserFolder, command: str) -> None:
         before = user.everything()
-        assert user.well(door, "sweep.yml", "-n").lines == INTRO_LINES
+        assert user.well(command, "sweep.yml", "-n").lines == INTRO_LINES
         assert user.everything() == before
         assert user.calls == []
 
@@ -164,9 +164,9 @@ HPARAMS: [
 """
 
     @BOTH_DOORS
-    def test_the_simple_example(self, user: UserFolder, door: tuple[str, ...]) -> None:
+    def test_the_simple_example(self, user: UserFolder, command: tuple[str, ...]) -> None:
         user.write("sweep.yml", self.SIMPLE)
-        user.well(door[0], "sweep.yml", *door[1:])
+        user.well(command[0], "sweep.yml", *command[1:])
         first, second = user.runs()
         assert user.calls == [
             f"--logdir {first} --adam --arch alexnet --lr 0.01 --epochs 10",
@@ -188,16 +188,16 @@ HPARAMS: [
         ],
     )
     def test_booleans_none_texts_and_lists(
-        self, user: UserFolder, door: tuple[str, ...], value: str, expected: list[str]
+        self, user: UserFolder, command: tuple[str, ...], value: str, expected: list[str]
     ) -> None:
         user.write("sweep.yml", f"CMD: python train.py\nHPARAMS:\n  some_flag: {value}\n")
-        user.well(door[0], "sweep.yml", *door[1:])
+        user.well(command[0], "sweep.yml", *command[1:])
         assert user.calls == expected
 
     @BOTH_DOORS
-    def test_lists_inherit_from_the_first_item(self, user: UserFolder, door: tuple[str, ...]) -> None:
+    def test_lists_inherit_from_the_first_item(self, user: UserFolder, command: tuple[str, ...]) -> None:
         user.write("sweep.yml", self.LIST)
-        user.well(door[0], "sweep.yml", *door[1:])
+        user.well(command[0], "sweep.yml", *command[1:])
         shown = [re.sub(r"--logdir \S+/", "", call) for call in user.calls]
         assert [re.sub(COOLNAME, "…", line) for line in shown] == [
             "alexnet_… --adam --arch alexnet --lr 0.01 --epochs 10",
@@ -270,7 +270,7 @@ class TestFoundConfigurations:
 
 
 class TestSets:
-    def test_a_finished_sweep_is_run_anew(self, user: UserFolder) -> None:
+    def test_a_finished_sweep_is_run_again(self, user: UserFolder) -> None:
         user.well("runx", "sweep.yml")
         user.well("runx", "sweep.yml")
         assert len(user.runs()) == 8
@@ -295,7 +295,7 @@ class TestSets:
         assert user.calls == flags(grown)
         assert len(user.runs()) == 6
 
-    def test_runs_without_random_names_are_run_anew_too(self, user: UserFolder) -> None:
+    def test_runs_without_random_names_are_run_again_too(self, user: UserFolder) -> None:
         user.well("runx", "sweep.yml", "--no_cooldir", "--tag", "exp")
         user.well("runx", "sweep.yml", "--no_cooldir", "--tag", "exp")
         assert user.calls == flags(INTRO_LINES) * 2

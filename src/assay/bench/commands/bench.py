@@ -115,7 +115,7 @@ def compare(request: CompareRequest, console: Console) -> int:
     """Compare labels, commits, folders or files.
 
     Only executions of the same environment (processor, accelerator, driver, versions) are judged; where BASE and HEAD
-    have none in common, nobody can tell the code from the machine, and it is inconclusive.
+    have none in common, the code and the machine cannot be separated, and it is inconclusive.
 
     With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
     before it is called a FAIL. Exit code 0: not worse. 1: worse. 3: inconclusive.
@@ -181,7 +181,7 @@ def bisect(request: BenchBisectRequest, console: Console) -> int:
     """Find the commit that made a metric worse.
 
     Each commit runs in turns with the good one, in trees of our own. The bad end is tried first: it has to be worse.
-    The first worse commit and the one before it are tried twice before anybody is accused. Every answer is kept:
+    The first worse commit and the one before it are tried twice before one is named. Every answer is kept:
     killed, the same call goes on. Exit code 0: found. 3: not found, and it says why.
     """
     options = CompareOptions(
@@ -233,8 +233,8 @@ def history(request: HistoryRequest, console: Console) -> int:
     """Where METRIC changed, and by how much.
 
     Between which commits, and whether the environment changed as well. METHOD may be the end of a name; without it
-    every benchmark that reports METRIC is looked at. Exit code 1: it got worse, stayed so, and nobody has said anything
-    about it (`assay bench triage`), it creeps, or its newest execution failed. 3: the set-up or the label changed as
+    every benchmark that reports METRIC is looked at. Exit code 1: it got worse, stayed so, and has no decision
+    (`assay bench triage`), it creeps, or its newest execution failed. 3: the set-up or the label changed as
     well, there are too few executions (fewer than 6; on a new set-up fewer than 4), the newest are outlying (--confirm
     executes it again), the newest was disturbed and does not count, it got twice as good or better, or they are too
     noisy to show a change of --min-effect.

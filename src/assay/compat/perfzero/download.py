@@ -183,7 +183,7 @@ def _bring_from_web(job: _Job) -> None:
         from assay.compat.perfzero import http_file
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"downloading {job.shown}", "download") from error
-    if os.path.isdir(job.part):  # the same target was a folder of something else before
+    if os.path.isdir(job.part):  # this target was a folder of something else before
         shutil.rmtree(job.part)
     http_file.download(job.url, job.part, job.notify, job.retry)
 

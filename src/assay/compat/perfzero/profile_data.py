@@ -59,7 +59,7 @@ def _arrange(folder: str, name: str, host: str) -> str | None:
         trace = parse_json(data)
     except (OSError, ValueError) as error:
         return f"the profile {source} cannot be read: {error}"
-    # named by the time, as TensorFlow's are, and by who took it: 2026_03_01_12_00_00_torch-1
+    # named by the time, as TensorFlow's are, and by the profiler: 2026_03_01_12_00_00_torch-1
     moment = datetime.fromtimestamp(os.stat(source).st_mtime)  # noqa: DTZ006 local time, as TensorFlow does
     session_name = f"{moment:%Y_%m_%d_%H_%M_%S}_{name.removesuffix('.json')}"
     session = os.path.join(folder, "plugins", "profile", session_name)

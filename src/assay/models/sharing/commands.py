@@ -41,7 +41,7 @@ class PullArtifactsRequest(Request):
 def pull(request: PullArtifactsRequest, console: Console) -> int:
     """Fetch from a shared place what is there and not here, as far as ASSAY_CACHE_LIMIT has room for it.
 
-    What comes is used as if it had been made here: fetch only from where you trust everybody who can write.
+    What comes is used as if it had been made here: fetch only from a place whose writers you trust.
     """
     remote = open_remote(request.address, console.quieted(request.quiet).message)
     with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:
