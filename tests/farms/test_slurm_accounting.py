@@ -14,7 +14,7 @@ from tests.slurm_cluster import Cluster, start_cluster
 
 from assay.execute.base import EndKind
 from assay.farms import slurm_queue
-from assay.farms.slurm_queue import load_note
+from assay.farms.slurm_queue import load_summary
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_jobs_that_the_controller_has_forgotten(cluster: Cluster, tmp_path: Path
     cluster.lose_node("n2")
     cluster.find_node("n2")
     ended = {"FAILED", "CANCELLED", "NODE_FAIL"}
-    until(lambda: {note.state for note in map(load_note, tasks) if note} == ended, "Slurm knows how all have ended")
+    until(lambda: {note.state for note in map(load_summary, tasks) if note} == ended, "Slurm knows how all have ended")
     until(lambda: all(load_rows(cluster, task) for task in tasks), "the accounting, too")
     executor.close()
     on_second.close()
