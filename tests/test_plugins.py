@@ -17,9 +17,10 @@ import assay
 from assay import plugins
 from assay.__main__ import CHILDREN
 from assay.cli.main import COMMANDS, run
+from assay.config import native, settings
 from assay.errors import InfrastructureError, NotFoundError
 from assay.execute.registry import find_executor
-from assay.plugins import CORE_WORDS
+from assay.values.plugin_checks import CORE_WORDS
 
 HEAD = "from assay.plugins import Plugin\n"
 HELLO = HEAD + "PLUGIN = Plugin('hello', commands={'hello': ('hello_plugin.command:hello', 'Say hello.')})\n"
@@ -89,6 +90,8 @@ def test_the_words_of_the_core_are_the_whole_list() -> None:
     assert CORE_WORDS["executors"] == {"local"}
     for name in CORE_WORDS["executors"]:
         assert find_executor(name)
+    assert CORE_WORDS["study_keys"] == set(native.KEYS) - {*plugins.merge("study_keys")}
+    assert CORE_WORDS["settings"] == set(settings.KEYS) - {*plugins.merge("settings")}
 
 
 def test_a_source_tree_that_is_not_installed_has_its_plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +171,30 @@ BAD = {
     "pages that are none": (PAGES + "PAGES = {}\n", "dict is not an assay.web.api.Pages"),
     "pages without their templates": (PAGES + "PAGES = Pages(templates='/nothing')\n", "there is no folder /nothing"),
     "a route that is none": (PAGES + "PAGES = Pages(['/bad'])\n", "routes: AttributeError"),
+    "another exception": ("class Odd(BaseException):\n    def __str__(self): 1 / 0\nraise Odd\n", "loaded: Odd"),
+    "a closed standard output": ("import sys\nsys.stdout.close()\n" + HEAD, "AttributeError"),
+    "no plug-in": ("PLUGIN = ()\n", "is an empty tuple"),
+    "needs that are none": (HEAD + "PLUGIN = Plugin('bad', needs=None)\n", "needs must be a tuple of texts"),
+    "one text of needs": (HEAD + "PLUGIN = Plugin('bad', needs='golden')\n", "needs must be a tuple of texts"),
+    "parts that are none": (HEAD + "PLUGIN = Plugin('bad', doctor=('x',))\n", "doctor must be a tuple of Part"),
+    "a key that is not text": (HEAD + "PLUGIN = Plugin('bad', settings={5: 'a:b'})\n", "settings: 5 is not a word"),
+    "a command of two words": (HEAD + "PLUGIN = Plugin('bad', commands={'a b': ('a:b', '')})\n", "is not a word"),
+    "a key of the core": (
+        HEAD + "PLUGIN = Plugin('bad', study_keys={'command': 'a:b'})\n",
+        "study_keys: 'command' is a word of the core",
+    ),
+    "a mapping that cannot be read": (
+        HEAD + "class Odd(dict):\n    def __iter__(self): 1 / 0\nPLUGIN = Plugin('bad', settings=Odd())\n",
+        "ZeroDivisionError",
+    ),
+    "a dialect that is none": (
+        HEAD + "FIVE = 5\nPLUGIN = Plugin('bad', dialects={'other': 'bad_plugin.plugin:FIVE'})\n",
+        "dialects: 'other' is not a Dialect of this name",
+    ),
+    "a handler whose module ends the program": (
+        HEAD + "PLUGIN = Plugin('bad', commands={'x': ('bad_plugin.ends:x', 'x')})\n",
+        "SystemExit: 0",
+    ),
     "a handler without its module": (
         HEAD + "PLUGIN = Plugin('bad', commands={'x': ('bad_plugin.nothing:x', 'x')})\n",
         "No module named 'bad_plugin.nothing'",
@@ -180,14 +207,60 @@ def test_a_plug_in_that_cannot_be_used_is_named_and_left_out(
     install: Install, case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, reason = BAD[case]
-    install("bad", text)
+    install("bad", text, ends="print('left')\nraise SystemExit(0)\n")
     assert any(reason in problem for problem in find_texts().values()), find_texts()
     assert "golden" in plugins.find_plugins()
     capsys.readouterr()
     assert run(["doctor", "--json"]) in (0, 1)
-    told = [each for each in json.loads(capsys.readouterr().out)["findings"] if reason in each["text"]]
-    assert [each["grade"] for each in told][:1] == ["note"]
+    found = [each for each in json.loads(capsys.readouterr().out)["findings"] if reason in each["text"]]
+    assert [each["grade"] for each in found][:1] == ["note"]
     assert run(["bench", "--help"]) == 0
+
+
+DIALECTS = """
+from assay.plugins import Plugin
+from assay.values.study import Dialect
+
+PLUGIN = Plugin("odd", dialects={name: f"odd_plugin.plugin:{name}" for name in ("gone", "listed", "reads")})
+listed = Dialect("listed", keys=["command"])
+reads = Dialect("reads", folder_reader="odd_plugin.plugin:fail", roots_reader="odd_plugin.plugin:fail")
+
+def fail(*_):
+    raise RuntimeError("it fails")
+"""
+
+
+def test_a_dialect_that_fails_costs_files_and_folders_of_other_tools_nothing(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("odd", DIALECTS)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".runx").write_text("LOGROOT: logs\n")
+    (tmp_path / "sweep.yml").write_text("CMD: 'true'\nHPARAMS: {lr: [1, 2]}\n")
+    assert [each.name for each in plugins.find_dialects()][:1] == ["reads"]
+    assert run(["run", "sweep.yml", "-n"]) == 0
+    folder = tmp_path / "logs" / "old" / "first"
+    folder.mkdir(parents=True)
+    (folder / "hparams.json").write_text('{"lr": 0.1}')
+    (folder / "metrics.csv").write_text("val,1700000000,epoch,1,loss,0.5\n")
+    capsys.readouterr()
+    assert run(["ls", "old"]) == 0
+    assert "done" in capsys.readouterr().out
+
+
+def test_a_folder_of_another_tool_is_read_again_when_its_plug_in_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "old" / "first"
+    folder.mkdir(parents=True)
+    (folder / "hparams.json").write_text('{"lr": 0.1}')
+    (folder / "metrics.csv").write_text("val,1700000000,epoch,1,loss,0.5\n")
+    with monkeypatch.context() as without:
+        without.setattr(plugins, "find_dialects", tuple)
+        assert run(["ls", "old", "--root", str(tmp_path)]) == 0
+        assert "lost" in capsys.readouterr().out
+    assert run(["ls", "old", "--root", str(tmp_path)]) == 0
+    assert "done" in capsys.readouterr().out
 
 
 def test_a_need_that_is_left_out_takes_those_that_need_it_along(install: Install) -> None:

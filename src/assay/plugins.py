@@ -13,86 +13,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
-from assay.system.fast_dataclasses import dataclass, field
+from assay.values.hooks import Folder, Part, Plugin, PluginProblem, Program
 from assay.values.study import NATIVE, Dialect
 
+__all__ = ["Folder", "Part", "Plugin", "Program"]  # what a plug-in imports
 GROUP = "assay.plugins"
 _OWN = "assay"
-
-# Words of the core: a plug-in that names one of them is left out.
-CORE_WORDS: Mapping[str, frozenset[str]] = {
-    "commands": frozenset(
-        "run ls show logs stop rerun diff plot sum tag note adopt best index doctor demo".split()  # noqa: SIM905
-    ),
-    "children": frozenset(("readings",)),
-    "executors": frozenset(("local",)),
-    "dialects": frozenset((NATIVE.name,)),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """For `assay doctor`: an optional package, the extra that installs it, what it is for."""
-
-    package: str
-    extra: str
-    use: str
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """For `assay doctor`: a program on PATH that some commands start."""
-
-    name: str
-    use: str
-    hint: str
-    question: str = "--version"
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """For `assay doctor`: a folder that must be writable. `find`: (environment, current folder) -> path."""
-
-    name: str
-    find: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plugin:
-    """Each field after `needs` is a hook. `docs/reference/plug-ins.md` has their signatures."""
-
-    name: str
-    needs: tuple[str, ...] = ()  # plug-ins without which this one is left out
-    commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # word -> handler or Group, help text
-    reading: tuple[str, ...] = ()  # words of `commands` that change nothing, and may be called again
-    children: Mapping[str, str] = field(default_factory=dict)  # `python -m assay child NAME` -> main() -> int
-    options: Mapping[str, str] = field(default_factory=dict)  # command -> Request with further options of it
-    study_keys: Mapping[str, str] = field(default_factory=dict)  # key of a study file -> reader of its value
-    settings: Mapping[str, str] = field(default_factory=dict)  # key of assay.toml -> reader of its value
-    dialects: Mapping[str, str] = field(default_factory=dict)  # name -> Dialect: study files of another tool
-    executors: Mapping[str, str] = field(default_factory=dict)  # name -> Executor class
-    places: str = ""  # Places: farms, as the core asks about them
-    run_steps: Mapping[str, str] = field(default_factory=dict)  # study key or option of `run` -> RunStep class
-    importers: tuple[str, ...] = ()  # tuples of Importer, for `assay index ingest`
-    pages: tuple[str, ...] = ()  # Pages of `assay serve`
-    reports: tuple[str, ...] = ()  # build_report(location, rest) -> Document | None, for `assay report`
-    doctor: tuple[Part | Program | Folder, ...] = ()
-    functions: Mapping[str, str] = field(default_factory=dict)  # name -> function that others call by this name
-
-
-@dataclass(frozen=True, slots=True)
-class PluginProblem:
-    """A plug-in, or a part of one, that is left out."""
-
-    name: str
-    text: str
 
 
 _Loaded = tuple[Mapping[str, Plugin], tuple[PluginProblem, ...]]
@@ -116,11 +48,14 @@ def find_problems() -> tuple[PluginProblem, ...]:
 
 
 def load(text: str) -> Any:
-    """The object that `module:name` stands for."""
+    """The object that `module:name` stands for; standard output is kept free of what its module prints."""
     module, _, name = text.partition(":")
     try:
-        return getattr(import_module(module), name)
-    except Exception as error:
+        with redirect_stdout(sys.stderr):
+            return getattr(import_module(module), name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         hint = "`assay doctor` lists what is installed"
         raise InfrastructureError(f"{text} cannot be loaded: {_describe(error)}", hint) from error
 
@@ -178,13 +113,21 @@ def find_dialect(name: str) -> Dialect:
     """One that no installed plug-in knows has a name alone: what a run directory holds can be read all the same."""
     if name == NATIVE.name:
         return NATIVE
-    return next((dialect for dialect in find_dialects() if dialect.name == name), Dialect(name))
+    unknown = Dialect(name, guesses_code=False, renews_code=False)
+    return next((dialect for dialect in find_dialects() if dialect.name == name), unknown)
 
 
 @cache
 def find_dialects() -> tuple[Dialect, ...]:
     """Those of plug-ins, the last one first: it may recognise more exactly what one before it would take as well."""
-    return tuple(load(text) for text in reversed(merge("dialects").values()))
+    from assay.values.plugin_checks import find_dialect_mistake
+
+    found = []
+    for name, text in reversed(merge("dialects").items()):
+        with suppress(InfrastructureError):
+            value = load(text)
+            found += [] if find_dialect_mistake(name, value) else [value]
+    return tuple(found)
 
 
 # ---------------------------------------------------------------- loading
@@ -192,6 +135,8 @@ def find_dialects() -> tuple[Dialect, ...]:
 
 @cache
 def _load_plugins() -> _Loaded:
+    from assay.values.plugin_checks import find_conflict, find_mistake, find_unmet
+
     found: dict[str, Plugin] = {}
     problems: list[PluginProblem] = []
     for origin, target in _find_entry_points():
@@ -200,12 +145,16 @@ def _load_plugins() -> _Loaded:
             problems.append(PluginProblem(origin, result))
             continue
         for plugin in result:
-            mistake = _find_mistake(plugin) or _find_conflict(plugin, found)
+            try:
+                mistake = find_mistake(plugin) or find_conflict(plugin, found)
+            except Exception as error:  # noqa: BLE001 whatever a foreign value does
+                mistake = _describe(error)
             if mistake:
-                problems.append(PluginProblem(f"{origin}: {getattr(plugin, 'name', target)}", mistake))
+                name = plugin.name if isinstance(plugin, Plugin) else target
+                problems.append(PluginProblem(f"{origin}: {name}", mistake))
             else:
                 found[plugin.name] = plugin
-    for name, why in _find_unmet(found):
+    for name, why in find_unmet(found):
         problems.append(PluginProblem(name, why))
         del found[name]
     return found, tuple(problems)
@@ -214,92 +163,44 @@ def _load_plugins() -> _Loaded:
 def _load_quietly(target: str) -> tuple[Any, ...] | str:
     """The plug-ins of an entry point, or what is wrong with it: also where its module prints."""
     import io
-    from contextlib import redirect_stderr, redirect_stdout
 
     printed = io.StringIO()
     module, _, name = target.partition(":")
     try:
         with redirect_stdout(printed), redirect_stderr(printed):
             value = getattr(import_module(module), name)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 whatever a foreign module does
+        lines = printed.getvalue().strip().splitlines()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 whatever a foreign module does
         return f"{target} cannot be loaded: {_describe(error)}"
-    if printed.getvalue():
-        return f"{module} prints when it is imported: {printed.getvalue().strip().splitlines()[0][:80]!r}"
+    if lines:
+        return f"{module} prints when it is imported: {lines[0][:80]!r}"
+    if isinstance(value, tuple) and not value:
+        return f"{target} is an empty tuple"
     return value if isinstance(value, tuple) and not hasattr(value, "_fields") else (value,)
 
 
 def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
-
-
-_TEXTS = ("children", "options", "study_keys", "settings", "dialects", "executors", "run_steps", "functions")
-
-
-def _find_mistake(plugin: Any) -> str:  # noqa: PLR0911 one return for each mistake
-    if not isinstance(plugin, Plugin):
-        return f"{type(plugin).__name__} is not an assay.plugins.Plugin"
-    if not isinstance(plugin.name, str) or not plugin.name:
-        return f"name is {plugin.name!r}: it must be a text"
-    values = {hook: getattr(plugin, hook) for hook in (*_TEXTS, "commands")}
-    wrong = [hook for hook, value in values.items() if not isinstance(value, Mapping)]
-    if wrong:
-        return f"{wrong[0]} must be a mapping"
-    names = [(hook, text) for hook in _TEXTS for text in values[hook].values()]
-    for word, value in plugin.commands.items():
-        if not (isinstance(value, tuple) and len(value) == 2 and all(isinstance(each, str) for each in value)):
-            return f"commands: {word!r} must have a pair of texts: module:name, and what it does"
-        names.append(("commands", value[0]))
-    for hook in ("importers", "pages", "reports"):
-        if not isinstance(getattr(plugin, hook), tuple):
-            return f"{hook} must be a tuple of texts"
-        names += [(hook, text) for text in getattr(plugin, hook)]
-    names += [("places", plugin.places)] if plugin.places else []
-    for hook, text in names:
-        if not isinstance(text, str) or not all(text.partition(":")[::2]):
-            return f"{hook}: {text!r} is not of the form module:name"
-    return ""
-
-
-def _find_conflict(plugin: Plugin, known: Mapping[str, Plugin]) -> str:
-    if plugin.name in known:
-        return "another plug-in has this name"
-    for hook in (*_TEXTS, "commands"):
-        for name in getattr(plugin, hook):
-            if name in CORE_WORDS.get(hook, ()):
-                return f"{hook}: {name!r} is a word of the core"
-            owner = next((each.name for each in known.values() if name in getattr(each, hook)), None)
-            if owner and hook not in ("options", "run_steps"):
-                return f"{hook}: {name!r} is offered by the plug-in {owner} already"
-    return ""
-
-
-def _find_unmet(found: Mapping[str, Plugin]) -> Iterator[tuple[str, str]]:
-    """Plug-ins whose `needs` are missing or lead back to themselves, with those that need them."""
-    left = dict(found)
-    while True:
-        missing = {name: need for name, each in left.items() for need in each.needs if need not in left}
-        if not missing:
-            break
-        for name, need in missing.items():
-            yield name, f"it needs the plug-in {need}, which is not there"
-            del left[name]
-    solved: set[str] = set()
-    while ready := [name for name, each in left.items() if name not in solved and solved.issuperset(each.needs)]:
-        solved.update(ready)
-    for name, each in left.items():
-        if name not in solved:
-            yield name, f"its needs lead back to itself: {', '.join(each.needs)}"
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}".strip().splitlines()[0]
+    except Exception:  # noqa: BLE001 its __str__ fails
+        return name
 
 
 def _try_names(plugin: Plugin) -> Iterator[PluginProblem]:
-    texts = [text for hook in _TEXTS for text in getattr(plugin, hook).values()]
-    texts += [handler for handler, _ in plugin.commands.values()]
-    texts += [*plugin.importers, *plugin.reports, *([plugin.places] if plugin.places else [])]
-    for text in texts:
+    from assay.values.plugin_checks import find_dialect_mistake, list_names
+
+    dialects = {text: name for name, text in plugin.dialects.items()}
+    for hook, text in list_names(plugin):
         try:
-            load(text)
+            value = load(text) if hook != "pages" else None
+            mistake = find_dialect_mistake(dialects[text], value) if hook == "dialects" else ""
         except InfrastructureError as error:
-            yield PluginProblem(plugin.name, error.message)
+            mistake = error.message
+        if mistake:
+            yield PluginProblem(plugin.name, mistake)
 
 
 # ---------------------------------------------------------------- entry points
@@ -327,16 +228,19 @@ def _find_entry_points() -> list[tuple[str, str]]:
 
 def _read_entry_points(path: str) -> Iterator[str]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
+    except FileNotFoundError:
+        return
     except (OSError, ValueError):
+        yield path  # which cannot be loaded: `assay doctor` names it
         return
     is_ours = False
-    for line in text.splitlines():
+    for line in map(str.strip, text.splitlines()):
         if line.startswith("["):
-            is_ours = line.strip() == f"[{GROUP}]"
-        elif is_ours and "=" in line:
-            yield line.partition("=")[2].strip()
+            is_ours = line == f"[{GROUP}]"
+        elif is_ours and "=" in line and not line.startswith(("#", ";")):
+            yield line.partition("=")[2].partition("[")[0].replace(" ", "")
 
 
 def _list_folders() -> list[str]:

@@ -196,7 +196,15 @@ def load_foreign_roots() -> Roots:
     """Where other tools are set to put their studies, and where copies of the same runs are."""
     if not any(os.path.isfile(os.path.expanduser(path)) for path in layout.FOREIGN_SETTINGS):
         return Roots(())
-    found = [plugins.load(each.roots_reader)() for each in plugins.find_dialects() if each.roots_reader]
+    found = []
+    for reader in filter(None, (each.roots_reader for each in plugins.find_dialects())):
+        try:
+            main, mirrors = plugins.load(reader)()
+        except UsageError:  # the tool's own settings are wrong
+            raise
+        except Exception:  # noqa: BLE001, S112 whatever a plug-in does
+            continue
+        found.append((main, mirrors))
     return Roots(tuple(path for main, _ in found for path in main), tuple(path for _, more in found for path in more))
 
 

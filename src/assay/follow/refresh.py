@@ -262,20 +262,25 @@ def _foreign_row(key: str, change: FolderChange, marks: Marks) -> RunRow:
         1,
         hide_named(run.params),
         reason="; ".join(filter(None, (*run.problems, marks.problem))),
-        origin=origin,
+        origin=origin or "another tool",
         tags=marks.tags,
         note=marks.note,
-        stamp=change.stamp,
+        stamp=change.stamp if origin else 0.0,  # it is read again when the plug-in is there
     )
 
 
 def _load_foreign(path: str) -> tuple[str, FolderRun]:
-    """The tool that made the directory, and what it holds."""
+    """The tool that made the directory, and what it holds; no tool: nothing that is installed can read it."""
+    problems = []
     for dialect in plugins.find_dialects():
-        run: FolderRun | None = plugins.load(dialect.folder_reader)(path) if dialect.folder_reader else None
+        try:
+            run: FolderRun | None = plugins.load(dialect.folder_reader)(path) if dialect.folder_reader else None
+        except Exception as error:  # noqa: BLE001 whatever a plug-in does
+            problems.append(f"{dialect.name}: {error}")
+            continue
         if run is not None:
             return dialect.name, run
-    return "another tool", FolderRun({}, State.DONE, problems=("no installed plug-in reads its parameters",))
+    return "", FolderRun({}, State.LOST, problems=("no installed plug-in reads it", *problems))
 
 
 def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequence[FolderChange]) -> set[str]:

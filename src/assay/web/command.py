@@ -13,10 +13,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.plugins import PluginProblem, find_plugins, load
+from assay.plugins import find_plugins, load
 from assay.show.console import Console
 from assay.system.files import cache_dir, write_atomic
 from assay.system.terminal import is_terminal
+from assay.values.hooks import PluginProblem
 from assay.values.options import Request, option
 from assay.values.run import build_command
 

@@ -1,0 +1,108 @@
+"""What is wrong with a plug-in: another kind of value, a word that is taken, a need that is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from assay.values.hooks import Folder, Part, Plugin, Program
+from assay.values.study import NATIVE, Dialect
+
+# Words of the core: a plug-in that names one of them is left out.
+CORE_WORDS: Mapping[str, frozenset[str]] = {
+    hook: frozenset(words.split())
+    for hook, words in {
+        "commands": "run ls show logs stop rerun diff plot sum tag note adopt best index doctor demo",
+        "children": "readings",
+        "executors": "local",
+        "dialects": NATIVE.name,
+        "study_keys": "study command commands params sweep zip when subset repeat metrics resources slots timeout "
+        "retries leave_running priority env checks code root on farms golden resume",
+        "settings": "root slots farm farms max_wait notify index secret_names secret_files",
+    }.items()
+}
+
+_TUPLES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("needs", "reading", "importers", "pages", "reports"), (str,)),
+    "doctor": (Part, Program, Folder),
+}
+_TEXTS = ("children", "options", "study_keys", "settings", "dialects", "executors", "run_steps", "functions")
+
+
+def find_mistake(plugin: Any) -> str:
+    if not isinstance(plugin, Plugin):
+        return f"{type(plugin).__name__} is not an assay.plugins.Plugin"
+    if not isinstance(plugin.name, str) or not plugin.name:
+        return f"name is {plugin.name!r}: it must be a text"
+    return next(_find_mistakes(plugin), "")
+
+
+def _find_mistakes(plugin: Plugin) -> Iterator[str]:
+    for hook in (*_TEXTS, "commands"):
+        value = getattr(plugin, hook)
+        if not isinstance(value, Mapping):
+            yield f"{hook} must be a mapping"
+        yield from (f"{hook}: {word!r} is not a word" for word in value if not _is_word(word, hook))
+    for hook, kinds in _TUPLES.items():
+        value = getattr(plugin, hook)
+        if not isinstance(value, tuple) or not all(isinstance(each, kinds) for each in value):
+            yield f"{hook} must be a tuple of {'texts' if kinds == (str,) else 'Part, Program or Folder'}"
+    for word, value in plugin.commands.items():
+        if not (isinstance(value, tuple) and len(value) == 2 and all(isinstance(each, str) for each in value)):
+            yield f"commands: {word!r} must have a pair of texts: module:name, and what it does"
+    for hook, text in list_names(plugin):
+        if not isinstance(text, str) or not all(text.partition(":")[::2]):
+            yield f"{hook}: {text!r} is not of the form module:name"
+
+
+def _is_word(word: Any, hook: str) -> bool:
+    return isinstance(word, str) and (hook != "commands" or re.fullmatch(r"\w[\w-]*", word) is not None)
+
+
+def list_names(plugin: Plugin) -> Iterator[tuple[str, str]]:
+    """The texts `module:name` of a plug-in, each with its hook; pages are tried by the plug-in that serves them."""
+    for hook in _TEXTS:
+        yield from ((hook, text) for text in getattr(plugin, hook).values())
+    yield from (("commands", handler) for handler, _ in plugin.commands.values())
+    for hook in ("importers", "pages", "reports"):
+        yield from ((hook, text) for text in getattr(plugin, hook))
+    yield from [("places", plugin.places)] if plugin.places else []
+
+
+def find_dialect_mistake(name: str, value: Any) -> str:
+    if not isinstance(value, Dialect) or value.name != name:
+        return f"dialects: {name!r} is not a Dialect of this name"
+    is_right = isinstance(value.keys, frozenset) and isinstance(value.weak_keys, frozenset)
+    return "" if is_right else f"dialects: the keys of {name!r} must be frozensets"
+
+
+def find_conflict(plugin: Plugin, known: Mapping[str, Plugin]) -> str:
+    if plugin.name in known:
+        return "another plug-in has this name"
+    for hook in (*_TEXTS, "commands"):
+        for name in getattr(plugin, hook):
+            if name in CORE_WORDS.get(hook, ()):
+                return f"{hook}: {name!r} is a word of the core"
+            owner = next((each.name for each in known.values() if name in getattr(each, hook)), None)
+            if owner and hook not in ("options", "run_steps"):
+                return f"{hook}: {name!r} is offered by the plug-in {owner} already"
+    return ""
+
+
+def find_unmet(found: Mapping[str, Plugin]) -> Iterator[tuple[str, str]]:
+    """Plug-ins whose `needs` are missing or lead back to themselves, with those that need them."""
+    left = dict(found)
+    while True:
+        missing = {name: need for name, each in left.items() for need in each.needs if need not in left}
+        if not missing:
+            break
+        for name, need in missing.items():
+            yield name, f"it needs the plug-in {need}, which is not there"
+            del left[name]
+    solved: set[str] = set()
+    while ready := [name for name, each in left.items() if name not in solved and solved.issuperset(each.needs)]:
+        solved.update(ready)
+    for name, each in left.items():
+        if name not in solved:
+            yield name, f"its needs lead back to itself: {', '.join(each.needs)}"
