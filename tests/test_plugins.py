@@ -15,11 +15,13 @@ from tests.web_client import open_client
 
 import assay
 from assay import plugins
-from assay.__main__ import CHILDREN
+from assay.__main__ import CHILDREN, run_child
 from assay.cli.main import COMMANDS, run
 from assay.config import native, settings
 from assay.errors import InfrastructureError, NotFoundError
 from assay.execute.registry import find_executor
+from assay.record.importers.registry import choose_importer, find_importers
+from assay.record.importers.sample import Sample
 from assay.values.plugin_checks import CORE_WORDS
 
 HEAD = "from assay.plugins import Plugin\n"
@@ -63,10 +65,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[assay.plugins]\n{name} = {target}\n")
         plugins._load_plugins.cache_clear()
         plugins.find_dialects.cache_clear()
+        find_importers.cache_clear()
 
     yield write
     plugins._load_plugins.cache_clear()
     plugins.find_dialects.cache_clear()
+    find_importers.cache_clear()
     for name in [name for name in sys.modules if "_plugin" in name and not name.startswith("assay")]:
         if name.partition(".")[0].endswith("_plugin"):
             del sys.modules[name]
@@ -128,8 +132,15 @@ def test_a_function_of_another_distribution_is_part_of_the_face(install: Install
 
 def test_an_executor_of_another_distribution_is_found_by_its_name(install: Install) -> None:
     text = HEAD + "PLUGIN = Plugin('hello', executors={'elsewhere': 'hello_plugin.executor:Elsewhere'})\n"
-    install("hello", text, executor="class Elsewhere: ...\n")
+    install("hello", text, executor="from assay.execute.base import Executor\nclass Elsewhere(Executor): ...\n")
     assert find_executor("elsewhere").__name__ == "Elsewhere"
+
+
+def test_an_executor_that_is_none_is_refused(install: Install) -> None:
+    text = HEAD + "PLUGIN = Plugin('hello', executors={'elsewhere': 'hello_plugin.executor:Elsewhere'})\n"
+    install("hello", text, executor="class Elsewhere: ...\n")
+    with pytest.raises(InfrastructureError, match="Elsewhere is not a subclass of"):
+        find_executor("elsewhere")
 
 
 PAGES = HEAD + "from assay.web.api import Pages\nPLUGIN = Plugin('bad', pages=('bad_plugin.plugin:PAGES',))\n"
@@ -370,6 +381,130 @@ def test_an_option_of_a_plug_in_is_a_keyword_of_run(
     assert "('a',) ended as Report" in outcome.messages
     with pytest.raises(NotFoundError, match="did you mean 'times'"):
         assay.run("plain.yml", tims="a")
+
+
+OPTIONS = {
+    "not a request": ("Options = 5", "5 is not a subclass"),
+    "a flag of the command": ("x: str = option('--x', '--json', help='')", "x: '--json' is an option of the command"),
+    "a flag of click": ("x: str = option('-h', help='')", "x: '-h' is an option of the command already"),
+    "one flag twice": ("x: str = option('--x', help='')\n    y: str = option('--x', help='')", "y: '--x' is an option"),
+    "required": ("x: str = option('--x', required=True, help='')", "x must be an option that can be left out"),
+    "an argument": ("x: str = argument('X')", "x must be an option that can be left out"),
+    "no flag": ("x: str = option('x y', '', help='')", "x: 'x y' is an option of the command already, or no name"),
+    "a name of requests": ("extras: str = option('--x', help='')", "extras is an attribute of every request"),
+    "another name of them": ("EXTRAS: str = option('--x', help='')", "EXTRAS is an attribute of every request"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options_that_a_command_cannot_have_are_named_and_left_out(
+    install: Install, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, reason = OPTIONS[case]
+    head = "from assay.values.options import Request, argument, option\n"
+    options = text if text.startswith("Options") else f"class Options(Request):\n    {text}"
+    install("bad", HEAD + "PLUGIN = Plugin('bad', options={'run': 'bad_plugin.c:Options'})", c=f"{head}{options}\n")
+    monkeypatch.chdir(tmp_path)
+    Path("plain.yml").write_text("command: 'true'\n")
+    assert run(["run", "plain.yml", "-j1", "--json"]) == 0  # -j1: only click reads it, with the options of plug-ins
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 0
+    assert run(["doctor", "--json"]) in (0, 1)
+    told = [each["text"] for each in json.loads(capsys.readouterr().out)["findings"] if each["name"] == "bad"]
+    assert [reason in each for each in told] == [True], told
+
+
+def test_options_of_an_unknown_command_are_named(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("times", TIMES.replace("bench run", "bench walk"), steps=STEPS)
+    assert run(["doctor", "--json"]) in (0, 1)
+    told = [each["text"] for each in json.loads(capsys.readouterr().out)["findings"] if each["name"] == "times"]
+    assert told == ["options of 'bench walk': there is no such command"]
+
+
+@pytest.mark.parametrize("method", ["listen", "end"])
+def test_a_step_that_fails_while_runs_go_on_is_one_warning(
+    install: Install, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = STEPS.replace("self._kinds = []", "self._kinds = ['']")  # none comes where `listen` fails
+    install("times", TIMES, steps=f"{steps}    def {method}(self, _): raise RuntimeError('broken')\n")
+    monkeypatch.chdir(tmp_path)
+    Path("own.yml").write_text("command: 'true {x}'\nparams: {x: [1, 2]}\n")
+    assert run(["run", "own.yml", "--times", "3", "--plain"]) == 0
+    printed = capsys.readouterr().err
+    assert printed.count(f"warning: times_plugin.steps.Step.{method} failed: RuntimeError('broken')") == 1
+    assert "2 done" in printed
+
+
+def test_a_failure_of_a_plug_in_is_not_called_a_bug_of_assay(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("times", TIMES, steps=STEPS + "    def build_result(self): raise RuntimeError('broken')\n")
+    monkeypatch.chdir(tmp_path)
+    Path("own.yml").write_text("command: 'true'\ntimes: 3\n")
+    assert run(["run", "own.yml", "--plain"]) == 4
+    printed = capsys.readouterr().err
+    assert "assay: the plug-in times_plugin failed: RuntimeError: broken\n" in printed
+    assert "times_plugin/steps.py:" in printed
+    assert "bug in Assay" not in printed
+
+
+LEAVING = {
+    "sys.exit('bye')": (1, "bye\n"),
+    "return 256": (1, "256\n"),
+    "return 'x'": (1, "x\n"),
+    "sys.exit(3)": (3, ""),
+}
+
+
+@pytest.mark.parametrize("line", LEAVING)
+def test_how_a_handler_ends(install: Install, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = COMMAND.format(annotation="HelloRequest").replace("return 0", line)
+    install("hello", HELLO, command=f"import sys\n{source}")
+    assert (run(["hello"]), capsys.readouterr().err) == LEAVING[line]
+
+
+def test_a_child_without_its_module_is_one_line(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("bad", HEAD + "PLUGIN = Plugin('bad', children={'zz': 'bad_plugin.nothing:main'})")
+    assert run_child("zz") == 4
+    assert capsys.readouterr().err.startswith("assay: bad_plugin.nothing:main cannot be loaded: ModuleNotFoundError")
+
+
+IMPORTERS = {
+    "a text": "('a', 'b')",
+    "a number": "5",
+    "unknown gives": "(Importer('zz', 'ZZ', 'nothing', 'bad_plugin.c:fail'),)",
+    "a name of another": "(Importer('wandb', 'ZZ', 'runs', 'bad_plugin.c:fail'),)",
+}
+
+
+@pytest.mark.parametrize("case", IMPORTERS)
+def test_an_importer_that_cannot_be_used_is_named_and_left_out(
+    install: Install, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = find_importers()
+    source = f"from assay.record.importers.registry import Importer\nIMPORTERS = {IMPORTERS[case]}\n"
+    install("bad", HEAD + "PLUGIN = Plugin('bad', importers=('bad_plugin.c:IMPORTERS',))", c=source)
+    assert find_importers() == before
+    assert run(["doctor", "--json"]) in (0, 1)
+    told = [each["text"] for each in json.loads(capsys.readouterr().out)["findings"] if each["name"] == "bad"]
+    assert told
+    assert all("must be an Importer with a name of its own" in each for each in told)
+
+
+@pytest.mark.parametrize("recognise", ["bad_plugin.c:fail", "bad_plugin.nothing:fail"])
+def test_an_importer_that_fails_to_recognise_leaves_the_file_to_others(
+    install: Install, recognise: str, tmp_path: Path
+) -> None:
+    source = f"from assay.record.importers.registry import Importer\nIMPORTERS = (Importer('zz', 'ZZ', 'runs', {recognise!r}),)\n"
+    install(
+        "bad",
+        HEAD + "PLUGIN = Plugin('bad', importers=('bad_plugin.c:IMPORTERS',))",
+        c=source + "def fail(sample): 1 / 0\n",
+    )
+    (tmp_path / "s" / "r").mkdir(parents=True)
+    (tmp_path / "s" / "r" / "run.json").write_text("{}")
+    chosen = choose_importer(Sample(str(tmp_path)), ("runs", "folders"))
+    assert chosen is not None
+    assert chosen.name == "assay"
 
 
 # ---------------------------------------------------------------- pages

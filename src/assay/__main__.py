@@ -15,13 +15,19 @@ CHILDREN = {
 
 
 def run_child(name: str) -> int | None:
+    from assay.errors import InfrastructureError
     from assay.plugins import Merged, load
 
     children = Merged("children", CHILDREN)
     if name not in children:
         print(f"assay: no child process is called {name!r}; there are {', '.join(children)}", file=sys.stderr)
         return 2
-    result: int | None = load(children[name])()
+    try:
+        main = load(children[name])
+    except InfrastructureError as error:
+        print(f"assay: {error.message}", file=sys.stderr)
+        return int(error.exit_code)
+    result: int | None = main()
     return result
 
 

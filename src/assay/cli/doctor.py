@@ -11,23 +11,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import Any, Literal
 
 from assay import plugins
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode
 from assay.execute.slots import slots_directory
 from assay.observe.devices import Devices
-from assay.plugins import Folder, Part, Program
+from assay.plugins import Folder, Part, PluginProblem, Program
+from assay.record.importers.registry import find_importer_problems
 from assay.show import formatting
 from assay.show.console import Console
 from assay.show.terminal_report import fold
 from assay.system import processes
 from assay.system.files import cache_dir, can_clone
 from assay.system.terminal import paint
-from assay.values.options import Request, json_option, root_option
+from assay.values.options import Group, Request, find_option_mistake, find_request, json_option, root_option
 
 Grade = Literal["ok", "note", "missing", "broken"]
 
@@ -57,13 +59,13 @@ class Diagnostic:
 Diagnosis = dict[str, tuple[Diagnostic, ...]]  # by group
 
 
-def examine(root: str | None = None) -> Diagnosis:
+def examine(root: str | None = None, group: Group | None = None) -> Diagnosis:
     return {
         "Needed": tuple(_examine_needed()),
         "Places": tuple(_examine_places(root)),
         "GPUs": tuple(_examine_gpus()),
         "Optional parts": tuple(map(_examine_part, _EXTRAS)),
-        **{f"Plug-in {name}": found for name, found in _examine_plugins()},
+        **{f"Plug-in {name}": found for name, found in _examine_plugins(group)},
     }
 
 
@@ -249,15 +251,31 @@ def _examine_part(part: Part, find_version: Callable[[str], str] = version) -> D
         return Diagnostic(part.package, "missing", f"for {part.use}", f"pip install 'assay[{part.extra}]'")
 
 
-def _examine_plugins() -> Iterator[tuple[str, tuple[Diagnostic, ...]]]:
+def _examine_plugins(group: Group | None) -> Iterator[tuple[str, tuple[Diagnostic, ...]]]:
     problems: dict[str, list[Diagnostic]] = {}
-    for each in plugins.find_problems():
+    for each in (*plugins.find_problems(), *_find_option_problems(group), *find_importer_problems()):
         problems.setdefault(each.name, []).append(Diagnostic(each.name, "note", each.text, "it is left out"))
     for plugin in plugins.find_plugins().values():
         found = (*problems.pop(plugin.name, ()), *map(_examine_need, plugin.doctor))
         yield plugin.name, found or (Diagnostic(plugin.name, "ok", "loaded"),)
     for name, left_out in problems.items():
         yield name, tuple(left_out)
+
+
+def _find_option_problems(group: Group | None) -> Iterator[PluginProblem]:
+    """Options of plug-ins that a command cannot have."""
+    for path in plugins.merge("options") if group else ():
+        found: Any = group
+        with suppress(AssayError, AttributeError, KeyError):
+            for word in path.split():
+                found = plugins.load(found.commands[word][0])
+        request = find_request(found)
+        for plugin, further in plugins.load_all("options", path):
+            mistake = find_option_mistake(request, further) if request else "there is no such command"
+            if mistake:
+                yield PluginProblem(plugin.name, f"options of {path!r}: {mistake}")
+            elif request:
+                request = request.extend([further])
 
 
 def _examine_need(need: Part | Program | Folder) -> Diagnostic:
@@ -287,9 +305,9 @@ class DoctorRequest(Request):
     root: str | None = root_option()
 
 
-def doctor(request: DoctorRequest, console: Console) -> int:
+def doctor(request: DoctorRequest, console: Console, group: Group) -> int:
     """Show what works on this machine, and how to get the rest. Exit code 1: something needed does not work."""
-    diagnosis = examine(request.root)
+    diagnosis = examine(request.root, group)
     if request.as_json:
         console.write_json(_build_facts(diagnosis))
     else:

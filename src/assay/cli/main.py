@@ -51,7 +51,7 @@ GROUP = Group(
     plugins.Merged("commands", COMMANDS),
 )
 _EXITS_AT_ONCE = ("run", "sum")  # they have closed everything, and the end of the interpreter would take 5 ms
-SERVICES = {"call": lambda arguments: run(arguments)}  # noqa: PLW0108 defined below
+SERVICES = {"call": lambda arguments: run(arguments), "group": GROUP}  # noqa: PLW0108 defined below
 
 
 def build_cli() -> click.Group:
@@ -172,20 +172,45 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _print_refusal(error)
     except SystemExit as leave:  # click's answer to a reader that has left: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
-        return int(ExitCode.OK) if has_left else int(leave.code or 0)
+        return int(ExitCode.OK) if has_left else _leave(leave.code)
     except BrokenPipeError:  # the reader has left before the last lines were flushed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
     except Exception as error:  # noqa: BLE001 nothing is above it
         code = _explain(error) if isinstance(error, OSError) else None
-        return _report_bug(error) if code is None else code
-    return int(result) if isinstance(result, int) else int(ExitCode.OK)
+        return _report_failure(error) if code is None else code
+    return _leave(result)
+
+
+def _leave(code: object) -> int:
+    """As `sys.exit` does: what is not an exit code is printed, and the exit code is 1."""
+    if code is None or (isinstance(code, int) and abs(code) < 256):
+        return int(code or 0)
+    _print_error(str(code))
+    return int(ExitCode.FAILED)
 
 
 def _print_refusal(error: AssayError) -> int:
     text = "\n".join(error.render().splitlines())
     Console().error(text if getattr(error, "problems", None) else f"assay: {text}")
     return int(error.exit_code)
+
+
+def _report_failure(error: Exception) -> int:
+    """Of a plug-in of another distribution where its code raised the error, else of ours."""
+    import traceback
+
+    packages = {"assay", *(target.partition(":")[0].partition(".")[0] for _, target in plugins._find_entry_points())}  # noqa: SLF001
+    known = [
+        (package, f"{frame.f_code.co_filename}:{line}")
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if (package := str(frame.f_globals.get("__name__")).partition(".")[0]) in packages
+    ]
+    package, place = known[-1] if known else ("assay", "")
+    if package == "assay":
+        return _report_bug(error)
+    _print_error(f"assay: the plug-in {package} failed: {type(error).__name__}: {error}\n  {place}")
+    return int(ExitCode.INTERNAL)
 
 
 def _report_bug(error: Exception) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.errors import NotFoundError
+from assay.errors import InfrastructureError, NotFoundError
 from assay.execute.base import Executor
 from assay.plugins import Merged, load
 
@@ -21,7 +21,10 @@ def find_executor(name: str) -> type[Executor]:
 def try_executor(name: str) -> type[Executor] | None:
     """None: no installed plug-in offers it. What is recorded of its jobs can be read all the same."""
     text = _EXECUTORS.get(name)
-    return load(text) if text else None
+    found = load(text) if text else None
+    if found is not None and not (isinstance(found, type) and issubclass(found, Executor)):
+        raise InfrastructureError(f"{text} is not a subclass of assay.execute.base.Executor")
+    return found
 
 
 def build_executor(name: str, **options: Any) -> Executor:

@@ -209,7 +209,7 @@ def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Rep
         build_entry = partial(_build_entry, prepared=prepared, again=frozenset(), base=0)
         context = RunContext(prepared, index, entries, collector, pool, hooks.best, build_entry)
         for step in steps:
-            loop = step.begin(context, replace(loop, listen=_join(loop.listen, step.listen)))
+            loop = step.begin(context, replace(loop, listen=_join(loop.listen, step, loop.warn)))
         supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
         _run_loop(supervisor, hooks, collector)
         _end_plan(prepared, supervisor.entries)
@@ -252,10 +252,18 @@ def _build_env(prepared: Prepared, slots: Slots, hooks: RunHooks) -> Mapping[str
     return slots.env if hooks.slots_name is None else {}
 
 
-def _join(first: Listen, second: Listen) -> Listen:
+def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
+    """A step that fails gets no further events; the runs go on."""
+    listeners = [step.listen]
+
     def listen(event: Event) -> None:
         first(event)
-        second(event)
+        try:
+            for each in listeners:
+                each(event)
+        except Exception as error:  # noqa: BLE001 of a plug-in
+            listeners.clear()
+            warn(f"{type(step).__module__}.{type(step).__qualname__}.listen failed: {error!r}")
 
     return listen
 

@@ -138,9 +138,13 @@ class Request:
 
     @classmethod
     def extend(cls, others: Iterable[type[Request]]) -> type[Self]:
-        """This request with the options of others after its own."""
-        further = {name: each for other in others for name, each in other.OPTIONS.items() if name not in cls.OPTIONS}
-        return type(cls.__name__, (cls,), {**further, "EXTRAS": tuple(further)})
+        """This request with the options of others after its own. One with a mistake is left out."""
+        extended = cls
+        for other in others:
+            if not find_option_mistake(extended, other):
+                further = {name: each for name, each in other.OPTIONS.items() if name not in extended.OPTIONS}
+                extended = type(cls.__name__, (extended,), {**further, "EXTRAS": (*extended.EXTRAS, *further)})
+        return extended
 
     @classmethod
     def from_command_line(cls, given: Mapping[str, Any]) -> Self:
@@ -159,6 +163,25 @@ class Request:
 def _options_of(base: type) -> Mapping[str, Option]:
     found: Mapping[str, Option] = vars(base).get("OPTIONS", {})
     return found
+
+
+def find_option_mistake(known: type[Request], further: Any) -> str:
+    """Why a command cannot have these options as well; empty: it can. It keeps its own option of the same field."""
+    if not (isinstance(further, type) and issubclass(further, Request)):
+        return f"{further!r} is not a subclass of assay.values.options.Request"
+    flags = {"-h", "--help", *(flag for each in known.OPTIONS.values() for flag in each.names)}
+    for name, each in further.OPTIONS.items():
+        if name in known.OPTIONS:
+            continue
+        if hasattr(known, name):
+            return f"{name} is an attribute of every request: the field needs another name"
+        if each.required or not each.names:
+            return f"{name} must be an option that can be left out"
+        bad = [flag for flag in each.names if flag in flags or flag[:1] != "-" or not flag.replace("-", "").isalnum()]
+        if bad:
+            return f"{name}: {bad[0]!r} is an option of the command already, or no name of an option"
+        flags.update(each.names)
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

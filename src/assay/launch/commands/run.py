@@ -224,8 +224,11 @@ def supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool, 
 
 def _end(steps: Sequence[RunStep], outcome: Report | BaseException, console: Console) -> None:
     for step in steps:
-        for warning in step.end(outcome):
-            console.warning(warning)
+        try:
+            for warning in step.end(outcome):
+                console.warning(warning)
+        except Exception as error:  # noqa: BLE001 of a plug-in: the others end too, and the report stands
+            console.warning(f"{type(step).__module__}.{type(step).__qualname__}.end failed: {error!r}")
 
 
 def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: float) -> None:

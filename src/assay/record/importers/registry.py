@@ -7,11 +7,11 @@ has its reader under the importer's name. Plug-ins offer importers by the hook `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from assay.plugins import load, load_all
+from assay.plugins import PluginProblem, load, load_all
 from assay.record.importers.sample import Sample
 
 Gives = Literal["folders", "runs", "results"]
@@ -32,14 +32,39 @@ OWN = (Importer("assay", "studies of Assay", "folders", "assay.record.importers.
 @cache
 def find_importers() -> tuple[Importer, ...]:
     """Ours and those of the plug-ins, in the order in which they are asked: of results, of runs, of folders."""
-    found = [*OWN, *(each for _, offered in load_all("importers") for each in offered)]
-    return tuple(sorted(found, key=lambda each: _ORDER.index(each.gives)))
+    found = {each.name: each for each in OWN}
+    for _, each in _list_offers():
+        if isinstance(each, Importer) and isinstance(each.name, str) and each.gives in _ORDER:
+            found.setdefault(each.name, each)
+    return tuple(sorted(found.values(), key=lambda each: _ORDER.index(each.gives)))
+
+
+def find_importer_problems() -> list[PluginProblem]:
+    """What plug-ins offer as importers and is left out."""
+    rule = f"must be an Importer with a name of its own that gives {', '.join(_ORDER)}"
+    ids = set(map(id, find_importers()))
+    return [PluginProblem(name, f"importers: {each!r} {rule}") for name, each in _list_offers() if id(each) not in ids]
+
+
+def _list_offers() -> Iterator[tuple[str, Any]]:
+    for plugin, offered in load_all("importers"):
+        yield from ((plugin.name, each) for each in (offered if isinstance(offered, tuple | list) else (offered,)))
 
 
 def choose_importer(sample: Sample, gives: Iterable[Gives]) -> Importer | None:
     """By content, among those that give one of these: the first that recognises it."""
     among = set(gives)
-    return next((each for each in find_importers() if each.gives in among and load(each.recognise)(sample)), None)
+    return next((each for each in find_importers() if each.gives in among and _recognises(each, sample)), None)
+
+
+def _recognises(importer: Importer, sample: Sample) -> bool:
+    """Whether it knows the file. One of another distribution that fails does not, so that the next one is asked."""
+    try:
+        return bool(load(importer.recognise)(sample))
+    except Exception:
+        if importer.recognise.startswith("assay."):
+            raise
+        return False
 
 
 def describe_known(gives: Iterable[Gives]) -> str:
