@@ -23,6 +23,7 @@ from assay.execute.registry import find_executor
 from assay.record.importers.registry import choose_importer, find_importers
 from assay.record.importers.sample import Sample
 from assay.values.plugin_checks import CORE_WORDS
+from assay.web.interface import load_pages
 
 HEAD = "from assay.plugins import Plugin\n"
 HELLO = HEAD + "PLUGIN = Plugin('hello', commands={'hello': ('hello_plugin.command:hello', 'Say hello.')})\n"
@@ -144,6 +145,7 @@ def test_an_executor_that_is_none_is_refused(install: Install) -> None:
 
 
 PAGES = HEAD + "from assay.web.api import Pages\nPLUGIN = Plugin('bad', pages=('bad_plugin.plugin:PAGES',))\n"
+NAVIGATION = PAGES + "from assay.web.api import Navigation\nPAGES = Pages(navigation=Navigation({}))\n"
 BAD = {
     "no module": (None, "ModuleNotFoundError: No module named 'bad_plugin.plugin'"),
     "an import that fails": ("1 / 0\n", "ZeroDivisionError"),
@@ -206,6 +208,14 @@ BAD = {
         HEAD + "PLUGIN = Plugin('bad', commands={'x': ('bad_plugin.ends:x', 'x')})\n",
         "SystemExit: 0",
     ),
+    "a navigation that is a text": (
+        PAGES + "PAGES = Pages(navigation='x')\n",
+        "navigation must not be of the type str",
+    ),
+    "a position that is a text": (NAVIGATION.format("'x', '/x', 'high'"), "must have two texts and a number"),
+    "a navigation without texts": (NAVIGATION.format("None, None, 5"), "must have two texts and a number"),
+    "templates that are a number": (PAGES + "PAGES = Pages(templates=1)\n", "templates must not be of the type int"),
+    "alarms that are a number": (PAGES + "PAGES = Pages(find_alarms=5)\n", "find_alarms must not be of the type int"),
     "a handler without its module": (
         HEAD + "PLUGIN = Plugin('bad', commands={'x': ('bad_plugin.nothing:x', 'x')})\n",
         "No module named 'bad_plugin.nothing'",
@@ -226,6 +236,7 @@ def test_a_plug_in_that_cannot_be_used_is_named_and_left_out(
     found = [each for each in json.loads(capsys.readouterr().out)["findings"] if reason in each["text"]]
     assert [each["grade"] for each in found][:1] == ["note"]
     assert run(["bench", "--help"]) == 0
+    assert "bad" not in dict(load_pages())
 
 
 DIALECTS = """
@@ -531,6 +542,16 @@ def test_a_defect_of_a_plug_in_is_told_at_its_own_address(install: Install, serv
         until(lambda: "bad cannot be judged: KeyError" in client.get("/alarms").text, "the defect among the alarms")
         bad = client.get("/bad")
         assert (bad.status_code, "Assay could not make this page" in bad.text) == (500, True)
+
+
+@pytest.mark.parametrize("answer", ["5", "[5]", "('no-such-template.html', {})", "[Alarm('/x', 'x', 'x', 'x', 'x')]"])
+def test_an_answer_of_a_wrong_shape_is_left_out(install: Install, served: Bench, answer: str) -> None:
+    answers = f"from assay.web.api import Alarm, Pages\ndef f(*_): return {answer}\nPAGES = Pages((), None, '', '', f, f, f)\n"
+    install("bad", HEAD + "PLUGIN = Plugin('bad', pages=('bad_plugin.answers:PAGES',))\n", answers=answers)
+    with open_client(served.root) as client:
+        until(lambda: "bad cannot be judged: TypeError" in client.get("/alarms").text, "the defect among the alarms")
+        for path in ("/studies", "/studies/fit", "/studies/fit/best", f"/studies/fit/runs/{GOOD}"):
+            assert client.get(path).status_code == 200, path
 
 
 def test_receivers_of_the_settings_need_a_plug_in(

@@ -22,7 +22,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.values.hooks import Folder, Part, Plugin, PluginProblem, Program
 from assay.values.study import NATIVE, Dialect
 
-__all__ = ["Folder", "Part", "Plugin", "Program"]  # what a plug-in imports
+__all__ = ["Folder", "Part", "Plugin", "PluginProblem", "Program"]  # what a plug-in imports
 GROUP = "assay.plugins"
 _OWN = "assay"
 
@@ -139,7 +139,7 @@ def _load_plugins() -> _Loaded:
 
     found: dict[str, Plugin] = {}
     problems: list[PluginProblem] = []
-    for origin, target in _find_entry_points():
+    for origin, target in find_entry_points():
         result = _load_quietly(target)
         if isinstance(result, str):
             problems.append(PluginProblem(origin, result))
@@ -206,7 +206,7 @@ def _try_names(plugin: Plugin) -> Iterator[PluginProblem]:
 # ---------------------------------------------------------------- entry points
 
 
-def _find_entry_points() -> list[tuple[str, str]]:
+def find_entry_points() -> list[tuple[str, str]]:
     """(distribution, module:name) of what is installed; Assay's own first.
 
     From the files, since importlib.metadata takes longer to import than everything that a command needs. Where Assay

@@ -103,6 +103,43 @@ def test_a_place_of_artifacts_that_cannot_be_written(monkeypatch: pytest.MonkeyP
     assert "ASSAY_CACHE" in found["artifacts"].hint
 
 
+def return_relative(_environment: object, _folder: str) -> str:
+    return "nope/x"
+
+
+def return_nothing(_environment: object, _folder: str) -> None: ...
+
+
+def end_all(_environment: object, _folder: str) -> None:
+    raise SystemExit(3)
+
+
+def test_a_folder_of_a_plug_in_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = doctor._examine_need(Folder("f", f"{__name__}:return_relative", "h"))
+    assert found == doctor.Diagnostic("f", "ok", f"{tmp_path}/nope/x (will be made)")
+
+
+@pytest.mark.parametrize(
+    ("need", "text"),
+    [
+        (Part("", "", ""), "ValueError"),
+        (Part(None, "x", "x"), "TypeError"),
+        (Program(None, "", ""), "TypeError"),
+        (Program("sh", "", "", question=None), "TypeError"),
+        (Folder("f", None, "h"), "TypeError"),
+        (Folder("f", f"{__name__}:return_nothing", 5), "TypeError"),
+        (Folder("f", f"{__name__}:return_nothing", "h"), "TypeError"),
+        (Folder("f", f"{__name__}:end_all", "h"), "SystemExit: 3"),
+        (Folder("f", f"{__name__}:nothing", "h"), "nothing cannot be loaded: AttributeError"),
+    ],
+)
+def test_a_need_that_cannot_be_examined_is_a_note(need: Part | Program | Folder, text: str) -> None:
+    found = doctor._examine_need(need)
+    assert (found.grade, text in found.text) == ("note", True), found
+    assert {type(each) for each in (found.name, found.text, found.hint)} == {str}
+
+
 def test_a_folder_without_permission(forbidden_dir: Path) -> None:
     assert doctor._examine_folder("output root", str(forbidden_dir / "x"), "").grade == "broken"
 

@@ -20,6 +20,7 @@ from tests.models.test_web_pages import write as write_check
 from assay.follow.api import StudyLocation
 from assay.golden.records import list_ids, write_report
 from assay.models.values.layout import MODEL_FILE
+from assay.plugins import Plugin
 
 Report = Callable[..., str]
 
@@ -75,6 +76,16 @@ def test_a_study_has_all_its_views(report: Report) -> None:
     assert "assay logs" in page
     assert "assay sum" in page
     assert "<code>assay run study.yml</code>" in page
+
+
+@pytest.mark.parametrize(("build", "reason"), [(lambda *_: 1 // 0, "ZeroDivisionError"), (lambda *_: 5, "5")])
+def test_a_plug_in_that_cannot_report_is_named(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, build: Callable[..., object], reason: str
+) -> None:
+    monkeypatch.setattr("assay.web.report_command.load_all", lambda _hook: [(Plugin("bad"), build)])
+    result = cli("report", "fit", "-o", "-")
+    assert (result.code, "<title>fit</title>" in result.out) == (0, True)
+    assert f"warning: the plug-in bad cannot report fit: {reason}" in result.err
 
 
 def test_the_table_is_that_of_sum(report: Report, cli: Cli) -> None:

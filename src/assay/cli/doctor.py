@@ -279,15 +279,20 @@ def _find_option_problems(group: Group | None) -> Iterator[PluginProblem]:
 
 
 def _examine_need(need: Part | Program | Folder) -> Diagnostic:
-    if isinstance(need, Part):
-        return _examine_part(need)
-    if isinstance(need, Program):
-        return _examine_program(need.name, need.use, need.hint, needed=False, question=need.question)
+    """A note says what its plug-in does wrong."""
+    name, hint = str(getattr(need, need.__slots__[0])), str(getattr(need, "hint", ""))
     try:
-        path = plugins.load(need.find)(os.environ, os.getcwd())
+        "".join(getattr(need, each) for each in need.__slots__)  # a TypeError where one is not a text
+        if isinstance(need, Part):
+            return _examine_part(need)
+        if isinstance(need, Program):
+            return _examine_program(name, need.use, hint, needed=False, question=need.question)
+        path = os.path.abspath(plugins.load(need.find)(os.environ, os.getcwd()))
+        return _examine_folder(name, path, hint, needed=False)
     except AssayError as error:
-        return Diagnostic(need.name, "note", error.message, error.hint or need.hint)
-    return _examine_folder(need.name, path, need.hint, needed=False)
+        return Diagnostic(name, "note", error.message, error.hint or hint)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 whatever a foreign function does
+        return Diagnostic(name, "note", f"{need}: {type(error).__name__}: {error}", hint)
 
 
 # ---------------------------------------------------------------- the command

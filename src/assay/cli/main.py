@@ -200,7 +200,7 @@ def _report_failure(error: Exception) -> int:
     """Of a plug-in of another distribution where its code raised the error, else of ours."""
     import traceback
 
-    packages = {"assay", *(target.partition(":")[0].partition(".")[0] for _, target in plugins._find_entry_points())}  # noqa: SLF001
+    packages = {"assay", *(target.partition(":")[0].partition(".")[0] for _, target in plugins.find_entry_points())}
     known = [
         (package, f"{frame.f_code.co_filename}:{line}")
         for frame, line in traceback.walk_tb(error.__traceback__)

@@ -75,10 +75,16 @@ class Alarms:
         ]
         for place, look in (*looks, ("/studies", _find_checks)):
             try:
-                yield from look(self._snapshots, known)
+                yield from map(_check, look(self._snapshots, known))
             except Exception as error:  # one damaged record does not hide the others
                 logging.getLogger("assay.web").exception("what is not well: %s", place[1:])
                 yield Alarm(place, 1, f"{place[1:]} cannot be judged: {type(error).__name__}", "ERROR", place)
+
+
+def _check(alarm: object) -> Alarm:
+    if not isinstance(alarm, Alarm) or not all(map(isinstance, alarm, (str, int, str, str, str))):
+        raise TypeError(f"{alarm!r} is not an alarm")
+    return alarm
 
 
 def _find_checks(_snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:

@@ -62,6 +62,13 @@ def load_pages() -> list[tuple[str, Pages]]:
 def find_mistake(pages: object) -> str:
     if not isinstance(pages, Pages):
         return f"{type(pages).__name__} is not an assay.web.api.Pages"
+    kinds: dict[str, Any] = dict.fromkeys(("find_alarms", "card", "find_related"), Callable | None)
+    kinds |= {"navigation": Navigation | None, "templates": str, "static": str}
+    wrong = [name for name, kind in kinds.items() if not isinstance(getattr(pages, name), kind)]
+    if wrong:
+        return f"{wrong[0]} must not be of the type {type(getattr(pages, wrong[0])).__name__}"
+    if pages.navigation and not all(map(isinstance, pages.navigation, (str, str, int))):
+        return f"{pages.navigation} must have two texts and a number"
     missing = [folder for folder in (pages.templates, pages.static) if folder and not os.path.isdir(folder)]
     if missing:
         return f"there is no folder {missing[0]}"
@@ -72,12 +79,15 @@ def find_mistake(pages: object) -> str:
     return ""
 
 
-def ask_pages(pages: Sequence[tuple[str, Pages]], part: str, *arguments: object) -> Iterator[Any]:
-    """The answers of those that have this part. A defect of one plug-in hides nothing of the others."""
+def ask_pages(
+    pages: Sequence[tuple[str, Pages]], part: str, read: Callable[[Any], Any], *arguments: object
+) -> Iterator[Any]:
+    """What `read` makes of the answers of those that have this part. A defect of one plug-in, also an answer that
+    cannot be read, hides nothing of the others."""
     for name, each in pages:
         if function := getattr(each, part):
             try:
-                yield function(*arguments)
+                yield read(function(*arguments))
             except AssayError:
                 raise
             except Exception:

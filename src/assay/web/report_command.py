@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError
 from assay.plugins import find_function, load_all
 from assay.reading.commands.tables import TableRequest
 from assay.show.console import Console
@@ -37,7 +37,7 @@ def report(request: ReportRequest, console: Console) -> int:
 
     output = request.output or _choose_name(request.studies)
     check_targets(output)
-    document = find_verdict(request) or _build_study_report(request, console.on_stderr(output == STDOUT))
+    document = find_verdict(request, console) or _build_study_report(request, console.on_stderr(output == STDOUT))
     write_text(output, render_html(document))
     if output != STDOUT:
         console.print(output)
@@ -61,19 +61,26 @@ def _build_study_report(request: ReportRequest, console: Console) -> Document:
 # ---------------------------------------------------------------- verdicts
 
 
-def find_verdict(request: ReportRequest) -> Document | None:
+def find_verdict(request: ReportRequest, console: Console) -> Document | None:
     """The verdict that is asked for; None: runs of studies are."""
     choices = [name for name in request.OPTIONS if name not in ("studies", "output", "root")]
     if len(request.studies) > 1 or any(getattr(request, name) for name in choices):
         return None
     name = request.studies[0].rstrip("/") if request.studies else None
     is_file = name is not None and os.path.isfile(name)
-    builders = [build for _, build in load_all("reports")]
+    builders = load_all("reports")
     for location, rest in [_find_kept(name)] if name and is_file else _list_readings(name, request.root):
-        for build in builders:
-            document: Document | None = build(location, rest)
-            if document:
+        for plugin, build in builders:
+            try:
+                document = build(location, rest)
+            except AssayError:
+                raise
+            except Exception as error:  # noqa: BLE001 whatever a foreign function does
+                document = f"{type(error).__name__}: {error}"
+            if isinstance(document, Document):
                 return document
+            if document is not None:
+                console.warning(f"the plug-in {plugin.name} cannot report {location.name}: {document}")
     return None
 
 

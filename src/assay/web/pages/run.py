@@ -457,7 +457,10 @@ def show(request: Request) -> Response:
 def _find_related(site: Site, snapshot: StudySnapshot, run: str, files: set[str]) -> list[tuple[str, str]]:
     """Pages of the products that this run belongs to."""
     slug = snapshot.slug
-    found = [each for links in ask_pages(site.pages, "find_related", slug, run, files) for each in links]
+    answers = ask_pages(
+        site.pages, "find_related", lambda links: [(str(text), str(to)) for text, to in links], slug, run, files
+    )
+    found = [each for links in answers for each in links]
     if list_traces(snapshot.location, slug, run):
         found.append(("Traces", build_address("traces", slug, run)))
     return found

@@ -101,10 +101,12 @@ def show_best(request: Request) -> Response:
     site = get_site(request)
     slug = request.path_params["study"]
     location = site.snapshots.locate(slug)
-    for card in ask_pages(site.pages, "card", slug, location):
-        if card is not None:  # of a product: of its runs none is the best
-            template, values = card
-            return site.render(request, template, **values)
+    cards = ask_pages(
+        site.pages, "card", lambda card: card and site.render(request, card[0], **card[1]), slug, location
+    )
+    card: Response | None = next(filter(None, cards), None)
+    if card:  # of a product: of its runs none is the best
+        return card
     snapshot = site.snapshots.load(slug)
     known = site.snapshots.load_studies().get(slug)
     queued = known[1].counts.get(State.QUEUED, 0) if known else 0
