@@ -101,7 +101,7 @@ def test_the_words_of_the_core_are_the_whole_list() -> None:
 
 def test_a_source_tree_that_is_not_installed_has_its_plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
-    found = plugins._find_entry_points()
+    found = plugins.find_entry_points()
     assert {target for _, target in found} >= {"assay.golden.plugin:PLUGIN", "assay.compat.plugin:PLUGIN"}
 
 
