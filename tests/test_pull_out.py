@@ -269,14 +269,20 @@ def find_concerned(tests: Path, case: Case) -> set[str]:
     """Test modules that are about the plug-in: they import it, also through helpers, or call its commands."""
     gone = [f"assay.{case.plugin}", *(f"assay.{name}" for name, owner in OWNERS.items() if owner == case.plugin)]
     gone += [f"assay.{each.removesuffix('.py').replace('/', '.')}" for each in NEEDED_BY.get(case.plugin, ())]
-    texts = {f"tests.{name}": text for name, text in load_sources(tests).items() if "formats" not in name}
+    texts = {f"tests.{name}": text for name, text in load_sources(tests).items() if not name.startswith("formats.")}
     words = re.compile("|".join([*map(re.escape, gone), *(rf"""["'( ]{word}["' ,)]""" for word in case.commands)]))
     found = {name for name, text in texts.items() if words.search(text)}
     found |= {name for name in texts if name.startswith(f"tests.{case.plugin}.")}
     while True:
-        more = {
-            name for name, text in texts.items() if any(re.search(rf"\b{re.escape(each)}\b", text) for each in found)
-        }
+        ways = [
+            rf"{re.escape(each)}|from {re.escape(each[: each.rfind('.')])} import .*\b{each[each.rfind('.') + 1 :]}"
+            for each in found
+        ]
+        named = re.compile(rf"\b({'|'.join(ways)})\b")
+        folders = tuple(
+            each.removesuffix("conftest") for each in found - {"tests.conftest"} if each.endswith(".conftest")
+        )
+        more = {name for name, text in texts.items() if named.search(text) or name.startswith(folders)}
         if more <= found:
             return found
         found |= more
@@ -300,7 +306,10 @@ def test_the_tests_of_all_others_pass(case: Case, tree: Path) -> None:
     ):
         shutil.copy(path, tree)
     left_out = sorted(find_concerned(tree / "tests", case) | ABOUT_THE_WHOLE)
-    ignored = [f"--ignore={name.replace('.', '/')}.py" for name in left_out]
+    paths = [
+        f"{name.replace('.', '/')}.py".removesuffix("/conftest.py") for name in left_out if name != "tests.conftest"
+    ]
+    ignored = [f"--ignore={path}" for path in paths]
     gone = [each.name for each in entry_points(group="pytest11") if each.value.startswith(f"assay.{case.plugin}.")]
     argv = ["-m", "pytest", "-q", "-n", "2", "-m", "not services and not long", "-p", "no:cacheprovider", *ignored]
     argv += [word for name in gone for word in ("-p", f"no:{name}")]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
-from assay.compat.torq.pytest_session import watch_session
 from assay.values.pytest_names import UPLOADS
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """After the plugin that sends runs."""
+    """After the plugin that sends runs. Without the plug-in for models there are no such tests."""
+    if find_spec("assay.models") is None:
+        return
+    from assay.compat.torq.pytest_session import watch_session
+
     watch_session(config)
     uploads = config.pluginmanager.getplugin(UPLOADS)
     if uploads is not None and not hasattr(config, "workerinput"):
