@@ -102,7 +102,7 @@ def test_a_wrong_file_raises_with_positions_and_starts_nothing(call: Any, entere
         ({"sample": -1}, "sample=-1"),
         ({"slots": "0", "jobs": 1}, "--slots"),
         ({"commands": ["tran"]}, "train"),
-        ({"on": "moon"}, "local"),
+        pytest.param({"on": "moon"}, "local", marks=pytest.mark.needs(farms=True)),
     ],
 )
 def test_a_wrong_argument_raises_at_once(given: Any, word: str, entered_bench: Bench) -> None:

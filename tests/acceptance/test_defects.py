@@ -69,6 +69,7 @@ def test_the_readme_intro_runs_without_a_runx_file(user: UserFolder) -> None:
     assert len(user.calls) == 4
 
 
+@pytest.mark.needs(farms=True)
 def test_a_farm_of_any_name_is_submitted_to(user: UserFolder) -> None:
     """B2"""
     user.write(".runx", FARM.format(name="bigfarm"))
@@ -104,6 +105,7 @@ def test_pythonpath_counts_without_a_farm(user: UserFolder, line: str, expected:
     assert (run / "train.log").read_text() == expected.format(run=run) + "\n"
 
 
+@pytest.mark.needs(farms=True)
 def test_the_experiment_overrides_runx(user: UserFolder) -> None:
     """B6"""
     user.write(".runx", FARM.format(name="bigfarm"))
@@ -136,6 +138,7 @@ def test_a_tag_does_not_leak_and_a_skipped_first_item_is_a_template(user: UserFo
     assert [run.name.startswith("one_") for run in user.runs()] == [True, False]
 
 
+@pytest.mark.needs(farms=True)
 def test_quotes_in_the_command_survive_the_farm(user: UserFolder) -> None:
     """B10"""
     user.write(".runx", FARM.format(name="draco"))
@@ -237,6 +240,7 @@ def test_a_run_that_gave_logx_no_hparams_is_tabled(user: UserFolder) -> None:
     assert user.well("sumx", "sweep").lines[0].split() == ["lr", "acc", "epoch", "epoch_time"]
 
 
+@pytest.mark.needs(farms=True)
 def test_an_environment_prefix_with_submit_job(user: UserFolder) -> None:
     """B18b"""
     user.write(".runx", FARM.format(name="bigfarm"))

@@ -136,6 +136,7 @@ def test_mlrunner_that_drew_a_sample(user: UserFolder) -> None:
     check_all(user, hints(user.assay("mlrunner", "--sample", "2")), "output", failing=2)
 
 
+@pytest.mark.needs(farms=True)
 def test_after_a_submission(user: UserFolder) -> None:
     user.write("f.yml", NATIVE)
     user.assay("run", "f.yml", "--study", "sweep")
@@ -151,6 +152,7 @@ def test_after_a_submission(user: UserFolder) -> None:
     check_all(user, ["assay runx sweep.yml -i --retry failed"], "logs/sweep", failing=2)
 
 
+@pytest.mark.needs(farms=True)
 @pytest.mark.parametrize("program", ["no_such_cmd", "./no/such", "~/no-such", "A=1 no_such_cmd -x"])
 def test_a_missing_submit_command_is_an_error_at_once(user: UserFolder, program: str) -> None:
     user.write("sweep.yml", RUNX)

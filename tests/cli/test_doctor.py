@@ -67,6 +67,7 @@ def test_looking_for_the_parts_loads_none_of_them() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.needs(farms=True)
 @pytest.mark.parametrize(
     ("script", "text"),
     [

@@ -116,6 +116,21 @@ def test_what_is_wrong_with_commands(text, place, words):
         ("code: {link_ignored: maybe}", "code.link_ignored: must be true or false"),
         ("code: {kind: 3}", "code.kind: must be one of snapshot, live"),
         ("root: [a]", "root: must be a folder"),
+        ("subset: 3", "subset: must be a mapping"),
+        ("subset: {seed: 3}", "subset: says no count"),
+        ("subset: {count: 0}", "subset.count"),
+        ("subset: {count: 3, seed: x}", "subset.seed"),
+        ("params: {a: {uniform: [0, 1]}}", "a: a random axis needs a count"),
+    ],
+)
+def test_what_is_wrong_with_a_field(more, words):
+    assert words in refused(more)
+
+
+@pytest.mark.needs(farms=True)
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
         ("farms: {a: {kind: slrm}}", "did you mean 'slurm'"),
         ("farms: {a: {kind: slurm, partion: x}}", "did you mean 'partition'?"),
         ("farms: {a: {kind: slurm, time: soon}}", "farms.a.time: must be a duration"),
@@ -135,14 +150,9 @@ def test_what_is_wrong_with_commands(text, place, words):
         ("farms: {a: {cancel: x}}", "farms.a: says no submit command"),
         ("farms: {a: qsub}", "farms.a: must be a mapping"),
         ("farms: {a: {submit: x, cancell: y}}", "did you mean 'cancel'"),
-        ("subset: 3", "subset: must be a mapping"),
-        ("subset: {seed: 3}", "subset: says no count"),
-        ("subset: {count: 0}", "subset.count"),
-        ("subset: {count: 3, seed: x}", "subset.seed"),
-        ("params: {a: {uniform: [0, 1]}}", "a: a random axis needs a count"),
     ],
 )
-def test_what_is_wrong_with_a_field(more, words):
+def test_what_is_wrong_with_a_farm(more, words):
     assert words in refused(more)
 
 
@@ -194,6 +204,7 @@ def test_the_smallest_file_is_named_by_its_path():
     assert [dict(sweep.axes) for sweep in found.sweeps] == [{}]
 
 
+@pytest.mark.needs(farms=True)
 def test_every_other_field():
     found = study(
         """

@@ -236,6 +236,7 @@ def test_mlrunner_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> 
                 assert path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.needs(farms=True)
 def test_a_farm_is_given_no_secret(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
     own_bench.write("submit.sh", 'echo "$@" >> given; bash -c "$1"\n')
     text = (

@@ -115,6 +115,7 @@ def test_two_supervisors_share_one_search(bench: Bench) -> None:
     assert len(set(load(bench).values())) == 8
 
 
+@pytest.mark.needs(farms=True)
 def test_a_farm_gets_no_more_trials_at_once_than_there_are_slots(bench: Bench) -> None:
     write(bench, TPE.replace("14", "6"), **{'echo "loss=': 'ls busy* 2> /dev/null | wc -l >> seen; touch busy{x}; sleep 0.2; rm busy{x}; echo "loss='})  # fmt: skip
     text = (bench.folder / "study.yml").read_text()

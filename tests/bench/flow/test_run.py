@@ -417,6 +417,7 @@ def test_a_benchmark_waits_for_model_checks_and_says_so_when_its_limit_is_over(l
 FARM = "[farms.shell]\nsubmit = 'bash -c {command}'\n"
 
 
+@pytest.mark.needs(farms=True)
 def test_a_farm_s_trials_are_observed_where_they_run(lab: Path, finished: Finished) -> None:
     """The wrapper on the node sees what the supervisor sees here: the same machine, peaks and environment."""
     (lab / "assay.toml").write_text(FARM)
@@ -430,6 +431,7 @@ def test_a_farm_s_trials_are_observed_where_they_run(lab: Path, finished: Finish
     assert run_directory.load_history(there.run_dir).attempts[0].handle.executor == "submit"
 
 
+@pytest.mark.needs(farms=True)
 def test_a_farm_s_trials_alternate_and_never_overlap(lab: Path) -> None:
     (lab / "assay.toml").write_text(FARM)
     variants = tuple(BenchVariant(name, env=(("MARK", name),)) for name in "ab")
@@ -440,6 +442,7 @@ def test_a_farm_s_trials_alternate_and_never_overlap(lab: Path) -> None:
     assert all(ended <= began for (_, ended), (began, _) in pairwise(spans))
 
 
+@pytest.mark.needs(farms=True)
 def test_a_farm_s_trials_beside_one_another_where_that_is_asked(lab: Path) -> None:
     """Each waits for the other."""
     (lab / "assay.toml").write_text(FARM)

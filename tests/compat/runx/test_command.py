@@ -261,6 +261,7 @@ class TestFoundConfigurations:
         user.write("train.py", "import os; print(os.environ['VAR'])")
         assert user.well("runx", "sweep.yml", "-i").lines == ["VAR=7 python train.py --lr 1", "7"]
 
+    @pytest.mark.needs(farms=True)
     def test_submit_cmd_bash_runs_here(self, user: UserFolder) -> None:
         user.write(".runx", "LOGROOT: logs\nFARM: here\nhere:\n  SUBMIT_CMD: bash\n")
         said = user.well("runx", "sweep.yml")

@@ -566,6 +566,7 @@ echo "job 4711"
 """
 
 
+@pytest.mark.needs(farms=True)
 @pytest.mark.parametrize(
     ("start", "said"),
     [

@@ -97,6 +97,7 @@ def test_a_process_without_a_report_is_named_with_the_end_of_its_log(tmp_path: P
 # ---------------------------------------------------------------- on a farm
 
 
+@pytest.mark.needs(farms=True)
 def test_a_farm_runs_the_check_and_its_times_are_not_this_machine_s(chain: Path, tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text("[farms.shell]\nsubmit = 'bash -c {command}'\n")
     finished = go(ask(chain, tmp_path), on="shell")
