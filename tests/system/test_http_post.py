@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import socket
+import struct
+import threading
+import time
+import warnings
+
 import pytest
 from tests.bad_servers import answering
 
@@ -33,6 +40,29 @@ def test_an_answer() -> None:
 def test_what_is_not_an_answer(answer: bytes) -> None:
     with answering([answer]) as url, pytest.raises(OSError):
         post(url, b"body", HEADERS, 5.0)
+
+
+def test_an_answer_that_breaks_off_leaves_no_open_socket() -> None:
+    """The error and the frames of the call refer to each other: what is open would stay until garbage is collected."""
+
+    def answer_and_reset(server: socket.socket) -> None:
+        connection = server.accept()[0]
+        connection.recv(65536)
+        connection.sendall(OK + b"Connection: close\r\nContent-Length: 100\r\n\r\nshort")
+        time.sleep(0.2)  # the client is reading by then
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+
+    gc.collect()  # the garbage of other tests
+    with socket.create_server(("127.0.0.1", 0)) as server, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        thread = threading.Thread(target=answer_and_reset, args=(server,))
+        thread.start()
+        with pytest.raises(ConnectionResetError):
+            post(f"http://127.0.0.1:{server.getsockname()[1]}", b"body", HEADERS, 5.0)
+        thread.join()
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
 
 
 def test_an_answer_that_is_announced_longer_than_it_is() -> None:

@@ -80,8 +80,8 @@ def _ask(
     try:
         with suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it closed the connection
             connection.request("POST", path, file, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read(_MOST_ANSWER)
+        with connection.getresponse() as answer:  # one that is not read to its end keeps the socket
+            return answer.status, answer.read(_MOST_ANSWER)
     except OSError as error:
         return error
     except http.client.HTTPException as error:
