@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -237,6 +238,22 @@ def test_a_plug_in_that_cannot_be_used_is_named_and_left_out(
     assert [each["grade"] for each in found][:1] == ["note"]
     assert run(["bench", "--help"]) == 0
     assert "bad" not in dict(load_pages())
+
+
+def test_what_a_module_prints_stays_out_of_standard_output_and_threads_replace_nothing(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prints = "import sys\nOUTPUT = sys.stdout\nprint('loaded')\n"
+    install("two", HEAD + "PLUGIN = Plugin('two')\n", first=prints, second=prints)
+    output = sys.stdout
+    assert plugins.load("two_plugin.first:OUTPUT") is sys.stderr
+    assert capsys.readouterr() == ("", "loaded\n")
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(plugins.load("two_plugin.second:OUTPUT")))
+    thread.start()
+    thread.join()
+    assert found == [output]
+    assert sys.stdout is output
 
 
 DIALECTS = """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -25,7 +25,6 @@ from assay.values.study import NATIVE, Dialect
 __all__ = ["Folder", "Part", "Plugin", "PluginProblem", "Program"]  # what a plug-in imports
 GROUP = "assay.plugins"
 _OWN = "assay"
-
 
 _Loaded = tuple[Mapping[str, Plugin], tuple[PluginProblem, ...]]
 
@@ -48,10 +47,16 @@ def find_problems() -> tuple[PluginProblem, ...]:
 
 
 def load(text: str) -> Any:
-    """The object that `module:name` stands for; standard output is kept free of what its module prints."""
+    """The object that `module:name` stands for; standard output is kept free of what its module prints.
+
+    In the main thread alone: two threads that replace standard output at once could leave it replaced.
+    """
+    import threading
+
     module, _, name = text.partition(":")
+    is_redirected = module not in sys.modules and threading.current_thread() is threading.main_thread()
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr) if is_redirected else nullcontext():
             return getattr(import_module(module), name)
     except KeyboardInterrupt:
         raise
