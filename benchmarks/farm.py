@@ -9,6 +9,11 @@ job, each of which runs the same script, and waits for all; both as whole proces
 
 ssh (an sshd on loopback, started here): `assay run --on` a host with two slots against a loop of `ssh HOST bash
 train.sh`, two at a time, over one connection (ControlMaster); and `assay run` on this machine with two slots.
+
+submit: a submit command that returns at once, of a farm that never starts a job. What one more run costs, up to
+20,000 of them: processor time of `assay run` and of its submit commands, until the last one was called. And what runs
+cost that wait in the farm's queue: the system calls of the supervisor per second (by strace, which is attached when
+everything was submitted), and of these the ones that name the runs' folder: on a cluster it is a network file system.
 """
 
 from __future__ import annotations
@@ -47,6 +52,10 @@ from tests.ssh_hosts import Hosts, open_hosts
 TRIVIAL = "true\n"
 LIMIT_S = 300.0
 TARGETS = {"slurm": 1.3, "ray": 2.0}  # times the engine's own means
+SUBMIT_SIZES, WAIT_SIZES = (250, 1_000, 4_000, 20_000), (30, 300, 3_000)
+MOST_GROWTH = 1.5  # of the cost of one run, from 250 to the largest number
+MOST_CALLS = 50.0  # per second, on the file system of the runs
+TRACE_S = 10.0
 
 _SUBMITIT_APP = """
 import sys, submitit
@@ -232,6 +241,79 @@ def ssh(folder: Path, jobs: int) -> Iterator[dict[str, Callable[[], Taken]]]:
         yield {"assay": made.assay, "ssh loop": made.plain, "assay, local": made.local}
 
 
+# ---------------------------------------------------------------- submit commands
+
+
+@contextmanager
+def queued_runs(folder: Path, count: int) -> Iterator[subprocess.Popen[bytes]]:
+    """`assay run` on a farm that takes all jobs and starts none, once it has them: each adds a byte to a file."""
+    work = folder / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    (work / "study.yml").write_text(
+        f"study: farm\ncommand: 'bash train.sh {{i}}'\nparams: {{i: {{range: [0, {count}]}}}}\n"
+        f"farms: {{busy: {{submit: 'printf x >> {work}/taken; : {{script}}'}}}}\n"
+    )
+    (work / "train.sh").write_text(TRIVIAL)
+    argv = [*ASSAY, "run", "study.yml", "--on", "busy", "--quiet", "--root", "runs"]
+    with (work / "said").open("wb") as said:
+        process = subprocess.Popen(argv, cwd=work, env=build_env(folder), stdout=said, stderr=said)
+    try:
+        deadline = time.monotonic() + LIMIT_S + count * 0.05
+        while not (work / "taken").exists() or (work / "taken").stat().st_size < count:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"{count} runs were not submitted: {(work / 'said').read_text()[-500:]}")
+            time.sleep(0.02)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def load_cpu_s(pid: int) -> float:
+    """User and system time of a process and of the children that it has waited for."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def count_calls(pid: int, folder: Path) -> tuple[float, float]:
+    """System calls per second, those on the runs' folder first; -y writes the path of each descriptor."""
+    trace = folder / "trace"
+    argv = ["strace", "-f", "-y", "-qq", "-o", str(trace), "-p", str(pid)]
+    tracer = subprocess.Popen(argv)
+    time.sleep(TRACE_S)
+    tracer.send_signal(signal.SIGINT)
+    tracer.wait()
+    lines = trace.read_text(errors="replace").splitlines()
+    runs = str(folder / "work" / "runs")
+    return sum(runs in line for line in lines) / TRACE_S, len(lines) / TRACE_S
+
+
+def measure_submission(folder: Path, most: int) -> None:
+    costs: dict[int, float] = {}
+    for count in [size for size in SUBMIT_SIZES if size <= most]:
+        began = time.monotonic()
+        with queued_runs(folder, count) as process:
+            wall_s, cpu_s = time.monotonic() - began, load_cpu_s(process.pid)
+        costs[count] = cpu_s / count
+        print(f"submit  {count:>6} runs: {cpu_s:7.2f} s of CPU, {wall_s:7.2f} s; {costs[count] * 1e3:.2f} ms a run")
+    first, *others = costs
+    for count in others:
+        print(render_ratio(f"submit: a run of {count} / of {first}", costs[count] / costs[first], at_most=MOST_GROWTH))
+
+
+def measure_waiting(folder: Path, most: int) -> None:
+    if shutil.which("strace") is None:
+        print("(without strace: the system calls of waiting runs are not counted)")
+        return
+    for count in [size for size in WAIT_SIZES if size <= most]:
+        with queued_runs(folder, count) as process:
+            time.sleep(TRACE_S)
+            on_runs, all_calls = count_calls(process.pid, folder)
+        print(f"submit  {count:>6} waiting runs: {all_calls:.0f} system calls a second")
+        print(render_ratio(f"submit: on the runs' folder, {count} waiting", on_runs, at_most=MOST_CALLS))
+
+
 ENGINES = {"slurm": slurm, "ray": ray, "ssh": ssh}  # each: contestants, ours first, then the engine's own means
 
 
@@ -239,11 +321,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--engine", choices=ENGINES, help="this one alone")
+    parser.add_argument("--engine", choices=[*ENGINES, "submit"], help="this one alone")
+    parser.add_argument("--most", type=int, default=SUBMIT_SIZES[-1], help="runs of a submit command")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by `timeout`: the services are stopped all the same
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.repeats} repeats, contestants in turns")
-    for name in [options.engine] if options.engine else ENGINES:
+    for name in [each for each in ENGINES if options.engine in (None, each)]:
         with quick_folder() as folder, ENGINES[name](folder, options.jobs) as entries:
             taken = take_turns(entries, options.repeats)
         for entry, values in taken.items():
@@ -253,6 +336,10 @@ def main() -> None:
         for index, (entry, values) in enumerate(others):
             target = TARGETS.get(name) if index == 0 else None
             print(render_ratio(f"{name}: assay / {entry}", wall(ours) / wall(values), at_most=target))
+    if options.engine in (None, "submit"):
+        with quick_folder() as folder:
+            measure_waiting(folder, options.most)
+            measure_submission(folder, options.most)
 
 
 if __name__ == "__main__":

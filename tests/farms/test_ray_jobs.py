@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,6 +146,31 @@ def test_a_whole_study(remote: RayCluster, tmp_path: Path, monkeypatch: pytest.M
     result = bench.assay("run", "study.yml", "--on", "ray", "--quiet")
     assert result.returncode == 0, result.stdout + result.stderr
     assert sorted(ledger.read_text().split()) == ["1", "2", "3"]
+
+
+def test_what_a_person_stops_is_stopped(remote: RayCluster, tmp_path: Path) -> None:
+    """By `ray job stop`: one that runs, and one that waits; the third goes on, and neither is started again."""
+    bench = Bench(tmp_path)
+    command = "touch {run.dir}/ran; until [ -e {run.dir}/../go ]; do sleep 0.1; done"
+    farm = f"{{kind: ray, address: '{remote.dashboard}', gpus: 1}}"
+    text = f"study: fit\ncommand: '{command}'\nparams: {{x: [1, 2, 3]}}\nretries: 1\nfarms: {{pool: {farm}}}\n"
+    bench.write("study.yml", text)
+    program = bench.start("run", "study.yml", "--on", "pool", "--quiet")
+    runs = [bench.root / f"fit/x={x}" for x in (1, 2, 3)]
+    until(lambda: sum((run / "ran").exists() for run in runs) == 2 or program.poll() is not None, "two run")
+    running, waiting = ([run for run in runs if (run / "ran").exists() == has_begun] for has_begun in (True, False))
+    for run in (running[0], waiting[0]):
+        tag = json.loads((run / "lease.1").read_text())["tag"]
+        client = ["ray", "job", "stop", "--no-wait", f"--address={remote.dashboard}", f"assay-{tag}"]
+        subprocess.run([str(Path(sys.executable).parent / client[0]), *client[1:]], check=True, capture_output=True)
+    until(lambda: (running[0] / "outcome.1").exists() and (waiting[0] / "outcome.1").exists(), "both are concluded")
+    (bench.root / "fit/go").touch()
+    out, err = program.communicate(timeout=120)
+    assert program.returncode == 1, out + err
+    rows = {row["name"]: row["state"] for row in json.loads(bench.assay("ls", "fit", "--json").stdout)}
+    assert rows == {running[0].name: "stopped", waiting[0].name: "stopped", running[1].name: "done"}
+    assert bench.assay("run", "study.yml", "--on", "pool", "--quiet").returncode == 1
+    assert not any((run / "lease.2").exists() for run in runs)
 
 
 def test_ray_without_its_dashboard_package(monkeypatch: pytest.MonkeyPatch) -> None:

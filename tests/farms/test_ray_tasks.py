@@ -491,7 +491,7 @@ print(run_job(job)[0] or "fine")
 
 def test_nodes_need_nothing_of_assay(runs: Runs) -> None:
     run = runs.make("echo $ASSAY_RUN_NAME; exit 3")
-    job = ray_tasks._build_job(run.request())
+    job = ray_tasks._build_job(Farm("pool", "ray"), run.request())
     sent = subprocess.run([sys.executable, "-c", SEND, repr(job)], capture_output=True, check=True)
     received = subprocess.run([sys.executable, "-c", RECEIVE], input=sent.stdout, capture_output=True, check=True)
     assert received.stdout == b"fine\n"
@@ -514,7 +514,7 @@ def test_a_raylet_dies_before_its_worker_waits_for_the_job(runs: Runs, tmp_path:
     setsid.write_text(SETSID)
     setsid.chmod(0o755)
     env = {"HELD": str(held), "REAL": str(shutil.which("setsid")), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    worker = [sys.executable, "-c", WORKER, repr(ray_tasks._build_job(run.request()))]
+    worker = [sys.executable, "-c", WORKER, repr(ray_tasks._build_job(Farm("pool", "ray"), run.request()))]
     with subprocess.Popen(["bash", "-c", RAYLET, "raylet", *worker], env={**os.environ, **env}) as raylet:
         until(held.exists, "the job is being started")
         raylet.kill()

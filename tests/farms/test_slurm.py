@@ -14,7 +14,8 @@ import pytest
 from tests.contracts.executor import STOP, ExecutorContract, Run, Runs, finish, members, start, until
 from tests.slurm_cluster import Cluster, start_cluster
 
-from assay.errors import InfrastructureError, UsageError
+from assay.config.load import load_study
+from assay.errors import ConfigError, InfrastructureError, UsageError
 from assay.execute.places import load_wait_reason
 from assay.farms.slurm import SlurmExecutor, build_flags, build_script
 from assay.farms.slurm_queue import JobSummary, load_limits, load_summary
@@ -32,18 +33,6 @@ def build(**options: object) -> SlurmExecutor:
 def shared() -> Iterator[Cluster]:
     with start_cluster(MaxArraySize="31") as cluster:
         yield cluster
-
-
-@pytest.fixture
-def cluster(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    for name in ("SLURM_CONF", "PATH"):
-        monkeypatch.setenv(name, shared.env[name])
-    return shared
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    return Runs(tmp_path / "root")
 
 
 @pytest.mark.services("slurm")
@@ -290,6 +279,19 @@ def test_a_node_without_the_file_system_does_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_warning_at_the_end_of_a_rank_leaves_its_code(tmp_path: Path) -> None:
+    srun = 'until [ "$1" = bash ]; do shift; done; SLURM_PROCID=0 SLURM_NTASKS=1 exec "$@"'
+    for name, text in {"scontrol": "echo n1", "srun": srun}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    ends = 'for i in {1..12}; do _assay_srun "kill -USR1 \\$\\$; exit 5"; echo $? >> codes; done'
+    (tmp_path / "list").write_bytes(b"\0".join([bytes(tmp_path), ends.encode(), b"", b""]))
+    script = build_script(Farm("f", "slurm", options={"nodes": 1, "signal": "USR1@60"}), str(tmp_path / "list"))
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ASSAY_RUN_DIR": str(tmp_path), "ASSAY_ATTEMPT_NUMBER": "1"}
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, check=False)
+    assert (tmp_path / "codes").read_text().split() == ["5"] * 12
+
+
 @pytest.mark.parametrize(
     ("rows", "note"),
     [
@@ -313,10 +315,31 @@ def test_what_the_accounting_says(
     assert load_summary("7_1") == note
 
 
-@pytest.mark.parametrize("text", ["USR1", "USR1@soon", "@2m", "KILL@2m", "usr1@2m"])
-def test_a_signal_that_is_none(text: str) -> None:
-    with pytest.raises(UsageError, match="has the signal"):
-        build_script(Farm("f", "slurm", options={"signal": text}), "/list")
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        ("USR1", "says no time", "as in USR1@2m"),
+        ("USR1@soon", "'soon' is not a duration", "as in USR1@90s"),
+        ("USR1@20h", "'20h' is not a duration of at most 18h", "USR1@90s"),
+        ("USR1@0s", "'0s' is not a duration", "USR1@90s"),
+        ("@2m", "'' is not a signal", "USR1"),
+        ("USR9@1m", "'USR9' is not a signal that a job can be sent", "USR1"),
+        ("KILL@2m", "'KILL' is not a signal", "TERM"),
+        ("usr1@2m", "'usr1' is not a signal", "USR1"),
+        ("USR1@2h", "would be sent 7200 s before the limit, which is 3600 s", "a longer `time:`"),
+        ("[USR1@2m]", "must be a signal and a time, as in USR1@2m, not a list", ""),
+    ],
+)
+def test_a_signal_that_cannot_be_sent_is_refused_with_its_position(
+    tmp_path: Path, text: str, problem: str, hint: str
+) -> None:
+    value = text if text.startswith("[") else repr(text)
+    (tmp_path / "s.yml").write_text(f"command: x\nfarms:\n  f: {{kind: slurm, time: 1h, signal: {value}}}\n")
+    (found,) = load_study(str(tmp_path / "s.yml")).farms["f"].problems
+    rendered = ConfigError([found]).render()
+    assert problem in rendered
+    assert "s.yml:3:38 farms.f.signal" in rendered
+    assert hint in rendered
 
 
 # ---------------------------------------------------------------- several nodes, signals, limits

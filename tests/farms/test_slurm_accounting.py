@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.executor import Runs, finish, members, start, until
-from tests.farms.test_slurm import WAITING, build, find_task
+from tests.farms.test_slurm import WAITING, build, find_task, start_together
 from tests.slurm_cluster import Cluster, start_cluster
 
 from assay.execute.base import EndKind
@@ -63,6 +63,25 @@ def test_jobs_that_the_controller_has_forgotten(cluster: Cluster, tmp_path: Path
     assert "NODE_FAIL" in str(said[3])
     assert [run.markers() for run in made] == [set(), set(), {"train.exit.7"}, set()]
     later.close()
+
+
+@pytest.mark.services("slurm", "slurmdbd")
+def test_a_waiting_task_that_was_cancelled(cluster: Cluster, tmp_path: Path) -> None:
+    """The controller forgets it at once, and the accounting does not."""
+    runs, executor = Runs(tmp_path / "root"), build(cpus=8, throttle=1)
+    made = [runs.make(WAITING) for _ in range(3)]
+    handles = start_together(executor, made)
+    until(lambda: any(run.path("code/ran").exists() for run in made), "one runs")
+    (waiting,) = [run for run in made if not run.path("code/ran").exists()][:1]
+    cluster.run("scancel", find_task(executor, waiting))
+    handle = handles[made.index(waiting)]
+    finish(executor, [handle])
+    assert check(executor.explain_end(handle, waiting.dir)) == "user"
+    for run in made:
+        run.path("code/go").touch()
+    finish(executor, [each for each in handles if each is not handle])
+    assert sorted(len(run.markers()) for run in made) == [0, 1, 1]
+    executor.close()
 
 
 def load_rows(cluster: Cluster, task: str) -> bool:

@@ -256,3 +256,21 @@ def test_deaths_in_the_middle_lose_and_repeat_nothing(cluster: Cluster, folder: 
     assert count(folder, "problems") == 0
     assert [path.read_text() for path in folder.glob("r/study/*/finished")] == ["x\n"] * kills * 4
     assert {path.read_text() for path in folder.glob("r/study/*/ran")} == {"x\n"}
+
+
+def test_jobs_that_wait_in_the_queue_are_taken_back_when_the_budget_is_used(cluster: Cluster, folder: Path) -> None:
+    (folder / "train.sh").write_text("echo x >> $2/ran; sleep 4; echo loss $1\n")
+    text = STUDY.replace("throttle: 4", "throttle: 1")
+    (folder / "study.yml").write_text(text)
+    words = ("run", "study.yml", "--root", "r", "--on", "cluster", "--json")
+    done = assay(cluster, folder, *words, "--budget", "0.0005h")
+    facts = json.loads(done.stdout)
+    assert (done.returncode, facts["exit_code"]) == (3, 3), done.stderr
+    states = {run["name"]: run["state"] for run in facts["runs"]}
+    assert [states[name] for name in facts["held_back"]] == ["stopped"] * len(facts["held_back"])
+    assert len(facts["held_back"]) >= 4
+    assert count(folder, "ran") == 6 - len(facts["held_back"])
+    (folder / "train.sh").write_text(TRAIN)
+    (folder / "study.yml").write_text(STUDY)
+    assert assay(cluster, folder, *words).returncode == 0  # a later call continues them
+    assert count(folder, "ran") == 6

@@ -165,13 +165,18 @@ def test_in_its_own_folder_only_what_assay_makes_is_removed(hosts: Hosts) -> Non
     uid = "0123456789ab"
     theirs = [".old-notes", ".new-notes", "code/thesis", "runs/exp1", f"{uid}.1", f"runs/{uid}.tar"]
     ours = [f".old-{uid}.12", f".new-{uid}.12", f"code/{uid * 2}01234567", f"runs/{uid}"]
+    notes = [f"never/{uid}.1", "never/mine"]
     for name in (*theirs, *ours):
         (jobs / name).mkdir()
         (jobs / name / "file").touch()
         os.utime(jobs / name, (old, old))
+    for name in notes:
+        (jobs / name).touch()
+        os.utime(jobs / name, (old, old))
     SshExecutor.check(hosts.farm())
     assert [name for name in theirs if not (jobs / name / "file").exists()] == []
     assert [name for name in ours if (jobs / name).exists()] == []
+    assert [name for name in notes if (jobs / name).exists()] == ["never/mine"]
 
 
 def test_a_folder_of_its_name_that_assay_did_not_make_is_refused(hosts: Hosts) -> None:
@@ -538,6 +543,30 @@ def test_a_lease_without_a_job_is_never_run_later(hosts: Hosts, make, runs: Runs
         assert run.markers() == {"train.2.exit.0"}
 
 
+@pytest.mark.parametrize("instant", ["offered", "brought"])
+def test_what_never_began_leaves_no_copy_and_does_not_begin_later(hosts: Hosts, make, runs: Runs, instant: str) -> None:
+    """The dead supervisor's request may still be on its way, when the next attempt runs elsewhere or is over."""
+    run, executor = runs.make("touch ran"), make("near", "far")
+    handle = dead_handle(run, hosts)
+    assert run.publish(handle)
+    run.path(layout.submit_log_name(1)).touch()
+    if instant == "brought":
+        SshExecutor.check(hosts.farm())
+        shutil.copytree(run.dir, there(hosts, run))
+        (there(hosts, run) / ".start.1").write_text(f"{2**22 - 1} 1 {processes.boot_id()}\n")
+    executor.watch(handle, run.dir)
+    finish(executor, [handle])
+    assert os.listdir(hosts.jobs("near") / "runs") == []
+    session = SshSession(HostAddress("near", ROOT, ("-F", str(hosts.config))))
+    session.connect()
+    assert session.ask("stage", run.uid, "1", "-", f"ASSAY_ATTEMPT={handle.tag}") == ["started"], "it needs no files"
+    session.close()
+    assert os.listdir(hosts.jobs("near") / "runs") == []
+    second = executor.submit(run.request(attempt=2), run.publish)
+    finish(executor, [second])
+    assert run.markers() == {"train.2.exit.0"}
+
+
 def dead_handle(run: Run, hosts: Hosts) -> JobHandle:
     options = ("-F", str(hosts.config))
     place = HostSlot(HostAddress("near", ROOT, options)).render()
@@ -618,6 +647,39 @@ def test_what_is_sent_while_the_host_is_asked_is_not_gone(
         finish(executor, [handle])
         owner.kill()
     assert seen == [False, False], "it is asked once more, and then it is gone"
+
+
+def test_what_is_left_of_an_earlier_attempt_is_ended_before_the_next_one(hosts: Hosts, make, runs: Runs) -> None:
+    """Given up by --retry lost, or stopped while its host did not answer."""
+    run = runs.make('echo "$ASSAY_ATTEMPT_NUMBER" >> ../ran; [ "$ASSAY_ATTEMPT_NUMBER" = 2 ] || sleep 1000')
+    first, second = make(), make()
+    start(first, run)
+    until((there(hosts, run) / "ran").exists, "it runs")
+    first.close()
+    handle = second.submit(run.request(attempt=2), run.publish)
+    finish(second, [handle])
+    assert members(run) == set()
+    assert run.path("end.1").exists()
+    assert run.text("ran") == "2\n", "the copy of the first attempt was removed"
+    assert run.markers() == {"train.2.exit.0"}
+    assert not there(hosts, run).exists()
+
+
+def test_nothing_is_stored_of_an_attempt_that_has_a_successor(hosts: Hosts, make, runs: Runs) -> None:
+    """One supervisor has given it up, another one has a connection to its host."""
+    run = runs.make("echo one; until [ -e go ]; do sleep 0.02; done; echo two; echo mine > ../result")
+    executor = make()
+    handle = start(executor, run)
+    until(lambda: run.path("train.log").exists() and run.text("train.log"), "it runs")
+    assert run.publish(replace(handle, attempt=2))
+    (there(hosts, run) / "code/go").touch()
+    until((there(hosts, run) / "end.1").exists, "it has ended there")
+    executor.end_fenced(handle, run.dir)
+    finish(executor, [handle])
+    assert run.text("train.log") == "one\n"
+    assert not run.path("result").exists()
+    assert run.markers() == set()
+    assert os.listdir(hosts.jobs("near") / "runs") == []
 
 
 def test_of_two_supervisors_one_writes_the_files(hosts: Hosts, make, runs: Runs) -> None:

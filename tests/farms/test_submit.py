@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
@@ -70,6 +74,31 @@ def calls(folder: Path) -> list[list[str]]:
     """The argument lists that the stand-ins were called with."""
     text = (folder / "calls").read_text() if (folder / "calls").exists() else ""
     return [call.split("\0")[:-1] for call in text.split("\n\0")[:-1]]
+
+
+@contextmanager
+def count_file_calls() -> Iterator[list[str]]:
+    """The calls of this process that ask a file system something; monkeypatch would count those of pytest as well."""
+    calls: list[str] = []
+    before = {name: getattr(os, name) for name in ("access", "listdir", "lstat", "open", "scandir", "stat")}
+
+    def counted(name: str) -> Callable[..., object]:
+        def call(*words: Any, **more: Any) -> object:
+            calls.append(f"{name} {words[0]}")
+            return before[name](*words, **more)
+
+        return call
+
+    real_open = builtins.open
+    builtins.open = lambda *words, **more: calls.append(f"open {words[0]}") or real_open(*words, **more)  # type: ignore[assignment]
+    for name in before:
+        setattr(os, name, counted(name))
+    try:
+        yield calls
+    finally:
+        builtins.open = real_open
+        for name, function in before.items():
+            setattr(os, name, function)
 
 
 SHELL = Farm("here", "generic", "bash")
@@ -264,6 +293,86 @@ class TestParallel:
         assert len(executor._pending) == 0
         executor.close()
 
+    def test_submit_commands_are_reaped_while_others_are_submitted(self, runs: Runs) -> None:
+        executor = SubmitExecutor(Farm("busy", "template", "true {script}"), parallel=1)
+        made = [runs.make("true") for _ in range(6)]
+        for last, run in zip([None, *made], made, strict=False):
+            start(executor, run)
+            if last is not None:  # its turn came when this one was submitted; `wait` was not called
+                until(last.path("submit.exit.1.0").exists, f"{last.name} is submitted")
+        executor.close()
+
+    def test_commands_that_stay_use_up_no_descriptors(
+        self, runs: Runs, farm_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(submit, "_MOST_PIDFDS", 3)
+        (farm_folder / "HOLD").touch()
+        text = 'bash -c {command}; while [ -e "$FARM_FOLDER/HOLD" ]; do sleep 0.05; done'
+        executor = SubmitExecutor(Farm("stays", "template", text), parallel=12)
+        handles = [start(executor, runs.make("true")) for _ in range(12)]
+        with os.scandir("/proc/self/fd") as entries:
+            assert sum("pidfd" in os.readlink(entry.path) for entry in entries) == 3
+        finish(executor, handles)
+        assert len(executor._clients) == 12
+        (farm_folder / "HOLD").unlink()
+
+        def reap() -> bool:
+            executor.wait(0)
+            return not executor._clients
+
+        until(reap, "all twelve are reaped")
+        executor.close()
+
+    def test_nothing_more_is_submitted_after_a_refusal(self, runs: Runs) -> None:
+        executor = SubmitExecutor(Farm("full", "template", "echo no partition; exit 7; : {script}"))
+        first, second = runs.make("true"), runs.make("true")
+        start(executor, first)
+        until(first.path("submit.exit.1.7").exists, "it is refused")
+
+        def submit_again() -> bool:  # the command leaves a moment after its marker
+            try:
+                return executor.submit(second.request(), lambda _: False) is not None
+            except InfrastructureError as error:
+                return "no partition" in error.message
+
+        until(submit_again, "the second one is not accepted")
+        assert not second.path("lease.1").exists()
+        executor.close()
+
+    def test_a_round_costs_nothing_for_jobs_that_wait(
+        self, big: SubmitExecutor, runs: Runs, farm_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However many they are: the looks at them are counted by the second, and no time passes here."""
+        (farm_folder / "HOLD").touch()
+        made = [runs.make("true") for _ in range(25)]
+        handles = [start(big, run) for run in made]
+
+        def submit_all() -> bool:
+            big.wait(0)
+            return big.is_handed_over()
+
+        until(submit_all, "the farm has them all")
+        monkeypatch.setattr(big._waiting, "_clock", lambda: big._waiting._looked_at)
+        big._waiting.take_begun()  # what was saved up
+        with count_file_calls() as calls:
+            for _ in range(20):
+                assert list(big.wait(0)) == []
+        assert calls == []
+        assert not any(big.may_have_begun(handle, run.dir) for handle, run in zip(handles, made, strict=True))
+        monkeypatch.undo()
+        (farm_folder / "HOLD").unlink()
+        finish(big, handles)
+
+    def test_a_queued_run_whose_directory_was_removed(self, runs: Runs) -> None:
+        executor = SubmitExecutor(Farm("busy", "template", "true {script}"))
+        run = runs.make("true")
+        handle = start(executor, run)
+        until(run.path("submit.exit.1.0").exists, "it is submitted")
+        shutil.rmtree(run.dir)
+        finish(executor, [handle])
+        assert executor.refusal(handle, run.dir) is None
+        executor.close()
+
     def test_what_waits_for_its_turn_can_be_cancelled(self, runs: Runs, farm_folder: Path) -> None:
         (farm_folder / "HOLD").touch()
         text = 'while [ -e "$FARM_FOLDER/HOLD" ]; do sleep 0.02; done; bash -c {command}'
@@ -342,6 +451,14 @@ class TestFailure:
         finish(shell, [start(shell, run)])
         assert load_submit_code(run.dir, 1) == 4  # the shell's code is the job's
         assert load_submit_failure(run.dir, 1) is None
+
+    @pytest.mark.parametrize("codes", [(0, 126), (126, 0)])
+    def test_a_refusal_counts_after_an_acceptance(self, runs: Runs, codes: tuple[int, int]) -> None:
+        """A folder lists its names in any order."""
+        run = runs.make("true")
+        for code in codes:
+            run.path(layout.submit_exit_name(1, code)).touch()
+        assert load_submit_code(run.dir, 1) == 126
 
     def test_a_second_attempt_is_not_judged_by_the_first(
         self, big: SubmitExecutor, runs: Runs, farm_folder: Path

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from assay.config.places import Places
-from assay.config.settings import Settings
+from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, NotFoundError, did_you_mean, suggest
 from assay.farms.config import build_engine_farm, describe_farms, read_farm, read_farm_settings
 from assay.farms.engines import REQUIRED, SSH_PREFIX, find_engines
@@ -19,6 +21,12 @@ def find_farm(study: Study, name: str, settings: Settings) -> Farm:
     if farm.problems:  # they matter only where the farm is used
         raise ConfigError(farm.problems)
     return _fill_in(farm, study) if farm.is_engine else farm
+
+
+def list_farm_names() -> list[str]:
+    """For the completion of `--on` in the shell."""
+    known = read_farm_settings(load_settings(os.getcwd(), os.environ))
+    return [*known, *(f"{name}:" if name in REQUIRED else name for name in find_engines()), LOCAL]
 
 
 def has_farm(study: Study, name: str, settings: Settings) -> bool:

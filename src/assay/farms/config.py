@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from assay.config import places
 from assay.config.fields import Fields
 from assay.config.settings import Settings
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.errors import UsageError
-from assay.farms.engines import REQUIRED, SSH_PREFIX, KeyKind, find_engines
+from assay.farms.engines import (
+    APPTAINER,
+    PYXIS,
+    REQUIRED,
+    SIGNALS,
+    SSH_PREFIX,
+    KeyKind,
+    find_engines,
+    parse_signal,
+)
 from assay.system.ssh import NO_HOST, is_host
 from assay.values.study import Farm, Position
 
 _TEMPLATE_KEYS = ("submit", "cancel", "remote_root")
 _MOST_PER_HOST = 1000  # slots, and devices of one job
+_DEVICES = r"(?=[^:]*[A-Za-z])[\w.+-]+:[1-9]\d{0,3}"
+_MOUNT = r"/[^,:]*(?::/[^,:]*(?::r[ow])?)?"
+_DEVICES_HINT = "as in `a100:2`, or `1g.5gb:1` for a MIG slice; `sinfo -o %G` lists the types"
 _EXAMPLE = "as in {kind: slurm, partition: gpu, time: 2h}, or {submit: 'qsub -N {name} {script}'}"
 
 
@@ -35,6 +49,9 @@ def read_farm(fields: Fields, entry: Entry, key: str) -> Farm | None:
         name: read_option(fields, given[name].node, join_key(key, name), known[name]) for name in given if name in known
     }
     _check_hosts(fields, given, options, key)
+    _check_signal(fields, given, options, key)
+    if engine == "slurm":
+        _check_slurm(fields, given, options, key)
     if len(fields.problems.found) > before:
         return None
     return Farm(entry.key, engine, position=entry.position, options=options)
@@ -45,6 +62,8 @@ def read_option(fields: Fields, node: Node, key: str, kind: KeyKind) -> Any:
         "count": lambda node, key: fields.integer(node, key, minimum=1),
         "amount": fields.integer,
         "counts": lambda node, key: _read_by_host(fields, node, key, 1),
+        "devices": lambda node, key: _read_devices(fields, node, key),
+        "runtime": lambda node, key: fields.one_of(node, key, (APPTAINER, PYXIS)),
         "amounts": lambda node, key: _read_by_host(fields, node, key, 0),
         "number": lambda node, key: _read_number(fields, node, key),
         "numbers": lambda node, key: _read_numbers(fields, node, key),
@@ -53,8 +72,37 @@ def read_option(fields: Fields, node: Node, key: str, kind: KeyKind) -> Any:
         "switch": fields.boolean,
         "texts": lambda node, key: fields.texts(node, key, "a text or a list of texts"),
         "text": fields.text,
+        "signal": lambda node, key: _read_signal(fields, node, key),
     }
     return readers[kind](node, key)
+
+
+def _read_devices(fields: Fields, node: Node, key: str) -> int | str | None:
+    """`2`, or with their type `a100:2`; a MIG slice is a type as well, `1g.5gb:1`."""
+    if isinstance(node.value, int):
+        return fields.integer(node, key)
+    if node.kind == "scalar" and re.fullmatch(_DEVICES, node.text):
+        return node.text
+    fields.refuse(node, key, "a whole number, 0 or more, or TYPE:NUMBER", _DEVICES_HINT)
+    return None
+
+
+def _check_slurm(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
+    """Keys that do nothing without others, or contradict each other."""
+
+    def refuse(name: str, problem: str, hint: str) -> None:
+        fields.problems.add(problem, join_key(key, name), given[name].position, hint)
+
+    uses_srun = {"nodes", "tasks_per_node"} & given.keys() or options.get("runtime") == PYXIS
+    if "srun_flags" in given and not uses_srun:
+        hint = "add `nodes: 2` or `tasks_per_node: 4`, or write options of sbatch under `flags`"
+        refuse("srun_flags", "srun does not start the commands of these runs", hint)
+    if "pack" in given and "signal" in given:
+        refuse("pack", "packed runs get no signal before the time limit of all", "leave out `pack` or `signal`")
+    for name in (name for name in ("runtime", "mounts") if name in given and "container" not in given):
+        refuse(name, "there is no container", "add `container: docker://ubuntu:24.04`, or leave it out")
+    for mount in (each for each in options.get("mounts") or () if not re.fullmatch(_MOUNT, each)):
+        refuse("mounts", f"{mount!r} is not an absolute path", "as in `/data`, `/data:/inside` or `/data:/inside:ro`")
 
 
 def _read_by_host(fields: Fields, node: Node, key: str, minimum: int) -> int | dict[str, int | None] | None:
@@ -70,6 +118,33 @@ def _read_host_count(fields: Fields, node: Node, key: str, minimum: int) -> int 
         fields.refuse(node, key, f"a whole number, {_MOST_PER_HOST} or less")
         return None
     return value
+
+
+def _read_signal(fields: Fields, node: Node, key: str) -> str | None:
+    text = fields.text(node, key, "a signal and a time, as in USR1@2m")
+    if text is None or parse_signal(text) is not None:
+        return text
+    name, has_time, before = text.removeprefix("SIG").partition("@")
+    if name not in SIGNALS:
+        problem, hint = (
+            f"{name!r} is not a signal that a job can be sent",
+            f"one of {', '.join(SIGNALS)}, as in USR1@2m",
+        )
+    elif not has_time:
+        problem, hint = "says no time", f"how long before the time limit it is sent, as in {name}@2m"
+    else:
+        problem, hint = f"{before!r} is not a duration of at most 18h", f"as in {name}@90s or {name}@2m"
+    fields.problems.add(problem, key, node.position, hint)
+    return None
+
+
+def _check_signal(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
+    """Slurm would send it at once, to a program that has not begun its work."""
+    signal, limit_s = parse_signal(str(options.get("signal"))), options.get("time")
+    if signal is not None and limit_s and signal[1] >= limit_s:
+        problem = f"the signal would be sent {signal[1]} s before the limit, which is {limit_s:g} s"
+        hint = "give a shorter time behind the @, or a longer `time:`"
+        fields.problems.add(problem, join_key(key, "signal"), given["signal"].node.position, hint)
 
 
 def _check_hosts(fields: Fields, given: Mapping[str, Entry], options: Mapping[str, Any], key: str) -> None:
@@ -123,16 +198,8 @@ def read_farm_settings(settings: Settings) -> dict[str, Farm]:
         problems = Problems()
         entries = Fields(problems).open_mapping(table, "farms", "a table of farm names")
         problems.raise_if_any()
-        found.update({entry.key: _read_quietly(entry) for entry in entries})
+        found.update({entry.key: places.read_farm(entry, join_key("farms", entry.key)) for entry in entries})
     return found
-
-
-def _read_quietly(entry: Entry) -> Farm:
-    problems = Problems()
-    farm = read_farm(Fields(problems), entry, join_key("farms", entry.key))
-    if farm is not None and not problems.found:
-        return farm
-    return Farm(entry.key, "template", position=entry.position, problems=tuple(problems.found))
 
 
 def build_engine_farm(name: str) -> Farm | None:

@@ -10,13 +10,28 @@ from typing import Any, Literal
 
 from assay.execute.registry import find_executor
 from assay.plugins import merge
+from assay.values.units import parse_duration
 
 # how a value is written, and what it becomes in `Farm.options`:
 # count: whole number from 1; amount: whole number from 0; number: from 0, fractions allowed; text; texts: one or a
 # list, a tuple; duration: seconds; size: bytes; switch: true or false; numbers: a mapping of names to numbers;
-# counts and amounts: one for all hosts, or a mapping of hosts to them
+# counts and amounts: one for all hosts, or a mapping of hosts to them; signal: a text such as USR1@2m;
+# devices: an amount, or TYPE:NUMBER; runtime: of a container
 KeyKind = Literal[
-    "count", "amount", "number", "text", "texts", "duration", "size", "switch", "numbers", "counts", "amounts"
+    "count",
+    "amount",
+    "number",
+    "text",
+    "texts",
+    "duration",
+    "size",
+    "switch",
+    "numbers",
+    "counts",
+    "amounts",
+    "signal",
+    "devices",
+    "runtime",
 ]
 
 ENGINES: Mapping[str, Mapping[str, KeyKind]] = {
@@ -26,13 +41,20 @@ ENGINES: Mapping[str, Mapping[str, KeyKind]] = {
         "qos": "text",
         "constraint": "text",
         "time": "duration",
-        "gpus": "amount",
+        "gpus": "devices",
         "cpus": "count",
         "memory": "size",
         "nodes": "count",
+        "tasks_per_node": "count",
+        "srun_flags": "texts",
+        "pack": "count",
+        "container": "text",
+        "runtime": "runtime",
+        "mounts": "texts",
         "throttle": "count",
-        "signal": "text",
+        "signal": "signal",
         "flags": "texts",
+        "lost_after": "duration",
     },
     "ray": {
         "address": "text",
@@ -40,6 +62,7 @@ ENGINES: Mapping[str, Mapping[str, KeyKind]] = {
         "cpus": "number",
         "memory": "size",
         "resources": "numbers",
+        "lost_after": "duration",
     },
     "ssh": {
         "hosts": "texts",
@@ -51,8 +74,18 @@ ENGINES: Mapping[str, Mapping[str, KeyKind]] = {
         "ssh_options": "texts",
     },
 }
+SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT")  # that sbatch takes by name
+MOST_BEFORE_S = 65535  # of sbatch
 REQUIRED: Mapping[str, tuple[str, ...]] = {"ssh": ("hosts",)}
 SSH_PREFIX = "ssh:"
+APPTAINER, PYXIS = "apptainer", "pyxis"  # runtimes of containers
+
+
+def parse_signal(text: str) -> tuple[str, int] | None:
+    """`USR1@2m`: the signal, and how many seconds before the time limit it is sent. None: it is not written so."""
+    name, _, before = text.removeprefix("SIG").partition("@")
+    seconds = parse_duration(before)
+    return (name, max(1, int(seconds))) if name in SIGNALS and seconds and seconds <= MOST_BEFORE_S else None
 
 
 def find_engines() -> Mapping[str, Mapping[str, Any]]:

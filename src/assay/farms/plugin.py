@@ -13,6 +13,7 @@ PLUGIN = Plugin(
         "slurm": "assay.farms.slurm:SlurmExecutor",
     },
     places="assay.farms.choice:PLACES",
+    functions={"complete.FARM": "assay.farms.choice:list_farm_names"},
     doctor=(
         Part("ray", "ray", "assay run --on ray"),
         Program("ssh", "assay run --on ssh:HOST, models on boards", "install OpenSSH's client", "-V"),

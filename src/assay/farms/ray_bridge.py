@@ -39,6 +39,7 @@ _LONGEST_FOLDER = 24  # Ray's sockets are about 80 characters below it, and a so
 _OBJECT_STORE_BYTES = 100_000_000  # tasks that return a few bytes need none; Ray would take a third of the memory
 _LOG_TAIL_BYTES = 4096
 _NOTICE_S = 0.5
+_HEAD = "node:__internal_head__"  # what Ray's head node alone has, 1 of it
 _FEW = 8  # jobs that are asked for one by one; above it, one answer lists all that the cluster has had
 
 
@@ -212,6 +213,14 @@ class _Server:
             return self._tasks.list_nodes()
         return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
+    def list_dead_hosts(self) -> list[str]:
+        """Machines that have had nodes of the cluster, and have none that is alive."""
+        import ray
+
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        living = {node["NodeManagerHostname"] for node in nodes if node["Alive"]}
+        return sorted({node["NodeManagerHostname"] for node in nodes} - living)
+
     def probe(self, job: dict[str, Any], options: dict[str, Any]) -> str:
         found: str = self._tasks.probe(job, options)
         return found
@@ -252,7 +261,10 @@ def _start_keeper(folder: str) -> subprocess.Popen[bytes]:
 
 
 class _Detached:
-    """The owner of tasks that outlive us: an actor in the cluster. It leaves after a minute without work."""
+    """The owner of tasks that outlive us: an actor in the cluster. It leaves after a minute without work.
+
+    Its tasks end with it, so it is on the head node: without that the cluster is gone anyway.
+    """
 
     def __init__(self) -> None:
         self._actor = self._find()
@@ -261,7 +273,8 @@ class _Detached:
         import ray
 
         settings = {"name": "assay-tasks-2", "namespace": "assay", "lifetime": "detached", "get_if_exists": True}
-        return ray.remote(Tasks).options(num_cpus=0, max_restarts=0, **settings).remote(60.0)
+        head = {_HEAD: 0.001} if _HEAD in ray.cluster_resources() else {}  # type: ignore[no-untyped-call]  # older ones have none
+        return ray.remote(Tasks).options(num_cpus=0, max_restarts=0, resources=head, **settings).remote(60.0)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         import ray

@@ -134,12 +134,17 @@ def _check_dashboard(address: str) -> None:
         "it is a process of the head node: `pip install 'ray[default]'` there, then "
         "`ray start --head --dashboard-host=0.0.0.0`; or correct `address`"
     )
-    _reach(host, port, f"there is no Ray dashboard at {address}", hint)
+    question = f"HEAD / HTTP/1.0\r\nHost: {host}\r\n\r\n".encode() if parts.scheme == "http" else b""
+    _reach(host, port, f"there is no Ray dashboard at {address}", hint, question)
 
 
-def _reach(host: str, port: int, what: str, hint: str) -> None:
+def _reach(host: str, port: int, what: str, hint: str, question: bytes = b"") -> None:
+    """With a question, whose answer does not matter: the port of a frozen process takes connections."""
     try:
-        socket.create_connection((host.strip("[]"), port), _REACH_S).close()
+        with socket.create_connection((host.strip("[]"), port), _REACH_S) as connection:
+            if question:
+                connection.sendall(question)
+                connection.recv(1)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InfrastructureError(f"{what}: {reason}", hint) from error

@@ -48,7 +48,9 @@ class Tasks:
             for job in jobs:
                 tag = job["tag"]
                 if tag not in self._refs and tag not in self._ends:  # submitted again after a call that was interrupted
-                    self._refs[tag] = task.remote(job)
+                    limits = _avoid_hosts(job["avoid"], job["demand"]) if job["avoid"] else {}
+                    chosen = self._task.options(name="assay", **options, **limits) if limits else task
+                    self._refs[tag] = chosen.remote(job)
         return {}
 
     def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
@@ -98,6 +100,18 @@ class Tasks:
                 self._collect(0.0)
             if not self._refs and time.monotonic() - self._called_at > idle_s:
                 os._exit(0)
+
+
+def _avoid_hosts(hosts: Sequence[str], demand: dict[str, float]) -> dict[str, Any]:
+    """Keeps a task off hosts on which its run was given up, where another node could run it. They may have joined again
+    since: Ray knows them by another id then, and has no label for the name of a host."""
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    avoided = [node["NodeID"] for node in nodes if node["NodeManagerHostname"].partition(".")[0] in hosts]
+    others = [node["Resources"] for node in nodes if node["NodeID"] not in avoided]
+    can_run = any(all(node.get(name, 0.0) >= amount for name, amount in demand.items()) for node in others)
+    return {"label_selector": {"ray.io/node-id": f"!in({', '.join(avoided)})"}} if avoided and can_run else {}
 
 
 def run_job(job: dict[str, Any]) -> Ended:

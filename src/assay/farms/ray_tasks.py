@@ -26,8 +26,9 @@ from assay.farms import ray_farm, ray_nodes
 from assay.farms.ray_bridge import Bridge, find_bridge
 from assay.farms.ray_farm import LOCAL
 from assay.farms.ray_nodes import REFUSED, Ended
-from assay.farms.submit import SubmitExecutor, load_submit_code
+from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, load_submit_code
 from assay.farms.submit_lines import build_job_command
+from assay.show.formatting import render_duration
 from assay.system import processes
 from assay.system.files import read_end, write_new
 from assay.values import layout
@@ -39,10 +40,15 @@ _Key = tuple[str, int]  # run directory and attempt
 _RECONNECT_S = 5.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between looks at files, where Ray has nothing more to say
 _ASK_S = 2.0  # between questions to a dashboard about jobs whose files say nothing
+_LOOK_S = 30.0  # for a dashboard's answer
+_NODES_S = 5.0  # between questions which nodes are alive
 _ELSEWHERE_S = 15.0  # a guard on another node has this long to end what a dead worker has started
 _PROBE_S = 15.0  # between looks whether a cluster that we are not connected to is there
+_LOST_AFTER_S = 600.0
+_SETTLE_S = 20.0  # how long Ray may take to say how a job ended
 _CLUSTER_DEATH_S = 90.0  # Ray's nodes end themselves and their workers when the head was away for 60 s
 _LOG_TAIL_BYTES = 4096
+_STOPPED = "STOPPED"  # a Ray Job that was ended by `ray job stop`, or as it
 _BATCH_S = 0.05  # what is submitted together waits no longer than this for the others
 
 
@@ -59,9 +65,13 @@ class RayExecutor(SubmitExecutor):
         self._ends: dict[_Key, Ended | None] = {}  # of watched jobs; None: Ray does not know it
         self._over_since: dict[_Key, float] = {}
         self._asked_at = 0.0
+        self._dead_hosts: Sequence[str] = ()
+        self._nodes_at = 0.0
         self._probes: dict[str, tuple[float, str]] = {}  # by cluster: when it was looked for, why it was not found
         self._absent_since: dict[str, float] = {}  # by cluster
         self._taken_back: dict[_Key, str] = {}
+        self._silences: dict[_Key, str] = {}  # why attempts are given up whose nodes or clusters do not answer
+        self._lost_after_s: float = farm.options.get("lost_after") or _LOST_AFTER_S
         self._messages: list[str] = []
         self._reported: set[str] = set()
         self._is_gathering = False
@@ -99,6 +109,7 @@ class RayExecutor(SubmitExecutor):
             return None
         key = (request.dir, request.attempt)
         self._watched[key] = handle
+        self._waiting.add(key)
         self._gathered[key] = job
         if not self._is_gathering:
             self._send_one(bridge, key, request)
@@ -153,7 +164,7 @@ class RayExecutor(SubmitExecutor):
 
     def _prepare(self, request: JobRequest, bridge: Bridge) -> dict[str, Any]:
         if not bridge.takes_jobs:
-            return _build_job(request)
+            return _build_job(self.farm, request)
         job = _build_remote_job(self.farm, request)
         device = os.stat(request.dir).st_dev
         if device not in bridge.probed:
@@ -183,9 +194,14 @@ class RayExecutor(SubmitExecutor):
 
     # ------------------------------------------------------------ watching
 
+    def watch(self, handle: JobHandle, run_dir: str) -> None:
+        super().watch(handle, run_dir)
+        self._waiting.add((run_dir, handle.attempt))
+
     def wait(self, timeout_s: float) -> Sequence[JobHandle]:
         deadline, pause_s = time.monotonic() + max(0.0, timeout_s), _SHORTEST_PAUSE_S
         while True:
+            self._note_begun()
             self._look(max(0.0, deadline - time.monotonic()), pause_s)
             ended = [key for key in self._ends if self.liveness(self._watched[key], key[0]) is Liveness.GONE]
             if ended or time.monotonic() >= deadline:
@@ -195,6 +211,7 @@ class RayExecutor(SubmitExecutor):
     def _forget(self, key: _Key) -> JobHandle:
         handle, end = self._watched.pop(key), self._ends.pop(key)
         self._over_since.pop(key, None)
+        self._waiting.discard(key)
         if end is not None and not end[0]:
             self._usage[handle] = Usage(cpu_s=end[1], peak_rss_bytes=end[2])
         return handle
@@ -211,10 +228,12 @@ class RayExecutor(SubmitExecutor):
             self._look_at_files(ours, short_s)
         else:
             self._note(self._ask({self._watched[key].tag: key for key in ours}, short_s if self._ends else left_s))
+            self._ends.update(dict.fromkeys(key for key in ours if key not in self._ends and self._is_cut_off(key)))
 
     def _look_at_files(self, keys: Sequence[_Key], pause_s: float) -> None:
         """A dashboard is asked rarely: each job leaves `end.N`, unless it has died or waits."""
-        ended = [key for key in keys if os.path.exists(os.path.join(key[0], layout.end_name(key[1])))]
+        begun = [key for key in keys if key not in self._waiting]
+        ended = [key for key in begun if os.path.exists(os.path.join(key[0], layout.end_name(key[1])))]
         self._ends.update(dict.fromkeys(ended))
         if ended:
             return
@@ -232,7 +251,9 @@ class RayExecutor(SubmitExecutor):
     def _ask(self, keys: Mapping[str, _Key], timeout_s: float) -> Mapping[_Key, Ended | None]:
         """By the attempts' tags: a directory may be removed and made again."""
         try:
-            ends: Mapping[str, Ended | None] = self._connect().call("look", list(keys), timeout_s)
+            bridge = self._connect()
+            limit_s = timeout_s + _LOOK_S if bridge.takes_jobs else None
+            ends: Mapping[str, Ended | None] = bridge.call("look", list(keys), timeout_s, limit_s=limit_s)
         except InfrastructureError:  # the cluster has died; files say what became of its jobs
             self._drop_bridge()
             return {}
@@ -263,7 +284,8 @@ class RayExecutor(SubmitExecutor):
         if is_known and not is_over:
             return Liveness.ALIVE
         if is_elsewhere:
-            return self._judge_elsewhere((run_dir, handle.attempt)) if is_over else Liveness.UNKNOWN
+            assert token is not None
+            return self._judge_elsewhere(handle, run_dir, token.host) if is_over else Liveness.UNKNOWN
         if not is_over:
             found = super()._judge(handle, run_dir)
             if found is not Liveness.GONE:
@@ -271,10 +293,16 @@ class RayExecutor(SubmitExecutor):
         self._take_token(run_dir, handle.attempt)  # a worker that is just about to start it will leave
         return super()._judge(handle, run_dir)
 
-    def _judge_elsewhere(self, key: _Key) -> Liveness:
+    def _judge_elsewhere(self, handle: JobHandle, run_dir: str, host: str) -> Liveness:
         """The task is over and `end.N` is not there: its node has died, or a guard is still ending the job."""
+        key = run_dir, handle.attempt
         since = self._over_since.setdefault(key, time.monotonic())
-        return Liveness.GONE if time.monotonic() - since > _ELSEWHERE_S else Liveness.ALIVE
+        wait_s = min(_ELSEWHERE_S, self._lost_after_s)
+        if handle.native_id not in self._absent_since:
+            said = f"the node {host} of the Ray cluster has lost its jobs, and does not answer"
+            self._silences[key] = f"its node {host} does not answer Ray, which has ended its job"
+            self._report_once(f"{said}; they are started again elsewhere after {render_duration(wait_s)}")
+        return Liveness.GONE if time.monotonic() - since > wait_s else Liveness.ALIVE
 
     def _find_end(self, handle: JobHandle, key: _Key) -> tuple[bool, bool]:
         """Whether Ray knows the job; whether it can no longer begin or go on."""
@@ -285,12 +313,24 @@ class RayExecutor(SubmitExecutor):
             return False, self._is_cluster_gone(handle, key) if self._is_shared(handle) else is_ours
         found = self._ask({handle.tag: key}, 0.0)
         if key not in found:
-            return self._bridge is not None, False
+            return self._bridge is not None, self._is_cut_off(key)
         if found[key] is not None:
             return True, True
         # never submitted, or its owner in the cluster has died and everything that it had
         was_submitted = load_submit_code(*key) == 0
         return False, was_submitted or handle.supervisor_pid == os.getpid()
+
+    def _is_cut_off(self, key: _Key) -> bool:
+        """Whether the job runs on a machine that the cluster has given up. Ray ends its task minutes later only, where
+        nothing has closed the connection: the machine has frozen, or its network is gone."""
+        token = self._load_token(*key)
+        if token is None or self._bridge is None or self._bridge.takes_jobs:
+            return False
+        if time.monotonic() - self._nodes_at > _NODES_S:
+            self._nodes_at = time.monotonic()
+            with contextlib.suppress(InfrastructureError):
+                self._dead_hosts = self._bridge.call("list_dead_hosts")
+        return token.host in self._dead_hosts
 
     def _is_cluster_gone(self, handle: JobHandle, key: _Key) -> bool:
         """Of a job on a cluster that we are not connected to: whether nothing of it can begin or go on there.
@@ -306,14 +346,23 @@ class RayExecutor(SubmitExecutor):
                     f"runs of the Ray cluster at {handle.native_id} are waited for, though the farm's is {ours}"
                 )
             return False
-        if self._load_token(*key) is not None:  # a dashboard may be away while its cluster goes on
-            absent_s = time.monotonic() - self._absent_since[handle.native_id]
-            return not ray_farm.is_jobs_address(handle.native_id) and absent_s > _CLUSTER_DEATH_S
+        if self._load_token(*key) is not None:
+            return self._is_given_up(handle, key, reason)
         said = f"the Ray cluster at {handle.native_id} is gone ({reason})"
         self._report_once(f"{said}: " + (f"what waited there goes to {ours}" if ours else "its runs are waited for"))
         if ours:
             self._taken_back[key] = f"it waited in the queue, and {said}"
         return bool(ours)
+
+    def _is_given_up(self, handle: JobHandle, key: _Key, reason: str) -> bool:
+        """Of a job that has begun on a cluster which does not answer; without its dashboard a cluster may go on."""
+        is_dashboard = ray_farm.is_jobs_address(handle.native_id)
+        limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
+        after = render_duration(limit_s)
+        said = f"the Ray cluster at {handle.native_id} does not answer ({reason})"
+        self._report_once(f"{said}: what runs there is given up after {after}")
+        self._silences[key] = f"the Ray cluster at {handle.native_id} has not answered for {after}"
+        return time.monotonic() - self._absent_since[handle.native_id] > limit_s
 
     def _probe(self, cluster: str) -> str:
         """Why the cluster cannot be reached; empty: it can."""
@@ -338,8 +387,28 @@ class RayExecutor(SubmitExecutor):
         return messages
 
     def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
-        said = self._taken_back.pop((run_dir, handle.attempt), None)
-        return ("taken back", said) if said and self._is_unbegun(run_dir, handle.attempt) else None
+        key = run_dir, handle.attempt
+        said, silence = self._taken_back.pop(key, None), self._silences.pop(key, None)
+        if said and self._is_unbegun(*key):
+            return "taken back", said
+        if self._is_stopped(*key):
+            return None
+        if silence is not None and not os.path.exists(os.path.join(run_dir, layout.end_name(handle.attempt))):
+            self._fenced.add(key)
+            return "fence", silence
+        name = self.find_job(handle, run_dir)
+        return ("user", f"stopped in Ray (job {name})") if self._was_cancelled(handle, key) else None
+
+    def _was_cancelled(self, handle: JobHandle, key: _Key) -> bool:
+        """Whether a person stopped a Ray Job by Ray's own command: asked where its files show no end of its own."""
+        has_end = not self._is_unbegun(*key) and find_unfinished(*key) == ""
+        if has_end or not ray_farm.is_jobs_address(handle.native_id) or not self._is_asked(handle):
+            return False
+        deadline = time.monotonic() + _SETTLE_S
+        while key not in (ends := self._ask({handle.tag: key}, 0.0)) and time.monotonic() < deadline:
+            time.sleep(_SHORTEST_PAUSE_S)
+        end = ends.get(key)
+        return end is not None and end[0] == _STOPPED
 
     # ------------------------------------------------------------ ending
 
@@ -350,10 +419,6 @@ class RayExecutor(SubmitExecutor):
         if waiting and self._bridge is not None:
             with contextlib.suppress(InfrastructureError):
                 self._bridge.call("cancel", waiting)
-
-    def _is_unbegun(self, run_dir: str, attempt: int) -> bool:
-        token = self._load_token(run_dir, attempt)
-        return token is not None and token.pid == 0
 
     def close(self) -> None:
         """A cluster of our own ends with its last executor, and its jobs with it."""
@@ -390,8 +455,10 @@ def _check_demand(farm: Farm, bridge: Bridge) -> None:
         raise ray_farm.refuse_demand(bridge.nodes, farm, bridge.cluster)
 
 
-def _build_job(request: JobRequest) -> dict[str, Any]:
+def _build_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
     return {
+        "avoid": find_lost_hosts(request),
+        "demand": ray_farm.build_demand(farm),
         "dir": request.dir,
         "script": os.path.join(request.dir, layout.JOB_FILE),
         "end": os.path.join(request.dir, layout.end_name(request.attempt)),

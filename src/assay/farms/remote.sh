@@ -1,6 +1,7 @@
 # What is done on a host that is reached by ssh: bash -c "$(cat remote.sh)" assay ROOT, which reads requests from stdin.
 # Everything is in ROOT/.assay-jobs, made here with a marker file: nothing outside of it is changed, and in it only names
-# that are made here are removed. runs/UID is a run's folder, code/HASH a copy of the code that runs are given copies of.
+# that are made here are removed. runs/UID is a run's folder, code/HASH a copy of the code that runs are given copies of,
+# never/UID.N an attempt that may not begin here any more, for a day.
 # A request is a count and as many fields; fields end with a zero byte in both directions: names may hold anything else.
 # An empty field instead of a count ends the wait of `look`. Each request has a subshell of its own.
 set +eu; export LC_ALL=C
@@ -22,6 +23,7 @@ alive() {  # PID START BOOT: after the set, field k of /proc/PID/stat is argumen
 take_token() {  # a job that has not begun by now never will
   { set -C; echo "- 0 0 - 0" > "token.$1"; } 2>/dev/null; local code=$?; set +C; return $code
 }
+is_starting() { local pid start boot; read -r pid start boot 2>/dev/null < ".start.$1" && alive "$pid" "$start" "$boot"; }
 judge() {  # of attempt N, in the run's folder; into state
   local host= pid start boot _
   [ ! -s "token.$1" ] || read -r host pid start boot _ < "token.$1"
@@ -31,7 +33,7 @@ judge() {  # of attempt N, in the run's folder; into state
     if alive "$pid" "$start" "$boot"; then state=running
     elif [ -e "end.$1" ]; then state=ended
     else state=dead; fi
-  elif [ ! -e "token.$1" ] && read -r pid start boot 2>/dev/null < ".start.$1" && ! alive "$pid" "$start" "$boot"; then
+  elif [ ! -e "token.$1" ] && [ -s ".start.$1" ] && ! is_starting "$1"; then
     if take_token "$1"; then state=never; else state=running; fi
   elif [ -e "token.$1" ]; then state=running
   else state=waiting; fi
@@ -106,7 +108,7 @@ hello() {
   [ ! "$given" -ef / ] || refuse 6 "runs are not put into /"
   [ -e "$root" ] || make_root || exit 6
   is_ours || refuse 6 "$root was not made by Assay for this user, and is left as it is"
-  message=$({ mkdir -p "$root/runs" "$root/code"; } 2>&1) || exit 6
+  message=$({ mkdir -p "$root/runs" "$root/code" "$root/never"; } 2>&1) || exit 6
   cd "$root" || exit 6
   message=$({ echo > ".write-test.$BASHPID"; } 2>&1) && rm -f ".write-test.$BASHPID" || refuse 6 "${message##*: }"
   touch -d yesterday .yesterday
@@ -114,8 +116,9 @@ hello() {
   remove_old . "\\.new-$uids\\.[0-9]+" -mtime +0
   remove_old code "$hashes" -mtime +30
   remove_old runs "$uids" -mtime +0 ! -exec test -e {}/job.sh \;  # cancelled before they came
+  find never -type f -regextype posix-extended -regex "never/$uids\.[0-9]+" -mtime +0 -exec rm -f {} +
 } 2>/dev/null
-started() { [ -e "$dir/token.$n" ] || [ -e "$dir/.start.$n" ]; }
+started() { [ -e "$dir/token.$n" ] || [ -e "$dir/.start.$n" ] || [ -e "never/$uid.$n" ]; }
 stage() {  # UID N HASH VARIABLE=VALUE...; answers `started`, or what it needs: `run` or `code`; then come the files, as a tar
   local uid=$1 n=$2 hash=$3 dir=runs/$1 stat boot why; shift 3
   check_uid "$uid"
@@ -165,13 +168,14 @@ look() {  # WAIT, then for each run: UID N TAG OWNERLESS COUNT, then COUNT times
     check_uid "$uid"
     unset known; declare -A known=()
     for ((; count > 0; count--, i += 2)); do known[${all[i]}]=${all[i + 1]}; done
+    [ ! -e "$root/never/$uid.$n" ] || { say S "$uid" "$n" never '- 0 0 - 0'; continue; }
     [ "$ownerless" = 0 ] || mkdir "$root/runs/$uid" 2>/dev/null  # what its dead owner has sent may still be on its way
     cd "$root/runs/$uid" 2>/dev/null || { say S "$uid" "$n" missing ''; continue; }
     judge "$n"
     if [ "$state" = waiting ] && [ "$ownerless" = 1 ]; then take_token "$n" && state=never; fi
     token=; [ ! -e "token.$n" ] || read -r token < "token.$n"
     say S "$uid" "$n" "$state" "$token"
-    if [ "$state" = ended ]; then list "$tag"; else follow; fi
+    if [ "$state" = ended ]; then list "$tag"; elif [ "$state" = never ]; then (forget "$uid" "$n"); else follow; fi
   done
 }
 send() {  # UID, then for each file: NAME OFFSET SIZE; answers with their bytes from there on, one after another
@@ -203,7 +207,7 @@ cancel() {  # ROUNDS of a tenth of a second before KILL, then for each job UID N
   }
   for ((i = 0; i < ${#jobs[@]}; i += 4)); do
     check_uid "${jobs[i]}"
-    [ "${jobs[i + 3]}" = 0 ] || ! is_ours || mkdir "$root/runs/${jobs[i]}" 2>/dev/null
+    [ "${jobs[i + 3]}" = 0 ] || ! is_ours || [ -e "$root/never/${jobs[i]}.${jobs[i + 1]}" ] || mkdir "$root/runs/${jobs[i]}" 2>/dev/null
     cd "$root/runs/${jobs[i]}" 2>/dev/null && { take_token "${jobs[i + 1]}"; : >> "stop.${jobs[i + 1]}"; }
   done
   for ((round = 0; ; round++)); do
@@ -214,7 +218,8 @@ cancel() {  # ROUNDS of a tenth of a second before KILL, then for each job UID N
     nap 0.1
   done
   for ((i = 0; i < ${#jobs[@]}; i += 4)); do
-    cd "$root/runs/${jobs[i]}" 2>/dev/null && : > "end.${jobs[i + 1]}"
+    cd "$root/runs/${jobs[i]}" 2>/dev/null && : > "end.${jobs[i + 1]}" || continue
+    read -r pid _ 2>/dev/null < "token.${jobs[i + 1]}" && [ "$pid" != - ] || (forget "${jobs[i]}" "${jobs[i + 1]}")
   done
 }
 remove() {  # UID: at once gone, or not at all
@@ -222,7 +227,20 @@ remove() {  # UID: at once gone, or not at all
   is_ours && cd "$root" 2>/dev/null || return 0
   local old=.old-$1.$BASHPID
   [ ! -d "runs/$1" ] || mv -T "runs/$1" "$old" 2>/dev/null
-  rm -rf "$old" > /dev/null 2>&1 8>&- &
+  rm -rf "$old" > /dev/null 2>&1 8>&- 9>&- &
+}
+forget() {  # UID N: its copy goes, unless another attempt of the run has it; what is sent of N from now on is not started
+  local file i
+  check_uid "$1"
+  is_ours && cd "$root" 2>/dev/null && exec 9< . && flock 9 2>/dev/null || return 0  # nothing is being brought then
+  : > "never/$1.$2" || return 0
+  for file in "runs/$1"/token.* "runs/$1"/.start.*; do
+    [ ! -e "$file" ] || [ "${file##*.}" = "$2" ] || return 0
+  done
+  for ((i = 0; i < 100; i++)); do  # job.sh leaves as soon as it finds its token taken: not before the token goes
+    (cd "runs/$1" 2>/dev/null && is_starting "$2") || { remove "$1"; return; }
+    nap 0.05
+  done
 }
 
 say 'assay ready'

@@ -3,15 +3,18 @@
 The files of a run are those of every farm (`submit.py`): the lease comes first, `token.N` decides which copy of a job
 runs, `end.N` says that it left. Beside them are the files of an array, in `.assay/slurm` of the study:
 
-ID.list        for each task its run directory and its command, each ended by a zero byte
+ID.list        for each task its run directory, its command and, with `resume:`, the name of its `warned.N`, each ended
+               by a zero byte
 ID.sh          what Slurm starts: it takes its line of the list
 ID.log         what `sbatch` printed: the array's number
 ID.exit.CODE   how `sbatch` ended
-and `submit.log.N` in a run's directory holds `ID INDEX`; a run that is submitted alone has the index `-`.
+and `submit.log.N` in a run's directory holds `ID INDEX`; a run that is submitted alone has the index `-`, and runs
+that share a task (`pack`) have a plus sign after it.
+On several nodes, `.rank.N` there is the exit code of the first rank that has failed, until its command has ended.
 
-A job that Slurm starts again (requeued after a node failed or was needed for others) finds its token taken, and leaves
-at once: whether the first copy is dead is for a supervisor to find out, and the run goes on as its next attempt. So
-nothing runs twice. Before a supervisor gives up a job that has not begun, it takes the token itself.
+A job that Slurm starts again (requeued after a node failed or was needed for others) runs as the next attempt of its
+run, unless a supervisor has begun that one: see `slurm_nodes.py`, also for nodes that do not answer. Before a
+supervisor gives up a job that has not begun, it takes the token itself.
 """
 
 from __future__ import annotations
@@ -22,66 +25,113 @@ import re
 import secrets
 import select
 import shlex
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 
 from assay.errors import InfrastructureError, UsageError
 from assay.execute import process
 from assay.execute.base import EndKind, Publish
+from assay.farms.container import (
+    CONTAINER_FUNCTION,
+    NOT_INSTALLED,
+    Image,
+    build_launch,
+    build_srun_flags,
+    check_container,
+    choose_runtime,
+    load_image,
+)
+from assay.farms.engines import PYXIS, parse_signal
+from assay.farms.slurm_nodes import LOST_AFTER_S, REQUEUED, REQUEUED_BY, SilentNodes, build_exclusion
 from assay.farms.slurm_queue import (
     VANISHED,
     SlurmQueue,
     are_all_nodes_up,
     call,
+    has_given,
     is_active,
     is_held,
-    load_down_nodes,
+    is_pending,
     load_limits,
     load_summary,
     summarize_errors,
 )
-from assay.farms.submit import SubmitExecutor, write_failure
+from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, shorten_host, write_failure
 from assay.farms.submit_lines import build_exec_command
+from assay.farms.waiting import Key
+from assay.record import run_directory
+from assay.show.formatting import render_duration
 from assay.system import processes
-from assay.system.fast_dataclasses import dataclass
-from assay.system.files import read_end, write_new
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.files import read_end, read_text, write_new
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness
 from assay.values.study import Farm
-from assay.values.units import parse_duration
 
-_PLACE = r"(?P<id>[0-9a-f]{12}) (?P<index>\d+|-)\n"
+_PLACE = r"(?P<id>[0-9a-f]{12}) (?P<index>\d+|-)(?P<packed>\+?)\n"
+_ATTEMPT = re.compile(rf"\b{layout.ENV_ATTEMPT_NUMBER}=(\d+)")
 _SETTLE_S = 20.0  # how long Slurm may take to say how a job ended
-_DOWN_S = 10.0
 _CANCEL_S = 60.0
 _TAIL_BYTES = 4096
 _PLAIN_FLAGS = {"partition": "--partition", "account": "--account", "qos": "--qos", "constraint": "--constraint"}
-_SIGNAL = r"(?:SIG)?(?P<name>[A-Z][A-Z0-9]*)@(?P<before>.+)"
+_EXIT_CODES = {
+    "4:0": ", where its folder cannot be read or written",
+    f"{NOT_INSTALLED}:0": ", where apptainer is not installed",
+}
 
 # The task's own line of the list; a node that does not see it lacks the file system. What is printed before
 # job.sh takes over its streams belongs to its log.
 _SCRIPT = r"""#!/usr/bin/env bash
-mapfile -d '' -t -s $((2 * ${{SLURM_ARRAY_TASK_ID:-0}})) -n 2 _task < {list}
+mapfile -d '' -t -s $((3 * ${{SLURM_ARRAY_TASK_ID:-0}})) -n 3 _task < {list}
 [ -n "${{_task[1]}}" ] || exit 4
+{requeued}_requeue
 exec >> "${{_task[0]}}/{log}" 2>&1
 {body}
 """
 _RUN = 'eval "${_task[1]}"'
+# Several runs, one after another.
+_PACKED = r"""#!/usr/bin/env bash
+mapfile -d '' -t -s $((3 * {pack} * ${{SLURM_ARRAY_TASK_ID:-0}})) -n $((3 * {pack})) _tasks < {list}
+[ -n "${{_tasks[1]}}" ] || exit 4
+{requeued}{body}
+for ((_i = 0; _i < ${{#_tasks[@]}}; _i += 3)); do
+  (_task=("${{_tasks[@]:_i:3}}"); _requeue +; exec >> "${{_task[0]}}/{log}" 2>&1; eval "${{_task[1]}}")
+done
+"""
 # Slurm signals the batch shell alone. The run's programs get the signal, its shells do not: it would end most of them.
-_FORWARD = r"""trap '_tell $$ {signal} 2>/dev/null' {signal}
+_FORWARD = r"""_warn() {{ [ -z "${{_task[2]}}" ] || : >> "${{_task[0]}}/${{_task[2]}}"; _tell $$ {signal}; }}
+trap '_warn 2>/dev/null' {signal}
 eval "${{_task[1]}} &"; _job=$!
 while :; do wait $_job; _code=$?; kill -0 $_job 2>/dev/null || exit $_code; done"""
-# Each command of the run is started once on every node, with the names that torch and others read. srun passes a signal
-# on to all processes of the command: shells ignore it, and so does a program until it handles it.
+# Each command of the run is started as every task, with the names that torch and others read. srun ends the other ranks
+# as soon as one has failed, and reports the highest code: the first bad one is noted, and is the command's. srun takes
+# the number of processors from a variable of its own.
 _NODES = r"""_assay_srun() {
-  srun --kill-on-bad-exit=1 --ntasks-per-node=1 bash -c '{ignored}export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
-    export NODE_RANK=$SLURM_NODEID LOCAL_RANK=$SLURM_LOCALID; eval "$1"' bash "$1"
+  local code note=$ASSAY_RUN_DIR/.rank.$ASSAY_ATTEMPT_NUMBER
+  srun --kill-on-bad-exit=1 --wait=0 {flags} bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
+    export NODE_RANK=$SLURM_NODEID LOCAL_RANK=$SLURM_LOCALID; _warned=
+    {rank}
+    [ $_code = 0 ] || { set -C; echo $_code > "$2"; } 2>/dev/null || [ -e "$2" ] || exit $_code
+    [ -z "$_warned" ] || exit 0; exit $_code' bash "$1" "$note"
+  code=$?; [ ! -s "$note" ] || { code=$(< "$note"); rm -f "$note"; }
+  return $code
 }
 export -f _assay_srun
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) ASSAY_LAUNCH=_assay_srun
+[ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 """
+# With one task on each node, `torchrun train.py` is the same as on one machine: it reads its options from these.
+_TORCHRUN = r"""export PET_NNODES=$SLURM_JOB_NUM_NODES PET_RDZV_BACKEND=c10d PET_RDZV_ID=$SLURM_JOB_ID
+export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT
+"""
+_RANK = '( eval "$1" ); _code=$?'
+# srun passes a signal on to all processes of the command: shells ignore it, and so does a program until it handles it.
+# After it no rank ends the others: one may need longer than another to write its part of a checkpoint. The trap waits
+# for the end of a command in the foreground, whose code it leaves alone; a `wait` would end with a code of its own.
+_WARNED_RANK = r"""trap _warned=1 {signal}; ( trap "" {signal}; eval "$1" ); _code=$?
+    [ $_code = 0 ] || sleep 0.2  # the signal may reach the program a moment before it reaches us"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +140,7 @@ class _Place:
 
     base: str  # path of the array's files, without suffix
     index: str  # "-": a job by itself
+    is_packed: bool = False  # other runs have the same task
 
     def render_task(self, number: str) -> str:
         """Slurm's name of the job, `123_4` or `123`."""
@@ -119,13 +170,16 @@ class SlurmExecutor(SubmitExecutor):
         self._reasons: dict[tuple[str, int], str] = {}  # the last one that was noted
         self._reported: set[str] = set()
         self._messages: list[str] = []
-        self._down: tuple[float, set[str] | None] = (0.0, None)
+        self._nodes = SilentNodes(farm.options.get("lost_after") or LOST_AFTER_S, self._messages)
+        self._cancelled: set[tuple[str, int]] = set()  # those that Slurm was asked to end
+        self._images: dict[str, Image | None] = {}  # by study folder
 
     # ------------------------------------------------------------ before
 
     @classmethod
     def check(cls, farm: Farm) -> None:
         load_limits()
+        check_container(farm)
         argv = ("sbatch", "--test-only", "--output=/dev/null", *build_flags(farm), "--wrap=true")
         answer = call(argv)
         # a node that is down now may give what it has later: the submission itself will say
@@ -155,10 +209,12 @@ class SlurmExecutor(SubmitExecutor):
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         if not os.path.isdir(request.dir):
             raise InfrastructureError(f"cannot start {request.name}: {request.dir} is gone")
-        handle = process.build_handle(request, self.name)
+        image = self._load_image(os.path.dirname(request.dir))
+        handle = replace(process.build_handle(request, self.name), image=image.record if image else "")
         if not publish(handle):
             return None
         self._watched[request.dir, request.attempt] = handle
+        self._waiting.add((request.dir, request.attempt))
         self._poll_soon()
         if self._gathered is not None:
             self._gathered.append((request, handle))
@@ -166,32 +222,40 @@ class SlurmExecutor(SubmitExecutor):
             self._submit_all([(request, handle)])
         return handle
 
-    def _submit_all(self, jobs: Sequence[tuple[JobRequest, JobHandle]]) -> None:
-        def kind(job: tuple[JobRequest, JobHandle]) -> tuple[str, str]:
-            return os.path.dirname(job[0].dir), repr(job[0].farm_resources)
+    def _load_image(self, study_dir: str) -> Image | None:
+        """Once for each study: it may have to be pulled."""
+        if study_dir not in self._images:
+            self._images[study_dir] = load_image(self.farm, study_dir)
+        return self._images[study_dir]
 
-        size = self._queue.limits().array_size if jobs else 1
-        for (study_dir, _), group in groupby(sorted(jobs, key=kind), key=kind):
+    def _submit_all(self, jobs: Sequence[tuple[JobRequest, JobHandle]]) -> None:
+        def kind(job: tuple[JobRequest, JobHandle]) -> tuple[str, str, tuple[str, ...]]:
+            return os.path.dirname(job[0].dir), repr(job[0].farm_resources), find_lost_hosts(job[0])
+
+        size = self._queue.limits().array_size * self._pack if jobs else 1
+        for (study_dir, _, hosts), group in groupby(sorted(jobs, key=kind), key=kind):
             requests = [request for request, _ in group]
             for first in range(0, len(requests), size):
-                self._submit_array(study_dir, requests[first : first + size])
+                self._submit_array(study_dir, requests[first : first + size], hosts)
 
-    def _submit_array(self, study_dir: str, requests: Sequence[JobRequest]) -> None:
+    def _submit_array(self, study_dir: str, requests: Sequence[JobRequest], avoided: Sequence[str]) -> None:
         folder = os.path.join(study_dir, layout.STUDY_META_DIR, layout.SLURM_DIR)
         number = secrets.token_hex(6)
         base = os.path.join(folder, number)
         try:
             os.makedirs(folder, exist_ok=True)
-            tasks = "".join(f"{each.dir}\0{build_exec_command(self.farm, each)}\0" for each in requests)
+            tasks = "".join(self._render_task(each) for each in requests)
             write_new(f"{base}.list", tasks.encode("utf-8", "surrogateescape"))
-            write_new(f"{base}.sh", build_script(self.farm, f"{base}.list").encode("utf-8", "surrogateescape"))
-            indices = [str(index) for index in range(len(requests))] if len(requests) > 1 else ["-"]
-            for index, each in zip(indices, requests, strict=True):
+            script = build_script(self.farm, f"{base}.list", self._load_image(study_dir))
+            write_new(f"{base}.sh", script.encode("utf-8", "surrogateescape"))
+            is_packed = self._pack > 1 and len(requests) > 1
+            for count, each in enumerate(requests):
+                place = _Place(base, str(count // self._pack) if len(requests) > self._pack else "-", is_packed)
                 # before sbatch: from here on, the lease means that a job may come
                 path = os.path.join(each.dir, layout.submit_log_name(each.attempt))
-                write_new(path, f"{number} {index}\n".encode())
-                self._places[each.dir, each.attempt] = _Place(base, index)
-            argv = [*self._build_sbatch(requests), f"{base}.sh"]
+                write_new(path, f"{number} {place.index}{'+' if is_packed else ''}\n".encode())
+                self._places[each.dir, each.attempt] = place
+            argv = [*self._build_sbatch(requests, avoided), f"{base}.sh"]
             text = f"{shlex.join(argv)}\n: > {shlex.quote(base)}.exit.$?\n"
             pid = processes.spawn_session(
                 [self._bash, "-c", text], process.base_environment(), f"{base}.log", inherit=()
@@ -200,14 +264,21 @@ class SlurmExecutor(SubmitExecutor):
             message = f"cannot submit to Slurm: {error.strerror}"
             for each in requests:
                 write_failure(each.dir, each.attempt, 126, message)
+            self._judge_all((each.dir, each.attempt) for each in requests)
             raise InfrastructureError(message) from error
         pidfd = os.pidfd_open(pid)
         self._arrays[pidfd] = _Client(pid, base)
         self._poll.register(pidfd, select.EPOLLIN)
 
-    def _build_sbatch(self, requests: Sequence[JobRequest]) -> list[str]:
+    def _render_task(self, request: JobRequest) -> str:
+        warned = layout.warned_name(request.attempt) if request.begins is not None else ""
+        return f"{request.dir}\0{build_exec_command(self.farm, request)}\0{warned}\0"
+
+    def _build_sbatch(self, requests: Sequence[JobRequest], avoided: Sequence[str]) -> list[str]:
+        flags = build_flags(self.farm, requests[0].farm_resources, min(self._pack, len(requests)))
         throttle = self.farm.options.get("throttle")
-        last = f"0-{len(requests) - 1}" + (f"%{throttle}" if throttle else "")
+        tasks = -(-len(requests) // self._pack)
+        last = f"0-{tasks - 1}" + (f"%{throttle}" if throttle else "")
         name = requests[0].name if len(requests) == 1 else os.path.basename(os.path.dirname(requests[0].dir))
         plain = re.sub(r"[^\w.,=+@-]+", "_", name).lstrip("-.") or "assay"
         return [
@@ -218,9 +289,14 @@ class SlurmExecutor(SubmitExecutor):
             "--output=/dev/null",
             "--open-mode=append",
             "--requeue",
-            *build_flags(self.farm, requests[0].farm_resources),
-            *([f"--array={last}"] if len(requests) > 1 else []),
+            *flags,
+            *(build_exclusion(flags, avoided) if avoided else ()),
+            *([f"--array={last}"] if tasks > 1 else []),
         ]
+
+    @property
+    def _pack(self) -> int:
+        return int(self.farm.options.get("pack") or 1)
 
     def is_handed_over(self) -> bool:
         return not self._arrays and not self._gathered
@@ -234,7 +310,14 @@ class SlurmExecutor(SubmitExecutor):
             if os.WIFSIGNALED(status) and self._load_code(client.base) is None:
                 with contextlib.suppress(OSError):
                     write_new(f"{client.base}.exit.{128 + os.WTERMSIG(status)}", b"")
+            if self._load_code(client.base) != 0:
+                self._judge_all(key for key, place in self._places.items() if place.base == client.base)
             self._poll_soon()
+
+    def _judge_all(self, keys: Iterable[Key]) -> None:
+        """These jobs have left the queue, or never came into it: each is looked at from now on."""
+        for key in list(keys):
+            self._waiting.discard(key)
 
     def _start_pending(self) -> None:
         """Nothing waits here for its turn; but it is time to look at what Slurm says."""
@@ -242,6 +325,13 @@ class SlurmExecutor(SubmitExecutor):
         if self._queue.reasons is not self._noted:
             self._noted = self._queue.reasons
             self._note_reasons()
+            self._note_nodes()
+            self._judge_all(key for key in self._waiting if not self._is_pending(*key))
+
+    def _is_pending(self, run_dir: str, attempt: int) -> bool:
+        """Whether Slurm has the job in its queue, or does not say anything about it yet; or others are before it."""
+        place, state = self._find_place(run_dir, attempt), self._find_state(run_dir, attempt)
+        return not state or is_pending(state) or (place is not None and place.is_packed and is_active(state))
 
     def _note_reasons(self) -> None:
         """Why Slurm does not start a job is reported once, and noted for others, where it is not just its turn."""
@@ -261,8 +351,19 @@ class SlurmExecutor(SubmitExecutor):
                 hint = f"; once that is dealt with: scontrol release {task}" if "held" in reason.lower() else ""
                 self._messages.append(f"Slurm does not start the job {task}: {reason}{hint}")
 
+    def _note_nodes(self) -> None:
+        """Nodes that do not answer are named at once; a job that Slurm started again as the next attempt is left."""
+        runs: dict[str, list[str]] = {}
+        for run_dir, attempt in (key for key in self._watched if key not in self._waiting):
+            if self._queue.down and (token := self._load_token(run_dir, attempt)) is not None:
+                runs.setdefault(token.host.partition(".")[0], []).append(os.path.basename(run_dir))
+            if os.path.exists(os.path.join(run_dir, layout.lease_name(attempt + 1))):
+                self._fenced.add((run_dir, attempt))
+        self._nodes.note(self._queue.down or {}, runs)
+
     def take_messages(self) -> Sequence[str]:
-        messages, self._messages = self._messages, []
+        messages = list(self._messages)
+        self._messages.clear()
         return messages
 
     def _list_tasks(self) -> list[str]:
@@ -279,6 +380,13 @@ class SlurmExecutor(SubmitExecutor):
         place = _load_place(run_dir, handle.attempt)
         number = _load_number(place.base) if place is not None else None
         return place.render_task(number) if place is not None and number is not None else ""
+
+    @classmethod
+    def render_entry(cls, handle: JobHandle, run_dir: str, host: str) -> str:
+        """srun takes no name of an array's task, only the number that Slurm gives it once it runs."""
+        task = cls.find_job(handle, run_dir)
+        number = f"$(squeue -h -j {task} -o %A)" if "_" in task else task
+        return f"srun --jobid={number} --overlap --nodelist={shlex.quote(host)} --pty bash" if task else ""
 
     def _find_place(self, run_dir: str, attempt: int) -> _Place | None:
         key = run_dir, attempt
@@ -319,23 +427,35 @@ class SlurmExecutor(SubmitExecutor):
         token = self._load_token(run_dir, handle.attempt)
         if found is not Liveness.UNKNOWN or token is None or not token.host:
             return found
-        # gone where it is over in Slurm's eyes, unless its node is out of Slurm's reach
-        is_over = self._is_over(run_dir, handle.attempt)
-        return Liveness.GONE if is_over and not self._is_out_of_reach(token.host) else Liveness.UNKNOWN
+        # gone where it is over in Slurm's eyes; whether its node was within reach then is for `explain_end`
+        is_over = self._queue.down is not None and self._is_over(run_dir, handle.attempt)
+        # what Slurm is ending, perhaps since a person cancelled it, is over when Slurm reports so
+        is_ending = self._find_state(run_dir, handle.attempt) == "COMPLETING"
+        is_lost = self._nodes.has_lost(shorten_host(token.host)) and not is_ending
+        return Liveness.GONE if is_over or is_lost else Liveness.UNKNOWN
 
     def _is_over(self, run_dir: str, attempt: int) -> bool:
         """Whether Slurm runs nothing of an attempt that has begun."""
         task = self._find_task(run_dir, attempt)
         return task is not None and self._queue.is_over(task, self._find_beginning(run_dir, attempt))
 
+    def _find_state(self, run_dir: str, attempt: int) -> str:
+        """In the newest answer of Slurm; empty: there is none."""
+        return self._queue.state(self._find_task(run_dir, attempt) or "") or ""
+
     def _find_beginning(self, run_dir: str, attempt: int) -> int:
         return self._begun.setdefault((run_dir, attempt), self._queue.next_answer())
 
-    def _is_out_of_reach(self, host: str) -> bool:
-        if time.monotonic() - self._down[0] > _DOWN_S:
-            self._down = time.monotonic(), load_down_nodes()
-        names = self._down[1]
-        return names is None or host.partition(".")[0] in names
+    def _explain_silence(self, run_dir: str, attempt: int) -> str | None:
+        """Why an attempt on a node that does not answer is given up; None: its node does, or a person cancelled it."""
+        token = self._load_token(run_dir, attempt)
+        is_silent = token is not None and shorten_host(token.host) in (self._queue.down or {})
+        if token is None or not is_silent or self._find_state(run_dir, attempt).startswith("CANCELLED"):
+            return None
+        task = self._find_task(run_dir, attempt)
+        if self._nodes.has_lost(shorten_host(token.host)):
+            return f"its node {token.host} has not answered Slurm for {render_duration(self._nodes.lost_after_s)}"
+        return f"its node {token.host} does not answer Slurm, which has ended its job {task}"
 
     def _before_token(self, handle: JobHandle, run_dir: str) -> Liveness:
         attempt = handle.attempt
@@ -352,7 +472,9 @@ class SlurmExecutor(SubmitExecutor):
             return Liveness.GONE
         task = self._find_task(run_dir, attempt)
         state = self._queue.state(task) if task else VANISHED
-        return Liveness.UNKNOWN if state is None or is_active(state) else self._give_up(handle, run_dir)
+        if state is None or self._is_pending(run_dir, attempt):
+            return self._wait_in_queue(handle, run_dir)
+        return Liveness.UNKNOWN if is_active(state) else self._give_up(handle, run_dir)
 
     def _is_under_way(self, run_dir: str, attempt: int, place: _Place | None) -> bool:
         if any((request.dir, request.attempt) == (run_dir, attempt) for request, _ in self._gathered or ()):
@@ -377,36 +499,57 @@ class SlurmExecutor(SubmitExecutor):
         refused = super().refusal(handle, run_dir)
         if refused is not None:
             return "interrupt", refused
-        task, command = self._find_task(run_dir, handle.attempt), find_unfinished(run_dir, handle.attempt)
-        if task is None or command == "" or self._is_stopped(run_dir, handle.attempt):
+        if self._is_stopped(run_dir, handle.attempt):
+            return None
+        silence = self._explain_silence(run_dir, handle.attempt)
+        if silence is not None:
+            self._fenced.add((run_dir, handle.attempt))
+            return "fence", silence
+        return self._explain_job(handle, run_dir)
+
+    def _explain_job(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
+        """What Slurm says of the job of an attempt whose node answers, or that has not begun."""
+        task, is_unbegun = self._find_task(run_dir, handle.attempt), self._is_unbegun(run_dir, handle.attempt)
+        command = None if is_unbegun else find_unfinished(run_dir, handle.attempt)
+        if task is None or command == "" or self._goes_on(run_dir, handle.attempt):
             return None
         state = self._queue.wait_for_end(task, self._find_beginning(run_dir, handle.attempt), _SETTLE_S)
         if state is not None and state.startswith("CANCELLED"):
             return "user", f"cancelled in Slurm (job {task})"
+        if state == VANISHED and is_unbegun and "_" in task and has_given(task):
+            return "user", f"cancelled in Slurm before it began (job {task})"
         if state == "TIMEOUT" and command is not None:
-            self._write_time_limit(run_dir, handle.attempt, command)
+            self._write_time_limit(run_dir, handle, command)
             return None
         note = load_summary(task)
         if note is None:
             return "lost", f"Slurm does not know its job {task} any more"
         said = f"Slurm says of its job {task}: {note.state}, exit code {note.code}, on {note.nodes}"
-        said += ", where its folder cannot be read or written" if note.code == "4:0" else ""
+        said += _EXIT_CODES.get(note.code, "")
         return ("taken back" if note.is_taken_back else "lost"), said
 
-    def _is_stopped(self, run_dir: str, attempt: int) -> bool:
-        return os.path.exists(os.path.join(run_dir, layout.stop_name(attempt)))
+    def _goes_on(self, run_dir: str, attempt: int) -> bool:
+        """Whether the task of an ended run has other runs to do: Slurm knows nothing about that one."""
+        place = self._find_place(run_dir, attempt)
+        return place is not None and place.is_packed and is_active(self._find_state(run_dir, attempt))
 
-    def _write_time_limit(self, run_dir: str, attempt: int, command: str) -> None:
-        """Slurm's time limit ended it: what job.sh would have written about a limit of its own."""
-        marker = layout.exit_marker_name(command, attempt, 124)
-        for name in (marker.replace(".exit.124", ".timeout"), marker):
+    def _write_time_limit(self, run_dir: str, handle: JobHandle, command: str) -> None:
+        """Slurm's time limit ended it: what job.sh would have written about a limit of its own. It is a limit of one
+        attempt: with `resume:` the next one goes on."""
+        marker = layout.exit_marker_name(command, handle.attempt, 124)
+        warned = [layout.warned_name(handle.attempt)] if handle.begins is not None else []
+        for name in (*warned, marker.replace(".exit.124", ".timeout"), marker):
             with contextlib.suppress(OSError):
                 write_new(os.path.join(run_dir, name), b"")
 
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        """The stop file first: a job ends its own processes in the right order. Slurm ends what does not answer."""
+        """The stop file first: a job ends its own processes in the right order. Slurm ends what does not answer.
+
+        What was given up is not waited for: `end_fenced` has asked Slurm to end it.
+        """
+        jobs = [job for job in jobs if (job[1], job[0].attempt) not in self._fenced]
         for handle, run_dir in jobs:
             self._take_token(run_dir, handle.attempt)
         try:
@@ -417,11 +560,26 @@ class SlurmExecutor(SubmitExecutor):
         else:
             self._scancel(jobs)
 
+    def end_fenced(self, handle: JobHandle, run_dir: str) -> None:
+        """Slurm shall not start it again either; but a copy that it started is the next attempt now."""
+        key = run_dir, handle.attempt
+        stops = [each.stop for each in run_directory.load_history(run_dir).attempts if each.number == handle.attempt]
+        if key in self._cancelled or any(stop is None or stop.who == REQUEUED_BY for stop in stops):
+            return
+        self._cancelled.add(key)
+        self._fenced.add(key)
+        self._scancel([(handle, run_dir)])
+
     def _scancel(self, jobs: Sequence[tuple[JobHandle, str]]) -> None:
         """All by one command; of what has ended already Slurm knows nothing any more."""
-        found = [self._find_task(run_dir, handle.attempt) for handle, run_dir in jobs]
+        dirs = {run_dir for _, run_dir in jobs}
+        found = [
+            self._find_task(run_dir, handle.attempt)
+            for handle, run_dir in jobs
+            if not _has_others(self._find_place(run_dir, handle.attempt), dirs)
+        ]
         if tasks := [task for task in found if task is not None]:
-            call(("scancel", "--quiet", *tasks), _CANCEL_S)
+            call(("scancel", "--quiet", *dict.fromkeys(tasks)), _CANCEL_S)
             self._queue.ask_soon()
 
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
@@ -450,7 +608,21 @@ def _load_place(run_dir: str, attempt: int) -> _Place | None:
     if match is None:
         return None
     folder = os.path.join(os.path.dirname(run_dir.rstrip("/")), layout.STUDY_META_DIR, layout.SLURM_DIR)
-    return _Place(os.path.join(folder, match["id"]), match["index"])
+    return _Place(os.path.join(folder, match["id"]), match["index"], bool(match["packed"]))
+
+
+def _has_others(place: _Place | None, dirs: AbstractSet[str]) -> bool:
+    """Whether another run than these has the same task, and has not ended: it would be cancelled with them."""
+    if place is None or not place.is_packed:
+        return False
+    try:
+        words = read_text(f"{place.base}.list").split("\0")
+    except OSError:
+        return True
+    attempts = [(path, _ATTEMPT.search(text)) for path, text in zip(words[::3], words[1::3], strict=False)]
+    found = [(path, int(match[1])) for path, match in attempts if match and path not in dirs]
+    ours = [(path, number) for path, number in found if (_load_place(path, number) == place)]
+    return not all(os.path.exists(os.path.join(path, layout.end_name(number))) for path, number in ours)
 
 
 def _load_number(base: str) -> str | None:
@@ -462,56 +634,52 @@ def _load_number(base: str) -> str | None:
 # ---------------------------------------------------------------- texts
 
 
-def build_flags(farm: Farm, more: Sequence[tuple[str, object]] = ()) -> list[str]:
-    """The options of a farm as sbatch has them; `more`: runx's SUBMIT_JOB.*"""
+def build_flags(farm: Farm, more: Sequence[tuple[str, object]] = (), packed: int = 1) -> list[str]:
+    """The options of a farm as sbatch has them; `more`: runx's SUBMIT_JOB.*; `packed`: runs of one job."""
     options: Mapping[str, object] = {**farm.options, **dict(more)}
     flags = [f"{flag}={options[key]}" for key, flag in _PLAIN_FLAGS.items() if options.get(key)]
     if seconds := farm.options.get("time"):
-        flags.append(f"--time={-int(-seconds // 60)}")  # Slurm counts minutes
+        flags.append(f"--time={-int(-seconds * packed // 60)}")  # Slurm counts minutes
     if gpus := options.get("gpus"):
         flags.append(f"--gres=gpu:{gpus}")
     if cpus := options.get("cpus"):
         flags.append(f"--cpus-per-task={cpus}")
     if size := farm.options.get("memory"):
         flags.append(f"--mem={-(-size // 2**20)}M")
-    if nodes := options.get("nodes"):
-        flags += [f"--nodes={nodes}", "--ntasks-per-node=1"]
-    if farm.options.get("signal"):
-        name, before = parse_signal(farm)
-        flags.append(f"--signal=B:{name}@{before}")
+    if nodes := _count_nodes(options):
+        flags += [f"--nodes={nodes}", f"--ntasks-per-node={options.get('tasks_per_node') or 1}"]
+    if signal := parse_signal(farm.options.get("signal", "")):
+        flags.append(f"--signal=B:{signal[0]}@{signal[1]}")
     return [*flags, *farm.options.get("flags", ())]
 
 
-def parse_signal(farm: Farm) -> tuple[str, int]:
-    """`USR1@2m`: the signal, and how many seconds before the time limit it is sent."""
-    text = str(farm.options["signal"])
-    match = re.fullmatch(_SIGNAL, text)
-    seconds = parse_duration(match["before"]) if match else None
-    if match is None or not seconds or match["name"] in ("KILL", "STOP"):
-        raise UsageError(f"the farm {farm.name} has the signal {text!r}", "write for example signal: USR1@2m")
-    return match["name"], max(1, int(seconds))
+def _count_nodes(options: Mapping[str, object]) -> object:
+    """How many nodes a run has, where srun starts its commands there."""
+    return options.get("nodes") or (1 if options.get("tasks_per_node") else None)
 
 
-def build_script(farm: Farm, list_path: str) -> str:
-    body, ignored = _RUN, ""
-    if farm.options.get("signal"):
-        signal = parse_signal(farm)[0]
-        body, ignored = processes.BASH_TELL_PROGRAMS + _FORWARD.format(signal=signal), f'trap "" {signal}; '
-    if farm.options.get("nodes"):
-        body = _NODES.replace("{ignored}", ignored) + body
-    return _SCRIPT.format(list=shlex.quote(list_path), log=layout.JOB_LOG, body=body)
+def build_script(farm: Farm, list_path: str, image: Image | None = None) -> str:
+    body, rank = _RUN, _RANK
+    if signal := parse_signal(farm.options.get("signal", "")):
+        body = processes.BASH_TELL_PROGRAMS + _FORWARD.format(signal=signal[0])
+        rank = _WARNED_RANK.format(signal=signal[0])
+    launch = build_launch(farm, image) if image is not None else ""
+    if _count_nodes(farm.options):
+        launch = _build_tasks(farm, image, rank)
+    number = os.path.splitext(os.path.basename(list_path))[0]
+    requeued = REQUEUED.replace("{id}", number).replace("{by}", REQUEUED_BY).lstrip()
+    values = {"list": shlex.quote(list_path), "log": layout.JOB_LOG, "requeued": requeued}
+    if (pack := int(farm.options.get("pack") or 1)) > 1:
+        return _PACKED.format(pack=pack, body=launch, **values)
+    return _SCRIPT.format(body=launch + body, **values)
 
 
-def find_unfinished(run_dir: str, attempt: int) -> str | None:
-    """The command of an attempt that began and has no end; "": the last one has an end; None: none began."""
-    lines = read_end(os.path.join(run_dir, layout.JOB_LOG), _TAIL_BYTES).splitlines()
-    last = next((line.split() for line in reversed(lines) if re.match(r"\d+\.\d+ \S+ (?:start|exit)", line)), None)
-    if last is None:
-        return None
-    if last[2] == "exit":
-        return ""
-    begin = layout.exit_marker_name(last[1], attempt, 0)[:-1]
-    with contextlib.suppress(OSError):
-        if any(name.startswith(begin) for name in os.listdir(run_dir)):
-            return ""
-    return last[1]
+def _build_tasks(farm: Farm, image: Image | None, rank: str) -> str:
+    """How srun starts a command as every task, each in a container of its own where there is one."""
+    tasks = farm.options.get("tasks_per_node") or 1
+    flags = shlex.join([f"--ntasks-per-node={tasks}", *farm.options.get("srun_flags", ())])
+    flags, container = f"{flags} {build_srun_flags(farm, image)}".rstrip(), ""
+    if image is not None and choose_runtime(farm) != PYXIS:
+        container, rank = build_launch(farm, image), rank.replace("eval", CONTAINER_FUNCTION)
+    launch = container + _NODES.replace("{flags}", flags).replace("{rank}", rank)
+    return launch + (_TORCHRUN if tasks == 1 else "")

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -29,11 +31,17 @@ _FIRST_POLLS, _FIRST_PAUSE_S = 3, 0.5
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
 _CALL_S = 60.0  # a controller under load answers late
 _ASK_S = 15.0  # where the caller waits for the answer
+# those that do not answer come after the jobs; a line of its own says that this was asked with success
+_NODES = "sinfo --noheader --Node --states=down,no_respond,unk --format='%n|%N' && echo nodes"
 _ABSENT_POLLS = 2  # a job counts as vanished when it was absent from so many answers in a row
 
 
 def is_active(state: str) -> bool:
     return state in _ACTIVE or state in _WAITING
+
+
+def is_pending(state: str) -> bool:
+    return state in _WAITING
 
 
 def is_held(reason: str) -> bool:
@@ -106,6 +114,7 @@ class SlurmQueue:
         self._jobs: set[str] = set()  # array ids
         self._states: dict[str, str] = {}
         self.reasons: dict[str, str] = {}  # why tasks wait, as Slurm names it
+        self.down: dict[str, str] | None = None  # host -> name of each node that does not answer Slurm; None: not known
         self._absent: dict[str, int] = {}
         self._answers = 0
         self._followed: dict[str, int] = {}  # array id -> the answer from which on it counts
@@ -164,8 +173,15 @@ class SlurmQueue:
         self._output, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 closed by _forget
         self._began = time.monotonic()
         self._polls += 1
+        text = f"{shlex.join(argv)}; code=$?; {_NODES}; exit $code"
         try:
-            self._call = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._errors)
+            self._call = subprocess.Popen(
+                ("bash", "-c", text),
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._errors,
+                start_new_session=True,
+            )
         except OSError:
             self._forget()
         slower = _FIRST_PAUSE_S if self._polls < _FIRST_POLLS else max(_SHORTEST_PAUSE_S, self._pause_s * 1.5)
@@ -178,8 +194,7 @@ class SlurmQueue:
         code = self._call.poll()
         if code is None:
             if time.monotonic() - self._began > _CALL_S:
-                self._call.kill()
-                self._call.wait()
+                self._kill(self._call)
                 self._forget()
             return
         self._output.seek(0)
@@ -192,6 +207,9 @@ class SlurmQueue:
         rows = [line.strip().replace("_N/A", "").split("|", 2) for line in text.splitlines() if line.count("|") > 1]
         states = {task: state for task, state, _ in rows}
         self.reasons = {task: reason for task, state, reason in rows if state in _WAITING}
+        if text.endswith("\nnodes\n") or text == "nodes\n":
+            named = (line.split("|") for line in text.splitlines() if line.count("|") == 1)
+            self.down = {host.partition(".")[0]: node for host, node in named}
         if any(self._states.get(task) != state for task, state in states.items()):
             self.ask_soon()
         self._states = states
@@ -216,6 +234,11 @@ class SlurmQueue:
             time.sleep(0.02)
         return self.state(task)
 
+    def _kill(self, call: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(call.pid, signal.SIGKILL)
+        call.wait()
+
     def _forget(self) -> None:
         for file in (self._output, self._errors):
             if file is not None:
@@ -224,9 +247,17 @@ class SlurmQueue:
 
     def close(self) -> None:
         if self._call is not None:
-            self._call.kill()
-            self._call.wait()
+            self._kill(self._call)
         self._forget()
+
+
+def has_given(task: str) -> bool:
+    """Whether the controller remembers that it gave this number: then a task that it does not know was cancelled.
+
+    It forgets a task at once that is cancelled while it waits in its array, but not one that has begun.
+    """
+    found = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)", call(("scontrol", "show", "config")).stdout, re.MULTILINE)
+    return found is not None and int(found[1]) > int(task.partition("_")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,23 +293,18 @@ def _load_accounted(tasks: Sequence[str], *fields: str, flags: Sequence[str] = (
     return [row for row in rows if len(row) == len(fields) + 1 and row[0] in tasks]
 
 
-def load_down_nodes() -> set[str] | None:
-    """Nodes that do not answer Slurm, by their short names: what runs there is not known. None: Slurm did not say."""
-    states = _load_node_states()
-    if states is None:
-        return None
-    return {name for name, state in states if "*" in state or state.startswith(("down", "unknown"))}
+def load_node_names() -> dict[str, str]:
+    """What Slurm calls the nodes, by the short names of their hosts; empty where it does not say."""
+    return _load_nodes("%N")
 
 
 def are_all_nodes_up() -> bool:
     """Whether Slurm counts each node of the cluster as one that jobs may use."""
-    states = _load_node_states()
-    return bool(states) and all(state in ("idle", "mixed", "allocated", "completing") for _, state in states or ())
+    states = _load_nodes("%T").values()
+    return bool(states) and all(state in ("idle", "mixed", "allocated", "completing") for state in states)
 
 
-def _load_node_states() -> list[tuple[str, str]] | None:
-    answer = call(("sinfo", "--noheader", "--Node", "--format=%n|%T"))
-    if answer.returncode != 0:
-        return None
+def _load_nodes(what: str) -> dict[str, str]:
+    answer = call(("sinfo", "--noheader", "--Node", f"--format=%n|{what}"))
     lines = (line.split("|") for line in answer.stdout.splitlines() if "|" in line)
-    return [(name.partition(".")[0], state) for name, state in lines]
+    return {host.partition(".")[0]: said for host, said in lines}

@@ -9,17 +9,20 @@ connection.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from assay.errors import InfrastructureError
 from assay.execute import process
-from assay.execute.base import Executor, Publish
+from assay.execute.base import EndKind, Executor, Publish
 from assay.farms.ssh_host import Host, Shared
 from assay.farms.ssh_jobs import (
     DEFAULT_ROOT,
     Cancel,
     HostAddress,
     HostSlot,
+    Key,
     SshJob,
     load_liveness,
     load_token_host,
@@ -28,6 +31,8 @@ from assay.farms.ssh_jobs import (
 )
 from assay.farms.ssh_session import LostError, SshSession
 from assay.farms.submit import load_submit_failure
+from assay.record import run_directory
+from assay.show.formatting import render_duration
 from assay.system.fast_dataclasses import replace
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness
@@ -35,6 +40,8 @@ from assay.values.study import Farm
 
 _CONFIRM_S = 30.0  # beyond the grace: to end the job, and to fetch what it wrote
 _LOST_AFTER_S = 600.0
+_FENCE_GRACE_S = 5.0
+_LEAVE_S = 10.0  # for attempts that were given up, on hosts that answer
 
 
 class SshExecutor(Executor):
@@ -45,6 +52,7 @@ class SshExecutor(Executor):
         self._gpus = farm.options.get("gpus") or 0
         self._shared = Shared(farm.options.get("lost_after") or _LOST_AFTER_S)
         self._hosts: dict[HostAddress, Host] = {}
+        self._fenced: set[Key] = set()  # attempts that were given up, and are ended when their hosts answer
 
     @classmethod
     def check(cls, farm: Farm) -> None:
@@ -92,12 +100,23 @@ class SshExecutor(Executor):
                 slot
                 for slot in self._slots
                 if is_fit(host := self._host(slot))
-                and host.problem is None
-                and host.refusal is None
+                and host.is_usable()
                 and all(job.slot.number != slot.number for job in host.jobs.values())
             ]
         count = {slot.address: sum(each.address == slot.address for each in free) for slot in free}
         return max(free, key=lambda slot: count[slot.address], default=None)
+
+    def _choose_place(self, avoided: Collection[HostAddress]) -> HostSlot:
+        """Where a run goes: not to hosts on which it was lost, where others answer. It waits where no slot is free."""
+        allowed = [slot for slot in self._slots if slot.address not in avoided and self._host(slot).is_usable()]
+        addresses = {slot.address for slot in allowed or self._slots}
+        found = self._choose_slot(lambda host: host.is_ready and host.address in addresses)
+        found = found or self._choose_slot(lambda host: host.address in addresses)
+        if found is not None:
+            return found
+        with self._shared.changed:
+            taken = Counter(job.slot for slot in allowed for job in self._host(slot).jobs.values())
+        return min(allowed or self._slots, key=taken.__getitem__)
 
     def _host(self, slot: HostSlot) -> Host:
         if slot.address not in self._hosts:
@@ -107,7 +126,7 @@ class SshExecutor(Executor):
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         if not os.path.exists(os.path.join(request.dir, layout.JOB_FILE)):
             raise InfrastructureError(f"cannot start {request.name}: {request.dir} has no {layout.JOB_FILE}")
-        slot = self._choose_slot(lambda host: host.is_ready) or self._choose_slot(lambda _: True) or self._slots[0]
+        slot = self._choose_place(self._end_earlier(request) if request.attempt > 1 else ())
         env = dict(request.env)
         gpus = _of_host(self._gpus, slot.address.name, 0)
         if gpus and "CUDA_VISIBLE_DEVICES" not in env:
@@ -130,6 +149,11 @@ class SshExecutor(Executor):
             self._host(slot).add(SshJob(handle, request.dir, slot, request))
         return handle
 
+    @classmethod
+    def render_entry(cls, handle: JobHandle, _run_dir: str, host: str) -> str:
+        slot = parse_slot(handle.native_id)
+        return shlex.join(["ssh", *(slot.address.options if slot else ()), slot.address.name if slot else host])
+
     def is_handed_over(self) -> bool:
         with self._shared.changed:
             return all(job.request is None for host in self._hosts.values() for job in host.jobs.values())
@@ -140,6 +164,18 @@ class SshExecutor(Executor):
             if any(self._host(slot).refusal is None for slot in self._slots):
                 return None
         return load_submit_failure(run_dir, handle.attempt)
+
+    def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
+        """An attempt whose host was given up runs on another host, if one answers: what it still does is ignored."""
+        key, slot = (run_dir, handle.attempt), parse_slot(handle.native_id)
+        if key not in self._shared.lost or slot is None or not self._host(slot).is_silent():
+            return None
+        is_stopped = os.path.exists(os.path.join(run_dir, layout.stop_name(handle.attempt)))
+        others = [self._host(each) for each in self._slots if each.address != slot.address]
+        if is_stopped or not any(host.is_ready and host.is_usable() for host in others):
+            return None  # where no host answers, this machine may be the one that is cut off
+        after = render_duration(self._shared.lost_after_s)
+        return "fence", f"the host {slot.address.name} has not answered for {after}"
 
     def take_messages(self) -> Sequence[str]:
         with self._shared.changed:
@@ -184,6 +220,29 @@ class SshExecutor(Executor):
 
     # ------------------------------------------------------------ ending
 
+    def end_fenced(self, handle: JobHandle, run_dir: str) -> None:
+        """When its host answers again, by this call or a later one: until then `end.N` is not there."""
+        slot, key = parse_slot(handle.native_id), (run_dir, handle.attempt)
+        if slot is None or key in self._fenced or load_liveness(handle, run_dir) is Liveness.GONE:
+            return
+        self._fenced.add(key)
+        job = SshJob(handle, run_dir, slot, is_watched=False)
+        with self._shared.changed:
+            self._host(slot).cancel(Cancel(job, _FENCE_GRACE_S, was_gone=False, is_fence=True))
+
+    def _end_earlier(self, request: JobRequest) -> set[HostAddress]:
+        """What still runs of a run that is started again was given up, also by people; the hosts that are avoided."""
+        attempts = run_directory.load_history(request.dir).attempts
+        lost = [
+            (each.is_fenced, each.handle)
+            for each in attempts
+            if each.number < request.attempt and each.handle is not None and each.handle.executor == self.name
+        ]
+        for _, handle in lost:
+            self.end_fenced(handle, request.dir)
+        slots = [parse_slot(handle.native_id) for is_fenced, handle in lost if is_fenced]
+        return {slot.address for slot in slots if slot is not None}
+
     def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:
         cancels = self._send_cancels(jobs, grace_s)
         return lambda: all(cancel.is_done for cancel in cancels)
@@ -224,6 +283,7 @@ class SshExecutor(Executor):
     def close(self) -> None:
         with self._shared.changed:
             hosts = list(self._hosts.values())
+            self._shared.changed.wait_for(lambda: not any(host.has_fences() for host in hosts), _LEAVE_S)
         for host in hosts:
             host.close()
         for host in hosts:

@@ -23,7 +23,7 @@ _WHOLE = ".whole"
 NOW = ".now"  # made on the host when it lists what an ended job has left
 _GROWING = ("*.log", "log.*", "*.jsonl", "*.csv", "*.timeout", "*.exit.*")  # as in remote.sh
 _NOT_SENT = (
-    *("lease.*", "outcome.*", "stop.*", "token.*", "end.*", "submit.*", "unreachable.*"),
+    *("lease.*", "outcome.*", "stop.*", "token.*", "end.*", "warned.*", "submit.*", "unreachable.*"),
     *(f"{_PART}*", ".tmp-*"),
 )
 _OURS = frozenset(

@@ -7,6 +7,7 @@ twice. Times of hosts are never compared: only what happens here is measured, by
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from assay.errors import AssayError, InfrastructureError
 from assay.farms import ssh_files
 from assay.farms.ssh_jobs import NEVER, Cancel, HostAddress, Key, SshJob, load_liveness, may_be_sent, unsent
 from assay.farms.ssh_session import ChunkWriter, LostError, RefusedError, SshSession
+from assay.show.formatting import render_duration
 from assay.system.locks import try_lock
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
@@ -80,6 +82,13 @@ class Host:
     def cancel(self, cancel: Cancel) -> None:
         self._cancels.append(cancel)
         self.begin()
+
+    def has_fences(self) -> bool:
+        """Whether it may answer, and has attempts to end that were given up."""
+        return self.problem is None and any(cancel.is_fence for cancel in self._cancels)
+
+    def is_usable(self) -> bool:
+        return self.problem is None and self.refusal is None
 
     def is_silent(self) -> bool:
         """For so long that nothing is expected of it any more."""
@@ -146,7 +155,8 @@ class Host:
             said = f"the host {self.address.name} answered something unexpected ({said})"
         with self._changed:
             if self.problem is None:
-                left = "its runs are left as they are, and " if self.jobs else ""
+                after = render_duration(self._shared.lost_after_s)
+                left = f"what runs there is given up after {after}, and " if self.jobs else ""
                 self._shared.messages.append(f"{said}{hint}; {left}it is tried again")
             self.problem = said
             if self._silent_since is None:
@@ -176,8 +186,10 @@ class Host:
                 self._report(job)
 
     def _give_up(self, job: SshJob) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._hold(job) as is_held:
             job.write_once(layout.unreachable_name(job.handle.attempt))
+            if is_held:
+                job.remove_markers()
         with self._changed:
             self._shared.lost.add(job.key)
         self._report(job)
@@ -187,7 +199,8 @@ class Host:
         self._take_cancels()
         for job in self._snapshot():
             if job.request is not None and self.refusal is None:
-                self._send(job)
+                if not self._is_behind(job):
+                    self._send(job)
                 if self._cancels:
                     break
             elif job.request is not None:
@@ -200,6 +213,11 @@ class Host:
             self._poll_jobs(sent, pause_s)
         with self._changed:
             return not self.jobs and not self._cancels
+
+    def _is_behind(self, job: SshJob) -> bool:
+        """Whether its slot is still in use: a run that may not go back to a host waits for one of the others."""
+        earlier = itertools.takewhile(lambda each: each is not job, self._snapshot())
+        return any(each.slot == job.slot for each in earlier)
 
     def _poll_jobs(self, jobs: Sequence[SshJob], pause_s: float) -> None:
         now = time.monotonic()
@@ -384,7 +402,8 @@ class Host:
                 is_held = try_lock(fd)
             except OSError:  # a file system without locks
                 is_held = True
-            yield is_held and not os.path.exists(job.path(layout.end_name(job.handle.attempt)))
+            has_left = os.path.exists(job.path(layout.end_name(job.handle.attempt)))
+            yield is_held and not has_left and not job.has_successor()
         finally:
             os.close(fd)
 
@@ -427,7 +446,8 @@ class Host:
             ssh_files.make_link(job.run_dir, name, target)
         for name in listing.folders:
             ssh_files.make_folder(job.run_dir, name)
-        for name in [name for name in listing.files if layout.parse_exit_marker(name)]:
+        fetched = [part.name for part in wanted]  # of two checkpoints the one that was written last is the newer one
+        for name in {*fetched, *filter(layout.parse_exit_marker, listing.files)}:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(job.path(name), (listing.made_at, listing.find_time(name)))
         with self._changed:
@@ -490,13 +510,26 @@ class Host:
             chosen = [cancel for cancel in cancels if cancel.grace_s == grace_s]
             words = [word for each in chosen for word in (*_name_job(each.job), str(int(not each.was_gone)))]
             self._session.ask("cancel", str(round(grace_s * 10)), *words)
+            for cancel in (each for each in chosen if each.is_fence):
+                self._leave_copy(cancel.job)
             self._note_cancelled(chosen)
+
+    def _leave_copy(self, job: SshJob) -> None:
+        """Of an attempt that was given up and has just been ended there."""
+        if not job.slot.keep:
+            self._session.ask("forget", job.uid, str(job.handle.attempt))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(job.path(layout.unreachable_name(job.handle.attempt)))
+        job.write_once(layout.end_name(job.handle.attempt))
+        said = f"its attempt {job.handle.attempt} on the host {self.address.name}, which was given up, has been ended"
+        with self._changed:
+            self._shared.messages.append(f"{os.path.basename(job.run_dir)}: {said}")
 
     def _note_cancelled(self, cancels: Sequence[Cancel]) -> None:
         with self._changed:
             for cancel in cancels:
                 cancel.is_sent = True
-                if cancel.was_gone:
+                if cancel.was_gone or cancel.is_fence:
                     cancel.is_done = True
                     self._cancels.remove(cancel)
                 else:

@@ -100,6 +100,17 @@ class SshJob:
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             write_new(self.path(name), text)
 
+    def has_successor(self) -> bool:
+        """Whether it was given up, and the next attempt has its place: nothing of it is stored any more."""
+        return os.path.exists(self.path(layout.lease_name(self.handle.attempt + 1)))
+
+    def remove_markers(self) -> None:
+        """A command whose results are not here has not ended for us: its marker comes again with them."""
+        for name in os.listdir(self.run_dir):
+            marker = layout.parse_exit_marker(name) or layout.parse_timeout_marker(name)
+            if marker is not None and marker[1] == self.handle.attempt:
+                os.unlink(self.path(name))
+
     def write_never(self) -> None:
         self.write_once(layout.token_name(self.handle.attempt), NEVER)
 
@@ -111,6 +122,7 @@ class Cancel:
     was_gone: bool
     is_sent: bool = False
     is_done: bool = False
+    is_fence: bool = False  # the attempt was given up: nothing of it is fetched
 
 
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:

@@ -23,12 +23,12 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.errors import InfrastructureError
-from assay.execute import process
+from assay.execute import places, process
 from assay.execute.base import Executor, Publish
 from assay.execute.script import quote_text
 from assay.farms.submit_lines import (
@@ -42,8 +42,10 @@ from assay.farms.submit_lines import (
     render_submit_line,
     uses_script,
 )
+from assay.farms.waiting import Key, WaitingJobs
+from assay.record import run_directory
 from assay.system import processes
-from assay.system.files import read_end, write_new
+from assay.system.files import list_names, read_end, write_new
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 from assay.values.study import Farm
@@ -59,8 +61,7 @@ _CANNOT_START = 126
 _HIGHEST_OWN_CODE = 128  # above it: ended by a signal
 _LOG_TAIL_BYTES = 4096
 _SHELL = "shell"  # instead of a job number: the submit command is the job
-
-_Key = tuple[str, int]  # run directory and attempt
+_MOST_PIDFDS = 128  # submit commands that stay until their job ends would use up a process's descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class _Client:
 
     pid: int
     handle: JobHandle
-    run_dir: str
+    pidfd: int | None  # None: asked by its pid, when there is time
 
 
 class SubmitExecutor(Executor):
@@ -93,12 +94,17 @@ class SubmitExecutor(Executor):
         self._parallel = parallel
         self._bash = shutil.which("bash") or "/bin/bash"
         self._poll = select.epoll()
-        self._clients: dict[int, _Client] = {}  # by pidfd
-        # jobs whose submit command waits for its turn in `wait`; a supervisor that ends earlier leaves them to others
-        self._pending: deque[tuple[JobRequest, JobHandle]] = deque()
-        self._watched: dict[_Key, JobHandle] = {}
+        self._clients: dict[Key, _Client] = {}
+        self._pidfds: dict[int, Key] = {}
+        self._submitting: set[Key] = set()  # of the clients, those whose job has not begun
+        # jobs whose submit command waits for its turn; a supervisor that ends earlier leaves them to others
+        self._pending: OrderedDict[Key, tuple[JobRequest, JobHandle]] = OrderedDict()
+        self._watched: dict[Key, JobHandle] = {}
+        self._waiting = WaitingJobs(self._has_token)  # of the watched, those that the farm has not started
+        self._refused: str | None = None
         self._usage: dict[JobHandle, Usage] = {}
-        self._empty_since: dict[_Key, float] = {}
+        self._empty_since: dict[Key, float] = {}
+        self._fenced: set[Key] = set()  # attempts that were given up, by a supervisor or by their own job
         self._pause_s = _SHORTEST_PAUSE_S
         self._turn = 0
 
@@ -106,18 +112,29 @@ class SubmitExecutor(Executor):
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         build_submit_command(self.farm, request)  # a farm that lacks something is refused before there is a lease
+        self._reap_ready()
+        self._raise_refusal()
+        self._start_pending()
         farm_root = (self.farm.remote_root or "") if self.farm.kind == "ngc" else ""
         native_id = _SHELL if self._is_shell else ""
         handle = process.build_handle(request, self.name, farm_root=farm_root, native_id=native_id)
         if not publish(handle):
             return None
-        self._watched[request.dir, request.attempt] = handle
+        key = request.dir, request.attempt
+        self._watched[key] = handle
+        self._waiting.add(key)
         self._pause_s = _SHORTEST_PAUSE_S
-        if self._is_shell or self._under_way() < self._parallel:
+        if self._is_shell or len(self._submitting) < self._parallel:
             self._start(request, handle)
         else:
-            self._pending.append((request, handle))
+            self._pending[key] = request, handle
         return handle
+
+    def _raise_refusal(self) -> None:
+        """After a refusal nothing more is submitted: the next ones would be refused as well."""
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise InfrastructureError(refused)
 
     def _start(self, request: JobRequest, handle: JobHandle) -> None:
         try:
@@ -133,10 +150,19 @@ class SubmitExecutor(Executor):
         except OSError as error:
             message = f"cannot start the submit command of {request.name}: {error.strerror}"
             write_failure(request.dir, request.attempt, _CANNOT_START, message)
+            self._waiting.discard((request.dir, request.attempt))
             raise InfrastructureError(message) from error
+        key = request.dir, request.attempt
+        self._clients[key] = _Client(pid, handle, self._open_pidfd(pid, key))
+        self._submitting.add(key)
+
+    def _open_pidfd(self, pid: int, key: Key) -> int | None:
+        if len(self._pidfds) >= _MOST_PIDFDS:
+            return None
         pidfd = os.pidfd_open(pid)
-        self._clients[pidfd] = _Client(pid, handle, request.dir)
+        self._pidfds[pidfd] = key
         self._poll.register(pidfd, select.EPOLLIN)
+        return pidfd
 
     @classmethod
     def find_program(cls, farm: Farm) -> str | None:
@@ -160,7 +186,7 @@ class SubmitExecutor(Executor):
 
     def is_handed_over(self) -> bool:
         """A bare shell is not a farm: its jobs are children of ours."""
-        return not self._is_shell and not self._pending and self._under_way() == 0
+        return not self._is_shell and not self._pending and not self._submitting
 
     def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
         code = load_submit_code(run_dir, handle.attempt)
@@ -169,34 +195,57 @@ class SubmitExecutor(Executor):
         return load_submit_failure(run_dir, handle.attempt)
 
     def _start_pending(self) -> None:
-        while self._pending and self._under_way() < self._parallel:
-            request, handle = self._pending.popleft()
+        """Submit commands that stay in the foreground after their job has begun do not count."""
+        while self._pending and len(self._submitting) < self._parallel:
+            _, (request, handle) = self._pending.popitem(last=False)
             with contextlib.suppress(InfrastructureError):  # recorded by submit.exit.N, like every failed submission
                 self._start(request, handle)
 
-    def _under_way(self) -> int:
-        """Submit commands whose job has not begun; those that stay in the foreground afterwards do not count."""
-        return sum(self._load_token(c.run_dir, c.handle.attempt) is None for c in self._clients.values())
-
     def _reap(self) -> None:
+        self._reap_ready()
+        for key in [key for key, client in self._clients.items() if client.pidfd is None]:
+            self._reap_client(key)
+
+    def _reap_ready(self) -> None:
         for pidfd, _ in self._poll.poll(0):
-            client = self._clients.pop(pidfd)
-            self._poll.unregister(pidfd)
-            os.close(pidfd)
-            _, status, used = os.wait4(client.pid, 0)
-            self._pause_s = _SHORTEST_PAUSE_S
-            if self._is_shell:
-                peak = process.find_peak_bytes(used.ru_maxrss)
-                self._usage[client.handle] = Usage(cpu_s=used.ru_utime + used.ru_stime, peak_rss_bytes=peak)
-            if os.WIFSIGNALED(status) and load_submit_code(client.run_dir, client.handle.attempt) is None:
-                code, message = 128 + os.WTERMSIG(status), f"the submit command was killed ({os.WTERMSIG(status)})"
-                write_failure(client.run_dir, client.handle.attempt, code, message)
+            self._reap_client(self._pidfds[pidfd])
+
+    def _reap_client(self, key: Key) -> None:
+        client = self._clients[key]
+        pid, status, used = os.wait4(client.pid, os.WNOHANG)
+        if not pid:
+            return
+        del self._clients[key]
+        self._submitting.discard(key)
+        if client.pidfd is not None:
+            del self._pidfds[client.pidfd]
+            self._poll.unregister(client.pidfd)
+            os.close(client.pidfd)
+        self._pause_s = _SHORTEST_PAUSE_S
+        if self._is_shell:
+            peak = process.find_peak_bytes(used.ru_maxrss)
+            self._usage[client.handle] = Usage(cpu_s=used.ru_utime + used.ru_stime, peak_rss_bytes=peak)
+        self._note_submitted(client.handle, key[0], status)
+
+    def _note_submitted(self, handle: JobHandle, run_dir: str, status: int) -> None:
+        """A job that the farm has taken waits for its beginning; a shell has no queue."""
+        if os.WIFSIGNALED(status) and load_submit_code(run_dir, handle.attempt) is None:
+            code, message = 128 + os.WTERMSIG(status), f"the submit command was killed ({os.WTERMSIG(status)})"
+            write_failure(run_dir, handle.attempt, code, message)
+        is_taken = os.path.exists(os.path.join(run_dir, layout.submit_exit_name(handle.attempt, 0)))
+        if self._is_shell or not is_taken:
+            self._waiting.discard((run_dir, handle.attempt))
+        if not is_taken:
+            self._refused = self._refused or self.refusal(handle, run_dir)
 
     # ------------------------------------------------------------ watching
 
     def watch(self, handle: JobHandle, run_dir: str) -> None:
         self._watched.setdefault((run_dir, handle.attempt), handle)
         self._pause_s = _SHORTEST_PAUSE_S
+
+    def may_have_begun(self, handle: JobHandle, run_dir: str) -> bool:
+        return (run_dir, handle.attempt) not in self._waiting
 
     def wait(self, timeout_s: float) -> Sequence[JobHandle]:
         deadline = time.monotonic() + max(0.0, timeout_s)
@@ -206,12 +255,17 @@ class SubmitExecutor(Executor):
             ended = self._take_ended()
             left = deadline - time.monotonic()
             if ended or left <= 0:
+                self._refused = None  # the caller finds it among the ended
                 return ended
             self._poll.poll(min(left, self._pause_s))
             self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)
 
+    def _note_begun(self) -> None:
+        self._submitting.difference_update(self._waiting.take_begun())
+
     def _take_ended(self) -> list[JobHandle]:
-        keys = list(self._watched)
+        self._note_begun()
+        keys = [key for key in self._watched if key not in self._waiting]
         deadline = time.monotonic() + _POLL_BUDGET_S
         ended = []
         for count in range(len(keys)):
@@ -229,6 +283,8 @@ class SubmitExecutor(Executor):
         return self._usage.pop(handle, None)
 
     def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
+        if (run_dir, handle.attempt) in self._fenced:
+            return Liveness.GONE
         found = self._judge(handle, run_dir)
         # afterwards: what a job wrote before its end is then linked with it
         collect_files(self._state_dir(run_dir), run_dir)
@@ -255,12 +311,13 @@ class SubmitExecutor(Executor):
         return Liveness.ALIVE if processes.is_alive(token.pid, token.start, token.boot) else Liveness.GONE
 
     def _before_token(self, handle: JobHandle, run_dir: str) -> Liveness:
-        is_pending = any((r.dir, r.attempt) == (run_dir, handle.attempt) for r, _ in self._pending)
-        if is_pending or self._has_client(run_dir, handle.attempt):
+        if (run_dir, handle.attempt) in self._pending or self._has_client(run_dir, handle.attempt):
             return Liveness.ALIVE
+        if not os.path.isdir(run_dir):
+            return Liveness.GONE  # its directory was removed: it cannot begin
         code = load_submit_code(run_dir, handle.attempt)
         if code is not None:  # 0: in the farm's queue; but a shell has no queue
-            return Liveness.GONE if code != 0 or self._is_shell else Liveness.UNKNOWN
+            return Liveness.GONE if code != 0 or self._is_shell else self._wait_in_queue(handle, run_dir)
         here = handle.host == processes.host_name()
         if here and processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot):
             return Liveness.ALIVE
@@ -268,6 +325,12 @@ class SubmitExecutor(Executor):
         if here and submitted and process.find_members([process.AttemptProcesses(0, 0, handle.tag)]):
             return Liveness.ALIVE  # its submit command outlived it
         return Liveness.GONE if here and (self._is_shell or not submitted) else Liveness.UNKNOWN
+
+    def _wait_in_queue(self, handle: JobHandle, run_dir: str) -> Liveness:
+        """The farm has the job: from now on it is looked at by turns."""
+        if (run_dir, handle.attempt) in self._watched:
+            self._waiting.add((run_dir, handle.attempt))
+        return Liveness.UNKNOWN
 
     def _unwritten_token(self, run_dir: str, attempt: int) -> Liveness:
         """Empty: its writer is about to write it, or found a full disk, or died; in no case did anything run yet.
@@ -278,7 +341,7 @@ class SubmitExecutor(Executor):
         return Liveness.GONE if time.monotonic() - since >= _EMPTY_TOKEN_S else Liveness.UNKNOWN
 
     def _has_client(self, run_dir: str, attempt: int) -> bool:
-        return any(c.run_dir == run_dir and c.handle.attempt == attempt for c in self._clients.values())
+        return (run_dir, attempt) in self._clients
 
     # ------------------------------------------------------------ the job's own directory
 
@@ -288,6 +351,18 @@ class SubmitExecutor(Executor):
     def _token_path(self, run_dir: str, attempt: int) -> str:
         return os.path.join(self._state_dir(run_dir), layout.token_name(attempt))
 
+    def _has_token(self, key: Key, is_fresh: bool) -> bool:
+        """`is_fresh`: NFS may remember for a minute that a file is not there, unless its folder is opened.
+
+        A run whose directory was removed waits for nothing.
+        """
+        if is_fresh:
+            try:
+                os.close(os.open(self._state_dir(key[0]), os.O_RDONLY | os.O_DIRECTORY))
+            except OSError:
+                return not os.path.isdir(key[0])
+        return os.access(self._token_path(*key), os.F_OK)
+
     def _load_token(self, run_dir: str, attempt: int) -> AttemptToken | None:
         try:
             with open(self._token_path(run_dir, attempt), encoding="utf-8", errors="surrogateescape") as file:
@@ -295,11 +370,21 @@ class SubmitExecutor(Executor):
         except OSError:
             return None
 
+    def _is_stopped(self, run_dir: str, attempt: int) -> bool:
+        return os.path.exists(os.path.join(run_dir, layout.stop_name(attempt)))
+
+    def _is_unbegun(self, run_dir: str, attempt: int) -> bool:
+        """Whether it never began, and never will: the token was taken from it."""
+        token = self._load_token(run_dir, attempt)
+        return token is not None and token.host == layout.NO_HOST
+
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
+        jobs = [job for job in jobs if (job[1], job[0].attempt) not in self._fenced]  # those see their stop files
         for handle, run_dir in jobs:
-            self._pending = deque(p for p in self._pending if (p[0].dir, p[0].attempt) != (run_dir, handle.attempt))
+            self._pending.pop((run_dir, handle.attempt), None)
+            self._waiting.discard((run_dir, handle.attempt))
             self._take_token(run_dir, handle.attempt)
             self._pass_on_stop(run_dir, handle.attempt)
             self._run_cancel_command(run_dir, handle.attempt)
@@ -370,8 +455,9 @@ class SubmitExecutor(Executor):
         return not os.path.exists(os.path.join(there, layout.end_name(handle.attempt)))
 
     def close(self) -> None:
-        for pidfd in self._clients:
+        for pidfd in self._pidfds:
             os.close(pidfd)
+        self._pidfds.clear()
         self._clients.clear()
         self._poll.close()
 
@@ -402,9 +488,12 @@ def parse_token(text: str) -> AttemptToken:
 
 
 def load_submit_code(run_dir: str, attempt: int) -> int | None:
-    """How the submit command of an attempt ended; None: it did not, as far as we know."""
-    found = (layout.parse_submit_exit(name) for name in os.listdir(run_dir))
-    return next((code for number, code in filter(None, found) if number == attempt), None)
+    """How the submit command of an attempt ended; None: it did not, as far as we know.
+
+    What a farm has taken may be refused by its node: then there are two codes, and the refusal counts.
+    """
+    found = (layout.parse_submit_exit(name) for name in list_names(run_dir))
+    return max((code for number, code in filter(None, found) if number == attempt), default=None)
 
 
 def load_submit_failure(run_dir: str, attempt: int) -> str | None:
@@ -418,13 +507,40 @@ def load_submit_failure(run_dir: str, attempt: int) -> str | None:
     return f"submission failed: the submit command ended with code {code}{said}"
 
 
+def find_lost_hosts(request: JobRequest) -> tuple[str, ...]:
+    """Where earlier attempts of a run were given up: it is not sent there again."""
+    attempts = run_directory.load_history(request.dir).attempts if request.attempt > 1 else ()
+    found = (places.load_place(request.dir, each.handle).host for each in attempts if each.is_fenced)
+    return tuple(sorted({shorten_host(host) for host in found if host}))
+
+
+def shorten_host(host: str) -> str:
+    return host.partition(".")[0]
+
+
+def find_unfinished(run_dir: str, attempt: int) -> str | None:
+    """The command of an attempt that began and has no end; "": the last one has an end; None: none began."""
+    lines = read_end(os.path.join(run_dir, layout.JOB_LOG), _LOG_TAIL_BYTES).splitlines()
+    last = next((line.split() for line in reversed(lines) if re.match(r"\d+\.\d+ \S+ (?:start|exit)", line)), None)
+    if last is None:
+        return None
+    if last[2] == "exit":
+        return ""
+    begin = layout.exit_marker_name(last[1], attempt, 0)[:-1]
+    with contextlib.suppress(OSError):
+        if any(name.startswith(begin) for name in os.listdir(run_dir)):
+            return ""
+    return last[1]
+
+
 def _wrap(command: str, request: JobRequest) -> str:
     """The submit command with its exit code as a marker, so that it is known also when the supervisor has died.
 
-    `eval` contains a syntax error in SUBMIT_CMD. Farms leave their own files in the working directory.
+    `eval` contains a syntax error in SUBMIT_CMD, the parentheses an `exit`. Farms leave their own files in the working
+    directory.
     """
     marker = layout.submit_exit_name(request.attempt, 0).removesuffix("0")
-    return f"cd -- {shlex.quote(request.dir)} || exit\neval {quote_text(command)}\n: > {marker}$?\n"
+    return f"cd -- {shlex.quote(request.dir)} || exit\n(eval {quote_text(command)})\n: > {marker}$?\n"
 
 
 def write_failure(run_dir: str, attempt: int, code: int, message: str) -> None:

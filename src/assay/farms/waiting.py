@@ -1,0 +1,79 @@
+"""Jobs in a farm's queue: which of them have begun, at a cost that does not depend on how many of them wait."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+Key = tuple[str, int]  # run directory and attempt
+HasBegun = Callable[[Key, bool], bool]  # with True, the answer must not come from a cache
+
+_LOOKS_PER_S = 28.0  # each a call or few on a file system that may be slow, and is shared with others
+_MOST_LOOKS = 14.0  # that are saved up for the next call
+_OLDEST = 4  # one look out of so many goes to the oldest
+
+
+class WaitingJobs:
+    """Looks at a few jobs at a time.
+
+    Farms start jobs about in the order in which they got them: one look in four goes to the oldest, the others to all
+    by turns, and where one has begun the next one is looked at at once. So a queue that moves is followed, and one that
+    does not move costs the same for thirty jobs and for thirty thousand.
+    """
+
+    def __init__(self, has_begun: HasBegun, clock: Callable[[], float] = time.monotonic) -> None:
+        self._has_begun = has_begun
+        self._clock = clock
+        self._jobs: dict[Key, None] = {}
+        self._turns: deque[Key] = deque()  # what has left the queue is dropped when its turn comes
+        self._looked_at, self._saved, self._count = clock(), _MOST_LOOKS, 0
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._jobs
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._jobs)
+
+    def add(self, key: Key) -> None:
+        if key not in self._jobs:
+            self._jobs[key] = None
+            self._turns.append(key)
+
+    def discard(self, key: Key) -> None:
+        self._jobs.pop(key, None)
+
+    def take_begun(self) -> list[Key]:
+        """Take out the jobs that were seen to have begun since the last call."""
+        now = self._clock()
+        self._saved = min(_MOST_LOOKS, self._saved + (now - self._looked_at) * _LOOKS_PER_S)
+        self._looked_at = now
+        begun: list[Key] = []
+        for _ in range(min(int(self._saved), len(self._jobs) + 1)):
+            self._saved -= 1
+            self._count += 1
+            begun += self._take_oldest() if self._count % _OLDEST == 0 else self._take_turn()
+        return begun
+
+    def _take_oldest(self) -> list[Key]:
+        begun = []
+        for key in self._jobs:
+            if not self._has_begun(key, True):
+                break
+            begun.append(key)
+        for key in begun:
+            del self._jobs[key]
+        return begun
+
+    def _take_turn(self) -> list[Key]:
+        begun = []
+        while self._turns:
+            key = self._turns.popleft()
+            if key not in self._jobs:
+                continue
+            if not self._has_begun(key, False):
+                self._turns.append(key)
+                break
+            del self._jobs[key]
+            begun.append(key)
+        return begun
