@@ -28,7 +28,7 @@ def test_the_page(cli: Cli, own_bench: Bench) -> None:
         *("index ingest", "sum project"),
     }
     for call in calls:
-        if "http://localhost:5000" in call:  # no server here
+        if "http://localhost:5000" in call or any("trackio" in word for word in call):  # neither is here
             continue
         result = cli(*call)
         assert result.code == 0, (call, result.err)

@@ -1,4 +1,4 @@
-"""`assay index ingest` of MLflow's stores, W&B's CSV files and Optuna's journals: written by the tools themselves
+"""`assay index ingest` of MLflow's and Trackio's stores, W&B's CSV files and Optuna's journals: written by the tools themselves
 where they are installed, and hostile."""
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ import math
 import os
 import re
 import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 from tests.command_line import Cli
 from tests.exchange.commands.test_export import make_run
 from tests.finished_study import Bench
+from tests.tracking_databases import MLFLOW_TABLES, TRACKIO_TABLES, write_database
 
 
 def load(cli: Cli, study: str) -> dict[str, Any]:
@@ -205,8 +209,8 @@ def test_to_mlflow_and_back(cli: Cli, own_bench: Bench) -> None:
     make_run(own_bench, "b", {"lr": 0.2}, [{"step": 1, "loss": math.nan}])
     cli("tag", "made/a", "good")
     before, points = load(cli, "made"), load_series(cli, "made")
-    cli("export", "mlflow", "made", "--to", "store")
-    cli("index", "ingest", "store", "--root", "back")
+    cli("export", "mlflow", "made", "--to", "store.db")
+    cli("index", "ingest", "store.db", "--root", "back")
     after = load(cli, "back/made")
     for name, row in before.items():
         assert after[name]["params"] == row["params"]
@@ -223,16 +227,162 @@ def test_what_was_exported_from_this_root_is_not_imported_again(cli: Cli, own_be
     pytest.importorskip("mlflow")
     for name in ("a", "b", "c"):
         make_run(own_bench, name, {"lr": 1}, [{"step": 1, "loss": 0.5}])
-    cli("export", "mlflow", "made", "--to", "store")
-    again = cli("index", "ingest", "store")
+    cli("export", "mlflow", "made", "--to", "store.db")
+    again = cli("index", "ingest", "store.db")
     assert (again.code, "3 runs were exported from here" in again.out) == (0, True)
     assert set(load(cli, "made")) == {"a", "b", "c"}
     shutil.rmtree(own_bench.folder / "runs/made/c")  # gone here: it comes back
-    some = cli("index", "ingest", "store")
+    some = cli("index", "ingest", "store.db")
     assert "2 runs were exported from here" in some.out
     assert "made: 1 run from mlflow (1 new" in some.out
     assert set(load(cli, "made")) == {"a", "b", "c"}
-    assert "made: 3 runs from mlflow (3 new" in cli("index", "ingest", "store", "--root", "back").out
+    assert "made: 3 runs from mlflow (3 new" in cli("index", "ingest", "store.db", "--root", "back").out
+
+
+# ---------------------------------------------------------------- databases: MLflow's and Trackio's
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_database_that_mlflow_wrote(cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read while MLflow has it open; imported again after it has grown."""
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{own_bench.folder}/mlflow.db")
+    experiment = client.create_experiment("vision/cifar")
+    run = client.create_run(experiment, run_name="first", tags={"team": "vision"}).info.run_id
+    client.log_param(run, "opt/lr", 0.1)
+    client.log_param(run, "api_key", "hunter2")
+    for step, value in enumerate((0.5, math.nan, math.inf, -math.inf)):
+        client.log_metric(run, "val/acc", value, step=step)
+    client.delete_run(client.create_run(experiment, run_name="gone").info.run_id)
+    client.delete_experiment(client.create_experiment("old"))
+    result = cli("index", "ingest", "mlflow.db")
+    assert result.code == 0, result.err
+    assert re.search("run 'gone' of 'vision/cifar' is deleted(.|\n)*experiment 'old' is deleted", result.err)
+    (row,) = load(cli, "vision_cifar").values()
+    assert (row["name"], row["state"], row["params"]["opt/lr"], row["tags"]) == (
+        "first",
+        "stopped",
+        0.1,
+        ["team=vision"],
+    )
+    assert row["params"]["api_key"] == "***"
+    client.log_metric(run, "val/acc", 0.75, step=4)
+    client.set_terminated(run, "FAILED")
+    assert "(0 new, 1 updated, 0 unchanged)" in cli("index", "ingest", "mlflow.db").out
+    assert load(cli, "vision_cifar")["first"]["state"] == "failed"
+    points = [(0, 0.5), (1, "NaN"), (2, "Infinity"), (3, "-Infinity"), (4, 0.75)]
+    assert load_series(cli, "vision_cifar") == {("vision_cifar/first", "val/acc"): points}
+
+
+def test_a_database_of_trackio(cli: Cli, own_bench: Bench) -> None:
+    write_database(own_bench.folder / "vision.db", TRACKIO_TABLES)
+    result = cli("index", "ingest", "vision.db")
+    assert result.code == 0, result.err
+    assert "vision: 2 runs from trackio (2 new" in result.out
+    for what in ("word (1)", "shot (1)", "alerts (1)", "how a run ended"):
+        assert what in result.err
+    rows = load(cli, "vision")
+    calm = rows.pop("calm-sun")
+    (other,) = rows.values()
+    assert (calm["params"], calm["state"], calm["seconds"]) == ({"lr": 0.1, "layers": [1, 2]}, "done", 6.0)
+    assert (other["params"], other["name"].startswith("calm-sun-")) == ({}, True)
+    origin = json.loads(cli("show", "vision/calm-sun", "--json").out)["origin"]
+    assert (origin["tool"], origin["id"], origin["username"]) == ("trackio", "f1", "me")
+    series = load_series(cli, "vision")
+    assert series["vision/calm-sun", "train/loss"] == [(0, 1.0), (1, "NaN")]
+    assert series["vision/calm-sun", "acc"] == [(1, "-Infinity")]
+    assert series["vision/calm-sun", "flag"] == [(1, 1.0)]
+    assert series["vision/calm-sun", "system/gpu/0"] == [(None, 50.5)]
+    assert series[f"vision/{other['name']}", "acc"] == [(5, 1.0)]
+    assert "2 unchanged" in cli("index", "ingest", "vision.db").out
+
+
+def test_databases_of_older_versions(cli: Cli, own_bench: Bench) -> None:
+    """MLflow's without names of runs, steps and is_nan; Trackio's before runs had ids."""
+    write_database(own_bench.folder / "old.db", MLFLOW_TABLES)
+    assert "my_exp: 1 run from mlflow (1 new" in cli("index", "ingest", "old.db").out
+    assert load_series(cli, "my_exp") == {("my_exp/a1", "loss"): [(0, 0.5)]}
+    older = re.sub(r"run_id TEXT, |, UNIQUE\(run_id\)|'f[12]', ", "", TRACKIO_TABLES)
+    write_database(own_bench.folder / "tracks.db", older)
+    assert "tracks: 1 run from trackio (1 new" in cli("index", "ingest", "tracks.db").out
+    assert load(cli, "tracks")["calm-sun"]["metrics"]["acc"]["count"] == 2
+
+
+def test_a_database_while_it_is_written(cli: Cli, own_bench: Bench) -> None:
+    """With a log of changes next to it, which is read as well; nothing is left behind."""
+    write_database(own_bench.folder / "live.db", TRACKIO_TABLES)
+    with closing(sqlite3.connect(own_bench.folder / "live.db")) as writer:
+        writer.execute(
+            "INSERT INTO metrics SELECT 9, run_id, timestamp, run_name, 9, metrics FROM metrics WHERE id = 3"
+        )
+        writer.commit()
+        writer.execute("BEGIN IMMEDIATE")
+        assert cli("index", "ingest", "live.db").code == 0
+    assert sorted(len(points) for (_, name), points in load_series(cli, "live").items() if name == "acc") == [1, 2]
+    assert sorted(path.name for path in own_bench.folder.glob("live*")) == ["live.db"]
+
+
+@pytest.mark.parametrize(
+    ("tables", "change", "problem"),
+    [
+        (MLFLOW_TABLES, "UPDATE runs SET status = 'ODD'", "x.db: run a1: status is 'ODD'"),
+        (MLFLOW_TABLES, "UPDATE runs SET start_time = 'soon'", "x.db: run a1: start_time is 'soon'"),
+        (MLFLOW_TABLES, "UPDATE metrics SET value = 'low'", "metric 'loss' of run a1 is (0, 'low'"),
+        (MLFLOW_TABLES, "ALTER TABLE runs DROP COLUMN status", "the table runs has no column status"),
+        (MLFLOW_TABLES, "DELETE FROM runs", "there are no runs in it"),
+        (MLFLOW_TABLES, "DROP TABLE params", "found no runs in x.db"),
+        (TRACKIO_TABLES, "UPDATE metrics SET metrics = '[1]' WHERE id = 2", "row 2 of metrics is not an object as JSON"),
+        (TRACKIO_TABLES, "UPDATE metrics SET metrics = NULL", "row 1 of metrics is not an object as JSON"),
+        (TRACKIO_TABLES, "UPDATE configs SET config = x'ff00'", "row 1 of configs is not an object as JSON"),
+        (TRACKIO_TABLES, "UPDATE metrics SET step = 'a' WHERE id = 3", "row 3 of metrics has no time and step"),
+        (TRACKIO_TABLES, "UPDATE metrics SET timestamp = 'noon'", "row 1 of metrics has no time and step: 'noon'"),
+    ],
+)  # fmt: skip
+def test_a_database_with_values_that_cannot_be(
+    cli: Cli, own_bench: Bench, tables: str, change: str, problem: str
+) -> None:
+    write_database(own_bench.folder / "x.db", f"{tables};{change};")
+    message = refused(cli, own_bench, "x.db")
+    assert problem in message
+    assert len(message) < 1000
+
+
+def tear(path: Path) -> None:
+    """The header is whole, the pages behind it are not."""
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+
+
+@pytest.mark.parametrize(
+    ("damage", "arguments", "problem"),
+    [
+        (tear, (), "x.db: it cannot be read as a SQLite database: database disk image is malformed"),
+        (lambda path: path.write_bytes(path.read_bytes()[:5000]), (), "it cannot be read as a SQLite database: "),
+        (lambda path: path.write_bytes(b""), (), "known: "),
+        (lambda path: path.write_bytes(b""), ("--as", "mlflow"), "x.db: it is empty"),
+        (lambda path: path.write_bytes(b"words " * 99), ("--as", "trackio"), "file is not a database"),
+        (lambda path: write_database(path, "DROP TABLE metrics"), ("--as", "mlflow"), "it has no table metrics"),
+    ],
+    ids=["torn", "short", "empty", "empty, named", "text", "no table"],
+)
+def test_a_file_that_is_not_a_database(
+    cli: Cli, own_bench: Bench, damage: Callable[[Path], object], arguments: tuple[str, ...], problem: str
+) -> None:
+    path = own_bench.folder / "x.db"
+    write_database(path, MLFLOW_TABLES)
+    damage(path)
+    assert problem in refused(cli, own_bench, "x.db", *arguments)
+
+
+def test_a_database_that_stays_locked(cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.exchange.sqlite_file._WAIT_S", 0.1)
+    write_database(own_bench.folder / "x.db", MLFLOW_TABLES)
+    with closing(sqlite3.connect(own_bench.folder / "x.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert "another program writes to it and has locked it" in refused(cli, own_bench, "x.db")
 
 
 # ---------------------------------------------------------------- W&B

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import signal
 import socket
+import sqlite3
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from tests.command_line import Cli
+from tests.data_servers import free_port, wait_for_port
 from tests.exchange.commands.test_export import make_run
 from tests.finished_study import BAD, GOOD, Bench
 
@@ -22,17 +30,32 @@ from assay.exchange.mlflow_export import _clean_name
 from assay.record.received import Received, write_received
 
 if find_spec("mlflow") is None:  # not imported yet: each worker collects this file, and one of them runs it
-    pytest.skip("mlflow is not installed", allow_module_level=True)
+    pytest.skip("mlflow is not installed: pip install 'assay[mlflow]'", allow_module_level=True)
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own warnings are not ours to fix
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database that MLflow made: it takes a second, so that the tests copy it."""
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
 
 
 @pytest.fixture
-def client(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Of the folder `store`. What MLflow prints and asks for is none of the test's business."""
-    for name in ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY"):
-        monkeypatch.setenv(name, "true")
+def client(own_bench: Bench, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of the database in the folder `store`, by MLflow's own code, with which its server reads as well."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow.tracking import MlflowClient
 
-    return MlflowClient(f"file://{own_bench.folder}/store")
+    (own_bench.folder / "store").mkdir()
+    path = shutil.copy(empty_store, own_bench.folder / "store" / "mlflow.db")
+    return MlflowClient(f"sqlite:///{path}")
 
 
 def load_runs(client: Any, study: str = "made") -> dict[str, Any]:
@@ -49,7 +72,6 @@ def add_lines(bench: Bench, name: str, lines: list[dict[str, object]]) -> None:
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-@pytest.mark.filterwarnings("ignore")
 class TestStore:
     def test_runs_of_a_study(self, cli: Cli, own_bench: Bench, client: Any) -> None:
         """States, times, parameters, metrics and files of runs that really ran."""
@@ -147,7 +169,7 @@ class TestStore:
         assert (run.data.params["opt"], run.data.params["opt_lr"]) == ("sgd", "4")
         assert len(load_points(client, run, "lo__")) == 2500
         assert load_points(client, run, "x")[0][0] == 0
-        assert load_points(client, run, "y")[0][2] == -math.inf
+        assert load_points(client, run, "y")[0][2] == -1.7976931348623157e308  # what its databases keep of it
         assert "0 updated" in cli("export", "mlflow", "--to", "store").out
 
     def test_files_that_were_asked_for(self, cli: Cli, own_bench: Bench, client: Any) -> None:
@@ -176,7 +198,7 @@ class TestStore:
         (run,) = load_runs(client).values()
         assert run.info.run_name == "b"
         assert client.list_artifacts(run.info.run_id) == []
-        assert cli("export", "mlflow", "--to", "store", "--where", "lr>1").code == 2
+        assert "store: 0 runs" in cli("export", "mlflow", "--to", "store", "--where", "lr>1").out
 
     def test_a_deleted_experiment(self, cli: Cli, own_bench: Bench, client: Any) -> None:
         make_run(own_bench, "a", {}, [])
@@ -187,38 +209,133 @@ class TestStore:
         assert "mlflow experiments restore" in result.err
 
 
-def test_a_store_that_is_damaged(cli: Cli, own_bench: Bench) -> None:
-    make_run(own_bench, "a", {}, [])
-    (own_bench.folder / "store" / "5").mkdir(parents=True)
-    own_bench.write("store/5/meta.yaml", "experiment_id: '5'\nlifecycle_stage: active\nname: made\n")
-    result = cli("export", "mlflow", "--to", "store")
-    assert result.code == 4
-    assert "MLflow at store refused" in result.err
-
-
-def test_a_folder_in_the_store_that_is_not_an_experiment(
-    cli: Cli, own_bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    make_run(own_bench, "a", {}, [])
-    (own_bench.folder / "store" / "1" / "artifacts").mkdir(parents=True)
-    result = cli("export", "mlflow", "--to", "store")
-    assert result.code == 0
-    assert "Traceback" not in result.err + caplog.text
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_database(cli: Cli, own_bench: Bench) -> None:
-    """It keeps the largest number for an infinity, and one of two equal points."""
-    pytest.importorskip("sqlalchemy")
-    pytest.importorskip("alembic")
+def test_a_database(cli: Cli, own_bench: Bench, empty_store: Path) -> None:
+    """It keeps the largest number for an infinity, and one of two equal points; files go next to it."""
     lines: list[dict[str, object]] = [{"step": 1, "time": 5, "loss": math.nan, "acc": math.inf}, {"step": 2, "loss": 1}]
     make_run(own_bench, "a", {"lr": 0.1}, [*lines, {"step": 2, "loss": 1}])
-    first = cli("export", "mlflow", "--to", "sqlite:///x.db", "--no-artifacts")
+    (own_bench.folder / "of others").mkdir()
+    shutil.copy(empty_store, own_bench.folder / "of others" / "x.db")
+    first = cli("export", "mlflow", "--to", "of others/x.db")
     assert first.code == 0, first.err
-    assert "(1 new, 0 updated, 0 unchanged), 3 points" in first.out
+    assert "(1 new, 0 updated, 0 unchanged), 3 points, 2 files" in first.out
+    assert [*own_bench.folder.glob("of others/mlartifacts/made/*/artifacts/run.json")]
     add_lines(own_bench, "a", [{"step": 3, "loss": 2}])
-    again = cli("export", "mlflow", "--to", "sqlite:///x.db", "--no-artifacts")
+    again = cli("export", "mlflow", "--to", f"sqlite:///{own_bench.folder}/of others/x.db", "--no-artifacts")
     assert "(0 new, 1 updated, 0 unchanged), 1 point" in again.out
+
+
+def make_newer(path: Path, empty_store: Path) -> None:
+    shutil.copy(empty_store, path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = 'of-the-future'")
+
+
+def make_foreign(path: Path, _empty_store: Path) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE notes (text)")
+
+
+def make_torn(path: Path, empty_store: Path) -> None:
+    path.write_bytes(empty_store.read_bytes()[:40_000])
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "message"),
+    [
+        (lambda path, _: path.write_text("hello " * 1000), 2, "x.db is not a SQLite database that can be used"),
+        (make_torn, 2, "x.db is not a SQLite database that can be used: database disk image is malformed"),
+        (make_foreign, 2, "x.db is a database of another program: it has no table experiments"),
+        (make_newer, 2, "x.db was made by another version of MLflow"),
+        (lambda path, _: path.mkdir(), 0, ""),
+        (lambda path, _: path.symlink_to("/nowhere/x.db"), 4, "x.db cannot be written: unable to open database file"),
+    ],
+    ids=["text", "torn", "foreign", "newer", "folder", "broken link"],
+)
+def test_a_database_that_cannot_be_used(
+    cli: Cli, own_bench: Bench, empty_store: Path, make: Callable[[Path, Path], object], code: int, message: str
+) -> None:
+    make_run(own_bench, "a", {}, [])
+    make(own_bench.folder / "x.db", empty_store)
+    result = cli("export", "mlflow", "--to", "x.db", "--no-artifacts")
+    assert (result.code, message in result.err, "Traceback" in result.err) == (code, True, False), result.err
+
+
+def test_a_database_that_is_locked(cli: Cli, own_bench: Bench, empty_store: Path) -> None:
+    make_run(own_bench, "a", {}, [])
+    shutil.copy(empty_store, own_bench.folder / "x.db")
+    with closing(sqlite3.connect(own_bench.folder / "x.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        result = cli("export", "mlflow", "--to", "x.db", "--timeout", "1")
+    assert result.code == 4
+    assert "x.db cannot be written: database is locked\n  another program writes to it" in result.err
+
+
+def test_stores_of_files_are_refused_as_mlflow_refuses_them(cli: Cli, own_bench: Bench) -> None:
+    make_run(own_bench, "a", {}, [])
+    (own_bench.folder / "mlruns" / "5").mkdir(parents=True)
+    own_bench.write("mlruns/5/meta.yaml", "experiment_id: '5'\nlifecycle_stage: active\nname: made\n")
+    old = cli("export", "mlflow", "--to", "mlruns")
+    assert (old.code, "which MLflow does not open since" in old.err) == (2, True)
+    assert "`mlflow migrate-filestore --source mlruns --target sqlite:///mlflow.db`" in old.err
+    named = cli("export", "mlflow", "--to", f"file://{own_bench.folder}/new")
+    assert (named.code, "which MLflow does not open since" in named.err) == (2, True)
+    odd = cli("export", "mlflow", "--to", "50%.db")
+    assert (odd.code, "has % or ? in it" in odd.err) == (2, True)
+
+
+@pytest.mark.services("frameworks")
+def test_a_server_shows_what_was_written(cli: Cli, own_bench: Bench, mlflow_server: MlflowServer) -> None:
+    """MLflow's own server opens the database that we wrote, and takes runs by its address as well."""
+    own_bench.add_finished()
+    assert cli("export", "mlflow", "fit", "--to", mlflow_server.database).code == 0
+    with mlflow_server.running() as address:
+        found = mlflow_server.ask(address, "runs/search", {"experiment_ids": ["1"]})["runs"]
+        assert {run["info"]["run_name"]: run["info"]["status"] for run in found}.items() >= {
+            (GOOD, "FINISHED"),
+            (BAD, "FAILED"),
+        }
+        good = next(run for run in found if run["info"]["run_name"] == GOOD)
+        assert {each["key"]: each["value"] for each in good["data"]["params"]} == {"lr": "0.1", "n": "7"}
+        listed = mlflow_server.ask(address, f"artifacts/list?run_id={good['info']['run_id']}")
+        assert {"run.json", "job.sh"} <= {each["path"] for each in listed["files"]}
+        assert "(0 new, 0 updated, 4 unchanged)" in cli("export", "mlflow", "fit", "--to", address).out
+        make_run(own_bench, "a", {}, [{"step": 1, "loss": 0.5}])
+        sent = cli("export", "mlflow", "made", "--to", address)
+        assert "(1 new, 0 updated, 0 unchanged), 1 point, 2 files" in sent.out, sent.err
+
+
+class MlflowServer:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.database = folder, str(folder / "mlflow.db")
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        """As `mlflow server` starts it in the folder, less its queue of jobs, which needs all of MLflow."""
+        port = free_port()
+        command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
+        quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        with open(self.folder / "server.log", "wb") as log:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env={**os.environ, **quiet}, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            wait_for_port(port, process, self.folder / "server.log")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def ask(self, address: str, question: str, content: object = None) -> Any:
+        data = None if content is None else json.dumps(content).encode()
+        request = Request(f"{address}/api/2.0/mlflow/{question}", data, {"Content-Type": "application/json"})
+        with urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+
+@pytest.fixture
+def mlflow_server(tmp_path: Path) -> MlflowServer:
+    (tmp_path / "server").mkdir()
+    return MlflowServer(tmp_path / "server")
 
 
 def test_names() -> None:
@@ -233,13 +350,11 @@ def test_names() -> None:
 # ---------------------------------------------------------------- where nothing can be sent
 
 
-def test_the_environment_is_as_before(cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
+def test_the_environment_is_as_before(cli: Cli, own_bench: Bench, client: Any) -> None:
     make_run(own_bench, "a", {}, [])
-    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    before = dict(os.environ)
     assert cli("export", "mlflow", "--to", "store").code == 0
-    assert "MLFLOW_ALLOW_FILE_STORE" not in os.environ
+    assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize("uri", ["", "http://", "http://[", "nothing://here"])
@@ -247,7 +362,7 @@ def test_a_wrong_uri(cli: Cli, own_bench: Bench, uri: str) -> None:
     make_run(own_bench, "a", {}, [])
     result = cli("export", "mlflow", "--to", uri)
     assert result.code == 2
-    assert "--to ./mlruns" in result.err
+    assert "--to mlflow.db" in result.err
 
 
 def test_a_server_that_is_not_there(cli: Cli, own_bench: Bench, closed_port: int) -> None:
@@ -298,8 +413,6 @@ def test_a_server_that_is_not_mlflow(cli: Cli, own_bench: Bench, other_server: s
 def test_without_mlflow_the_message_says_what_to_install(
     cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     make_run(own_bench, "a", {}, [])
     monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
     result = cli("export", "mlflow", "--to", "store")

@@ -379,7 +379,7 @@ def test_a_run_that_is_not_finished_is_sent_as_it_is(cli: Any, own_bench: Bench,
         for i in range(100_000):
             with (run / "job.log").open("a") as file:
                 file.write(f"line {i}\n")
-            if done.is_set():
+            if done.wait(0.001):
                 return
 
     writer = threading.Thread(target=write)

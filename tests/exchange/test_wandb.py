@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
+import signal
+import struct
 import subprocess
 import sys
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,8 @@ import pytest
 from tests.finished_study import Bench
 
 import assay
-from assay import script, script_run, wandb
+from assay import script, wandb
+from assay.exchange import script_run
 from assay.record.tags import load_marks
 
 TRAIN = """\
@@ -74,16 +79,105 @@ def test_a_script_runs_unchanged_inside_and_outside_of_a_run(tmp_path: Path, mon
         done = subprocess.run(outside, cwd=bench.folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert done.stdout == ""
-        assert [line.split()[1] for line in done.stderr.splitlines()] == ["metrics", "pictures:", "word:", "artifacts"]
+        assert [line.split()[1] for line in done.stderr.splitlines()] == ["metrics", "word:"]
     inside = f"study: in\ncommand: {sys.executable} -m assay.wandb train.py --lr {{lr}}\nparams: {{lr: [0.1, 0.2]}}\n"
     assert bench.run(inside + "resources: {gpus: 0}\n").returncode == 0
     for run in (*assay.runs("line"), *assay.runs("in")):
         assert run.metrics == {"train/loss": pytest.approx(run.params["lr"] / 3), "top": 0.9}
         assert load_marks(f"{run.dir}/tags.json")[:1] == (("base-line",),)
         assert json.loads(Path(run.dir, "script-config.json").read_text()) == {"lr": run.params["lr"], "depth": 3}
+        assert sorted(path.name for path in Path(run.dir, "files/media/pictures").iterdir()) == [
+            "0.png",
+            "1.png",
+            "2.png",
+        ]
+        assert Path(run.dir, "files/artifacts/model/v0/train.py").read_text() == TRAIN
     assert [run.params for run in assay.runs("line")] == [{"lr": 0.5, "depth": 3}] * 2
     assert [run.params for run in assay.runs("in")] == [{"lr": 0.1}, {"lr": 0.2}]
     assert "top" in bench.assay("sum", "in").stdout
+    shown = bench.assay("show", "in/lr=0.1").stdout
+    assert "files/media/pictures/" in shown
+    assert "files/artifacts/model/" in shown
+
+
+LAUNCHED = """\
+import multiprocessing, os, subprocess, sys
+import wandb, wandb.plot, wandb.util as util
+from wandb.errors import CommError, Error
+from wandb.plot import line
+
+def work():
+    import wandb
+    print("worker", wandb.__version__, flush=True)
+
+if __name__ == "__main__":
+    assert issubclass(CommError, Error) and wandb.errors.Error is Error and len(util.generate_id()) == 8
+    print("main", wandb.__version__, *sys.argv[1:], flush=True)
+    subprocess.run([sys.executable, "-c", "import wandb.util; print('child', wandb.__version__)"], check=True)
+    worker = multiprocessing.get_context("spawn").Process(target=work)
+    worker.start()
+    worker.join()
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("start", [["job.py"], ["-m", "package.job"], ["./launch"], ["launch"]], ids=" ".join)
+def test_every_process_below_finds_the_module(
+    tmp_path: Path, start: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wandb that is installed is not found; what PYTHONPATH was before stays behind our folder."""
+    for name in ("job.py", "package/job.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(LAUNCHED)
+    (tmp_path / "launch").write_text(f'#!/bin/sh\nexec {sys.executable} job.py "$@"\n')
+    (tmp_path / "launch").chmod(0o755)
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed" / "wandb.py").write_text("__version__ = 'the real one'")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "installed"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    command = [sys.executable, "-m", "assay.wandb", *start, "--lr", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["main 0+assay --lr 1", "child 0+assay", "worker 0+assay"], done.stderr
+    assert done.returncode == 3
+
+
+@pytest.mark.services("frameworks")
+@pytest.mark.parametrize(
+    "start",
+    [
+        ["torchrun", "--nproc-per-node", "2", "job.py"],
+        ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "job"],
+        ["accelerate", "launch", "--cpu", "--num_processes", "1", "--num_machines", "1", "job.py"],
+    ],
+    ids=["torchrun", "torch.distributed.run", "accelerate"],
+)
+def test_launchers_hand_it_on(tmp_path: Path, start: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank writes its own series into the one run that the study started."""
+    (tmp_path / "job.py").write_text("import wandb\nwandb.init(project='p')\nwandb.log({'x': 1})\nwandb.finish()\n")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("ASSAY_RUN_DIR", str(tmp_path / "run"))
+    command = [sys.executable, "-m", "assay.wandb", *start]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ranks = ["a1-r0", "a1-r1"] if "2" in start else ["a1-r0"]
+    assert sorted(path.name[:5] for path in (tmp_path / "run" / "metrics").iterdir()) == ranks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "usage: "),
+        (["-m"], 2, "usage: "),
+        (["--help"], 0, "usage: "),
+        (["no.py"], 2, "there is no script 'no.py'"),
+    ],
+)
+def test_nothing_to_run(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+    command = [sys.executable, "-m", "assay.wandb", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # ---------------------------------------------------------------- log
@@ -153,12 +247,222 @@ def test_what_is_not_a_number_is_left_out_and_said_once(capsys: pytest.CaptureFi
     run = wandb.init()
     for _ in range(2):
         wandb.log({"a": np.float32(0.5), "b": {"c": {"d": True}}, "e": "text", "f": [1, 2], "g": np.arange(3)})
-        wandb.log({"h": wandb.Histogram([1, 2]), "i": wandb.Table(columns=["x"]), "j": wandb.plot.line(None, "x", "y")})
+        wandb.log({"h": wandb.Graph("x"), "i": object()})
     assert read_lines(find_dir(run)) == [{"step": 0, "a": 0.5, "b/c/d": 1}, {"step": 2, "a": 0.5, "b/c/d": 1}]
     said = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[1].strip() for line in said[1:]] == ["e", "f", "g", "h"]
+    assert [line.split(":")[1].strip() for line in said[1:]] == ["e", "f", "g", "h", "i"]
     with pytest.raises(TypeError, match="dictionary"):
         wandb.log(3)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- files
+
+
+def read_media(run: wandb.Run) -> dict[str, dict[str, Any]]:
+    """By name: the lines of the list, whose files are there."""
+    lines = [json.loads(line) for line in (find_dir(run) / "files" / "media.jsonl").read_text().splitlines()]
+    assert all((find_dir(run) / "files" / line["file"]).is_file() for line in lines)
+    return {line["name"]: line for line in lines}
+
+
+def read_picture(path: Path) -> tuple[tuple[int, int], list[Any]]:
+    """Its size and pixels, by PIL."""
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        channels = len(picture.getbands())
+        data = picture.tobytes()
+        pixels = [data[start : start + channels] for start in range(0, len(data), channels)]
+        return picture.size, [tuple(each) if channels > 1 else each[0] for each in pixels]
+
+
+def read_json(run: wandb.Run, name: str) -> Any:
+    return json.loads((find_dir(run) / "files" / read_media(run)[name]["file"]).read_text())
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "pixels"),
+    [
+        ([[0, 1], [0.5, 0.25]], (2, 2), [0, 255, 127, 63]),
+        (np.array([[[255, 0, 7]]], dtype="uint8"), (1, 1), [(255, 0, 7)]),
+        (np.array([[-1.0, 1.0, 0.0]]), (3, 1), [0, 255, 127]),
+        (np.array([[True, False]]), (2, 1), [255, 0]),
+        (np.array([[300, 20]]), (2, 1), [255, 20]),
+        (np.zeros((3, 5, 4)), (5, 3), [(0, 0, 0, 0)] * 15),
+    ],
+    ids=["lists", "bytes", "negative", "flags", "large", "four channels"],
+)
+def test_a_picture_is_what_the_array_holds(data: Any, size: tuple[int, int], pixels: list[Any]) -> None:
+    run = wandb.init()
+    wandb.log({"a/b": wandb.Image(data, caption="first")}, step=3)
+    line = read_media(run)["a/b"]
+    assert (line["step"], line["kind"], line["file"], line["caption"]) == (3, "image", "media/a-b/3.png", "first")
+    assert read_picture(find_dir(run) / "files" / line["file"]) == (size, pixels)
+
+
+def test_pictures_of_other_kinds(tmp_path: Path) -> None:
+    """PIL's, a tensor with channels first, a figure, a file; in a list; and one whose array is used again."""
+    from PIL import Image
+
+    class Tensor:
+        """As torch's, which takes seconds to import."""
+
+        ndim = 3
+
+        def detach(self) -> Tensor:
+            return self
+
+        cpu = detach
+
+        def permute(self, *order: int) -> Tensor:
+            assert order == (1, 2, 0)
+            return self
+
+        def numpy(self) -> Any:
+            return np.full((2, 3, 1), 200, dtype="uint8")
+
+    class Figure:
+        def savefig(self, file: Any, format: str) -> None:  # noqa: A002 matplotlib's name
+            Image.new("L", (4, 4)).save(file, format)
+
+    Image.new("RGB", (5, 5)).save(tmp_path / "a.jpg")
+    again = np.zeros((2, 2))
+    run = wandb.init()
+    pictures = [wandb.Image(Image.new("RGB", (7, 1))), wandb.Image(Tensor()), wandb.Image(str(tmp_path / "a.jpg"))]
+    reused = wandb.Image(again)
+    again += 1
+    wandb.log({"all": pictures, "figure": Figure(), "reused": reused, "loss": 0.5})
+    folder = find_dir(run) / "files" / "media"
+    sizes = {path.name: read_picture(path)[0] for path in (folder / "all").iterdir()}
+    assert sizes == {"0-0.png": (7, 1), "0-1.png": (3, 2), "0-2.jpg": (5, 5)}
+    assert read_picture(folder / "figure" / "0.png")[0] == (4, 4)
+    assert read_picture(folder / "reused" / "0.png")[1] == [0] * 4
+    assert read_lines(find_dir(run)) == [{"step": 0, "loss": 0.5}]
+
+
+def test_histograms_tables_charts_and_sound(tmp_path: Path) -> None:
+    run = wandb.init()
+    table = wandb.Table(columns=["x", "picture"], data=np.array([[1, 2]]))
+    table.add_data(np.float32(0.5), wandb.Image([[1]]))
+    table.add_column("more", ["a", None])
+    assert table.get_column("x") == [1, 0.5]
+    (tmp_path / "a.mp4").write_bytes(b"film")
+    wandb.log(
+        {
+            "h": wandb.Histogram([0, 1, 1, float("nan")], num_bins=2),
+            "given": wandb.Histogram(np_histogram=([3, 1], [0, 1, 2])),
+            "t": table,
+            "chart": wandb.plot.line(table, "x", y="more", title="A line"),
+            "page": wandb.Html("<p>hi</p>"),
+            "sound": wandb.Audio(np.array([0.0, 1.0, -2.0]), sample_rate=8000),
+            "film": wandb.Video(str(tmp_path / "a.mp4")),
+        }
+    )
+    assert read_json(run, "h") == {"bins": [0.0, 0.5, 1.0], "values": [1, 2]}
+    assert read_json(run, "given") == {"bins": [0.0, 1.0, 2.0], "values": [3.0, 1.0]}
+    rows = [[1, 2, "a"], [0.5, {"file": "media/t.cells/0-0.png"}, None]]
+    assert read_json(run, "t") == {"columns": ["x", "picture", "more"], "data": rows}
+    chart = read_json(run, "chart")
+    assert (chart["chart"], chart["y"], chart["title"], chart["arguments"][1]) == ("line", "more", "A line", "x")
+    assert chart["arguments"][0]["columns"] == ["x", "picture", "more"]
+    kinds = {name: line["kind"] for name, line in read_media(run).items()}
+    assert kinds["t.cells"] == "image"
+    assert (kinds["page"], kinds["film"]) == ("html", "video")
+    with wave.open(str(find_dir(run) / "files" / read_media(run)["sound"]["file"])) as sound:
+        assert (sound.getframerate(), sound.readframes(3)) == (8000, struct.pack("<3h", 0, 32767, -32767))
+
+
+def test_histograms_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "numpy")
+    counted = wandb.Histogram([[1.0, 2.0], [2.0, float("inf")]], num_bins=2)
+    assert json.loads(counted.content) == {"bins": [1.0, 1.5, 2.0], "values": [1.0, 2.0]}
+    assert sum(wandb.Histogram([5]).histogram) == 1
+    assert sum(wandb.Histogram([]).histogram) == 0
+
+
+def test_artifacts_have_versions(tmp_path: Path) -> None:
+    (tmp_path / "data" / "inner").mkdir(parents=True)
+    (tmp_path / "data" / "inner" / "a.txt").write_text("a")
+    (tmp_path / "model.pt").write_text("weights")
+    run = wandb.init()
+    for content in ("one", "two"):
+        artifact = wandb.Artifact("set", type="dataset", metadata={"n": 2})
+        artifact.add_dir("data", name="d")
+        artifact.add_file("model.pt", name="../../escape/m.pt")
+        artifact.add(wandb.Table(columns=["x"], data=[[1]]), "rows")
+        artifact.add_reference("s3://bucket/x")
+        with artifact.new_file("note.txt") as file:
+            file.write(content)
+        assert run.log_artifact(artifact, aliases=["best"]).wait().version == f"v{int(content == 'two')}"
+    wandb.log_artifact("model.pt", name="weights", type="model")
+    run.log_model("data", name="folder")
+    folder = find_dir(run) / "files" / "artifacts"
+    files = sorted(str(path.relative_to(folder / "set")) for path in (folder / "set").rglob("*") if path.is_file())
+    inside = ["d/inner/a.txt", "escape/m.pt", "note.txt", "rows.table.json"]
+    assert files == ["v0.json", *(f"v0/{name}" for name in inside), "v1.json", *(f"v1/{name}" for name in inside)]
+    assert [(folder / "set" / version / "note.txt").read_text() for version in ("v0", "v1")] == ["one", "two"]
+    facts = json.loads((folder / "set" / "v1.json").read_text())
+    assert (facts["type"], facts["metadata"], facts["aliases"]) == ("dataset", {"n": 2}, ["best"])
+    assert facts["references"] == ["s3://bucket/x"]
+    assert (folder / "weights" / "v0" / "model.pt").read_text() == "weights"
+    assert (folder / "folder" / "v0" / "inner" / "a.txt").exists()
+    (tmp_path / "model.pt").write_text("later")
+    assert (folder / "weights" / "v0" / "model.pt").read_text() == "weights"
+
+
+def test_what_cannot_be_kept_is_named_and_the_script_goes_on(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    class Hostile:
+        shape = (2, 2)
+
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("no " + name)
+
+    run = wandb.init()
+    artifact = wandb.Artifact("a")
+    artifact.add_file("absent.pt")
+    artifact.add_file(__file__)
+    bad: dict[str, Any] = {
+        "gone": wandb.Image("absent.png"),
+        "flat": wandb.Image(np.zeros(3)),
+        "hostile": wandb.Image(Hostile()),
+        "film": wandb.Video(np.zeros((2, 2))),
+        "odd": wandb.Table(columns=5),
+        "loss": 0.5,
+    }
+    for _ in range(2):
+        wandb.log(bad)
+        run.log_artifact(artifact)
+    said = capfd.readouterr().err
+    for what in (
+        "gone: FileNotFoundError",
+        "flat: ValueError: an array of shape (3,) is not a picture",
+        "hostile: RuntimeError",
+        "film: TypeError: wandb.Video is kept of a file alone: give its path",
+        "odd: TypeError",
+        "artifact a cannot be kept: No such file or directory",
+    ):
+        assert said.count(what) == 1, said
+    assert [line["loss"] for line in read_lines(find_dir(run))] == [0.5, 0.5]
+    assert (find_dir(run) / "files/artifacts/a/v1" / Path(__file__).name).exists()
+
+
+def test_a_full_disk_loses_the_picture_alone(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on the size of files is the nearest to a full disk that every machine has."""
+    run = wandb.init()
+    picture = wandb.Image(np.random.default_rng(1).integers(0, 256, (300, 300)).astype("uint8"))
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        wandb.log({"big": picture, "loss": 1.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert "big cannot be kept: File too large" in capfd.readouterr().err
+    assert [*(find_dir(run) / "files" / "media" / "big").iterdir()] == []
+    assert read_lines(find_dir(run)) == [{"step": 0, "loss": 1.0}]
 
 
 # ---------------------------------------------------------------- config and summary

@@ -11,7 +11,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import UsageError
@@ -27,6 +27,7 @@ from assay.show.console import SILENT, Console
 from assay.show.table import build_csv_row, render_nested
 from assay.system.fast_dataclasses import dataclass
 from assay.values.series import direction_of, whole_step
+from assay.values.where import WhereError
 
 if TYPE_CHECKING:
     from assay.values.where import Where
@@ -63,12 +64,19 @@ def select_runs(
     patterns: Sequence[tuple[str, str]] = (),
     console: Console = SILENT,
 ) -> ExportedRuns:
-    """Raises UsageError where there is nothing to export."""
+    """Raises UsageError where there is nothing to export; that no run matches is an answer, and an empty table."""
     table = load_fresh_table(index, locations, console)
     if not table.rows:
         names = ", ".join(location.name for location in locations)
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
-    return ExportedRuns(index, locations[0].root, table, select_rows(table, where, patterns))
+    try:
+        chosen = select_rows(table, where, patterns)
+    except WhereError as error:
+        if not error.finds_nothing:
+            raise
+        console.error(f"0 runs: {error.render()}")
+        chosen = []
+    return ExportedRuns(index, locations[0].root, table, chosen)
 
 
 # ---------------------------------------------------------------- one row per run
@@ -220,7 +228,7 @@ def load_points(selection: ExportedRuns) -> Iterator[PointBatch]:
 
 
 def check_points(selection: ExportedRuns) -> None:
-    if not any(selection.find_metrics(i) for i in selection.chosen):
+    if selection.chosen and not any(map(selection.find_metrics, selection.chosen)):
         runs = len(selection.chosen)
         raise UsageError(
             "the only run has no metric" if runs == 1 else f"none of {runs} runs has a metric",
@@ -263,8 +271,7 @@ def _build_point_cells(selection: ExportedRuns, raw: bool) -> Iterator[Sequence[
 def _write_csv(write: Write, names: Sequence[str], rows: Iterable[Sequence[Any]], raw: bool) -> None:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(build_csv_row(names, raw=raw))
-    for batch in _batched(rows):
+    for batch in chain([[build_csv_row(names, raw=raw)]], _batched(rows)):
         writer.writerows(batch)
         write(stream.getvalue())
         stream.seek(0)
@@ -294,7 +301,8 @@ def write_series_json(selection: ExportedRuns, write: Write) -> None:
 
 def _write_json(write: Write, items: Iterable[Any]) -> None:
     """A list with one item to a line: valid JSON, and readable line by line."""
-    lead = "[\n"
+    write("[")
+    lead = "\n"
     for batch in _batched(items):
         texts = [json.dumps(formatting.to_json(i), ensure_ascii=False, default=str, allow_nan=False) for i in batch]
         write(lead + formatting.escape_json(",\n".join(texts)))

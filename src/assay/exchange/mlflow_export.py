@@ -13,15 +13,20 @@ import math
 import os
 import posixpath
 import re
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
 from assay.exchange.export import ExportedRuns
+from assay.exchange.importers.mlflow_store import is_store
+from assay.exchange.sqlite_file import check_writable
 from assay.record import run_directory
+from assay.record.importers.sample import Sample
 from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.show.console import Console
@@ -53,6 +58,9 @@ _BATCH_PARAMS = 100
 _PAGE = 1000
 _NOTES_SHOWN = 5
 _LARGEST = 1.7976931348623157e308  # what MLflow's databases keep of an infinity
+EXAMPLE = "for example --to http://localhost:5000 or --to mlflow.db"
+_SQLITE = "sqlite:///"
+_DATABASE_ENDS = (".db", ".sqlite", ".sqlite3")
 _RUN_FILES = (layout.RUN_FILE, layout.ENVIRONMENT_FILE, layout.JOB_FILE, layout.JOB_LOG)
 _FOREIGN_FILES = (layout.HPARAMS_FILE, layout.LOGX_LOG_FILE, layout.PARAM_FILE, layout.STAT_FILE)
 
@@ -86,14 +94,14 @@ def export_to_mlflow(selection: ExportedRuns, options: MlflowOptions, console: C
     check_uri(options.to)
     report = MlflowReport()
     with _environment(options), warnings.catch_warnings(), _explained(hide_text(options.to)):
-        warnings.simplefilter("ignore")  # of MLflow about its file store
+        warnings.simplefilter("ignore")
         with _explained(hide_text(options.to), is_opening=True):
-            client = _open_client(options.to)
+            client, folder = _open_client(options)
         by_study: dict[str, list[int]] = {}
         for i in selection.chosen:
             by_study.setdefault(selection.table.rows[i].study, []).append(i)
         for study, indexes in by_study.items():
-            experiment = _find_experiment(client, study)
+            experiment = _find_experiment(client, study, folder)
             known = _load_known(client, experiment)
             for i in indexes:
                 row = selection.table.rows[i]
@@ -114,21 +122,40 @@ def check_uri(uri: str) -> None:
     except ValueError:
         is_good = False
     if not is_good:
+        raise UsageError(f"{hide_text(uri)!r} is not a tracking URI", EXAMPLE)
+
+
+def build_tracking_uri(to: str) -> str:
+    """MLflow's own URIs as they are. A path is a SQLite file, or a folder, whose file is `mlflow.db`."""
+    if re.match(r"[a-zA-Z][\w+.-]+:", to) or to == "databricks":  # of `a:b` MLflow takes `a` for a scheme, too
+        return to
+    path = os.path.abspath(to)
+    if is_store(Sample(path)):
+        target = shlex.join(["mlflow", "migrate-filestore", "--source", to, "--target", _SQLITE + "mlflow.db"])
         raise UsageError(
-            f"{hide_text(uri)!r} is not a tracking URI", "for example --to http://localhost:5000 or --to ./mlruns"
+            f"{to} is a store of files, which MLflow does not open since its version 3.13",
+            f"--to mlflow.db writes a database; `{target}` takes along what is there",
         )
+    if set("%?") & set(path):  # what these mean in a URI depends on the version
+        raise UsageError(f"{path}: MLflow opens no database whose path has % or ? in it", EXAMPLE)
+    is_folder = os.path.isdir(path) or not (os.path.isfile(path) or os.path.splitext(path)[1] in _DATABASE_ENDS)
+    return _SQLITE + (os.path.join(path, "mlflow.db") if is_folder else path)
+
+
+def _find_database(uri: str) -> str | None:
+    """The file of a SQLite store."""
+    return os.path.abspath(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) and uri != _SQLITE else None
 
 
 @contextmanager
 def _environment(options: MlflowOptions) -> Iterator[None]:
     """MLflow takes these from the environment alone. What the user set is kept, and all is as before afterwards.
 
-    Its log is silent: it has tracebacks of folders in a store that are none of its experiments.
+    Its log is silent: it reports how a database is made, and prints tracebacks of what it tries again.
     """
     import logging
 
     wanted = {
-        "MLFLOW_ALLOW_FILE_STORE": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(options.timeout_s),
@@ -154,7 +181,7 @@ def _explained(uri: str, *, is_opening: bool = False) -> Iterator[None]:
         raise
     except ImportError as error:  # MLflow loads the parts of a store when it is used
         raise UsageError(
-            f"{uri}: MLflow cannot use this store: {error}", "install all of MLflow: pip install mlflow"
+            f"{uri}: MLflow cannot use this store: {error}", "install what it needs: pip install 'assay[mlflow]' mlflow"
         ) from error
     except OSError as error:
         raise InfrastructureError(f"{uri}: {error.strerror or error}") from error
@@ -165,41 +192,58 @@ def _explained(uri: str, *, is_opening: bool = False) -> Iterator[None]:
 
 
 def _is_of_mlflow(error: Exception) -> bool:
-    """Whether MLflow raised it: of its own kind, or since its store is damaged."""
+    """Whether MLflow raised it, or what it reads databases with: of its own kind, or since its store is damaged."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     origins = (type(error).__module__, trace.tb_frame.f_globals.get("__name__", "") if trace is not None else "")
-    return any(str(origin).split(".")[0] == "mlflow" for origin in origins)
+    return any(str(origin).split(".")[0] in ("mlflow", "sqlalchemy", "alembic", "sqlite3") for origin in origins)
 
 
 def _explain(uri: str, error: Exception, is_opening: bool) -> AssayError:
-    message = hide_text(" ".join(str(error).split())[:400])
+    message = hide_text(" ".join(str(error).partition("[SQL:")[0].split())[:400])
     if "failed with exception" in message or "timed out" in message.lower():
         return InfrastructureError(
             f"the MLflow server {uri} does not answer", f"check that it runs and can be reached ({message})"
         )
     if is_opening and ("404" in message or "unsupported URI" in message):
-        return UsageError(f"{uri}: {message}", "for example --to http://localhost:5000 or --to ./mlruns")
+        return UsageError(f"{uri}: {message}", EXAMPLE)
+    if "database schema" in message or "Can't locate revision" in message:
+        return UsageError(
+            f"{uri} was made by another version of MLflow than {_find_version()}, the one installed here",
+            f"install its version here, or adapt a copy: mlflow db upgrade {shlex.quote(build_tracking_uri(uri))}",
+        )
+    if "maintenance mode" in message:
+        return UsageError(f"{uri} is a store of files, which MLflow does not open since its version 3.13", EXAMPLE)
     return InfrastructureError(f"MLflow at {uri} refused: {message}")
 
 
-def _open_client(uri: str) -> MlflowClient:
+def _find_version() -> str:
+    from mlflow.version import VERSION
+
+    return str(VERSION)
+
+
+def _open_client(options: MlflowOptions) -> tuple[MlflowClient, str | None]:
+    """The client, and the folder for files of a store that is a file itself; MLflow would take the current one."""
     try:
         from mlflow.tracking import MlflowClient
     except ImportError as error:
         raise MissingExtraError("assay export mlflow", "mlflow") from error
-    # a folder as a path, whatever is in it; MLflow takes `a:b` for a URI with the scheme `a`
-    is_path = not re.match(r"[a-zA-Z][\w+.-]+:", uri) and uri != "databricks"
-    client = MlflowClient("file://" + os.path.abspath(uri) if is_path else uri)
+    uri = build_tracking_uri(options.to)
+    path = _find_database(uri)
+    if path is not None:
+        check_writable(path, "experiments", options.timeout_s)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    client = MlflowClient(uri)
     client.search_experiments(max_results=1)
-    return client
+    return client, os.path.join(os.path.dirname(path), "mlartifacts") if path is not None else None
 
 
-def _find_experiment(client: MlflowClient, study: str) -> str:
+def _find_experiment(client: MlflowClient, study: str, folder: str | None) -> str:
     found = client.get_experiment_by_name(study)
     if found is None:
-        return str(client.create_experiment(study))
+        return str(client.create_experiment(study, Path(folder, study).as_uri() if folder else None))
     if found.lifecycle_stage != "active":
         raise UsageError(
             f"the MLflow experiment {study!r} has been deleted",

@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.follow import collect
 from assay.follow.limited_process import LimitedProcess
 from assay.follow.run_status import load_status
 from assay.record import run_directory
@@ -281,12 +282,18 @@ def _check_metrics(run_dirs: Sequence[str]) -> None:
         return
     checker = LimitedProcess()
     try:
-        checker.call("assay.follow.limited_process:check_runs", list(run_dirs), limit_s=METRICS_S)
+        checker.call(f"{__name__}:check_runs", list(run_dirs), limit_s=METRICS_S)
     except AssayError as error:
         why = error.message.replace(os.path.join(os.path.dirname(os.path.dirname(run_dirs[0])), ""), "")[:200]
         raise RefusedUploadError(f"the metrics cannot be read: {why}") from None
     finally:
         checker.close()
+
+
+def check_runs(run_dirs: Sequence[str]) -> None:
+    """In the child: read the metrics, as a command that shows them will."""
+    for run_dir in run_dirs:
+        collect.read_sources(collect.Summaries(), "uploaded/run", run_dir, run_directory.load_record(run_dir).spec)
 
 
 def _find_paths(spec: RunSpec) -> Iterator[str]:

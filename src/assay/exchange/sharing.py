@@ -25,6 +25,7 @@ from assay.exchange.store.manifests import (
     FolderManifest,
     build_key,
     find_folders,
+    is_shared_of_study,
     is_upload,
     leads_outside,
     rename_files,
@@ -145,7 +146,7 @@ def _build_study(location: StudyLocation, private: list[str]) -> OutgoingFolder:
     meta = os.path.join(location.dir, layout.STUDY_META_DIR)
 
     def leaves_out(name: str) -> bool:
-        if not layout.is_shared_of_study(name):
+        if not is_shared_of_study(name):
             return True
         is_private = "/" in name and not stat.S_IMODE(os.stat(os.path.join(meta, name)).st_mode) & 0o077
         if is_private:

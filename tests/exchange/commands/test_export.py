@@ -167,10 +167,20 @@ def test_where_and_patterns(cli: Cli) -> None:
     assert {point["run"] for point in points} == {f"fit/{BAD}", "fit/lr=0.5,n=8"}
     named = csv.DictReader(cli("export", "csv", "fit/lr=0.1*").out.splitlines())
     assert [row["n"] for row in named] == ["7", "8"]
+
+
+def test_no_run_that_matches_is_an_empty_table(cli: Cli, tmp_path: Path) -> None:
     nothing = cli("export", "csv", "fit", "--where", "lr>3")
-    assert (nothing.code, nothing.out) == (2, "")
-    assert "none of 4 runs matches" in nothing.err
-    assert "lr: 0.1, 0.5" in nothing.err
+    assert (nothing.code, nothing.err) == (0, "0 runs: --where 'lr>3': none of 4 runs matches\n  lr: 0.1, 0.5\n")
+    assert list(csv.DictReader(nothing.out.splitlines())) == []
+    assert nothing.out.startswith("key,")
+    for words in (["json"], ["json", "--series"]):
+        assert json.loads(cli("export", *words, "fit", "--where", "lr>3").out) == []
+    parquet, file = pytest.importorskip("pyarrow.parquet"), tmp_path / "none.parquet"
+    for words in ([], ["--series"]):
+        assert cli("export", "parquet", "fit", "--where", "lr>3", "-o", str(file), *words).code == 0
+        assert parquet.read_table(file).num_rows == 0
+    assert cli("export", "csv", "fit", "--where", "lrr>3").code == 2
 
 
 # ---------------------------------------------------------------- what cannot be exported

@@ -26,7 +26,7 @@ GROUP = Group(
         "csv": ("assay.exchange.commands.export:export_csv", "Write comma-separated values."),
         "json": ("assay.exchange.commands.export:export_json", "Write JSON: a list, one item to a line."),
         "parquet": ("assay.exchange.commands.export:export_parquet", "Write a Parquet file; types are kept."),
-        "mlflow": ("assay.exchange.commands.export:export_mlflow", "Send runs to MLflow: a server, or a folder."),
+        "mlflow": ("assay.exchange.commands.export:export_mlflow", "Send runs to MLflow: a server, or a database."),
     },
 )
 
@@ -50,7 +50,7 @@ class ParquetRequest(ExportRequest):
 class MlflowRequest(Request):
     studies: tuple[str, ...] = argument("[STUDY|RUN]...", multiple=True, required=False)
     to: str = option(
-        "--to", metavar="URI", required=True, help="Tracking server or folder: http://host:5000, ./mlruns."
+        "--to", metavar="URI", required=True, help="Tracking server or SQLite file: http://host:5000, mlflow.db."
     )
     where: Where | None = where_option()
     artifacts: tuple[str, ...] = option(

@@ -105,28 +105,42 @@ def _load_text(path: str) -> str:
 
 def _load_run(folder: str, experiment: str, notes: list[str]) -> Iterator[ImportedRun]:
     meta = _load_meta(folder)
+    tags = {name: _load_text(path).strip() for name, path in _find_files(folder, "tags")}
+    params = {key: parse_value(_load_text(path).rstrip("\n")) for key, path in _find_files(folder, "params")}
+    points = {key: _load_points(path) for key, path in _find_files(folder, "metrics")}
+    return build_runs(meta, experiment, tags, params, points, os.path.join(folder, _META), notes)
+
+
+def build_runs(
+    meta: dict[str, Any],
+    experiment: str,
+    tags: dict[str, str],
+    params: dict[str, Any],
+    points: dict[str, Series],
+    place: str,
+    notes: list[str],
+) -> Iterator[ImportedRun]:
+    """The run, or none: what is deleted is noted. `place` is named where a value is refused."""
     run_id = str(meta.get("run_id") or meta.get("run_uuid") or "")
     if not run_id:
-        refuse(os.path.join(folder, _META), "run_id is missing")
-    tags = {name: _load_text(path).strip() for name, path in _find_files(folder, "tags")}
+        refuse(place, "run_id is missing")
     name = str(meta.get("run_name") or tags.get("mlflow.runName") or run_id[:8])
     if meta.get("lifecycle_stage") == "deleted":
         notes.append(f"run {name!r} of {experiment!r} is deleted, and was left out")
         return
-    params = {key: parse_value(_load_text(path).rstrip("\n")) for key, path in _find_files(folder, "params")}
-    state = _parse_state(meta.get("status"), tags, os.path.join(folder, _META))
+    state = _parse_state(meta.get("status"), tags, place)
     yield ImportedRun(
         id=run_id,
         name=name,
         study=experiment,
         state=state or State.STOPPED,
         params=_restore_params(params, tags),
-        points={key: _load_points(path) for key, path in _find_files(folder, "metrics")},
+        points=points,
         tags=tuple(_build_tags(tags)),
         note=tags.get("mlflow.note.content", ""),
         reason=STILL_RUNNING if state is None else tags.get("assay.reason", ""),
-        started_at=_parse_ms(meta, "start_time", folder),
-        ended_at=_parse_ms(meta, "end_time", folder),
+        started_at=_parse_ms(meta, "start_time", place),
+        ended_at=_parse_ms(meta, "end_time", place),
         commit=tags.get("mlflow.source.git.commit") or None,
         details={"tags": tags} if tags else {},
     )
@@ -170,12 +184,12 @@ def _build_tags(tags: dict[str, str]) -> Iterator[str]:
             yield f"{name}={value}" if value else name
 
 
-def _parse_ms(meta: dict[str, Any], key: str, folder: str) -> float | None:
+def _parse_ms(meta: dict[str, Any], key: str, place: str) -> float | None:
     value = meta.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
-        refuse(os.path.join(folder, _META), f"{key} is {value!r}, which is not a time in milliseconds")
+        refuse(place, f"{key} is {value!r}, which is not a time in milliseconds")
     return value / 1000
 
 

@@ -7,10 +7,10 @@ from assay.record.importers.registry import Importer
 IMPORTERS = (
     Importer(
         "mlflow",
-        "MLflow's file store (a folder mlruns/, an experiment or a run in it)",
+        "MLflow's store (mlflow.db; a folder mlruns/, an experiment or a run in it)",
         "runs",
-        "assay.exchange.importers.mlflow_store:is_store",
-        "assay.exchange.importers.mlflow_store:load_store",
+        "assay.exchange.importers.mlflow_database:is_mlflow",
+        "assay.exchange.importers.mlflow_database:load_mlflow",
     ),
     Importer(
         "wandb",
@@ -32,5 +32,12 @@ IMPORTERS = (
         "runs",
         "assay.exchange.importers.optuna_journal:is_journal",
         "assay.exchange.importers.optuna_journal:load_journal",
+    ),
+    Importer(
+        "trackio",
+        "Trackio's database",
+        "runs",
+        "assay.exchange.importers.trackio_database:is_trackio",
+        "assay.exchange.importers.trackio_database:load_trackio",
     ),
 )

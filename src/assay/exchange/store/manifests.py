@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from assay.errors import FormatError
 from assay.system.files import parse_json
-from assay.values.layout import RUN_FILE, SECRETS_FILE, is_shared_of_study, is_uid
+from assay.values import layout
+from assay.values.layout import RUN_FILE, SECRETS_FILE
 from assay.values.state import State
 from assay.values.study import is_study_name
 
@@ -29,6 +30,9 @@ STUDIES, FOLDERS, CACHES = "studies", "folders", "caches"
 _LONGEST_NAME = 180  # of a key's last part; a path on this machine may have 255 bytes
 _LARGEST = 2**63 - 1  # what a file system takes as a size or a time
 _CODE_HASH = re.compile("[0-9a-f]{8,128}")
+_UID = re.compile("[0-9a-f]{12}")
+_SET_FILE = re.compile(r"set\.\d+\.json")
+_SHARED_NAMES = (layout.TAGS_FILE, layout.CODES_FILE, layout.SEARCH_FILE, layout.VERDICTS_FILE, "triage.jsonl")
 _RUN_FACTS: Mapping[str, type | tuple[type, ...]] = {
     "id": str,
     "attempt": int,
@@ -228,6 +232,14 @@ def _find_wrong_name(name: str, kind: str) -> str | None:
     return None
 
 
+def is_shared_of_study(name: str) -> bool:
+    """Whether a file inside `.assay` goes with the study to others, or is a folder of such files."""
+    top, _, rest = name.partition("/")
+    if top in (layout.FILES_DIR, layout.GOLDEN_DIR):
+        return "/" not in rest
+    return not rest and (top in _SHARED_NAMES or _SET_FILE.fullmatch(top) is not None)
+
+
 def _find_two_kinds(names: Iterable[str]) -> str | None:
     folders, seen = find_folders(names), set[str]()
     for name in names:
@@ -239,7 +251,7 @@ def _find_two_kinds(names: Iterable[str]) -> str | None:
 
 def _find_wrong_fact(facts: Mapping[str, Any]) -> str | None:
     uid, code, state = facts.get("uid"), facts.get("code"), facts.get("state", State.DONE)
-    if not (uid == "" or is_uid(uid)):
+    if not isinstance(uid, str) or (uid and not _UID.fullmatch(uid)):
         return "uid"
     if code is not None and not (isinstance(code, str) and _CODE_HASH.fullmatch(code)):
         return "code"

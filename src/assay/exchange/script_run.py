@@ -1,0 +1,134 @@
+"""The run of a script that logs through another tool's interface: which one it is, and the script's configuration.
+
+Inside a run of ours it is that one; its parameters are the study's, and `script-config.json` has what the script
+reports. Outside it is one of its own, `<root>/<project>/<name>`, whose parameters are the configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from assay import script
+from assay.values import layout
+
+_NAME_LIMIT = 100  # characters of a folder's name
+_said: set[tuple[str, str]] = set()
+
+
+def say_once(who: str, topic: str, text: str) -> None:
+    if (who, topic) not in _said:
+        _said.add((who, topic))
+        script.say(f"{who}: {text}")
+
+
+class ScriptRun(NamedTuple):
+    """`dir` is empty where nothing is recorded."""
+
+    who: str  # the module of ours that the script uses, for messages
+    dir: str
+    is_own: bool = False  # no study asked for it
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """By the first rank; a disk that refuses does not stop the script."""
+        if not self.dir or script.find_rank() > 0:
+            return
+        from assay.values.secrets import hide_named
+
+        plain = hide_named({name: build_plain(value) for name, value in config.items()})
+        try:
+            self.write_file(layout.CONFIG_FILE, plain)
+            if self.is_own:
+                self.write_file(layout.RUN_FILE, {**_load_record(self.dir), "params": plain})
+        except (OSError, ValueError) as error:
+            say_once(self.who, "write", f"the configuration cannot be written: {error}. The script goes on.")
+
+    def write_file(self, name: str, content: Mapping[str, Any]) -> None:
+        from assay.system.files import write_atomic
+
+        write_atomic(os.path.join(self.dir, name), json.dumps(content, ensure_ascii=False) + "\n")
+
+    def note_training(self, *, is_over: bool) -> None:
+        """Of a run that no study asked for; the others end with their command."""
+        if self.is_own:
+            script.note_training(self.dir, is_over=is_over)
+
+    def end(self, code: object) -> None:
+        """With an exit code; None: there is none. What is not a number counts as 1."""
+        if self.is_own:
+            number = script.build_number(code)
+            script.end_adhoc_run(self.dir, None if code is None else 1 if number is None else int(number))
+
+    def load_params(self) -> dict[str, Any]:
+        """Those of the study."""
+        if self.is_own or not self.dir:
+            return {}
+        try:
+            return dict(_load_record(self.dir)["params"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+
+def open_run(who: str, project: str | None, name: str | None) -> ScriptRun:
+    """Inside a run that one, else a new one, whose path is printed; what is logged from now on goes there."""
+    inside = os.environ.get(layout.ENV_RUN_DIR)
+    if inside:
+        return ScriptRun(who, os.path.abspath(inside))
+    script.close_stream()
+    study = build_name(project or "") or layout.ADHOC_STUDY
+    folder = build_name(name or "") or f"{time.strftime('%Y%m%d-%H%M%S')}-{script.build_random_name()}"
+    try:
+        path = script.begin_adhoc_run(study, folder)
+    except OSError as error:
+        say_once(who, "begin", f"the run cannot be recorded: {error}. The script goes on.")
+        return ScriptRun(who, "")
+    script.say(f"{who}: metrics go to {path}")
+    return ScriptRun(who, path, is_own=True)
+
+
+def build_name(text: str) -> str:
+    """The name of a folder: one part of a path, visible, without control characters."""
+    return re.sub(r"[\x00-\x1f\x7f/\\]+", "-", text).strip(" .-")[:_NAME_LIMIT]
+
+
+def build_mapping(values: Any) -> dict[str, Any]:
+    """Of a mapping, an argparse namespace, a dataclass, or any object with attributes."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping) and hasattr(values, "__dict__"):
+        values = vars(values)
+    return {str(name): value for name, value in dict(values).items()}
+
+
+def build_plain(value: Any) -> Any:
+    """What JSON holds; anything else as its text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value if value == value else str(value)  # noqa: PLR0124 NaN
+    if isinstance(value, Mapping):
+        return {str(name): build_plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [build_plain(each) for each in value]
+    number = script.build_number(value)
+    return str(value) if number is None else number
+
+
+def find_numbers(who: str, data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers, those of a mapping inside as `outer/inner`. Anything else is left out, and reported once."""
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from find_numbers(who, value, f"{name}/")
+        elif (number := script.build_number(value)) is not None:
+            yield name, number
+        else:
+            text = f"only numbers are recorded, not {type(value).__name__}; this and the like are left out"
+            say_once(who, type(value).__name__, f"{name}: {text}")
+
+
+def _load_record(run_dir: str) -> dict[str, Any]:
+    with open(os.path.join(run_dir, layout.RUN_FILE), encoding="utf-8") as file:
+        return dict(json.load(file))

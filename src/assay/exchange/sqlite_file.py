@@ -1,0 +1,116 @@
+"""SQLite files of other tools: read without a change to them, and refused in one line where that is impossible."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import quote
+
+from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.exchange.importers.imported_run import refuse
+from assay.record.importers.sample import Sample
+
+_MAGIC = "SQLite format 3\0"
+_WAIT_S = 5.0  # for a program that is writing
+
+
+def has_tables(sample: Sample, tables: Collection[str]) -> bool:
+    """Raises UsageError for a database that cannot be read: no other importer could."""
+    if sample.is_folder or not sample.head.startswith(_MAGIC):
+        return False
+    with reading(sample.path) as database:
+        return find_tables(database) >= set(tables)
+
+
+@contextmanager
+def reading(path: str) -> Iterator[sqlite3.Connection]:
+    """One state of the file, also where another program writes to it; rows have names. Raises UsageError."""
+    if not os.path.isfile(path) or not os.path.getsize(path):
+        refuse(path, "it is empty" if os.path.isfile(path) else "there is no such file")
+    try:
+        with closing(_open(path)) as database:
+            database.row_factory = sqlite3.Row
+            database.text_factory = lambda data: data.decode("utf-8", "replace")
+            yield database
+    except sqlite3.Error as error:
+        refuse(path, _describe(error))
+
+
+def _open(path: str) -> sqlite3.Connection:
+    """SQLite writes a file next to one that is read with a `-wal`; a folder that refuses it has no writer, either."""
+    address = f"file:{quote(os.path.abspath(path))}?mode=ro"
+    for more in ("", "&immutable=1"):
+        database = sqlite3.connect(address + more, uri=True, timeout=_WAIT_S, isolation_level=None)
+        try:
+            database.execute("BEGIN")
+            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            database.close()
+            if more or os.access(os.path.dirname(os.path.abspath(path)), os.W_OK):
+                raise
+        except sqlite3.Error:
+            database.close()
+            raise
+        else:
+            break
+    return database
+
+
+def find_tables(database: sqlite3.Connection) -> set[str]:
+    return {str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def load_rows(
+    path: str,
+    database: sqlite3.Connection,
+    table: str,
+    columns: Mapping[str, str],
+    order: str = "rowid",
+    **of: Any,
+) -> Iterator[dict[str, Any]]:
+    """Those in which the columns of `of` have these values. `columns` has the expression that stands for a column which
+    versions of the tool may lack; a column with none is refused where it is missing."""
+    present = {row["name"] for row in database.execute(f"PRAGMA table_info({table})")}
+    needed = [*(name for name, instead in columns.items() if not instead), *of]
+    if missing := [name for name in needed if name not in present]:
+        what = f"the table {table} has no column {missing[0]}" if present else f"it has no table {table}"
+        refuse(path, f"{what}: it is of another program, or of a version that is not known")
+    chosen = ", ".join(f"{name if name in present else instead} AS {name}" for name, instead in columns.items())
+    where = " AND ".join(f"{name} = ?" for name in of) or "1"
+    found = database.execute(f"SELECT {chosen} FROM {table} WHERE {where} ORDER BY {order}", (*of.values(),))  # noqa: S608
+    yield from map(dict, found)
+
+
+def _describe(error: sqlite3.Error) -> str:
+    if "locked" in str(error):
+        return "another program writes to it and has locked it; try again when that has ended"
+    return f"it cannot be read as a SQLite database: {error}"
+
+
+def check_writable(path: str, table: str, timeout_s: float) -> None:
+    """Raises where nothing can be added to it: for MLflow a file that is damaged is one that it tries for a minute."""
+    if not os.path.lexists(path):
+        return
+    try:
+        with closing(sqlite3.connect(path, timeout=timeout_s, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            tables = find_tables(database)
+            database.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        raise _explain(path, error) from error
+    if tables and table not in tables:
+        raise UsageError(
+            f"{path} is a database of another program: it has no table {table}",
+            "name a file of its own: --to mlflow.db",
+        )
+
+
+def _explain(path: str, error: sqlite3.Error) -> AssayError:
+    if isinstance(error, sqlite3.OperationalError):
+        is_locked = "locked" in str(error)
+        hint = "another program writes to it: try again when that has ended" if is_locked else ""
+        return InfrastructureError(f"{path} cannot be written: {error}", hint)
+    return UsageError(f"{path} is not a SQLite database that can be used: {error}", "name another file: --to mlflow.db")
