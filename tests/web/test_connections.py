@@ -160,4 +160,5 @@ def test_a_connection_that_is_used_again_stays(port: int, monkeypatch: pytest.Mo
             each.sendall(b"HEAD /login HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert each.recv(4096).startswith(b"HTTP/1.1 200")
             count += 1
+            time.sleep(0.05)
         assert count > 1

@@ -123,6 +123,7 @@ class TestStart:
             serve(ServeRequest(root=(str(tmp_path / "run s"),)), Console())
         assert refused.value.hint == f"make it: mkdir -p '{tmp_path / 'run s'}'"
 
+    @pytest.mark.needs(exchange=True)
     def test_an_index_that_cannot_be_reached(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ASSAY_INDEX", "")  # it is set by the command
         with pytest.raises(AssayError, match=r"127\.0\.0\.1"):

@@ -20,6 +20,7 @@ from assay.system.terminal import is_terminal
 from assay.values.hooks import PluginProblem
 from assay.values.options import Request, option
 from assay.values.run import build_command
+from assay.web.servers import noted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -64,9 +65,10 @@ def serve(request: ServeRequest, console: Console) -> int:
     _share_memory()
     import uvicorn
 
-    from assay.follow.api import find_roots, limit_patterns, open_index, show_path
+    from assay.follow.api import find_roots, open_index, show_path
     from assay.web import connections
     from assay.web.app import build_app
+    from assay.web.limited_patterns import limit_patterns
     from assay.web.security import AccessToken, is_loopback
     from assay.web.site import Site
 
@@ -87,7 +89,7 @@ def serve(request: ServeRequest, console: Console) -> int:
             "set ASSAY_TOKEN, or write tokens into a file and name it with --tokens",
         )
     tokens = tokens or (AccessToken(secrets.token_urlsafe(24)),)
-    listening = _listen(request.host, request.port)
+    listening = listen(request.host, request.port)
     port = listening.getsockname()[1]
     names = {"localhost", "127.0.0.1", "::1", request.host, socket.gethostname(), *request.names}
     names |= set(_own_addresses(request.host))
@@ -123,7 +125,7 @@ def serve(request: ServeRequest, console: Console) -> int:
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cut off now is not an error
             super().handle_exit(sig, frame)
 
-    with limit_patterns(), _announce(address, secret, port, console):
+    with limit_patterns(), noted(roots, address, secret), _announce(address, secret, port, console):
         PageServer(config).run([listening])
     return 0
 
@@ -170,15 +172,18 @@ def find_page_problems() -> Iterator[PluginProblem]:
     if find_spec("starlette") is None:
         return
     from assay.web.interface import find_mistake
+    from assay.web.site import find_bad_templates
 
     for plugin in find_plugins().values():
         for text in plugin.pages:
             try:
-                mistake = find_mistake(load(text))
+                pages = load(text)
             except InfrastructureError as error:
                 yield PluginProblem(plugin.name, error.message)
-            else:
-                yield from [PluginProblem(plugin.name, f"{text}: {mistake}")] if mistake else ()
+                continue
+            mistake = find_mistake(pages)
+            for each in [mistake] if mistake else find_bad_templates(pages):
+                yield PluginProblem(plugin.name, f"{text}: {each}")
 
 
 def load_tokens(path: str | None) -> tuple[AccessToken, ...]:
@@ -242,7 +247,7 @@ def _check_tls(cert: str | None, key: str | None) -> None:
     asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HEADERS_S  # of connections that are not a protocol's yet
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -21,7 +21,7 @@ from assay.reading.run_description import build_facts
 from assay.record.index.base import Series
 from assay.show.chart import thin
 from assay.show.formatting import to_json
-from assay.show.table import build_keys
+from assay.show.table import build_rows
 from assay.values.state import State
 from assay.values.table import Table
 from assay.web.answers import send
@@ -104,8 +104,7 @@ def send_table(request: Request) -> Response:
 
 
 def _send_rows(table: Table) -> Response:
-    keys = build_keys(table.columns)
-    return send([{key: to_json(value) for key, value in zip(keys, row, strict=True)} for row in table.rows])
+    return send(build_rows(table))
 
 
 def send_runs(request: Request) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from assay.reading.listing import NOT_STARTED
 from assay.values.state import State
 from assay.web.operations import COUNT, FLAG, NUMBER, OBJECT, TEXT, Operation, Param, Schema, many, record, ref
 from assay.web.routes import RouteEntry
@@ -27,8 +28,9 @@ STUDY_FACTS = record(
     differing=many(TEXT), step=TEXT, best=BEST, version=COUNT, problems=many(TEXT), link=TEXT,
 )  # fmt: skip
 RUN_ROW = record(
-    key=TEXT, study=TEXT, name=TEXT, id=TEXT, state=STATE, attempt=COUNT, params=OBJECT, created_at=MAYBE_NUMBER,
-    started_at=MAYBE_NUMBER, ended_at=MAYBE_NUMBER, reason=TEXT, tags=many(TEXT), note=TEXT, dir=TEXT,
+    key=TEXT, study=TEXT, name=TEXT, id=TEXT, state={"enum": [*map(str, State), NOT_STARTED]}, attempt=COUNT,
+    params=OBJECT, created_at=MAYBE_NUMBER, started_at=MAYBE_NUMBER, ended_at=MAYBE_NUMBER, reason=TEXT,
+    tags=many(TEXT), note=TEXT, dir=TEXT,
     elapsed_s=MAYBE_NUMBER, metrics={"type": "object", "additionalProperties": VALUE}, overrides=many(TEXT),
 )  # fmt: skip
 RUN_FACTS = record(

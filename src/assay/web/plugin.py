@@ -1,4 +1,4 @@
-"""The page: `assay serve` and `assay report`."""
+"""The page: `assay open`, `assay serve` and `assay report`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from assay.plugins import Part, Plugin
 PLUGIN = Plugin(
     "web",
     commands={
-        "report": ("assay.web.report_command:report", "Write a study or a verdict as one HTML page, for mail and CI."),
-        "serve": ("assay.web.command:serve", "Look at studies, goldens, benchmarks and models in the browser."),
+        "open": ("assay.web.open_command:open_page", "Open the page of your studies, of a study or of a run.", "Read"),
+        "report": (
+            "assay.web.report_command:report",
+            "Write a study or a verdict as one HTML page, for mail and CI.",
+            "Read",
+        ),
+        "serve": ("assay.web.command:serve", "Look at studies, goldens, benchmarks and models in the browser.", "Read"),
     },
     reading=("report",),
     doctor=(Part("starlette", "web", "the page: assay serve"),),

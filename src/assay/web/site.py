@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import isfunction
 from typing import Any
 
-from jinja2 import Environment
+from jinja2 import Environment, TemplateNotFound, TemplateSyntaxError
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -73,6 +76,24 @@ class Site:
         names = [f"parts/{template}", template] if is_part else [template]
         text = self.templates.select_template(names).render(request=request, site=self, **values)
         return HTMLResponse(encode_text(text), status, headers={"vary": "HX-Request", "cache-control": "no-store"})
+
+
+def find_bad_templates(pages: Pages) -> list[str]:
+    """What is wrong with templates that the modules of these routes render: their names are looked for in the code."""
+    environment = build_environment(os.path.join(FOLDER, "templates"), *filter(None, [pages.templates]))
+    modules = {getattr(entry.handler, "__module__", "") for entry in pages.routes}
+    values = [value for name in modules.intersection(sys.modules) for value in vars(sys.modules[name]).values()]
+    codes = {value.__code__ for value in values if isfunction(value) and value.__module__ in modules}
+    texts = {text for code in codes if "render" in code.co_names for text in code.co_consts if isinstance(text, str)}
+    found = []
+    for name in sorted(text for text in texts if re.fullmatch(r"\w[\w./-]*\.html", text)):
+        try:
+            environment.get_template(name)
+        except TemplateNotFound:
+            found.append(f"the template {name} is missing")
+        except TemplateSyntaxError as error:
+            found.append(f"{name}, line {error.lineno}: {error.message}")
+    return found
 
 
 def get_site(request: Request) -> Site:

@@ -1,0 +1,163 @@
+"""The flags of a script, read from its text: argparse, click and Hydra. Nothing of it is executed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from assay.config.source import parse_yaml_mapping
+from assay.errors import UsageError
+from assay.system.files import read_text
+
+_HELP = 72  # characters of a help text that are kept
+_NAME = r"[^\W\d][\w-]*(?:\.[\w-]+)*"  # of a parameter in a command
+_SKIPPED = ("help", "version")
+
+
+class Flag(NamedTuple):
+    """`words`: as the command has it, with the parameter in it. `default`: None where it has none, or is computed."""
+
+    name: str
+    words: str
+    default: Any = None
+    help: str = ""
+    is_required: bool = False
+
+
+class Flags(NamedTuple):
+    tool: str  # "": there are none
+    found: tuple[Flag, ...]
+    file: str  # where they are
+
+
+def read_flags(path: str) -> Flags:
+    """Of the script; where it has none, of the first module of its folder that it imports and that has some."""
+    tree = _parse(path)
+    for file, each in ((path, tree), *_find_modules(path, tree)):
+        for tool, read in (("argparse", _read_argparse), ("click", _read_click)):
+            found = {flag.name: flag for flag in reversed(list(read(each))) if re.fullmatch(_NAME, flag.name)}
+            if found:
+                return Flags(tool, tuple(reversed(found.values())), file)
+        config = _find_hydra(each, file)
+        if config is not None:
+            return Flags("Hydra", tuple(_read_hydra(config)), config)
+    return Flags("", (), path)
+
+
+def _parse(path: str) -> ast.Module:
+    try:
+        return ast.parse(read_text(path), path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        message = f"{path}{line} is not a Python script: {error.args[0]}"
+        raise UsageError(message, "assay init takes a .py file") from error
+
+
+def _find_modules(path: str, tree: ast.Module) -> Iterator[tuple[str, ast.Module]]:
+    names = [each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names]
+    names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    for name in dict.fromkeys(names):
+        file = os.path.join(os.path.dirname(path), *name.split(".")) + ".py"
+        if os.path.isfile(file):
+            yield file, _parse(file)
+
+
+# ---------------------------------------------------------------- argparse and click
+
+
+def _read_argparse(tree: ast.Module) -> Iterator[Flag]:
+    for call in _find_calls(tree, "add_argument"):
+        names, given = _read_call(call)
+        if names and given.get("action") not in _SKIPPED:
+            is_switch = given.get("action") in ("store_true", "store_false", "BooleanOptionalAction")
+            several = given.get("nargs") in ("+", "*") or isinstance(given.get("nargs"), int)
+            yield _build_flag(names, given, is_switch=is_switch, several=several)
+
+
+def _read_click(tree: ast.Module) -> Iterator[Flag]:
+    for call in (*_find_calls(tree, "option"), *_find_calls(tree, "argument")):
+        names, given = _read_call(call)
+        names = [name.partition("/")[0] for name in names]  # --shout/--no-shout
+        is_argument = not any(name.startswith("-") for name in names)
+        if names and names[0].isascii():
+            is_switch = given.get("is_flag") is True or isinstance(given.get("default"), bool)
+            given.setdefault("required", is_argument)
+            yield _build_flag(names, given, is_switch=is_switch, several=given.get("multiple") is True)
+
+
+def _find_calls(tree: ast.Module, name: str) -> list[ast.Call]:
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    found = [each for each in calls if (each.func.attr if isinstance(each.func, ast.Attribute) else "") == name]
+    return sorted(found, key=lambda each: (each.lineno, each.col_offset))
+
+
+def _read_call(call: ast.Call) -> tuple[list[str], dict[str, Any]]:
+    """Its names, and the keywords that are written as values; another default is None."""
+    names = [str(each.value) for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    given: dict[str, Any] = {}
+    for word in call.keywords:
+        if word.arg:
+            try:
+                given[word.arg] = ast.literal_eval(word.value)
+            except ValueError:
+                given[word.arg] = ast.unparse(word.value).rpartition(".")[2] if word.arg == "action" else None
+    return names, given
+
+
+def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, several: bool) -> Flag:
+    flag = next((name for name in names if name.startswith("--")), names[0])
+    name, default = flag.lstrip("-"), given.get("default")
+    is_positional = not flag.startswith("-")
+    is_required = bool(given.get("required")) or (is_positional and given.get("nargs") not in ("?", "*"))
+    words = f"[{name}]"
+    if is_positional:
+        words = f"{{{name}}}"
+    elif is_required or several or not flag.startswith("--"):
+        words = f"{flag} {{{name}}}"
+    if is_switch:
+        words, default = f"[{name}]", bool(default) and given.get("action") != "store_false"
+    elif several and isinstance(default, list | tuple):
+        default = [list(default)]  # one value, which is a list
+    elif several or isinstance(default, list | tuple | dict | set | bytes):
+        words, default = f"[{name}]", None
+    text = " ".join(str(given.get("help") or "").split())
+    choices = given.get("choices")
+    text += f" ({', '.join(map(str, choices))})" if isinstance(choices, list | tuple) else ""
+    return Flag(name, words, default, text.strip()[:_HELP], is_required and default is None)
+
+
+# ---------------------------------------------------------------- Hydra
+
+
+def _find_hydra(tree: ast.Module, path: str) -> str | None:
+    """The configuration that `@hydra.main(config_path=…, config_name=…)` names, where it is a file."""
+    for call in _find_calls(tree, "main"):
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "hydra":
+            given = _read_call(call)[1]
+            name = str(given.get("config_name") or "config").removesuffix(".yaml")
+            file = os.path.join(os.path.dirname(path), given.get("config_path") or "", f"{name}.yaml")
+            return os.path.normpath(file) if os.path.isfile(file) else None
+    return None
+
+
+def _read_hydra(path: str) -> Iterator[Flag]:
+    """Its plain values, by their dotted names; `???` has to be given, and what refers to others is left alone."""
+
+    def walk(content: Mapping[Any, Any], before: str) -> Iterator[Flag]:
+        for key, value in content.items():
+            name = f"{before}{key}"
+            if isinstance(value, dict):
+                yield from walk(value, f"{name}.")
+            elif isinstance(value, str | int | float | bool) and "${" not in str(value) and key != "defaults":
+                is_required = value == "???"
+                yield Flag(name, f"{name}={{{name}}}", None if is_required else value, is_required=is_required)
+
+    problems: list[str] = []
+    yield from walk(parse_yaml_mapping(read_text(path), path, problems), "")
+    if problems:
+        raise UsageError(problems[0])

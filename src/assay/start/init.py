@@ -1,0 +1,205 @@
+"""`assay init`: a study file for a script, from its flags and from what it prints first."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from assay.config.fields import LoadOptions
+from assay.config.load import load_study
+from assay.errors import UsageError
+from assay.observe.extract import Extractor
+from assay.show.console import Console
+from assay.show.formatting import clean, render_count, shorten
+from assay.start.flags import Flag, Flags, read_flags
+from assay.start.patterns import Guess, guess_patterns
+from assay.system.files import write_new
+from assay.system.processes import find_descendants, signal_all
+from assay.values.options import Request, argument, option
+from assay.values.run import build_command
+from assay.values.study import Pattern, is_study_name
+
+_MOST_BYTES = 1 << 18  # of its first output
+_YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
+_LINE = 60  # characters of a line in a comment
+
+
+class InitRequest(Request):
+    script: str = argument("SCRIPT.py")
+    arguments: tuple[str, ...] = argument("[-- ARGUMENT...]", multiple=True, required=False)
+    output: str | None = option("-o", "--output", metavar="FILE", help="The study file.  [default: SCRIPT.yml]")
+    seconds: float = option(
+        "--seconds",
+        type=float,
+        minimum=1,
+        default=10.0,
+        metavar="S",
+        help="How long the script is run.",
+    )
+    no_run: bool = option("--no-run", default=False, help="Do not run the script; guess no metrics.")
+
+
+class _Output(NamedTuple):
+    text: str
+    ending: str  # how it ended, for people
+
+
+def init(request: InitRequest, console: Console) -> int:
+    """Write a study file for SCRIPT.py, from its argparse, click or Hydra flags and its first output.
+
+    The flags are read from the text. For the metrics the script is run once, with ARGUMENTs, for a few seconds.
+    """
+    script, target = _check_paths(request)
+    flags = read_flags(script)
+    given = render_count(len(flags.found), f"{flags.tool} flag") if flags.tool else "no argparse, click or Hydra flags"
+    console.print(f"{given} in {flags.file}")
+    missing = [flag.name for flag in flags.found if flag.is_required]
+    output = _see_output(request, script, missing, console)
+    guesses = guess_patterns(output.text.splitlines(), [flag.name for flag in flags.found])
+    text = "".join(f"{line}\n" for line in _render(script, target, flags, guesses))
+    _check(text, target, guesses, output)
+    try:
+        write_new(target, text)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}", "choose another: -o FILE") from error
+    _print_end(target, missing, guesses, output, console)
+    return 0
+
+
+def _check_paths(request: InitRequest) -> tuple[str, str]:
+    script = os.path.relpath(request.script)
+    if not os.path.isfile(script):
+        raise UsageError(f"there is no file {request.script}", "name your training script: assay init train.py")
+    if script.startswith(os.pardir):
+        folder = os.path.dirname(os.path.abspath(script))
+        raise UsageError(f"{script} is outside of this folder", f"go there: {build_command(['cd'], [folder])}")
+    stem = os.path.splitext(os.path.basename(script))[0]
+    target = request.output or f"{stem}.yml"
+    if os.path.lexists(target):
+        raise UsageError(f"{target} is there already", f"write another: assay init {script} -o {stem}-2.yml")
+    return script, target
+
+
+# ---------------------------------------------------------------- what it prints
+
+
+def _see_output(request: InitRequest, script: str, missing: Sequence[str], console: Console) -> _Output:
+    if request.no_run:
+        return _Output("", "it was not run")
+    if missing and not request.arguments:
+        return _Output("", f"it was not run, since it needs {', '.join(missing)}; give them: -- ARGUMENT...")
+    python = shutil.which("python") or sys.executable
+    shown = build_command(("python", script, *request.arguments))
+    console.print(f"running it for at most {request.seconds:g} s, to see what it prints: {shown}")
+    with tempfile.TemporaryDirectory(prefix="assay-init-") as folder:
+        log = os.path.join(folder, "output")
+        environment = os.environ | {"PYTHONUNBUFFERED": "1", "ASSAY_ROOT": folder}  # of assay.log
+        with open(log, "wb") as file:
+            process = subprocess.Popen(
+                [python, script, *request.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        try:
+            _wait(process, log, request.seconds)
+        finally:
+            code = _end(process)
+        with open(log, "rb") as file:
+            text = file.read(_MOST_BYTES).decode("utf-8", "replace").replace("\r", "\n")
+    if code is None:
+        return _Output(text, f"it was ended after {render_count(len(text.splitlines()), 'line')}")
+    if code:
+        last = next((line for line in reversed(text.splitlines()) if line.strip()), "it printed nothing")
+        return _Output(text, f"it failed with exit code {code}: {shorten(clean(last.strip()), 200)}")
+    return _Output(text, f"it ended well after {render_count(len(text.splitlines()), 'line')}")
+
+
+def _wait(process: subprocess.Popen[bytes], log: str, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < end and os.path.getsize(log) < _MOST_BYTES:
+        time.sleep(0.05)
+
+
+def _end(process: subprocess.Popen[bytes]) -> int | None:
+    """Its exit code; None where it had to be ended, with everything that it started."""
+    code = process.poll()
+    everything = {process.pid, *find_descendants(process.pid)}
+    if code is None:
+        signal_all(everything, signal.SIGTERM)
+        try:
+            process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            signal_all({*everything, *find_descendants(process.pid)}, signal.SIGKILL)
+            process.wait()
+    signal_all(everything - {process.pid}, signal.SIGKILL)
+    return code
+
+
+# ---------------------------------------------------------------- the file
+
+
+def _render(script: str, target: str, flags: Flags, guesses: Sequence[Guess]) -> Iterator[str]:
+    stem = os.path.splitext(os.path.basename(target))[0]
+    words = ["python", build_command([script]), *(flag.words for flag in flags.found)]
+    yield f"# Made by `assay init {script}`. See what would run: assay run {target} -n"
+    yield f"study: {_quote(stem if is_study_name(stem) else 'study')}"
+    yield f"command: {_quote(' '.join(words))}"
+    if flags.found:
+        yield f"params:  # the {flags.tool} flags of {flags.file}; a list is an axis: lr: [0.1, 0.01]"
+        yield from (f"  {_quote(flag.name)}: {_quote(flag.default)}{_comment(flag)}" for flag in flags.found)
+    if guesses:
+        yield "metrics:  # each with a line that it matches"
+        for each in guesses:
+            pattern = each.pattern.replace("'", "''")
+            yield f"  {_quote(each.metric)}: '{pattern}'  # {shorten(clean(each.line), _LINE)}"
+    else:
+        yield "# metrics: {loss: 'loss ({number})'}   from the output; or call assay.log(loss=…, step=…) in the script"
+
+
+def _comment(flag: Flag) -> str:
+    text = "; ".join(filter(None, ("required: give a value" if flag.is_required else "", clean(flag.help))))
+    return f"  # {text}" if text else ""
+
+
+def _quote(value: object) -> str:
+    """As YAML: JSON is YAML, and plain words need no quotes."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and value.lower() not in _YAML_WORDS:
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _check(text: str, target: str, guesses: Sequence[Guess], output: _Output) -> None:
+    """What is written can be read, and its patterns find what they were guessed from."""
+    study = load_study(target, LoadOptions(text=text))
+    patterns = [each for each in study.metrics if isinstance(each, Pattern)]
+    found = {point.metric for point in Extractor(patterns).feed(f"{output.text}\n".encode())}
+    lost = [each.metric for each in guesses if each.metric not in (*found, "step", "epoch")]
+    if lost:
+        raise UsageError(f"no pattern for {', '.join(lost)} could be made", "without metrics: --no-run")
+
+
+def _print_end(
+    target: str, missing: Sequence[str], guesses: Sequence[Guess], output: _Output, console: Console
+) -> None:
+    console.print(output.ending)
+    for each in guesses:
+        more = f" (and {render_count(each.lines - 1, 'more line')})" if each.lines > 1 else ""
+        console.print(f"  {each.metric:12} {shorten(clean(each.line), _LINE)}{more}")
+    if not guesses and not output.ending.startswith("it was not run"):
+        console.print("nothing that looks like a metric was printed: write patterns into the file, or call assay.log")
+    console.print(f"wrote {target}")
+    if missing:
+        console.print(f"fill in what has no default: {', '.join(missing)}")
+    console.print(f"next: {build_command(('assay', 'run', '-n'), [target])}")

@@ -1,0 +1,80 @@
+"""Patterns for metrics, guessed from what a script prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+_PAIR = re.compile(
+    r"(?P<before>(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval)[ ])?"
+    r"(?P<name>[A-Za-z][\w/.-]*)(?P<between>[\"']?\s*[:=]?\s*\[?)"
+    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?![\w.])",
+    re.IGNORECASE,
+)
+_STEPS = ("step", "global_step", "iteration", "iter", "it", "epoch")  # the first that is printed is the position
+_METRIC_WORDS = (
+    "loss",
+    "acc",
+    "err",
+    "score",
+    "reward",
+    "perplexity",
+    "ppl",
+    "bleu",
+    "f1",
+    "auc",
+    "mse",
+    "mae",
+    "psnr",
+)
+_NOT = ("time", "eta", "elapsed", "took", "seconds", "sec", "version", "seed")
+_MOST = 8
+
+
+class Guess(NamedTuple):
+    metric: str
+    pattern: str
+    line: str  # the first that matches
+    lines: int
+
+
+def guess_patterns(lines: Iterable[str], params: Collection[str]) -> list[Guess]:
+    """The position first, then metrics in the order in which they are printed. Parameters are not metrics."""
+    found: dict[str, Guess] = {}
+    decimal: set[str] = set()
+    for line in lines:
+        for match in _PAIR.finditer(line):
+            name = (match["before"] or "") + match["name"]
+            if not match["between"] or name.endswith((".", "-")):
+                continue
+            between = re.sub(r"(?:\\ )+", r"\\s+", re.escape(match["between"])).replace(r"\s+", " ", 1)
+            known = found.get(name) or Guess(name, f"{name}{between}({{number}})", line.strip(), 0)
+            found[name] = known._replace(lines=known.lines + 1)
+            decimal |= {name} if "." in match["number"] or "e" in match["number"].lower() else set()
+    step = next((each for word in _STEPS for each in found if each.lower() == word), None)
+    position = [_name_position(found[step])] if step else []
+    metrics = [each for each in found.values() if _is_metric(each.metric, decimal, params)]
+    return [*position, *(_separate(each, found) for each in metrics[:_MOST])]
+
+
+def _name_position(guess: Guess) -> Guess:
+    name = "epoch" if guess.metric.lower() == "epoch" else "step"
+    return guess._replace(metric=name, pattern=guess.pattern.replace("({number})", r"(\d+)"))
+
+
+def _is_metric(name: str, decimal: Collection[str], params: Collection[str]) -> bool:
+    word = name.lower()
+    if word in (*_STEPS, *_NOT) or word.replace("_", "-") in {each.lower().replace("_", "-") for each in params}:
+        return False
+    return name in decimal or any(each in word for each in _METRIC_WORDS)
+
+
+def _separate(guess: Guess, found: Collection[str]) -> Guess:
+    """Without what another name ends with: `loss` does not count `val loss`."""
+    metric = guess.metric.lower().replace(" ", "_")
+    if any(other != guess.metric and other.endswith(guess.metric) for other in found):
+        longer = [re.escape(other[: -len(guess.metric)]) for other in found if other.endswith(guess.metric)]
+        guards = "".join(f"(?<!{each})" for each in longer if each)
+        return guess._replace(metric=metric, pattern=guards.replace("\\ ", " ") + guess.pattern)
+    return guess._replace(metric=metric)

@@ -1,0 +1,14 @@
+"""The first hour: completion in the shell, and a study file for a script."""
+
+from __future__ import annotations
+
+from assay.plugins import Plugin
+
+PLUGIN = Plugin(
+    "start",
+    commands={
+        "init": ("assay.start.init:init", "Write a study file for a script, from its flags and its output.", "Start"),
+        "completion": ("assay.start.completion:GROUP", "Complete commands and names in bash, zsh or fish.", "Start"),
+    },
+    functions={"completion.list_values": "assay.start.names:list_values"},
+)

@@ -1,0 +1,233 @@
+"""`assay init`: flags that are read and not executed, patterns that match, files that run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.study_processes import until
+
+from assay.cli.main import run
+from assay.start.flags import Flag, read_flags
+from assay.start.patterns import guess_patterns
+from assay.system.processes import process_start
+
+ARGPARSE = """
+import argparse, sys
+p = argparse.ArgumentParser()
+p.add_argument("--lr", "-l", type=float, default=0.1, help="Rate: 5% of {all} [x] # it's")
+p.add_argument("--batch_size", default=2 * 4)
+p.add_argument("--early-stop", action="store_true")
+p.add_argument("--opt", choices=["sgd", "adam"], default="sgd")
+p.add_argument("--sizes", nargs="+", type=int, default=[1, 2])
+p.add_argument("--a b", default="no name of a parameter")
+p.add_argument("--version", action="version", version="1")
+a = p.parse_args()
+print("read 5000 rows, version 1.2")
+for s in range(1, 6):
+    print(f"step {s} loss {1 / s:.3f} lr {a.lr} time 0.3s")
+    print(f"Epoch [{s}/5]  val loss: {2 / s:.3f}  val_acc={s / 10}")
+"""
+FOREVER = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]).pid, file=open("child", "w"))
+while True:
+    print("it 3 Loss: 2.5e-1", flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / ".cache"))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+def write(folder: Path, text: str, name: str = "train.py") -> str:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return name
+
+
+# ---------------------------------------------------------------- flags
+
+
+def test_argparse(here: Path) -> None:
+    flags = read_flags(write(here, ARGPARSE))
+    assert flags.tool == "argparse"
+    assert flags.found == (
+        Flag("lr", "[lr]", 0.1, "Rate: 5% of {all} [x] # it's"),
+        Flag("batch_size", "[batch_size]"),  # a default that is computed
+        Flag("early-stop", "[early-stop]", False),
+        Flag("opt", "[opt]", "sgd", "(sgd, adam)"),
+        Flag("sizes", "--sizes {sizes}", [[1, 2]]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ('p.add_argument("data")', Flag("data", "{data}", None, "", True)),
+        ('p.add_argument("--data", required=True)', Flag("data", "--data {data}", None, "", True)),
+        ('p.add_argument("-x", default=3)', Flag("x", "-x {x}", 3)),
+        ('p.add_argument("--no-bias", action="store_false")', Flag("no-bias", "[no-bias]", False)),
+        ('p.add_argument("--d", default=lambda: 3)', Flag("d", "[d]")),
+        ('p.add_argument("--d", nargs="*")', Flag("d", "[d]")),
+        ('p.add_argument("--d", default={"a": 1})', Flag("d", "[d]")),
+    ],
+)
+def test_forms_of_argparse(here: Path, call: str, expected: Flag) -> None:
+    assert read_flags(write(here, call)).found == (expected,)
+
+
+def test_click(here: Path) -> None:
+    text = """
+        import click
+        @click.command()
+        @click.option("--lr", default=0.1, help="rate")
+        @click.option("--shout/--no-shout", default=False)
+        @click.option("-n", "--layers", type=int, required=True)
+        @click.argument("data")
+        def main(lr, shout, layers, data): pass
+    """
+    flags = read_flags(write(here, text))
+    assert (flags.tool, flags.found) == (
+        "click",
+        (
+            Flag("lr", "[lr]", 0.1, "rate"),
+            Flag("shout", "[shout]", False),
+            Flag("layers", "--layers {layers}", None, "", True),
+            Flag("data", "{data}", None, "", True),
+        ),
+    )
+
+
+def test_hydra(here: Path) -> None:
+    write(here, "defaults: [x]\nlr: 0.1\nopt: {name: adam, betas: [1, 2]}\ndata: ???\nout: ${x}\n", "conf/base.yaml")
+    text = '@hydra.main(version_base=None, config_path="conf", config_name="base")\ndef main(c): pass\n'
+    flags = read_flags(write(here, text))
+    assert (flags.tool, flags.file) == ("Hydra", "conf/base.yaml")
+    assert [(flag.words, flag.default, flag.is_required) for flag in flags.found] == [
+        ("lr={lr}", 0.1, False),
+        ("opt.name={opt.name}", "adam", False),
+        ("data={data}", None, True),
+    ]
+
+
+def test_flags_of_a_module_next_to_the_script(here: Path) -> None:
+    write(here, 'p.add_argument("--lr", default=1)', "options.py")
+    flags = read_flags(write(here, "import os\nfrom options import p\n"))
+    assert (flags.file, [flag.name for flag in flags.found]) == ("options.py", ["lr"])
+
+
+# ---------------------------------------------------------------- patterns
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["step 1 loss 0.5", "step 2 loss 0.4"], {"step": r"step (\d+)", "loss": "loss ({number})"}),
+        (["Epoch [1/9] Loss: 0.5"], {"epoch": r"Epoch \[(\d+)", "loss": "Loss: ({number})"}),
+        (['{"iter": 1, "acc": 1}'], {"step": r'iter": (\d+)', "acc": 'acc": ({number})'}),
+        (["loss=1e-3 val_loss=2.0"], {"loss": "(?<!val_)loss=({number})", "val_loss": "val_loss=({number})"}),
+        (["train loss 1.0 val loss 2.0"], {"train_loss": "train loss ({number})", "val_loss": "val loss ({number})"}),
+        (["Loaded 5000 rows", "took 3.5 s", "lr 0.1", "python 3.11.4"], {}),
+    ],
+)
+def test_guesses(lines: list[str], expected: dict[str, str]) -> None:
+    assert {each.metric: each.pattern for each in guess_patterns(lines, ["lr"])} == expected
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_file_runs_and_its_metrics_are_captured(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", write(here, ARGPARSE)]) == 0
+    printed = capsys.readouterr().out
+    assert "running it for at most 10 s, to see what it prints: python train.py\n" in printed
+    assert "val_loss     Epoch [1/5]  val loss: 2.000  val_acc=0.1 (and 4 more lines)" in printed
+    assert "lr: 0.1  # Rate: 5% of {all} [x] # it's" in (here / "train.yml").read_text()
+    assert run(["run", "train.yml", "-j", "1", "--quiet", "lr=0.1,0.2"]) == 0
+    capsys.readouterr()
+    assert run(["sum", "train", "--csv"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert {"loss", "val_loss", "val_acc"} <= set(head.split(","))
+    assert len(rows) == 2
+    assert {path.name for path in here.iterdir()} == {".cache", "runs", "train.py", "train.yml"}
+
+
+def test_a_script_that_runs_for_ever_is_ended_with_its_children(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", write(here, FOREVER), "--seconds", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "it was ended after" in printed
+    assert "loss         it 3 Loss: 2.5e-1" in printed
+    child = int((here / "child").read_text())
+    until(lambda: process_start(child) is None, "it is gone")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "raise RuntimeError('CUDA error: no device')",
+            "it failed with exit code 1: RuntimeError: CUDA error: no device",
+        ),
+        ("pass", "nothing that looks like a metric was printed"),
+        ("print('hello')", "no argparse, click or Hydra flags in train.py"),
+        (
+            'import argparse\np = argparse.ArgumentParser()\np.add_argument("data")',
+            "it was not run, since it needs data",
+        ),
+    ],
+)
+def test_what_cannot_be_guessed_is_said(
+    here: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init", write(here, text)]) == 0
+    assert message in capsys.readouterr().out
+    assert "metrics" in (here / "train.yml").read_text()
+
+
+def test_nothing_is_executed_where_that_is_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", write(here, "open('ran', 'w')"), "--no-run"]) == 0
+    assert "it was not run" in capsys.readouterr().out
+    assert not (here / "ran").exists()
+
+
+def test_arguments_are_handed_over(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = write(here, "import sys\nif sys.argv[1:] == ['--data', 'x']: print('loss 0.5')")
+    assert run(["init", script, "--", "--data", "x"]) == 0
+    assert "python train.py --data x\n" in capsys.readouterr().out
+    assert "loss ({number})" in (here / "train.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing.py"], "there is no file nothing.py"),
+        (["bad.py"], "bad.py:1 is not a Python script: invalid syntax"),
+        (["../other.py"], "../other.py is outside of this folder"),
+        (["train.py", "-o", "taken.yml"], "taken.yml is there already"),
+        (["train.py", "-o", "no/where.yml"], "no/where.yml cannot be written"),
+        (["train.py", "--seconds", "0"], "--seconds"),
+    ],
+)
+def test_bad_input(here: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = here / "project"
+    folder.mkdir()
+    os.chdir(folder)
+    (here / "other.py").write_text("")
+    for name, text in {"train.py": "", "bad.py": "def (", "taken.yml": "mine"}.items():
+        (folder / name).write_text(text)
+    before: dict[str, Any] = {path.name: path.read_text() for path in folder.iterdir()}
+    assert run(["init", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in folder.iterdir()} == before
