@@ -45,13 +45,59 @@ def test_a_section_becomes_a_test(tmp_path: Path) -> None:
 
 
 def test_the_example_in_the_documentation_is_a_good_file(tmp_path: Path) -> None:
-    text = (config.__doc__ or "").split("is judged:\n", 1)[1].split("\nThe flags are put", 1)[0]
+    text = (config.__doc__ or "").split("named and loaded:\n", 1)[1].split("\nThe flags are put", 1)[0]
     lines = [line[4:] for line in text.split("\n")]
     test = load(tmp_path, "\n".join(lines))
     assert [rule.metric for rule in test.rules] == ["loss", "grad_norm"]
     assert [flag.key for flag in test.gather_flags] == ["--checkpoint-dir", "--steps", "300", "--save-interval", "100"]
     assert test.run_flags[-1] == FlagSpec("check", "--no-eval")
     assert test.replicas == 4
+
+
+SHORT = r"""
+study: demo
+command: python3 training.py
+metrics: {loss: 'Loss: ({number})'}
+golden: {segment: 6}
+"""
+
+
+def test_a_segment_and_a_metric_are_enough(tmp_path: Path) -> None:
+    test = load(tmp_path, SHORT)
+    assert (test.step, test.save, test.gather_flags, test.run_flags) == (None, None, (), ())
+    assert test.from_start
+    assert not test.has_length
+    assert [(rule.metric, rule.kind) for rule in test.rules] == [("loss", "paired")]
+    assert test.replicas == 4
+    with_length = load(tmp_path, SHORT.replace("segment: 6", "segment: 6, length: --until"))
+    assert with_length.from_start
+    assert with_length.has_length
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("{segment: 0}", "g.yml:5:19 golden.segment: must be a whole number, 1 or more, not 0"),
+        ("{segment: -3}", "golden.segment: must be a whole number, 1 or more, not -3"),
+        ("{segment: many}", "golden.segment: must be a whole number, 1 or more, not the text 'many'"),
+        ("{}", "g.yml:5:1 golden: segment is missing\n    how many steps are recorded, as in `segment: 300`"),
+        ("300", "g.yml:5:9 golden: must be a mapping, not 300"),
+        ("{segment: 6, checkpoints: no}", "golden.checkpoints: unknown key\n    did you mean 'checkpoint'"),
+        ("{segment: 6, resume: --load}", "golden: save is missing"),
+        ("{segment: 6, resume: --load}", "or leave out resume: every run then begins at step 0"),
+        ("{segment: 6, start: --start}", "golden.start: is for checkpoints, and save, checkpoint, resume are missing"),
+        ("{segment: 6, gather: --x 1}", "golden.gather: is for checkpoints"),
+        ("{segment: 6, check: --x 1}", "put the arguments into `command`: gathering and checking run the same"),
+    ],
+)
+def test_mistakes_without_checkpoints(tmp_path: Path, section: str, words: str) -> None:
+    assert words in refuse(tmp_path, SHORT.replace("{segment: 6}", section))
+
+
+def test_a_golden_without_any_metric_compares_nothing(tmp_path: Path) -> None:
+    message = refuse(tmp_path, SHORT.replace("metrics: {loss: 'Loss: ({number})'}\n", ""))
+    assert "g.yml:4:1 golden: nothing would be compared" in message
+    assert "add patterns under metrics, as in loss: 'loss ({number})'" in message
 
 
 @pytest.mark.parametrize("path", ["charlm/golden.yml", "convergence/demo_config.yml"])
@@ -114,7 +160,6 @@ def test_rules(tmp_path: Path, written: str, rule: Rule) -> None:
         ("  save: 'Saving model to: (\\S+)'\n", "", "golden: save is missing"),
         ("  checkpoint: --ckpt\n", "", "golden: checkpoint is missing"),
         ("  resume: --load\n", "", "golden: resume is missing"),
-        ("  length: --until\n", "", "golden: length is missing"),
         ("segment: 6", "segment: 0", "golden.segment: must be a whole number, 1 or more"),
         ("(\\S+)'", "\\S+'", "golden.save: no group holds the checkpoint's path"),
         ("(\\S+)'", "(?P<step>\\S+)'", "golden.save: no group holds the checkpoint's path"),

@@ -14,8 +14,9 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.command_line import Result
 from tests.golden_training import run_in_process
-from tests.study_processes import Ended, until
+from tests.study_processes import until
 
 from assay.cli.main import run
 
@@ -69,7 +70,7 @@ class Golden:
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
 
-    def call(self, name: str, *arguments: str, **env: str) -> Ended:
+    def call(self, name: str, *arguments: str, **env: str) -> Result:
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             run_in_process(patch, "train.py")
@@ -77,9 +78,9 @@ class Golden:
             for variable, value in env.items():
                 patch.setenv(variable, value)
             code = run(["golden", name, *arguments])
-        return Ended(code, out.getvalue(), err.getvalue())
+        return Result(code, out.getvalue(), err.getvalue())
 
-    def run(self, name: str, *arguments: str, **env: str) -> Ended:
+    def run(self, name: str, *arguments: str, **env: str) -> Result:
         return self.call(name, "golden.yml", "-j", "2", "--quiet", "--root", str(self.root), *arguments, **env)
 
     def git(self, *arguments: str) -> str:
@@ -150,6 +151,20 @@ def test_bisect_finds_the_planted_commit_and_never_touches_the_users_tree(golden
     after = (golden.git("rev-parse", "HEAD"), golden.git("status", "--porcelain"), golden.git("branch", "-a"))
     assert before == after
     assert (golden.folder / "train.py").read_text() == "# work in progress\n"
+
+
+def test_bisect_of_a_golden_without_checkpoints(golden: Golden) -> None:
+    text = STUDY.replace("  start: --start\n", "")
+    for line in ("  save: 'saved (\\S+)'\n", "  checkpoint: --out\n", "  resume: --from\n"):
+        assert line in text
+        text = text.replace(line, "")
+    golden.write("golden.yml", text)
+    shas = golden.plant(culprit=2, count=3)
+    ended = golden.run("bisect", "--good", shas[0], "--bad", "HEAD", "--json")
+    assert ended.code == 0, ended.out + ended.err
+    facts = json.loads(ended.out)
+    assert facts["culprit"]["sha"] == shas[2]
+    assert facts["evidence"]["effect"] == pytest.approx(0.3, abs=0.01)
 
 
 def test_bisect_killed_goes_on_where_it_was(gathered: Golden) -> None:
@@ -258,7 +273,7 @@ def test_show_has_noise_sensitivity_and_origin(gathered: Golden) -> None:
     ("arguments", "words"),
     [
         (("nowhere",), "nowhere does not exist"),
-        (("golden.yml",), "name its store"),
+        (("golden.yml",), "there is no golden recording golden/little_"),
         (("empty",), "there is no golden recording in empty"),
         (("golden.yml", "-s", "empty"), "there is no golden recording"),
     ],

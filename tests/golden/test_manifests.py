@@ -63,7 +63,8 @@ def test_a_manifest_of_the_original_with_numbers_and_nulls_is_read() -> None:
     (segment,) = golden.segments
     assert segment.tracks["loss"][""] == (Track((5, 10), (9.0, 7.5), ("9.0", "7.5")),)
     assert set(segment.tracks["both"]) == {"0", "1"}
-    assert golden.notes == ("the golden has no value of loss at step 15",)
+    assert golden.gaps == (("loss", 15),)
+    assert golden.notes == ["the golden has no value of loss at step 15"]
 
 
 def test_every_version_that_was_ever_written_can_be_read() -> None:
@@ -179,7 +180,7 @@ def test_any_cut_of_a_manifest_is_refused() -> None:
 
 def test_a_newer_manifest_asks_for_an_upgrade() -> None:
     with pytest.raises(FormatError, match="a newer Assay wrote") as caught:
-        parse_manifest('{"ckpt_logs": {}, "format": 3}', "m.json", "demo")
+        parse_manifest('{"ckpt_logs": {}, "format": 4}', "m.json", "demo")
     assert caught.value.hint == "upgrade: pip install --upgrade assay"
 
 

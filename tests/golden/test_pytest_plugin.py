@@ -85,7 +85,8 @@ def mark(name: str, more: str = "", store: str = "store", given: str = "", body:
 
 WORSE = ', env={"WORSE": "1.1"}'
 WRONG = {
-    'config="golden.yml"': "needs store",
+    'config="golden.yml"': "golden/little_convergence_harness_manifest.json",  # the store that is used without one
+    'store="store"': "needs config",
     'store="store", confg="x"': "takes no confg",
     '"golden.yml", "store"': "named arguments only",
     'config="golden.yml", store="store", inconclusive="pass"': "inconclusive must be one of",

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from assay import plugins
-from assay.errors import ExitCode
+from assay.errors import ExitCode, UsageError
 from assay.golden.requests import (
     GatherRequest,
     GoldenBisectRequest,
     GoldenCheckRequest,
+    GoldenImportRequest,
     GoldenRequest,
     GoldenShowRequest,
     RebaseRequest,
@@ -22,6 +23,7 @@ from assay.show.console import Console, build_same_call
 from assay.show.report_files import ReportPages, check_targets, write_document, write_text
 from assay.system.fast_dataclasses import replace
 from assay.values.options import Group
+from assay.values.run import State
 from assay.values.units import parse_slot_flags
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ GROUP = Group(
         "gather": ("assay.golden.commands:gather", "Record a training and its noise."),
         "check": ("assay.golden.commands:check", "Check a training against its golden."),
         "validate": ("assay.golden.commands:validate", "Check FILE without running it."),
+        "import": ("assay.golden.commands:import_", "Make a golden of another tool's files."),
         "show": ("assay.golden.commands:show", "Show a golden recording."),
         "rebase": ("assay.golden.commands:rebase", "Accept a new golden recording."),
         "selftest": ("assay.golden.commands:selftest", "Inject faults: would a check catch them?"),
@@ -102,7 +105,8 @@ def build_hooks(console: Console, is_silent: bool | None = None) -> RunHooks:
             console.message(f"found {entry.spec.name} still running")
         elif event.kind == "ended":
             reason = f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else ""
-            console.message(f"{entry.state} {entry.spec.name}{reason}")
+            word = "ended" if entry.state is State.PRUNED else entry.state
+            console.message(f"{word} {entry.spec.name}{reason}")
 
     hooks = RunHooks(console=console, owns_process=True, counts_wait=True, tick_s=0.1)
     if not (console.quiet if is_silent is None else is_silent):
@@ -132,7 +136,7 @@ def write_reports(report: GoldenReport, request: ReportPages, allow_changed: boo
 def gather(request: GatherRequest, console: Console) -> int:
     """Record a training and its noise.
 
-    Trains once and records what follows each checkpoint; then repeats the segments to measure the noise.
+    Trains once and records the first steps, or what follows each checkpoint; then repeats them to measure the noise.
     """
     from assay.golden.flow.each_test import gather_file
 
@@ -178,7 +182,7 @@ def show(request: GoldenShowRequest, console: Console) -> int:
     takes_stdout = check_targets(request.html, as_json=request.as_json)
     quiet = console.quieted(request.as_json)
     with store_here(request.path, quiet.message) as path, store_here(request.store, quiet.message) as store:
-        recordings = load_recordings(path or "", store, request.manifest_name)
+        recordings = load_recordings(path or "", store or "", request.manifest_name)
     document = build_show_document(request.path, recordings, request.metrics, curves=not request.no_plot)
     if request.html:
         from assay.show.html import render_html
@@ -210,20 +214,60 @@ def rebase(request: RebaseRequest, console: Console) -> int:
 def check(request: GoldenCheckRequest, console: Console) -> int:
     """Check a training against its golden.
 
-    Runs each recorded segment from its checkpoint and compares.
+    Runs each recorded segment again and compares. With --against and --from nothing is run, and neither FILE nor a
+    store is needed: two files are compared, or folders of them.
 
     Exit code 0: PASS. 1: FAIL, or a run crashed or timed out. 3: INCONCLUSIVE or CHANGED. The store is only read.
     """
     from assay.golden.flow.each_test import check_file
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
-    with prepare(request, console) as (options, hooks):
-        most, early_stop = request.most_checks, not request.no_early_stop
-        report = check_file(replace(options, most_checks=most, only=request.only, early_stop=early_stop), hooks)
+    _check_sides(request)
+    if request.against is not None:
+        from assay.golden.flow.against import check_against
+
+        report = check_against(request)
+    else:
+        with prepare(request, console) as (options, hooks):
+            most, early_stop = request.most_checks, not request.no_early_stop
+            report = check_file(replace(options, most_checks=most, only=request.only, early_stop=early_stop), hooks)
     write_reports(report, request, request.allow_changed)
     return show_report(
         report, request.as_json, console.on_stderr(takes_stdout), request.allow_changed, request.every_row
     )
+
+
+_OF_FILES = ("source", "history", "environment", "tolerances", "names")
+_OF_RUNS = ("file", "store", "manifest_name", "tests", "slots", "jobs", "on", "root", "timeout_s", "most_checks")
+
+
+def _check_sides(request: GoldenCheckRequest) -> None:
+    """Refuse options of a check that runs something in one that does not, and the other way round."""
+    if request.against is None and not request.file:
+        raise UsageError("FILE is missing", "without running anything: assay golden check --against GOLDEN --from PATH")
+    if request.against is not None and request.source is None:
+        raise UsageError("--against needs the run that is checked", "as in --from tensorboard/")
+    names, why = (_OF_FILES, "needs --against") if request.against is None else (_OF_RUNS, "is not for --against")
+    for name in names:
+        if getattr(request, name) and getattr(request, name) != request.OPTIONS[name].default:
+            raise UsageError(f"{request.OPTIONS[name].name or 'FILE'} {why}")
+
+
+def import_(request: GoldenImportRequest, console: Console) -> int:
+    """Make a golden of another tool's files.
+
+    PATH is a file or folder in any format of `check --against`. Several goldens of one environment become recordings of
+    one, and show its noise.
+    """
+    from assay.golden.flow.against import import_golden
+    from assay.golden.recordings import load_recordings
+    from assay.golden.report.other_commands import build_show_document
+
+    with store_here(request.store, console.message, writes=True) as store:
+        path = import_golden(request, store or "")
+        recordings = load_recordings(path)
+    console.write_document(build_show_document(path, recordings, (), curves=False), as_json=request.as_json)
+    return 0
 
 
 def selftest(request: SelftestRequest, console: Console) -> int:

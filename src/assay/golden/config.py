@@ -1,7 +1,8 @@
 """Convergence files: the original's, or a native study with a `golden:` section.
 
-A native study describes one training. Its `golden:` section defines how that training writes, loads and names
-checkpoints, and by which rules a check is judged:
+A native study describes one training. Its `golden:` section defines how much of it is recorded, and by which rules a
+check is judged. `golden: {segment: 300}` is enough: every run begins at step 0, and is ended after its segment. A long
+training is checked from its checkpoints instead, where the section defines how they are written, named and loaded:
 
     study: charlm
     command: python charlm.py --log-interval 1 --seed 0
@@ -57,6 +58,16 @@ KEYS = (
 )  # fmt: skip
 RULE_KEYS = ("rule", "delta", "alpha", "window", "direction", "operator", "margin")
 DEFAULT_REPLICAS = 5
+_CHECKPOINT_KEYS = {  # all or none: how a program saves checkpoints and starts from one
+    "save": r"the log line of a saved checkpoint, its path in a group: 'saved (\S+)'",
+    "checkpoint": "the flag for the folder to save checkpoints into, as in `checkpoint: --checkpoint-dir`",
+    "resume": "the flag for the checkpoint to start from, as in `resume: --resume`",
+}
+_ONLY_WITH_CHECKPOINTS = {
+    "start": "leave it out: every run begins at step 0",
+    "gather": "put the arguments into `command`: gathering and checking run the same",
+    "check": "put the arguments into `command`: gathering and checking run the same",
+}
 _RULES = ("paired", "exact", "unmatched", "margin")
 _DIRECTIONS = ("min", "max", "both")
 _POSITIONS = ("step", "epoch")
@@ -90,7 +101,7 @@ def _parse_section(document: Node, study: Study) -> GoldenTest:
     problems = Problems()
     section = next((entry for entry in document.items() if entry.key == SECTION), None)
     if section is None:
-        hint = "it defines how checkpoints are saved and loaded and what is compared: docs/how-to/check-convergence.md"
+        hint = "add one, as in golden: {segment: 300}: docs/how-to/check-convergence.md"
         problems.add(f"there is no `{SECTION}:` section", "", document.position, hint)
         problems.raise_if_any()
         raise AssertionError("unreachable")
@@ -112,18 +123,16 @@ class _Reader:
         self._files = tuple(metric for metric in study.metrics if isinstance(metric, MetricFile))
 
     def test(self) -> GoldenTest | None:
-        step, save = self._step(), self._save()
-        hint = "how many steps are recorded after each checkpoint, as in `segment: 50`"
-        entry = self._need("segment", hint)
+        self._check_checkpoints()
+        entry = self._need("segment", "how many steps are recorded, as in `segment: 300`")
         segment = self._fields.integer(entry.node, self._key("segment"), 1) if entry else None
-        resume, start = self._flag("resume", "checkpoint_input"), self._flag("start", "start_step", False)
-        length, seed = self._length(), self._flag("seed", "seed", False)
+        flags = [self._flag(name, role) for name, role in (("resume", "checkpoint_input"), ("start", "start_step"))]
+        flags += [self._length(), self._flag("seed", "seed")]
         checkpoint = self._flag("checkpoint", "checkpoint_output")
         metrics = tuple(pattern for pattern in self._patterns if pattern.metric not in _POSITIONS)
-        rules = self._rules(metrics)
-        if step is None or save is None or segment is None or resume is None or length is None or checkpoint is None:
+        step, save, rules = self._step(), self._save(), self._rules(metrics)
+        if segment is None:
             return None
-        run_flags = [flag for flag in (resume, start, length, seed) if flag is not None]
         return GoldenTest(
             name=self._study.name,
             executable=(),
@@ -134,8 +143,8 @@ class _Reader:
             metrics=metrics,
             rules=rules,
             steps_to_record=segment,
-            gather_flags=(checkpoint, *self._arguments("gather")),
-            run_flags=(*run_flags, *self._arguments("check")),
+            gather_flags=(*([checkpoint] if checkpoint else []), *self._arguments("gather")),
+            run_flags=(*(flag for flag in flags if flag), *self._arguments("check")),
             replicas=max(0, self._integer("replicas", DEFAULT_REPLICAS, 1) - 1),
             most_checks=self._integer("most_checks", 3, 1),
             timeout_s=self._study.timeout_s,
@@ -160,15 +169,27 @@ class _Reader:
         found = self._fields.integer(entry.node, self._key(name), minimum) if entry else default
         return default if found is None else found
 
+    def _check_checkpoints(self) -> None:
+        """Checkpoints need all of their keys; without any, keys that are about them mean nothing."""
+        named = [name for name in _CHECKPOINT_KEYS if name in self._top]
+        for name in _CHECKPOINT_KEYS if named else ():
+            rest = f"; or leave out {' and '.join(named)}: every run then begins at step 0"
+            self._need(name, f"{_CHECKPOINT_KEYS[name]}{rest}")
+        for name, hint in () if named else _ONLY_WITH_CHECKPOINTS.items():
+            if name in self._top:
+                message = f"is for checkpoints, and {', '.join(_CHECKPOINT_KEYS)} are missing"
+                self._problems.add(message, self._key(name), self._top[name].position, hint)
+
     def _step(self) -> Pattern | None:
+        """Without such a pattern the values of a metric are counted, unless a run begins at a checkpoint."""
         found = next((pattern for name in _POSITIONS for pattern in self._patterns if pattern.metric == name), None)
-        if found is None:
-            hint = r"add one under metrics, as in step: 'step (\d+)'"
+        if found is None and any(name in self._top for name in _CHECKPOINT_KEYS):
+            hint = r"a run from a checkpoint has to log it: add one under metrics, as in step: 'step (\d+)'"
             self._problems.add("no pattern reads the step", "metrics", self._section.position, hint)
         return found
 
     def _save(self) -> Pattern | None:
-        entry = self._need("save", "the log line of a saved checkpoint, its path in a group: 'saved (\\S+)'")
+        entry = self._top.get("save")
         text = self._fields.text(entry.node, self._key("save"), "a regular expression") if entry else None
         if entry is None or text is None:
             return None
@@ -182,18 +203,15 @@ class _Reader:
 
     # ------------------------------------------------------------ flags
 
-    def _flag(self, name: str, role: str, needed: bool = True) -> FlagSpec | None:
-        hints = {
-            "checkpoint": "the flag for the folder to save checkpoints into, as in `checkpoint: --checkpoint-dir`",
-            "resume": "the flag for the checkpoint to start from, as in `resume: --resume`",
-        }
-        entry = self._need(name, hints[name]) if needed else self._top.get(name)
+    def _flag(self, name: str, role: str) -> FlagSpec | None:
+        entry = self._top.get(name)
         text = self._fields.text(entry.node, self._key(name), "a flag such as --resume") if entry else None
         return FlagSpec(role, text.strip(), is_set=True) if text else None
 
     def _length(self) -> FlagSpec | None:
-        """`--steps`: the step to train to; with `counts: segment` the number of steps to train."""
-        entry = self._need("length", "the flag for how far a check trains, as in `length: --steps`")
+        """`--steps`: the step to train to; with `counts: segment` the number of steps to train. Without it the program
+        is ended when its segment is complete."""
+        entry = self._top.get("length")
         if entry is None or entry.node.kind != "mapping":
             text = self._fields.text(entry.node, self._key("length"), "a flag such as --steps") if entry else None
             return FlagSpec("run_for", text.strip(), is_set=True) if text else None
@@ -274,8 +292,10 @@ class _Reader:
         entry = self._top.get("metrics")
         if entry is None:
             if not known:
-                named = "name the metrics of the files under golden.metrics"
-                hint = named if self._files else "add patterns under metrics"
+                hint = "name the metrics of the files under golden.metrics"
+                if not self._files:
+                    advice = "add patterns under metrics, as in loss: 'loss ({number})'"
+                    hint = f"{advice}; or name what the program passes to assay.log: {{metrics: {{loss: paired}}}}"
                 self._problems.add("nothing would be compared", SECTION, self._section.position, hint)
             return tuple(Rule(name, position=self._section.position) for name in known)
         key = self._key("metrics")
@@ -286,7 +306,7 @@ class _Reader:
         return tuple(rule for rule in found if rule is not None)
 
     def _rule(self, entry: Entry, key: str, known: Sequence[str]) -> Rule | None:
-        if entry.key not in known and not self._files:
+        if known and entry.key not in known and not self._files:  # without any, the program calls assay.log
             hint = did_you_mean(entry.key, known) or "add a pattern for it under metrics"
             self._problems.add("no pattern reads this metric", key, entry.position, hint)
         if entry.node.kind == "scalar" and entry.node.text == "margin":

@@ -2,7 +2,8 @@
 
 Version 1 is the original's: one JSON object with `ckpt_logs` alone. Version 2 leaves `ckpt_logs` as it was, so that the
 original can still read it, and adds keys next to it: `format`, `test`, `complete`, `steps_per_segment`, `provenance`,
-`noise`, `replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`, `repeats_start`, `counts`.
+`noise`, `replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`, `repeats_start`, `counts`. Version 3 is
+written for a golden without checkpoints alone: its one segment has `"checkpoint": null`, which version 2 refuses.
 
 `counts` states what the file holds. A file that holds less is damaged: a segment that was deleted would not be checked,
 and without its replicas a metric would be judged by less. Files without `counts` (the original's, and earlier ones of
@@ -23,7 +24,8 @@ from assay.errors import AssayError, ExitCode, FormatError, InfrastructureError,
 from assay.golden.values import DEFAULT_MANIFEST, Golden, Segment, Track
 from assay.system.files import write_atomic
 
-VERSION = 2
+VERSION = 3
+WITH_CHECKPOINTS = 2  # the format that is enough for a golden whose segments begin at checkpoints
 CHECKPOINT_DIR = "ckpts"
 PARTIAL_SUFFIX = ".partial"  # of a gathering that is not over, or did not end well
 _REMEDY = "gather it again, or bring it back from a copy"
@@ -51,7 +53,7 @@ def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
-        hint = how_to or "gather it first: assay golden gather FILE -s STORE"
+        hint = how_to or "gather it first: assay golden gather FILE"
         raise UsageError(f"there is no golden recording {path}", hint) from None
     except UnicodeDecodeError:
         raise _damaged(path, "it is not text") from None
@@ -63,9 +65,9 @@ def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
 def parse_manifest(text: str, file: str, test: str) -> Golden:
     content = _parse_object(text, file)
     version = _parse_version(content, file)
-    notes: list[str] = []
+    gaps: list[tuple[str, int]] = []
     try:
-        found = {key: _parse_segment(content, key, notes) for key in _get(content, "ckpt_logs")}
+        found = {key: _parse_segment(content, key, gaps) for key in _get(content, "ckpt_logs")}
         _check_counts(content, found)
         segments = sorted(found.values(), key=lambda segment: segment.start_step)
         return Golden(
@@ -79,7 +81,7 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
             complete=bool(content.get("complete", True)),
             steps_beyond=None if content.get("steps_beyond") is None else int(content["steps_beyond"]),
             repeats_start=content.get("repeats_start") if isinstance(content.get("repeats_start"), bool) else None,
-            notes=tuple(notes),
+            gaps=tuple(gaps),
         )
     except _BrokenError as error:
         raise _damaged(file, str(error)) from None
@@ -138,12 +140,14 @@ def _check_object(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _parse_segment(content: Mapping[str, Any], key: str, notes: list[str]) -> Segment:
+def _parse_segment(content: Mapping[str, Any], key: str, gaps: list[tuple[str, int]]) -> Segment:
     where, log = f"ckpt_logs.{key}", _get(content, "ckpt_logs", key)
-    checkpoint = log.get("checkpoint")
-    if not isinstance(checkpoint, str) or not checkpoint:
+    checkpoint = log.get("checkpoint", "")
+    if checkpoint is None and content.get("format") == VERSION:
+        checkpoint = ""
+    elif not isinstance(checkpoint, str) or not checkpoint:
         raise _BrokenError(f"{where} does not name a checkpoint")
-    tracks = _parse_results(_check_object(log.get("results"), f"{where}.results"), where, notes)
+    tracks = _parse_results(_check_object(log.get("results"), f"{where}.results"), where, gaps)
     for metric in _get(content, "replicas", key):
         for label, runs in _get(content, "replicas", key, metric).items():
             recorded = tracks.get(metric, {}).get(label, ())
@@ -212,7 +216,7 @@ def _parse_step(value: Any, where: str) -> int:
         raise _BrokenError(f"{where} has the step {value!r}, not a whole number") from None
 
 
-def _parse_results(results: Mapping[str, Any], where: str, notes: list[str]) -> dict[str, Labels]:
+def _parse_results(results: Mapping[str, Any], where: str, gaps: list[tuple[str, int]]) -> dict[str, Labels]:
     """step → metric → label → text becomes metric → label → one Track."""
     texts: dict[str, dict[str, list[tuple[int, str]]]] = {}
     for step_text, metrics in results.items():
@@ -220,7 +224,7 @@ def _parse_results(results: Mapping[str, Any], where: str, notes: list[str]) -> 
         for metric, labels in _check_object(metrics, f"{where}.results.{step_text}").items():
             for label, text in (labels if isinstance(labels, dict) else {_UNLABELLED: labels}).items():
                 if text is None:  # the original's, for a step line without its metric
-                    notes.append(f"the golden has no value of {metric} at step {step}")
+                    gaps.append((metric, step))
                     continue
                 texts.setdefault(metric, {}).setdefault(label, []).append((step, str(text)))
     tracks: dict[str, Labels] = {}
@@ -252,7 +256,7 @@ def render_manifest(golden: Golden) -> str:
     segments = dict(zip(_build_keys(golden.segments), golden.segments, strict=True))
     content = {
         "ckpt_logs": {key: _render_segment(segment) for key, segment in segments.items()},
-        "format": VERSION,
+        "format": VERSION if any(not segment.checkpoint for segment in golden.segments) else WITH_CHECKPOINTS,
         "test": golden.test,
         "complete": golden.complete,
         "steps_per_segment": golden.steps_per_segment,
@@ -287,7 +291,7 @@ def _render_segment(segment: Segment) -> dict[str, Any]:
         for step, text in zip(runs[0].steps, _texts(runs[0]), strict=True):
             results.setdefault(step, {}).setdefault(metric, {})[label or _UNLABELLED] = text
     ordered = {str(step): results[step] for step in sorted(results)}
-    return {"checkpoint": segment.checkpoint, "start_step": segment.start_step, "results": ordered}
+    return {"checkpoint": segment.checkpoint or None, "start_step": segment.start_step, "results": ordered}
 
 
 def _texts(track: Track) -> list[str]:
@@ -389,7 +393,7 @@ def load_references(manifest: str) -> set[str] | None:
     try:
         with open(manifest, encoding="utf-8") as file:
             logs = json.load(file)["ckpt_logs"].values()
-        named = [str(log["checkpoint"]) for log in logs]
+        named = [str(log["checkpoint"]) for log in logs if log["checkpoint"] is not None]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return {path for name in named if (path := find_checkpoint(manifest, name)) is not None}
@@ -448,7 +452,10 @@ def _remove(path: str, base: str) -> None:
 
 
 def find_checkpoint(manifest: str, checkpoint: str) -> str | None:
-    """The checkpoint's path: relative to the manifest, or, as the original had it, to the folder of checkpoints."""
+    """The checkpoint's path: relative to the manifest, or, as the original had it, to the folder of checkpoints.
+    Without one, for a segment that begins with the training, it is empty as well."""
+    if not checkpoint:
+        return ""
     folder = os.path.dirname(os.path.abspath(manifest))
     for base in (folder, os.path.join(folder, CHECKPOINT_DIR)):
         path = os.path.normpath(os.path.join(base, checkpoint))

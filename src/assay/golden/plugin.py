@@ -7,7 +7,11 @@ from assay.plugins import Part, Plugin
 PLUGIN = Plugin(
     "golden",
     commands={
-        "golden": ("assay.golden.commands:GROUP", "Record a training that is good; check that it still converges.")
+        "golden": (
+            "assay.golden.commands:GROUP",
+            "Record a training that is good; check that it still converges.",
+            "Prove",
+        )
     },
     reports=("assay.golden.report_page:build_report",),
     pages=("assay.golden.web_pages:PAGES",),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from assay.golden.flow.each_test import check_file
 from assay.golden.flow.segments import GoldenOptions
 from assay.golden.report.document import render_golden
+from assay.golden.values import DEFAULT_STORE
 from assay.values.units import parse_slot_flags
 from assay.values.verdict import Judgement
 
@@ -16,7 +17,7 @@ Path = str | os.PathLike[str]
 
 def check_golden(
     file: Path,
-    store: Path,
+    store: Path = DEFAULT_STORE,
     *,
     tests: Sequence[str] = (),
     root: Path | None = None,

@@ -1,19 +1,19 @@
 """A convergence check as one test function.
 
-    @pytest.mark.convergence(config="golden.yml", store="golden")
+    @pytest.mark.convergence(config="golden.yml")
     def test_training_still_converges():
         pass
 
 The check runs when the function has returned. With the fixture the function runs it itself and gets the report:
 
     def test_training_still_converges(convergence):
-        report = convergence(config="golden.yml", store="golden")
+        report = convergence(config="golden.yml")
         assert report.tests[0].saved_steps == 0
 
-Paths are those of the test's file, else of pytest's root folder; a native study's command runs in its own folder. Only
-PASS passes. FAIL and ERROR fail. INCONCLUSIVE fails unless `inconclusive="skip"` or `"xfail"` is given, CHANGED
-fails unless `allow_changed=True`. Other tests are left alone: nothing is collected, no option is added, and nothing but
-the plugin itself is imported until a check runs.
+Paths are those of the test's file, else of pytest's root folder; a native study's command runs in its own folder. The
+store is `golden` unless `store` is given. Only PASS passes. FAIL and ERROR fail. INCONCLUSIVE fails unless
+`inconclusive="skip"` or `"xfail"` is given, CHANGED fails unless `allow_changed=True`. Other tests are left alone:
+nothing is collected, no option is added, and nothing but the plugin itself is imported until a check runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _INCONCLUSIVE = ("fail", "skip", "xfail")
 
 
 def add_marker(config: pytest.Config) -> None:
-    text = f"{MARKER}(config, store, allow_changed=False, inconclusive='fail'): check the training against its golden"
+    options = "config, store='golden', allow_changed=False, inconclusive='fail'"
+    text = f"{MARKER}({options}): check the training against its golden"
     config.addinivalue_line("markers", text)
 
 
@@ -80,7 +81,7 @@ def _hide_ours(error: BaseException) -> None:
 
 @pytest.fixture
 def convergence(request: pytest.FixtureRequest) -> Convergence:
-    """Call it with `config` and `store`, or without them where the marker has them."""
+    """Call it with `config`, or without it where the marker has it."""
     return Convergence(request.node)
 
 
@@ -105,11 +106,12 @@ class Convergence:
         from assay.golden.commands import store_here
         from assay.golden.flow.each_test import check_file
         from assay.golden.flow.segments import GoldenOptions
+        from assay.golden.values import DEFAULT_STORE
         from assay.launch.api import RunHooks
         from assay.values.notify import ignore
 
         config = self._resolve(arguments["config"])
-        address = str(arguments["store"])
+        address = str(arguments.get("store") or DEFAULT_STORE)
         store_or_address = address if "://" in address else self._resolve(address)
         options = {name: arguments[name] for name in _OPTIONS if arguments.get(name) is not None}
         if isinstance(options.get("slots"), str):
@@ -142,10 +144,8 @@ def _check_arguments(arguments: dict[str, Any], args: tuple[Any, ...]) -> dict[s
     if args or unknown:
         what = f"takes no {unknown[0]}" if unknown else "takes named arguments only"
         pytest.fail(f"{MARKER} {what}; known: {', '.join(known)}", pytrace=False)
-    missing = [name for name in _PATHS if not arguments.get(name)]
-    if missing:
-        example = f'@pytest.mark.{MARKER}(config="golden.yml", store="golden")'
-        pytest.fail(f"{MARKER} needs {' and '.join(missing)}, as in {example}", pytrace=False)
+    if not arguments.get("config"):
+        pytest.fail(f'{MARKER} needs config, as in @pytest.mark.{MARKER}(config="golden.yml")', pytrace=False)
     if arguments.get("inconclusive", "fail") not in _INCONCLUSIVE:
         pytest.fail(f"inconclusive must be one of {', '.join(_INCONCLUSIVE)}", pytrace=False)
     return arguments

@@ -6,8 +6,9 @@ The texts of the numbers are kept as they were logged. A pattern that reads only
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ class Logged(NamedTuple):
     label: str
     text: str
     value: float | None
+    step: int | None = None  # its own, where no pattern reads one
 
 
 class Saved(NamedTuple):
@@ -52,10 +54,12 @@ class LogReader:
     """Bytes of a growing log → the lines that match."""
 
     def __init__(
-        self, step: Pattern, metrics: Sequence[Pattern], save: Pattern | None = None, named_groups: bool = False
+        self, step: Pattern | None, metrics: Sequence[Pattern], save: Pattern | None = None, named_groups: bool = False
     ) -> None:
-        """`named_groups`: a group with a name is a metric of that name, as in native files."""
-        self._step = re.compile(step.regex)
+        """`step` None: the n-th value of a metric is that of step n. `named_groups`: a group with a name is a metric of
+        that name, as in native files."""
+        self._step = re.compile(step.regex) if step else None
+        self._counts: dict[tuple[str, str], int] = {}  # of values by metric and label, where no pattern reads the step
         self._save = re.compile(save.regex) if save else None
         self._metrics = [_Metric(pattern, named_groups) for pattern in metrics]
         self._tail = b""
@@ -72,16 +76,28 @@ class LogReader:
 
     def _read(self, raw: bytes) -> LogLine | None:
         line = raw.decode("utf-8", "surrogateescape")
-        match, step, bad_step = self._step.search(line), None, None
+        match, step, bad_step = self._step.search(line) if self._step else None, None, None
         if match is not None:
             text = match[1] if match.re.groups else match[0]
             step = parse_step(text)
             bad_step = str(text) if step is None else None
         values = tuple(logged for metric in self._metrics for logged in metric.read(line))
+        if self._step is None:
+            step, values = self._count(values)
         saved = self._read_save(line)
         if match is None and not values and saved is None:
             return None
         return LogLine(step, values, saved, bad_step)
+
+    def _count(self, values: Sequence[Logged]) -> tuple[int | None, tuple[Logged, ...]]:
+        """The values with their own steps; and the step of the line, if it is beyond all before it."""
+        last, counted = max(self._counts.values(), default=0), list[Logged]()
+        for logged in values:
+            name = logged.metric, logged.label
+            self._counts[name] = self._counts.get(name, 0) + 1
+            counted.append(logged._replace(step=self._counts[name]))
+        now = max(self._counts.values(), default=0)
+        return now if now > last else None, tuple(counted)
 
     def _read_save(self, line: str) -> Saved | None:
         match = self._save.search(line) if self._save else None
@@ -150,10 +166,15 @@ class Values:
     problems: list[str] = field(default_factory=list)
     last_step: int | None = None
     first_step: int | None = None
+    file_steps: tuple[int, int] | None = None  # the first and the last in the metric files
+    without_step: int = 0  # values that the log has before any step
+    is_disordered: bool = False  # a step came back, and the values of some are logged twice
+    counts: bool = False  # a value of a metric file without a step has its number as its step
 
     def step(self, step: int) -> None:
         if self.last_step is not None and step < self.last_step:
             self.note(f"step {step} is logged after step {self.last_step}: out of order")
+            self.is_disordered = True
         self.last_step = step
         self.first_step = step if self.first_step is None else self.first_step
 
@@ -164,9 +185,19 @@ class Values:
             return
         track = self.found.setdefault((logged.metric, logged.label), {})
         if step in track and track[step][1] != logged.text:
-            self.note(f"{name} at step {step} is logged twice: {track[step][1]} and {logged.text}")
+            if not self.is_disordered:
+                self.note(f"{name} at step {step} is logged twice: {track[step][1]} and {logged.text}")
             return
         track[step] = (logged.value, logged.text)
+
+    def add_filed(self, metric: str, step: float, value: float) -> None:
+        """A value of a metric file. Where they are not counted, one without a whole number as its step is left out."""
+        if self.counts and math.isnan(step):
+            step = len(self.found.get((metric, ""), ())) + 1
+        if math.isfinite(step) and step == int(step):
+            first, last = self.file_steps or (int(step), int(step))
+            self.file_steps = min(first, int(step)), max(last, int(step))
+            self.add(int(step), Logged(metric, "", repr(value), value))
 
     def note(self, problem: str) -> None:
         if problem not in self.problems and len(self.problems) < 50:
@@ -180,6 +211,23 @@ class Values:
         """The steps with a value of any metric."""
         return {step for track in self.found.values() for step in track}
 
+    def find_end(self, length: int) -> int | None:
+        """The last of `length` steps, counted from the first one of the log; of the metric files, where it has none."""
+        first = self.file_steps[0] if self.first_step is None and self.file_steps else self.first_step
+        return None if first is None else first + length - 1
+
+    def reaches(self, end: int) -> bool:
+        """Whether the next step, in the shortest interval seen, would be after this one."""
+        steps = sorted(self.steps | {step for step in (self.first_step, self.last_step) if step is not None})
+        interval = min((b - a for a, b in pairwise(steps)), default=1)
+        return bool(steps) and steps[-1] + interval > end
+
+    def is_past(self, step: int) -> bool:
+        """Whether the log and the metric files, where both have steps, are beyond this one."""
+        files = self.file_steps[1] if self.file_steps else None
+        reached = [each for each in (self.last_step, files) if each is not None]
+        return bool(reached) and min(reached) > step
+
     def tracks(self, metric: str) -> dict[str, Track]:
         """One Track for each label."""
         tracks = {}
@@ -192,11 +240,16 @@ class Values:
 
 
 class RunRecorder:
-    """The values of a run that is read from its first line to its last."""
+    """The values of a run that is read from its first line to its last; or to the first step after its segment, where
+    the run is ended some time after it: how much more it logs by then must not matter."""
 
-    def __init__(self, reader: LogReader, same_line: bool) -> None:
+    def __init__(
+        self, reader: LogReader, same_line: bool, find_end: Callable[[Values], int | None] = lambda _values: None
+    ) -> None:
+        """`find_end`: the last step of the segment, as soon as it is known."""
         self._reader = reader
         self._same_line = same_line
+        self._find_end = find_end
         self.values = Values()
 
     def feed(self, chunk: bytes) -> None:
@@ -207,6 +260,9 @@ class RunRecorder:
 
     def _take(self, lines: Sequence[LogLine]) -> None:
         for line in lines:
+            end, last = self._find_end(self.values), self.values.last_step
+            if end is not None and last is not None and last > end:
+                return
             if line.bad_step is not None:
                 self.values.note(f"the step {line.bad_step!r} is not a whole number")
             if line.step is not None:
@@ -214,7 +270,9 @@ class RunRecorder:
             step = line.step if self._same_line else self.values.last_step
             if step is not None:
                 for logged in line.values:
-                    self.values.add(step, logged)
+                    self.values.add(step if logged.step is None else logged.step, logged)
+            else:
+                self.values.without_step += len(line.values)
 
 
 # ---------------------------------------------------------------- recordings of a whole training
@@ -233,12 +291,7 @@ class SegmentRecording:
 
     @property
     def is_complete(self) -> bool:
-        last, first = self.values.last_step, self.values.first_step
-        if last is None or first is None or self.limit is None:
-            return False
-        steps = sorted(self.values.steps | {first, last})
-        interval = min((b - a for a, b in pairwise(steps)), default=1)
-        return last + interval > self.limit
+        return self.limit is not None and self.values.reaches(self.limit)
 
     @property
     def is_empty(self) -> bool:

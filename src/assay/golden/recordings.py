@@ -11,7 +11,7 @@ from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.judge.effects import default_delta, find_first_delta
 from assay.golden.judge.golden import SegmentNoise, find_creep, measure_golden_noise, parse_rules
-from assay.golden.values import DEFAULT_MANIFEST, Golden, Rule
+from assay.golden.values import DEFAULT_MANIFEST, DEFAULT_STORE, Golden, Rule
 from assay.system.fast_dataclasses import dataclass
 
 
@@ -41,15 +41,13 @@ class Recording:
     creep: tuple[str, ...] = ()
 
 
-def load_recordings(path: str, store: str | None = None, name: str = DEFAULT_MANIFEST) -> tuple[Recording, ...]:
+def load_recordings(path: str, store: str = DEFAULT_STORE, name: str = DEFAULT_MANIFEST) -> tuple[Recording, ...]:
     """`path` is a store, a manifest, or a convergence file; only for the last one `store` and `name` matter."""
     if os.path.isdir(path):
         return tuple(_load(manifest, None) for manifest in _find_manifests(path))
     if _is_manifest(path):
         return (_load(path, None),)
     file = load_golden_file(path, ("run",))
-    if store is None:
-        raise UsageError(f"the store of {path} is not given", "name its store: -s DIR")
     return tuple(_load(manifests.manifest_path(store, test.name, name), test.rules, test.name) for test in file.tests)
 
 
@@ -57,7 +55,7 @@ def _find_manifests(store: str) -> list[str]:
     found = [os.path.join(store, name) for name in sorted(os.listdir(store)) if name.endswith(".json")]
     known = [path for path in found if _is_manifest(path)]
     if not known:
-        raise UsageError(f"there is no golden recording in {store}", "gather one: assay golden gather FILE -s STORE")
+        raise UsageError(f"there is no golden recording in {store}", "gather one: assay golden gather FILE")
     return known
 
 
@@ -67,9 +65,7 @@ def _is_manifest(path: str) -> bool:
         with open(path, "rb") as file:
             start = file.read(4096).lstrip()
     except FileNotFoundError:
-        raise UsageError(
-            f"{path} does not exist", "name a store, a manifest, or a convergence file with -s STORE"
-        ) from None
+        raise UsageError(f"{path} does not exist", "name a store, a manifest, or a convergence file") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     return start.startswith(b"{") and (b"ckpt_logs" in start or path.endswith(f"_{DEFAULT_MANIFEST}"))

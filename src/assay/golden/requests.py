@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from assay.errors import UsageError
-from assay.golden.values import DEFAULT_MANIFEST, Fault
+from assay.golden.values import DEFAULT_MANIFEST, DEFAULT_STORE, Fault
+from assay.observe.columns import parse_number
 from assay.show.report_files import ReportPages
 from assay.values.options import (
     Request,
@@ -17,6 +18,7 @@ from assay.values.options import (
     quiet_option,
     root_option,
     slots_option,
+    split_commas,
 )
 from assay.values.units import parse_timeout
 
@@ -36,9 +38,9 @@ class GoldenRequest(Request):
     store: str | None = option(
         "-s",
         "--store",
-        required=True,
+        default=DEFAULT_STORE,
         metavar="DIR",
-        help="Where checkpoints and manifests are: a folder, or s3://BUCKET/golden.",
+        help="Where recordings and checkpoints are: a folder, or s3://BUCKET/golden.",
     )
     manifest_name: str = manifest_option()
     tests: tuple[str, ...] = tests_option()
@@ -70,7 +72,7 @@ class GatherRequest(ReportPages, GoldenRequest):
 
 class ValidateRequest(Request):
     file: str = argument()
-    store: str = option("-s", "--store", default="golden", metavar="DIR", help="Where checkpoints and manifests are.")
+    store: str = option("-s", "--store", default=DEFAULT_STORE, metavar="DIR", help="Where the recordings are.")
     manifest_name: str = manifest_option()
     tests: tuple[str, ...] = tests_option()
     log: str | None = option("--log", metavar="FILE", help="A sample log: report which patterns match nothing in it.")
@@ -78,12 +80,21 @@ class ValidateRequest(Request):
 
 class GoldenShowRequest(Request):
     path: str = argument("STORE|FILE")
-    store: str | None = option(
-        "-s", "--store", metavar="DIR", help="With a convergence file: where its recordings are."
+    store: str = option(
+        "-s",
+        "--store",
+        default=DEFAULT_STORE,
+        metavar="DIR",
+        help="With a convergence file: where its recordings are.",
     )
     manifest_name: str = manifest_option()
     metrics: tuple[str, ...] = option(
-        "-m", "--metric", multiple=True, metavar="METRIC", help="Only the curves of these metrics."
+        "-m",
+        "--metric",
+        multiple=True,
+        metavar="METRIC",
+        parse=split_commas,
+        help="Only the curves of these metrics.",
     )
     no_plot: bool = option("--no-plot", default=False, help="No curves.")
     html: str | None = option("--html", metavar="FILE", help="Also write the recording as one HTML page; - for stdout.")
@@ -114,7 +125,78 @@ class RebaseRequest(GoldenRequest):
     )
 
 
-class GoldenCheckRequest(ReportPages, GoldenRequest):
+def _parse_tolerances(texts: tuple[str, ...], flag: str) -> dict[str, float]:
+    """By metric; the one without a metric under the empty name."""
+    found: dict[str, float] = {}
+    for text in texts:
+        metric, _, number = text.rpartition("=")
+        value = parse_number(number.removesuffix("%")) or 0.0
+        value = value / 100 if number.endswith("%") else value
+        if not 0 < value < 1 or metric in found:
+            why = "is stated twice" if metric in found else "is not a tolerance"
+            raise UsageError(f"{flag} {text} {why}", f"as in {flag} 5%, or {flag} loss=0.01")
+        found[metric] = value
+    return found
+
+
+def _parse_names(texts: tuple[str, ...], flag: str) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for text, (golden, _, run) in zip(texts, pairs, strict=True):
+        if not golden or not run:
+            raise UsageError(f"{flag} {text} does not name two metrics", f"as in {flag} 'lm loss=train/loss'")
+    return {golden: run for golden, _, run in pairs}
+
+
+class SourceRequest(Request):
+    """Options of commands that read goldens of other tools."""
+
+    history: str | None = option(
+        "--history", metavar="DIR", help="Earlier good runs of the golden's environment: they show the noise."
+    )
+    environment: str | None = option(
+        "--environment",
+        metavar="NAME",
+        help="Of goldens of several environments that one; a part of its name suffices.",
+    )
+
+
+class AgainstRequest(SourceRequest):
+    """Options of a check in which nothing is run."""
+
+    against: str | None = option(
+        "--against",
+        metavar="GOLDEN",
+        help="Run nothing: compare --from with this file or folder (Megatron-LM, torchtitan, TRL, trainer_state.json, "
+        ":::MLLOG, RCP, TensorBoard, JSON lines, CSV, a golden of ours).",
+    )
+    source: str | None = option("--from", metavar="PATH", help="With --against: the run, in any of these formats.")
+    tolerances: dict[str, float] = option(
+        "--tolerance",
+        multiple=True,
+        metavar="[METRIC=]X",
+        parse=_parse_tolerances,
+        help="With --against: values may differ by so much, as in 5% or 'lm loss=0.01'. Times and memory are judged "
+        "only with it.",
+    )
+    names: dict[str, str] = option(
+        "--map",
+        multiple=True,
+        metavar="METRIC=NAME",
+        parse=_parse_names,
+        help="With --against: what the run calls a metric of the golden.",
+    )
+
+
+class GoldenImportRequest(SourceRequest):
+    path: str = argument()
+    store: str = option("-s", "--store", default=DEFAULT_STORE, metavar="DIR", help="Where recordings are.")
+    name: str | None = option("--name", metavar="NAME", help="Of the recording.  [default: that of the file]")
+    manifest_name: str = manifest_option()
+    as_json: bool = json_option()
+
+
+class GoldenCheckRequest(ReportPages, AgainstRequest, GoldenRequest):
+    file: str = option(help="", metavar="[FILE]", default="")
     most_checks: int | None = option(
         "--most-checks",
         type=int,
@@ -165,7 +247,7 @@ class SelftestRequest(GoldenRequest):
 
 class GoldenBisectRequest(GoldenRequest):
     store: str | None = option(
-        "-s", "--store", metavar="DIR", help="Where checkpoints and manifests are.  [default: gathered first]"
+        "-s", "--store", metavar="DIR", help="Where the recordings are.  [default: gathered first]"
     )
     good: str = option("--good", required=True, metavar="COMMIT", help="A commit whose training converges.")
     bad: str = option("--bad", required=True, metavar="COMMIT", help="A later commit whose training does not.")

@@ -13,8 +13,9 @@ from assay.values.verdict import Verdict, VerdictKind
 
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
-RuleKind = Literal["exact", "paired", "unmatched", "margin"]
+RuleKind = Literal["exact", "paired", "unmatched", "margin", "digits", "noise", "level"]
 ReportMode = Literal["gather", "check"]
+DEFAULT_STORE = "golden"  # a folder in the working directory
 DEFAULT_MANIFEST = "convergence_harness_manifest.json"  # the end of its name, after that of the test
 
 
@@ -26,6 +27,7 @@ class Rule:
     paired     same checkpoint, data and seed: windows of log-ratios against the noise of the replicas
     unmatched  other seeds: windows and the half-curve mean against the spread of the golden's replicas
     margin     the original's operators: each step against |expected| · margin
+    digits, noise, level   recordings in files (judge/against.py); `delta` is the stated tolerance
     """
 
     metric: str
@@ -59,7 +61,7 @@ class Segment:
     recorded while gathering. A metric without labels has the single label ""."""
 
     start_step: int
-    checkpoint: str  # relative to the manifest
+    checkpoint: str  # relative to the manifest; "": it begins with the training, at step 0
     tracks: Mapping[str, Mapping[str, tuple[Track, ...]]]
     checkpoint_sha: str | None = None
     variants: Mapping[str, Mapping[str, Mapping[str, Track]]] = field(
@@ -74,6 +76,10 @@ class Segment:
     def steps(self) -> list[int]:
         """All steps that were recorded while gathering, of whatever metric."""
         return sorted({step for _, _, runs in self.walk() for step in runs[0].steps})
+
+    @property
+    def last_step(self) -> int:
+        return max(self.steps, default=self.start_step)
 
     def walk(self) -> Iterator[tuple[str, str, tuple[Track, ...]]]:
         """Metric, label and recordings."""
@@ -99,7 +105,12 @@ class Golden:
     steps_beyond: int | None = None  # added to the length of a check, for a program that counts from 0 and stops one
     # step short; None: unknown
     repeats_start: bool | None = None  # whether a run from a checkpoint logs the checkpoint's own step; None: unknown
-    notes: tuple[str, ...] = ()  # warnings about the file that it was read from
+    gaps: tuple[tuple[str, int], ...] = ()  # metric and step of each value that the file it was read from lacks
+
+    @property
+    def notes(self) -> list[str]:
+        """Warnings about the file that it was read from."""
+        return [describe_gap(metric, step) for metric, step in self.gaps]
 
     @property
     def recordings(self) -> int:
@@ -124,6 +135,10 @@ class Golden:
         """The rules that it was gathered with, by metric; an older manifest has none."""
         found = self.provenance.get("rules")
         return found if isinstance(found, Mapping) else {}
+
+
+def describe_gap(metric: str, step: int) -> str:
+    return f"the golden has no value of {metric} at step {step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +188,8 @@ class GoldenTest:
     executable: tuple[str, ...]
     directory: str | None  # as written; the flow resolves it
     stream: LogStream
-    step: Pattern
-    save: Pattern
+    step: Pattern | None  # None: the values of each metric are counted
+    save: Pattern | None  # None: without checkpoints, every run begins with the training
     metrics: tuple[Pattern, ...]
     rules: tuple[Rule, ...]
     steps_to_record: int
@@ -195,6 +210,21 @@ class GoldenTest:
     @property
     def parsed_metrics(self) -> frozenset[str]:
         return frozenset(pattern.metric for pattern in self.metrics)
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Everything that is looked for in a log."""
+        return tuple(pattern for pattern in (self.step, self.save, *self.metrics) if pattern is not None)
+
+    @property
+    def from_start(self) -> bool:
+        """Whether a run begins at step 0 instead of at a checkpoint."""
+        return self.save is None
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the program takes the length of a run; one that does not is ended when its segment is complete."""
+        return any(flag.name in ("run_for", "run_length") for flag in self.run_flags)
 
 
 @dataclass(frozen=True, slots=True)

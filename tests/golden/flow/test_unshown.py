@@ -332,3 +332,20 @@ def test_a_metric_that_only_some_segments_have_is_judged_in_those(lab: Lab) -> N
     assert [metric.metric for metric in second.metrics] == ["loss", "val"]
     assert f"val was not recorded after step {first.start_step}, and is not judged there" in report.notes
     assert len(lab.check_one(only=("val",)).segments) == 1
+
+
+def test_a_gap_of_a_recording_counts_for_its_own_metric(lab: Lab) -> None:
+    """A metric that is called as a word of the message is not meant by it."""
+    lab.test["log_parsing"] |= {"value": ACC, "other": ACC}
+    lab.test["metrics"] |= {
+        "value": {"margin": 0.05, "comparison": "<="},
+        "other": {"margin": 0.05, "comparison": "<="},
+    }
+    lab.write()
+    lab.use_golden()
+    logs = lab.logs
+    logs["9"]["results"]["11"]["other"] = None
+    lab.manifest_path.write_text(json.dumps({"ckpt_logs": logs}))
+    assert lab.check_one(only=("loss", "value")).verdict.kind is PASS
+    report = lab.check_one(only=("other",))
+    assert "the golden has no value of other at step 11" in messages(report)

@@ -198,6 +198,8 @@ def test_one_bad_label_fails_the_metric():
     verdict = judge(RULES[3], labelled("MLM", "NSP"), check)
     assert verdict.kind is VerdictKind.FAIL
     assert {finding.kind for finding in verdict.findings} == {VerdictKind.PASS, VerdictKind.FAIL}
+    assert {found.label for found in verdict.findings} == {"MLM", "NSP"}
+    assert {found.label for found in verdict.findings if found.kind is VerdictKind.FAIL} == {"NSP"}
 
 
 def test_a_rule_can_choose_its_labels():

@@ -31,6 +31,7 @@ def test_runs_like_the_others_pass(rng):
     verdict = judge(noisy(rng, 10, step=0.01, whole=0.001), *noisy(rng, 5, step=0.01, whole=0.001))
     assert verdict.kind is PASS
     assert verdict.findings[0].subject == "segment at 100: loss, second half"
+    assert verdict.findings[0].part == "second half"
     assert verdict.comparisons == 1500
 
 

@@ -57,7 +57,7 @@ def test_a_finding_of_the_whole_test_is_not_lost_next_to_segments_that_pass():
 
 
 def test_a_delta_that_gathering_refuses_is_named_with_its_metric():
-    refused = replace(made.finding(VerdictKind.ERROR, "a delta of 0.005 is too small"), subject="segment at 100: acc")
+    refused = made.finding(VerdictKind.ERROR, "a delta of 0.005 is too small", label="segment at 100: acc")
     found = made.report(rest=(refused,))
     assert "ERROR golden segment at 100: acc: a delta of 0.005 is too small" in render_golden(found)
     assert build_rows(found)[0].describe(refused).startswith("segment at 100: acc: ")
@@ -130,7 +130,7 @@ def test_a_change_that_is_allowed_is_shown_by_the_exit_code():
 
 
 def two_labels() -> GoldenReport:
-    found = [replace(made.FAILED, subject=f"segment at 100: loss {label}") for label in ("MLM", "NSP")]
+    found = [replace(made.FAILED, subject=f"segment at 100: loss {label}", label=label) for label in ("MLM", "NSP")]
     return made.report(made.segment(made.metric(tuple(found))))
 
 
@@ -139,10 +139,12 @@ def test_two_labels_of_a_metric_are_distinguished():
     assert [line.split(":")[0] for line in lines] == ["FAIL segment 100 loss MLM", "FAIL segment 100 loss NSP"]
     (row,) = build_rows(two_labels())
     assert row.describe(row.finding).startswith("MLM: +2%")
-    half = replace(made.FAILED, subject="segment at 100: loss MLM, second half")
+    half = replace(made.FAILED, label="MLM", part="second half")
     assert row.locate(half) == "segment 100 loss MLM, second half"
-    assert row.locate(replace(half, subject="segment at 100: loss, second half")) == "segment 100 loss, second half"
-    assert row.locate(replace(half, subject="segment at 100: lossy")) == "segment 100 loss"
+    assert row.locate(replace(half, label="")) == "segment 100 loss, second half"
+    assert (
+        row.locate(replace(made.FAILED, subject="segment at 100: loss MLM")) == "segment 100 loss"
+    )  # text is not read
 
 
 def test_the_headline_reports_what_is_wrong_and_from_where():
@@ -270,7 +272,7 @@ def test_the_time_of_a_segments_runs_is_counted_once():
 
 
 def test_a_step_is_a_whole_number_and_the_label_is_named():
-    found = replace(made.FAILED, subject="segment at 100: loss MLM")
+    found = replace(made.FAILED, label="MLM")
     (suite,) = parse(made.report(made.segment(made.metric((found,)))))
     (case,) = suite.findall("testcase")
     facts = properties(case)

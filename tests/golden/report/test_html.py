@@ -41,7 +41,7 @@ def test_a_gathering_shows_its_recordings():
 
 def test_two_labels_are_two_drawings_and_marks_go_to_their_own():
     two = {"MLM": (made.track(5),), "NSP": (made.track(1),)}
-    found = replace(made.FAILED, subject="segment at 100: loss NSP")
+    found = replace(made.FAILED, label="NSP")
     page = render_html(made.report(made.segment(made.metric((found,), golden=two, check=two))))
     assert page.count("<svg") == 2
     assert page.count('<rect class="fail"') == 1
@@ -123,7 +123,7 @@ def test_a_difference_in_the_last_digit_does_not_become_a_scale():
 
 
 def test_what_was_found_names_its_label():
-    found = replace(made.FAILED, subject="segment at 100: loss NSP")
+    found = replace(made.FAILED, label="NSP")
     page = render_html(made.report(made.segment(made.metric((found,)))))
     assert "<div>NSP: +2%" in page
 

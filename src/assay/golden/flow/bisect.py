@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from assay.code.checkout import Checkout, Commit, build, find_repository, load_commit, load_parents, open_tree, switch
+from assay.code.checkout import Checkouts, Commit, find_inside, find_repository, load_commit, load_parents
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.follow.api import StudyLocation
 from assay.golden import manifests
@@ -28,7 +28,7 @@ from assay.golden.results import BisectReport, Tried
 from assay.golden.values import GoldenTestReport
 from assay.judge.bisection import CommitTrial, Culprit, NextTry, Outcome, Stuck, TrialHistory, next_step
 from assay.launch.api import RunHooks
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import append_line, load_lines
 from assay.system.locks import hold
 from assay.values import layout
@@ -51,7 +51,9 @@ def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: Run
     taken = UsageError(f"another bisect of the same commits is running in {folder}", "wait for it, or end it")
     with hold(folder, taken):  # they would use the same tree
         moved = [_move(context, repository, folder) for context in contexts]
-        checker = _Checker(request, moved, repository, folder, hooks or RunHooks(), good)
+        inside = tuple(find_inside(context.folder, repository) for context in contexts)
+        checkouts = Checkouts(repository, folder, inside, request.build, request.build_timeout_s)
+        checker = _Checker(request, moved, checkouts, hooks or RunHooks(), good)
         return _Search(checker, good, bad, parents).run()
 
 
@@ -75,10 +77,7 @@ def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: C
 
 def _move(context: GoldenContext, repository: str, bisect_folder: str) -> GoldenContext:
     """A test in the work tree instead of in the user's folder; without a store it has one next to the tree."""
-    relative = os.path.relpath(os.path.realpath(context.folder), os.path.realpath(repository))
-    if relative.startswith(os.pardir):
-        raise UsageError(f"{context.folder} is outside of the repository {repository}", "run it inside")
-    folder = os.path.normpath(os.path.join(bisect_folder, TREE_DIR, relative))
+    folder = os.path.normpath(os.path.join(bisect_folder, TREE_DIR, find_inside(context.folder, repository)))
     location = StudyLocation(context.location.root, f"{context.location.name}-bisect")
     study = replace(context.study, folder=folder, name=location.name)
     moved = replace(context, folder=folder, study=study, location=location)
@@ -171,11 +170,17 @@ class _Checker:
 
     request: GoldenBisectRequest
     contexts: Sequence[GoldenContext]
-    repository: str
-    folder: str
+    checkouts: Checkouts
     hooks: RunHooks
     good: Commit
-    _tree: Checkout | None = field(default=None)
+
+    @property
+    def repository(self) -> str:
+        return self.checkouts.repository
+
+    @property
+    def folder(self) -> str:
+        return self.checkouts.folder
 
     @property
     def log(self) -> str:
@@ -192,12 +197,10 @@ class _Checker:
     def try_commit(self, sha: str) -> tuple[Tried, str | None]:
         began = time.monotonic()
         self._prepare_golden()
-        problem = self._enter(sha)
-        if problem is not None:
-            return Tried(sha, VerdictKind.ERROR, problem), None
         try:
+            self.checkouts.enter(TREE_DIR, load_commit(self.repository, sha))
             reports = [check_test(context, self.hooks) for context in self.contexts]
-        except UsageError as error:  # e.g. its program does not exist
+        except UsageError as error:  # e.g. it cannot be built, or its program does not exist
             return Tried(sha, VerdictKind.ERROR, error.message), None
         interrupted = next((report.interrupted for report in reports if report.interrupted), None)
         broken = next((report.problem for report in reports if report.problem), None)
@@ -207,18 +210,6 @@ class _Checker:
         message, elapsed_s = worst.message.split("\n")[0], round(time.monotonic() - began, 3)
         fields = worst.subject, worst.effect, worst.interval, worst.step
         return Tried(sha, worst.kind, message, *fields, elapsed_s), interrupted
-
-    def _enter(self, sha: str) -> str | None:
-        """The tree at this commit, built; or why that cannot be."""
-        if self._tree is None:
-            self._tree = open_tree(self.repository, os.path.join(self.folder, TREE_DIR))
-        switch(self._tree, sha, keep_ignored=self.request.build is not None)
-        missing = next((context.folder for context in self.contexts if not os.path.isdir(context.folder)), None)
-        if missing is not None:
-            return f"{os.path.relpath(missing, self._tree.path)} is not in this commit"
-        if self.request.build is None:
-            return None
-        return build(self._tree, self.request.build, self.contexts[0].folder, self.request.build_timeout_s)
 
     def _prepare_golden(self) -> None:
         """Without a store the good end is gathered, once."""
@@ -231,9 +222,10 @@ class _Checker:
                     continue
             what = f"the golden recording of {context.test.name} at the good end {self.good.short}"
             self.hooks.console.message(f"gathering {what}")
-            problem = self._enter(self.good.sha)
-            if problem is not None:
-                raise UsageError(f"the good end cannot be gathered: {problem}")
+            try:
+                self.checkouts.enter(TREE_DIR, self.good)
+            except UsageError as error:
+                raise UsageError(f"the good end cannot be gathered: {error.message}") from None
             report = gather_test(context, self.hooks)
             if report.verdict.kind is not VerdictKind.PASS:
                 with contextlib.suppress(FileNotFoundError):

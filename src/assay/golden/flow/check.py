@@ -9,15 +9,17 @@ from collections.abc import Mapping, Sequence
 from assay.errors import ConfigError
 from assay.follow.api import Entry, record_verdicts
 from assay.golden import manifests
-from assay.golden.flow.followers import Listening, SegmentFollower, describe_end, find_log, find_unread, load_log
+from assay.golden.flow.followers import SegmentFollower, describe_end, find_log, find_unread, follow_runs, load_log
 from assay.golden.flow.runs import cut_track, describe_early, falls_one_short, find_differences
 from assay.golden.flow.segments import (
+    ENDED_WELL,
     GoldenContext,
-    GoldenOptions,
+    build_arguments,
     build_run,
     build_segment_spec,
     build_stamp,
     describe_locations,
+    load_golden,
     run_segments,
 )
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
@@ -34,7 +36,6 @@ from assay.golden.judge.evidence import (
 from assay.golden.judge.golden import find_refusals, measure_golden_noise
 from assay.golden.recorder import Values
 from assay.golden.values import (
-    DEFAULT_MANIFEST,
     Golden,
     GoldenTestReport,
     MetricReport,
@@ -43,6 +44,7 @@ from assay.golden.values import (
     SegmentReport,
     SegmentRun,
     Track,
+    describe_gap,
 )
 from assay.launch.api import Report, RunHooks
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -57,7 +59,7 @@ Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 
 def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Every segment of the golden against the program as it is now. The store is only read."""
-    golden = manifests.load_manifest(context.manifest, context.test.name, _hint_to_gather(context))
+    golden = load_golden(context, _hint_to_gather(context))
     rules = choose_rules(context.test.rules, golden, context.options.only)
     context = replace(context, test=replace(context.test, rules=rules))
     unjudged, notes = _find_unjudged(context, golden)
@@ -122,7 +124,7 @@ def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHook
     def decide(entry: Entry) -> str | None:
         return by_name[entry.spec.name].decide() if context.options.early_stop else None
 
-    hooks = replace(hooks, observe=lambda inner: Listening(inner, follow), decide=decide)
+    hooks = replace(follow_runs(hooks, follow), decide=decide)
     jobs = [state for state in states if state.prepare()]
     while jobs:
         stamp = build_stamp()
@@ -196,7 +198,7 @@ class _State:
         return build_segment_spec(self.context, name, self.checkpoint, start, beyond=self.beyond, number=number)
 
     def follow(self) -> SegmentFollower:
-        self.follower = SegmentFollower(self.context.test)
+        self.follower = SegmentFollower(self.context.test, self.segment.last_step)
         self.judged_to = -1
         return self.follower
 
@@ -227,6 +229,8 @@ class _State:
         """The run has ended: its values, and how it ended."""
         follower = self.follower
         values = follower.values if follower else Values()
+        if entry.state in ENDED_WELL:
+            self.stopped = None  # it came to its end before it could be stopped
         early = self.stopped if entry.state is State.STOPPED else None
         run = build_run(entry, values.last_step, early)
         self.runs.append(_count_savings(run, self.segment) if early else run)
@@ -237,7 +241,7 @@ class _State:
         elsewhere = describe_early(self.context, self.segment, values, self.golden.repeats_start)
         if elsewhere:
             self._find(f"the check {elsewhere}")
-        if entry.state is State.DONE:
+        if entry.state in ENDED_WELL:
             self._report_unread(entry, values)
         elif early is None:
             self._find(f"the check failed: {describe_end(entry)}")
@@ -248,14 +252,14 @@ class _State:
         judged = {rule.metric for rule in self.rules} & test.parsed_metrics
         missing = {metric for metric in judged if not values.steps_of(metric)}
         why = find_unread(test, load_log(entry)) if missing else {}
-        wanted = {test.step.metric} if test.step.metric in why else missing & why.keys()
+        wanted = {test.step.metric} if test.step and test.step.metric in why else missing & why.keys()
         for metric in sorted(wanted):
             self._find(f"{metric}: {why[metric]}")
 
     def needs_another(self) -> bool:
         """Another run if the last one was one step short, or while the verdict is inconclusive."""
         last = self.runs[-1]
-        if last.state is not State.DONE or self.findings:
+        if last.state not in ENDED_WELL or self.findings:
             return False
         if self.golden.steps_beyond is None and not self.beyond and falls_one_short(self.segment, self.values[-1]):
             self.beyond = 1
@@ -308,6 +312,8 @@ class _State:
 
     def describe_overrun(self) -> list[str]:
         """One line about a run that went on beyond what it was asked for."""
+        if not self.context.test.has_length:
+            return []
         start, length = self.segment.start_step, self.context.test.steps_to_record
         end = max([start + length + self.beyond, *self.segment.steps])
         last = max((step for values in self.values for step in values.steps), default=start)
@@ -350,7 +356,7 @@ def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) ->
     options = context.options
     if kinds != {VerdictKind.CHANGED} or options.is_harness:
         return []
-    tail = _build_arguments(options)
+    tail = build_arguments(options)
     lines = [
         "if this change is intended, accept it",
         f"  once:            assay golden check {tail} --allow-changed",
@@ -373,7 +379,7 @@ def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], l
     others = [metric for metric in golden.metrics if metric not in judged and metric not in lost]
     notes = [f"recorded, and not judged here: {', '.join(others)}"] if others else []
     notes += find_absent(rules, golden)
-    tail = _build_arguments(options)
+    tail = build_arguments(options)
     check = f"assay golden check {tail}"
     if options.is_harness:
         words = ["-t", options.file, "-s", options.address or options.store, "--manifest-name", options.manifest_name]
@@ -394,24 +400,13 @@ def _list_judged(rules: Sequence[Rule]) -> list[tuple[str, str]]:
     return [(rule.metric, label) for rule in rules for label in rule.labels or ("",)]
 
 
-def _build_arguments(options: GoldenOptions) -> str:
-    """The arguments with which a subcommand of `assay golden` uses the same golden."""
-    words = [options.file, "-s", options.address or options.store]
-    if options.manifest_name != DEFAULT_MANIFEST:
-        words += ["--manifest-name", options.manifest_name]
-    words += [word for name in options.tests for word in ("-t", name)]
-    words += ["--root", options.root] if options.root else []
-    words += ["--on", options.on] if options.on else []
-    return " ".join(map(shlex.quote, words))
-
-
 def _describe_counting(states: Sequence[_State]) -> list[str]:
     """Warn of a golden that does not state how its program counts, with the cost and the command that records it."""
     if not states or states[0].golden.steps_beyond is not None:
         return []
     twice, context = sum(state.beyond for state in states), states[0].context
     cost = f"{twice} of {len(states)} segments were run twice" if twice else "each check tries"
-    command = f"assay golden gather {_build_arguments(replace(context.options, tests=(context.test.name,)))} --counting"
+    command = f"assay golden gather {build_arguments(replace(context.options, tests=(context.test.name,)))} --counting"
     return [
         f"the golden recording does not state how the program counts its steps: {cost}; record it once:\n  {command}"
     ]
@@ -419,18 +414,15 @@ def _describe_counting(states: Sequence[_State]) -> list[str]:
 
 def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
     """Problems that make any verdict invalid."""
-    subject = context.test.name
-    findings = [
-        Finding(VerdictKind.ERROR, subject, note)
-        for note in golden.notes
-        if any(f" {rule.metric} " in f"{note} " for rule in context.test.rules)
-    ]
+    subject, judged = context.test.name, {rule.metric for rule in context.test.rules}
+    gaps = [describe_gap(metric, step) for metric, step in golden.gaps if metric in judged]
+    findings = [Finding(VerdictKind.ERROR, subject, text) for text in gaps]
     if not golden.segments:
         findings.append(Finding(VerdictKind.ERROR, subject, "the golden recording has no segment: gather it again"))
     if not golden.complete:
         message = "the golden recording is not complete: its gathering did not finish; gather it again"
         findings.append(Finding(VerdictKind.ERROR, subject, message))
-    bad = manifests.find_not_finite(golden, {rule.metric for rule in context.test.rules})
+    bad = manifests.find_not_finite(golden, judged)
     findings += [Finding(VerdictKind.ERROR, subject, f"the golden recording is not valid: {what}") for what in bad]
     return findings
 
@@ -438,7 +430,7 @@ def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
 def _hint_to_gather(context: GoldenContext) -> str:
     """The command to gather, and other manifests of this test in the same store."""
     options = context.options
-    how = "the same command with -g" if options.is_harness else f"`assay golden gather {_build_arguments(options)}`"
+    how = "the same command with -g" if options.is_harness else f"`assay golden gather {build_arguments(options)}`"
     hint = f"gather it first: {how}"
     prefix = context.test.name + "_"
     names = [os.path.basename(path) for path in manifests.list_manifests(context.store)]

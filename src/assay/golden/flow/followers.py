@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +9,10 @@ from typing import Any, Protocol
 
 from assay.follow.api import Entry, Observer, Source, find_sources
 from assay.golden.flow.segments import COMMAND
-from assay.golden.recorder import Logged, LogReader, RunRecorder, Values
+from assay.golden.recorder import LogReader, RunRecorder, Values
 from assay.golden.values import GoldenTest
+from assay.launch.api import RunHooks
+from assay.system.fast_dataclasses import replace
 from assay.system.files import Tail, read_end
 from assay.values import layout
 from assay.values.run import Usage
@@ -29,14 +30,31 @@ class RunFollower(Protocol):
 
     def read(self, entry: Entry, final: bool) -> None: ...
 
+    def find_end(self) -> str | None:
+        """Why the run can end now: more of its log is not wanted."""
+        ...
+
+
+def follow_runs(hooks: RunHooks, followers: Callable[[Entry], RunFollower]) -> RunHooks:
+    """Hooks with which each run has a follower, and ends as soon as that wants no more."""
+    live: dict[str, RunFollower] = {}
+
+    def prune(entries: Sequence[Entry]) -> dict[str, str]:
+        known = [path for entry in entries if (path := entry.dir) in live]
+        return {path: why for path in known if (why := live[path].find_end()) is not None}
+
+    return replace(hooks, observe=lambda inner: Listening(inner, followers, live), prune=prune)
+
 
 class Listening:
     """An observer around another: each run's follower reads after every tick and once more at the end."""
 
-    def __init__(self, inner: Observer, followers: Callable[[Entry], RunFollower]) -> None:
+    def __init__(
+        self, inner: Observer, followers: Callable[[Entry], RunFollower], live: dict[str, RunFollower]
+    ) -> None:
         self._inner = inner
         self._make = followers
-        self._live: dict[str, RunFollower] = {}
+        self._live = live
 
     def started(self, entry: Entry) -> None:
         self._live[entry.dir] = self._make(entry)
@@ -102,22 +120,42 @@ def _read_source(source: Source, tail: Tail, state: dict[str, Any], final: bool,
 def _add_columns(values: Values, columns: Mapping[str, tuple[Any, Any, Any]]) -> None:
     for metric, (steps, numbers, _) in columns.items():
         for step, number in zip(steps, numbers, strict=True):
-            if math.isfinite(step) and step == int(step):
-                values.add(int(step), Logged(metric, "", repr(float(number)), float(number)))
+            values.add_filed(metric, float(step), float(number))
 
 
 class SegmentFollower:
     """Collects all values of one run of a segment."""
 
-    def __init__(self, test: GoldenTest) -> None:
+    def __init__(self, test: GoldenTest, last_step: int | None = None) -> None:
+        """`last_step`: of the segment; None: it is as long as the file says, and begins with the first step."""
+        self._test, self._last_step = test, last_step
         reader = LogReader(test.step, test.metrics, named_groups=not test.same_line)
-        self._recorder = RunRecorder(reader, test.same_line)
+        self._recorder = RunRecorder(reader, test.same_line, self._find_last_step)
+        self._recorder.values.counts = test.step is None
         self._files, self._has_metrics = RunFiles(), bool(test.files) or not test.same_line
         self.has_news = False
 
     @property
     def values(self) -> Values:
         return self._recorder.values
+
+    def find_end(self) -> str | None:
+        """Of a program that does not take its length: a step after the segment was logged, or what makes the log
+        useless, which would otherwise go on for ever."""
+        values, end = self.values, self._find_last_step(self.values)
+        if self._test.has_length:
+            return None
+        if values.problems:
+            return values.problems[0]
+        if end is not None and values.is_past(end):
+            return "its segment is complete"
+        return "its log has no step" if values.without_step > self._test.steps_to_record else None
+
+    def _find_last_step(self, values: Values) -> int | None:
+        """Of the segment, for a program that does not take its length."""
+        if self._test.has_length or self._last_step is not None:
+            return None if self._test.has_length else self._last_step
+        return values.find_end(self._test.steps_to_record)
 
     def read(self, entry: Entry, final: bool) -> None:
         data = self._files.read_log(entry)
@@ -153,8 +191,7 @@ def load_log(entry: Entry) -> bytes:
 def find_unread(test: GoldenTest, data: bytes) -> dict[str, str]:
     """Patterns that match nothing in a log, and metrics that are never on a line that is read: name → reason."""
     text = data.decode("utf-8", "replace").replace("\r", "\n")
-    patterns = (test.step, test.save, *test.metrics)
-    found = {pattern.metric: NO_LINE for pattern in patterns if not count_lines(pattern, text)}
+    found = {pattern.metric: NO_LINE for pattern in test.patterns if not count_lines(pattern, text)}
     if test.same_line:
         recorder = RunRecorder(LogReader(test.step, test.metrics), same_line=True)
         recorder.feed(data)

@@ -9,22 +9,34 @@ from collections.abc import Mapping, Sequence
 from assay.errors import FormatError, UsageError
 from assay.follow.api import Entry
 from assay.golden import manifests
-from assay.golden.flow.followers import Listening, RunFiles, describe_end, find_log, find_unread, load_log
+from assay.golden.flow.followers import (
+    RunFiles,
+    RunFollower,
+    SegmentFollower,
+    describe_end,
+    find_log,
+    find_unread,
+    follow_runs,
+    load_log,
+)
 from assay.golden.flow.runs import (
     Replication,
     build_provenance,
     choose_training,
+    cut_track,
     describe_noise,
     describe_quiet,
     load_code_marks,
     lock_store,
 )
 from assay.golden.flow.segments import (
+    ENDED_WELL,
     GoldenContext,
     build_run,
     can_check,
     check_store,
     describe_locations,
+    load_golden,
     run_segments,
 )
 from assay.golden.judge.evidence import find_dead
@@ -55,13 +67,14 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """
     context = choose_checkpoints(context)
     check_store(context)
+    build = _StartGathering if context.test.from_start else _Gathering
     with lock_store(context):
-        work = _Gathering(context, *choose_training(context, hooks))
-        report = run_segments(context, [work.spec], replace(hooks, observe=lambda inner: Listening(inner, work.follow)))
+        work = build(context, *choose_training(context, hooks))
+        report = run_segments(context, [work.spec], follow_runs(hooks, work.follow))
         entry = report.entries[0]
         work.conclude(entry)
-        work.runs.append(build_run(entry, work.recorder.last_step))
-        if work.golden is not None and entry.state is State.DONE and not (report.interrupted or report.problem):
+        work.runs.append(build_run(entry, work.last_step))
+        if work.golden is not None and entry.state in ENDED_WELL and not (report.interrupted or report.problem):
             report = work.repeat(work.golden, hooks) or report
         work.measure()
         work.settle(bool(report.interrupted or report.problem))
@@ -70,7 +83,10 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 
 def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Record in an existing golden how its program counts its steps: one run of one segment."""
-    golden = manifests.load_manifest(context.manifest, context.test.name)
+    golden = load_golden(context)
+    if not can_check(context):
+        hint = "--counting is for checkpoints with `resume` and `length`"
+        raise UsageError(f"{context.test.name} has no length to count: nothing is to be recorded", hint)
     if not golden.segments:
         raise UsageError("the golden recording has no segment", "gather it again")
     work = Replication(context, replace(golden, steps_beyond=None), 0)
@@ -112,6 +128,9 @@ class _Follower:
         if filled and not final:
             self._work.save(entry, complete=False)
 
+    def find_end(self) -> None:
+        """A training with checkpoints comes to its own end."""
+
 
 class _Gathering:
     """The state of one gathering."""
@@ -134,7 +153,11 @@ class _Gathering:
         self._marks = load_code_marks(context)
         self._before, self._replacing = _load_before(context)
 
-    def follow(self, _entry: Entry) -> _Follower:
+    @property
+    def last_step(self) -> int | None:
+        return self.recorder.last_step
+
+    def follow(self, _entry: Entry) -> RunFollower:
         """A new attempt trains from the start: what the one before it recorded does not count."""
         self.recorder = _build_recorder(self.context.test)
         self.file_values = Values()
@@ -152,16 +175,20 @@ class _Gathering:
         manifests.write_manifest(self.manifest, replace(golden, complete=False))
 
     def conclude(self, entry: Entry) -> None:
-        self.recorder.finish()
+        self._log = find_log(entry)
+        if entry.state not in ENDED_WELL:
+            self._find(VerdictKind.ERROR, "training", f"the training failed: {describe_end(entry)}")
+        self._record(entry)
+        self._report_metrics(entry)
+
+    def _record(self, entry: Entry) -> None:
         is_done = entry.state is State.DONE
+        self.recorder.finish()
         last = self.recorder.describe_last_save() if is_done else None
         self.console.lines += [text for text in self.recorder.warnings if text != last]
         self.notes += [text for text in self.recorder.warnings if text == last]
-        if not is_done:
-            self._find(VerdictKind.ERROR, "training", f"the training failed: {describe_end(entry)}")
         self.save(entry, complete=is_done)
-        self._log = find_log(entry)
-        self._report_gaps(entry)
+        self._report_gaps()
 
     def _find(self, kind: VerdictKind, subject: str, message: str) -> None:
         self.findings.append(Finding(kind, f"{self.context.test.name} {subject}", message))
@@ -170,24 +197,31 @@ class _Gathering:
 
     def _build(self, entry: Entry, recordings: Sequence[SegmentRecording], complete: bool) -> Golden:
         found = [self._segments.build(recording, self.file_values) for recording in recordings]
+        return self._build_golden(entry, [segment for segment in found if segment is not None], complete)
+
+    def _build_golden(self, entry: Entry, segments: Sequence[Segment], complete: bool) -> Golden:
+        test = self.context.test
         return Golden(
-            test=self.context.test.name,
-            segments=tuple(segment for segment in found if segment is not None),
-            steps_per_segment=self.context.test.steps_to_record,
+            test=test.name,
+            segments=tuple(segments),
+            steps_per_segment=test.steps_to_record,
             provenance=build_provenance(self.context, entry, self._marks),
             history=self._before.history if self._before else (),
             complete=complete,
+            steps_beyond=None if test.has_length and not test.from_start else 0,
         )
 
-    def _report_gaps(self, entry: Entry) -> None:
+    def _report_unmatched(self, what: str) -> None:
+        stream = {"both": "the log", "stdout": "stdout", "stderr": "stderr"}[self.context.test.stream]
+        self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of {what} ({stream} is in {self._log})")
+
+    def _report_gaps(self) -> None:
         """Report gaps of the recording; an empty one is never a success."""
         recorder = self.recorder
-        stream = {"both": "the log", "stdout": "stdout", "stderr": "stderr"}[self.context.test.stream]
-        where = f"{stream} is in {find_log(entry)}"
         if not recorder.steps:
-            self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of the step ({where})")
+            self._report_unmatched("the step")
         if not recorder.saves:
-            self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of a saved checkpoint ({where})")
+            self._report_unmatched("a saved checkpoint")
         known = {problem for recording in recorder.recordings for problem in recording.values.problems}
         for problem in recorder.disorder[:1]:
             if problem not in known:
@@ -199,7 +233,6 @@ class _Gathering:
             for problem in problems:
                 subject = f"segment {recording.start_step}"
                 self._find(VerdictKind.ERROR, subject, f"{problem}; this segment is not recorded")
-        self._report_metrics(entry)
 
     def _report_metrics(self, entry: Entry) -> None:
         segments = self.golden.segments if self.golden else ()
@@ -223,7 +256,7 @@ class _Gathering:
         if self.replicas or self.context.test.variants:
             report = work.run(hooks)
             self.findings += work.findings
-        elif can_check(self.context):
+        elif golden.steps_beyond is None and can_check(self.context):
             report = work.learn(hooks)
             self.console.lines += [f"{_NOT_COUNTED}: {found.message}" for found in work.findings]
         else:
@@ -253,7 +286,7 @@ class _Gathering:
             if self.context.is_original:
                 self.console.warning(f"{finding.subject}: {finding.message}")
             else:
-                self._refusals.append(finding)
+                self._refusals.append(replace(finding, label=finding.subject))
 
     def _report_variants(self, golden: Golden) -> None:
         rules = self.context.test.rules
@@ -261,7 +294,8 @@ class _Gathering:
             self.console.warning(f"the variant {name} changes nothing: equal bit for bit to the recording")
         for text in find_far_variants(rules, golden):
             self.console.warning(text)
-        if not self.context.test.variants and not self.context.is_original and find_equal(rules, golden):
+        is_unsure = not self.context.test.variants and not self.context.is_original and not self.findings
+        if is_unsure and find_equal(rules, golden):
             self.notes += describe_quiet(self.context)
 
     def settle(self, is_cut: bool) -> None:
@@ -309,6 +343,60 @@ class _Gathering:
         )
 
 
+class _StartGathering(_Gathering):
+    """A gathering without checkpoints: the first steps of the training are its only segment."""
+
+    def __init__(self, context: GoldenContext, spec: RunSpec, notes: Sequence[str]) -> None:
+        super().__init__(context, spec, notes)
+        self._follower = SegmentFollower(context.test)
+
+    @property
+    def last_step(self) -> int | None:
+        return self._follower.values.last_step
+
+    def follow(self, _entry: Entry) -> RunFollower:
+        self._follower = SegmentFollower(self.context.test)
+        return self._follower
+
+    def _record(self, entry: Entry) -> None:
+        """A training that failed is not recorded, nor is one whose log contradicts itself."""
+        values, test = self._follower.values, self.context.test
+        advice = "; to count lines instead, leave `step` out of metrics" if test.step and values.is_disordered else ""
+        for problem in values.problems:
+            self._find(VerdictKind.ERROR, "log", f"{problem}; nothing is recorded{advice}")
+        end = values.find_end(test.steps_to_record)
+        tracks = _cut_tracks(test, values, end) if end is not None else {}
+        if not tracks and entry.state in (*ENDED_WELL, State.TIMEOUT):
+            self._report_nothing(find_unread(test, load_log(entry)))
+        if end is None or not tracks or values.problems or entry.state not in ENDED_WELL:
+            return
+        self.golden = self._build_golden(entry, [Segment(0, "", tracks)], complete=True)
+        if not values.reaches(end):
+            text = f"the training ended at step {self.golden.segments[0].last_step}, before its segment of "
+            self.console.warning(f"{text}{test.steps_to_record} steps was complete: all of it is recorded")
+
+    def _report_nothing(self, unread: Mapping[str, str]) -> None:
+        test = self.context.test
+        names = ["the step"] if test.step is not None and test.step.metric in unread else []
+        names += [rule.metric for rule in test.rules if rule.metric in unread]
+        for name in names:
+            self._report_unmatched(name)
+        if not names:
+            judged = ", ".join(rule.metric for rule in test.rules)
+            self._find(VerdictKind.ERROR, "log", f"{judged} was not logged in the first {test.steps_to_record} steps")
+
+
+def _cut_tracks(test: GoldenTest, values: Values, end: int) -> dict[str, dict[str, tuple[Track, ...]]]:
+    """What was logged up to this step; of the metric files only what is judged."""
+    wanted = test.parsed_metrics | {rule.metric for rule in test.rules}
+    tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
+    for (metric, label), found in values.found.items():
+        steps = sorted(step for step in found if step <= end)
+        if steps and metric in wanted:
+            tracks.setdefault(metric, {})[label] = (cut_track(values, metric, label, steps),)
+    return _order_tracks(test, tracks)
+
+
 def _build_recorder(test: GoldenTest) -> TrainingRecorder:
     reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
     return TrainingRecorder(reader, test.steps_to_record, test.same_line)
@@ -334,6 +422,15 @@ def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
     return before, f"the golden recording {'of ' + str(when) if when else 'that existed'} is replaced"
 
 
+def _order_tracks(
+    test: GoldenTest, tracks: dict[str, dict[str, tuple[Track, ...]]]
+) -> dict[str, dict[str, tuple[Track, ...]]]:
+    """In the file's order, whatever the log's."""
+    names = [pattern.metric for pattern in test.metrics]
+    order = sorted(tracks, key=lambda name: (names.index(name) if name in names else len(names), name))
+    return {name: tracks[name] for name in order}
+
+
 class SegmentBuilder:
     def __init__(self, context: GoldenContext, console: Console) -> None:
         self._context = context
@@ -353,9 +450,7 @@ class SegmentBuilder:
             return None
         if path not in self._hashes:
             self._hashes[path] = manifests.hash_checkpoint(path)
-        names = [pattern.metric for pattern in self._context.test.metrics]  # the file's order, whatever the log's
-        order = sorted(tracks, key=lambda name: (names.index(name) if name in names else len(names), name))
-        ordered = {name: tracks[name] for name in order}
+        ordered = _order_tracks(self._context.test, tracks)
         return Segment(recording.start_step, self._relative(path), ordered, self._hashes[path])
 
     def _cut_files(self, recording: SegmentRecording, file_values: Values) -> Mapping[str, Track]:

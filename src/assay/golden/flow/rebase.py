@@ -31,12 +31,14 @@ from assay.golden.flow.runs import (
     load_code_marks,
 )
 from assay.golden.flow.segments import (
+    ENDED_WELL,
     GoldenContext,
     GoldenOptions,
     build_contexts,
     build_segment_spec,
     build_stamp,
     hide_command,
+    load_golden,
 )
 from assay.golden.judge.convergence import count_peers, judge_rules
 from assay.golden.judge.evidence import find_dead, find_early_step
@@ -185,6 +187,7 @@ def _load_staged(path: str, context: GoldenContext) -> Golden | None:
 
 def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Taken:
     """The checkpoints stay; what a check of the current code logs after them becomes the expected values."""
+    load_golden(context)
     if before.steps_beyond is None and before.segments:
         work = Replication(context, before, 0)
         end = work.learn(hooks)
@@ -200,7 +203,7 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
         return None, [*failures, "the last check did not pass: accept it with --allow-failed"], None
     runs: dict[int, list[_Run]] = {index: [] for index in range(len(before.segments))}
     for index, entries in last.items() if code else ():  # without git the code of a run is unknown: none is reused
-        done = [entry for entry in entries if entry.state is State.DONE]
+        done = [entry for entry in entries if entry.state in ENDED_WELL]
         runs[index] = _load_whole(done, before.segments[index], context)[:wanted]
     reused = sum(map(len, runs.values()))
     if reused:
@@ -229,7 +232,7 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
         version=2,
         provenance=build_provenance(context, entry, load_code_marks(context)),
         complete=True,
-        notes=(),
+        gaps=(),
     )
     problems: list[str] = [] if request.allow_failed else find_dead(after)
     if context.test.variants:  # those that the file has now, from the same checkpoints
@@ -285,7 +288,7 @@ def _load_whole(entries: Sequence[Entry], segment: Segment, context: GoldenConte
     """The runs that logged every step."""
     runs = []
     for entry in entries:
-        follower = SegmentFollower(context.test)
+        follower = SegmentFollower(context.test, segment.last_step)
         follower.read(entry, final=True)
         if _is_whole(segment, follower.values):
             runs.append(_Run(entry, follower.values))
@@ -342,12 +345,13 @@ def _fill_up(
             specs[spec.name] = index, spec
     if not specs:
         return None
-    report, followers = follow_specs(context, [spec for _, spec in specs.values()], hooks)
+    named = {name: (spec, golden.segments[index]) for name, (index, spec) in specs.items()}
+    report, followers = follow_specs(context, named, hooks)
     if report.interrupted or report.problem:
         return report.interrupted or report.problem
     for entry in report.entries:
         index = specs[entry.spec.name][0]
-        if entry.state is not State.DONE:
+        if entry.state not in ENDED_WELL:
             raise UsageError(f"segment {golden.segments[index].start_step} failed: {describe_end(entry)}")
         run = _Run(entry, followers[entry.spec.name].values)
         if _is_whole(golden.segments[index], run.values):

@@ -19,8 +19,9 @@ from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.execute.places import load_place
 from assay.follow.api import Entry, FoundRun
 from assay.golden import manifests
-from assay.golden.flow.followers import Listening, SegmentFollower, describe_end
+from assay.golden.flow.followers import SegmentFollower, describe_end, follow_runs
 from assay.golden.flow.segments import (
+    ENDED_WELL,
     GoldenContext,
     build_check_command,
     build_gather_command,
@@ -43,7 +44,7 @@ from assay.record import run_directory
 from assay.record.received import is_foreign
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.locks import hold_file
-from assay.values.run import RunSpec, State
+from assay.values.run import RunSpec
 from assay.values.verdict import Finding, VerdictKind
 
 _SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
@@ -252,7 +253,8 @@ def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, l
     text = build_gather_command(context)
     # runs of the same code, environment and command are interchangeable
     origin = {"code": _hash(_load_code(context, text)), "environment": _hash(_load_surroundings(context, text))}
-    spec = build_spec(context, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin})
+    target = {"manifest": context.manifest} if context.test.from_start else {}  # the command names no folder there
+    spec = build_spec(context, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin, **target})
     notes: list[str] = []
     for path in reversed(list(run_directory.find_run_dirs(context.location.dir))):
         name, found = os.path.basename(path), _load_open(path, context)
@@ -269,7 +271,7 @@ def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, l
 
 
 def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
-    """The spec of an unfinished gathering into the same folder."""
+    """The spec of an unfinished gathering into the same folder, or of the same manifest."""
     if not os.path.basename(path).startswith(GATHER_PREFIX) or is_foreign(path):
         return None
     try:
@@ -280,7 +282,8 @@ def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
     if not spec.commands:  # one that was pulled may be anything
         return None
     words = [word.rstrip(os.sep) for word in spec.commands[0].text.replace("=", " ").split()]
-    if last is None or shlex.quote(context.checkpoints) not in words:
+    is_same = spec.params.get("manifest") == context.manifest or shlex.quote(context.checkpoints) in words
+    if last is None or not is_same:
         return None
     is_open = last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt")
     return spec if is_open else None
@@ -362,7 +365,7 @@ class Replication:
 
         def count_steps(job: Job) -> int:
             segment = self._segment(job)
-            return max(segment.steps, default=segment.start_step) - segment.start_step
+            return segment.last_step - segment.start_step
 
         job = max(jobs, key=lambda each: (count_steps(each), -each[1]))
         report, short = self._run_jobs([job], 0, hooks)
@@ -383,13 +386,14 @@ class Replication:
         """How it ended, and the jobs that lack exactly the last step."""
         stamp = build_stamp()
         specs = {job: self._build_spec(job, stamp, beyond) for job in jobs}
-        report, followers = follow_specs(self.context, list(specs.values()), hooks)
+        named = {spec.name: (spec, self._segment(job)) for job, spec in specs.items()}
+        report, followers = follow_specs(self.context, named, hooks)
         entries = {entry.spec.name: entry for entry in report.entries}
         for job, spec in specs.items():
             entry, follower = entries[spec.name], followers.get(spec.name)
             self.runs.append(build_run(entry, follower.values.last_step if follower else None))
             what = f"failed: {describe_end(entry)}"
-            if entry.state is State.DONE and follower is not None:
+            if entry.state in ENDED_WELL and follower is not None:
                 what = describe_early(self.context, self._segment(job), follower.values)
                 if not what:
                     self._found[job] = follower.values
@@ -411,7 +415,7 @@ class Replication:
         context = named[0] if named else self.context
         start = segment.start_step
         checkpoint = manifests.find_checkpoint(context.manifest, segment.checkpoint) or segment.checkpoint
-        name = f"replica-{stamp}-s{start}-{os.path.basename(checkpoint)[:20]}-{number}"
+        name = "-".join(filter(None, ("replica", stamp, f"s{start}", os.path.basename(checkpoint)[:20], str(number))))
         return build_segment_spec(context, name, checkpoint, start, beyond=beyond, number=number, variant=variant)
 
     def _report_lost_steps(self) -> None:
@@ -431,16 +435,17 @@ def _name(job: Job) -> str:
 
 
 def follow_specs(
-    context: GoldenContext, specs: Sequence[RunSpec], hooks: RunHooks
+    context: GoldenContext, specs: Mapping[str, tuple[RunSpec, Segment]], hooks: RunHooks
 ) -> tuple[Report, dict[str, SegmentFollower]]:
-    """Run them and read their logs; returns the readers by the runs' names."""
+    """Run segments by the names of their runs, and read their logs; returns the readers by name."""
     followers: dict[str, SegmentFollower] = {}
 
     def follow(entry: Entry) -> SegmentFollower:
-        followers[entry.spec.name] = SegmentFollower(context.test)
-        return followers[entry.spec.name]
+        name = entry.spec.name
+        followers[name] = SegmentFollower(context.test, specs[name][1].last_step)
+        return followers[name]
 
-    report = run_segments(context, specs, replace(hooks, observe=lambda inner: Listening(inner, follow)))
+    report = run_segments(context, [spec for spec, _ in specs.values()], follow_runs(hooks, follow))
     return report, followers
 
 
@@ -452,6 +457,8 @@ def describe_early(context: GoldenContext, segment: Segment, values: Values, rep
     step = find_early_step(segment, list_steps(segment, values), repeats)
     if step is None:
         return ""
+    if context.test.from_start:
+        return f"logs step {step}, before the first that was recorded, {segment.steps[0]}: it counts in another way"
     flags = [flag.key for flag in context.test.run_flags if flag.name in ("checkpoint_input", "start_step")]
     start = segment.start_step
     behind = "the checkpoint's own" if step == start else f"before the checkpoint of step {start}"

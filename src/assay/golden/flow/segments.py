@@ -15,16 +15,26 @@ from assay.follow.api import Entry, StudyLocation, choose_root
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.harness_file import Mode
-from assay.golden.values import DEFAULT_MANIFEST, FlagSpec, GoldenFile, GoldenTest, SegmentRun, Variant
+from assay.golden.values import (
+    DEFAULT_MANIFEST,
+    DEFAULT_STORE,
+    FlagSpec,
+    Golden,
+    GoldenFile,
+    GoldenTest,
+    SegmentRun,
+    Variant,
+)
 from assay.launch.api import Report, RunHooks, run_specs
 from assay.plan.expand import build_plan
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.git import find_git_root
-from assay.values.run import Command, LogStream, RunSpec, spec_id
+from assay.values.run import Command, LogStream, RunSpec, State, spec_id
 from assay.values.secrets import hide_spec
 from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Problem, Study, is_study_name
 
 COMMAND = "train"
+ENDED_WELL = (State.DONE, State.PRUNED)  # pruned: ended by us when its segment was complete
 STUDY_PREFIX = "golden-"
 _CHECK_SEEDS = 1000  # where those of checks begin
 _LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the other stream
@@ -150,7 +160,7 @@ def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
 def _build_study(file: GoldenFile, test: GoldenTest, folder: str) -> Study:
     name = STUDY_PREFIX + test.name
     if file.study is not None:
-        return replace(file.study, name=name, code=CodePolicy("live"), checks=(), retries=0)
+        return replace(file.study, name=name, code=CodePolicy("live"), checks=(), retries=0, stop=())
     return Study(name, "native", file.source, folder, (), (), resources=test.resources, code=CodePolicy("live"))
 
 
@@ -203,6 +213,9 @@ def use_variant(context: GoldenContext, variant: Variant) -> GoldenContext:
 
 
 def build_gather_command(context: GoldenContext) -> str:
+    """The training that is recorded; without checkpoints it is the run that a check repeats."""
+    if context.test.from_start:
+        return build_check_command(context, "", 0)
     return build_command(context.test, context.test.gather_flags, {"checkpoint_output": context.checkpoints})
 
 
@@ -223,8 +236,7 @@ def build_check_command(
 
 def can_check(context: GoldenContext) -> bool:
     """Whether the file defines how a check is started; the original also gathers without that."""
-    named = {flag.name for flag in context.test.run_flags}
-    return "checkpoint_input" in named and bool(named & {"run_for", "run_length"})
+    return context.test.has_length and any(flag.name == "checkpoint_input" for flag in context.test.run_flags)
 
 
 def build_command(
@@ -267,14 +279,14 @@ def build_spec(context: GoldenContext, name: str, text: str, params: Mapping[str
     test = context.test
     commands = (Command(COMMAND, text),)
     log_name, other = _LOG_NAMES[test.stream]
-    step = Pattern("step", test.step.regex)
+    step = (Pattern("step", test.step.regex),) if test.step else ()
     return RunSpec(
         id=spec_id(commands, params),
         name=name,
         params=params,
         commands=commands,
         resources=test.resources,
-        patterns=(step, *test.metrics, *test.files),
+        patterns=(*step, *test.metrics, *test.files),
         timeout_s=test.timeout_s,
         env=test.env,
         code=CodePolicy("live"),
@@ -287,6 +299,32 @@ def build_spec(context: GoldenContext, name: str, text: str, params: Mapping[str
 def hide_command(context: GoldenContext, text: str) -> str:
     """A command as it may be shown, and as the run's record has it."""
     return hide_spec(build_spec(context, "", text, {}), context.settings.secrets).commands[0].text
+
+
+# ---------------------------------------------------------------- the recording
+
+
+def load_golden(context: GoldenContext, how_to: str | None = None) -> Golden:
+    """The golden of a test, to be run by its file. Raises UsageError when one has checkpoints and the other has not."""
+    golden = manifests.load_manifest(context.manifest, context.test.name, how_to)
+    from_start = all(not segment.checkpoint for segment in golden.segments)
+    if golden.segments and from_start is not context.test.from_start:
+        words = ("begins at step 0", "names") if from_start else ("begins at checkpoints", "does not name")
+        message = f"the golden recording {words[0]}, and {context.options.file} {words[1]} checkpoints"
+        raise UsageError(message, f"record it again: assay golden gather {build_arguments(context.options)}")
+    return golden
+
+
+def build_arguments(options: GoldenOptions) -> str:
+    """The arguments with which a subcommand of `assay golden` uses the same golden."""
+    words, store = [options.file], options.address or options.store
+    words += ["-s", store] if store != DEFAULT_STORE else []
+    if options.manifest_name != DEFAULT_MANIFEST:
+        words += ["--manifest-name", options.manifest_name]
+    words += [word for name in options.tests for word in ("-t", name)]
+    words += ["--root", options.root] if options.root else []
+    words += ["--on", options.on] if options.on else []
+    return " ".join(map(shlex.quote, words))
 
 
 # ---------------------------------------------------------------- running
@@ -317,10 +355,11 @@ def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> 
 
 
 def describe_locations(context: GoldenContext) -> list[str]:
-    """Describe the folder in which the program runs, and the one of its runs."""
+    """Describe the folder in which the program runs, where it was looked for, and the one of its runs."""
     runs = os.path.relpath(context.location.dir)
     shown = context.location.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
-    return [f"program's folder: {context.folder} ({context.folder_from})", f"runs: {shown}"]
+    folder = f"program's folder: {context.folder} ({context.folder_from})"
+    return [*([folder] if context.is_original else []), f"runs: {shown}"]
 
 
 def build_stamp() -> str:
@@ -333,7 +372,7 @@ def build_stamp() -> str:
 def check_store(context: GoldenContext) -> None:
     """Refuse before a long training: the store must be a folder that can be written."""
     try:
-        os.makedirs(context.checkpoints, exist_ok=True)
+        os.makedirs(context.store if context.test.from_start else context.checkpoints, exist_ok=True)
     except OSError as error:
         raise UsageError(
             f"the store {context.store} cannot be created: {error.strerror}", "choose another: -s DIR"

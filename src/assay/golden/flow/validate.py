@@ -86,7 +86,7 @@ def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     problems = []
     unread = find_unread(test, data)
-    for pattern in (test.step, test.save, *test.metrics):
+    for pattern in test.patterns:
         count = count_lines(pattern, text)
         where = f"{pattern.position}: " if pattern.position else ""
         if count:

@@ -5,8 +5,9 @@ Everything here is a pure function of recorded values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from assay.golden.judge.against import judge_digits, judge_level, judge_noise
 from assay.golden.judge.effects import find_resolution, find_rule_problem
 from assay.golden.judge.pairing import CheckRun, Pair, describe_subject, find_labels, line_up
 from assay.golden.judge.pointwise import find_failing, find_margin_problem, judge_exact, judge_margin
@@ -44,23 +45,29 @@ def judge_rules(rules: Sequence[Rule], segment: Segment, checks: Sequence[CheckR
 def _judge(rule: Rule, segment: Segment, checks: Sequence[CheckRun], peers: int) -> RuleResult:
     labels, findings = find_labels(rule, segment, checks)
     pairs = [line_up(rule, segment, label, checks) for label in labels]
-    for pair in pairs:
-        findings += pair.findings
-        findings += _name_digits(pair, _apply(rule, pair, peers * len(labels))) if pair.is_usable else []
-    gaps = tuple(gap for pair in pairs for gap in pair.gaps)
+    for label, pair in zip(labels, pairs, strict=True):
+        judged = _name_digits(pair, _apply(rule, pair, peers * len(labels))) if pair.is_usable else []
+        findings += [replace(found, label=label) for found in (*pair.findings, *judged)]
+    gaps = tuple(replace(gap, label=label) for label, pair in zip(labels, pairs, strict=True) for gap in pair.gaps)
     return RuleResult(tuple(findings), gaps, sum(pair.compared for pair in pairs))
 
 
+_RULES: dict[str, Callable[[Rule, Pair, int], list[Finding]]] = {
+    "exact": lambda _, pair, __: judge_exact(pair),
+    "margin": lambda rule, pair, _: judge_margin(rule, pair),
+    "paired": judge_windows,
+    "unmatched": judge_unmatched,
+    "digits": lambda rule, pair, _: judge_digits(rule, pair),
+    "noise": judge_noise,
+    "level": lambda rule, pair, _: judge_level(rule, pair),
+}
+
+
 def _apply(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
-    if rule.kind == "exact":
-        return judge_exact(pair)
-    if rule.kind == "margin":
-        return judge_margin(rule, pair)
-    if rule.kind == "paired":
-        return judge_windows(rule, pair, peers)
-    if rule.kind == "unmatched":
-        return judge_unmatched(rule, pair, peers)
-    return [Finding(VerdictKind.ERROR, pair.subject, f"{rule.kind!r} is not a kind of rule")]
+    judge = _RULES.get(rule.kind)
+    if judge is None:
+        return [Finding(VerdictKind.ERROR, pair.subject, f"{rule.kind!r} is not a kind of rule")]
+    return judge(rule, pair, peers)
 
 
 def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
@@ -85,7 +92,7 @@ def _conclude(judged: Sequence[RuleResult]) -> Verdict:
 
 def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
     """How many (segment, metric) share alpha: those judged by statistics."""
-    statistical = sum(rule.kind in ("paired", "unmatched") for rule in rules)
+    statistical = sum(rule.kind in ("paired", "unmatched", "noise") for rule in rules)
     return max(1, statistical * len(golden.segments))
 
 

@@ -24,12 +24,16 @@ _LOSS_NAMES = "nll nlls ppl bpc bpb bpd mse rmse mae xent ce bce kl kld elbo ent
 _LOSSES = frozenset(_LOSS_NAMES.split())
 _LOSS_ENDS = ("loss", "losses", "perplexity")
 _SET = frozenset(("scale", "scaler", "weight", "coef"))  # numbers beside a loss that are set, not computed
-_IDLE_NAMES = """
-    lr learning schedule warmup momentum decay step steps iter iters iteration iterations epoch epochs batch batches
-    sample samples token tokens image images time elapsed eta second seconds sec secs s ms hours speed throughput fps
-    ips qps tps wps mfu tflops flops memory mem gb mb bytes temperature power utilization utilisation
+_COST_NAMES = """
+    time elapsed eta second seconds sec secs s ms hours runtime duration latency speed throughput fps ips qps tps wps
+    mfu tflops flops memory mem vram gb mb gib mib bytes temperature power utilization utilisation
 """
-_IDLE = _SET | frozenset(_IDLE_NAMES.split())  # set, counted or timed: these move also where nothing trains
+_COSTS = frozenset(_COST_NAMES.split())  # what the machine takes: time and memory
+_COUNTED_NAMES = """
+    lr learning schedule warmup momentum decay step steps iter iters iteration iterations epoch epochs batch batches
+    sample samples token tokens image images
+"""
+_IDLE = _SET | _COSTS | frozenset(_COUNTED_NAMES.split())  # set, counted or timed: these move where nothing trains, too
 _QUALITY_ENDS = ("acc", "accuracy", "score", "error", "err")
 
 
@@ -166,6 +170,12 @@ def _shows(name: tuple[str, str]) -> bool:
     words = _split(name)
     is_named = any(word in _LOSSES or word.endswith(_LOSS_ENDS) for word in words) or _is_norm(name[0])
     return is_named and not _SET.intersection(words) and find_direction(name[1]) != "max"
+
+
+def is_cost(metric: str) -> bool:
+    """Whether a time or an amount of memory, by its name."""
+    words = _split((metric, ""))
+    return bool(_COSTS.intersection(words)) and not any(word.endswith(_LOSS_ENDS) for word in words)
 
 
 def _is_computed(name: tuple[str, str]) -> bool:

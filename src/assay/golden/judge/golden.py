@@ -218,9 +218,10 @@ def check_margin(rule: Rule, noise: SegmentNoise) -> Finding | None:
     delta = default_delta(rule)
     if delta >= noise.floor:
         return None
+    advice = f"use {noise.suggested_delta:g}, or gather more replicas"
     message = (
         f"a delta of {delta:.3g} is below the noise floor of {noise.floor:.3g}: even a perfect check could not pass; "
-        f"use {noise.suggested_delta:g}, or gather more replicas"
+        f"{'let every run use the same seed, or ' if rule.kind == 'paired' else ''}{advice}"
     )
     return Finding(VerdictKind.ERROR, noise.subject, message, delta, noise.floor)
 

@@ -78,6 +78,7 @@ def find_labels(rule: Rule, segment: Segment, checks: Sequence[CheckRun]) -> tup
             VerdictKind.ERROR,
             describe_subject(segment, rule.metric, label),
             f"the golden has no label {label!r}; it has {_join(golden)}",
+            label=label,
         )
         for label in wanted
         if label not in golden

@@ -209,7 +209,7 @@ def render_effect(value: float, digits: int = 3) -> str:
 
 def render_fraction(value: float) -> str:
     """`0.004%`, without a sign; small ones as `2e-06%`."""
-    return f"{100 * value:.2g}%"
+    return f"{100 * value:{'.2g' if value < 1 else '.0f'}}%"
 
 
 def render_bounded(value: float, low: float, high: float, digits: int = 3) -> str:

@@ -63,9 +63,7 @@ def decide(rule: Rule, effects: Effects, limits: WindowTolerance, tests: int) ->
     with np.errstate(invalid="ignore"):
         sure_low, sure_high = effects.bounds(rule.alpha / tests)
         low, high = effects.bounds(rule.alpha)
-        far = effects.distance > limits.sure
-        least = limits.floor + limits.declared
-        outside = far | (effects.spreads & ((sure_low > least) | (sure_high < -least)))
+        far, outside = effects.distance > limits.sure, find_outside(rule, effects, limits, tests)
         parts = measure_parts(effects, limits)
         above = outside & ((sure_low > 0) & (relative > alarms) | far & (parts[0] > alarms))
         below = outside & ((sure_high < 0) & (relative < -alarms) | far & (parts[1] > alarms))
@@ -75,6 +73,14 @@ def decide(rule: Rule, effects: Effects, limits: WindowTolerance, tests: int) ->
     failed = {"both": above | below, "min": above, "max": below}[better_way(rule)] & judged
     passed = {"both": under & over, "min": under, "max": over}[better_way(rule)] & judged
     return Windows(failed, outside & ~failed & judged, passed, judged)
+
+
+def find_outside(rule: Rule, effects: Effects, limits: WindowTolerance, tests: int) -> Array:
+    """Windows that are surely beyond what the recordings show: by their distance, or by their effect."""
+    with load_numpy().errstate(invalid="ignore"):
+        low, high = effects.bounds(rule.alpha / tests)
+        least = limits.floor + limits.declared
+        return (effects.distance > limits.sure) | (effects.spreads & ((low > least) | (high < -least)))
 
 
 def measure_parts(effects: Effects, limits: WindowTolerance) -> Array:
@@ -131,7 +137,7 @@ def _judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Findin
     relative = effects.relative(effects.effect)
     worst = int(np.argmax(np.abs(relative)))
     message = (
-        f"{render_effect(float(relative[worst]))} in {_render_steps(pair.steps, starts, worst)}, and a golden of one "
+        f"{render_effect(float(relative[worst]))} in {render_steps(pair.steps, starts, worst)}, and a golden of one "
         "recording does not show how much of that is noise; gather with replicas"
     )
     return Finding(
@@ -170,7 +176,8 @@ def _judge_half(rule: Rule, shared: Rule, pair: Pair, peers: int) -> list[Findin
     surely, passing = decide(shared, effects, limits, peers), decide(rule, effects, limits, peers)
     found = Windows(surely.failed, surely.changed, passing.passed, surely.judged)
     whole = replace(half, findings=pair.findings)
-    return describe_windows(WindowReport(rule, whole, effects, (0,), peers, limits), found)
+    findings = describe_windows(WindowReport(rule, whole, effects, (0,), peers, limits), found)
+    return [replace(each, part="second half") for each in findings]
 
 
 def second_half(pair: Pair) -> Pair:
@@ -214,7 +221,7 @@ class WindowReport:
 
     def describe(self, kind: VerdictKind, marks: Array) -> Finding:
         np = load_numpy()
-        signed = np.array([self._is_signed(window, kind) for window in range(len(self.starts))])
+        signed = np.array([self.is_signed(window, kind) for window in range(len(self.starts))])
         relative, distance = (self.effects.relative(each) for each in (self.effects.effect, self.effects.distance))
         shown = np.where(signed, relative, self._find_part() if kind is VerdictKind.FAIL else distance)
         speaking = marks & signed if (marks & signed).any() else marks
@@ -229,7 +236,7 @@ class WindowReport:
         return Finding(
             kind,
             self.pair.subject,
-            self._render_message(kind, marks, worst, step),
+            self.render_message(kind, marks, worst, step),
             float(self.effects.check[worst]),
             float(self.effects.golden[worst]),
             float(step),
@@ -238,7 +245,7 @@ class WindowReport:
             tuple((float(first), float(last)) for first, last in ends),
         )
 
-    def _is_signed(self, window: int, kind: VerdictKind) -> bool:
+    def is_signed(self, window: int, kind: VerdictKind) -> bool:
         """Whether its effect is reported. A window that fails by its worse part reports that part; of a change whose
         differences of both signs cancel, the distance is reported."""
         distance, effect = float(self.effects.distance[window]), float(self.effects.effect[window])
@@ -272,13 +279,13 @@ class WindowReport:
         inside = far[far >= self.starts[first]]
         return self.pair.steps[int(inside[0]) if len(inside) else self.starts[first]]
 
-    def _render_message(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
+    def render_message(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
         delta = f"{100 * default_delta(self.rule):g}%"
         steps, many = (
-            _render_steps(self.pair.steps, self.starts, worst),
+            render_steps(self.pair.steps, self.starts, worst),
             f"{int(marks.sum())} of {len(self.starts)} windows",
         )
-        shown = self._render(worst, kind)
+        shown = self.render_size(worst, kind)
         if kind is VerdictKind.PASS:
             return f"within {self._render_allowed(worst)}: at most {shown}, in {steps}; {many}"
         if kind is VerdictKind.INCONCLUSIVE:
@@ -321,12 +328,12 @@ class WindowReport:
         delta, way = default_delta(self.rule), better_way(self.rule)
         return effect < -delta if way == "min" else effect > delta if way == "max" else np.zeros_like(effect, bool)
 
-    def _render(self, window: int, kind: VerdictKind) -> str:
-        if not self._is_signed(window, kind) and kind is VerdictKind.FAIL:
+    def render_size(self, window: int, kind: VerdictKind) -> str:
+        if not self.is_signed(window, kind) and kind is VerdictKind.FAIL:
             part = float(self._find_part()[window])
             shown = render_effect(abs(part), self._count_digits(window, part)).removeprefix("+")
             return f"up and down, {'upward' if part > 0 else 'downward'} by {shown}"
-        if not self._is_signed(window, kind):
+        if not self.is_signed(window, kind):
             return f"{render_fraction(float(self.effects.relative(self.effects.distance)[window]))} up and down"
         sure = kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
         low, high = self.effects.bounds(self.rule.alpha / (len(self.starts) * self.peers if sure else 1))
@@ -352,6 +359,6 @@ def _find_ends(steps: Sequence[int], starts: Sequence[int], window: int) -> tupl
     return steps[starts[window]], steps[end - 1]
 
 
-def _render_steps(steps: Sequence[int], starts: Sequence[int], window: int) -> str:
+def render_steps(steps: Sequence[int], starts: Sequence[int], window: int) -> str:
     first, last = _find_ends(steps, starts, window)
     return f"step {first}" if first == last else f"steps {first} to {last}"

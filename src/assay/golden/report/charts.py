@@ -62,10 +62,9 @@ def order_metrics(test: GoldenTestReport) -> list[str]:
 def _build_metric_charts(segment: SegmentReport, metric: MetricReport) -> Iterator[Chart]:
     for label in dict.fromkeys([*metric.golden, *metric.check]):
         name = f"{metric.metric} {label}".strip()
-        # with several labels the subject of a finding ends in the one that it is about
         is_only = len(metric.golden) < 2 or not label
         marked = [each for each in metric.verdict.findings if each.kind in _MARKED]
-        found = [each for each in marked if is_only or label in each.subject.split()]
+        found = [each for each in marked if is_only or each.label == label]
         noise = f"noise {render_share(metric.noise)}" if metric.noise is not None else ""
         kind = metric.verdict.kind
         yield build_chart(

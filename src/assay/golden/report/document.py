@@ -19,6 +19,7 @@ from assay.golden.report.rows import (
     describe_golden,
     describe_outcome,
     describe_savings,
+    name_finding,
     render_interval,
     render_percent,
     render_rule,
@@ -280,9 +281,8 @@ def _describe_case(row: ReportRow) -> Iterator[tuple[str, object]]:
     yield "comparisons", row.comparisons
     finding = row.finding
     if finding is not None:
-        label = row.label_of(finding)
-        if label:
-            yield "label", label
+        if name := name_finding(finding):
+            yield "label", name
         named = (("effect", finding.effect), ("value", finding.value), ("expected", finding.expected))
         yield from ((name, value) for name, value in (*named, ("step", build_step(finding.step))) if value is not None)
         if finding.interval is not None:
@@ -322,7 +322,7 @@ def _build_test_facts(test: GoldenTestReport) -> dict[str, Any]:
         "segments": [
             {
                 "start_step": segment.start_step,
-                "checkpoint": segment.checkpoint,
+                "checkpoint": segment.checkpoint or None,
                 **_build_verdict_facts(segment.verdict),
                 "metrics": [_build_metric_facts(metric) for metric in segment.metrics],
                 "runs": [asdict(run) for run in segment.runs],

@@ -12,7 +12,7 @@ from assay.golden.report import document
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
 from assay.golden.results import NO_EFFECT, BisectReport, Rebased, SelftestReport, Tried
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport
-from assay.judge.bisection import build_commit_facts, build_culprit, build_suspects
+from assay.judge.bisection import build_culprit, build_suspects
 from assay.show.formatting import render_count
 from assay.show.table import render_json
 from assay.system.fast_dataclasses import asdict
@@ -99,7 +99,7 @@ def _build_recording_facts(recording: Recording) -> dict[str, Any]:
         "segments": [
             {
                 "start_step": each.start_step,
-                "checkpoint": each.checkpoint,
+                "checkpoint": each.checkpoint or None,
                 "recordings": each.replicas,
                 "variants": list(each.variants),
             }
@@ -348,10 +348,10 @@ def _build_evidence(evidence: Tried) -> Iterator[Block]:
 def _build_bisect_facts(report: BisectReport) -> dict[str, Any]:
     return {
         "exit_code": int(report.exit_code),
-        "good": build_commit_facts(report.good),
-        "bad": build_commit_facts(report.bad),
-        "culprit": build_commit_facts(report.culprit) if report.culprit else None,
-        "suspects": [build_commit_facts(commit) for commit in report.suspects],
+        "good": asdict(report.good),
+        "bad": asdict(report.bad),
+        "culprit": asdict(report.culprit) if report.culprit else None,
+        "suspects": [asdict(commit) for commit in report.suspects],
         "evidence": asdict(report.evidence) if report.evidence else None,
         "stuck": report.stuck,
         "commits": report.commits,

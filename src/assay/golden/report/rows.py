@@ -42,22 +42,17 @@ class ReportRow:
     def locate(self, finding: Finding) -> str:
         """`segment 100 loss MLM`: of several labels the one that the finding is about."""
         segment = "" if self.segment is None else f"segment {self.segment} "
-        return f"{segment}{self.metric}{self.label_of(finding, ' ')}"
-
-    def label_of(self, finding: Finding, before: str = "") -> str:
-        """What the finding's subject has beyond the metric; nothing for a metric without labels."""
-        if self.segment is None and finding.subject.startswith("segment at "):  # what gathering refuses
-            return f"{before}{finding.subject}"
-        start = f"segment at {self.segment}: {self.metric}"
-        rest = finding.subject.removeprefix(start) if finding.subject.startswith(start) else ""
-        if rest[:1] == ",":  # `, second half`
-            return rest if before else rest[1:].strip()
-        return f"{before}{rest.strip()}" if rest[:1] == " " else ""
+        return segment + name_finding(finding, self.metric)
 
     def describe(self, finding: Finding) -> str:
         """The message, with its label in front where there is one."""
-        label = self.label_of(finding)
-        return f"{label}: {finding.message}" if label else finding.message
+        name = name_finding(finding)
+        return f"{name}: {finding.message}" if name else finding.message
+
+
+def name_finding(finding: Finding, metric: str = "") -> str:
+    """`loss MLM, second half`; nothing for a metric without labels, where it is not given."""
+    return ", ".join(filter(None, (f"{metric} {finding.label}".strip(), finding.part)))
 
 
 def build_test_rows(test: GoldenTestReport) -> tuple[ReportRow, ...]:
@@ -200,5 +195,5 @@ def _describe_worst(report: GoldenReport, test: GoldenTestReport) -> str:
     if not effect:
         lines = row.finding.message.splitlines() or [""]
         return f"{outcome}, {formatting.clean(f'{row.locate(row.finding)}: {lines[0]}')}"
-    name = formatting.clean(f"{row.metric}{row.label_of(row.finding, ' ')}")
+    name = formatting.clean(name_finding(row.finding, row.metric))
     return f"{outcome}, {name} {effect}{f' from step {step}' if step else ''}"

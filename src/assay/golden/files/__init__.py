@@ -1,0 +1,1 @@
+"""Curves in files of other tools: goldens, and runs that are checked against them."""

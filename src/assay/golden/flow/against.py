@@ -1,0 +1,310 @@
+"""`assay golden check --against GOLDEN --from PATH` and `assay golden import`: recordings in files, nothing is run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+
+from assay.errors import NotFoundError, UsageError, suggest
+from assay.golden import manifests
+from assay.golden.files.curves import CurveFile, load_curves
+from assay.golden.files.formats import RCP
+from assay.golden.files.sources import Source, choose_sources, list_sources
+from assay.golden.judge.against import NOISE_UNKNOWN, describe_unit
+from assay.golden.judge.convergence import count_peers, judge_segment
+from assay.golden.judge.evidence import find_dead, is_cost
+from assay.golden.judge.golden import measure_golden_noise, summarise_noise
+from assay.golden.judge.pairing import CheckRun
+from assay.golden.judge.pointwise import measure_relative, render_effect
+from assay.golden.requests import GoldenCheckRequest, GoldenImportRequest
+from assay.golden.values import (
+    Golden,
+    GoldenReport,
+    GoldenTestReport,
+    MetricReport,
+    Rule,
+    Segment,
+    SegmentReport,
+    Track,
+)
+from assay.judge.statistics import needed_for
+from assay.show.formatting import render_number
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+_MOST_NAMES = 8
+
+# ---------------------------------------------------------------- goldens
+
+
+@dataclass(frozen=True, slots=True)
+class Goldens:
+    """The recordings of one environment; of each metric those that have every step of the longest one."""
+
+    environment: str
+    files: tuple[CurveFile, ...]
+    tracks: Mapping[str, tuple[Track, ...]]
+    warnings: tuple[str, ...]
+
+
+def load_goldens(path: str, history: str | None, environment: str | None, runs: Sequence[Source] = ()) -> Goldens:
+    """Raises UsageError for goldens that cannot be used, and for a folder with those of several environments."""
+    sources = _leave_out(list_sources(path), runs, path)
+    like = [each.key for each in runs] + _find_batch_sizes(sources, runs)
+    chosen = choose_sources(sources, path, environment, like)
+    files = [each for source in chosen for each in load_curves(source)]
+    if history is not None:
+        earlier_files = _leave_out(list_sources(history), runs, history)
+        found = choose_sources(earlier_files, history, environment, [chosen[0].key])
+        earlier = [each for source in found for each in load_curves(source)]
+        files = [each for each in files if all(each.tracks != other.tracks for other in earlier)] + earlier
+    _check_finite(files)
+    names = dict.fromkeys(name for file in files for name in file.tracks)
+    tracks = {metric: _align([file.tracks[metric] for file in files if metric in file.tracks]) for metric in names}
+    short = [
+        f"{metric}: {len(files) - len(runs)} of {len(files)} goldens lack steps" for metric, runs in tracks.items()
+    ]
+    warnings = [text for text, runs in zip(short, tracks.values(), strict=True) if len(runs) < len(files)]
+    return Goldens(chosen[0].key, tuple(files), tracks, tuple(warnings))
+
+
+def _leave_out(sources: Sequence[Source], runs: Sequence[Source], where: str) -> list[Source]:
+    """The recordings that are not the run itself, which would pass by itself."""
+    own = {os.path.realpath(path) for run in runs for path in run.paths}
+    found = [each for each in sources if not own.issuperset(map(os.path.realpath, each.paths))]
+    if not found:
+        raise UsageError(f"{where} is the run itself: there is nothing to compare it with", "name another golden")
+    return found
+
+
+def _find_batch_sizes(sources: Sequence[Source], runs: Sequence[Source]) -> list[str]:
+    """Of an RCP file the entries whose batch size is that of the run's :::MLLOG lines."""
+    if not runs or any(each.format != RCP for each in sources):
+        return []
+    size = load_curves(runs[0])[0].facts.get("global_batch_size")
+    return [each.key for each in sources if each.facts and each.facts.get("BS") == size]
+
+
+def _check_finite(files: Sequence[CurveFile]) -> None:
+    for file in files:
+        for metric, (step, value) in ((name, each.bad) for name, each in file.extents.items() if each.bad):
+            message = f"{file.name}: {metric} is {value:g} at step {step:g}: a golden that is not finite is refused"
+            raise UsageError(message, "record a run that is good, and use that")
+
+
+def _align(tracks: Sequence[Track]) -> tuple[Track, ...]:
+    """Those that have every step of the longest one."""
+    steps = set(max(tracks, key=lambda track: len(track.steps)).steps)
+    return tuple(_cut(track, steps) for track in tracks if steps.issubset(track.steps))
+
+
+def _cut(track: Track, steps: Iterable[int]) -> Track:
+    """The values at some of its steps."""
+    wanted = set(steps)
+    rows = [row for row in zip(track.steps, track.values, track.texts, strict=True) if row[0] in wanted]
+    return Track(*(tuple(column) for column in zip(*rows, strict=True))) if rows else Track((), ())
+
+
+# ---------------------------------------------------------------- checking
+
+
+@needed_for("judging a curve by the noise of several goldens")
+def check_against(request: GoldenCheckRequest) -> GoldenReport:
+    began, path, source = time.time(), request.against or "", request.source or ""
+    runs = choose_sources(list_sources(source), source, flag="--from")
+    goldens = load_goldens(path, request.history, request.environment, runs)
+    names = {metric: request.names.get(metric, metric) for metric in goldens.tracks}
+    wanted: dict[str, frozenset[int]] = {}
+    for metric, name in names.items():
+        wanted[name] = wanted.get(name, frozenset()).union(goldens.tracks[metric][0].steps)
+    files = [each for found in runs for each in load_curves(found, wanted)]
+    report = _Check(request, goldens, files, names).report()
+    return GoldenReport("check", source, (report,), time.time() - began)
+
+
+@dataclass(slots=True)
+class _Check:
+    """The runs of one environment against its goldens. `names`: what the runs call a metric of the golden."""
+
+    request: GoldenCheckRequest
+    goldens: Goldens
+    files: Sequence[CurveFile]
+    names: Mapping[str, str]
+
+    def report(self) -> GoldenTestReport:
+        self._refuse_unknown()
+        metrics = self.request.only or tuple(self.goldens.tracks)
+        tracks, notes = self._match_intervals(metrics)
+        segment = Segment(min(runs[0].steps[0] for runs in tracks.values()), "", {m: {"": tracks[m]} for m in tracks})
+        golden = Golden(self.goldens.environment, (segment,))
+        rules = [self._build_rule(metric, len(tracks[metric])) for metric in metrics]
+        rules = [rule for rule in rules if rule.kind != "level" or rule.delta is not None]
+        checks = [self._build_check(file, tracks) for file in self.files]
+        reports = tuple(self._judge(rule, golden, checks, rules) for rule in rules)
+        found = [(each.metric, finding) for each in reports for finding in each.verdict.findings]
+        verdict = Verdict.of([each for _, each in found], sum(each.verdict.comparisons for each in reports))
+        dead = find_dead(golden, [checks]) if rules else []
+        doubts = [Finding(VerdictKind.INCONCLUSIVE, self.request.source or "", text) for text in dead]
+        passed = [f"{metric}: {each.message}" for metric, each in found if each.kind is VerdictKind.PASS]
+        shown = {*metrics} - {rule.metric for rule in rules}
+        return GoldenTestReport(
+            test=os.path.basename(os.path.normpath(self.files[0].name)),
+            manifest=self.request.against or "",
+            verdict=Verdict.of([*verdict.findings, *doubts], verdict.comparisons),
+            segments=(SegmentReport(segment.start_step, "", verdict, reports),),
+            notes=(
+                *self._describe_sides(),
+                *(text for text in passed if NOISE_UNKNOWN not in text),
+                *(self._describe_cost(metric, checks) for metric in metrics if metric in shown),
+                *notes,
+            ),
+            warnings=(*self.goldens.warnings, *(text for text in passed if NOISE_UNKNOWN in text)),
+            differs=tuple(
+                f"{name} is {self.files[0].facts[name]}, was {value}"
+                for name, value in self.goldens.files[0].facts.items()
+                if self.files[0].facts.get(name, value) != value
+            ),
+        )
+
+    # ------------------------------------------------------------ what is compared
+
+    def _refuse_unknown(self) -> None:
+        """Names of options that no metric has, and two sides without a common metric."""
+        known, found = list(self.goldens.tracks), self._list_logged()
+        for name in (*self.request.names, *self.request.only, *filter(None, self.request.tolerances)):
+            if name not in known:
+                raise NotFoundError("metric of the golden", name, known)
+        for name in self.request.names.values():
+            if name not in found:
+                raise NotFoundError("metric of the run", name, found)
+        sides = f"{self.request.against} and {self.request.source} have no"
+        both = [metric for metric in known if self.names[metric] in found]
+        if not both:
+            names = f"the golden has {_join_names(known)}, the run {_join_names(found)}"
+            hint = f"--map 'METRIC OF THE GOLDEN=METRIC OF THE RUN' names what is the same; {suggest(known[0], found)}"
+            raise UsageError(f"{sides} metric in common: {names}", hint.removesuffix("; None"))
+        if not any(self.names[metric] in file.tracks for metric in both for file in self.files):
+            hint = "count both alike: iterations with iterations, samples with samples"
+            raise UsageError(f"{sides} step in common: {self._describe_steps(both[0], self.files[0])}", hint)
+
+    def _list_logged(self) -> list[str]:
+        return list(dict.fromkeys(name for file in self.files for name in file.extents))
+
+    def _build_rule(self, metric: str, recordings: int) -> Rule:
+        tolerance = self.request.tolerances.get(metric, self.request.tolerances.get(""))
+        if is_cost(metric):
+            return Rule(metric, "level", tolerance)
+        return Rule(metric, "noise" if recordings > 1 else "digits", tolerance)
+
+    def _describe_steps(self, metric: str, file: CurveFile) -> str:
+        steps, extent = self.goldens.tracks[metric][0].steps, file.extents[self.names[metric]]
+        golden = f"{metric} has steps {steps[0]} to {steps[-1]} in the golden, every {_pace(steps):g}"
+        return f"{golden}, and {extent.first:g} to {extent.last:g} in the run, every {extent.interval:g}"
+
+    def _match_intervals(self, metrics: Sequence[str]) -> tuple[dict[str, tuple[Track, ...]], list[str]]:
+        """The goldens at the steps that a run with another interval has, and notes about that."""
+        tracks, notes = {metric: self.goldens.tracks[metric] for metric in metrics}, list[str]()
+        for file in self.files:
+            for metric in (each for each in metrics if self.names[each] in file.tracks):
+                steps, common = self.goldens.tracks[metric][0].steps, file.tracks[self.names[metric]].steps
+                if len(common) < len(steps) and _has_other_interval(steps, common):
+                    tracks[metric] = tuple(_cut(track, common) for track in tracks[metric])
+                    compared = f"compared at {len(common)} of the golden's {len(steps)} steps"
+                    notes.append(f"{compared}: {self._describe_steps(metric, file)}")
+        return tracks, notes
+
+    # ------------------------------------------------------------ judging
+
+    def _build_check(self, file: CurveFile, tracks: Mapping[str, tuple[Track, ...]]) -> CheckRun:
+        names = {metric: self.names[metric] for metric in tracks if self.names[metric] in file.tracks}
+        return {metric: {"": _cut(file.tracks[name], tracks[metric][0].steps)} for metric, name in names.items()}
+
+    def _judge(self, rule: Rule, golden: Golden, checks: Sequence[CheckRun], rules: Sequence[Rule]) -> MetricReport:
+        segment, name = golden.segments[0], self.names[rule.metric]
+        tracks, absent = segment.tracks[rule.metric], [each for each in self.files if name not in each.tracks]
+        if absent:
+            verdict = Verdict.of([Finding(VerdictKind.ERROR, name, self._describe_absent(rule.metric, absent[0]))], 0)
+            return MetricReport(rule, verdict, tracks, {}, delta=rule.delta)
+        verdict = judge_segment(rule, segment, checks, peers=count_peers(rules, golden))
+        found = [bad for each in self.files if (bad := each.extents[name].bad) and bad[0] not in tracks[""][0].steps]
+        unseen = [Finding(VerdictKind.FAIL, name, f"the run is {value:g} at step {step:g}") for step, value in found]
+        verdict = Verdict.of([*verdict.findings, *unseen], verdict.comparisons)
+        return MetricReport(
+            rule, verdict, tracks, {"": tuple(run[rule.metric][""] for run in checks)}, delta=rule.delta
+        )
+
+    def _describe_absent(self, metric: str, file: CurveFile) -> str:
+        if self.names[metric] in file.extents:
+            return f"no step in common: {self._describe_steps(metric, file)}"
+        meant = suggest(metric, set(file.extents) - set(self.goldens.tracks))
+        hint = f"{meant} --map '{metric}=NAME' names it" if meant else f"it has {_join_names(list(file.extents))}"
+        return f"{file.name} has no {self.names[metric]}; {hint}"
+
+    # ------------------------------------------------------------ notes
+
+    def _describe_cost(self, metric: str, checks: Sequence[CheckRun]) -> str:
+        """A time or an amount of memory, which is shown and not judged."""
+        values = [value for check in checks if metric in check for value in check[metric][""].values]
+        if not values:
+            return f"{metric}: the run has none, and it is not judged without --tolerance '{metric}=10%'"
+        now, then = median(values), median(value for track in self.goldens.tracks[metric] for value in track.values)
+        effect, unit = render_effect(measure_relative(now, then)), describe_unit([now], [then])
+        shown = f"{render_number(now, 6)}, the golden {render_number(then, 6)} ({effect})"
+        return f"{metric}: {shown} in the median{unit}; not judged without --tolerance '{metric}=10%'"
+
+    def _describe_sides(self) -> list[str]:
+        count, extra = (
+            len(self.goldens.files),
+            [name for name in self._list_logged() if name not in self.names.values()],
+        )
+        noise = f"{count} recordings" if count > 1 else f"1 recording, {NOISE_UNKNOWN}"
+        golden = f"golden: {self.goldens.environment} ({self.goldens.files[0].format}; {noise})"
+        run = f"run: {_join_names([each.name for each in self.files])} ({self.files[0].format})"
+        return [golden, run, *([f"only in the run, and not judged: {_join_names(extra)}"] if extra else [])]
+
+
+def _has_other_interval(steps: Sequence[int], common: Sequence[int]) -> bool:
+    """Whether a run lacks steps because it logs at others, and not because it ended early or has holes."""
+    pace = _pace(common)
+    reaches = common[0] < steps[0] + pace and common[-1] + pace > steps[-1]
+    return pace > _pace(steps) and reaches and len(common) >= int((common[-1] - common[0]) / pace + 1)
+
+
+def _pace(steps: Sequence[int]) -> float:
+    """The usual distance between two steps."""
+    return median(b - a for a, b in pairwise(steps)) if len(steps) > 1 else 0.0
+
+
+def _join_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+# ---------------------------------------------------------------- importing
+
+
+def import_golden(request: GoldenImportRequest, store: str) -> str:
+    """Write a golden recording of ours; its path. One that exists is not replaced."""
+    goldens = load_goldens(request.path, request.history, request.environment)
+    if request.name is not None and (os.path.basename(request.name) != request.name or request.name in ("", ".", "..")):
+        raise UsageError(f"--name {request.name!r} is not the name of a file", "leave out folders")
+    test = request.name or os.path.splitext(os.path.basename(goldens.environment))[0].replace("#", "").strip("-_ ")
+    path = manifests.manifest_path(store, test, request.manifest_name)
+    if os.path.exists(path):
+        raise UsageError(f"{path} exists already", "give the new one another name: --name NAME")
+    segment = Segment(0, "", {metric: {"": runs} for metric, runs in goldens.tracks.items()})
+    origin = {
+        "imported_from": [each.name for each in goldens.files],
+        "imported_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "environment": goldens.environment,
+        "stated": goldens.files[0].facts,
+    }
+    golden = Golden(test, (segment,), manifests.VERSION, segment.last_step, origin)
+    if segment.replicas > 1:
+        rules = [Rule(metric) for metric in goldens.tracks]
+        golden = replace(golden, noise=summarise_noise(measure_golden_noise(rules, golden)))
+    manifests.write_manifest(path, golden)
+    return path

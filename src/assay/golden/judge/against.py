@@ -1,0 +1,208 @@
+"""The rules for recordings in files, where nothing is run again: `digits`, `noise` and `level`.
+
+One golden does not show noise: values that are equal at the digits of the side that has fewer pass, values within a
+stated tolerance pass by that statement alone, others are CHANGED. Several goldens show noise: windows inside it pass,
+those surely outside fail, on whichever side, or are CHANGED where every value is within the stated tolerance. Times and
+memory have a level, the median, for the tolerance alone. See docs/explanation/convergence-statistics.md.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from statistics import median
+
+from assay.golden.judge.effects import build_limits, build_starts, is_schedule, measure_pair
+from assay.golden.judge.pairing import Aligned, Pair
+from assay.golden.judge.pointwise import compare, measure_relative, render_effect, render_fraction
+from assay.golden.judge.window import WindowReport, find_outside, render_steps
+from assay.golden.values import Rule, Track
+from assay.judge.statistics import Array
+from assay.show.formatting import render_count, render_number
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.values.verdict import Finding, VerdictKind
+
+NOISE_UNKNOWN = "noise unknown"
+_EXACT_DIGITS = 15  # so many: the value was not rounded
+_FEWEST_DIGITS = 3
+_UNITS = (60.0, 100.0, 1000.0, 3600.0, 1e6, 1e9)
+_UNIT_SLACK = 1.25
+
+
+# ---------------------------------------------------------------- digits
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """How a column was written: with this many decimals, as float32, or (neither) in full."""
+
+    decimals: int | None = None
+    is_single: bool = False
+
+    def find_quantum(self, value: float) -> float:
+        """The distance of two neighbouring numbers there."""
+        if self.decimals is not None:
+            return 10.0**-self.decimals
+        return 2.0 ** (max(math.frexp(value)[1], -125) - 24) if self.is_single else 0.0
+
+    def describe(self) -> str:
+        return render_count(self.decimals, "decimal") if self.decimals is not None else "single precision"
+
+
+def find_digits(values: Sequence[float]) -> Digits:
+    """By the shortest decimals that give the values back. Whole numbers are counts, and very short ones (a learning
+    rate of 1e-05) were set: neither was rounded."""
+    texts = [repr(value).removesuffix(".0").partition("e") for value in values]
+    digits = max(len(text.replace(".", "").lstrip("-0")) for text, _, _ in texts)
+    if digits >= _EXACT_DIGITS:
+        return Digits(is_single=all(map(_is_single, values)))
+    decimals = max(len(text.partition(".")[2]) - int(power or 0) for text, _, power in texts)
+    return Digits(decimals) if decimals > 0 and digits >= _FEWEST_DIGITS else Digits()
+
+
+def _is_single(value: float) -> bool:
+    try:
+        return bool(struct.unpack("<f", struct.pack("<f", value))[0] == value)
+    except OverflowError:
+        return False
+
+
+def judge_digits(rule: Rule, pair: Pair) -> list[Finding]:
+    """One finding for each check, against the only golden there is."""
+    return [_judge_digits(rule, pair, check) for check in pair.checks] if pair.is_whole else []
+
+
+def _judge_digits(rule: Rule, pair: Pair, check: Aligned) -> Finding:
+    golden, values = pair.golden[0].values, check.values
+    find = find_digits if not is_schedule(rule) else lambda _: Digits()
+    sides = {"golden": find(golden), "run": find(values)}
+    pairs = list(zip(values, golden, strict=True))
+    different = [index for index, both in enumerate(pairs) if not _is_equal(*both, *sides.values())]
+    if not different:
+        coarser = max(sides, key=lambda side: sides[side].find_quantum(max(golden, key=abs)))
+        at = "" if values == golden else f" at the digits of the {coarser} ({sides[coarser].describe()})"
+        return Finding(VerdictKind.PASS, pair.subject, f"{len(golden)} values are equal{at}", effect=0.0)
+    worst = max(different, key=lambda index: abs(measure_relative(*pairs[index])))
+    effect, first = measure_relative(*pairs[worst]), different[0]
+    largest = f"at most {render_effect(effect)}, at step {pair.steps[worst]}"
+    stated = f"the stated tolerance of {100 * (rule.delta or 0):g}%, {NOISE_UNKNOWN}"
+    if rule.delta is not None and holds_tolerance(rule.delta, pair, check):
+        return Finding(VerdictKind.PASS, pair.subject, f"within {stated}: {largest}", effect=effect)
+    mean = render_effect(measure_relative(math.fsum(values), math.fsum(golden)))
+    beyond = f"beyond {stated}; " if rule.delta is not None else ""
+    message = (
+        f"{beyond}{len(different)} of {len(golden)} values differ, first at step {pair.steps[first]}: "
+        f"{values[first]!r}, expected {golden[first]!r}; {largest}, {mean} in the mean{describe_unit(values, golden)}\n"
+        f"{NOISE_UNKNOWN}: several goldens of one environment, or --history DIR, show it"
+    )
+    return Finding(VerdictKind.CHANGED, pair.subject, message, *pairs[worst], pair.steps[first], effect)
+
+
+def _is_equal(tested: float, expected: float, *sides: Digits) -> bool:
+    """Equal after both were rounded to the digits of the side that has fewer; the other one was rounded before."""
+    fine, coarse = sorted(side.find_quantum(expected) for side in sides)
+    allowed = coarse / 2 + (fine / 2 if fine <= coarse / 2 else 0.0)
+    return tested == expected or abs(tested - expected) <= allowed * (1 + 1e-6)
+
+
+def holds_tolerance(tolerance: float, pair: Pair, check: Aligned) -> bool:
+    """Whether every value is within a tolerance of the golden's, or of the mean of several."""
+    columns = zip(*(track.values for track in pair.golden), strict=True)
+    expected = [math.fsum(column) / len(pair.golden) for column in columns]
+    return all(compare("==", tested, known, tolerance) for tested, known in zip(check.values, expected, strict=True))
+
+
+def describe_unit(values: Sequence[float], golden: Sequence[float]) -> str:
+    """A question, where one side is about 60, 100, 1000 … times the other."""
+    one, other = abs(median(values)), abs(median(golden))
+    ratio = max(one, other) / min(one, other) if min(one, other) else 0.0
+    factor = next((unit for unit in _UNITS if unit / _UNIT_SLACK <= ratio <= unit * _UNIT_SLACK), None)
+    if factor is None:
+        return ""
+    larger, smaller = ("run", "golden") if one > other else ("golden", "run")
+    return f"; the values of the {larger} are about {factor:g} times those of the {smaller}: are the units the same?"
+
+
+# ---------------------------------------------------------------- levels
+
+
+def judge_level(rule: Rule, pair: Pair) -> list[Finding]:
+    """The median of each check. Several goldens show how far a level moves by itself."""
+    levels = [median(track.values) for track in pair.golden]
+    is_judged = pair.is_whole and rule.delta is not None
+    return [_judge_level(rule, pair, levels, median(check.values)) for check in pair.checks] if is_judged else []
+
+
+def _judge_level(rule: Rule, pair: Pair, levels: Sequence[float], value: float) -> Finding:
+    expected, tolerance = math.fsum(levels) / len(levels), rule.delta or 0.0
+    effect, unit = measure_relative(value, expected), describe_unit([value], [expected])
+    shown = f"{render_number(value, 6)} instead of {render_number(expected, 6)} in the median ({render_effect(effect)})"
+    stated = f"the stated tolerance of {100 * tolerance:g}%{'' if len(levels) > 1 else f', {NOISE_UNKNOWN}'}"
+    if compare("==", value, expected, tolerance):
+        return Finding(VerdictKind.PASS, pair.subject, f"within {stated}: {shown}", effect=effect)
+    if min(levels) <= value <= max(levels):
+        return Finding(VerdictKind.PASS, pair.subject, f"beyond {stated}, between the goldens: {shown}", effect=effect)
+    kind = VerdictKind.ERROR if unit else VerdictKind.FAIL if len(levels) > 1 else VerdictKind.CHANGED
+    message = f"beyond {stated}: {shown}{unit}"
+    return Finding(kind, pair.subject, message, value, expected, pair.steps[0], effect)
+
+
+# ---------------------------------------------------------------- noise
+
+
+def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
+    """All windows of all checks together, against the noise between the goldens."""
+    if not pair.is_whole:
+        return []
+    pair, plain = pair if is_schedule(rule) else _round_alike(pair), replace(rule, delta=None)
+    starts = build_starts(plain, pair.steps)
+    effects = measure_pair(pair, starts)
+    limits = build_limits(plain, pair, starts, effects)
+    outside = find_outside(plain, effects, limits, len(starts) * peers)
+    unsure = ~outside & ~(effects.distance <= limits.inside)
+    report = NoiseReport(rule, pair, effects, tuple(starts), peers, limits)
+    if outside.any():
+        holds = rule.delta is not None and all(holds_tolerance(rule.delta, pair, each) for each in pair.checks)
+        return [report.describe(VerdictKind.CHANGED if holds else VerdictKind.FAIL, outside)]
+    if unsure.any():
+        return [report.describe(VerdictKind.INCONCLUSIVE, unsure)]
+    return [report.describe(VerdictKind.PASS, effects.distance <= limits.inside)]
+
+
+def _round_alike(pair: Pair) -> Pair:
+    """All curves with the decimals of the one that has the fewest."""
+    columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
+    found = [digits.decimals for digits in map(find_digits, columns) if digits.decimals is not None]
+    if not found:
+        return pair
+    columns = [tuple(round(value, min(found)) for value in values) for values in columns]
+    rows, many = [(values, tuple(map(repr, values))) for values in columns], len(pair.golden)
+    golden = tuple(Track(pair.steps, *row) for row in rows[:many])
+    return replace(pair, golden=golden, checks=tuple(Aligned(*row, 0) for row in rows[many:]))
+
+
+class NoiseReport(WindowReport):
+    """Findings about windows of several goldens: no delta, the noise alone."""
+
+    __slots__ = ()
+
+    def is_signed(self, window: int, kind: VerdictKind) -> bool:
+        return super().is_signed(window, VerdictKind.CHANGED if kind is VerdictKind.FAIL else kind)
+
+    def render_message(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
+        steps = render_steps(self.pair.steps, self.starts, worst)
+        shown = f"{self.render_size(worst, VerdictKind.CHANGED)} in {steps}"
+        noise, many = float(self.effects.envelope[worst]), f"{int(marks.sum())} of {len(self.starts)} windows"
+        apart = f"which differ by {render_fraction(noise)} there" if noise else "which are equal"
+        goldens = f"the noise of {len(self.pair.golden)} goldens, {apart}"
+        if kind is VerdictKind.PASS:
+            return f"inside {goldens}: at most {shown}; up to {render_fraction(float(self.limits.inside[worst]))} is"
+        if kind is VerdictKind.INCONCLUSIVE:
+            more = "too few goldens to call that a change: more of them, or --history DIR, show it"
+            return f"{shown}, beyond {goldens}\n{many}; {more}"
+        values = [value for check in self.pair.checks for value in check.values]
+        unit = describe_unit(values, self.pair.golden[0].values)
+        still = f"; within the stated tolerance of {100 * (self.rule.delta or 0):g}%"
+        stated = still if kind is VerdictKind.CHANGED else ""
+        return f"{shown}, outside {goldens}{stated}\nbegins at step {step}; {many}{unit}"

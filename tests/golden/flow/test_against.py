@@ -1,0 +1,573 @@
+"""`assay golden check --against … --from …` and `assay golden import`, as they are typed in an empty folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.golden.other_goldens import (
+    STEPS,
+    Folder,
+    build_loss,
+    build_megatron,
+    write_lines,
+    write_megatron,
+    write_mllog,
+    write_titan,
+    write_trl,
+)
+
+EVERY = range(1, 101)
+RCP = {"bert_ref_256": {"Benchmark": "bert", "BS": 256, "Epochs to converge": [95, 100, 105, 100, 90]}}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Folder:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CRC32C_SW_MODE", "auto")  # tensorboardX sets it on import, and would leave it behind
+    return Folder(tmp_path, capsys)
+
+
+def three(folder: Path, name: str = "golden_values_dev_dgx_h100") -> Path:
+    for number in (1, 2, 3):
+        write_megatron(folder / f"{name}_{number}.json", build_loss(number))
+    return folder
+
+
+# ---------------------------------------------------------------- the forms, and nothing else in the folder
+
+
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [(write_megatron, "golden_values_dev_dgx_h100.json"), (write_titan, "llama3_cuda.txt"), (write_trl, "sft.json")],
+)
+def test_a_golden_of_another_tool_is_checked_in_one_line(here: Folder, write, name: str) -> None:  # type: ignore[no-untyped-def]
+    write(here.path / name, build_loss())
+    write(here.path / f"run-{name}", build_loss())
+    done = here.check(name, f"run-{name}")
+    assert done.code == 0, done.out + done.err
+    assert "PASS" in done.out
+    assert "values are equal" in done.out
+    assert sorted(os.listdir(here.path)) == sorted([name, f"run-{name}"])  # no store, no runs
+    write(here.path / f"run-{name}", build_loss(scale=1.03))
+    changed = here.check(name, f"run-{name}")
+    assert changed.code == 3, changed.out + changed.err
+    assert "CHANGED" in changed.out
+    assert "+3%" in changed.out
+    assert "noise unknown" in changed.out
+
+
+def test_3_percent_worse_within_5_is_not_pass_where_three_goldens_show_less_noise(here: Folder) -> None:
+    three(here.path / "golden")
+    write_megatron(here.path / "good.json", build_loss(9))
+    write_megatron(here.path / "worse.json", build_loss(9, 1.03))
+    assert here.check("golden", "good.json").code == 0
+    tolerated = here.check("golden", "worse.json", "--tolerance", "5%")
+    assert tolerated.code == 3, tolerated.out
+    assert "CHANGED" in tolerated.out
+    assert "outside the noise of 3 goldens" in tolerated.out
+    assert "within the stated tolerance of 5%" in tolerated.out
+    failed = here.check("golden", "worse.json")
+    assert failed.code == 1
+    assert "FAIL" in failed.out
+    assert here.check("golden", "worse.json", "--tolerance", "2%").code == 1
+    alone = here.check("golden/golden_values_dev_dgx_h100_1.json", "worse.json", "--tolerance", "5%")
+    assert alone.code == 0
+    assert "within the stated tolerance of 5%, noise unknown" in alone.out
+
+
+def test_better_than_all_goldens_is_outside_as_well(here: Folder) -> None:
+    three(here.path / "golden")
+    write_megatron(here.path / "better.json", build_loss(9, 0.97))
+    assert here.check("golden", "better.json").code == 1
+
+
+def test_two_goldens_leave_a_small_difference_open(here: Folder) -> None:
+    for number in (1, 2):
+        write_megatron(here.path / f"golden/g_{number}.json", build_loss(number))
+    write_megatron(here.path / "worse.json", build_loss(9, 1.02))
+    done = here.check("golden", "worse.json")
+    assert done.code == 3
+    assert "INCONCLUSIVE" in done.out
+    assert "too few goldens" in done.out
+
+
+def test_history_shows_the_noise_of_one_golden(here: Folder) -> None:
+    golden = write_megatron(here.path / "golden.json", build_loss(1))
+    worse = write_megatron(here.path / "worse.json", build_loss(9, 1.03))
+    for night in ("2026-11-01", "2026-11-03", "2026-11-09"):  # not in sequence: dates
+        write_megatron(here.path / "nights" / night / "values.json", build_loss(int(night[-1])))
+    assert here.check(golden, worse, "--history", "nights").code == 1
+    good = here.check(golden, write_megatron(here.path / "good.json", build_loss(20)), "--history", "nights")
+    assert good.code == 0
+    assert "inside the noise of 3 goldens" in good.out  # the golden is one of the nights, and counts once
+
+
+def test_equality_is_at_the_digits_of_the_coarser_side(here: Folder) -> None:
+    """Five decimals of Megatron-LM's golden against the full numbers of the run; and the other way round."""
+    write_megatron(here.path / "golden.json", build_loss())
+    run = write_lines(here.path / "run.jsonl", build_loss(), "lm loss")
+    done = here.check("golden.json", run)
+    assert done.code == 0, done.out
+    assert "digits of the golden (5 decimals)" in done.out
+    assert "digits of the run (5 decimals)" in here.check(run, "golden.json").out
+    write_lines(here.path / "run.jsonl", {**build_loss(), 50: build_loss()[50] + 1e-5}, "lm loss")
+    assert here.check("golden.json", run).code == 3
+
+
+def test_tensorboard_is_single_precision(here: Folder) -> None:
+    writer, every = pytest.importorskip("tensorboardX").SummaryWriter("tensorboard"), build_loss(steps=EVERY)
+    for step, value in every.items():
+        writer.add_scalar("loss", value, step)
+    writer.close()
+    loss = {step: every[step] for step in STEPS}
+    done = here.check(write_lines(here.path / "golden.jsonl", loss), "tensorboard")
+    assert done.code == 0, done.out
+    assert "single precision" in done.out
+    write_megatron(here.path / "golden.json", loss)
+    assert here.check("golden.json", "tensorboard", "--map", "lm loss=loss").code == 0
+
+
+def test_trainer_state_csv_and_a_json_list_are_read(here: Folder) -> None:
+    loss = build_loss()
+    history = [{"step": step, "epoch": step / 10, "loss": value, "learning_rate": 1e-4} for step, value in loss.items()]
+    state = {"best_metric": None, "global_step": 100, "log_history": [*history, {"step": 100, "train_runtime": 8.5}]}
+    (here.path / "checkpoint-100").mkdir()
+    (here.path / "checkpoint-100" / "trainer_state.json").write_text(json.dumps(state))
+    (here.path / "checkpoint-100" / "config.json").write_text('{"hidden_size": 768}')  # passed over
+    rows = "".join(f"{step},{value!r},0.0001\n" for step, value in loss.items())
+    (here.path / "run.csv").write_text("step,loss,learning_rate\n" + rows)
+    (here.path / "run.json").write_text(json.dumps(history))
+    for run in ("run.csv", "run.json"):
+        done = here.check("checkpoint-100", run)
+        assert done.code == 0, done.out + done.err
+        assert "train_runtime" in done.out  # a time is shown, and not judged
+
+
+def test_an_rcp_file_judges_the_epochs_of_a_run(here: Folder) -> None:
+    other = {"bert_ref_448": {"Benchmark": "bert", "BS": 448, "Epochs to converge": [20, 21, 22]}}
+    (here.path / "rcps_bert.json").write_text(json.dumps(RCP | other))
+    write_mllog(here.path / "result_0.txt", build_loss(steps=range(1, 101)))
+    done = here.check("rcps_bert.json", "result_0.txt")  # the entry with the batch size of the run
+    assert done.code == 0, done.out + done.err
+    assert "bert_ref_256" in done.out
+    write_mllog(here.path / "result_0.txt", build_loss(steps=range(1, 400)))
+    assert here.check("rcps_bert.json", "result_0.txt").code == 1
+    write_mllog(here.path / "result_0.txt", build_loss(), status="aborted")
+    aborted = here.check("rcps_bert.json", "result_0.txt")
+    assert aborted.code == 2
+    assert "no metric in common" in aborted.err
+
+
+def test_what_both_sides_state_about_their_environment_is_compared(here: Folder) -> None:
+    write_trl(here.path / "golden.json", build_loss(), torch="2.10.0", gpu="H100")
+    write_trl(here.path / "run.json", build_loss(scale=1.01), torch="2.11.0", gpu="H100")
+    done = here.check("golden.json", "run.json")
+    assert "torch is 2.11.0, was 2.10.0" in done.out
+    assert "gpu is" not in done.out
+
+
+# ---------------------------------------------------------------- times and memory
+
+
+def test_times_and_memory_are_judged_with_a_tolerance_alone(here: Folder) -> None:
+    times = dict.fromkeys(STEPS, 0.12)
+    slow = dict.fromkeys(STEPS, 0.15)
+    memory = dict.fromkeys(STEPS, 777900032.0)
+    write_megatron(here.path / "golden.json", build_loss(), iteration_time={**times, 1: "nan"}, mem_bytes=memory)
+    write_megatron(here.path / "run.json", build_loss(), iteration_time=slow, mem_bytes=memory)
+    shown = here.check("golden.json", "run.json")
+    assert shown.code == 0, shown.out
+    assert "iteration-time: 0.15, the golden 0.12 (+25%)" in shown.out
+    assert here.check("golden.json", "run.json", "--tolerance", "iteration-time=30%").code == 0
+    judged = here.check("golden.json", "run.json", "--tolerance", "iteration-time=10%")
+    assert judged.code == 3
+    assert "beyond the stated tolerance of 10%, noise unknown" in judged.out
+    for number in (1, 2):
+        write_megatron(here.path / f"golden/g_{number}.json", build_loss(number), iteration_time=times)
+    assert here.check("golden", "run.json", "--tolerance", "iteration-time=10%", "--only", "iteration-time").code == 1
+
+
+def test_a_golden_of_times_alone_shows_nothing(here: Folder) -> None:
+    write_lines(here.path / "golden.jsonl", dict.fromkeys(STEPS, 0.1), "step_time")
+    done = here.check("golden.jsonl", "golden.jsonl")
+    assert done.code == 1
+    assert "nothing was compared" in done.out
+
+
+# ---------------------------------------------------------------- environments
+
+
+def test_platforms_are_never_pooled(here: Folder) -> None:
+    three(here.path / "golden", "golden_values_dev_dgx_h100")
+    three(here.path / "golden", "golden_values_dev_dgx_a100")
+    run = write_megatron(here.path / "run.json", build_loss(9))
+    done = here.check("golden", run)
+    assert done.code == 2
+    assert "2 environments" in done.err
+    choices = [line.split()[1] for line in done.err.splitlines() if "--environment" in line]
+    assert choices == ["golden_values_dev_dgx_a100_#.json", "golden_values_dev_dgx_h100_#.json"] or len(choices) == 2
+    for choice in [choices[1].strip("'"), "h100"]:
+        chosen = here.check("golden", run, "--environment", choice)
+        assert chosen.code == 0, chosen.err
+        assert "dgx_h100" in chosen.out
+        assert "3 recordings" in chosen.out
+    wrong = here.check("golden", run, "--environment", "b200")
+    assert wrong.code == 2
+    assert "b200" in wrong.err
+    named = write_megatron(here.path / "golden_values_dev_dgx_a100.json", build_loss(9))
+    assert "dgx_a100_#" in here.check("golden", named).out  # called as the run is
+
+
+def test_a_folder_with_several_runs_is_refused_with_their_names(here: Folder) -> None:
+    write_megatron(here.path / "out/first.json", build_loss())
+    write_megatron(here.path / "out/second.json", build_loss())
+    done = here.check("out/first.json", "out")
+    assert done.code == 2
+    assert "--from out/first.json" in done.err
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_no_metric_in_common(here: Folder) -> None:
+    write_lines(here.path / "golden.jsonl", build_loss(), "lm loss")
+    write_lines(here.path / "run.jsonl", build_loss(), "lm-loss")
+    done = here.check("golden.jsonl", "run.jsonl")
+    assert done.code == 2
+    assert "no metric in common" in done.err
+    assert "did you mean 'lm-loss'" in done.err
+    assert here.check("golden.jsonl", "run.jsonl", "--map", "lm loss=lm-loss").code == 0
+    assert here.check("golden.jsonl", "run.jsonl", "--map", "lm loss=other").code == 2
+    assert here.check("golden.jsonl", "run.jsonl", "--map", "lm").code == 2
+
+
+def test_a_renamed_metric_next_to_others_is_an_error(here: Folder) -> None:
+    loss = build_loss()
+    write_megatron(here.path / "golden.json", loss, grad_norm=loss)
+    write_megatron(here.path / "run.json", loss, gradnorm=loss)
+    done = here.check("golden.json", "run.json")
+    assert done.code == 1
+    assert "run.json has no grad-norm; did you mean 'gradnorm'" in done.out
+    assert here.check("golden.json", "run.json", "--map", "grad-norm=gradnorm").code == 0
+    assert here.check("golden.json", "run.json", "--only", "lm loss").code == 0
+    assert "did you mean" in here.check("golden.json", "run.json", "--only", "lm los").err
+
+
+def test_no_step_in_common(here: Folder) -> None:
+    write_lines(here.path / "golden.jsonl", build_loss())
+    write_lines(here.path / "run.jsonl", {step * 1024 + 7: value for step, value in build_loss().items()})
+    done = here.check("golden.jsonl", "run.jsonl")
+    assert done.code == 2
+    assert (
+        "no step in common: loss has steps 1 to 100 in the golden, every 5, and 1031 to 102407 in the run" in done.err
+    )
+
+
+def test_a_metric_without_a_common_step_next_to_others_is_an_error(here: Folder) -> None:
+    loss = build_loss()
+    write_megatron(here.path / "golden.json", loss, eval_loss={50: 2.5, 100: 2.25})
+    write_megatron(here.path / "run.json", loss, eval_loss={51: 2.5, 101: 2.25})
+    done = here.check("golden.json", "run.json")
+    assert done.code == 1
+    assert "no step in common: eval-loss has steps 50 to 100" in done.out
+    assert here.check("golden.json", "run.json", "--only", "lm loss").code == 0
+
+
+def test_two_metrics_may_be_one_in_the_run(here: Folder) -> None:
+    loss = build_loss()
+    write_megatron(here.path / "golden.json", loss, other_loss={step: loss[step] for step in (50, 100)})
+    done = here.check("golden.json", "golden.json", "--map", "other-loss=lm loss")
+    assert done.code == 0, done.out
+
+
+def test_another_interval_is_compared_where_both_have_steps_and_said(here: Folder) -> None:
+    write_lines(here.path / "golden.jsonl", build_loss(steps=EVERY))
+    every = build_loss(steps=EVERY)
+    write_lines(here.path / "run.jsonl", {step: every[step] for step in range(10, 101, 10)})
+    done = here.check("golden.jsonl", "run.jsonl")
+    assert done.code == 0, done.out
+    assert "compared at 10 of the golden's 100 steps: loss has steps 1 to 100 in the golden, every 1" in done.out
+    assert here.check("run.jsonl", "golden.jsonl").code == 0  # a run that logs more often has every step
+
+
+@pytest.mark.parametrize("lost", [range(51, 101), [40], range(1, 20)])
+def test_a_run_that_lacks_steps_never_passes(here: Folder, lost: range | list[int]) -> None:
+    every = build_loss(steps=EVERY)
+    write_lines(here.path / "golden.jsonl", every)
+    write_lines(here.path / "run.jsonl", {step: value for step, value in every.items() if step not in lost})
+    done = here.check("golden.jsonl", "run.jsonl", "--tolerance", "5%")
+    assert done.code == 1
+    assert f"{len(lost)} of 100 steps are missing" in done.out
+
+
+def test_a_step_twice(here: Folder) -> None:
+    lines = write_lines(here.path / "run.jsonl", build_loss())
+    golden = write_titan(here.path / "golden.txt", build_loss())
+    lines.write_text(lines.read_text() + json.dumps({"step": 100, "loss": build_loss()[100]}) + "\n")
+    assert here.check(golden, lines).code == 0  # an equal value is no contradiction
+    lines.write_text(lines.read_text() + '{"step": 100, "loss": 9.5}\n')
+    for against, source in ((golden, lines), (lines, golden)):
+        done = here.check(against, source)
+        assert done.code == 2
+        assert "loss has step 100 twice" in done.err
+    text = json.dumps(build_megatron(build_loss())).replace('"100":', '"95": 3.0, "100":')
+    (here.path / "twice.json").write_text(text)
+    assert "'95' is there twice" in here.check("twice.json", golden).err
+
+
+def test_units_that_differ_are_asked_about(here: Folder) -> None:
+    seconds = {step: 0.12 + step / 1e4 for step in STEPS}
+    write_megatron(here.path / "golden.json", build_loss(), iteration_time=seconds)
+    milliseconds = {step: 1000 * value for step, value in seconds.items()}
+    write_megatron(here.path / "run.json", build_loss(), iteration_time=milliseconds)
+    shown = here.check("golden.json", "run.json")
+    assert "about 1000 times those of the golden: are the units the same?" in shown.out
+    assert here.check("golden.json", "run.json", "--tolerance", "iteration-time=10%").code == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite(here: Folder, value: float) -> None:
+    bad = write_megatron(here.path / "bad.json", {**build_loss(), 50: value})
+    good = write_megatron(here.path / "good.json", build_loss())
+    refused = here.check(bad, good)
+    assert refused.code == 2
+    assert "at step 50: a golden that is not finite is refused" in refused.err
+    assert here.call("golden", "import", str(bad)).code == 2
+    failed = here.check(good, bad, "--tolerance", "50%")
+    assert failed.code == 1
+    assert f"is {value:g} at step 50" in failed.out
+
+
+@pytest.mark.parametrize("text", ['"NaN"', '"nan"', '"-Infinity"', '"inf"', "NaN"])
+def test_what_is_not_finite_may_be_written_as_text(here: Folder, text: str) -> None:
+    lines = write_lines(here.path / "bad.jsonl", {**build_loss(), 50: 7.0})
+    lines.write_text(lines.read_text().replace("7.0}", f"{text}}}"))
+    good = write_lines(here.path / "good.jsonl", build_loss())
+    assert "a golden that is not finite is refused" in here.check(lines, good).err
+    assert here.check(good, lines).code == 1
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    (here.path / "rows.json").write_text(json.dumps(rows))
+    assert here.check("rows.json", good).code == 2
+
+
+def test_nan_at_a_step_that_the_golden_does_not_have(here: Folder) -> None:
+    write_lines(here.path / "golden.jsonl", build_loss())
+    write_lines(here.path / "run.jsonl", {**build_loss(), 77: float("nan")})
+    done = here.check("golden.jsonl", "run.jsonl")
+    assert done.code == 1
+    assert "nan at step 77" in done.out
+
+
+def test_runs_that_do_not_train_agree_on_nothing(here: Folder) -> None:
+    dead = write_lines(here.path / "golden.jsonl", dict.fromkeys(STEPS, 10.373491181781864))
+    done = here.check(dead, dead)
+    assert done.code == 3
+    assert "nothing shows that it trains" in done.out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is empty"),
+        ("hello\n", "its format is not known"),
+        ('{"lm loss": {"values": {"1": 1.5,', "truncated"),
+        ('{"lm loss": {"values": {"1": "x"}}}', "lm loss at step 1: 'x' is not a number"),
+        ('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', "cannot be read"),
+        ("1 2.5\n2 2.4\n3 oops\n", "run.txt:3"),
+        ("step,loss\n", "it holds no value with a step"),
+        ('{"hidden_size": 768}', "its format is not known"),
+        (':::MLLOG {"key": "eval_accuracy", "value": 1\n', "its format is not known"),
+        (':::MLLOG {"value": 1}\n', "run.txt:1"),
+        ("step,loss\n1,2.5\n2,2.25,7\n", "cannot be read"),
+        ('{"step": 1.5, "loss": 2.0}\n{"step": 2, "loss": 2.0}\n', "is not a whole number"),
+    ],
+)
+def test_files_that_hold_no_curve(here: Folder, text: str, message: str) -> None:
+    (here.path / "run.txt").write_text(text)
+    golden = write_titan(here.path / "golden.txt", build_loss())
+    done = here.check("run.txt", golden)
+    assert done.code == 2, done.out + done.err
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_event_files_that_are_damaged(here: Folder) -> None:
+    writer = pytest.importorskip("tensorboardX").SummaryWriter(str(here.path / "tb"))
+    for step, value in build_loss().items():
+        writer.add_scalar("loss", value, step)
+    writer.close()
+    (path,) = (here.path / "tb").iterdir()
+    content = path.read_bytes()
+    golden = write_titan(here.path / "golden.txt", build_loss())
+    for damaged, message in ((content[:-9], "truncated"), (content[:-20] + b"x" * 20, "cannot be read")):
+        path.write_bytes(damaged)
+        done = here.check(golden, "tb")
+        assert done.code == 2
+        assert message in done.err
+
+
+def test_files_that_cannot_be_read(here: Folder, hostile_path: Path) -> None:
+    golden = write_titan(hostile_path / "golden.txt", build_loss())
+    assert here.check(golden, golden).code == 0
+    os.mkfifo(here.path / "pipe")
+    (here.path / "empty").mkdir()
+    secret = write_titan(here.path / "secret.txt", build_loss())
+    secret.chmod(0)
+    cases = {"none.json": "No such file", "pipe": "neither a file nor a folder", "empty": "no file in this folder"}
+    if not os.access(secret, os.R_OK):
+        cases["secret.txt"] = "cannot be read"
+    for name, message in cases.items():
+        for against, source in ((golden, name), (name, golden)):
+            done = here.check(against, source)
+            assert done.code == 2
+            assert message in done.err
+
+
+@pytest.mark.parametrize("words", [["5"], ["-1%"], ["x"], ["loss=0"], ["5%", "4%"], ["los=5%"]])
+def test_tolerances_that_are_none(here: Folder, words: list[str]) -> None:
+    golden = write_titan(here.path / "golden.txt", build_loss())
+    done = here.check(golden, golden, *(word for each in words for word in ("--tolerance", each)))
+    assert done.code == 2
+    assert words[-1].split("=")[0].rstrip("%") in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "FILE is missing"),
+        (["--against", "a"], "--against needs the run"),
+        (["x.yml", "--against", "a", "--from", "b"], "FILE is not for --against"),
+        (["--against", "a", "--from", "b", "-j", "2"], "--jobs is not for --against"),
+        (["x.yml", "--tolerance", "5%"], "--tolerance needs --against"),
+    ],
+)
+def test_options_that_do_not_belong_together(here: Folder, words: list[str], message: str) -> None:
+    done = here.call("golden", "check", *words)
+    assert done.code == 2
+    assert message in done.err
+
+
+@pytest.mark.parametrize("count", [400_000, pytest.param(10_000_000, marks=pytest.mark.long)])
+def test_a_long_run_takes_no_more_memory_than_a_short_one(here: Folder, count: int) -> None:
+    write_lines(here.path / "golden.jsonl", build_loss())
+    short = write_lines(here.path / "short.jsonl", build_loss(steps=EVERY))
+    with (here.path / "long.jsonl").open("w") as file:
+        file.write(short.read_text())
+        file.writelines(f'{{"step": {step}, "loss": 2.0625}}\n' for step in range(101, count))
+    program = (
+        "import resource, sys\nfrom assay.cli.main import run\n"
+        "code = run(['golden', 'check', '--against', 'golden.jsonl', '--from', sys.argv[1]])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)\nsys.exit(code)\n"
+    )
+    used = []
+    for name in ("short.jsonl", "long.jsonl"):
+        done = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True, check=False)
+        assert done.returncode == 3, done.stdout + done.stderr  # one recording, other values
+        used.append(int(done.stderr.split()[-1]))
+    assert used[1] - used[0] < 120_000  # KiB: pieces of the file, whatever its length
+
+
+def test_a_golden_that_is_too_long_is_refused(here: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.golden.files.curves._MOST_VALUES", 10)
+    golden = write_titan(here.path / "golden.txt", build_loss())
+    done = here.check(golden, golden)
+    assert done.code == 2
+    assert "more than 10 values" in done.err
+
+
+# ---------------------------------------------------------------- reports, and goldens of ours
+
+
+def test_the_result_is_in_every_form(here: Folder) -> None:
+    write_megatron(here.path / "golden.json", build_loss())
+    write_megatron(here.path / "run.json", build_loss(scale=1.03))
+    words = ("--tolerance", "5%", "--md", "r.md", "--junit", "r.xml", "--html", "r.html", "--json")
+    done = here.check("golden.json", "run.json", *words)
+    assert done.code == 0
+    facts = json.loads(done.out)
+    assert facts["verdict"] == "PASS"
+    assert facts["tests"][0]["comparisons"] == len(STEPS)
+    for name in ("r.md", "r.xml", "r.html"):
+        assert "within the stated tolerance of 5%, noise unknown" in (here.path / name).read_text()
+
+
+def test_changed_is_good_enough_where_that_is_said(here: Folder) -> None:
+    golden = write_titan(here.path / "golden.txt", build_loss())
+    run = write_titan(here.path / "run.txt", build_loss(scale=1.001))
+    assert here.check(golden, run).code == 3
+    assert here.check(golden, run, "--allow-changed").code == 0
+
+
+def test_a_golden_is_imported_and_checked_against(here: Folder) -> None:
+    three(here.path / "theirs")
+    done = here.call("golden", "import", "theirs", "--store", "ours")
+    assert done.code == 0, done.out + done.err
+    (manifest,) = (here.path / "ours").iterdir()
+    content = json.loads(manifest.read_text())
+    assert content["test"] == "golden_values_dev_dgx_h100"
+    assert content["noise"]["lm loss"] > 0
+    assert len(content["provenance"]["imported_from"]) == 3
+    assert here.call("golden", "show", "ours").code == 0
+    good = write_megatron(here.path / "good.json", build_loss(9))
+    worse = write_megatron(here.path / "worse.json", build_loss(9, 1.03))
+    assert here.check("ours", good).code == 0
+    assert here.check(manifest, worse).code == 1
+    again = here.call("golden", "import", "theirs", "--store", "ours")
+    assert again.code == 2
+    assert "--name" in again.err
+    assert here.call("golden", "import", "theirs", "--store", "ours", "--name", "second").code == 0
+
+
+# ---------------------------------------------------------------- the run among its goldens, and runs that crashed
+
+
+def test_the_run_is_none_of_its_goldens(here: Folder) -> None:
+    three(here.path / "nights", "night")
+    write_megatron(here.path / "nights/night_4.json", build_loss(9, 1.03))
+    worse = "nights/night_4.json"
+    for words in ((), ("--history", "nights")):
+        against = "nights/night_1.json" if words else "nights"
+        found = here.call("golden", "check", "--against", against, "--from", worse, *words)
+        assert found.code == 1, found.out
+        assert "3 goldens" in found.out
+    alone = here.call("golden", "check", "--against", worse, "--from", worse)
+    assert alone.code == 2
+    assert "is the run itself" in alone.err
+
+
+@pytest.mark.parametrize("text", ["", "Traceback (most recent call last):\n", None])
+def test_a_run_of_a_folder_that_crashed_is_not_passed_over(here: Folder, text: str | None) -> None:
+    write_titan(here.path / "golden.txt", build_loss())
+    (here.path / "runs").mkdir()
+    write_titan(here.path / "runs/run1.txt", build_loss())
+    (here.path / "runs/notes.txt").write_text("of another kind")
+    assert here.check("golden.txt", "runs").code == 0
+    if text is None:
+        (here.path / "runs/run2.txt").symlink_to("gone")
+    else:
+        (here.path / "runs/run2.txt").write_text(text)
+    found = here.check("golden.txt", "runs")
+    assert found.code == 2
+    assert "runs/run2.txt: it is called as a recording, and holds none" in found.err
+
+
+def test_numbers_in_quotes_are_numbers(here: Folder) -> None:
+    for name, loss in (("golden", "2.5"), ("run", "9.5")):
+        rows = [{"step": step, "loss": f"{float(loss) / step}", "lr": 0.125, "id": "7"} for step in (1, 2, 4)]
+        (here.path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = here.check("golden.jsonl", "run.jsonl")
+    assert found.code == 3, found.out
+    assert "loss" in found.out
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "..", ""])
+def test_an_imported_golden_stays_in_its_store(here: Folder, name: str) -> None:
+    write_titan(here.path / "golden.txt", build_loss())
+    found = here.call("golden", "import", "golden.txt", "--store", "store", "--name", name)
+    assert found.code == 2
+    assert "is not the name of a file" in found.err

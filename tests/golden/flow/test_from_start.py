@@ -1,0 +1,384 @@
+"""Goldens without checkpoints: every run begins at step 0, and is ended by us when its segment is complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from tests.golden_training import Lab, messages, run_in_process
+
+from assay.cli.main import run
+from assay.errors import ExitCode
+from assay.follow.api import StudyLocation
+from assay.follow.entry import Entry, Event
+from assay.golden.flow.each_test import gather_file
+from assay.golden.flow.rebase import rebase_file
+from assay.golden.flow.selftest import selftest_file
+from assay.golden.page import build_golden_page
+from assay.golden.requests import RebaseRequest
+from assay.golden.values import Fault, GoldenTestReport
+from assay.launch.api import RunHooks
+from assay.system import processes
+from assay.values.run import State
+from assay.values.verdict import VerdictKind
+
+STUDY = r"""
+study: demo
+command: python3 training.py
+metrics: {step: 'Iteration: (\d+)', loss: 'Loss: ({number})'}
+golden: {segment: 20, replicas: 2}
+"""
+COUNTED = STUDY.replace(r"step: 'Iteration: (\d+)', ", "")
+ENDLESS = {"hold_at": 25}  # the training logs 26 steps, and then nothing for ten minutes
+
+
+@pytest.fixture
+def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """Every training is a job, as it is for users."""
+    monkeypatch.chdir(tmp_path)
+    lab = Lab(tmp_path)
+    lab.write_native(STUDY)
+    return lab
+
+
+@pytest.fixture
+def plain(real: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """Trainings that come to their own end are run by this process."""
+    run_in_process(monkeypatch)
+    return real
+
+
+def find_left(report: GoldenTestReport) -> list[int]:
+    """Processes of the report's runs that are still there."""
+    runs = [*report.runs, *(run for segment in report.segments for run in segment.runs)]
+    tags = {run.dir.encode() for run in runs}
+    return [pid for pid in processes.list_pids() if processes.load_variable(pid, "ASSAY_RUN_DIR") in tags]
+
+
+# ---------------------------------------------------------------- a program that does not take its length
+
+
+def test_a_program_without_a_length_is_ended_after_its_segment_and_that_is_not_a_failure(real: Lab) -> None:
+    real.change(**ENDLESS, child=True)
+    (gathered,) = real.gather().tests
+    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
+    assert [(run.state, run.reason) for run in gathered.runs] == [(State.PRUNED, "its segment is complete")] * 2
+    assert find_left(gathered) == []
+    assert real.calls() == [[], []]  # the command as it is
+    assert sorted(os.listdir(real.store)) == [real.manifest_path.name]
+    assert real.manifest["format"] == 3
+    (log,) = real.logs.values()
+    assert (log["checkpoint"], log["start_step"], list(log["results"])) == (None, 0, [str(step) for step in range(20)])
+    checked = real.check_one()
+    assert (checked.verdict.kind, checked.verdict.comparisons) == (VerdictKind.PASS, 20)
+    assert checked.segments[0].runs[0].state is State.PRUNED
+    assert not any("went on to step" in note for note in checked.notes)
+    assert find_left(checked) == []
+
+
+def test_a_worse_training_fails_and_is_ended_whether_early_or_at_its_end(real: Lab) -> None:
+    real.use_golden()
+    real.change(**ENDLESS, scale=1.5)
+    for early_stop, state in ((True, State.STOPPED), (False, State.PRUNED)):
+        checked = real.check_one(early_stop=early_stop)
+        assert checked.verdict.kind is VerdictKind.FAIL
+        assert checked.segments[0].runs[0].state in (state, State.PRUNED)
+        assert find_left(checked) == []
+
+
+def test_a_program_that_ignores_the_signal_is_killed(real: Lab) -> None:
+    script = real.folder / "training.py"
+    script.write_text("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + script.read_text())
+    real.change(**ENDLESS)
+    (gathered,) = real.gather(grace_s=0.2, replicas=0).tests
+    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
+    assert find_left(gathered) == []
+
+
+def test_a_program_that_takes_its_length_ends_by_itself(plain: Lab) -> None:
+    plain.write_native(STUDY.replace("segment: 20", "segment: 20, length: --until"))
+    (gathered,) = plain.gather().tests
+    assert [run.state for run in gathered.runs] == [State.DONE] * 2
+    assert plain.calls() == [["--until", "20"]] * 2
+    assert plain.check_one().verdict.kind is VerdictKind.PASS
+    assert plain.calls()[-1] == ["--until", "20"]
+
+
+def test_checkpoints_without_a_length_are_checked_too(real: Lab) -> None:
+    section = (
+        "{segment: 6, replicas: 2, save: 'Saving model to: (\\S+)', checkpoint: --ckpt, resume: --load, start: --start}"
+    )
+    real.write_native(STUDY.replace("{segment: 20, replicas: 2}", section))
+    (gathered,) = real.gather().tests
+    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
+    assert real.manifest["format"] == 2
+    real.change(hold_at=28)
+    checked = real.check_one()
+    assert (checked.verdict.kind, len(checked.segments)) == (VerdictKind.PASS, 2)
+    assert "demo has no length to count" in messages(real.gather(counting=True).tests[0])
+
+
+# ---------------------------------------------------------------- what a log shows
+
+
+def test_without_a_pattern_of_the_step_the_values_of_each_metric_are_counted(plain: Lab) -> None:
+    plain.write_native(COUNTED.replace("loss: 'Loss", "late: 'late ({number})', loss: 'Loss"))
+    script = plain.folder / "training.py"
+    script.write_text(
+        script.read_text().replace(
+            "    if step == change", "    if step % 5 == 0: print('late', step + 1)\n    if step == change"
+        )
+    )
+    (gathered,) = plain.gather().tests
+    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
+    assert gathered.golden is not None
+    tracks = gathered.golden.segments[0].tracks
+    assert tracks["loss"][""][0].steps == tuple(range(1, 21))
+    assert tracks["loss"][""][0].values[:2] == (2.0, 1.0)
+    assert tracks["late"][""][0].steps == (1, 2, 3, 4)  # what comes after the 20 values of loss is not read
+    assert plain.check_one().verdict.kind is VerdictKind.PASS
+    plain.change(scale=1.5)
+    assert plain.check_one().verdict.kind is VerdictKind.FAIL
+
+
+@pytest.mark.parametrize(
+    ("study", "change", "words"),
+    [
+        (STUDY, {"exit": 3}, "the training failed: train ended with exit code 3"),
+        (STUDY, {"loss": {"12": "nan"}}, "segment 0 loss is nan at step 12: the recording is not valid"),
+        (STUDY, {"again": {"12": ["9", "8"]}}, "loss at step 12 is logged twice: 0.153846 and 9; nothing is recorded"),
+        (STUDY.replace("Iteration", "iteration"), {}, "no line matches the pattern of the step (the log is in "),
+        (STUDY.replace("Loss", "loss"), {}, "no line matches the pattern of loss (the log is in "),
+        (COUNTED.replace("Loss", "loss"), {}, "no line matches the pattern of loss (the log is in "),
+        (STUDY, {"without": list(range(25))}, "loss was not logged in the first 20 steps"),
+        (STUDY, {"always": "0.5"}, "loss is 0.5 at every step of the recording: nothing shows that it trains"),
+    ],
+)
+def test_what_cannot_be_recorded_is_named(plain: Lab, study: str, change: dict[str, object], words: str) -> None:
+    plain.write_native(study)
+    plain.change(**change)
+    (gathered,) = plain.gather().tests
+    assert words in messages(gathered)
+    assert gathered.verdict.kind is (VerdictKind.INCONCLUSIVE if "always" in change else VerdictKind.ERROR)
+    assert plain.manifest_path.exists() is ("always" in change)
+
+
+def test_steps_that_come_back_are_an_error_that_ends_the_run(real: Lab) -> None:
+    script = real.folder / "training.py"
+    script.write_text(script.read_text().replace("step=step)", "step=step % 10)"))
+    real.change(**ENDLESS)
+    (gathered,) = real.gather().tests
+    first, *others = [found.message for found in gathered.verdict.findings]
+    assert first.startswith("step 0 is logged after step 9: out of order; nothing is recorded")
+    assert first.endswith("to count lines instead, leave `step` out of metrics")
+    assert others == []
+    assert gathered.runs[0].state is State.PRUNED
+    assert find_left(gathered) == []
+    real.write_native(COUNTED)
+    assert real.gather().tests[0].verdict.kind is VerdictKind.PASS
+
+
+def test_what_is_logged_after_the_segment_does_not_matter(plain: Lab) -> None:
+    """How much of it there is depends on when the run is ended; here it comes to its own end."""
+    script = plain.folder / "training.py"
+    script.write_text(script.read_text().replace("step=step)", "step=step % 25)"))
+    (gathered,) = plain.gather().tests
+    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
+    assert plain.check_one().verdict.kind is VerdictKind.PASS
+
+
+def test_values_without_any_step_end_an_endless_run(real: Lab) -> None:
+    real.write_native(STUDY.replace("Iteration", "iteration"))
+    real.change(**ENDLESS)
+    (gathered,) = real.gather().tests
+    assert gathered.runs[0].reason == "its log has no step"
+    assert "no line matches the pattern of the step" in messages(gathered)
+
+
+def test_a_training_that_is_shorter_than_its_segment_is_recorded_as_a_whole_with_a_warning(plain: Lab) -> None:
+    plain.write_native(STUDY.replace("segment: 20", "segment: 300"))
+    (gathered,) = plain.gather().tests
+    assert gathered.verdict.kind is VerdictKind.PASS
+    words = "the training ended at step 29, before its segment of 300 steps was complete: all of it is recorded"
+    assert words in gathered.warnings
+    assert plain.check_one().verdict.comparisons == 30
+    plain.change(until=12)
+    checked = plain.check_one()
+    assert checked.verdict.kind is VerdictKind.ERROR
+    assert "the last value of the check is at step 11: 18 of 30 steps are missing" in messages(checked)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({}, VerdictKind.PASS, ""),
+        ({"scale": 1.5}, VerdictKind.FAIL, "+50% in steps"),
+        ({"loss": {"12": "nan"}}, VerdictKind.FAIL, "the check is nan at step 12"),
+        ({"exit": 3}, VerdictKind.ERROR, "the check failed: train ended with exit code 3"),
+        ({"mute": True}, VerdictKind.ERROR, "step: matches no line of the log"),
+        ({"without": list(range(30))}, VerdictKind.ERROR, "loss: matches no line of the log"),
+        ({"without": [7]}, VerdictKind.ERROR, "the check has no value at step 7"),
+        ({"first": 5}, VerdictKind.ERROR, "the check has no value at step 0: 5 of 20 steps are missing"),
+    ],
+)
+def test_verdicts_of_a_check(plain: Lab, change: dict[str, object], kind: VerdictKind, words: str) -> None:
+    plain.use_golden()
+    plain.change(**change)
+    checked = plain.check_one()
+    assert (checked.verdict.kind, words in messages(checked)) == (kind, True), messages(checked)
+
+
+def test_a_program_that_counts_in_another_way_is_an_error(plain: Lab) -> None:
+    plain.change(first=1)
+    assert plain.gather().tests[0].verdict.kind is VerdictKind.PASS
+    plain.change(first=0)
+    checked = plain.check_one()
+    assert checked.verdict.kind is VerdictKind.ERROR
+    assert "the check logs step 0, before the first that was recorded, 1: it counts in another way" in messages(checked)
+
+
+APPEND = """
+    with open(os.environ["ASSAY_RUN_DIR"] + "/values.jsonl", "a") as file:
+        file.write('{"step": %d, "score": %f}\\n' % (step, 2 / (step + 1)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "metrics"),
+    [
+        (APPEND, "metrics: {file: {jsonl: values.jsonl}}\n"),
+        ("\n    import assay; assay.log(score=2 / (step + 1), step=step)\n", ""),
+        ("\n    import assay; assay.log(score=2 / (step + 1))\n", ""),
+    ],
+    ids=["jsonl", "assay.log", "counted"],
+)
+def test_metrics_that_are_not_in_the_log(real: Lab, code: str, metrics: str) -> None:
+    """The run is ended when its file is beyond the segment."""
+    script = real.folder / "training.py"
+    script.write_text(script.read_text().replace("\n    if step == change", f"{code}    if step == change"))
+    golden = "golden: {segment: 20, replicas: 2, metrics: {score: paired}}\n"
+    real.write_native(f"study: demo\ncommand: {sys.executable} training.py\n{metrics}{golden}")
+    real.change(**ENDLESS)
+    (gathered,) = real.gather().tests
+    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
+    assert gathered.golden is not None
+    first = 0 if "step=" in code or metrics else 1
+    assert gathered.golden.segments[0].steps == list(range(first, first + 20))
+    assert {run.state for run in gathered.runs} == {State.PRUNED}
+    assert real.check_one().verdict.comparisons == 20
+    script.write_text(script.read_text().replace("score", "points"))
+    assert "the check has no score" in messages(real.check_one())
+
+
+# ---------------------------------------------------------------- the other commands
+
+
+def test_a_killed_gathering_is_continued(real: Lab) -> None:
+    real.change(hold_at=12)
+    held: list[Entry] = []
+
+    def listen(event: Event) -> None:
+        held.extend([event.entry] if event.kind == "started" else [])
+
+    def draw(supervisor: object) -> None:
+        log = Path(held[0].dir, "train.log") if held else real.folder / "none"
+        if log.exists() and "Iteration: 12" in log.read_text():
+            supervisor.leave = True  # type: ignore[attr-defined]
+
+    gather_file(real.options(), RunHooks(listen=listen, draw=draw, tick_s=0.02))
+    seen: list[str] = []
+
+    def end(event: Event) -> None:
+        seen.append(f"{event.kind} {event.entry.spec.name}")
+        if event.kind == "adopted":
+            assert event.entry.handle is not None
+            for pid in processes.walk([event.entry.handle.pid], processes.load_children):
+                os.kill(pid, signal.SIGTERM)
+
+    (report,) = gather_file(real.options(), RunHooks(listen=end, tick_s=0.02)).tests
+    assert seen[0] == f"adopted {held[0].spec.name}"
+    assert "the training failed: " in messages(report)  # by the signal
+    assert not real.manifest_path.exists()
+
+
+def test_a_file_and_a_golden_of_which_one_has_checkpoints_do_not_fit(plain: Lab) -> None:
+    plain.use_golden()
+    plain.write_native()
+    for report in (plain.check_one(), plain.gather(counting=True).tests[0]):
+        assert report.exit_code is ExitCode.USAGE
+        assert "the golden recording begins at step 0, and " in messages(report)
+        assert "record it again: assay golden gather " in messages(report)
+    assert plain.gather().tests[0].verdict.kind is VerdictKind.PASS
+    plain.write_native(STUDY)
+    assert "begins at checkpoints, and " in messages(plain.check_one())
+    (counted,) = plain.gather(counting=True).tests
+    assert counted.exit_code is ExitCode.USAGE
+
+
+def test_counting_is_refused_in_one_line(plain: Lab) -> None:
+    plain.use_golden()
+    (counted,) = plain.gather(counting=True).tests
+    assert counted.exit_code is ExitCode.USAGE
+    assert "demo has no length to count: nothing is to be recorded" in messages(counted)
+
+
+@pytest.mark.parametrize("source", ["gather", "check"])
+def test_an_intended_change_is_accepted(plain: Lab, source: Literal["gather", "check"]) -> None:
+    plain.use_golden()
+    plain.change(scale=1.5)
+    assert plain.check_one(early_stop=False).verdict.kind is VerdictKind.FAIL
+    given: dict[str, Any] = {"file": str(plain.file), "reason": "meant", "source": source}
+    if source == "check":
+        (refused,) = rebase_file(RebaseRequest(**given), plain.options())
+        assert refused.refusals[-1] == "the last check did not pass: accept it with --allow-failed"
+    (done,) = rebase_file(RebaseRequest(**given, allow_failed=True), plain.options())
+    assert done.is_accepted, done.refusals
+    assert plain.check_one().verdict.kind is VerdictKind.PASS
+    assert plain.manifest["format"] == 3
+
+
+def test_selftest_injects_faults_from_the_start(plain: Lab) -> None:
+    plain.use_golden()
+    script = plain.folder / "training.py"
+    script.write_text(script.read_text().replace("2.0 / (step + 1)", "float(os.environ.get('SIZE', 2)) / (step + 1)"))
+    (report,) = selftest_file(plain.options(), [Fault("env", "SIZE", "3")])
+    assert (report.start_step, report.control.verdict.kind, report.caught) == (0, VerdictKind.PASS, 1)
+
+
+def test_the_commands_of_a_new_user(
+    plain: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The store is `golden`, without a flag, and what is printed does not name it either."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(["golden", "check", "config.yml"]) == 2
+    assert "gather it first: `assay golden gather config.yml`" in capsys.readouterr().out
+    assert run(["golden", "gather", "config.yml", "-q"]) == 0
+    assert os.listdir("golden") == [plain.manifest_path.name]
+    assert run(["golden", "check", "config.yml", "-q"]) == 0
+    plain.change(scale=0.5)
+    reports = ["--md", "report.md", "--junit", "report.xml", "--html", "report.html"]
+    assert run(["golden", "check", "config.yml", "-q", *reports]) == 3
+    assert "assay golden check config.yml --allow-changed" in capsys.readouterr().out
+    assert all("CHANGED" in Path(name).read_text() for name in reports[1:5:2])
+    page = build_golden_page(StudyLocation("runs", "golden-demo"), None)
+    assert page.problems == ()
+    assert [head.kind for head in page.history] == [VerdictKind.CHANGED, VerdictKind.PASS, VerdictKind.PASS]
+    assert run(["golden", "show", "config.yml", "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert shown["segments"] == [{"start_step": 0, "checkpoint": None, "recordings": 2, "variants": []}]
+    assert run(["golden", "validate", "config.yml"]) == 0
+    assert "demo check: python3 training.py\n" in capsys.readouterr().out
+
+
+@pytest.mark.needs(search=True)
+def test_the_stop_rules_of_a_study_do_not_end_its_golden(real: Lab) -> None:
+    real.write_native(STUDY + "stop: [{rule: bounds, metric: loss, max: 0.001}]\n")
+    real.change(**ENDLESS)
+    (gathered,) = real.gather(replicas=0).tests
+    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
+    assert gathered.runs[0].reason == "its segment is complete"

@@ -1,0 +1,128 @@
+"""The rules for recordings in files: digits, noise, levels."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from assay.golden.judge.against import Digits, find_digits
+from assay.golden.judge.convergence import judge_segment
+from assay.golden.values import Rule, RuleKind, Segment, Track
+from assay.values.verdict import Verdict, VerdictKind
+
+
+def judge(kind: RuleKind, goldens: list[list[float]], run: list[float], tolerance: float | None = None) -> Verdict:
+    tracks = tuple(Track(tuple(range(1, len(each) + 1)), tuple(each)) for each in (*goldens, run))
+    check, tracks = {"loss": {"": tracks[-1]}}, tracks[:-1]
+    return judge_segment(Rule("loss", kind, delta=tolerance), Segment(1, "", {"loss": {"": tracks}}), [check])
+
+
+def single(value: float) -> float:
+    (found,) = struct.unpack("<f", struct.pack("<f", value))
+    return float(found)
+
+
+@pytest.mark.parametrize(
+    ("values", "digits"),
+    [
+        ([10.85678, 10.8729, 9.5], Digits(5)),
+        ([10.123456789012345, 2.0], Digits()),
+        ([single(10.1), single(0.003)], Digits(is_single=True)),
+        ([1654.0, 1700.0], Digits()),  # counts are not rounded
+        ([1.5e-05, 2.25e-05], Digits(7)),
+        ([1e300, 0.125], Digits(3)),
+        ([1e-05, 2e-05], Digits()),  # set, not rounded
+        ([0.5, 0.25], Digits()),
+    ],
+)
+def test_the_digits_of_a_column(values: list[float], digits: Digits) -> None:
+    assert find_digits(values) == digits
+
+
+@pytest.mark.parametrize(
+    ("golden", "run", "kind"),
+    [
+        ([2.51, 2.25], [2.5149, 2.2451], VerdictKind.PASS),
+        ([2.5149, 2.2451], [2.51, 2.25], VerdictKind.PASS),
+        ([2.51, 2.25], [2.5151, 2.25], VerdictKind.CHANGED),
+        ([2.51, 2.25], [2.52, 2.25], VerdictKind.CHANGED),
+        ([0.0, 1.0], [0.4, 1.0], VerdictKind.CHANGED),
+        ([single(2.1), single(2.3)], [2.1, 2.3], VerdictKind.PASS),
+        ([single(2.1), single(2.3)], [2.1000005, 2.3], VerdictKind.CHANGED),
+    ],
+)
+def test_equality_at_the_digits_of_the_coarser_side(golden: list[float], run: list[float], kind: VerdictKind) -> None:
+    assert judge("digits", [golden], run).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("scale", "tolerance", "kind"),
+    [
+        (1.04, 0.05, "PASS"),
+        (1.05, 0.05, "PASS"),
+        (1.06, 0.05, "CHANGED"),
+        (0.94, 0.05, "CHANGED"),
+        (1.04, None, "CHANGED"),
+    ],
+)
+def test_without_noise_a_tolerance_is_all_there_is(scale: float, tolerance: float | None, kind: str) -> None:
+    verdict = judge("digits", [[2.0, 1.0]], [2.0 * scale, 1.0 * scale], tolerance)
+    assert verdict.kind == kind
+    assert "noise unknown" in verdict.findings[0].message
+
+
+def test_a_learning_rate_is_compared_as_it_is() -> None:
+    steps = (1, 2)
+    for golden, run in (((1e-05, 2e-05), (1.4e-05, 2e-05)), ((1.5e-05, 2.25e-05), (1.5e-05, 2.253e-05))):
+        segment = Segment(1, "", {"lr": {"": (Track(steps, golden),)}})
+        verdict = judge_segment(Rule("lr", "digits"), segment, [{"lr": {"": Track(steps, run)}}])
+        assert verdict.kind is VerdictKind.CHANGED
+
+
+def test_one_value_beyond_the_tolerance_is_beyond_it() -> None:
+    assert judge("digits", [[2.0, 1.0, 0.5]], [2.0, 1.1, 0.5], 0.05).kind is VerdictKind.CHANGED
+
+
+@pytest.mark.parametrize(
+    ("scale", "tolerance", "kind"),
+    [
+        (1.0, None, "PASS"),
+        (1.0003, None, "PASS"),
+        (1.1, None, "FAIL"),
+        (1.1, 0.2, "CHANGED"),
+        (1.1, 0.05, "FAIL"),
+        (0.9, None, "FAIL"),
+    ],
+)
+def test_with_noise_what_is_outside_fails(scale: float, tolerance: float | None, kind: str) -> None:
+    rng = random.Random(7)
+    curves = [[(3 - step / 50) * (1 + 1e-3 * rng.gauss(0, 1)) for step in range(60)] for _ in range(6)]
+    goldens, run = curves[:5], [scale * value for value in curves[5]]
+    assert judge("noise", goldens, run, tolerance).kind == kind
+
+
+def test_goldens_of_five_decimals_against_full_numbers_are_no_change() -> None:
+    full = [3 - step / 47 for step in range(60)]
+    rounded = [round(value, 5) for value in full]
+    assert judge("noise", [rounded, rounded, rounded], full).kind is VerdictKind.PASS
+    assert judge("noise", [full, full, full], rounded).kind is VerdictKind.PASS
+    assert judge("noise", [rounded] * 3, [1.001 * value for value in full]).kind is VerdictKind.FAIL
+
+
+def test_a_level_is_a_median() -> None:
+    golden = [9.0, 1.0, 1.0, 1.0, 1.0]
+    assert judge("level", [golden], [30.0, 1.0, 1.1, 1.1, 1.1], 0.2).kind is VerdictKind.PASS
+    assert judge("level", [golden], [9.0, 1.5, 1.5, 1.5, 1.5], 0.2).kind is VerdictKind.CHANGED
+    assert judge("level", [golden, golden], [9.0, 1.5, 1.5, 1.5, 1.5], 0.2).kind is VerdictKind.FAIL
+    assert judge("level", [golden, [1.6] * 5], [1.55] * 5, 0.1).kind is VerdictKind.PASS  # as far as the goldens differ
+    assert judge("level", [golden], [1000.0] * 5, 0.2).kind is VerdictKind.ERROR  # another unit
+
+
+@pytest.mark.parametrize("kind", ["digits", "noise", "level"])
+def test_missing_and_invalid_values_never_pass(kind: RuleKind) -> None:
+    goldens = [[2.0, 1.5, 1.0], [2.0, 1.5, 1.0]]
+    assert judge(kind, goldens, [2.0, float("nan"), 1.0], 0.5).kind is VerdictKind.FAIL
+    assert judge(kind, goldens, [2.0, 1.5], 0.5).kind is VerdictKind.ERROR
+    assert judge(kind, [[2.0, float("inf"), 1.0]], [2.0, 1.5, 1.0], 0.5).kind is VerdictKind.ERROR

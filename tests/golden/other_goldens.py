@@ -1,0 +1,95 @@
+"""Golden files and runs in the forms of other tools, with made-up numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.command_line import Result
+
+from assay.cli.main import run as run_command
+
+STEPS = tuple(step for step in range(1, 101) if step == 1 or step % 5 == 0)
+Values = dict[int, float]
+
+
+def build_loss(seed: int = 0, scale: float = 1.0, noise: float = 1e-3, steps: Sequence[int] = STEPS) -> Values:
+    """One curve for all seeds, and noise of its own for each."""
+    rng = random.Random(seed)
+    return {step: scale * (2 + 9 * math.exp(-step / 30)) * (1 + noise * rng.gauss(0, 1)) for step in steps}
+
+
+def build_megatron(loss: Values, **others: Mapping[int, Any]) -> dict[str, Any]:
+    """As read_tb_logs_as_list of Megatron-LM writes it: five decimals, and "nan" for a step that was not logged."""
+    metrics: dict[str, Mapping[int, Any]] = {"lm loss": loss, **others}
+    return {
+        name.replace("_", "-"): {
+            "start_step": min(values),
+            "end_step": max(values),
+            "step_interval": 5,
+            "values": {str(step): round(v, 5) if isinstance(v, float) else v for step, v in values.items()},
+        }
+        for name, values in metrics.items()
+    }
+
+
+def write_megatron(path: Path, loss: Values, **others: Mapping[int, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(build_megatron(loss, **others), indent=4))
+    return path
+
+
+def write_titan(path: Path, loss: Values) -> Path:
+    path.write_text("".join(f"{step} {value!r}\n" for step, value in loss.items()))
+    return path
+
+
+def write_trl(path: Path, loss: Values, **env: str) -> Path:
+    steps = [{"step": step, "loss": value, "grad_norm": 3 * value} for step, value in loss.items()]
+    config = {"name": "sft_default", "method": "sft", "args": {"max_steps": "50", "seed": "42"}}
+    path.write_text(json.dumps({"config": config, "env": env, "steps": steps}, indent=2))
+    return path
+
+
+def write_lines(path: Path, loss: Values, name: str = "loss") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"step": step, name: value}) + "\n" for step, value in loss.items()))
+    return path
+
+
+def write_mllog(path: Path, loss: Values, *, batch: int = 256, status: str = "success") -> Path:
+    def line(key: str, value: object, **metadata: object) -> str:
+        entry = {"namespace": "", "time_ms": 1, "event_type": "POINT_IN_TIME", "key": key, "value": value}
+        return f":::MLLOG {json.dumps({**entry, 'metadata': {'file': 'run.py', 'lineno': 3, **metadata}})}\n"
+
+    text = "some other output\n" + line("global_batch_size", batch)
+    text += "".join(line("eval_accuracy", 1 / value, epoch_num=step) for step, value in loss.items())
+    path.write_text(text + line("run_stop", None, status=status))
+    return path
+
+
+class Folder:
+    """An empty folder in which commands are typed."""
+
+    def __init__(self, path: Path, capsys: Any) -> None:
+        self.path = path
+        self.capsys = capsys
+
+    def call(self, *words: str) -> Result:
+        self.capsys.readouterr()
+        code = run_command(words)
+        out, err = self.capsys.readouterr()
+        return Result(code, out, err)
+
+    def check(self, against: object, source: object, *words: str) -> Result:
+        """The run is a copy where it is the golden's own file, which would be refused."""
+        if str(against) == str(source) and os.path.isfile(str(source)):
+            source = shutil.copy(str(source), os.path.join(tempfile.mkdtemp(dir=self.path.parent), "copy"))
+        return self.call("golden", "check", "--against", str(against), "--from", str(source), *words)
