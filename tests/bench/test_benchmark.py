@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import math
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -215,6 +218,64 @@ def test_the_kernel_counts() -> None:
     before = benchmark._count_switches()
     assert before >= 0
     assert benchmark._count_switches() >= before
+
+
+# ---------------------------------------------------------------- CPU time
+
+
+def compute(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+def test_cpu_time_leaves_the_waiting_out() -> None:
+    timing = measure(lambda: (time.sleep(0.02), compute(0.004)), repeats=3, warmup=1)
+    assert timing.cpu_median_s is not None
+    assert 0.004 <= timing.cpu_median_s < 0.02 <= timing.best_s
+    assert len(timing.cpu_samples_s) == len(timing.samples_s)
+
+
+def test_cpu_time_has_the_children_that_ended() -> None:
+    code = "import time\nwhile time.process_time() < 0.15: pass"
+    timing = measure(lambda: subprocess.run([sys.executable, "-S", "-c", code], check=True), repeats=1, warmup=1)
+    assert timing.cpu_samples_s[0] > 0.1
+
+
+def test_cpu_time_is_of_the_undisturbed_samples() -> None:
+    timing = Timing((1.0, 4.0) * 10, switches=(0, 1) * 10, cpu_samples_s=(0.5, 0.9) * 10)
+    assert timing.cpu_median_s == 0.5
+    assert Timing((1.0, 2.0)).cpu_median_s is None
+
+
+def test_reading_the_clock_is_no_cpu_time_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that costs 0.25 s with each reading."""
+    ticks = itertools.count()
+    monkeypatch.setattr(benchmark.time, "process_time", lambda: next(ticks) / 4)
+    benchmark._measure_reading.cache_clear()
+    try:
+        assert measure(lambda: None, repeats=3, warmup=1, inner=1).cpu_samples_s == (0.0,) * 3
+        assert measure(lambda: next(ticks), repeats=3, warmup=1, inner=1).cpu_samples_s == pytest.approx([0.25] * 3)
+    finally:
+        benchmark._measure_reading.cache_clear()
+
+
+def test_cpu_time_goes_with_the_wall_time_of_measure(report: Any) -> None:
+    bench = Benchmark()
+    timing = bench.measure(lambda: compute(0.002), repeats=3, warmup=1)
+    bench.report_benchmark(wall_time=timing.median_s)
+    bench.report_benchmark(wall_time=timing.median_s, cpu_time=7.0)
+    bench.report_benchmark(wall_time=timing.median_s / 64)  # of an item: not that of `measure`
+    first, own, other = report()
+    assert first["cpu_time"] == timing.cpu_median_s
+    assert first["samples"]["cpu_time"] == list(timing.cpu_samples_s)
+    assert own["cpu_time"] == 7.0
+    assert "cpu_time" not in other
+
+
+def test_a_gpu_s_samples_have_cpu_times_too() -> None:
+    timing = measure(lambda: compute(0.001), repeats=3, warmup=1, inner=2, sync=Device().module)
+    assert min(timing.cpu_samples_s) >= 0.001
 
 
 # ---------------------------------------------------------------- devices

@@ -160,6 +160,71 @@ def test_a_plain_function_is_timed(child: Any) -> None:
     assert len(report["samples"]["wall_time"]) >= 10
 
 
+def test_a_plain_function_has_cpu_time(child: Any) -> None:
+    (report,) = child("run", "mod.quick")[1].reports
+    assert 0 < report["cpu_time"] < 1
+    assert len(report["samples"]["cpu_time"]) == len(report["samples"]["wall_time"])
+
+
+PLAIN = """
+import os
+class Plain:
+    made = 0
+    def __init__(self):
+        Plain.made += 1
+        self.calls = 0
+    def sort(self):
+        self.calls += 1
+        sorted(range(100))
+        assert (Plain.made, self.calls > 0) == (1, True)
+    @staticmethod
+    def still(): sorted(range(100))
+    def reports(self):
+        from assay.bench import report_benchmark
+        report_benchmark(wall_time=5.0)
+    def reports_elsewhere(self):
+        open(os.environ["TEST_REPORT_FILE_PREFIX"] + "x", "a").write("once ")
+    def fails(self): raise KeyError("x")
+"""
+
+
+@pytest.mark.parametrize("name", ["sort", "still"])
+def test_a_plain_method_is_timed_as_a_function_is(child: Any, tmp_path: Path, name: str) -> None:
+    """On one object: what its constructor prepares is there in every call."""
+    (tmp_path / "plain.py").write_text(PLAIN)
+    code, reported, _ = child("run", f"plain.Plain.{name}")
+    assert code == 0, child.errors
+    (report,) = reported.reports
+    assert report["wall_time"] > 0
+    assert report["cpu_time"] > 0
+    assert len(report["samples"]["wall_time"]) >= 10
+
+
+def test_a_plain_method_that_reports_is_called_once(
+    child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    (report,) = child("run", "plain.Plain.reports")[1].reports
+    assert report["wall_time"] == 5.0
+    monkeypatch.setenv("TEST_REPORT_FILE_PREFIX", str(tmp_path / "proto_"))
+    child("run", "plain.Plain.reports_elsewhere")
+    assert (tmp_path / "proto_x").read_text() == "once "
+
+
+def test_a_plain_method_that_fails_is_a_failure(child: Any, tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    code, reported, _ = child("run", "plain.Plain.fails")
+    assert (code, reported.reports, reported.end["error"]["type"]) == (1, (), "KeyError")
+
+
+def test_a_class_that_can_report_has_to(child: Any, tmp_path: Path) -> None:
+    """Of ours, of TensorFlow's: silence is a fault of the benchmark."""
+    (tmp_path / "silent.py").write_text(
+        "class Theirs:\n    def report_benchmark(self): ...\n    def silent(self): ...\n"
+    )
+    assert child("run", "silent.Theirs.silent")[1].reports == ()
+
+
 def test_a_function_that_reports_is_called_once(child: Any) -> None:
     _, reported, _ = child("run", "mod.reports")
     assert [report.get("throughput") for report in reported.reports] == [5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -307,6 +308,48 @@ class TestHistory:
         answer = client.get(path)
         assert answer.status_code == 404
         assert said in answer.text
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """Of `m.C.f` every second wall time was disturbed, of `m.C.g` each; CPU time counts."""
+    root = tmp_path_factory.mktemp("busy")
+    found = []
+    for name in "fg":
+        for n, value in enumerate(STEP):
+            load = ("others used 90% of the CPUs during the run",) if n % 2 or name == "g" else ()
+            each = execution(n + 100 * (name == "g"), value, label="ab"[n >= 12], contaminated=load)
+            result = replace(each.result, cpu_time=value / 2)
+            found.append(_named(replace(each, result=result), f"m.C.{name}"))
+    write(root, found)
+    with open_client(root) as client:
+        yield client
+
+
+class TestBusyMachine:
+    @pytest.mark.parametrize(("name", "counted"), [("f", 6), ("g", 0)])
+    def test_disturbed_executions_are_grey_in_the_chart(self, busy: TestClient, name: str, counted: int) -> None:
+        text = busy.get(f"/benchmarks/bench/history?method=m.C.{name}&metric=wall_time").text
+        assert f"12 executions, {12 - counted} disturbed" in text
+        assert len(re.findall(r'<circle class="c0 point"', text)) == 2 * counted
+        assert len(re.findall(r'<circle class="soft point"', text)) == 2 * (12 - counted)
+        assert "disturbed by others: it does not count" in text
+        assert f"assay bench history cpu_time m.C.{name} --root" in text
+
+    def test_cpu_time_has_the_verdict_where_no_wall_time_counts(self, busy: TestClient) -> None:
+        row = find_row(get_list(busy), ">g<")
+        assert "cpu_time" in row
+        assert "1 without a history" in row
+        assert "soft point" not in busy.get("/benchmarks/bench/history?method=m.C.g&metric=cpu_time").text
+
+    def test_tables_and_sides_have_them_in_brackets(self, busy: TestClient) -> None:
+        table = busy.get("/benchmarks/bench/environments?method=m.C.g").text
+        assert '<span class="soft">(10.01 s ±0.1%)</span>' in table
+        assert "24 contaminated (for wall_time: in brackets where none counts)" in table
+        sides = busy.get("/benchmarks/bench/compare?base=a&head=b&method=m.C.g").text
+        assert '<span class="soft">(10.01 s ±0.1%)</span>' in sides
+        assert "smallest worsening that 9 of 10 such comparisons call FAIL: cpu_time 5." in sides
+        assert len(re.findall(r'<circle class="soft point"', sides)) == 24
 
 
 def test_environments(client: TestClient) -> None:

@@ -8,7 +8,8 @@ A GPU works asynchronously: a plain `time.time()` around a call measures how fas
 
 On a busy machine the kernel takes the processor away now and then. Such a sample is milliseconds too long; where
 this happens to nearly half of them their median jumps, and 8% more work looks like 15%. The kernel counts these
-switches, and the median is taken of the samples without any.
+switches, and the median is taken of the samples without any. CPU time is measured beside it: what the kernel counts for
+this process and for children that have ended, which leaves the waiting out.
 
 The result of a call is not kept while the next one runs: an object that lives on changes which blocks of memory the
 next call is given, and that alone made a loop of Python 8% slower, in every process alike.
@@ -25,12 +26,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from assay.script import build_number
 from assay.system.fast_dataclasses import dataclass
 
 ENV_BENCH_REPORT = "ASSAY_BENCH_REPORT"  # where a child reports to
+ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's own: what its result files begin with
 _METRIC_KEYS = ("name", "value", "min_value", "max_value", "samples")
 Wait = Callable[[object], None]
 Sync = Any  # a module (torch, jax, tensorflow, cupy), a function, False for none, None to detect them
@@ -67,9 +70,13 @@ class Benchmark:
         """Report what was measured. Called again, it adds to the report, or replaces values of the same name.
 
         `metrics` is a list of `{"name", "value", "min_value", "max_value"}`, the bounds being optional; a value outside
-        its bounds fails the benchmark. `samples` are raw measurements by metric; those of `measure` are added.
+        its bounds fails the benchmark. `samples` are raw measurements by metric; those of `measure` are added, and its
+        `cpu_time` where `wall_time` is one of its figures.
         """
         kept: dict[str, Iterable[object]] = self.__dict__.setdefault("_samples", {})
+        timing: Timing | None = self.__dict__.get("_timing")
+        if cpu_time is None and timing is not None and wall_time in (timing.median_s, timing.mean_s, timing.best_s):
+            cpu_time = timing.cpu_median_s
         report_benchmark(
             iters, cpu_time, wall_time, throughput, extras, name, metrics, samples={**kept, **(samples or {})}
         )
@@ -91,6 +98,9 @@ class Benchmark:
         kept[name] = timing.samples_s
         if timing.device_samples_s:
             kept[f"{name}.device"] = timing.device_samples_s
+        if name == "wall_time" and timing.cpu_median_s is not None:
+            kept["cpu_time"] = timing.cpu_samples_s
+        self.__dict__["_timing"] = timing
         return timing
 
 
@@ -189,6 +199,7 @@ class Timing:
     inner: int = 1  # calls in each sample
     device_samples_s: tuple[float, ...] = ()  # by CUDA events, where there are any
     switches: tuple[int, ...] = ()  # involuntary context switches in each sample; none: not counted
+    cpu_samples_s: tuple[float, ...] = ()  # CPU time of this process and its ended children
 
     @property
     def iters(self) -> int:
@@ -197,17 +208,27 @@ class Timing:
     @property
     def quiet_s(self) -> tuple[float, ...]:
         """The undisturbed samples; at least a quarter of all, the least disturbed ones."""
+        return tuple(self.samples_s[index] for index in self._quiet)
+
+    @property
+    def _quiet(self) -> Sequence[int]:
+        """Which samples were undisturbed."""
         if not any(self.switches):
-            return self.samples_s
+            return range(len(self.samples_s))
         order = sorted(zip(self.switches, range(len(self.samples_s)), strict=True))
         alone = sum(not count for count in self.switches)
-        kept = sorted(index for _, index in order[: max(alone, 1, round(_FEWEST_QUIET * len(order)))])
-        return tuple(self.samples_s[index] for index in kept)
+        return sorted(index for _, index in order[: max(alone, 1, round(_FEWEST_QUIET * len(order)))])
 
     @property
     def median_s(self) -> float:
         """The median of the undisturbed samples."""
         return statistics.median(self.quiet_s)
+
+    @property
+    def cpu_median_s(self) -> float | None:
+        """The median CPU time of the undisturbed samples; None where it was not measured, or is too short for that."""
+        found = statistics.median(self.cpu_samples_s[index] for index in self._quiet) if self.cpu_samples_s else 0.0
+        return found or None
 
     @property
     def mean_s(self) -> float:
@@ -268,14 +289,14 @@ def _warm_up(function: Callable[[], object], warmup: int | None, wait: Wait) -> 
     times: list[float] = []
     began = time.perf_counter()
     while not times or (len(times) < warmup if warmup is not None else time.perf_counter() - began < _WARM_S):
-        times.append(_sample(function, 1, wait))
+        times.append(_sample(function, 1, wait)[0])
         if warmup is None and len(times) >= _MOST:
             break
     return max(min(times), 1e-9)
 
 
 def _sample_often(function: Callable[[], object], count: int, calls: int, wait: Wait) -> Timing:
-    samples: list[float] = []
+    samples: list[tuple[float, float]] = []
     switches: list[int] = []
     before = _count_switches()
     for _ in range(count):
@@ -283,7 +304,8 @@ def _sample_often(function: Callable[[], object], count: int, calls: int, wait: 
         after = _count_switches()
         switches.append(after - before)
         before = after
-    return Timing(tuple(samples), calls, switches=tuple(switches))
+    walls, cpus = zip(*samples, strict=True)
+    return Timing(walls, calls, switches=tuple(switches), cpu_samples_s=cpus)
 
 
 def _count_switches() -> int:
@@ -291,23 +313,52 @@ def _count_switches() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
-def _sample(function: Callable[[], object], calls: int, wait: Wait) -> float:
+def _sample(function: Callable[[], object], calls: int, wait: Wait) -> tuple[float, float]:
+    """Wall time and CPU time of a call."""
+    cpu = CpuClock()
     began = time.perf_counter()
     for _ in range(calls - 1):
         function()
     wait(function())
-    return (time.perf_counter() - began) / calls
+    wall_s = time.perf_counter() - began
+    return wall_s / calls, cpu.read() / calls
+
+
+class CpuClock:
+    """CPU time since it was made: of this process with all its threads, and of children that have ended since."""
+
+    __slots__ = ("_began", "_children")
+
+    def __init__(self) -> None:
+        self._children = _load_children_s()
+        self._began = time.process_time()
+
+    def read(self) -> float:
+        """Less what the two readings cost: a system call each, some percent of the shortest samples."""
+        own_s = time.process_time() - self._began - _measure_reading()
+        return max(0.0, own_s) + _load_children_s() - self._children
+
+
+@lru_cache(maxsize=1)
+def _measure_reading() -> float:
+    return min(-(time.process_time() - time.process_time()) for _ in range(100))
+
+
+def _load_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _sample_with_events(
     function: Callable[[], object], count: int, calls: int, wait: Wait, make: Callable[[], Any]
 ) -> Timing:
     walls: list[float] = []
+    cpus: list[float] = []
     switches: list[int] = []
     pairs: list[tuple[Any, Any]] = []
     for _ in range(count):
         before, after = make(), make()
-        lost = _count_switches()
+        lost, cpu = _count_switches(), CpuClock()
         began = time.perf_counter()
         before.record()
         for _ in range(calls - 1):
@@ -317,10 +368,11 @@ def _sample_with_events(
         wait(result)
         del result
         walls.append((time.perf_counter() - began) / calls)
+        cpus.append(cpu.read() / calls)
         switches.append(_count_switches() - lost)
         pairs.append((before, after))
     device = tuple(before.elapsed_time(after) / 1000 / calls for before, after in pairs)
-    return Timing(tuple(walls), calls, device, tuple(switches))
+    return Timing(tuple(walls), calls, device, tuple(switches), tuple(cpus))
 
 
 @contextmanager

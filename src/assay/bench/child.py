@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import glob
 import importlib
 import inspect
 import json
@@ -23,7 +24,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from assay.bench.benchmark import ENV_BENCH_REPORT, Benchmark, write_line
+from assay.bench.benchmark import ENV_BENCH_REPORT, ENV_TF_REPORT, Benchmark, write_line
 from assay.bench.framework import find_framework, find_packages, is_library, load_peaks
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import dataclass, field
@@ -128,7 +129,7 @@ def _execute(
     try:
         before = _count_reports()
         call()
-        if target.owner is None and _count_reports() == before:  # a plain function that reports nothing is timed
+        if target.is_plain and _count_reports() == before:
             bench = Benchmark()
             timing = bench.measure(call, warmup=2)
             bench.report_benchmark(iters=timing.iters, wall_time=timing.median_s)
@@ -139,12 +140,11 @@ def _execute(
             end["profile_notes"] = profile.notes
 
 
-def _count_reports() -> int:
-    path = os.environ.get(ENV_BENCH_REPORT)
-    try:
-        return os.stat(path).st_size if path else 0
-    except OSError:
-        return 0
+def _count_reports() -> tuple[int, int]:
+    """The size of our report, and the number of files that TensorFlow's own report_benchmark wrote."""
+    path, prefix = os.environ.get(ENV_BENCH_REPORT), os.environ.get(ENV_TF_REPORT)
+    size = os.stat(path).st_size if path and os.path.exists(path) else 0
+    return size, len(glob.glob(f"{glob.escape(prefix)}*")) if prefix else 0
 
 
 def _start_profile(options: argparse.Namespace) -> Profile | None:
@@ -207,6 +207,11 @@ class BenchmarkTarget:
     owner: type | None
     name: str
     function: Callable[..., Any] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is timed by us where it reports nothing; a class with `report_benchmark` has to call it."""
+        return not hasattr(self.owner, "report_benchmark")
 
     def build(self, arguments: Arguments) -> Callable[..., Any]:
         """What to call; creates the object, which may raise."""

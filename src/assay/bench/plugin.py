@@ -6,7 +6,9 @@ from assay.plugins import Part, Plugin
 
 PLUGIN = Plugin(
     "bench",
-    commands={"bench": ("assay.bench.commands:GROUP", "Is it slower, since when, and is it the code or the machine?")},
+    commands={
+        "bench": ("assay.bench.commands:GROUP", "Is it slower, since when, and is it the code or the machine?", "Prove")
+    },
     children={
         "bench": "assay.bench.child:main",
         "bench-trial": "assay.bench.trial:main",

@@ -13,13 +13,12 @@ import subprocess
 import sys
 import time
 
-from assay.bench.flow.machine_watch import MachineWatch, write_context
+from assay.bench.flow.machine_watch import BEFORE_S, ForeignLoad, MachineWatch, load_own_cpu_s, write_context
 from assay.bench.values.execution import ENV_SOURCE
 from assay.errors import ExitCode
 from assay.execute.machine_lease import MachineLease
 from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_environment
-from assay.observe.machine import BEFORE_S, ForeignLoad, load_own_cpu_s
 from assay.values import layout
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

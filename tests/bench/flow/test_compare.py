@@ -109,8 +109,9 @@ def test_a_bound_that_head_does_not_keep_fails_however_quick_it_is() -> None:
 class Machine:
     """Runs what is asked for, and keeps count. `spoil`: others use the CPUs all the while."""
 
-    def __init__(self, spoil: bool = True, interrupted_after: int | None = None) -> None:
+    def __init__(self, spoil: bool = True, interrupted_after: int | None = None, reason: str = "") -> None:
         self.spoil = spoil
+        self.reason = reason
         self.interrupted_after = interrupted_after
         self.trials: list[int] = []
         self.number = 0
@@ -127,8 +128,10 @@ class Machine:
 
     def _execute(self, label: str) -> BenchExecution:
         self.number += 1
-        dirt = (f"others used {50 + self.number % 40}% of the CPUs during the run",) if self.spoil else ()
-        return execution(self.number, 10.0 + 0.001 * (self.number % 7), label=label, contaminated=dirt)
+        load = (50 + self.number % 40) / 100
+        dirt = (self.reason or f"others used {load:.0%} of the CPUs during the run",) if self.spoil else ()
+        found = execution(self.number, 10.0 + 0.001 * (self.number % 7), label=label, contaminated=dirt)
+        return replace(found, machine=replace(found.machine, foreign_cpu=load))
 
 
 def contest(machine: Machine, trials: int = 10, **options: Any) -> ComparisonReport:
@@ -137,20 +140,76 @@ def contest(machine: Machine, trials: int = 10, **options: Any) -> ComparisonRep
     return Contest(asked, CompareOptions(**options), machine.run, SILENT).run()
 
 
+GPU = "the GPU was throttled: hw_thermal"
+
+
 @pytest.mark.parametrize(("trials", "most"), [(10, 30), (3, 3), (5, 6)])
-def test_a_busy_machine_does_not_keep_it_running_for_ever(trials: int, most: int) -> None:
-    machine = Machine()
+def test_a_disturbed_gpu_does_not_keep_it_running_for_ever(trials: int, most: int) -> None:
+    machine = Machine(reason=GPU)
     report = contest(machine, trials, most=most)
     assert sum(machine.trials) == most
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
     (finding,) = report.verdict.findings
     assert finding.message.startswith("all trials of base and head are contaminated: wait until the machine is quiet")
-    assert f"{most} of {most} trials left out: others used 5" in finding.message
+    assert f"{most} of {most} trials left out: {GPU}" in finding.message
     assert finding.message.count("left out") == 2
-    assert (
-        f"base: {most} contaminated executions are left out of {most} (include them with --all, or allow more foreign"
-        in report.notes[0]
+    expected = f"base: {most} contaminated executions are left out of {most} for wall_time (include them with --all)"
+    assert report.notes[0] == expected
+
+
+def test_load_that_hits_both_sides_in_turns_counts() -> None:
+    machine = Machine()
+    report = contest(machine)
+    assert report.verdict.kind is VerdictKind.PASS
+    assert machine.trials == [10]
+    assert (len(report.metrics[0].base.values), report.metrics[0].base.aside) == (10, ())
+    load = "others used 51% to 70% of the CPUs in 20 of 20 executions, which count: base and head ran in turns"
+    assert report.notes == (load,)
+    assert report.metrics[0].detectable == pytest.approx(0.0501, abs=0.001), "the threshold: the noise is small"
+
+
+def test_without_turns_load_leaves_wall_time_out_and_cpu_time_in() -> None:
+    sides = []
+    for name in ("base", "head"):
+        found = [replace(e, contaminated=("others used 90% of the CPUs",)) for e in side(name, 10).found]
+        found = [replace(e, result=replace(e.result, cpu_time=e.result.wall_time)) for e in found]
+        sides.append(Executions(name, tuple(found)))
+    report = compare_executions(sides[0], sides[1], CompareOptions())
+    assert {each.metric: each.finding.kind for each in report.metrics} == {
+        "cpu_time": VerdictKind.PASS,
+        "wall_time": VerdictKind.INCONCLUSIVE,
+    }
+    assert report.notes[0] == (
+        "base: 12 contaminated executions are left out of 12 for wall_time (include them with --all; cpu_time counts, "
+        "judge by it alone with --only cpu_time)"
     )
+    (wall,) = [each for each in report.metrics if each.metric == "wall_time"]
+    assert (wall.base.values, len(wall.base.aside)) == ((), 12)
+    only = compare_executions(sides[0], sides[1], CompareOptions(metrics=("cpu_time",)))
+    assert only.verdict.kind is VerdictKind.PASS
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "levels", "kind"),
+    [
+        (0.9, 0.9, (10, 13), VerdictKind.FAIL),
+        (0.1, 0.9, (10, 13), VerdictKind.INCONCLUSIVE),
+        (0.1, 0.9, (10, 40), VerdictKind.FAIL),
+        (0.9, 0.1, (10, 13), VerdictKind.FAIL),
+        (0.9, 0.1, (13, 10), VerdictKind.INCONCLUSIVE),
+        (0.9, 0.1, (10, 10), VerdictKind.INCONCLUSIVE),  # the load may hide a difference
+        (0.1, 0.9, (10, 10), VerdictKind.PASS),
+        (0.90, 0.87, (10, 10), VerdictKind.PASS),
+    ],
+)
+def test_another_load_may_be_the_reason(base: float, head: float, levels: tuple[int, int], kind: VerdictKind) -> None:
+    sides = []
+    for name, load, level in zip(("base", "head"), (base, head), levels, strict=True):
+        found = [replace(e, machine=replace(e.machine, foreign_cpu=load)) for e in side(name, level).found]
+        sides.append(Executions(name, tuple(found)))
+    report = compare_executions(sides[0], sides[1], CompareOptions())
+    assert report.verdict.kind is kind
+    assert ("load or code?" in report.verdict.findings[0].message) == (kind is VerdictKind.INCONCLUSIVE)
 
 
 def test_all_of_them_can_be_taken() -> None:

@@ -22,8 +22,8 @@ from assay.bench.flow.execution_builder import (
     describe_end,
     load_readings,
 )
+from assay.bench.flow.memory import GpuPeak, TreePeaks
 from assay.bench.values.execution import BenchResult, ChildReport, Framework
-from assay.observe.memory import GpuPeak, TreePeaks
 from assay.observe.readings import render_reading
 from assay.values.machine import Machine
 from assay.values.run import Command, Outcome, RunSpec, State, Usage

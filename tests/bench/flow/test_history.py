@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from assay.bench.flow.archive import choose_methods
 from assay.bench.flow.history import HistoryOptions, build_history, load_histories
 from assay.bench.records import Triage, add_triage, load_triage
 from assay.bench.values.comparison import MetricHistory
-from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, BenchResult
+from assay.bench.values.execution import COMPARED, NOT_OBSERVED, BenchExecution, BenchReport, BenchResult
 from assay.errors import NotFoundError, UsageError
 from assay.show.console import CollectingConsole
 from assay.values.environment import GitState
@@ -165,7 +166,6 @@ def test_profiled_executions_are_left_out_unless_all_are_wanted(fields: dict[str
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [
-        ({"contaminated": ("load",)}, "include contaminated ones: --all"),
         ({"profiles": ("trace",)}, "include profiled ones: --all"),
         ({"contaminated": ("load",), "refused": True}, "run it again: `assay bench run m.C.f --trials 6`"),
     ],
@@ -183,9 +183,9 @@ def test_what_helps_is_advised(fields: dict[str, Any], hint: str) -> None:
 
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> list[BenchExecution]:
-    """Of three benchmarks all executions are contaminated."""
-    dirt = history(noise(10, 6), contaminated=("load",))
-    found = [replace(each, method=f"m.C.{name}") for name in "fgh" for each in dirt]
+    """Of three benchmarks all executions were profiled."""
+    slow = history(noise(10, 6), profiles=("trace",))
+    found = [replace(each, method=f"m.C.{name}") for name in "fgh" for each in slow]
     monkeypatch.setattr(histories, "load_executions", lambda *_: found)
     return found
 
@@ -199,20 +199,20 @@ def test_none_of_several_has_a_history(three: list[BenchExecution]) -> None:
     first, *lines = caught.value.message.splitlines()
     assert first == "none of 3 benchmarks has a history of wall_time"
     assert [line.split()[0] for line in lines] == ["m.C.f", "m.C.g", "m.C.h"]
-    assert caught.value.hint == "include contaminated ones: --all"
+    assert caught.value.hint == "include profiled ones: --all"
 
 
 def test_those_without_a_history_are_warnings_beside_the_others(three: list[BenchExecution]) -> None:
-    three[:6] = [replace(each, contaminated=()) for each in three[:6]]
+    three[:6] = [replace(each, profiles=()) for each in three[:6]]
     console = CollectingConsole()
     warnings = console.lines
     assert [each.method for each in load_histories("wall_time", None, HistoryOptions(), console)] == ["m.C.f"]
     assert [text.split()[0] for text in warnings] == ["m.C.g", "m.C.h"]
-    assert all(text.endswith("6 left out: contaminated (include contaminated ones: --all)") for text in warnings)
+    assert all(text.endswith("6 left out: profiled (include profiled ones: --all)") for text in warnings)
 
 
 def test_one_that_has_only_ever_failed_is_not_passed_over(three: list[BenchExecution]) -> None:
-    three[:6] = [replace(each, contaminated=()) for each in three[:6]]
+    three[:6] = [replace(each, profiles=()) for each in three[:6]]
     three[6:] = [replace(stop(each), method=each.method) for each in three[6:]]  # g and h were interrupted
     broken = Finding(VerdictKind.ERROR, "m.C.h", "ValueError: no")
     three[-1] = replace(three[-1], state="failed", result=BenchResult("m.C.h", False, findings=(broken,)))
@@ -223,13 +223,97 @@ def test_one_that_has_only_ever_failed_is_not_passed_over(three: list[BenchExecu
 
 
 def test_of_benchmarks_without_the_label_nothing_is_reported(three: list[BenchExecution]) -> None:
-    three[:6] = [replace(each, contaminated=(), label="before") for each in three[:6]]
+    three[:6] = [replace(each, profiles=(), label="before") for each in three[:6]]
     console = CollectingConsole()
     warnings = console.lines
     found = load_histories("wall_time", None, HistoryOptions(label="before"), console)
     assert ([each.method for each in found], warnings) == (["m.C.f"], [])
     with pytest.raises(NotFoundError, match="befor"):
         load_histories("wall_time", None, HistoryOptions(label="befor"), console)
+
+
+# ---------------------------------------------------------------- a busy machine
+
+BUSY = ("others used 90% of the CPUs during the run",)
+
+
+def measured(values: Sequence[float], **fields: Any) -> list[BenchExecution]:
+    """Executions with CPU times, and wall times twice as long."""
+    found = history(values, **fields)
+    return [
+        replace(e, result=replace(e.result, wall_time=2 * v, cpu_time=v)) for e, v in zip(found, values, strict=True)
+    ]
+
+
+def test_load_leaves_cpu_time_in_the_history() -> None:
+    executions = measured([*noise(10, 15), *noise(13, 15, 2)], contaminated=BUSY)
+    found = judge(executions, metric="cpu_time")
+    assert (found.verdict.kind, found.left_out, found.aside) == (VerdictKind.FAIL, {}, ())
+    assert found.changes[0].step.at == 15
+
+
+def test_what_was_disturbed_is_kept_beside_what_counts() -> None:
+    executions = measured(noise(10, 12), contaminated=BUSY)
+    executions[:8] = [replace(each, contaminated=()) for each in executions[:8]]
+    found = judge(executions)
+    assert [len(series.points) for series in (*found.series, *found.aside)] == [8, 4]
+    assert found.left_out == {"contaminated": 4}
+    assert found.instead == "assay bench history cpu_time m.C.f"
+    assert judge(executions, everything=True).aside == ()
+    assert judge(executions, root="my runs").instead == "assay bench history cpu_time m.C.f --root 'my runs'"
+
+
+def test_where_all_was_disturbed_it_is_inconclusive_and_names_what_counts() -> None:
+    found = judge(measured(noise(10, 12), contaminated=BUSY))
+    assert (found.series, found.verdict.kind) == ((), VerdictKind.INCONCLUSIVE)
+    assert (
+        "0 comparable executions are too few; at least 6 are needed (12 were disturbed)"
+        in found.verdict.findings[0].message
+    )
+    assert found.instead == "assay bench history cpu_time m.C.f"
+    assert judge(history(noise(10, 12), contaminated=BUSY)).instead == "", "there is no CPU time"
+    assert judge(measured(noise(10, 12), contaminated=(NOT_OBSERVED,))).instead == ""
+
+
+@pytest.mark.parametrize(
+    "reason", ["other processes were on the GPU: 7", "the GPU was throttled: hw_thermal", NOT_OBSERVED]
+)
+def test_what_is_not_load_disturbs_cpu_time_too(reason: str) -> None:
+    """A GPU is waited for by asking it again and again."""
+    assert judge(measured(noise(10, 12), contaminated=(reason,)), metric="cpu_time").series == ()
+
+
+def loaded(each: BenchExecution, load: float) -> BenchExecution:
+    return replace(each, machine=replace(each.machine, foreign_cpu=load))
+
+
+@pytest.mark.parametrize(
+    ("loads", "after", "kind"),
+    [
+        ((0.9, 0.9), 13.0, VerdictKind.FAIL),
+        ((0.1, 0.9), 13.0, VerdictKind.INCONCLUSIVE),
+        ((0.1, 0.9), 40.0, VerdictKind.FAIL),  # more than load makes of it
+        ((0.9, 0.1), 13.0, VerdictKind.FAIL),  # the load became less
+        ((0.9, 0.1), 4.0, VerdictKind.CHANGED),  # an improvement that the load is too small for
+        ((0.9, 0.1), 6.0, VerdictKind.PASS),
+        ((None, 0.9), 13.0, VerdictKind.FAIL),
+    ],
+)
+def test_another_load_may_be_the_reason(loads: tuple[float, float], after: float, kind: VerdictKind) -> None:
+    executions = measured([*noise(10, 15), *noise(after, 15, 2)])
+    executions = [loaded(each, loads[number >= 15]) for number, each in enumerate(executions)]
+    found = judge(executions, metric="cpu_time")
+    assert found.verdict.kind is kind
+    assert (found.changes[0].cause == "load") == (kind in (VerdictKind.INCONCLUSIVE, VerdictKind.PASS))
+    if kind is VerdictKind.INCONCLUSIVE:
+        text = "load: others used 10% of the CPUs before and 90% after, which may be all of it"
+        assert text in found.verdict.findings[0].message
+
+
+def test_load_is_no_reason_for_what_it_does_not_change() -> None:
+    executions = history([*noise(10, 15), *noise(13, 15, 2)], metric="loss")
+    executions = [loaded(each, 0.1 + 0.8 * (number >= 15)) for number, each in enumerate(executions)]
+    assert judge(executions, metric="loss").verdict.kind is VerdictKind.FAIL
 
 
 # ---------------------------------------------------------------- environment or code?
@@ -812,3 +896,14 @@ def test_a_label_with_few_executions_is_no_pass() -> None:
 def test_a_new_label_in_a_new_environment_is_compared_with_what_was_before() -> None:
     (change,) = judge(labelled(12, setup={"cpu_model": "two"})).moves
     assert change.differences == ("label v1 → v2", "cpu_model one → two")
+
+
+def test_changes_are_listed_once_where_no_name_comes_close() -> None:
+    levels = [*noise(10, 20), *noise(12, 20, 2), *noise(15, 20, 3)]
+    found = judge([replace(each, execution_id=f"mean{n:02d}") for n, each in enumerate(history(levels))])
+    assert [change.execution_id for change in found.changes] == ["mean20", "mean40"]
+    with pytest.raises(NotFoundError) as caught:
+        histories._find_change(found, "zzzz", None)
+    assert caught.value.hint == "changes: mean20, mean40, or last"
+    with pytest.raises(NotFoundError, match=r"did you mean 'mean20' or 'mean40'\?; changes: mean20, mean40, or last"):
+        histories._find_change(found, "mean2", None)

@@ -16,13 +16,14 @@ from tests.bench_samples import execution
 from assay.bench.flow.sides import (
     Duel,
     Executions,
+    check_out,
     collect_samples,
     describe_aside,
     describe_code,
     describe_environments,
     describe_invalid,
     find_duels,
-    open_checkouts,
+    open_trees,
 )
 from assay.bench.values.execution import BenchExecution
 from assay.code.checkout import load_commit
@@ -160,8 +161,8 @@ def repository(lab: Path) -> Repository:
 
 def test_a_commit_is_checked_out_beside_the_user_s_tree(repository: Repository) -> None:
     (repository.folder / "figure").write_text("the user is working on this\n")
-    with open_checkouts(ask(), None) as checkouts:
-        variant = checkouts.check_out("base", load_commit(checkouts.repository, "main~1"))
+    with open_trees(ask(), None) as checkouts:
+        variant = check_out(checkouts, "base", load_commit(checkouts.repository, "main~1"))
     assert Path(variant.folder or "", "figure").read_text().startswith("cost 10")
     assert variant.commit == repository.git("rev-parse", "main~1")
     assert (repository.folder / "figure").read_text() == "the user is working on this\n"
@@ -174,11 +175,11 @@ def test_a_second_comparison_waits_for_the_first(repository: Repository) -> None
     order: list[str] = []
 
     def come_second() -> None:
-        with open_checkouts(ask(), None, console) as checkouts:
-            order.append(checkouts.inside)
+        with open_trees(ask(), None, console) as checkouts:
+            order.append(checkouts.inside[0])
 
     second = threading.Thread(target=come_second)
-    with open_checkouts(ask(), None):
+    with open_trees(ask(), None):
         second.start()
         while not said:
             time.sleep(0.01)
@@ -189,7 +190,7 @@ def test_a_second_comparison_waits_for_the_first(repository: Repository) -> None
 
 
 def test_the_lock_goes_with_its_owner(repository: Repository) -> None:
-    with open_checkouts(ask(), None) as checkouts:
+    with open_trees(ask(), None) as checkouts:
         folder = checkouts.folder
     with open(f"{folder}/lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,28 +202,28 @@ def test_a_folder_inside_the_repository_stays_inside(repository: Repository, mon
     (inner / "file").write_text("x")
     sha = repository.commit("cost 12\n")
     monkeypatch.chdir(inner)
-    with open_checkouts(ask(root=str(repository.folder / "runs")), None) as checkouts:
-        assert checkouts.inside == "sub"
-        variant = checkouts.check_out("head", load_commit(checkouts.repository, sha))
+    with open_trees(ask(root=str(repository.folder / "runs")), None) as checkouts:
+        assert checkouts.inside == ("sub",)
+        variant = check_out(checkouts, "head", load_commit(checkouts.repository, sha))
         assert Path(variant.folder or "", "file").read_text() == "x"
         with pytest.raises(UsageError, match="has no folder sub"):
-            checkouts.check_out("head", load_commit(checkouts.repository, "main~1"))
+            check_out(checkouts, "head", load_commit(checkouts.repository, "main~1"))
 
 
 def test_a_build_runs_in_the_tree_and_its_failure_is_reported(repository: Repository) -> None:
-    with open_checkouts(ask(), "cp figure built") as checkouts:
-        variant = checkouts.check_out("base", load_commit(checkouts.repository, "main"))
+    with open_trees(ask(), "cp figure built") as checkouts:
+        variant = check_out(checkouts, "base", load_commit(checkouts.repository, "main"))
         assert Path(variant.folder or "", "built").read_text().startswith("cost 11")
-    with open_checkouts(ask(), "false") as checkouts, pytest.raises(UsageError, match="cannot be built"):
-        checkouts.check_out("base", load_commit(checkouts.repository, "main"))
+    with open_trees(ask(), "false") as checkouts, pytest.raises(UsageError, match="cannot be built"):
+        check_out(checkouts, "base", load_commit(checkouts.repository, "main"))
 
 
 def test_a_place_that_cannot_be_made(repository: Repository) -> None:
     (repository.folder / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be made"), open_checkouts(ask(root="file"), None):
+    with pytest.raises(UsageError, match="cannot be made"), open_trees(ask(root="file"), None):
         pass
 
 
 def test_outside_a_repository(lab: Path) -> None:
-    with pytest.raises(UsageError, match="not in a git repository"), open_checkouts(ask(), None):
+    with pytest.raises(UsageError, match="not in a git repository"), open_trees(ask(), None):
         pass

@@ -13,7 +13,7 @@ from tests.bench_samples import history, request
 
 from assay.bench.flow import tables
 from assay.bench.flow.run import run_benchmarks
-from assay.bench.flow.tables import load_table, value_of
+from assay.bench.flow.tables import describe_table, load_table, value_of
 from assay.bench.records import Triage, add_triage
 from assay.bench.values.execution import BenchExecution, Framework
 from assay.errors import NotFoundError, UsageError
@@ -105,13 +105,28 @@ def test_what_failed_or_was_disturbed_is_left_out_and_counted(given: list[BenchE
 
 def test_nothing_undisturbed_is_reported(given: list[BenchExecution]) -> None:
     given += [replace(e, contaminated=("load",)) for e in history([1.0, 2.0])]
-    with pytest.raises(UsageError, match="none of 2 executions succeeded without disturbance: 2 contaminated"):
-        load_table(None, ["label"], None, None)
+    table = load_table(None, ["label"], None, None)
+    (row,) = table.rows
+    assert (row.count, row.values["wall_time"], row.aside["wall_time"]) == (2, (), (1.0, 2.0))
+    assert describe_table(table) == (
+        "left out: 2 contaminated (for wall_time: in brackets where none counts); --all takes contaminated ones"
+    )
+
+
+def test_load_disturbs_times_and_nothing_else(given: list[BenchExecution]) -> None:
+    found = history([1.0, 2.0], contaminated=("others used 90% of the CPUs during the run",))
+    numbers = {"loss": 0.5, "calls": 7, "peak_memory": 1e6, "latency_ms": 3.0}
+    given += [replace(e, result=replace(e.result, cpu_time=0.5, extras=numbers)) for e in found]
+    table = load_table(None, ["label"], None, None)
+    assert table.disturbed == ("wall_time", "latency_ms")
+    assert {name for name, values in table.rows[0].values.items() if len(values) == 2} == {
+        "cpu_time", "loss", "calls", "peak_memory",
+    }  # fmt: skip
 
 
 def test_a_single_one_is_spoken_of_as_one(given: list[BenchExecution]) -> None:
-    given += [replace(e, contaminated=("load",)) for e in history([1.0])]
-    with pytest.raises(UsageError, match="the only execution has not succeeded without disturbance: 1 contaminated"):
+    given += [replace(e, profiles=("trace",)) for e in history([1.0])]
+    with pytest.raises(UsageError, match="the only execution has not succeeded without disturbance: 1 profiled"):
         load_table(None, ["label"], None, None)
 
 
@@ -129,7 +144,6 @@ def test_profiled_and_ended_executions_are_no_ordinary_figures(given: list[Bench
     ("fields", "hint"),
     [
         ({"profiles": ("trace",)}, "include profiled ones: --all"),
-        ({"contaminated": ("load",)}, "include contaminated ones: --all"),
         ({"contaminated": ("load",), "refused": True}, "run it again: assay bench run METHOD"),
     ],
 )

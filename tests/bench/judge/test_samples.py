@@ -1,4 +1,6 @@
 import math
+import random
+import statistics
 from collections import Counter
 
 import numpy as np
@@ -566,3 +568,25 @@ def test_a_wide_interval_that_ends_below_the_threshold_asks_for_more_trials():
     assert found.kind is INCONCLUSIVE
     assert "too wide an interval" in found.message
     assert found.missing_trials > 0
+
+
+# ---------------------------------------------------------------- what could have been seen
+
+
+@pytest.mark.parametrize(("trials", "noise"), [(6, 0.08), (10, 0.01), (10, 0.08), (30, 0.03)])
+@pytest.mark.parametrize("direction", ["min", "max"])
+def test_a_worsening_of_the_size_that_is_stated_is_found_in_nine_of_ten(trials, noise, direction):
+    chance = random.Random(f"{trials}{noise}")
+
+    def run(factor):
+        base, head = ([level * math.exp(chance.gauss(0, noise)) for _ in range(trials)] for level in (1.0, factor))
+        return compare_pairs([build_pair("x", base, head, Question(direction))])[0]
+
+    stated = statistics.median(run(1.0).detectable or math.nan for _ in range(40))
+    factor = 1 + stated if direction == "min" else 1 - stated
+    found = sum(run(factor).kind is VerdictKind.FAIL for _ in range(100))
+    assert 80 <= found <= 99
+
+
+def test_what_could_be_seen_is_unknown_where_nothing_was_compared():
+    assert compare_pairs([build_pair("x", (1.0, 1.1), (1.0, 1.1), Question("min"))])[0].detectable is None

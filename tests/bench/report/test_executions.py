@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -208,7 +209,9 @@ def test_a_history_shows_levels_and_changes() -> None:
     ("form", "words"), [("csv", "a,2,1.5"), ("json", '"x.median": 1.5'), ("md", "| a |"), ("text", "1.5")]
 )
 def test_set_ups_in_every_form(form: str, words: str) -> None:
-    assert words in render_setups(["label"], ["x"], [(["a"], 2, {"x": (1.0, 2.0)}), (["b"], 0, {"x": ()})], form)
+    assert words in render_setups(
+        ["label"], ["x"], [(["a"], 2, {"x": (1.0, 2.0)}, {"x": ()}), (["b"], 0, {"x": ()}, {"x": ()})], form
+    )
 
 
 def test_an_execution_in_a_line() -> None:
@@ -236,10 +239,27 @@ def test_contamination_of_many_trials_is_one_line() -> None:
 def test_cpu_time_is_advised_only_where_it_was_measured() -> None:
     dirty = replace(execution(1, 2.0), contaminated=("others used 81% of the CPUs",))
     without = render_bench_report(BenchReport((dirty,)), color=False, width=None)
+    assert "in brackets: disturbed results of wall_time, which are left out" in without
     assert "or take them with --all\n" in without
     assert "cpu_time" not in without
+    timed = replace(dirty, result=replace(dirty.result, cpu_time=1.5), run_dir=os.path.abspath("runs/bench/x"))
+    text = render_bench_report(BenchReport((dirty, timed)), color=False, width=None)
+    assert "cpu_time counts" not in text, "a single one is not a history"
+    text = render_bench_report(BenchReport((timed, timed)), color=False, width=None)
+    assert "cpu_time counts: `assay bench history cpu_time m.C.f`\n" in text
+    assert "(2 s)" in text
+    assert " 1.5 s " in text
+    moved = replace(timed, run_dir=os.path.abspath("my runs/bench/x"))
+    text = render_bench_report(BenchReport((moved, moved)), color=False, width=None)
+    assert "`assay bench history cpu_time m.C.f --root 'my runs'`\n" in text
+
+
+def test_a_disturbed_execution_has_its_cpu_time_in_its_line() -> None:
+    dirty = replace(execution(1, 2.0), contaminated=("others used 81% of the CPUs",))
     timed = replace(dirty, result=replace(dirty.result, cpu_time=1.5))
-    assert "look at cpu_time" in render_bench_report(BenchReport((dirty, timed)), color=False, width=None)
+    assert render_execution(timed, 1, 1).endswith(
+        "wall_time 2 s, cpu_time 1.5 s (contaminated: others used 81% of the CPUs)"
+    )
 
 
 def test_long_lines_are_wrapped() -> None:

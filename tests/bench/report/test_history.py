@@ -14,6 +14,7 @@ from assay.bench.report.history import (
     build_comparison_document,
     build_history_cases,
     build_history_document,
+    build_setup_table,
     render_setups,
 )
 from assay.bench.values.comparison import (
@@ -76,6 +77,33 @@ def test_a_history_says_level_size_place_and_cause() -> None:
     assert "  1 execution left out: failed\n" in render_history(
         build_history(left_out={"failed": 1}), color=False, width=None
     )
+
+
+def test_disturbed_executions_are_drawn_grey_below_their_place() -> None:
+    history = build_history()
+    points = tuple(replace(point, at=float(n)) for n, point in enumerate(history.series[0].points))
+    series = replace(history.series[0], points=points)
+    disturbed = tuple(MetricPoint(f"d{n}", 11.0, n + 0.5) for n in (0, 2))
+    other = replace(series, label="other", points=disturbed, changes=())
+    command = "assay bench history cpu_time m.C.f"
+    history = replace(
+        history, series=(series,), aside=(replace(series, points=disturbed, changes=()), other), instead=command
+    )
+    lines = render_history(history, color=False, width=None).splitlines()
+    assert [line.strip() for line in lines[2:5]] == ["▁·▁█·█", "·▅··▅·  disturbed", "levels: 10 s → 12 s"]
+    assert [line.strip() for line in lines[5:7]] == ["label other; cpu_model X, cudnn 9", "▁▁  disturbed"]
+    assert lines[-1] == f"  cpu_time was not disturbed: `{command}`"
+    assert "\x1b[2m·▅··▅·  disturbed" in render_history(history, color=True, width=None)
+
+
+def test_many_executions_are_drawn_in_groups() -> None:
+    history = build_history()
+    points = tuple(MetricPoint(f"e{n}", 10.0, float(n)) for n in range(100))
+    disturbed = tuple(MetricPoint(f"d{n}", 20.0, 100.0 + n) for n in range(20))
+    series = replace(history.series[0], points=points, changes=())
+    history = replace(history, series=(series,), aside=(replace(series, points=disturbed),))
+    lines = render_history(history, color=False, width=None).splitlines()
+    assert [line.strip() for line in lines[2:4]] == ["▁" * 50 + "·" * 10, "·" * 50 + "█" * 10 + "  disturbed"]
 
 
 @pytest.mark.parametrize(("is_worse", "word"), [(True, "worse"), (False, "better")])
@@ -230,8 +258,8 @@ def test_each_set_up_has_a_table_of_its_own_that_fits() -> None:
 # ---------------------------------------------------------------- environments
 
 ROWS: Any = [
-    (("8.9.2", "old"), 3, {"wall_time": (1.0, 1.1, 1.2), "loss": ()}),
-    (("9.1.0", "new"), 1, {"wall_time": (0.9,), "loss": (0.5,)}),
+    (("8.9.2", "old"), 3, {"wall_time": (1.0, 1.1, 1.2), "loss": ()}, {"wall_time": (), "loss": ()}),
+    (("9.1.0", "new"), 1, {"wall_time": (0.9,), "loss": (0.5,)}, {"wall_time": (), "loss": ()}),
 ]
 BY, METRICS = ("cudnn", "label"), ("wall_time", "loss")
 
@@ -255,7 +283,7 @@ LONG = "company.benchmarks.vision.transformers.large_models.TransformerBenchmark
 
 def name_rows(*names: str) -> Any:
     values = {"wall_time": (1.0, 1.1, 1.2), "throughput": (62081446542.0,), "loss": (0.5,)}
-    return [((name, "nightly"), 3, values) for name in names]
+    return [((name, "nightly"), 3, values, dict.fromkeys(values, ())) for name in names]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -289,6 +317,23 @@ def test_set_ups_for_machines() -> None:
     assert head.startswith("cudnn,label,n,wall_time.median,")
     assert first.startswith("8.9.2,old,3,1.1,")
     assert render_setups(BY, METRICS, ROWS, "md").startswith("| cudnn | label | n |")
+
+
+BUSY: Any = [
+    (("some",), 5, {"wall_time": (1.0, 1.1, 1.2)}, {"wall_time": (3.0, 4.0)}),
+    (("none",), 3, {"wall_time": ()}, {"wall_time": (2.0, 2.1, 2.2)}),
+]
+
+
+def test_what_does_not_count_is_shown_and_counted() -> None:
+    lines = render_setups(("label",), ("wall_time",), BUSY, "text").splitlines()
+    assert lines[2].split()[1:] == ["5", "1.1", "s", "±4.5%", "(3", "of", "5)"]
+    assert lines[3].split()[1:] == ["3", "(2.1", "s", "±2.4%)"]
+    rows = json.loads(render_setups(("label",), ("wall_time",), BUSY, "json"))
+    assert [(row["n"], row["wall_time.left_out"]) for row in rows] == [(5, 2), (3, 3)]
+    assert rows[1]["wall_time.median"] is None
+    table = build_setup_table(("label",), ("wall_time",), BUSY)
+    assert table.rows[1][2].role == "soft"
 
 
 # ---------------------------------------------------------------- searches
@@ -355,7 +400,8 @@ def test_a_search_that_is_stuck_says_why_and_what_to_do() -> None:
 
 def test_where_there_is_no_room_empty_columns_leave_first() -> None:
     by = ("label", "cudnn", "framework")
-    rows = [(("before", "-", "-"), 3, {"wall_time": (1.0, 1.1), "throughput": (5.0, 6.0)})]
+    values = {"wall_time": (1.0, 1.1), "throughput": (5.0, 6.0)}
+    rows = [(("before", "-", "-"), 3, values, dict.fromkeys(values, ()))]
     text = render_setups(by, ("wall_time", "throughput"), rows, "text", width=44)
     assert "throughput" in text.splitlines()[0]
     assert "cudnn" not in text

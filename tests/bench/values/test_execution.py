@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.bench.values.execution import (
+    NOT_OBSERVED,
     BenchExecution,
     BenchMetric,
     BenchReport,
     BenchResult,
+    Peaks,
     ProfileWindow,
     parse_method,
     parse_windows,
@@ -153,3 +155,36 @@ def test_a_trace_or_a_wish_for_one_makes_an_execution_a_profiled_one() -> None:
     asked = replace(plain, extra={"profile": {"windows": "0:", "profiler": "auto", "notes": ["none"]}})
     assert asked.is_profiled
     assert asked.profile_notes == ("none",)
+
+
+LOAD = "others used 90% of the CPUs during the run"
+GPU = "other processes were on the GPU: 7"
+
+
+@pytest.mark.parametrize(
+    ("metric", "reasons"),
+    [
+        ("wall_time", (LOAD, GPU, NOT_OBSERVED)),
+        ("part1.wall_time", (LOAD, GPU, NOT_OBSERVED)),
+        ("throughput", (LOAD, GPU, NOT_OBSERVED)),
+        ("step_size_ms", (LOAD, GPU, NOT_OBSERVED)),
+        ("cpu_time", (GPU, NOT_OBSERVED)),
+        ("part1.cpu_time", (GPU, NOT_OBSERVED)),
+        ("peak_memory", ()),
+        ("peak_gpu_memory", ()),
+        ("relative_error", ()),
+        ("val_loss", ()),
+        ("calls", ()),
+    ],
+)
+def test_each_reason_disturbs_only_what_it_changes(metric: str, reasons: tuple[str, ...]) -> None:
+    busy = execution(contaminated=(LOAD, GPU, NOT_OBSERVED))
+    assert busy.find_disturbance(metric) == reasons
+    assert LOAD not in busy.find_disturbance(metric, in_turns=True)
+
+
+def test_a_gpu_is_waited_for_with_cpu_time() -> None:
+    busy = execution(contaminated=(LOAD,), peaks=Peaks(gpu_memory_bytes=10**9, gpu_memory_basis="device"))
+    assert busy.find_disturbance("cpu_time") == (LOAD,)
+    shared = replace(busy, contaminated=(LOAD, GPU))
+    assert shared.find_disturbance("peak_gpu_memory") == (GPU,), "memory of the device less what was used before"

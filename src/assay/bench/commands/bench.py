@@ -22,9 +22,16 @@ from assay.bench.commands.options import (
 )
 from assay.bench.flow.archive import import_results
 from assay.bench.flow.bisect import BisectQuestion, bisect_benchmark
-from assay.bench.flow.compare import DEFAULT_MOST, DEFAULT_TRIALS, CompareOptions, compare_git, compare_recorded
+from assay.bench.flow.compare import (
+    DEFAULT_MOST,
+    DEFAULT_TRIALS,
+    CompareOptions,
+    compare_recorded,
+    compare_revisions,
+    parse_span,
+)
 from assay.bench.flow.history import HistoryOptions, confirm_newest, load_histories, triage_change
-from assay.bench.flow.tables import describe_left_out, load_table
+from assay.bench.flow.tables import describe_table, load_table
 from assay.bench.report.executions import build_run_cases, build_run_document
 from assay.bench.report.history import (
     build_bisect_document,
@@ -35,9 +42,10 @@ from assay.bench.report.history import (
     choose_exit_code,
     render_setups,
 )
-from assay.bench.values.comparison import TAKEN_BY_ALL, ComparisonReport
+from assay.bench.values.comparison import ComparisonReport
 from assay.bench.values.execution import BenchReport, ProfileWindow, parse_windows
 from assay.errors import ExitCode, UsageError
+from assay.launch.api import SideOptions
 from assay.show.console import Console, build_same_call
 from assay.values.options import Request, argument, json_option, option, split_commas
 from assay.values.series import Direction
@@ -93,7 +101,9 @@ def _report_problems(report: BenchReport, console: Console) -> None:
 class CompareRequest(ResultRequest, ExecuteRequest):
     what: tuple[str, ...] = argument("BASE HEAD | METHOD...", multiple=True, required=False)
     span: str | None = option("--git", metavar="BASE..HEAD", help="Check out both commits and run METHOD... in turns.")
-    build: str | None = option("--build", metavar="TEXT", help="With --git: run this in each work tree first.")
+    a_rev: str | None = SideOptions.a_rev
+    b_rev: str | None = SideOptions.b_rev
+    build: str | None = option("--build", metavar="TEXT", help="Of checkouts: run this in each work tree first.")
     method: str | None = option("--method", metavar="METHOD", help="Only this benchmark of BASE and HEAD.")
     only: tuple[str, ...] = option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
     better: dict[str, Direction] = better_option()
@@ -118,7 +128,8 @@ def compare(request: CompareRequest, console: Console) -> int:
     have none in common, the code and the machine cannot be separated, and it is inconclusive.
 
     With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
-    before it is called a FAIL. Exit code 0: not worse. 1: worse. 3: inconclusive.
+    before it is called a FAIL. --a-rev and --b-rev name them one by one; --a-rev alone compares with the files as they
+    are. Exit code 0: not worse. 1: worse. 3: inconclusive.
     """
     check_result_options(request)
     options = CompareOptions(
@@ -131,10 +142,11 @@ def compare(request: CompareRequest, console: Console) -> int:
         build=request.build,
         most=request.most_trials or DEFAULT_MOST,
     )
-    if request.span is not None:
+    revisions = _choose_revisions(request)
+    if revisions is not None:
         asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
         quieted = console.quieted(request.quiet or request.as_json)
-        report = compare_git(request.span, asked, options, build_run(quieted), quieted)
+        report = compare_revisions(*revisions, asked, options, build_run(quieted), quieted)
     else:
         if len(request.what) != 2:
             raise UsageError(
@@ -144,6 +156,17 @@ def compare(request: CompareRequest, console: Console) -> int:
         base, head = request.what
         report = compare_recorded(base, head, request.method, request.root, options, console)
     return _show_comparison(report, request, console)
+
+
+def _choose_revisions(request: CompareRequest) -> tuple[str, str | None] | None:
+    """The sides to be checked out; None: what is recorded is compared."""
+    if request.span is not None:
+        if request.a_rev or request.b_rev:
+            raise UsageError("--git and --a-rev or --b-rev name the same sides", "give one of them")
+        return parse_span(request.span)
+    if request.b_rev and not request.a_rev:
+        raise UsageError("--b-rev needs a side to compare with", f"name it: --a-rev main --b-rev {request.b_rev}")
+    return (request.a_rev, request.b_rev) if request.a_rev else None
 
 
 def _show_comparison(report: ComparisonReport, request: CompareRequest, console: Console) -> int:
@@ -288,13 +311,13 @@ class BenchTableRequest(Request):
     method: str | None = argument(required=False)
     by: tuple[str, ...] = option(
         "--by",
-        default="label",
+        multiple=True,
         metavar="A,B",
         parse=split_commas,
-        help="Columns to group by: accelerator_model, framework, cudnn, label, commit, system_name, …",
+        help="Columns to group by: accelerator_model, framework, cudnn, label, commit, …  [default: label]",
     )
-    metrics: tuple[str, ...] | None = option(
-        "-m", "--metrics", metavar="A,B", parse=split_commas, help="Which metrics to show."
+    metrics: tuple[str, ...] = option(
+        "-m", "--metrics", multiple=True, metavar="A,B", parse=split_commas, help="Which metrics to show."
     )
     everything: bool = all_option()
     as_csv: bool = option("--csv", default=False, help="Comma-separated values.")
@@ -311,14 +334,13 @@ def table(request: BenchTableRequest, console: Console) -> int:
     """
     if request.as_csv + request.as_json + request.as_markdown > 1:
         raise UsageError("choose one of --csv, --json and --md")
-    found = load_table(request.method, request.by, request.metrics, request.root, request.everything, console)
+    by, metrics = request.by or ("label",), request.metrics or None
+    found = load_table(request.method, by, metrics, request.root, request.everything, console)
     form = "csv" if request.as_csv else "json" if request.as_json else "md" if request.as_markdown else "text"
-    rows = [(row.keys, row.count, row.values) for row in found.rows]
+    rows = [(row.keys, row.count, row.values, row.aside) for row in found.rows]
     console.write(render_setups(found.by, found.metrics, rows, form, console.width))
     if found.left_out and form == "text":
-        names = " and ".join(reason for reason in TAKEN_BY_ALL if reason in found.left_out)
-        hint = f"; --all takes {names} ones" if names else ""
-        console.error(f"(left out: {describe_left_out(found.left_out)}{hint})")
+        console.error(f"({describe_table(found)})")
     return int(ExitCode.OK)
 
 

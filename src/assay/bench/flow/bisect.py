@@ -16,10 +16,10 @@ from typing import Any, get_args
 
 from assay.bench.flow.compare import CompareOptions, Contest, Run
 from assay.bench.flow.run import run_benchmarks
-from assay.bench.flow.sides import Checkouts, open_checkouts
+from assay.bench.flow.sides import check_out, find_logs, open_trees
 from assay.bench.values.comparison import ComparisonReport, MetricComparison
 from assay.bench.values.execution import BenchRequest
-from assay.code.checkout import Commit, load_commit, load_parents
+from assay.code.checkout import Checkouts, Commit, load_commit, load_parents
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.judge.bisection import CommitTrial, Culprit, NextTry, Outcome, Stuck, TrialHistory, next_step
@@ -91,7 +91,7 @@ def bisect_benchmark(
     if len(request.methods) != 1 or request.methods[0].is_filter:
         raise UsageError("a search is for one benchmark", "name one METHOD, or one --command")
     options = replace(options, metrics=(question.metric,), confirm=False)  # the search has its own confirmation
-    with open_checkouts(request, options.build, console) as checkouts, keeping_lease():
+    with open_trees(request, options.build, console) as checkouts, keeping_lease():
         good, bad = (load_commit(checkouts.repository, name) for name in (question.good, question.bad))
         parents = load_parents(checkouts.repository, good.sha, bad.sha)
         log = _open_log(checkouts, (good, bad), request, options, question.fresh)
@@ -107,7 +107,7 @@ def _open_log(
     """A question that is asked again has its earlier log: that is how an interrupted search is found again."""
     asked = {
         "repository": checkouts.repository,
-        "inside": checkouts.inside,
+        "inside": checkouts.inside[0],
         "ends": [end.sha for end in ends],
         "method": asdict(request.methods[0]),
         "options": asdict(options),
@@ -119,7 +119,7 @@ def _open_log(
         "limits": [request.timeout_s, request.foreign_limit],
     }
     key = hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
-    folder = os.path.join(checkouts.logs, f"{ends[0].sha[:7]}-{ends[1].sha[:7]}-{key}")
+    folder = os.path.join(find_logs(checkouts), f"{ends[0].sha[:7]}-{ends[1].sha[:7]}-{key}")
     os.makedirs(folder, exist_ok=True)
     log = os.path.join(folder, LOG_FILE)
     if fresh:
@@ -202,7 +202,7 @@ class _Bench:
         """The outcome of a commit, or the signal by which it was interrupted."""
         began, sha = time.monotonic(), commit.sha
         try:
-            variants = (self.checkouts.check_out("base", self.good), self.checkouts.check_out("head", commit))
+            variants = (check_out(self.checkouts, "base", self.good), check_out(self.checkouts, "head", commit))
             contest = Contest(replace(self.request, variants=variants), self.options, self.run, SILENT)
             report = contest.run_round(confirmed=True)
         except NotFoundError:

@@ -12,18 +12,20 @@ from assay.bench.flow.sides import (
     Duel,
     Executions,
     Key,
+    check_out,
     choose_side,
     collect_samples,
+    commit_files,
     describe_aside,
     describe_code,
     describe_environments,
     describe_invalid,
     find_duels,
     is_single,
-    open_checkouts,
+    open_trees,
 )
 from assay.bench.importers.formats import load_foreign
-from assay.bench.judge.environments import doubt, shorten
+from assay.bench.judge.environments import doubt, doubt_load, shorten
 from assay.bench.judge.history import count_executions
 from assay.bench.judge.samples import (
     ALPHA,
@@ -41,11 +43,13 @@ from assay.bench.records import BENCH_FILE, load_triage
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, SampleComparison, Samples, Side
 from assay.bench.values.execution import (
     COMPARED,
+    CPU_TIME,
     PEAK_GPU_MEMORY,
     PEAK_MEMORY,
     BenchExecution,
     BenchReport,
     BenchRequest,
+    is_sensitive,
 )
 from assay.code.checkout import load_commit
 from assay.errors import NotFoundError, UsageError
@@ -72,6 +76,7 @@ class CompareOptions:
     alpha: float = ALPHA
     most: int = DEFAULT_MOST  # trials on each side, before the result is INCONCLUSIVE
     everything: bool = False  # contaminated and profiled executions count as well
+    in_turns: bool = False  # both sides ran in turns: load of others does not disturb one more than the other
     across: bool = False  # executions of different environments are compared as if they were of one
     confirm: bool = True
     build: str | None = None  # run in each work tree first
@@ -164,16 +169,29 @@ def compare_sides(base: Executions, head: Executions, options: CompareOptions) -
     duels = [duel for key in keys for duel in find_duels(key, base, head, across=options.across)]
     pairs = [_build_pair(duel, base, head, options) for duel in duels]
     return [
-        Compared(duel, pair, doubt(found, duel.differences, describe_code(duel)) if duel.differences else found)
+        Compared(duel, pair, _doubt(duel, pair, found))
         for duel, pair, found in zip(duels, pairs, compare_pairs(pairs), strict=True)
     ]
+
+
+def _doubt(duel: Duel, pair: SamplePair, found: SampleComparison) -> SampleComparison:
+    """Where the sides differ in more than their code, it is not the code's."""
+    if duel.differences:
+        return doubt(found, duel.differences, describe_code(duel))
+    if not is_sensitive(duel.key[1]):
+        return found
+    loads = [
+        [each.load for number, each in enumerate(side) if number not in samples.contaminated]
+        for side, samples in ((duel.base, pair.base), (duel.head, pair.head))
+    ]
+    return doubt_load(found, loads[0], loads[1], pair.question)
 
 
 def _build_pair(duel: Duel, base: Executions, head: Executions, options: CompareOptions) -> SamplePair:
     metric = duel.key[1]
     direction = _direction(metric, options)
     ours, theirs = (
-        collect_samples(side.name, found, metric, everything=options.everything)
+        collect_samples(side.name, found, metric, everything=options.everything, in_turns=options.in_turns)
         for side, found in ((base, duel.base), (head, duel.head))
     )
     return SamplePair(duel.subject, ours, theirs, Question(direction, options.min_effect, options.alpha))
@@ -193,6 +211,7 @@ def build_report(
             _side(one.pair.head),
             build_finding(one.comparison),
             setup=one.duel.setup,
+            detectable=one.comparison.detectable,
         )
         for one in compared
     )
@@ -214,17 +233,42 @@ def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options
                 yield f"{duel.key[0]}: {side.name} is one process; {what}: use --trials"
     for side in (base, head):
         yield from describe_invalid(side, dict.fromkeys(duel.key for duel in duels))
-        count = 0 if options.everything else sum(bool(e.contaminated) for e in side.found)
-        if count:
-            what = "1 contaminated execution is" if count == 1 else f"{count} contaminated executions are"
-            hint = "include them with --all, or allow more foreign load with --foreign-limit FRACTION"
-            yield f"{side.name}: {what} left out of {len(side.found)} ({hint})"
+        yield from _describe_disturbed(side, duels, options)
         yield from describe_aside(side)
+    if options.in_turns and not options.everything:
+        yield from _describe_load([*base.found, *head.found])
     yield from (f"{method}: only {head.name} has it" for method in head.methods if method not in base.methods)
 
 
+def _describe_disturbed(side: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
+    """How many do not count for which metrics, and what else there is."""
+    metrics = list(dict.fromkeys(duel.key[1] for duel in duels))
+    if options.everything:
+        return
+    left = {
+        metric: [e for e in side.found if metric in e.numbers and e.find_disturbance(metric, in_turns=options.in_turns)]
+        for metric in metrics
+    }
+    names = [metric for metric in metrics if left[metric]]
+    if names:
+        count = len({id(execution) for found in left.values() for execution in found})
+        what = "1 contaminated execution is" if count == 1 else f"{count} contaminated executions are"
+        hint = "include them with --all"
+        if CPU_TIME in metrics and CPU_TIME not in names:
+            hint += f"; {CPU_TIME} counts, judge by it alone with --only {CPU_TIME}"
+        yield f"{side.name}: {what} left out of {len(side.found)} for {', '.join(names)} ({hint})"
+
+
+def _describe_load(executions: Sequence[BenchExecution]) -> Iterator[str]:
+    """What both sides had to bear in turns."""
+    loads = [each.load for each in executions if each.contaminated and each.load is not None]
+    if loads:
+        share = f"others used {min(loads):.0%} to {max(loads):.0%} of the CPUs in {len(loads)} of {len(executions)}"
+        yield f"{share} executions, which count: base and head ran in turns"
+
+
 def _side(samples: Samples) -> Side:
-    return Side(samples.label, samples.clean, len(samples.values))
+    return Side(samples.label, samples.clean, len(samples.values), samples.disturbed)
 
 
 def _find_missing(base: Executions, head: Executions) -> list[Finding]:
@@ -310,15 +354,20 @@ def _common_metrics(method: str, base: Executions, head: Executions, options: Co
 # ---------------------------------------------------------------- run both, in turns
 
 
-def compare_git(
-    span: str, request: BenchRequest, options: CompareOptions, run: Run = run_benchmarks, console: Console = SILENT
+def compare_revisions(
+    a_rev: str,
+    b_rev: str | None,
+    request: BenchRequest,
+    options: CompareOptions,
+    run: Run = run_benchmarks,
+    console: Console = SILENT,
 ) -> ComparisonReport:
-    """`base..head`: both are checked out next to the user's tree, which is not touched, and run in turns. What fails is
-    run again, and only what fails again is a FAIL."""
-    names = parse_span(span)
-    with open_checkouts(request, options.build, console) as checkouts, keeping_lease():
-        base, head = (load_commit(checkouts.repository, name) for name in names)
-        variants = (checkouts.check_out("base", base), checkouts.check_out("head", head))
+    """Both are checked out next to the user's tree, which is not touched, and run in turns; without `b_rev` side b is
+    the user's files. What fails is run again, and only what fails again is a FAIL."""
+    with open_trees(request, options.build, console) as checkouts, keeping_lease():
+        base = load_commit(checkouts.repository, a_rev)
+        head = load_commit(checkouts.repository, b_rev) if b_rev is not None else commit_files(checkouts, request)
+        variants = (check_out(checkouts, "base", base), check_out(checkouts, "head", head))
         found = Contest(replace(request, variants=variants), options, run, console).run()
     found = replace(found, base=f"{base.short} {base.subject}", head=f"{head.short} {head.subject}")
     return _record(found, request.root)
@@ -339,12 +388,12 @@ class Contest:
 
     def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, console: Console) -> None:
         # the fewest trials with which a metric can fail: p is corrected for the number of metrics, of which a command
-        # always has wall time, CPU time and memory
-        each = [len(options.metrics) or (3 if method.kind == "command" else 1) for method in request.methods]
-        fewest = find_fewest(options.alpha / max(1, sum(each)))
+        # and what is timed by us have wall time, CPU time and memory
+        fewest = find_fewest(options.alpha / max(1, (len(options.metrics) or 3) * len(request.methods)))
         trials = max(request.trials, min(fewest, options.most))
         self._request = replace(request, extra={**request.extra, **COMPARED}, trials=trials)
-        self._options = replace(options, across=True)  # one machine, in turns: differences come from the commits
+        # one machine, in turns: differences come from the commits
+        self._options = replace(options, across=True, in_turns=True)
         self._run = run
         self._console = console
         self.end: BenchReport | None = None  # it was interrupted

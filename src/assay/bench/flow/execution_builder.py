@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from assay.bench.child_report import load_child_report
+from assay.bench.flow.memory import GpuPeak, TreePeaks
 from assay.bench.judge.reported import judge_report
 from assay.bench.records import make_relative
 from assay.bench.values.execution import (
@@ -31,7 +32,6 @@ from assay.bench.values.execution import (
 )
 from assay.observe.extract import Extractor
 from assay.observe.machine import find_contamination
-from assay.observe.memory import GpuPeak, TreePeaks
 from assay.observe.readings import parse_reading
 from assay.record import run_directory
 from assay.system.fast_dataclasses import dataclass, field, replace

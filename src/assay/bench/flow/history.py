@@ -18,7 +18,13 @@ from itertools import pairwise
 
 from assay.bench.flow.archive import find_location, is_named, load_executions
 from assay.bench.judge.changepoint import find_change_points
-from assay.bench.judge.environments import attribute_change, attribute_move, describe_differences
+from assay.bench.judge.environments import (
+    attribute_change,
+    attribute_move,
+    describe_differences,
+    describe_loads,
+    explains_load,
+)
 from assay.bench.judge.history import (
     FEWEST_MOVED,
     MOST_NEWEST,
@@ -39,8 +45,10 @@ from assay.bench.judge.samples import find_median
 from assay.bench.records import Judgement, Triage, add_triage, load_triage
 from assay.bench.values.comparison import (
     CONTAMINATED,
+    DISTURBED,
     INTERRUPTED,
     PROFILED,
+    REFUSED,
     TAKEN_BY_ALL,
     UNOBSERVED,
     LevelStep,
@@ -49,8 +57,8 @@ from assay.bench.values.comparison import (
     MetricPoint,
     MetricSeries,
 )
-from assay.bench.values.execution import ASSAY, NOT_OBSERVED, BenchExecution, BenchReport
-from assay.errors import FormatError, NotFoundError, UsageError, did_you_mean
+from assay.bench.values.execution import ASSAY, CPU_TIME, NOT_OBSERVED, BenchExecution, BenchReport, is_sensitive
+from assay.errors import FormatError, NotFoundError, UsageError, suggest
 from assay.judge.statistics import needed_for
 from assay.record.run_directory import load_record
 from assay.show.console import SILENT, Console
@@ -63,7 +71,6 @@ _MOST_CHANGES = 8  # that are listed
 _NEAR = 3  # a change may be found a few executions away from where it was found before
 _SIDE = 20  # executions on either side of a move to another environment that are compared
 FEWEST = 2
-_REFUSED = "refused as contaminated"
 _OPEN = (VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED)
 REPORTED = 0.01  # smallest change that is reported without --min-effect
 ASSERTED = 0.05  # and a PASS means that a change of this size would have been found
@@ -166,25 +173,45 @@ def build_history(
     method: str, metric: str, executions: Sequence[BenchExecution], options: HistoryOptions, triage: Sequence[Triage]
 ) -> MetricHistory:
     triages = [each for each in triage if each.method == method and each.metric == metric]
-    kept, left_out = _choose(executions, metric, options, triages)
-    if len(kept) < FEWEST:
+    kept, aside, left_out = _choose(executions, metric, options, triages)
+    if len(kept) + len(aside) < FEWEST:
         why = "".join(f"; {count} left out: {reason}" for reason, count in left_out.items())
         raise UsageError(
             f"{method} has {len(kept)} execution{'s' * (len(kept) != 1)} with {metric}: too few for a history{why}",
             _advise(len(kept), left_out, _advise_again(executions, options.root)),
         )
     direction = options.direction or direction_of(metric)
-    groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
-    for execution in kept:
-        groups.setdefault(find_series(execution), []).append(execution)
-    series = [_build_series(found, metric, direction, options, triages) for found in groups.values()]
-    moves = _find_moves(kept, metric, direction, options, triages)
-    broken = _describe_newest(executions, metric, options, triages)
-    doubted = _find_doubted(executions, kept, options, triages)
     history = MetricHistory(
-        method, metric, direction, tuple(series), tuple(moves), left_out=left_out, broken=broken, doubted=doubted
+        method,
+        metric,
+        direction,
+        tuple(_build_series(found, metric, direction, options, triages) for found in _group(kept)),
+        tuple(_find_moves(kept, metric, direction, options, triages)),
+        left_out=left_out,
+        aside=tuple(
+            MetricSeries(found[0].label, found[0].fingerprint, found[0].setup, _build_points(found, metric))
+            for found in _group(aside)
+        ),
+        instead=_advise_metric(method, metric, aside, options),
+        broken=_describe_newest(executions, metric, options, triages),
+        doubted=_find_doubted(executions, kept, metric, options, triages),
     )
     return replace(history, verdict=judge_history(history, options.recent, options.asserted))
+
+
+def _group(executions: Sequence[BenchExecution]) -> list[list[BenchExecution]]:
+    """Those of each label and environment, in the order of their first ones."""
+    groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
+    for execution in executions:
+        groups.setdefault(find_series(execution), []).append(execution)
+    return list(groups.values())
+
+
+def _build_points(found: Sequence[BenchExecution], metric: str) -> tuple[MetricPoint, ...]:
+    return tuple(
+        MetricPoint(e.execution_id, e.numbers[metric], e.started_at, e.commit, e.result.samples.get(metric, ()))
+        for e in found
+    )
 
 
 def render_again(newest: BenchExecution, root: str | None) -> str:
@@ -198,6 +225,16 @@ def render_again(newest: BenchExecution, root: str | None) -> str:
     named = ["--command", f"{newest.method}=COMMAND"] if kind == "command" else [newest.method]
     words = ["assay", "bench", "run", *named, "--trials", str(SHORTEST_SERIES)]
     return shlex.join([*words, *(["--root", root] if root else [])])
+
+
+def _advise_metric(method: str, metric: str, aside: Sequence[BenchExecution], options: HistoryOptions) -> str:
+    """CPU time counts where the load of others disturbed the rest."""
+    found = [each for each in aside if CPU_TIME in each.numbers and not each.find_disturbance(CPU_TIME)]
+    if len(found) < FEWEST or metric == CPU_TIME:
+        return ""
+    given = (("--label", options.label), ("--root", options.root))
+    flags = [word for flag, value in given if value for word in (flag, value)]
+    return shlex.join(["assay", "bench", "history", CPU_TIME, method, *flags])
 
 
 def _advise_again(executions: Sequence[BenchExecution], root: str | None) -> str:
@@ -241,16 +278,17 @@ def _describe_newest(
 def _find_doubted(
     executions: Sequence[BenchExecution],
     kept: Sequence[BenchExecution],
+    metric: str,
     options: HistoryOptions,
     triages: Sequence[Triage],
 ) -> tuple[str, str] | None:
-    """The newest execution where it was disturbed, and why, unless another of the same code counts: what is left out
-    has not passed."""
+    """The newest execution where it was disturbed, and why, unless another of the same code counts, or none at all:
+    what is left out has not passed."""
     newest = next(reversed(_list_meant(executions, options)), None)
-    if newest is None or any(each.code is not None and each.code == newest.code for each in kept):
+    if newest is None or not kept or any(each.code is not None and each.code == newest.code for each in kept):
         return None
-    reason = find_doubt(newest, find_invalid(executions, triages), options.everything)
-    if reason not in (CONTAMINATED, UNOBSERVED, _REFUSED):
+    reason = find_doubt(newest, metric, find_invalid(executions, triages), options.everything)
+    if reason not in (*DISTURBED, REFUSED):
         return None
     return newest.execution_id, f"{reason}; run it again ({_advise_confirm(newest)})"
 
@@ -267,8 +305,10 @@ def _list_meant(executions: Sequence[BenchExecution], options: HistoryOptions) -
 
 def _choose(
     executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, triages: Sequence[Triage]
-) -> tuple[list[BenchExecution], dict[str, int]]:
+) -> tuple[list[BenchExecution], list[BenchExecution], dict[str, int]]:
+    """Executions that count; those that were disturbed and do not; and how many do not, by the reason."""
     kept: list[BenchExecution] = []
+    aside: list[BenchExecution] = []
     left_out: dict[str, int] = {}
     invalid = find_invalid(executions, triages)
     for execution in executions:
@@ -277,7 +317,9 @@ def _choose(
             kept.append(execution)
         elif reason:
             left_out[reason] = left_out.get(reason, 0) + 1
-    return kept, left_out
+        if reason in DISTURBED:
+            aside.append(execution)
+    return kept, aside, left_out
 
 
 def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, invalid: set[str]) -> str | None:
@@ -292,20 +334,21 @@ def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, in
         return "failed"
     if execution.is_compared and options.label is None:
         return "run by compare or bisect (--label names one)"
-    return find_doubt(execution, invalid, options.everything)
+    return find_doubt(execution, metric, invalid, options.everything)
 
 
-def find_doubt(execution: BenchExecution, invalid: set[str], everything: bool) -> str | None:
+def find_doubt(execution: BenchExecution, metric: str, invalid: set[str], everything: bool) -> str | None:
     """Why its value does not count, or differs from that of an ordinary execution. None: it counts."""
     if execution.execution_id in invalid:
         return "declared invalid"
     if execution.refused:
-        return _REFUSED
-    if everything or not (execution.is_profiled or execution.contaminated):
+        return REFUSED
+    if everything:
         return None
     if execution.is_profiled:
         return PROFILED
-    return UNOBSERVED if execution.contaminated == (NOT_OBSERVED,) else CONTAMINATED
+    found = execution.find_disturbance(metric)
+    return (UNOBSERVED if found == (NOT_OBSERVED,) else CONTAMINATED) if found else None
 
 
 def find_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]) -> set[str]:
@@ -355,10 +398,7 @@ def _build_series(
     options: HistoryOptions,
     triages: Sequence[Triage],
 ) -> MetricSeries:
-    points = tuple(
-        MetricPoint(e.execution_id, e.numbers[metric], e.started_at, e.commit, e.result.samples.get(metric, ()))
-        for e in found
-    )
+    points = _build_points(found, metric)
     values = [point.value for point in points]
     steps, newest = separate_newest(values, find_change_points(values))
     quiet = values[: newest.at] if newest and newest.at >= SHORTEST_SERIES else values
@@ -369,12 +409,13 @@ def _build_series(
     changes = []
     for number, step in enumerate(shown):
         end = shown[number + 1].at if number + 1 < len(shown) else len(points)
-        change = _build_change(found, step, end, is_worse(step.effect, direction))
+        change = _build_change(found, step, end, metric, direction)
         change = replace(change, kind="trend") if trend else replace(change, holds=_holds(step, shown[-1].after))
         near = points[:1] if trend else points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]
         changes.append(add_triage_note(change, {point.execution_id for point in near}, triages))
     if newest is not None and _is_reported(newest, options.asserted):
-        changes.append(_build_newest(found, newest, direction, triages, count_back(values[newest.at :], newest)))
+        back = count_back(values[newest.at :], newest)
+        changes.append(_build_newest(found, newest, metric, direction, triages, back))
     first, visible = found[0], find_detectable(quiet, known)
     return MetricSeries(
         first.label,
@@ -393,11 +434,16 @@ def _is_reported(step: LevelStep, least: float) -> bool:
 
 
 def _build_newest(
-    found: Sequence[BenchExecution], step: LevelStep, direction: Direction, triages: Sequence[Triage], back: int
+    found: Sequence[BenchExecution],
+    step: LevelStep,
+    metric: str,
+    direction: Direction,
+    triages: Sequence[Triage],
+    back: int,
 ) -> MetricChange:
     """Newest executions that are outlying: a step has more of them, an outlier does not come again. `back`: how
     many of them are at the old level."""
-    change = _build_change(found, step, len(found), is_worse(step.effect, direction))
+    change = _build_change(found, step, len(found), metric, direction)
     count = len(found) - step.at
     what = "the newest execution is" if count == 1 else f"the {count} newest executions are"
     what += " outlying, too few for a new level"
@@ -412,11 +458,17 @@ def _advise_confirm(execution: BenchExecution) -> str:
     return "--confirm does" if execution.source == ASSAY else "with the tool that measured it, and import the result"
 
 
-def _build_change(found: Sequence[BenchExecution], step: LevelStep, end: int, worse: bool) -> MetricChange:
+def _build_change(
+    found: Sequence[BenchExecution], step: LevelStep, end: int, metric: str, direction: Direction
+) -> MetricChange:
     """A step changes between the executions on both sides of it, a trend between the first and the last."""
     first, last = found[step.at], found[end - 1]
     before, after = (found[step.at - 1], first) if step.at else (first, last)
     cause, reason = attribute_change(before.code, after.code, is_recorded=bool(first.fingerprint))
+    worse, cut = is_worse(step.effect, direction), step.at or end // 2
+    loads = [[each.load for each in side] for side in (found[max(0, cut - _SIDE) : cut], found[cut:end][:_SIDE])]
+    if is_sensitive(metric) and explains_load(step.effect, loads[0], loads[1], is_worse=worse):
+        cause, reason = "load", f"{describe_loads(loads[0], loads[1])}, which may be all of it"
     return MetricChange(
         step=step,
         execution_id=first.execution_id,
@@ -476,7 +528,7 @@ def _list_neighbours(executions: Sequence[BenchExecution]) -> Iterator[list[Benc
         yield [execution for execution in executions if execution.label == label]
     for fingerprint in dict.fromkeys(execution.fingerprint for execution in executions):
         yield [execution for execution in executions if execution.fingerprint == fingerprint]
-    labels, setups = {executions[0].label}, {executions[0].fingerprint}
+    labels, setups = {e.label for e in executions[:1]}, {e.fingerprint for e in executions[:1]}
     for last, new in pairwise(executions):
         if new.label not in labels and new.fingerprint not in setups:
             yield [e for e in executions if find_series(e) in (find_series(last), find_series(new))]
@@ -593,5 +645,5 @@ def _find_change(history: MetricHistory, name: str, root: str | None) -> MetricC
         )
     ids = [change.execution_id for change in changes]
     listed = f"changes: {', '.join(ids[-_MOST_CHANGES:])}, or {LAST}"
-    close = did_you_mean(name, ids) if len(ids) > 1 else None
-    raise NotFoundError("change", name, ids, f"{close}; {listed}" if close and "mean" in close else listed)
+    close = suggest(name, ids) if len(ids) > 1 else None
+    raise NotFoundError("change", name, ids, f"{close}; {listed}" if close else listed)

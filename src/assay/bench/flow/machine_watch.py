@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from assay.bench.child_report import load_root
 from assay.bench.flow.execution_builder import JobSurroundings
+from assay.bench.flow.memory import GpuMemory, TreePeaks, TreeWatch
 from assay.bench.values.execution import BENCH_MACHINE_FILE, BENCH_REPORT_FILE
 from assay.observe.devices import Devices
-from assay.observe.machine import CpuMeter, add_aftermath, load_gpus, load_machine, load_own_cpu_s, open_meter
-from assay.observe.memory import GpuMemory, TreePeaks, TreeWatch
+from assay.observe.machine import CpuMeter, find_throttling, load_gpus, load_machine
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json, write_atomic
 from assay.system.processes import load_oom_kills
@@ -20,7 +21,48 @@ from assay.values.environment import Environment
 from assay.values.machine import GpuState, Machine
 from assay.values.plain import build_plain, parse_strict
 
+BEFORE_S = 0.25  # how long the load of others is measured before a run: more than the 0.2 s that count as measured
 _GPU_INTERVAL_S = 2.0  # at most; a run that has just started is read with every tick
+
+
+@dataclass(slots=True)
+class ForeignLoad:
+    """CPU time of others before a run begins, from moments at which nothing of ours was running: all that we and our
+    children have used until then is known to the kernel, earlier runs included."""
+
+    cpus: int
+    path: str | None = None  # of a file like /proc/stat
+    _marks: list[tuple[CpuMeter, float]] = field(default_factory=list)
+
+    def mark(self) -> float | None:
+        """The fraction that others had since the last mark that is old enough; None where none is."""
+        own_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        fractions = [meter.foreign_fraction(own_s - then_s, self.cpus) for meter, then_s in self._marks]
+        known = [number for number, share in enumerate(fractions) if share is not None]
+        latest = known[-1] if known else None
+        if latest is not None:
+            del self._marks[:latest]  # older ones are never needed again
+        meter = open_meter(self.path)
+        if meter is not None:
+            self._marks.append((meter, own_s))
+        return fractions[latest] if latest is not None else None
+
+    def forget(self) -> None:
+        """Something of ours runs whose CPU time is not known yet."""
+        self._marks.clear()
+
+
+def load_own_cpu_s(*whose: int) -> float:
+    """`resource.RUSAGE_SELF`, `RUSAGE_CHILDREN`: of those that have ended."""
+    used = [resource.getrusage(who) for who in whose or (resource.RUSAGE_SELF,)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def open_meter(path: str | None = None) -> CpuMeter | None:
+    try:
+        return CpuMeter(path)
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 @dataclass(slots=True)
@@ -98,6 +140,13 @@ class MachineWatch:
             gpu=self.memory.peak,
             oom_kills=oom_kills - self.oom_kills if oom_kills is not None and self.oom_kills is not None else None,
         )
+
+
+def add_aftermath(
+    machine: Machine, after: tuple[GpuState, ...], throttled: Iterable[str], foreign: float | None
+) -> Machine:
+    reasons = {*machine.throttled, *find_throttling(after), *throttled} - {"application_clocks"}
+    return replace(machine, gpus_after=after, throttled=tuple(sorted(reasons)), foreign_cpu=foreign)
 
 
 # ---------------------------------------------------------------- on a farm

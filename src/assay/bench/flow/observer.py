@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from assay.bench.flow.execution_builder import JobSurroundings, build_execution
-from assay.bench.flow.machine_watch import MachineWatch, load_context
+from assay.bench.flow.machine_watch import BEFORE_S, ForeignLoad, MachineWatch, load_context
 from assay.bench.records import write_execution, write_points
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.execute import process
 from assay.follow.api import Entry, Observer
 from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_environment
-from assay.observe.machine import BEFORE_S, ForeignLoad
 from assay.show.console import Console
 from assay.system import processes
 from assay.system.fast_dataclasses import replace

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
-from assay.bench.benchmark import ENV_BENCH_REPORT
+from assay.bench.benchmark import ENV_BENCH_REPORT, ENV_TF_REPORT
 from assay.bench.flow.execution_builder import COMMAND, ENV_EXTRA, ENV_OUTPUT
 from assay.bench.flow.observer import BenchObserver, ReportEnd
 from assay.bench.records import hold_queue, take_queue
@@ -26,7 +26,6 @@ from assay.bench.values.execution import (
     BENCH_REPORT_FILE,
     COMPARED,
     ENV_SOURCE,
-    ENV_TF_REPORT,
     PROFILE,
     STUDY,
     BenchExecution,

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from assay.bench.judge.environments import describe_differences, match_environments, name_environments, shorten
 from assay.bench.judge.history import count_executions
 from assay.bench.values.comparison import INTERRUPTED, PROFILED, TAKEN_BY_ALL, Samples
 from assay.bench.values.execution import STUDY, BenchExecution, BenchRequest, BenchVariant
-from assay.code.checkout import Commit, build, find_repository, open_tree, switch
-from assay.errors import UsageError
+from assay.code.checkout import Checkouts, Commit, commit_work_tree, open_checkouts
+from assay.config.settings import load_settings
 from assay.launch.api import find_study_location
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.system.locks import hold
 from assay.values import layout
 
 Key = tuple[str, str]  # method, metric
-TREES_DIR = "trees"
 BISECT_DIR = "bisect"
 
 
@@ -123,14 +120,16 @@ def _only(executions: Iterable[BenchExecution], fingerprint: str) -> tuple[Bench
     return tuple(execution for execution in executions if execution.fingerprint == fingerprint)
 
 
-def collect_samples(name: str, found: Sequence[BenchExecution], metric: str, *, everything: bool) -> Samples:
+def collect_samples(
+    name: str, found: Sequence[BenchExecution], metric: str, *, everything: bool, in_turns: bool = False
+) -> Samples:
     """One value for each execution; the raw samples where there is only one, which is weaker evidence."""
+    reasons = [() if everything else each.find_disturbance(metric, in_turns=in_turns) for each in found]
     if is_single(found, metric):
-        (one,) = found
-        samples = one.result.samples[metric]
-        dirt = dict.fromkeys(range(len(samples)), one.contaminated[0]) if one.contaminated and not everything else {}
+        samples = found[0].result.samples[metric]
+        dirt = dict.fromkeys(range(len(samples)), reasons[0][0]) if reasons[0] else {}
         return Samples(samples, name, dirt, is_one_process=True)
-    dirt = {} if everything else {n: e.contaminated[0] for n, e in enumerate(found) if e.contaminated}
+    dirt = {number: each[0] for number, each in enumerate(reasons) if each}
     return Samples(tuple(e.numbers[metric] for e in found), name, dirt)
 
 
@@ -208,38 +207,31 @@ def describe_aside(side: Executions) -> Iterator[str]:
 # ---------------------------------------------------------------- checkouts of commits, next to the user's own tree
 
 
-@dataclass(frozen=True, slots=True)
-class Checkouts:
-    repository: str
-    inside: str  # the folder that benchmarks run in, relative to the repository
-    folder: str  # of the trees
-    logs: str  # of searches
-    build: str | None
-
-    def check_out(self, side: str, commit: Commit) -> BenchVariant:
-        """A tree at this commit; always in the same folder, so that compiled parts can be reused."""
-        tree = open_tree(self.repository, os.path.join(self.folder, side))
-        switch(tree, commit.sha, keep_ignored=self.build is not None)
-        folder = os.path.normpath(os.path.join(tree.path, self.inside))
-        if not os.path.isdir(folder):
-            raise UsageError(f"commit {commit.short} has no folder {self.inside}")
-        problem = build(tree, self.build, folder) if self.build else None
-        if problem:
-            raise UsageError(f"commit {commit.short} cannot be built: {problem}")
-        return BenchVariant(f"{side}-{commit.short}", folder, commit.sha)
+def check_out(checkouts: Checkouts, side: str, commit: Commit) -> BenchVariant:
+    """A side at this commit; always in the same folder, so that compiled parts can be reused."""
+    return BenchVariant(f"{side}-{commit.short}", checkouts.enter(side, commit), commit.sha)
 
 
-@contextmanager
-def open_checkouts(request: BenchRequest, build_command: str | None, console: Console = SILENT) -> Iterator[Checkouts]:
-    """One call at a time: two would check out different commits in the same tree, and disturb each other's results.
-    The second waits."""
+def commit_files(checkouts: Checkouts, request: BenchRequest) -> Commit:
+    """The user's files as they are, as a commit of the head's tree."""
+    settings = load_settings(os.getcwd(), os.environ)
+    root = find_study_location(STUDY, request.root, settings).root
+    return commit_work_tree(checkouts.open("head"), root, settings.secrets.file_patterns)
+
+
+def find_logs(checkouts: Checkouts) -> str:
+    """The folder of the logs of searches."""
+    return os.path.join(os.path.dirname(os.path.dirname(checkouts.folder)), BISECT_DIR)
+
+
+def open_trees(
+    request: BenchRequest, build_command: str | None, console: Console = SILENT
+) -> AbstractContextManager[Checkouts]:
+    """One call at a time: two would also disturb each other's results. The second waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
-    repository = find_repository(folder)
-    location = find_study_location(STUDY, request.root)
-    key = hashlib.blake2b(repository.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
-    meta = os.path.join(location.dir, layout.STUDY_META_DIR)
-    trees = os.path.join(meta, TREES_DIR, key)
-    inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
-    taken = UsageError(f"another comparison or search is running in {trees}", "choose another --root")
-    with hold(trees, taken, lambda: console.message(f"waiting for another comparison or search, running in {trees}")):
-        yield Checkouts(repository, inside, trees, os.path.join(meta, BISECT_DIR), build_command)
+    meta = os.path.join(find_study_location(STUDY, request.root).dir, layout.STUDY_META_DIR)
+
+    def wait(trees: str) -> None:
+        console.message(f"waiting for another comparison or search, running in {trees}")
+
+    return open_checkouts(folder, meta, wait, build_command)

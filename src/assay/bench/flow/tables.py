@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
 from assay.bench.records import Triage, load_triage
-from assay.bench.values.comparison import INTERRUPTED
+from assay.bench.values.comparison import DISTURBED, INTERRUPTED, TAKEN_BY_ALL
 from assay.bench.values.execution import BenchExecution
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.show.console import SILENT, Console
@@ -30,7 +30,8 @@ _OTHER_NAMES = {"build_label": "ml_framework_build_label", "execution_label": "l
 class TableRow:
     keys: tuple[str, ...]
     count: int
-    values: dict[str, tuple[float, ...]]  # metric → one for each execution
+    values: dict[str, tuple[float, ...]]  # metric → one for each execution that counts
+    aside: dict[str, tuple[float, ...]]  # of those that were disturbed: they are shown, and do not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class EnvironmentTable:
     by: tuple[str, ...]
     metrics: tuple[str, ...]
     rows: tuple[TableRow, ...]
-    left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions
+    left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions, of any metric
+    disturbed: tuple[str, ...] = ()  # metrics that some of them do not count for
 
 
 def load_table(
@@ -66,16 +68,20 @@ def build_table(
     keys = _check_keys(by, executions)
     names = _choose_metrics(metrics, [e for e in executions if e.result.is_measured] or executions)
     triaged = list_invalid(executions, triages)
-    invalid = {each for (_, metric), ids in triaged.items() if metric in names for each in ids}
-    good: list[BenchExecution] = []
+    good: list[_Shown] = []
     left_out: Counter[str] = Counter()
     for execution in executions:
         if execution.is_interrupted or not execution.result.is_measured:
             left_out[INTERRUPTED if execution.is_interrupted else "failed"] += 1
-        elif reason := find_doubt(execution, invalid, everything):
-            left_out[reason] += 1
-        else:
-            good.append(execution)
+            continue
+        doubts = {
+            name: find_doubt(execution, name, triaged.get((execution.method, name), set()), everything)
+            for name in names
+            if name in execution.numbers
+        }
+        left_out.update({reason for reason in doubts.values() if reason})
+        if any(reason is None or reason in DISTURBED for reason in doubts.values()):
+            good.append((execution, doubts))
     if not good:
         none = "the only execution has not" if len(executions) == 1 else f"none of {len(executions)} executions"
         raise UsageError(
@@ -84,7 +90,9 @@ def build_table(
         )
     several = method is None or len({execution.method for execution in executions}) > 1
     keys = [BENCHMARK, *keys] if several and not set(keys) & set(_METHODS) else keys
-    return EnvironmentTable(tuple(keys), tuple(names), tuple(_build_rows(good, keys, names)), left_out)
+    rows = tuple(_build_rows(good, keys, names))
+    disturbed = tuple(name for name in names if any(row.aside[name] for row in rows))
+    return EnvironmentTable(tuple(keys), tuple(names), rows, left_out, disturbed)
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:
@@ -92,25 +100,47 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in left_out.items())
 
 
-def _build_rows(good: Sequence[BenchExecution], keys: Sequence[str], names: Sequence[str]) -> list[TableRow]:
-    groups: dict[tuple[str, ...], list[BenchExecution]] = {}
+def describe_table(table: EnvironmentTable, *, hint: str = "--all") -> str:
+    """What does not count: `left out: 8 failed, 2 contaminated (for wall_time: in brackets where none counts)`."""
+    if not table.left_out:
+        return ""
+    words = f"left out: {describe_left_out(table.left_out)}"
+    if table.disturbed:
+        words += f" (for {', '.join(table.disturbed)}: in brackets where none counts)"
+    names = " and ".join(reason for reason in TAKEN_BY_ALL if reason in table.left_out)
+    return f"{words}; {hint} takes {names} ones" if names and hint else words
+
+
+_Shown = tuple[BenchExecution, Mapping[str, str | None]]  # an execution, and for each metric why it does not count
+
+
+def _build_rows(good: Sequence[_Shown], keys: Sequence[str], names: Sequence[str]) -> list[TableRow]:
+    groups: dict[tuple[str, ...], list[_Shown]] = {}
     first_seen: dict[str, float] = {}  # commits are sorted by when they were first measured, everything else by name
-    for execution in good:
-        groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(execution)
+    for shown in good:
+        execution = shown[0]
+        groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(shown)
         commit, at = value_of(execution, "commit"), execution.started_at or 0.0
         first_seen[commit] = min(at, first_seen.get(commit, at))
 
     def sort_by(values: tuple[str, ...]) -> list[tuple[float, str]]:
         return [(first_seen[v] if key == "commit" else 0.0, v) for key, v in zip(keys, values, strict=True)]
 
-    rows = []
-    for values in sorted(groups, key=sort_by):
-        all_numbers = [execution.numbers for execution in groups[values]]
-        by_name = {
-            name: tuple(each[name] for each in all_numbers if math.isfinite(each.get(name, math.nan))) for name in names
-        }
-        rows.append(TableRow(values, len(all_numbers), by_name))
-    return rows
+    return [
+        TableRow(
+            values,
+            len(groups[values]),
+            {name: _collect(groups[values], name, (None,)) for name in names},
+            {name: _collect(groups[values], name, DISTURBED) for name in names},
+        )
+        for values in sorted(groups, key=sort_by)
+    ]
+
+
+def _collect(shown: Sequence[_Shown], name: str, reasons: Sequence[str | None]) -> tuple[float, ...]:
+    """Values of a metric for which one of these reasons holds."""
+    found = (execution.numbers[name] for execution, doubts in shown if name in doubts and doubts[name] in reasons)
+    return tuple(filter(math.isfinite, found))
 
 
 def _check_keys(by: Sequence[str], executions: Sequence[BenchExecution]) -> list[str]:

@@ -1,16 +1,23 @@
-"""Environment or code: which executions can be compared, and whether a change coincides with another environment."""
+"""Environment or code: which executions can be compared, and whether a change coincides with another environment or
+with another load by others."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import product
+from statistics import median
 from typing import Literal
 
+from assay.bench.judge.samples import Question
 from assay.bench.values.comparison import Cause, SampleComparison
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import VerdictKind
 
 QUESTION = "environment or code?"
+# benchmarks/busy.py: by how much a time grew, as a log, when others used another fraction of all cores
+LOAD_SLOPE = 1.0
+LEAST_SHIFT = 0.05  # of that fraction; less is chance
 MOST_DIFFERENCES = 4  # named in a message; the others are counted
 
 Environment = Mapping[str, str]
@@ -117,3 +124,47 @@ def attribute_move(before: str | None, after: str | None, what: str = "environme
     if cause == "environment" and what == "label":
         cause = "label"
     return cause, reason.format(what)
+
+
+# ---------------------------------------------------------------- load or code
+
+Loads = Sequence[float | None]  # of each execution: the fraction of all cores that others used
+
+
+def measure_load_shift(before: Loads, after: Loads) -> float:
+    """How much more others used after than before; 0: as much, or not known of most executions."""
+    sides = [[load for load in loads if load is not None] for loads in (before, after)]
+    if any(2 * len(known) <= len(loads) for known, loads in zip(sides, (before, after), strict=True)):
+        return 0.0
+    shift = median(sides[1]) - median(sides[0])
+    return shift if abs(shift) >= LEAST_SHIFT else 0.0
+
+
+def explains_load(effect: float, before: Loads, after: Loads, *, is_worse: bool) -> bool:
+    """Whether the load of others may be the whole reason for a change of a time or rate."""
+    shift = measure_load_shift(before, after)
+    return (shift > 0) == is_worse and abs(math.log1p(max(effect, -1 + 1e-9))) <= LOAD_SLOPE * abs(shift)
+
+
+def describe_loads(before: Loads, after: Loads) -> str:
+    """`others used 4% of the CPUs before and 81% after`."""
+    old, new = (median(load for load in loads if load is not None) for loads in (before, after))
+    return f"others used {old:.0%} of the CPUs before and {new:.0%} after"
+
+
+def doubt_load(found: SampleComparison, before: Loads, after: Loads, asked: Question) -> SampleComparison:
+    """A comparison becomes INCONCLUSIVE where another load may be the reason of a difference, or may hide one."""
+    shift = measure_load_shift(before, after)
+    if not shift or found.effect is None or found.interval is None or found.kind is VerdictKind.INCONCLUSIVE:
+        return found
+    if found.kind is VerdictKind.PASS:
+        sign = 1 if asked.direction == "min" else -1
+        hidden = math.expm1(LOAD_SLOPE * max(0.0, -shift))
+        is_open = hidden > 0 and max(sign * bound for bound in found.interval) + hidden > asked.threshold
+    else:
+        is_open = explains_load(found.effect, before, after, is_worse=found.kind is VerdictKind.FAIL)
+    if not is_open:
+        return found
+    what = "may hide a difference" if found.kind is VerdictKind.PASS else "may be all of it"
+    message = f"load or code? {describe_loads(before, after)}, which {what}: {found.message}"
+    return replace(found, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=0)

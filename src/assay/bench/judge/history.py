@@ -74,6 +74,8 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
     if longest < SHORTEST_SERIES and all(change.too_few for change in history.changes):
         what = "1 comparable execution is" if longest == 1 else f"{longest} comparable executions are"
         message = f"{what} too few; at least {SHORTEST_SERIES} are needed"
+        if history.aside:
+            message += f" ({sum(len(series.points) for series in history.aside)} were disturbed)"
         findings.append(Finding(VerdictKind.INCONCLUSIVE, _name(history), message))
     if history.doubted:
         message = "the newest execution, {}, does not count: {}".format(*history.doubted)
@@ -109,7 +111,7 @@ def _choose_kind(change: MetricChange, levels: Sequence[float]) -> VerdictKind:
         return VerdictKind.INCONCLUSIVE
     if change.is_worse:
         return VerdictKind.FAIL if change.cause in ("code", "unknown") else VerdictKind.INCONCLUSIVE
-    is_explained = change.cause in ("environment", "label")
+    is_explained = change.cause in ("environment", "label", "load")
     is_new = all(is_improbable(replace(change.step, before=level)) for level in levels)
     return VerdictKind.CHANGED if is_new and not is_explained else VerdictKind.PASS
 

@@ -15,6 +15,7 @@ from assay.values.verdict import Finding, VerdictKind
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # of a traceback
 _LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[.\d]*)/|^<")
 _OURS = __file__.rpartition("/bench/judge/")[0] + "/"  # of the installed package
+_PLAIN_HINT = " (methods of a class without report_benchmark are timed by themselves)"
 _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 
 
@@ -159,7 +160,7 @@ def _add_last_line(reason: str, ending: ProcessEnd) -> str:
 
 def _find_silence(name: str, merged: _Merged) -> Iterator[Finding]:
     if not merged.is_reported and not merged.plain:
-        yield Finding(VerdictKind.ERROR, name, "it never called report_benchmark")
+        yield Finding(VerdictKind.ERROR, name, f"it never called report_benchmark{_PLAIN_HINT}")
     elif merged.is_reported and not merged.plain.keys() - {"iters"} and not merged.metrics:
         yield Finding(VerdictKind.ERROR, name, "it reported no number: neither wall_time nor throughput nor a metric")
 

@@ -27,6 +27,7 @@ from assay.values.verdict import Finding, VerdictKind
 THRESHOLD = 0.05
 ALPHA = 0.01
 MOST_TRIALS = 60  # per side; after these the difference is too close to the threshold
+MISSED = 0.1  # fraction of changes of the size that is stated as visible that are missed
 WIDEST = 3.0  # interval that passes, in units of the threshold
 LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
 LARGEST_LOG = 700.0  # beyond, exp overflows
@@ -124,7 +125,17 @@ def _measure(pair: SamplePair) -> SampleComparison:
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
     effect, low, high = map(scale.relate, (shift.estimate, shift.low, shift.high))
-    return replace(empty, base=find_median(base), head=find_median(head), effect=effect, interval=(low, high), p=p)
+    sign = 1 if pair.question.direction == "min" else -1
+    visible = abs(scale.relate(sign * _find_detectable(shift, pair.question, scale.step)))
+    return replace(
+        empty,
+        base=find_median(base),
+        head=find_median(head),
+        effect=effect,
+        interval=(low, high),
+        p=p,
+        detectable=visible,
+    )
 
 
 def _compare_medians(found: SampleComparison, base: Sequence[float], head: Sequence[float]) -> SampleComparison:
@@ -330,6 +341,14 @@ def measure_shift(base: Sequence[float], head: Sequence[float], alpha: float) ->
     aside = _count_aside(len(base), len(head), alpha)
     low, high = differences[aside], differences[len(differences) - 1 - aside]
     return Shift(float(np.median(differences)), float(low), float(high))
+
+
+def _find_detectable(shift: Shift, asked: Question, unit: float) -> float:
+    """The smallest shift that is significant, and beyond the threshold, in 9 of 10 comparisons with this noise."""
+    quantile = normal_quantile(asked.alpha / 2)
+    error = (shift.high - shift.low) / 2 / quantile
+    room = normal_quantile(MISSED) * error
+    return max(quantile * error, math.log1p(asked.threshold) * unit) + room
 
 
 def _allow_for_processes(pair: SamplePair, shift: Shift, p: float, spread: float) -> tuple[Shift, float]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 
 from assay.bench.flow.archive import describe_received, load_rows
 from assay.bench.flow.history import render_again
-from assay.bench.flow.tables import build_table, describe_left_out
+from assay.bench.flow.tables import build_table, describe_table
 from assay.bench.page.overview import find_judge, group_rows, list_metrics, name_series, try_history
 from assay.bench.page.parameters import ParameterAxis, build_axes
 from assay.bench.records import load_triage
 from assay.bench.report.executions import build_value_ticks, render_values
-from assay.bench.report.history import build_setup_table, describe_sight
+from assay.bench.report.history import build_setup_table, describe_sight, list_drawn, order_points
 from assay.bench.values.comparison import TAKEN_BY_ALL, MetricChange, MetricHistory, MetricPoint, MetricSeries
 from assay.bench.values.execution import STUDY, BenchExecution
 from assay.errors import NotFoundError, UsageError
@@ -181,6 +181,7 @@ def build_history_page(archive: BenchArchive, method: str, metric: str | None, z
         + (f" (`{every}` includes them)" if reason in TAKEN_BY_ALL else "")
         for reason, number in history.left_out.items()
     ]
+    instead = [f"cpu_time was not disturbed: `{history.instead}`"] if history.instead else []
     return HistoryPage(
         history,
         "",
@@ -188,7 +189,7 @@ def build_history_page(archive: BenchArchive, method: str, metric: str | None, z
         list(_build_charts(history, zoom)),
         tuple(zip(history.changes, history.verdict.findings, strict=False)),
         tuple(history.verdict.findings[count:]),
-        (Notes([*left, *describe_received(found)]),),
+        (Notes([*left, *instead, *describe_received(found)]),),
         metrics,
         chosen,
         axes,
@@ -210,7 +211,7 @@ def _find_history(archive: BenchArchive, method: str, metric: str) -> tuple[Metr
     if key not in _HISTORIES:
         while len(_HISTORIES) >= _MOST_HISTORIES:
             _HISTORIES.pop(next(iter(_HISTORIES)), None)
-        _HISTORIES[key] = try_history(method, metric, archive.of(method), triages)
+        _HISTORIES[key] = try_history(method, metric, archive.of(method), triages, archive.location.root)
     return _HISTORIES[key]
 
 
@@ -223,67 +224,89 @@ _MOST_HISTORIES = 50
 
 def _build_charts(history: MetricHistory, zoom: Zoom) -> Iterator[Block]:
     """One for each series, since executions of different environments are never in one."""
-    names = name_series(history.series)
-    for series, name in zip(history.series, names, strict=True):
-        first, last = zoom.cut(series.points)
+    every = list_drawn(history)
+    for (series, aside), name in zip(every, name_series([series for series, _ in every]), strict=True):
+        points = order_points(series, aside)
+        first, last = zoom.cut([point for point, _ in points])
         if first < last:
-            yield _build_series_chart(history, series, name, (first, last), is_log=zoom.is_log)
+            yield _build_series_chart(history, series, points, name, (first, last), is_log=zoom.is_log)
         else:
-            yield Text(f"{name}: none of {render_count(len(series.points), 'execution')} is in this range", role="soft")
+            yield Text(f"{name}: none of {render_count(len(points), 'execution')} is in this range", role="soft")
     drawn = {_choose_span(change) for change in history.changes if change.kind != "trend"}
     keys = [("own c0", "dot", "an execution"), ("reference", "wide", "level: median between two changes")]
+    keys += [("own soft", "dot", "disturbed by others: it does not count")] if history.aside else []
     keys += [("first", "dash", "change")] if drawn else []
     spans = (("fail", "worse, and nobody has judged it"), ("changed", "worse, and judged"), ("tolerance", "better"))
     yield Legend([*keys, *((style, "area", text) for style, text in spans if style in drawn)])
 
 
 def _build_series_chart(
-    history: MetricHistory, series: MetricSeries, name: str, shown: tuple[int, int], *, is_log: bool
+    history: MetricHistory,
+    series: MetricSeries,
+    points: Sequence[tuple[MetricPoint, bool]],
+    name: str,
+    shown: tuple[int, int],
+    *,
+    is_log: bool,
 ) -> Chart:
-    points = series.points
+    """`points`: all executions of its label and environment, and whether each counts; `shown`: which of them."""
     steps = [change for change in series.changes if change.kind != "trend"]
-    edges = [0, *(change.step.at for change in steps), len(points)]
-    is_log = is_log and all(point.value > 0 for point in points[slice(*shown)])
+    places = [number for number, (_, counts) in enumerate(points) if counts]  # of those that count, among all
+    cuts = [places[change.step.at] for change in steps]
+    edges = [0, *cuts, len(points)]
+    numbered = list(enumerate(points, 1))[slice(*shown)]
+    is_log = is_log and all(point.value > 0 for _, (point, _) in numbered)
 
     def place(value: float) -> float:
         return math.log10(value) if is_log else value
 
     levels = []
     for start, end in pairwise(edges):
-        if start < shown[1] and end > shown[0]:
-            level = place(statistics.median(point.value for point in points[start:end]))
+        values = [point.value for point, counts in points[start:end] if counts]
+        if values and start < shown[1] and end > shown[0]:
+            level = place(statistics.median(values))
             levels.append(Curve([(max(start, shown[0]) + 0.6, level), (min(end, shown[1]) + 0.4, level)], "reference"))
-    numbered = list(enumerate(points, 1))[slice(*shown)]
-    texts = [_describe_point(history.metric, p.value, p.at, p.execution_id, p.commit) for _, p in numbered]
-    dots = [(float(number), place(point.value)) for number, point in numbered]
+    dots = [
+        _build_dots(history.metric, [(x, point) for x, (point, counts) in numbered if counts is kind], style, place)
+        for kind, style in ((False, "soft point"), (True, "c0 point"))
+    ]
     is_quiet = history.verdict.kind is VerdictKind.PASS
     seen = f"; {describe_sight(series)}" if series.detectable and is_quiet else ""
     part = "" if shown == (0, len(points)) else f"{len(numbered)} of "
+    grey = f", {len(points) - len(places)} disturbed" if len(places) < len(points) else ""
+    count = f"{render_count(len(points), 'execution')}{grey}"
     spans = [
-        (_choose_span(change), max(change.step.at, shown[0]) + 0.5, min(end, shown[1]) + 0.5)
-        for change, end in zip(steps, edges[2:], strict=True)
-        if (change.holds or not change.is_worse) and change.step.at < shown[1] and end > shown[0]
+        (_choose_span(change), max(cut, shown[0]) + 0.5, min(end, shown[1]) + 0.5)
+        for change, cut, end in zip(steps, cuts, edges[2:], strict=True)
+        if (change.holds or not change.is_worse) and cut < shown[1] and end > shown[0]
     ]
     ticked = numbered[:: max(1, -(-len(numbered) // _MOST_TICKS))]
     return Chart(
-        (Span(name, "strong"), Span(f"{part}{render_count(len(points), 'execution')}{seen}", "soft right")),
+        (Span(name, "strong"), Span(f"{part}{count}{seen}", "soft right")),
         (
             Panel(
-                [*levels, Curve(dots, "c0 point", line=False, marker="dot", texts=texts)],
+                [*levels, *dots],
                 height=190,
-                ticks=build_value_ticks(history.metric, [point.value for _, point in numbered], is_log=is_log),
+                ticks=build_value_ticks(history.metric, [point.value for _, (point, _) in numbered], is_log=is_log),
                 label=f"{history.metric}{', log scale' if is_log else ''}",
             ),
         ),
-        f"{history.method} {history.metric}, {name}: {render_count(len(points), 'execution')}, "
-        f"{render_count(len(series.changes), 'change')}",
+        f"{history.method} {history.metric}, {name}: {count}, {render_count(len(series.changes), 'change')}",
         spans=spans,
-        lines=[change.step.at + 0.5 for change in steps if shown[0] <= change.step.at < shown[1]],
+        lines=[cut + 0.5 for cut in cuts if shown[0] <= cut < shown[1]],
         x_range=(shown[0] + 0.5, shown[1] + 0.5),
-        x_ticks=list(zip([float(n) for n, _ in ticked], render_times([p.at for _, p in ticked]), strict=True)),
-        x_label=_name_day([point.at for _, point in numbered]),
+        x_ticks=list(zip([float(n) for n, _ in ticked], render_times([p.at for _, (p, _) in ticked]), strict=True)),
+        x_label=_name_day([point.at for _, (point, _) in numbered]),
         is_wide=True,
     )
+
+
+def _build_dots(
+    metric: str, numbered: Sequence[tuple[int, MetricPoint]], style: str, place: Callable[[float], float]
+) -> Curve:
+    dots = [(float(number), place(point.value)) for number, point in numbered]
+    texts = [_describe_point(metric, p.value, p.at, p.execution_id, p.commit) for _, p in numbered]
+    return Curve(dots, style, line=False, marker="dot", texts=texts)
 
 
 def _choose_span(change: MetricChange) -> str:
@@ -327,10 +350,10 @@ def build_environments(archive: BenchArchive, method: str, by: Sequence[str]) ->
     """The table of `assay bench table`. Raises NotFoundError for a column or a benchmark that is not there."""
     found = archive.of(method) if method else archive.load(archive.choose(""))
     table = build_table(found, load_triage(archive.location.dir), method or None, by, None)
-    rows = [(row.keys, row.count, row.values) for row in table.rows]
-    left = describe_left_out(table.left_out)
+    rows = [(row.keys, row.count, row.values, row.aside) for row in table.rows]
+    left = describe_table(table, hint="")
     shown = TableBlock(build_setup_table(table.by, table.metrics, rows))
-    return [shown, *([Text(f"left out: {left}", role="soft")] if left else [])]
+    return [shown, *([Text(left, role="soft")] if left else [])]
 
 
 def list_columns(archive: BenchArchive, method: str) -> list[str]:

@@ -38,7 +38,7 @@ from assay.values.verdict import SEVERITY, VerdictKind
 JUDGED_FILE = "bench-judged.json"  # in .assay of the study
 FORMATS = {"judged benchmarks": Format(1, "delete the file: the page judges again")}
 FIRST = ("wall_time", "throughput", "full_model.run_s", "full_model.compile_s")
-_METHOD = b"3"  # to be raised when histories are judged in another way: what was kept is then judged again
+_METHOD = b"4"  # to be raised when histories are judged in another way: what was kept is then judged again
 _MOST_POINTS = 60  # of a small line
 _SAVED_S = 5.0
 _PATIENCE_S = 0.3  # that a request waits for what is judged quickly
@@ -292,12 +292,15 @@ def judge_group(location: StudyLocation, group: BenchmarkRows, triages: Sequence
     metrics = list_metrics(executions)
     tried = {name: try_history(group.method, name, executions, triages) for name in metrics or [""]}
     found = {name: history for name, (history, _) in tried.items() if history}
-    kinds = {name: history.verdict.kind for name, history in found.items()}
+    # where others disturbed every execution of a metric it has no verdict of its own, beside those that have one
+    kinds = {name: history.verdict.kind for name, history in found.items() if history.series}
+    kinds = kinds or {name: history.verdict.kind for name, history in found.items()}
     shown = min(kinds, key=lambda name: SEVERITY.index(kinds[name]), default=next(iter(tried)))
     values = [each.numbers[shown] for each in executions if shown in each.numbers]
     changes = [line for each in found.values() for line in _list_changes(each)]
     changes.sort(key=lambda change: change.at or 0.0)
-    newest = max(found[shown].series, key=lambda each: each.points[-1].at or 0.0) if found else None
+    drawn = (found[shown].series or found[shown].aside) if found else ()
+    newest = max(drawn, key=lambda each: each.points[-1].at or 0.0, default=None)
     first = found.get(metrics[0]) if metrics else None
     return JudgedBenchmark(
         tuple(metrics),
@@ -380,14 +383,14 @@ def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
 
 
 def try_history(
-    method: str, metric: str, found: Sequence[BenchExecution], triages: Sequence[Triage]
+    method: str, metric: str, found: Sequence[BenchExecution], triages: Sequence[Triage], root: str | None = None
 ) -> tuple[MetricHistory | None, str]:
-    """None, and why there is none."""
+    """None, and why there is none. `root`: for commands in it."""
     if not metric:
         reasons = [each.result.findings[0].message for each in found if each.result.findings]
         return None, f"it has never reported anything: {reasons[-1]}" if reasons else "it has never reported anything"
     try:
-        return build_history(method, metric, found, HistoryOptions(), triages), ""
+        return build_history(method, metric, found, HistoryOptions(root), triages), ""
     except UsageError as error:
         return None, error.message
 

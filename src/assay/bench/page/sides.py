@@ -11,8 +11,9 @@ from assay.bench.flow.sides import Executions, choose_side
 from assay.bench.page.commits import HASH
 from assay.bench.page.contents import BenchArchive
 from assay.bench.records import load_triage
-from assay.bench.report.executions import render_effect, render_values
-from assay.bench.values.comparison import ComparisonReport, MetricComparison
+from assay.bench.report.executions import render_effect, render_figure, render_values
+from assay.bench.report.history import describe_visible
+from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
 from assay.bench.values.execution import BenchExecution
 from assay.errors import NotFoundError
 from assay.record.index.base import RunRow
@@ -42,8 +43,9 @@ def build_comparison(
     ordered = sorted(
         report.metrics, key=lambda each: (SEVERITY.index(each.finding.kind), -abs(each.finding.effect or 0.0))
     )
-    shown = [each for each in ordered if each.base.values and each.head.values][:_MOST_SHARES]
-    blocks: list[Block] = [TableBlock(_build_sides_table(report, ordered)), Notes(report.notes)]
+    shown = [each for each in ordered if _list_values(each.base) and _list_values(each.head)][:_MOST_SHARES]
+    notes = Notes([*report.notes, *describe_visible(report)])
+    blocks: list[Block] = [TableBlock(_build_sides_table(report, ordered)), notes]
     intervals = list(_build_intervals(ordered))
     blocks += [Section(intervals, "Changes")] if intervals else []
     blocks += [Section([_build_distribution(each, report) for each in shown], "Distributions")] if shown else []
@@ -63,8 +65,8 @@ def _build_sides_table(report: ComparisonReport, ordered: Sequence[MetricCompari
             each.method,
             each.metric,
             *([each.setup] if has_setup else []),
-            render_values(each.metric, each.base.values),
-            render_values(each.metric, each.head.values),
+            render_figure(each.metric, each.base.values, each.base.aside),
+            render_figure(each.metric, each.head.values, each.head.aside),
             render_effect(each.finding),
             each.finding.message,
         ]
@@ -117,17 +119,23 @@ def _find_side(executions: Sequence[BenchExecution], name: str, archive: BenchAr
     return found
 
 
+def _list_values(side: Side) -> tuple[float, ...]:
+    return (*side.values, *side.aside)
+
+
 def _build_distribution(metric: MetricComparison, report: ComparisonReport) -> Chart:
-    """All values of both sides, with their medians."""
+    """All values of both sides, with the medians of those that count; the others are grey."""
     sides = ((2.0, metric.base, "c0"), (1.0, metric.head, "c1"))
     curves = []
     for y, side, color in sides:
-        spread = [(value, y + 0.14 * ((number % 5) - 2)) for number, value in enumerate(side.values)]
-        texts = [render_values(metric.metric, [value]) or "" for value in side.values]
-        middle = statistics.median(side.values)
-        curves.append(Curve([(middle, y - 0.4), (middle, y + 0.4)], f"{color} curve"))
-        curves.append(Curve(spread, f"{color} point", line=False, marker="dot", texts=texts))
-    values = [*metric.base.values, *metric.head.values]
+        if side.values:
+            middle = statistics.median(side.values)
+            curves.append(Curve([(middle, y - 0.4), (middle, y + 0.4)], f"{color} curve"))
+        for drawn, style in ((side.aside, "soft"), (side.values, color)):
+            spread = [(value, y + 0.14 * ((number % 5) - 2)) for number, value in enumerate(drawn)]
+            texts = [render_values(metric.metric, [value]) or "" for value in drawn]
+            curves.append(Curve(spread, f"{style} point", line=False, marker="dot", texts=texts))
+    values = [*_list_values(metric.base), *_list_values(metric.head)]
     low, high = min(values), max(values)
     room = (high - low) * 0.06 or abs(low) * 0.01 or 1.0
     ticks = [(tick, render_values(metric.metric, [tick]) or "") for tick in build_ticks(low - room, high + room, 4)]

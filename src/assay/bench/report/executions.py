@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.bench.judge.trials import merge_reasons
 from assay.bench.values.comparison import INTERRUPTED
-from assay.bench.values.execution import CPU_TIME, BenchExecution, BenchReport
+from assay.bench.values.execution import CPU_TIME, BenchExecution, BenchReport, is_size
 from assay.show.chart import build_log_ticks, build_ticks
 from assay.show.formatting import clean, render_duration, render_number, render_size
 from assay.show.junit import ALLOWED
 from assay.system.fast_dataclasses import asdict
-from assay.values.document import Block, Case, Document, Heading, Notes, Only, Suite, TableBlock, Text
+from assay.values import layout
+from assay.values.document import Block, Case, Document, Heading, Notes, Only, Span, Suite, TableBlock, Text
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -33,15 +36,26 @@ def build_run_document(report: BenchReport) -> Document:
     """One row for each method: the median over its trials, and the spread; then all findings and notes."""
     groups = group_executions(report.executions)
     lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
-    spoilt = [each for each in report.executions if each.contaminated and each.result.is_measured]
-    if spoilt:
-        what = "such results are left out of histories and comparisons: run again when the machine is quiet"
-        has_cpu_time = any(CPU_TIME in each.numbers for each in spoilt)
-        other = ", or look at cpu_time, which the load of others changes least" if has_cpu_time else ""
-        lines.append(f"{what}, or take them with --all{other}")
+    lines += _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
     lines += _describe_files(report.executions)
     blocks: list[Block] = [TableBlock(build_run_table(groups), hint="--json has them"), Notes([*lines, *report.notes])]
     return build_bench_document("assay bench run", build_run_cases(report), blocks, build_report_facts(report))
+
+
+def _advise_disturbed(spoilt: Sequence[BenchExecution]) -> Iterator[str]:
+    """Which metrics do not count, and where to look instead."""
+    names = dict.fromkeys(name for each in spoilt for name in each.numbers if each.find_disturbance(name))
+    if not names:
+        return
+    what = "left out of histories and comparisons: run again when the machine is quiet, or take them with --all"
+    yield f"in brackets: disturbed results of {', '.join(names)}, which are {what}"
+    counting = [each for each in spoilt if CPU_TIME in each.numbers and not each.find_disturbance(CPU_TIME)]
+    methods = [method for method, count in Counter(each.method for each in counting).items() if count > 1]
+    if methods:  # a single execution is not a history
+        root = os.path.relpath(os.path.dirname(os.path.dirname(counting[0].run_dir)))
+        where = [] if root == layout.DEFAULT_ROOT else ["--root", root]
+        words = ["assay", "bench", "history", CPU_TIME, *(methods if len(methods) == 1 else []), *where]
+        yield f"cpu_time counts: `{shlex.join(words)}`"
 
 
 def render_execution(execution: BenchExecution, number: int, total: int) -> str:
@@ -54,6 +68,8 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
     figures = execution.result.numbers
     first = next((key for key in ("wall_time", "throughput", *figures) if key in figures), None)
     figure = f"{first} {render_values(first, [figures[first]])}" if first else "it reported nothing"
+    if first and CPU_TIME in figures and execution.find_disturbance(first) and not execution.find_disturbance(CPU_TIME):
+        figure += f", {CPU_TIME} {render_values(CPU_TIME, [figures[CPU_TIME]])}"
     word = "refused" if execution.refused else "contaminated"
     trouble = "".join(f" ({word}: {reason})" for reason in execution.contaminated[:1])
     return clean(f"{name}: {figure}{trouble}")
@@ -83,13 +99,21 @@ def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) 
     for (method, label), found in groups.items():
         ended = [execution for execution in found if not execution.is_interrupted]
         good = sum(execution.succeeded for execution in ended)
-        values = [[e.result.numbers[name] for e in ended if name in e.result.numbers] for name in names]
-        cells = [render_values(name, each) for name, each in zip(names, values, strict=True)]
+        cells = [_render_cell(name, [e for e in ended if name in e.result.numbers]) for name in names]
         peak = max(execution.peaks.max_rss for execution in found)
         peaks = [peak, *([max(e.peaks.gpu_memory_bytes or 0 for e in found)] if has_gpu else [])]
         sizes = [each or None for each in peaks]
         rows.append([method, *([label] if has_labels else []), f"{good}/{len(ended)}", *cells, *sizes])
     return Table(tuple(columns), rows)
+
+
+def _render_cell(name: str, ended: Sequence[BenchExecution]) -> str | Span | None:
+    doubted = [bool(each.find_disturbance(name)) for each in ended]
+    values, aside = (
+        [each.result.numbers[name] for each, is_doubted in zip(ended, doubted, strict=True) if is_doubted is wanted]
+        for wanted in (False, True)
+    )
+    return render_figure(name, values, aside)
 
 
 def build_figure_columns(names: Sequence[str]) -> list[Column]:
@@ -121,6 +145,14 @@ def render_values(name: str, values: Sequence[float]) -> str | None:
     return f"{text} ±{abs(50 * (high - low) / middle):.1f}%"
 
 
+def render_figure(name: str, values: Sequence[float], aside: Sequence[float]) -> str | Span | None:
+    """What counts, and of how many; where nothing does, what was disturbed: grey, and in brackets."""
+    if values or not aside:
+        text = render_values(name, values)
+        return f"{text} ({len(values)} of {len(values) + len(aside)})" if aside else text
+    return Span(f"({render_values(name, aside)})", "soft")
+
+
 def build_value_ticks(metric: str, values: Sequence[float], *, is_log: bool) -> list[tuple[float, str]] | None:
     """Ticks in the unit of the metric."""
     low, high = min(values), max(values)
@@ -135,12 +167,6 @@ def build_value_ticks(metric: str, values: Sequence[float], *, is_log: bool) -> 
 def _is_time(name: str) -> bool:
     """Whether it is a time, also of a report under another name: `part1.wall_time`."""
     return name.rpartition(".")[2] in ("wall_time", "cpu_time")
-
-
-def is_size(name: str) -> bool:
-    """Whether it is in bytes: `peak_memory`, asv's `memory`, `gpu_memory_bytes`, `max_rss`."""
-    own = name.rpartition(".")[2]
-    return own in ("memory", "peak_memory", "peak_gpu_memory", "max_rss", "max_vms") or own.endswith("_bytes")
 
 
 def _render_value(name: str, value: float) -> str:

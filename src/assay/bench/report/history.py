@@ -7,13 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from assay.bench.report.executions import build_bench_document, build_figure_columns, render_effect, render_values
+from assay.bench.report.executions import (
+    build_bench_document,
+    build_figure_columns,
+    render_effect,
+    render_figure,
+    render_values,
+)
 from assay.bench.values.comparison import (
     TAKEN_BY_ALL,
     ComparisonReport,
     MetricChange,
     MetricComparison,
     MetricHistory,
+    MetricPoint,
     MetricSeries,
 )
 from assay.errors import ExitCode
@@ -21,7 +28,7 @@ from assay.judge.bisection import build_culprit, build_suspects
 from assay.show import table as tables
 from assay.show.formatting import clean, render_count
 from assay.show.terminal_report import render_terminal
-from assay.system.fast_dataclasses import asdict
+from assay.system.fast_dataclasses import asdict, replace
 from assay.values.document import Block, Document, Findings, Notes, Span, TableBlock, Text
 from assay.values.plain import render_date
 from assay.values.table import Column, Table
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
     from assay.bench.flow.bisect import BenchBisect
 
 _BARS = "▁▂▃▄▅▆▇█"
+_GAP = "·"
 _MOST_BARS = 60
 _NAMES = ("benchmark", "method")  # columns of dotted names
 
@@ -51,38 +59,69 @@ def build_history_cases(histories: Sequence[MetricHistory]) -> list[tuple[str, s
 def _build_history(history: MetricHistory) -> Iterator[Block]:
     count = sum(len(series.points) for series in history.series)
     better = "lower" if history.direction == "min" else "higher"
+    grey = sum(len(series.points) for series in history.aside)
     what = f" {history.method} {history.metric} ({better} is better): {render_count(count, 'execution')}"
+    what += f", {grey} disturbed" if grey else ""
     yield Text((build_mark(history.verdict.kind), what))
-    for series in history.series:
-        yield from _build_series(series, history.metric)
+    for series, aside in list_drawn(history):
+        yield from _build_series(series, aside, history.metric)
     yield from build_changes(history)
     for reason, number in history.left_out.items():
         hint = " (include them with --all)" if reason in TAKEN_BY_ALL else ""
         yield Text(f"{render_count(number, 'execution')} left out: {reason}{hint}", indent=1)
+    if history.instead:
+        yield Text(f"cpu_time was not disturbed: `{history.instead}`", indent=1)
+
+
+def list_drawn(history: MetricHistory) -> list[tuple[MetricSeries, tuple[MetricPoint, ...]]]:
+    """Each series with the disturbed executions of its label and environment; one may have nothing else."""
+    aside = {(each.label, each.fingerprint): each for each in history.aside}
+    drawn = []
+    for series in history.series:
+        disturbed = aside.pop((series.label, series.fingerprint), None)
+        drawn.append((series, disturbed.points if disturbed else ()))
+    return drawn + [(replace(each, points=()), each.points) for each in aside.values()]
+
+
+def order_points(series: MetricSeries, aside: Sequence[MetricPoint]) -> list[tuple[MetricPoint, bool]]:
+    """In the order in which they ran, and whether each counts."""
+    both = [*((point, True) for point in series.points), *((point, False) for point in aside)]
+    return sorted(both, key=lambda each: (each[0].at or 0.0, each[0].execution_id)) if aside else both
 
 
 def build_mark(kind: VerdictKind) -> Span:
     return Span(str(kind), str(kind))
 
 
-def _build_series(series: MetricSeries, metric: str) -> Iterator[Text]:
+def _build_series(series: MetricSeries, aside: Sequence[MetricPoint], metric: str) -> Iterator[Text]:
     setup = ", ".join(f"{key} {value}" for key, value in series.setup.items()) or "unknown environment"
     label = f"label {series.label}; " if series.label else ""
     edges = [0, *(change.step.at for change in series.changes), len(series.points)]
     levels = [render_values(metric, [point.value for point in series.points[a:b]]) for a, b in pairwise(edges)]
     yield Text(f"{label}{setup}", indent=1)
-    yield Text(_draw([point.value for point in series.points]), indent=2)
-    yield Text("levels: " + " → ".join(level or "-" for level in levels), indent=2)
+    counted, disturbed = _draw([(point.value, counts) for point, counts in order_points(series, aside)])
+    if series.points:
+        yield Text(counted, indent=2)
+    if aside:
+        yield Text((Span(f"{disturbed}  disturbed", "soft"),), indent=2)
+    if series.points:
+        yield Text("levels: " + " → ".join(level or "-" for level in levels), indent=2)
 
 
-def _draw(values: Sequence[float]) -> str:
-    """A bar for each execution, or for each group of neighbours where there are many."""
+def _draw(values: Sequence[tuple[float, bool]]) -> tuple[str, str]:
+    """Two lines: a bar for each execution, or for each group of neighbours where there are many. Those that count are
+    in the first, the others in the second, each below its place in the first."""
     size = -(-len(values) // _MOST_BARS)
-    heights = [statistics.median(values[at : at + size]) for at in range(0, len(values), size)]
-    low, high = min(heights), max(heights)
-    if high == low:
-        return _BARS[0] * len(heights)
-    return "".join(_BARS[min(7, int(8 * (height - low) / (high - low)))] for height in heights)
+    groups = [values[at : at + size] for at in range(0, len(values), size)]
+    rows = [[[value for value, counts in group if counts is kind] for group in groups] for kind in (True, False)]
+    heights = [[statistics.median(found) if found else None for found in row] for row in rows]
+    known = [height for row in heights for height in row if height is not None]
+    low, room = min(known), max(known) - min(known)
+    lines = [
+        "".join(_GAP if h is None else _BARS[min(7, int(8 * (h - low) / room)) if room else 0] for h in row)
+        for row in heights
+    ]
+    return lines[0], lines[1]
 
 
 def build_changes(history: MetricHistory) -> Iterator[Text]:
@@ -146,9 +185,21 @@ def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
         yield TableBlock(table, split_by="benchmark" if has_methods else "")
     bad = [finding for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
     yield Findings(bad, most=len(bad))
-    yield Notes(report.notes)
+    yield Notes([*report.notes, *describe_visible(report)])
     count = render_count(report.verdict.comparisons, "metric")
     yield Text((build_mark(report.verdict.kind), f": {count} compared"))
+
+
+def describe_visible(report: ComparisonReport) -> Iterator[str]:
+    """What could have been seen with this noise and these trials."""
+    several = len({metric.method for metric in report.metrics}) > 1
+    seen = []
+    for metric in report.metrics:
+        if metric.detectable is not None:
+            words = [metric.method if several else "", metric.metric, f"({metric.setup})" if metric.setup else ""]
+            seen.append(f"{' '.join(word for word in words if word)} {metric.detectable:.1%}")
+    if seen:
+        yield f"smallest worsening that 9 of 10 such comparisons call FAIL: {', '.join(seen)}"
 
 
 def _build_comparison_table(report: ComparisonReport, metrics: Sequence[MetricComparison], has_methods: bool) -> Table:
@@ -163,13 +214,13 @@ def _build_comparison_table(report: ComparisonReport, metrics: Sequence[MetricCo
     return Table(columns, [_build_row(metric, has_methods) for metric in metrics])
 
 
-def _build_row(metric: MetricComparison, has_methods: bool) -> list[str | None]:
+def _build_row(metric: MetricComparison, has_methods: bool) -> list[str | Span | None]:
     effect = render_effect(metric.finding)
     return [
         str(metric.finding.kind),
         *([metric.method] if has_methods else []),
         metric.metric,
-        *(render_values(metric.metric, side.values) for side in (metric.base, metric.head)),
+        *(render_figure(metric.metric, side.values, side.aside) for side in (metric.base, metric.head)),
         f"{effect} not significant" if effect and not metric.finding.interval else effect,  # too few values
     ]
 
@@ -188,7 +239,8 @@ def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Ver
 # ---------------------------------------------------------------- environments, bisection
 
 
-Rows = Sequence[tuple[Sequence[str], int, Mapping[str, Sequence[float]]]]  # keys, executions, values by metric
+Values = Mapping[str, Sequence[float]]  # by metric
+Rows = Sequence[tuple[Sequence[str], int, Values, Values]]  # keys, executions, what counts, what was disturbed
 
 
 def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Rows, form: str, width: int | None = None) -> str:
@@ -204,13 +256,16 @@ def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Rows, form: s
 
 def build_setup_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:
     """The table, without metrics that no row has."""
-    metrics = [name for name in metrics if any(values[name] for _, _, values in rows)]
+    metrics = [name for name in metrics if any(values[name] or aside[name] for _, _, values, aside in rows)]
     columns = [
         *(Column(key, cut="left" if key in _NAMES else "anywhere") for key in by),
         Column("n", "number", digits=None),
         *build_figure_columns(metrics),
     ]
-    cells = [[*keys, count, *(render_values(name, values[name]) for name in metrics)] for keys, count, values in rows]
+    cells = [
+        [*keys, count, *(render_figure(name, values[name], aside[name]) for name in metrics)]
+        for keys, count, values, aside in rows
+    ]
     return Table(tuple(columns), cells)
 
 
@@ -218,8 +273,15 @@ def _build_quartile_table(by: Sequence[str], metrics: Sequence[str], rows: Rows)
     parts = ("median", "low", "high")
     columns = [*(Column(key) for key in by), Column("n", "number", digits=None)]
     columns += [Column(f"{name}.{part}", "number", digits=None) for name in metrics for part in parts]
+    disturbed = [name for name in metrics if any(aside[name] for *_, aside in rows)]
+    columns += [Column(f"{name}.left_out", "number", digits=None) for name in disturbed]
     cells = [
-        [*keys, count, *(cell for name in metrics for cell in _quartiles(values[name]))] for keys, count, values in rows
+        [
+            *(*keys, count),
+            *(cell for name in metrics for cell in _quartiles(values[name])),
+            *(len(aside[name]) for name in disturbed),
+        ]
+        for keys, count, values, aside in rows
     ]
     return Table(tuple(columns), cells)
 

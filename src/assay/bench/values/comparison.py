@@ -9,12 +9,14 @@ from assay.system.fast_dataclasses import dataclass, field
 from assay.values.series import Direction
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-Cause = Literal["code", "environment", "label", "either", "unknown"]
+Cause = Literal["code", "environment", "label", "either", "load", "unknown"]
 # why an execution does not count
 CONTAMINATED = "contaminated"
 PROFILED = "profiled"
 INTERRUPTED = "interrupted"
 UNOBSERVED = "not observed"
+REFUSED = "refused as contaminated"
+DISTURBED = (CONTAMINATED, UNOBSERVED)  # by others, perhaps: drawn grey
 TAKEN_BY_ALL = (PROFILED, CONTAMINATED, UNOBSERVED)  # `--all` lets these count
 
 # ---------------------------------------------------------------- trials, A against B
@@ -34,6 +36,10 @@ class Samples:
     def clean(self) -> tuple[float, ...]:
         return tuple(value for trial, value in enumerate(self.values) if trial not in self.contaminated)
 
+    @property
+    def disturbed(self) -> tuple[float, ...]:
+        return tuple(value for trial, value in enumerate(self.values) if trial in self.contaminated)
+
 
 @dataclass(frozen=True, slots=True)
 class SampleComparison:
@@ -52,6 +58,7 @@ class SampleComparison:
     p_adjusted: float | None = None  # Holm, over all metrics that were compared together
     missing_trials: int = 0  # more trials per side, until a verdict can be expected
     warnings: tuple[str, ...] = ()
+    detectable: float | None = None  # the smallest worsening that 9 of 10 such comparisons would call FAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,8 @@ class MetricHistory:
     moves: tuple[MetricChange, ...] = ()  # from one environment or label to the next
     verdict: Verdict = field(default_factory=lambda: Verdict.of((), 0))
     left_out: Mapping[str, int] = field(default_factory=dict)  # reason → number of executions
+    aside: tuple[MetricSeries, ...] = ()  # executions that were disturbed and do not count: they are drawn grey
+    instead: str = ""  # the command that judges a metric of the same executions which was not disturbed
     broken: str = ""  # why the newest execution gives no value
     doubted: tuple[str, str] | None = None  # the newest execution, where its value does not count, and why
 
@@ -147,8 +156,9 @@ class Side:
     """One side of a comparison."""
 
     name: str
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # that counted
     executions: int = 0
+    aside: tuple[float, ...] = ()  # values of disturbed executions, which did not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +170,7 @@ class MetricComparison:
     finding: Finding
     confirmed: bool | None = None  # by a rerun; None: there was none
     setup: str = ""  # what distinguishes the environment from others of the same metric
+    detectable: float | None = None  # the smallest worsening that 9 of 10 such comparisons would call FAIL
 
 
 @dataclass(frozen=True, slots=True)

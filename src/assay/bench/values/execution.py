@@ -27,13 +27,16 @@ PEAK_GPU_MEMORY = "peak_gpu_memory"  # in bytes, of its own processes
 NOT_REPORTED = -1.0  # wall_time of a benchmark that never reported
 SITE_PACKAGES = "site_package_info"  # in `extra`: repositories that were checked out for it (PerfZero's)
 PROFILE = "profile"  # in `extra` of executions that were profiled: windows, profiler; notes where a window has none
+_COUNTS = ("allocations", "calls", "count", "counts", "instructions", "iterations", "parameters", "params", "size")
+RESULTS = frozenset(  # last words of names of what a benchmark computes or counts: others do not change it
+    [*_COUNTS, "acc", "accuracy", "error", "errors", "loss"]
+)
 NOT_OBSERVED = "the machine was not observed while it ran: its supervisor was killed"  # among `contaminated`
 BENCH_REPORT_FILE = "report.jsonl"  # in the run directory, as are these
 BENCH_MACHINE_FILE = "machine.json"  # of a trial on a farm: what was seen of its machine
 BENCH_OUTPUT_DIR = "output"
 BENCH_PROFILE_DIR = "profile"
 ENV_SOURCE = "ASSAY_SOURCE"  # on a farm: the folder that the node has Assay in
-ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's own: what its result files begin with
 COMPARED = {"part_of": "comparison"}  # in `extra` of executions that are not in the order of their commits
 
 MethodKind = Literal["method", "command", "import"]
@@ -307,6 +310,22 @@ class BenchExecution:
         peaks = {PEAK_MEMORY: self.peaks.max_rss, PEAK_GPU_MEMORY: self.peaks.gpu_memory_bytes}
         return {name: float(value) for name, value in peaks.items() if value} | self.result.numbers
 
+    def find_disturbance(self, metric: str, *, in_turns: bool = False) -> tuple[str, ...]:
+        """What may have disturbed this metric, of what may have disturbed the execution. `in_turns`: it ran in turns
+        with what it is compared with, which the load of others hits alike."""
+        is_of_device = metric == PEAK_GPU_MEMORY and self.peaks.gpu_memory_basis == "device"
+        if not is_sensitive(metric) and not is_of_device:
+            return ()
+        is_cpu_time = metric.rpartition(".")[2] == CPU_TIME and not self.peaks.gpu_memory_bytes  # a GPU is waited for
+        bears_load = is_of_device or is_cpu_time or in_turns
+        return tuple(each for each in self.contaminated if not (bears_load and _is_load(each)))
+
+    @property
+    def load(self) -> float | None:
+        """The fraction of all cores that others used, during the run or just before it; None: not known."""
+        during = self.machine.foreign_cpu
+        return self.machine.foreign_cpu_before if during is None else during
+
     @property
     def is_compared(self) -> bool:
         """Run by a comparison or a search: old commits in turns with new ones, so not part of a history."""
@@ -351,6 +370,22 @@ class BenchExecution:
         parts = self.method.split(".")[:-1]
         names = {name.rstrip("/").rpartition("/")[2] for name in self.git.untracked}
         return (self.git.dirty and not self.git.diff) or bool(names & {*parts, *(f"{part}.py" for part in parts)})
+
+
+def is_size(name: str) -> bool:
+    """Whether it is in bytes: `peak_memory`, asv's `memory`, `gpu_memory_bytes`, `max_rss`."""
+    own = name.rpartition(".")[2]
+    return own in ("memory", "peak_memory", "peak_gpu_memory", "max_rss", "max_vms") or own.endswith("_bytes")
+
+
+def is_sensitive(metric: str) -> bool:
+    """Whether others on the machine may change it: every time and rate, and what is not known to be anything else."""
+    return not is_size(metric) and re.split(r"[^a-z]+", metric.lower())[-1] not in RESULTS
+
+
+def _is_load(reason: str) -> bool:
+    """Whether others used the processors, which leaves the CPU time of a process nearly as it is."""
+    return reason != NOT_OBSERVED and "GPU" not in reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,209 @@
+"""How much memory the processes of a run held together: on the GPU, never counting that of other users' processes, and
+on the host.
+
+The kernel keeps the peak of every process and none of a tree. One process is therefore known exactly, and several as
+well as they were looked at: a hundred times a second while the run is young, twice a second later on. What is
+reported is the largest sum of one look, so that it is never more than there was; next to it is the sum of those that
+lived together with each at its own peak.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from assay.observe.devices import Devices
+from assay.observe.readings import load_tag
+from assay.system import processes
+from assay.system.processes import ProcessStat, load_size, load_stat, load_thread_children, walk
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPeak:
+    """The most that a run's processes held on its GPUs at one moment, and the source."""
+
+    size_bytes: int = 0
+    basis: Literal["", "processes", "device"] = ""
+    owners: int = 0  # how many of the run's processes were on the GPUs at one moment
+
+
+@dataclass(slots=True)
+class GpuMemory:
+    """What a run's processes hold on its GPUs, look by look. Where the driver reports it by process those of the run
+    count; where it does not (in a container it knows other numbers, or none) it is what the device has in use beyond
+    the start and beyond the other processes that can be seen."""
+
+    devices: Devices
+    indices: tuple[int, ...]
+    peak: GpuPeak = field(default_factory=GpuPeak)
+    # before the start: what was in use by processes without a name, and the pids that were there
+    _before: dict[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """The moment before the run touches the GPU."""
+        for index in self.indices:
+            found = self.devices.processes(index)
+            reported = sum(each.memory_bytes for each in found)
+            self._before[index] = self._used(index) - reported, frozenset(each.pid for each in found)
+
+    def look(self, tag: str | None, members: Collection[int]) -> None:
+        """`members` are processes that are known to be the run's; others are by its tag."""
+        found = [self._look_at(index, tag, members) for index in self.indices]
+        own = sum(own for own, _, _ in found)
+        beyond = sum(beyond for _, beyond, _ in found)
+        owners = max(self.peak.owners, len({pid for _, _, pids in found for pid in pids}))
+        if own and self.peak.basis != "processes":  # the better word: it replaces what was guessed before
+            self.peak = GpuPeak(own, "processes", owners)
+        elif self.peak.basis == "processes":
+            self.peak = GpuPeak(max(self.peak.size_bytes, own), "processes", owners)
+        elif beyond:
+            self.peak = GpuPeak(max(self.peak.size_bytes, beyond), "device", owners)
+
+    def _look_at(self, index: int, tag: str | None, pids: Collection[int]) -> tuple[int, int, list[int]]:
+        found = self.devices.processes(index)
+        unknown, there = self._before[index]
+        own = [each for each in found if each.pid in pids or (tag and load_tag(each.pid) == tag.encode())]
+        # certainly not of the run: they were there before, or are processes of this machine
+        foreign = [each for each in found if each not in own and (each.pid in there or processes.exists(each.pid))]
+        beyond = self._used(index) - max(0, unknown) - sum(each.memory_bytes for each in foreign)
+        return sum(each.memory_bytes for each in own), max(0, beyond), [each.pid for each in own]
+
+    def _used(self, index: int) -> int:
+        reading = self.devices.read([index])
+        return reading.memory_bytes if reading else 0
+
+
+# ---------------------------------------------------------------- host memory
+
+
+FIRST_INTERVAL_S = 0.01
+LAST_INTERVAL_S = 0.5
+_SHARE_OF_AGE = 0.1  # of what happened, a look misses at most the last tenth
+
+
+@dataclass(frozen=True, slots=True)
+class TreePeaks:
+    """The memory of a benchmark's own processes; the shells and the wrapper that start it are left out."""
+
+    rss_bytes: int = 0  # the largest sum at one moment
+    vms_bytes: int = 0
+    bound_bytes: int = 0  # those that were seen together, each at its own peak
+    largest_bytes: int = 0  # the largest peak of one process
+    processes: int = 0  # at one moment, at most
+    ours_bytes: int | None = None  # of the shells and the wrapper; None where nothing was seen
+
+
+@dataclass(slots=True)
+class TreeLook:
+    """Looks at one tree. `root` is its first process, `job` the shell that we started; those between are ours."""
+
+    job: int
+    root: int
+    peaks: TreePeaks = field(default_factory=TreePeaks)
+    _known: dict[int, int] = field(default_factory=dict)  # pid → start: orphans stay members
+    _root_start: int | None = None  # a number may be given to another process when the first one has ended
+    _tops: dict[int, int] = field(default_factory=dict)  # peak of each that lives
+
+    def look(self) -> None:
+        found = self._load()
+        self._known = {stat.pid: stat.start for stat in found}
+        stats = drop_starting_copies(found)
+        if not stats:
+            return
+        self._tops = {stat.pid: max(self._tops.get(stat.pid, 0), load_size(stat.pid, "VmHWM")) for stat in stats}
+        self._add(stats)
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset(self._known)
+
+    def _load(self) -> list[ProcessStat]:
+        pids = {self.root, *self._known}
+        found = [load_stat(pid) for pid in pids | set(walk(pids, load_thread_children))]
+        alive = [stat for stat in found if stat is not None and not stat.is_zombie]
+        if self._root_start is None:
+            self._root_start = next((stat.start for stat in alive if stat.pid == self.root), None)
+        starts = {**self._known, self.root: self._root_start}
+        return [stat for stat in alive if starts.get(stat.pid) in (None, stat.start)]
+
+    def adopt(self, pids: Iterable[int]) -> None:
+        """Processes that nothing leads to from the first one any more."""
+        self._known |= {pid: stat.start for pid in pids if (stat := load_stat(pid)) is not None}
+
+    def _add(self, stats: list[ProcessStat]) -> None:
+        before, rss = self.peaks, sum(stat.rss_bytes for stat in stats)
+        tops = [max(self._tops[stat.pid], stat.rss_bytes) for stat in stats]
+        self.peaks = TreePeaks(
+            max(before.rss_bytes, rss),
+            max(before.vms_bytes, sum(stat.vms_bytes for stat in stats)),
+            max(before.bound_bytes, sum(tops)),
+            max(before.largest_bytes, *tops),
+            max(before.processes, len(stats)),
+            _measure_shells(self.job, self.root) if before.ours_bytes is None else before.ours_bytes,
+        )
+
+
+def drop_starting_copies(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
+    """Without those that are just being started: until it becomes another program a child shares its parent's memory,
+    which would be counted twice."""
+    found = list(stats)
+    sizes = {stat.pid: (stat.rss_bytes, stat.vms_bytes) for stat in found}
+    return [stat for stat in found if sizes.get(stat.parent) != sizes[stat.pid]]
+
+
+def _measure_shells(job: int, root: int) -> int | None:
+    """From the parent of the first process up to the job's shell; None where that way is gone."""
+    total, stat = 0, load_stat(root)
+    while stat is not None and stat.parent > 1:
+        stat = load_stat(stat.parent)
+        total += stat.rss_bytes if stat else 0
+        if stat is not None and stat.pid == job:
+            return total
+    return None
+
+
+class TreeWatch(threading.Thread):
+    """Looks from the side: the loop that waits for the run has other things to do."""
+
+    def __init__(self, job: int, find_root: Callable[[], int | None]) -> None:
+        """`job` is the shell that we started; `find_root` names the first process of the benchmark once it is known."""
+        super().__init__(name="assay-tree", daemon=True)
+        self._job = job
+        self._find_root = find_root
+        self._over = threading.Event()
+        self._look: TreeLook | None = None
+
+    def run(self) -> None:
+        began = time.monotonic()
+        interval_s = FIRST_INTERVAL_S
+        while not self._over.wait(interval_s):
+            self.look()
+            interval_s = min(LAST_INTERVAL_S, max(FIRST_INTERVAL_S, _SHARE_OF_AGE * (time.monotonic() - began)))
+
+    def look(self) -> None:
+        if self._look is None:
+            root = self._find_root()
+            self._look = TreeLook(self._job, root) if root is not None else None
+        if self._look is not None:
+            self._look.look()
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The processes of the last look."""
+        return self._look.pids if self._look else frozenset()
+
+    def finish(self, left: Collection[int] = ()) -> TreePeaks:
+        """`left` are processes that have outlived the run: what they hold now is looked at for the last time."""
+        self._over.set()
+        if self.ident is not None:
+            self.join()
+        self.look()
+        if self._look is None:
+            return TreePeaks()
+        if left:
+            self._look.adopt(left)
+            self._look.look()
+        return self._look.peaks

@@ -1,0 +1,49 @@
+"""The figures of `assay try`: the script still makes them."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    spec = importlib.util.spec_from_file_location("try_benchmark", FOLDER / "try.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "try_benchmark", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_clear_improvement_ends_at_the_first_look(script: ModuleType) -> None:
+    pairs = [script.Pair(seed, 1.0 + seed / 1000, 0.5) for seed in range(script.MOST)]
+    assert script.decide(pairs) == ("better", 6)
+    assert script.decide([script.Pair(pair.seed, pair.a, pair.a) for pair in pairs])[0] == "same"
+
+
+def test_a_ledger_keeps_the_two_real_ones(script: ModuleType) -> None:
+    kept = [list(script._keep(random.Random(seed))) for seed in range(10)]
+    assert sum(each == [True, True] + [False] * 18 for each in kept) >= 8
+
+
+def test_a_fixed_test_needs_the_size_of_the_tables(script: ModuleType) -> None:
+    """Two-sided 5% and 90% power for one standard deviation: 13 pairs."""
+    assert 12 < script._find_fixed_size(1.0, 0.9) <= 13
+
+
+def test_the_figures_are_printed_with_intervals(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    script.show_equal_sides(20)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(script.SHAPES)
+    assert all("% (" in line for line in lines[1:])
+    assert script.find_interval(5, 100) == "5.0% (2.2% to 11.2%)"
