@@ -1,0 +1,165 @@
+"""One check, executed as a person would execute it; what it came to is read from its exit code and JUnit report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from xml.etree import ElementTree as ET
+
+from assay.errors import ExitCode
+from assay.gate.gate_settings import Check
+from assay.show.formatting import clean, render_count, render_duration
+from assay.system.fast_dataclasses import dataclass
+from assay.system.files import read_end
+from assay.system.processes import find_descendants, signal_all
+from assay.values.verdict import SEVERITY, VerdictKind
+
+_GRACE_S = 30.0  # for a check to stop its runs
+_LOG_BYTES = 20_000
+_KINDS = {0: VerdictKind.PASS, 1: VerdictKind.FAIL, 3: VerdictKind.INCONCLUSIVE}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    check: Check
+    kind: VerdictKind
+    text: str  # a sentence
+    seconds: float = 0.0
+    code: ExitCode = ExitCode.OK
+    cases: int = 0  # that were judged
+    log: str = ""  # the end of its output
+    is_reused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a JUnit report of ours says."""
+
+    cases: int  # that were judged
+    kinds: frozenset[VerdictKind]
+    text: str  # the first that is not well
+
+
+def execute(
+    check: Check, more: Sequence[str], folder: str, environment: Mapping[str, str], limit_s: float | None
+) -> Outcome:
+    """`more`: words after the check's own. After `limit_s` it is stopped, with what it has started."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="assay-gate-") as place:
+        junit, log = os.path.join(place, "report.xml"), os.path.join(place, "log")
+        with open(log, "wb") as file:
+            program = subprocess.Popen(
+                [sys.executable, "-P", "-m", "assay", *check.words, *more, "--junit", junit],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches it through us, once
+            )
+        try:
+            with _interrupted_by_hangup():
+                program.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            _stop(program)
+            seconds = time.monotonic() - began
+            text = f"it was stopped after {render_duration(seconds)}: the budget is used up"
+            return Outcome(check, VerdictKind.INCONCLUSIVE, text, seconds, ExitCode.INCONCLUSIVE)
+        finally:
+            _stop(program)
+        return _judge(check, program.returncode, junit, read_end(log, _LOG_BYTES), time.monotonic() - began)
+
+
+@contextmanager
+def _interrupted_by_hangup() -> Iterator[None]:
+    """A terminal that is closed ends the check and its runs, as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    is_default = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    if not is_default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGHUP, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _stop(program: subprocess.Popen[bytes]) -> None:
+    """It stops its runs when it is interrupted; what is left after a while is killed."""
+    if program.poll() is not None:
+        return
+    program.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        program.wait(_GRACE_S)
+        return
+    signal_all([*find_descendants(program.pid), program.pid], signal.SIGKILL)
+    program.wait()
+
+
+def _judge(check: Check, code: int, junit: str, log: str, seconds: float) -> Outcome:
+    """The exit code decides; a PASS needs a comparison in the report as well."""
+    report = _read_report(junit)
+    kind = _KINDS.get(code, VerdictKind.ERROR)
+    ending = ExitCode(code) if code in list(ExitCode) else ExitCode.INTERNAL
+    if report is None or kind is VerdictKind.ERROR:
+        said = report.text if report is not None else ""
+        text = said or _find_message(log) or f"it ended with code {code} and said nothing"
+        text = f"it was killed by signal {-code}" if code < 0 else text
+        return Outcome(check, VerdictKind.ERROR, text, seconds, ending or ExitCode.FAILED, log=log)
+    if kind is VerdictKind.PASS and not report.cases:
+        return Outcome(check, VerdictKind.ERROR, "nothing was compared", seconds, ExitCode.FAILED, log=log)
+    if kind is VerdictKind.FAIL and VerdictKind.FAIL not in report.kinds:
+        kind = VerdictKind.ERROR
+    if kind is VerdictKind.INCONCLUSIVE and VerdictKind.INCONCLUSIVE not in report.kinds:
+        kind = VerdictKind.CHANGED
+    text = report.text or f"{render_count(report.cases, 'case')} passed"
+    return Outcome(check, kind, text, seconds, ending, report.cases, log)
+
+
+def _read_report(path: str) -> _Report | None:
+    """None: there is none that can be read."""
+    try:
+        cases = list(ET.parse(path).getroot().iter("testcase"))  # noqa: S314 written by our own child a moment ago
+    except (OSError, ET.ParseError):
+        return None
+    judged, bad = 0, []
+    for case in cases:
+        kind, message = _read_case(case)
+        judged += kind is not VerdictKind.INCONCLUSIVE
+        if message:
+            bad.append((SEVERITY.index(kind), f"{case.get('name')}: {message.splitlines()[0]}"))
+    more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    return _Report(judged, frozenset(SEVERITY[rank] for rank, _ in bad), clean(min(bad)[1]) + more if bad else "")
+
+
+def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:
+    """The verdict and its message, which only what is not simply PASS has; as `show/junit.py` writes them."""
+    for element in case:
+        message = element.get("message") or "no message"
+        if element.tag == "error":
+            return VerdictKind.ERROR, message
+        if element.tag == "failure":
+            is_changed = element.get("type") == VerdictKind.CHANGED
+            return VerdictKind.CHANGED if is_changed else VerdictKind.FAIL, message
+        if element.tag == "skipped":  # INCONCLUSIVE, or an excuse, which makes it good enough
+            is_open = message.startswith(VerdictKind.INCONCLUSIVE)
+            return VerdictKind.INCONCLUSIVE if is_open else VerdictKind.PASS, message
+    return VerdictKind.PASS, ""
+
+
+def _find_message(log: str) -> str:
+    """The error message of a command, or its last line."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith("assay: ")] or lines[-1:]
+    return clean(said[-1].removeprefix("assay: ")) if said else ""

@@ -1,0 +1,138 @@
+"""`[gate]` of assay.toml: the checks that a change must pass.
+
+[gate]
+checks = ["golden check charlm.yml", "model check net.onnx --target sim"]
+data = ["data/*.npz"]
+budget = "20m"
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+
+from assay.config.fields import Fields
+from assay.config.settings import Settings
+from assay.config.source import Entry, Node, Problems
+from assay.errors import UsageError, did_you_mean
+from assay.plugins import load
+from assay.system.fast_dataclasses import dataclass
+from assay.values.options import Group, Request, find_request
+from assay.values.study import Position
+from assay.values.units import parse_duration
+
+_KEYS = ("checks", "data", "budget")
+_EXAMPLE = 'write into assay.toml, for example:\n  [gate]\n  checks = ["golden check train.yml"]'
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A command line of ours, as a person types it, without the word `assay`."""
+
+    line: str
+    words: tuple[str, ...]
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class GateSettings:
+    folder: str  # of the settings file: the checks are executed there
+    checks: tuple[Check, ...]
+    data: tuple[str, ...] = ()  # paths, absolute
+    budget_s: float | None = None
+
+
+def load_gate(settings: Settings) -> GateSettings:
+    """The project's table. Raises UsageError where there is none, ConfigError with all that is wrong in it."""
+    found = read_gate_settings(settings)
+    if found is None:
+        raise UsageError("no settings file has a table [gate]", _EXAMPLE)
+    return found
+
+
+def read_gate_settings(settings: Settings) -> GateSettings | None:
+    """A project's table replaces the user's."""
+    tables = settings.tables.get("gate")
+    if not tables:
+        return None
+    problems = Problems()
+    found = _Reader(problems).read(tables[-1])
+    problems.raise_if_any()
+    return found
+
+
+class _Reader(Fields):
+    def read(self, node: Node) -> GateSettings:
+        entries = self.mapping(node, "gate", _KEYS)
+        folder = os.path.dirname(os.path.abspath(node.position.file))
+        if node.kind == "mapping" and "checks" not in entries:
+            self.problems.add("has no checks", "gate", node.position, 'as in checks = ["golden check train.yml"]')
+        checks = self._read_checks(entries["checks"].node) if "checks" in entries else ()
+        data = self._read_data(entries["data"], folder) if "data" in entries else ()
+        budget_s = self._read_budget(entries["budget"].node) if "budget" in entries else None
+        return GateSettings(folder, checks, data, budget_s)
+
+    def _read_checks(self, node: Node) -> tuple[Check, ...]:
+        found: list[Check] = []
+        for each in self.elements(node, "gate.checks", "a list of command lines"):
+            line = self.string(each, "gate.checks", 'as in "golden check train.yml"') or ""
+            try:
+                words = tuple(shlex.split(line))
+            except ValueError as error:
+                self.problems.add(f"cannot be read: {error}", "gate.checks", each.position)
+                continue
+            words = words[1:] if words[:1] == ("assay",) else words
+            if any(check.words == words for check in found):
+                self.problems.add(f"has {line!r} twice", "gate.checks", each.position, "remove one of them")
+            elif words:
+                found.append(Check(shlex.join(words), words, each.position))
+            elif line:
+                self.problems.add("names no command", "gate.checks", each.position, 'as in "golden check train.yml"')
+        return tuple(found)
+
+    def _read_data(self, entry: Entry, folder: str) -> tuple[str, ...]:
+        found: set[str] = set()
+        for pattern in self.texts(entry.node, "gate.data", "a list of paths"):
+            paths = glob.glob(os.path.join(folder, os.path.expanduser(pattern)), recursive=True)
+            if not paths:
+                self.problems.add(f"{pattern!r} matches no file", "gate.data", entry.node.position, f"in {folder}")
+            found.update(paths)
+        return tuple(sorted(found))
+
+    def _read_budget(self, node: Node) -> float | None:
+        seconds = parse_duration(node.value) if isinstance(node.value, str) else None
+        if not seconds:
+            self.refuse(node, "gate.budget", "a duration", 'as in budget = "20m"')
+        return seconds
+
+
+# ---------------------------------------------------------------- commands that judge
+
+
+def find_judging_request(check: Check, group: Group) -> type[Request]:
+    """The options of the check's command. Raises UsageError where there is no such command, or it judges nothing."""
+    request, name = _find_request(check.words, group), _name_command(check.words)
+    if request is None:
+        hint = did_you_mean(check.words[0], group.commands) or "assay --help lists the commands"
+        raise UsageError(f"{check.position}: there is no command `assay {name}`", hint)
+    if "junit" not in request.OPTIONS:
+        hint = "a check is a command with --junit: golden check, bench compare, model check"
+        raise UsageError(f"{check.position}: `assay {name}` judges nothing", hint)
+    known = [flag for each in request.OPTIONS.values() for flag in each.names]
+    for word in check.words:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and len(flag) > 2 and not any(each.startswith(flag) for each in known):
+            raise UsageError(f"{check.position}: `assay {name}` has no option {flag}", did_you_mean(flag, known))
+    return request
+
+
+def _find_request(words: tuple[str, ...], group: Group) -> type[Request] | None:
+    if not words or words[0] not in group.commands:
+        return None
+    found = load(group.commands[words[0]][0])
+    return _find_request(words[1:], found) if isinstance(found, Group) else find_request(found)
+
+
+def _name_command(words: tuple[str, ...]) -> str:
+    return " ".join(words[:2]) if len(words) > 1 and not words[1].startswith("-") else words[0]

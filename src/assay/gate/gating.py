@@ -1,0 +1,201 @@
+"""`assay gate`: all checks of a project, one table, one exit code."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from assay.config.settings import load_settings
+from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
+from assay.follow.locations import choose_root
+from assay.gate.check_execution import Outcome, execute
+from assay.gate.gate_settings import Check, GateSettings, find_judging_request, load_gate
+from assay.gate.passes import Passes, Plan
+from assay.show.console import Console
+from assay.show.formatting import render_count, render_duration
+from assay.show.markdown import render_markdown
+from assay.show.report_files import ReportFiles, check_targets, write_document
+from assay.values import document as doc
+from assay.values.options import Group, farm_option, json_option, option, quiet_option, root_option
+from assay.values.table import Column, Table
+from assay.values.units import parse_duration
+from assay.values.verdict import Finding, VerdictKind, find_worst
+
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+_COLUMNS = (
+    Column("verdict", "state"),
+    Column("check"),
+    Column("time", "duration", rank=2),
+    Column("result", rank=1),
+)
+
+
+def _parse_budget(text: str, name: str) -> float:
+    seconds = parse_duration(text)
+    if not seconds:
+        raise UsageError(f"{name} {text} is not a duration", f"write for example {name} 20m")
+    return seconds
+
+
+class GateRequest(ReportFiles):
+    budget: float | None = option(
+        "--budget", metavar="DURATION", parse=_parse_budget, help="Time for all checks, as in 20m; the rest stays open."
+    )
+    on: str | None = farm_option()
+    root: str | None = root_option("Where the runs of the checks go.")
+    explain: bool = option("--explain", default=False, help="Show what would be executed, and why; execute nothing.")
+    fresh: bool = option("--fresh", default=False, help="Use no PASS of an earlier gate.")
+    quiet: bool = quiet_option()
+    as_json: bool = json_option("Print the result as JSON.")
+
+
+def gate(request: GateRequest, console: Console, group: Group) -> int:
+    """Execute all checks of the project's settings: may a change go in?
+
+    \b
+    [gate]
+    checks = ["golden check train.yml", "bench compare main HEAD", "model check net.onnx --target sim"]
+
+    A check is a command line of Assay that judges. A PASS is used again where code, environment and declared data
+    (gate.data) are equal. Exit code 0: all passed. 1: one has failed. 3: one is inconclusive or changed.
+    """
+    takes_stdout = check_targets(request.md, request.junit, as_json=request.as_json)
+    settings = load_settings()
+    chosen = load_gate(settings)
+    root, _ = choose_root(request.root, None, settings)
+    more = {check: _choose_more(check, request, group) for check in chosen.checks}
+    passes = Passes(root, chosen)
+    plans = [passes.plan(check, more[check], is_fresh=request.fresh) for check in chosen.checks]
+    if request.explain:
+        console.write_document(_build_plan(plans), as_json=request.as_json)
+        return int(ExitCode.OK)
+    budget_s = request.budget or chosen.budget_s
+    outcomes = list(_execute_all(plans, more, (chosen, root, budget_s), passes, console.quieted(request.quiet)))
+    document = build_document(outcomes)
+    write_document(document, request)
+    _write_summary(document)
+    console.on_stderr(takes_stdout).write_document(document, as_json=request.as_json)
+    return int(ExitCode.worst(outcome.code for outcome in outcomes))
+
+
+def _choose_more(check: Check, request: GateRequest, group: Group) -> tuple[str, ...]:
+    """The words that the gate adds to a check."""
+    found = find_judging_request(check, group)
+    if found is GateRequest:
+        raise UsageError(f"{check.position}: a gate cannot be a check of a gate", "name its checks here")
+    options = found.OPTIONS
+    if "--" in check.words:
+        raise UsageError(f"{check.position}: the gate adds options to a check: it cannot have --", "leave it out")
+    if any(word.partition("=")[0] == "--junit" for word in check.words):
+        raise UsageError(f"{check.position}: a check of a gate has no --junit of its own", "assay gate --junit FILE")
+    if not request.on:
+        return ()
+    if not any("--farm" in each.names for each in options.values()):
+        raise UsageError(f"{check.position}: `assay {check.line}` cannot run on a farm", "leave --on out")
+    return "--farm", request.on
+
+
+def _execute_all(
+    plans: Sequence[Plan],
+    more: Mapping[Check, Sequence[str]],
+    where: tuple[GateSettings, str, float | None],
+    passes: Passes,
+    console: Console,
+) -> Iterator[Outcome]:
+    """In the order of the file; what does not fit into the budget is left open."""
+    chosen, root, budget_s = where
+    deadline = time.monotonic() + budget_s if budget_s else None
+    environment = os.environ | {"ASSAY_ROOT": root}
+    for number, plan in enumerate(plans, 1):
+        left_s = None if deadline is None else deadline - time.monotonic()
+        if plan.passed is not None:
+            yield plan.passed
+        elif left_s is not None and left_s <= 0:
+            text = f"it was not begun: the budget of {render_duration(budget_s or 0)} is used up"
+            yield Outcome(plan.check, VerdictKind.INCONCLUSIVE, text, code=ExitCode.INCONCLUSIVE)
+        else:
+            console.message(f"{number} of {len(plans)}: assay {plan.check.line}")
+            outcome = execute(plan.check, more[plan.check], chosen.folder, environment, left_s)
+            try:
+                passes.keep(plan, outcome)
+            except (OSError, AssayError) as error:
+                console.warning(f"this PASS is not kept for the next gate: {error}")
+            yield outcome
+
+
+# ---------------------------------------------------------------- the document
+
+
+def build_document(outcomes: Sequence[Outcome]) -> doc.Document:
+    kind = find_worst(outcome.kind for outcome in outcomes)
+    rows = [
+        [doc.Span(each.kind, each.kind), each.check.line, None if each.is_reused else each.seconds, each.text]
+        for each in outcomes
+    ]
+    bad = [each for each in outcomes if each.kind is not VerdictKind.PASS]
+    answer = doc.Text(("gate: ", doc.Span(kind, kind), f", {render_count(len(outcomes), 'check')}: {_count(outcomes)}"))
+    reasons = [Finding(each.kind, each.check.line, each.text) for each in bad]  # whole, however narrow the table is
+    repeats = [("", f"assay {each.check.line}") for each in bad]
+    logs = [
+        doc.Details((doc.Span(each.kind, each.kind), f" {each.check.line}"), (doc.Code(each.log),))
+        for each in bad
+        if each.log
+    ]
+    blocks = (
+        doc.Heading("Gate", kind, level=2),
+        doc.TableBlock(Table(_COLUMNS, rows), roles=[str(each.kind) for each in outcomes], hint="--json has all"),
+        doc.Section((doc.Only(("terminal",), (doc.Findings(reasons),)), answer)),
+        *([doc.Section((doc.Commands(repeats),), title="One by one")] if bad else ()),
+        doc.Only(("markdown", "html"), logs),
+    )
+    suite = doc.Suite("gate", [_build_case(each) for each in outcomes])
+    return doc.Document(f"{kind} gate", blocks, (suite,), facts=_build_facts(kind, outcomes))
+
+
+def _count(outcomes: Sequence[Outcome]) -> str:
+    """`3 PASS, 1 FAIL; 2 of an earlier gate`."""
+    counts = [(sum(each.kind is kind for each in outcomes), kind) for kind in VerdictKind]
+    reused = sum(each.is_reused for each in outcomes)
+    said = ", ".join(f"{count} {kind}" for count, kind in counts if count)
+    return f"{said}; {reused} of an earlier gate" if reused else said
+
+
+def _build_case(outcome: Outcome) -> doc.Case:
+    seconds = None if outcome.is_reused else outcome.seconds
+    return doc.Case("gate", outcome.check.line, outcome.kind, outcome.text, outcome.log, seconds)
+
+
+def _build_facts(kind: VerdictKind, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    checks = [
+        {
+            "check": each.check.line,
+            "verdict": str(each.kind),
+            "text": each.text,
+            "seconds": round(each.seconds, 3),
+            "exit_code": int(each.code),
+            "cases": each.cases,
+            "reused": each.is_reused,
+        }
+        for each in outcomes
+    ]
+    return {"verdict": str(kind), "checks": checks}
+
+
+def _build_plan(plans: Sequence[Plan]) -> doc.Document:
+    columns = (Column("check"), Column("would be"), Column("why", rank=1))
+    rows = [[each.check.line, "reused" if each.passed else "executed", each.reason] for each in plans]
+    facts = [{"check": check, "executed": word == "executed", "why": why} for check, word, why in rows]
+    return doc.Document("gate", (doc.TableBlock(Table(columns, rows), hint="--json has all"),), facts={"checks": facts})
+
+
+def _write_summary(document: doc.Document) -> None:
+    """The page that GitHub shows of a job."""
+    path = os.environ.get(_SUMMARY)
+    if not path:
+        return
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(render_markdown(document))
+    except OSError as error:
+        raise InfrastructureError(f"{_SUMMARY}: {path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,212 @@
+"""Is side b better than side a? A group-sequential paired t-test over seeds, and the choice among several winners.
+
+The pairs are looked at several times. At look k a one-sided level applies that grows with the number of pairs (the
+shape of Wang and Tsiatis, Δ = 0.25); one constant scales all levels, and is calibrated by simulation so that two equal
+sides are called `better` at any of the looks with probability `ALPHA`. The interval at each look has the same boundary
+(a repeated confidence interval), so it holds whenever the test ends. The figures: `docs/explanation/trying-ideas.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any, Literal
+
+from assay.judge.statistics import load_numpy, needed_for, t_quantile, t_tail
+from assay.system.fast_dataclasses import dataclass
+from assay.values.series import Direction, mean_and_sd
+
+Choice = Literal["better", "worse", "same", "undecided"]
+
+ALPHA = 0.025  # of `better` between equal sides, and of `worse`: the interval is one of 95%
+FEWEST = 5  # pairs: fewer all point one way by chance too often (four in 1 of 16 cases)
+FALSE_KEPT = 0.10  # of those that are kept after a confirmation
+_FIRST = 6  # pairs at the first look
+_POWER = 0.25  # how fast the boundary falls: 0.5 - Δ of Wang and Tsiatis
+_PATHS, _BLOCK, _SEED = 100_000, 2_000_000, 20_240_613  # of the calibration
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both sides with one seed. None: the run failed, or has no value of the metric."""
+
+    seed: int
+    a: float | None
+    b: float | None
+
+    @property
+    def is_bad_a(self) -> bool:
+        return self.a is None or not math.isfinite(self.a)
+
+    @property
+    def is_bad_b(self) -> bool:
+        return self.b is None or not math.isfinite(self.b)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which differences matter: a fraction of side a, or, with `change`, an amount."""
+
+    direction: Direction
+    effect: float = 0.005
+    change: float | None = None
+
+    def find_threshold(self, values: Sequence[float]) -> float:
+        """The smallest difference that matters, by the values of side a."""
+        if self.change is not None:
+            return self.change
+        mean, _ = mean_and_sd(values)
+        return self.effect * abs(mean) if mean is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The numbers of pairs at which is looked, and the one-sided level of each look."""
+
+    looks: tuple[int, ...]
+    levels: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a look has shown. `effect` and `interval` are of b - a, in the units of the metric."""
+
+    verdict: Choice
+    pairs: int  # that count
+    effect: float | None = None
+    interval: tuple[float, float] | None = None
+    threshold: float | None = None
+    mean_a: float | None = None
+    failed_a: int = 0
+    failed_b: int = 0
+
+    @property
+    def relative(self) -> float | None:
+        """The effect as a fraction of side a."""
+        return self.effect / abs(self.mean_a) if self.effect is not None and self.mean_a else None
+
+
+def check_libraries() -> None:
+    """Before anything runs: what judges it is installed."""
+    with needed_for("assay try"):
+        load_numpy()
+        t_quantile(FEWEST, ALPHA)
+
+
+# ---------------------------------------------------------------- the looks
+
+
+@lru_cache(maxsize=8)
+def build_schedule(most: int) -> Schedule:
+    """Looks at every second pair from the sixth on; of more than twenty pairs at every tenth part."""
+    step = max(2, math.ceil(most / 10))
+    looks = (*range(max(_FIRST, 3 * step), most, step), most)
+    if len(looks) == 1:
+        return Schedule(looks, (ALPHA,))
+    values, low, high = _simulate(looks), 1.0, 6.0
+    for _ in range(40):
+        scale = (low + high) / 2
+        low, high = (scale, high) if _measure_alarms(values, looks, scale) > ALPHA else (low, scale)
+    return Schedule(looks, _find_levels(looks, high))
+
+
+def _find_levels(looks: Sequence[int], scale: float) -> tuple[float, ...]:
+    return tuple(NormalDist().cdf(-scale * (looks[-1] / count) ** _POWER) for count in looks)
+
+
+def _measure_alarms(values: Any, looks: Sequence[int], scale: float) -> float:
+    """How often t exceeds the boundary at one of the looks."""
+    levels = _find_levels(looks, scale)
+    limits = [t_quantile(count - 1, level) for count, level in zip(looks, levels, strict=True)]
+    return float((values > limits).any(axis=1).mean())
+
+
+def _simulate(looks: Sequence[int]) -> Any:
+    """t at each look, of normal differences without an effect: one row for each path."""
+    np = load_numpy()
+    random, rows = np.random.default_rng(_SEED), max(1, _BLOCK // looks[-1])
+    blocks = []
+    for start in range(0, _PATHS, rows):
+        drawn = random.standard_normal((min(rows, _PATHS - start), looks[-1]))
+        parts = [drawn[:, :count] for count in looks]
+        blocks.append(np.stack([p.mean(axis=1) / p.std(axis=1, ddof=1) * math.sqrt(p.shape[1]) for p in parts], axis=1))
+    return np.concatenate(blocks)
+
+
+# ---------------------------------------------------------------- one look
+
+
+def judge_look(pairs: Sequence[Pair], level: float, question: Question) -> Judged:
+    """The verdict at a look. The pairs are those of the first seeds, in their order."""
+    counted = [pair for pair in pairs if not (pair.is_bad_a and pair.is_bad_b)]
+    good = [pair.a for pair in counted if pair.a is not None and not pair.is_bad_a]
+    threshold = question.find_threshold(good)
+    failed_a, failed_b = sum(pair.is_bad_a for pair in pairs), sum(pair.is_bad_b for pair in pairs)
+    changes = build_changes(counted, question.direction, threshold)
+    mean, sd = mean_and_sd(changes)
+    if mean is None or sd is None or len(changes) < FEWEST:
+        return Judged("undecided", len(changes), failed_a=failed_a, failed_b=failed_b)
+    half = t_quantile(len(changes) - 1, level) * sd / math.sqrt(len(changes))
+    interval = (mean - half, mean + half)
+    verdict = _choose(mean, interval, threshold, question.direction)
+    if verdict == "same" and (failed_a or failed_b):  # what failed was not shown to be the same
+        verdict = "undecided"
+    if not any(map(_is_whole, counted)):  # nothing was measured on both sides
+        return Judged(verdict, len(changes), failed_a=failed_a, failed_b=failed_b)
+    return Judged(verdict, len(changes), mean, interval, threshold, mean_and_sd(good)[0], failed_a, failed_b)
+
+
+def build_changes(pairs: Sequence[Pair], direction: Direction, threshold: float) -> list[float]:
+    """b - a of each pair. A side that failed counts as worse, by the largest difference that there is."""
+    known = [pair.b - pair.a for pair in pairs if _is_whole(pair) and pair.a is not None and pair.b is not None]
+    worst = max((*map(abs, known), 2 * threshold)) or 1.0
+    worse = worst if direction == "min" else -worst
+    found = iter(known)
+    return [next(found) if _is_whole(pair) else worse if pair.is_bad_b else -worse for pair in pairs]
+
+
+def _is_whole(pair: Pair) -> bool:
+    return not (pair.is_bad_a or pair.is_bad_b)
+
+
+def _choose(mean: float, interval: tuple[float, float], threshold: float, direction: Direction) -> Choice:
+    low, high = interval
+    if -threshold <= low and high <= threshold:
+        return "same"
+    if (low > 0 or high < 0) and abs(mean) > threshold:
+        return "better" if (mean < 0) == (direction == "min") else "worse"
+    return "undecided"
+
+
+def is_near_zero(values: Sequence[float]) -> bool:
+    """Whether a fraction of these values means nothing: they have both signs, or their mean may be zero."""
+    mean, sd = mean_and_sd(values)
+    if mean is None or not math.isfinite(mean) or min(values) <= 0 <= max(values):
+        return bool(values)
+    return sd is not None and len(values) >= FEWEST and abs(mean) <= 2 * sd / math.sqrt(len(values))
+
+
+# ---------------------------------------------------------------- several winners
+
+
+def measure_chance(pairs: Sequence[Pair], question: Question) -> float:
+    """The one-sided p value of `better` over all pairs, by a t-test; never below that of all pairs agreeing."""
+    counted = [pair for pair in pairs if not (pair.is_bad_a and pair.is_bad_b)]
+    good = [pair.a for pair in counted if pair.a is not None and not pair.is_bad_a]
+    changes = build_changes(counted, question.direction, question.find_threshold(good))
+    mean, sd = mean_and_sd(changes)
+    if mean is None or sd is None or len(changes) < FEWEST:
+        return 1.0
+    gain = -mean if question.direction == "min" else mean
+    if sd == 0:
+        return 0.5 ** len(changes) if gain > 0 else 1.0
+    return max(0.5 ** len(changes), t_tail(len(changes) - 1, gain / sd * math.sqrt(len(changes))))
+
+
+def choose_kept(chances: Sequence[float], rate: float = FALSE_KEPT) -> list[bool]:
+    """Benjamini and Hochberg: of those that are kept, a fraction of at most `rate` is wrong on average."""
+    ordered = sorted(chances)
+    fitting = [p for rank, p in enumerate(ordered, 1) if p <= rate * rank / len(ordered)]
+    return [bool(fitting) and p <= fitting[-1] for p in chances]

@@ -1,0 +1,254 @@
+"""PASS verdicts of earlier gates: one is used again where all that the check depends on is the same.
+
+<root>/.gate/<hash of the check's line>/<hash of what it depends on>.json
+
+A check depends on its line, the code (all files of the repository that git does not ignore; without git all files of
+the settings file's folder), the environment with its variables, the declared data, and the files and commits that the
+line names. What a check reads from an address, or computes on a farm, cannot be compared from here: it is never used
+again. Any other verdict removes the PASS of the same inputs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from assay.errors import AssayError, UsageError
+from assay.gate.check_execution import Outcome
+from assay.gate.gate_settings import Check, GateSettings
+from assay.observe.environment import load_environment
+from assay.show.formatting import render_age
+from assay.system.fast_dataclasses import asdict, dataclass
+from assay.system.files import blake2b, parse_json, write_atomic
+from assay.system.git import find_git_root, run_git
+from assay.values.verdict import VerdictKind
+
+FOLDER = ".gate"
+_FORMAT = 1
+_LARGE_BYTES = 1 << 28  # a larger file is known by its size, inode and time
+_WORTH_S = 10.0  # what takes less reads results that are there: it is quick, and they may have changed
+# variables that differ from one terminal or pipeline to the next, and change no result
+_VOLATILE = (
+    r"_|PWD|OLDPWD|SHLVL|TERM\w*|COLUMNS|LINES|TMPDIR|LS_COLORS|PS\d|DISPLAY|WINDOWID|TMUX\w*|STY|MAIL|INVOCATION_ID"
+    r"|JOURNAL_STREAM|SSH_\w+|XDG_SESSION_\w+|DBUS_\w+|GITHUB_\w+|RUNNER_\w+|ACTIONS_\w+|CI|CI_\w+|GITLAB_\w+|PYTEST_\w+"
+)
+_REVISION = r"[\w./@^~-]+"
+_NAMES = {"code": "the code", "environment": "the environment", "data": "the data", "commits": "a commit it names"}
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Digests of what a check depends on."""
+
+    code: str
+    environment: str
+    data: str
+    commits: str
+
+    @property
+    def key(self) -> str:
+        return _digest(asdict(self).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`passed`: the verdict that is used again; None: the check is executed, for this reason."""
+
+    check: Check
+    inputs: Inputs | None
+    passed: Outcome | None
+    reason: str
+
+
+class Passes:
+    """The PASS verdicts of a root."""
+
+    def __init__(self, root: str, settings: GateSettings) -> None:
+        self._root, self._settings = root, settings
+        self._code = ""
+        self._environment = ""
+
+    def plan(self, check: Check, more: Sequence[str], *, is_fresh: bool = False) -> Plan:
+        if reason := _find_unseen((*check.words, *more)):
+            return Plan(check, None, None, reason)
+        inputs, found = self._load_inputs(check), self._load(check)
+        if is_fresh or inputs.key not in found:
+            return Plan(check, inputs, None, "--fresh" if is_fresh else _explain(inputs, found))
+        kept = found[inputs.key]
+        text = f"{kept['text']}; it passed {render_age(time.time() - kept['at'])}"
+        passed = Outcome(check, VerdictKind.PASS, text, cases=kept["cases"], is_reused=True)
+        return Plan(check, inputs, passed, "code, environment and data are those of an earlier PASS")
+
+    def keep(self, plan: Plan, outcome: Outcome) -> None:
+        """Keep a PASS whose inputs are the same after it, and that took a while. Raises OSError."""
+        if plan.inputs is None:
+            return
+        path = os.path.join(self._find_folder(plan.check), f"{plan.inputs.key}.json")
+        if outcome.kind is not VerdictKind.PASS:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(path)
+            return
+        self._code = ""
+        if outcome.seconds < _WORTH_S or self._load_inputs(plan.check) != plan.inputs:
+            return
+        kept = {"format": _FORMAT, "line": plan.check.line, "at": time.time(), **asdict(plan.inputs)}
+        kept |= {"text": outcome.text, "cases": outcome.cases}
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, json.dumps(kept))
+
+    def _find_folder(self, check: Check) -> str:
+        return os.path.join(self._root, FOLDER, _digest([check.line]))
+
+    def _load(self, check: Check) -> dict[str, dict[str, Any]]:
+        """What was kept for a check, by key, the newest last. A damaged file counts as none."""
+        found, folder = [], self._find_folder(check)
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            try:
+                with open(os.path.join(folder, name), encoding="utf-8") as file:
+                    kept = _read_kept(parse_json(file.read()), check)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            found += [kept] if kept else []
+        found.sort(key=lambda each: each["at"])
+        return {Inputs(*(each[name] for name in _NAMES)).key: each for each in found}
+
+    def _load_inputs(self, check: Check) -> Inputs:
+        folder = self._settings.folder
+        self._code = self._code or _digest_code(folder, self._root)
+        self._environment = self._environment or _digest_environment(folder)
+        named = [path for path in _find_paths(check.words, folder) if not _is_below(self._root, path)]
+        data = _digest(_list_contents([*self._settings.data, *named]))
+        return Inputs(self._code, self._environment, data, _digest(_find_commits(check.words, folder)))
+
+
+def _read_kept(content: Any, check: Check) -> dict[str, Any] | None:
+    """None: of another version or another check, or no PASS."""
+    if content["format"] != _FORMAT or content["line"] != check.line or int(content["cases"]) <= 0:
+        return None
+    texts = {name: str(content[name]) for name in (*_NAMES, "text")}
+    return {**texts, "at": float(content["at"]), "cases": int(content["cases"])}
+
+
+def _explain(inputs: Inputs, found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Why no earlier PASS counts: what differs from the newest one."""
+    if not found:
+        return "no PASS of it is kept here"
+    last = list(found.values())[-1]
+    changed = [name for key, name in _NAMES.items() if last[key] != getattr(inputs, key)]
+    verb = "has" if len(changed) == 1 else "have"
+    return f"{' and '.join(changed)} {verb} changed since it passed {render_age(time.time() - last['at'])}"
+
+
+def _find_unseen(words: Iterable[str]) -> str:
+    """Why the inputs of a check cannot be compared from here; empty: they can."""
+    for word in words:
+        if "://" in word:
+            return f"what is at {word} may have changed"
+        if word.partition("=")[0] in ("--on", "--farm"):
+            return "the environment of a farm is not known here"
+    return ""
+
+
+# ---------------------------------------------------------------- digests
+
+
+def _digest(parts: Iterable[str]) -> str:
+    total = blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape")
+        total.update(b"%d:" % len(data) + data)
+    return total.hexdigest()
+
+
+def _digest_code(folder: str, root: str) -> str:
+    """What git ignores is data: it counts where it is declared, or named by a check."""
+    top = find_git_root(folder)
+    if top is None:
+        names = _list_files(folder, root)
+    else:
+        done = run_git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--recurse-submodules")
+        if done.returncode:
+            done = run_git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        names = [os.path.join(top, name) for name in sorted(set(done.stdout.split("\0"))) if name]
+    return _digest(_list_contents(name for name in names if not _is_below(name, root)))
+
+
+def _digest_environment(folder: str) -> str:
+    found = load_environment(folder, ())
+    packages = [f"{name}=={version}" for name, version in {**found.packages, **found.job_packages}.items()]
+    variables = [f"{name}={value}" for name, value in os.environ.items() if not re.fullmatch(_VOLATILE, name)]
+    return _digest([found.fingerprint, found.python, found.job_python or "", *sorted(packages), *sorted(variables)])
+
+
+def _hash_file(path: str) -> str:
+    """With its executable bit; a link is what it leads to."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(
+                f"{path} is not a file: whether it has changed cannot be seen", "declare files and folders"
+            )
+        if status.st_size > _LARGE_BYTES:
+            return f"{status.st_size} {status.st_ino} {status.st_mtime_ns}"
+        with open(path, "rb") as file:
+            return f"{status.st_mode & stat.S_IXUSR} {blake2b(file.read(), digest_size=16).hexdigest()}"
+    except OSError as error:
+        hint = "make it readable; what git ignores is not read"
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint) from error
+
+
+def _list_files(folder: str, root: str = "") -> list[str]:
+    """Without what is below the root; links to folders are followed once."""
+    found, seen = [], set()
+    for base, folders, names in os.walk(folder, followlinks=True):
+        place = os.path.realpath(base)
+        if place in seen or (root and _is_below(base, root)):
+            folders.clear()
+            continue
+        seen.add(place)
+        found += [os.path.join(base, name) for name in names]
+    return sorted(found)
+
+
+def _list_contents(paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        if os.path.isdir(path):
+            yield from _list_contents(_list_files(path))
+        elif os.path.exists(path):
+            yield f"{path}\n{_hash_file(path)}"
+        else:
+            yield f"{path}\nmissing"  # deleted, or a link to nothing
+
+
+def _find_paths(words: Sequence[str], folder: str) -> list[str]:
+    """Files and folders that a line names, also as the value of `NAME=PATH`, before `:function` and in `-sPATH`."""
+    forms = (
+        (word, word.partition("=")[2], word.partition(":")[0], word[2:] if word[:1] == "-" else "") for word in words
+    )
+    texts = {text for each in forms for text in each if text}
+    paths = (os.path.normpath(os.path.join(folder, os.path.expanduser(text))) for text in texts)
+    return sorted(path for path in paths if os.path.exists(path) and path != folder)
+
+
+def _find_commits(words: Iterable[str], folder: str) -> list[str]:
+    """What the words of a line that may name commits mean now: a branch moves."""
+    texts = sorted({text for word in words for text in re.split(r"\.\.\.?", word) if re.fullmatch(_REVISION, text)})
+    found = []
+    for text in texts:
+        try:
+            done = run_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
+        except AssayError:
+            return []
+        found += [f"{text} {done.stdout.strip()}"] if done.returncode == 0 else []
+    return found
+
+
+def _is_below(path: str, folder: str) -> bool:
+    top = os.path.abspath(folder)
+    return os.path.commonpath([os.path.abspath(path), top]) == top

@@ -1,0 +1,20 @@
+"""Ideas and changes: `assay try`, `assay tries`, `assay gate`."""
+
+from __future__ import annotations
+
+from assay.plugins import Part, Plugin
+
+PLUGIN = Plugin(
+    "gate",
+    commands={
+        "gate": ("assay.gate.gating:gate", "Execute all checks of a project: may a change go in?", "Prove"),
+        "try": (
+            "assay.gate.try_command:try_command",
+            "Show whether an idea is better than the base.",
+            "Prove",
+        ),
+        "tries": ("assay.gate.try_command:tries", "List what was tried; confirm what was better.", "Prove"),
+    },
+    settings={"gate": "assay.gate.gate_settings:read_gate_settings"},
+    doctor=(Part("scipy", "stats", "assay try"),),
+)

@@ -1,0 +1,128 @@
+"""What was tried: one line for each try in `tries.jsonl` of the study `try`. The newest line of a key counts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import get_args
+
+from assay.follow.api import StudyLocation
+from assay.gate.paired_test import Choice, Question
+from assay.launch.api import build_side_command
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import append_line, blake2b, load_lines
+from assay.values import layout
+from assay.values.plain import build_plain, parse_plain
+from assay.values.secrets import hide_arguments
+from assay.values.series import Direction
+
+STUDY = "try"
+SEED = "{seed}"
+_FILE = "tries.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What is compared. `pattern`: where in the output it is; empty: what the script logs, or prints by its name."""
+
+    name: str
+    direction: Direction
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a try: its code, and the command with `{seed}` in it."""
+
+    code: str  # the hash of its snapshot, which the study keeps
+    commit: str
+    title: str  # for people: a commit's subject, or the work tree
+    words: tuple[str, ...]
+    environment: str = ""
+    inside: str = "."  # where in the code it runs
+
+    @property
+    def key(self) -> str:
+        """Runs of equal sides are the same runs."""
+        return _hash(self.code, self.build_command(0))
+
+    def build_command(self, seed: int) -> str:
+        words = tuple(word.replace(SEED, str(seed)) for word in self.words)
+        return build_side_command(words, self.environment, self.inside)
+
+    def show_command(self) -> str:
+        """The command of all seeds, for people."""
+        return build_side_command(self.words, self.environment, self.inside).replace(f"'{SEED}'", SEED)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """A repetition with fresh seeds on both sides."""
+
+    pairs: int
+    effect: float | None
+    p: float
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """An idea, and what was found. `effect` and `interval` are of b - a; `seconds` and `runs` are its cost."""
+
+    idea: str
+    metric: Metric
+    question: Question
+    a: Side
+    b: Side
+    most: int  # pairs
+    farm: str = ""
+    timeout_s: float | None = None
+    at: float = 0.0  # seconds since the epoch
+    verdict: Choice = "undecided"
+    reason: str = ""
+    pairs: int = 0  # that count
+    values: tuple[tuple[int, float | None, float | None], ...] = ()  # seed, a, b
+    effect: float | None = None
+    relative: float | None = None
+    interval: tuple[float, float] | None = None
+    threshold: float | None = None
+    runs: int = 0
+    new_runs: int = 0  # that were not there before
+    seconds: float = 0.0  # of all runs together
+    notes: tuple[str, ...] = field(default_factory=tuple)
+    confirmation: Confirmation | None = None
+
+    @property
+    def key(self) -> str:
+        """What was asked: a try that is asked again replaces its line."""
+        return _hash(self.a.key, self.b.key, build_plain(self.metric), build_plain(self.question), self.most)
+
+
+def _hash(*parts: object) -> str:
+    return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=6).hexdigest()
+
+
+def record_try(location: StudyLocation, found: Try) -> None:
+    append_line(_find_file(location), build_plain(hide_try(found)))
+
+
+def hide_try(found: Try) -> Try:
+    """Without the secrets of its commands: such a try cannot be confirmed."""
+    a, b = (replace(side, words=hide_arguments(side.words)) for side in (found.a, found.b))
+    return replace(found, a=a, b=b)
+
+
+def load_tries(location: StudyLocation) -> list[Try]:
+    """In the order in which they were first asked; a line that a kill cut short is ignored."""
+    found: dict[str, Try] = {}
+    for line in load_lines(_find_file(location)):
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            each = parse_plain(Try, line)
+            if each.verdict in get_args(Choice):
+                found[each.key] = each
+    return list(found.values())
+
+
+def _find_file(location: StudyLocation) -> str:
+    return os.path.join(location.dir, layout.STUDY_META_DIR, _FILE)

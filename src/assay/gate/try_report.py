@@ -1,0 +1,150 @@
+"""A try, and the ledger of tries, as documents."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from assay.follow.api import StudyLocation, show_command
+from assay.gate.tries_ledger import Side, Try
+from assay.gate.try_runs import build_spec
+from assay.gate.trying import BASE, HEAD, render_signed
+from assay.show.formatting import render_count, render_duration, render_number
+from assay.values import layout
+from assay.values.document import Block, Commands, Document, Facts, Notes, Section, Span, TableBlock, Text
+from assay.values.plain import build_plain
+from assay.values.run import build_command
+from assay.values.table import Column, Table
+
+_ROLES = {"better": "PASS", "worse": "FAIL", "same": "CHANGED", "undecided": "INCONCLUSIVE"}
+
+
+def build_try_document(found: Try, location: StudyLocation) -> Document:
+    head = Text((Span(found.verdict, _ROLES[found.verdict]), f": {found.idea}; {found.reason}"))
+    facts = Facts(
+        (
+            *_list_change(found),
+            ("pairs", f"{found.pairs} of at most {found.most}"),
+            ("cost", describe_cost(found)),
+            (BASE, found.a.title),
+            (HEAD, found.b.title),
+        )
+    )
+    blocks = [Section((head, facts)), Section((TableBlock(_build_pairs(found)),)), Section((Notes(found.notes),))]
+    shown = [block for block in blocks if block.blocks]
+    commands = Section((Commands(_list_commands(found, location)),))
+    return Document(f"{found.verdict}: {found.idea}", (*shown, commands), facts=build_facts(found, location))
+
+
+def _list_change(found: Try) -> list[tuple[str, str]]:
+    if found.effect is None or found.interval is None:
+        return []
+    relative = f" ({found.relative:+.2%})" if found.relative is not None else ""
+    low, high = map(render_signed, found.interval)
+    better = "lower" if found.metric.direction == "min" else "higher"
+    change = f"{render_signed(found.effect)}{relative}, 95% interval {low} to {high}; {better} is better"
+    return [(found.metric.name, change)]
+
+
+def describe_cost(found: Try) -> str:
+    new = f"{found.new_runs} new" if found.new_runs else "none of them new"
+    return f"{render_count(found.runs, 'run')} ({new}), {render_duration(found.seconds)} of running"
+
+
+def _build_pairs(found: Try) -> Table:
+    columns = (Column("seed", "number", digits=None), *(Column(each, "number", digits=6) for each in (BASE, HEAD)))
+    rows = [[seed, a, b, b - a if a is not None and b is not None else None] for seed, a, b in found.values]
+    return Table((*columns, Column("change", "number")), rows)
+
+
+def _list_commands(found: Try, location: StudyLocation) -> list[tuple[str, str]]:
+    listed = [("what was tried", _show_tries(location))]
+    if found.values:
+        names = [build_spec(side, 1, found.metric).name for side in (found.a, found.b)]
+        listed.append(("how the code differs", show_command(["diff"], location, *names, options=["--code"])))
+    return listed
+
+
+def build_facts(found: Try, location: StudyLocation) -> dict[str, Any]:
+    return {
+        "idea": found.idea,
+        "verdict": found.verdict,
+        "reason": found.reason,
+        "metric": found.metric.name,
+        "direction": found.metric.direction,
+        "effect": found.effect,
+        "effect_relative": found.relative,
+        "interval": found.interval,
+        "min_change": found.threshold,
+        "pairs": found.pairs,
+        "most_pairs": found.most,
+        "values": [{"seed": seed, BASE: a, HEAD: b} for seed, a, b in found.values],
+        "cost": {"runs": found.runs, "new_runs": found.new_runs, "seconds": round(found.seconds, 3)},
+        BASE: _build_side(found.a),
+        HEAD: _build_side(found.b),
+        "commands": {BASE: found.a.show_command(), HEAD: found.b.show_command()},
+        "study": location.dir,
+        "notes": list(found.notes),
+        "confirmation": build_plain(found.confirmation),
+        "at": found.at,
+    }
+
+
+def _build_side(side: Side) -> dict[str, str]:
+    return {"title": side.title, "commit": side.commit, "code": side.code, "environment": side.environment}
+
+
+# ---------------------------------------------------------------- the ledger
+
+
+def build_tries_document(found: Sequence[Try], location: StudyLocation) -> Document:
+    columns = (
+        Column("idea"),
+        Column("verdict", cut="never"),
+        Column("metric", rank=1),
+        Column("change", cut="never"),
+        Column("interval", cut="never", rank=2),
+        Column("pairs", "number", digits=None, rank=1),
+        Column("confirmed", cut="never"),
+        Column("base", rank=3),
+        Column("when", rank=4),
+    )
+    table = Table(columns, [_build_row(each) for each in found])
+    blocks: list[Block] = [TableBlock(table), *_list_next(found, location)]
+    return Document(
+        "assay tries",
+        blocks if found else (Text("nothing was tried yet"),),
+        facts=[build_facts(each, location) for each in found],
+    )
+
+
+def _build_row(found: Try) -> list[Any]:
+    change = f"{found.relative:+.2%}" if found.relative is not None else ""
+    if found.effect is not None and not change:
+        change = render_signed(found.effect)
+    interval = " to ".join(map(render_signed, found.interval)) if found.interval else ""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.at))
+    verdict = Span(found.verdict, _ROLES[found.verdict])
+    cells = [found.idea, verdict, found.metric.name, change, interval, found.pairs]
+    return [*cells, _describe_confirmation(found), found.a.commit[:12], when]
+
+
+def _describe_confirmation(found: Try) -> str:
+    confirmed = found.confirmation
+    if confirmed is None:
+        return "not yet" if found.verdict == "better" else ""
+    return f"{'kept' if confirmed.is_kept else 'not kept'} (p {render_number(confirmed.p, 2)})"
+
+
+def _list_next(found: Sequence[Try], location: StudyLocation) -> list[Commands]:
+    is_open = any(each.verdict == "better" and each.confirmation is None for each in found)
+    repeat = ("repeat what was better with fresh seeds", _show_tries(location, "--confirm"))
+    return [Commands([repeat])] if is_open else []
+
+
+def _show_tries(location: StudyLocation, *words: str) -> str:
+    root = os.path.relpath(location.root)
+    where = [] if root == layout.DEFAULT_ROOT else ["--root", root]
+    return build_command(("assay", "tries", *words, *where))

@@ -1,0 +1,288 @@
+"""The runs of tries: one for each side and seed, in the study `try`, and the value of the metric in each."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
+from assay.code.snapshot import take_snapshot
+from assay.config.places import choose_farm
+from assay.config.settings import Settings, load_settings
+from assay.errors import AssayError, ExitCode, InfrastructureError, NotFoundError, UsageError
+from assay.follow.api import Entry, Event, Source, StudyLocation, find_sources, show_command
+from assay.follow.log_tails import find_failed_log, load_tail
+from assay.gate.tries_ledger import STUDY, Metric, Side
+from assay.launch.api import Origin, RunHooks, build_bare_study, find_study_location, run_specs
+from assay.observe.extract import POSITIONS
+from assay.show.console import Console, build_same_call
+from assay.show.formatting import render_number
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.git import find_git_root, run_git
+from assay.values import layout
+from assay.values.environment import Commit
+from assay.values.run import Command, RunSpec, State, spec_id
+from assay.values.series import NUMBER, expand_number
+from assay.values.study import CodePolicy, Farm, Pattern, Resources
+
+COMMAND = "train"
+_TREE = "side"
+_VALUE = "value"  # what is read from the output: a metric may be called `step`, which patterns take for a position
+_CODE = CodePolicy("snapshot", link_ignored=False)
+_FAILED = (State.FAILED, State.TIMEOUT)
+_LEFT_OUT = "the files of the work tree that are not committed are on neither side"
+_BLOCK_BYTES = 1 << 24
+_NAMED_VALUE = rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[=:]\s*|\s+){NUMBER}"
+
+
+class TryInterruptedError(AssayError):
+    exit_code = ExitCode.INTERRUPTED
+
+
+# ---------------------------------------------------------------- the code of the sides
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the runs go, and how they are started."""
+
+    location: StudyLocation
+    settings: Settings
+    farm: Farm | None = None
+    slots: tuple[str, ...] | None = None
+    timeout_s: float | None = None
+    command_line: tuple[str, ...] = ()
+
+    @property
+    def code_store(self) -> str:
+        return os.path.join(self.location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+
+
+def build_place(root: str | None, on: str | None, slots: tuple[str, ...] | None = None) -> Place:
+    settings = load_settings(os.getcwd(), os.environ)
+    study = build_bare_study(STUDY, "assay try", os.getcwd())
+    return Place(find_study_location(STUDY, root, settings), settings, choose_farm(study, on, settings), slots)
+
+
+def check_paths(words: Sequence[str]) -> None:
+    """Refuse what would lead both sides to the user's own files instead of their copies."""
+    top = find_git_root(os.getcwd())
+    if top is None:
+        return
+    parts = [part for word in words for part in word.split()]
+    for path in (part for part in parts if os.path.isabs(part) and _is_tracked(top, part)):
+        hint = f"name it as seen from this folder: {os.path.relpath(path)}"
+        raise UsageError(f"{path} is a file of the repository: both sides would use it as it is", hint)
+    for path in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if os.path.isabs(path) and _is_tracked(top, path):
+            hint = f"write it as seen from this folder: PYTHONPATH={os.path.relpath(path)}"
+            raise UsageError(f"PYTHONPATH leads both sides to your own files: {path}", hint)
+
+
+def _is_tracked(top: str, path: str) -> bool:
+    inside = os.path.commonpath([top, os.path.realpath(path)]) == top
+    return inside and run_git(top, "ls-files", "--error-unmatch", "--", path).returncode == 0
+
+
+@dataclass(frozen=True, slots=True)
+class SideCode:
+    """The code of a side, kept by the study. `commit`: what it is, or what it was made from."""
+
+    hash: str
+    commit: str
+    title: str
+    inside: str
+
+
+def keep_code(place: Place, a_rev: str, b_rev: str | None, console: Console) -> tuple[SideCode, SideCode, list[str]]:
+    """The code of both sides, and notes. Without `b_rev` side b is the user's files as they are."""
+    meta = os.path.join(place.location.dir, layout.STUDY_META_DIR)
+
+    def wait(trees: str) -> None:
+        console.message(f"waiting for another try, checking out in {trees}")
+
+    with open_checkouts(os.getcwd(), meta, wait) as trees:
+        base, current = load_commit(trees.repository, a_rev), load_commit(trees.repository, "HEAD")
+        secret, notes = place.settings.secrets.file_patterns, []
+        work = commit_work_tree(trees.open(_TREE), place.location.root, secret)
+        head = SideCode("", current.sha, f"the files on {current.short}", trees.inside[0])
+        if b_rev is not None:
+            notes += [_LEFT_OUT] if work.sha != current.sha else []
+            work = current = load_commit(trees.repository, b_rev)
+        if work.sha == current.sha:
+            head = replace(head, commit=work.sha, title=_name(work))
+        b = _keep(trees, work, place, head)
+        return _keep(trees, base, place, replace(head, commit=base.sha, title=_name(base))), b, notes
+
+
+def _name(commit: Commit) -> str:
+    return f"{commit.short} {commit.subject}"
+
+
+def _keep(trees: Checkouts, commit: Commit, place: Place, code: SideCode) -> SideCode:
+    """Everything that git has is copied; what it has not is on neither side."""
+    trees.enter(_TREE, commit)
+    snapshot = take_snapshot(trees.open(_TREE).path, place.code_store, link=False)
+    return replace(code, hash=snapshot.hash)
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended. `value` is None where it failed or has none."""
+
+    value: float | None
+    state: State
+    run_dir: str
+    seconds: float
+    is_new: bool
+    spec: RunSpec
+
+    @property
+    def is_failed(self) -> bool:
+        return self.state in _FAILED
+
+
+Key = tuple[str, int, Metric]  # of a side, seed
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs sides with seeds, each once, and reads the metric."""
+
+    place: Place
+    console: Console
+    results: dict[Key, Result] = field(default_factory=dict)
+
+    def run(self, wanted: Sequence[tuple[Side, int, Metric]], titles: Mapping[str, str]) -> None:
+        """`titles`: what a side is called, by its key. Raises where a run did not come to its end."""
+        missing = [each for each in wanted if (each[0].key, *each[1:]) not in self.results]
+        jobs = {(spec := build_spec(*each, self.place.timeout_s)).name: (spec, *each) for each in missing}
+        study = replace(build_bare_study(STUDY, "assay try", os.getcwd()), resources=Resources(), code=_CODE)
+        origins = {spec.id: Origin(None, code_hash=side.code, commit=side.commit) for spec, side, _, _ in jobs.values()}
+        report = run_specs(
+            study,
+            self.place.location,
+            [spec for spec, *_ in jobs.values()],
+            self._build_hooks(jobs, titles),
+            slots=self.place.slots,
+            farm=self.place.farm,
+            settings=self.place.settings,
+            command_line=self.place.command_line,
+            origins=origins,
+            retry=frozenset(_FAILED),  # of earlier calls: a missing package may be there now
+        )
+        if report.interrupted:
+            again = f"continue with: {build_same_call()}"
+            raise TryInterruptedError(f"interrupted by {report.interrupted}; what is finished is kept", again)
+        if report.problem:
+            raise InfrastructureError(report.problem)
+        for entry in report.entries:
+            _, side, seed, metric = jobs[entry.spec.name]
+            self.results[side.key, seed, metric] = _build_result(entry, metric, self.place.location)
+
+    def _build_hooks(
+        self, jobs: Mapping[str, tuple[RunSpec, Side, int, Metric]], titles: Mapping[str, str]
+    ) -> RunHooks:
+        def listen(event: Event) -> None:
+            if event.kind == "ended":
+                _, side, seed, metric = jobs[event.entry.spec.name]
+                self.console.message(f"{titles[side.key]}, seed {seed}: {_describe_end(event.entry, metric)}")
+
+        return RunHooks(listen=listen, console=self.console, owns_process=True, tick_s=0.1)
+
+
+def build_spec(side: Side, seed: int, metric: Metric, timeout_s: float | None = None) -> RunSpec:
+    commands, params = (Command(COMMAND, side.build_command(seed)),), {"code": side.code[:12], "seed": seed}
+    return RunSpec(
+        id=spec_id(commands, params),
+        name=f"{side.code[:8]}-{side.key[:6]}-seed{seed}",
+        params=params,
+        commands=commands,
+        patterns=(replace(build_pattern(metric), metric=metric.name),) if metric.name not in POSITIONS else (),
+        timeout_s=timeout_s,
+        code=_CODE,
+    )
+
+
+def _build_result(entry: Entry, metric: Metric, location: StudyLocation) -> Result:
+    if entry.state is State.STOPPED:
+        raise TryInterruptedError(f"{entry.spec.name} was stopped", f"continue with: {build_same_call()}")
+    if entry.state is not State.DONE and entry.state not in _FAILED:
+        again = show_command(["rerun"], location, entry.spec.name)
+        reason = f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else ""
+        raise InfrastructureError(f"{entry.spec.name} is {entry.state}{reason}", f"run it again: {again}")
+    value = load_value(entry.dir, entry.spec, metric) if entry.state is State.DONE else None
+    outcome, seconds = entry.outcome, 0.0
+    if outcome and outcome.started_at and outcome.ended_at:
+        seconds = max(0.0, outcome.ended_at - outcome.started_at)
+    return Result(value, entry.state, entry.dir, seconds, entry.finished_here, entry.spec)
+
+
+def _describe_end(entry: Entry, metric: Metric) -> str:
+    if entry.state is not State.DONE:
+        return f"{entry.state}" + (f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else "")
+    value = load_value(entry.dir, entry.spec, metric)
+    return f"no {metric.name}" if value is None else f"{metric.name} {render_number(value, 6)}"
+
+
+# ---------------------------------------------------------------- the metric
+
+
+def build_pattern(metric: Metric) -> Pattern:
+    """Where the output has the metric: by the user's pattern, or as `NAME VALUE`, `NAME=VALUE` or `NAME: VALUE`."""
+    name = rf"(?<![\w./-]){re.escape(metric.name)}['\"]?(?:[ \t]*[=:][ \t]*|[ \t]+)"
+    named = rf"{name}({NUMBER})(?!\d|[,/]\d|[\w.]*[A-Za-z_])"
+    return Pattern(_VALUE, expand_number(metric.pattern) if metric.pattern else named)
+
+
+def load_value(run_dir: str, spec: RunSpec, metric: Metric) -> float | None:
+    """The last value: what the script logged, else what its output has; with a pattern only the latter."""
+    printed = ((build_pattern(metric),), _VALUE)
+    for patterns, name in (printed,) if metric.pattern else (((), metric.name), printed):
+        for source in find_sources(run_dir, replace(spec, patterns=patterns)):
+            found = _load_last(os.path.join(run_dir, source.name), source)
+            if name in found:
+                return found[name]
+    return None
+
+
+def _load_last(path: str, source: Source) -> dict[str, float]:
+    """The last value of each metric of a file, which may be large."""
+    found: dict[str, float] = {}
+    state: dict[str, Any] = {}
+    rest, is_end = b"", False
+    with open(path, "rb") as file:
+        while not is_end:
+            block = file.read(_BLOCK_BYTES)
+            is_end = not block
+            columns, used, state = source.parse(rest + block, state, is_end)
+            rest = (rest + block)[used:]
+            found |= {name: float(values[-1]) for name, (_, values, _) in columns.items() if len(values)}
+    return found
+
+
+def refuse_missing(metric: Metric, result: Result, title: str, location: StudyLocation) -> None:
+    """No run of a side has the metric: its name is probably wrong. Raises UsageError."""
+    look = f"see what it prints: {show_command(['logs'], location, os.path.basename(result.run_dir))}"
+    if metric.pattern:
+        raise UsageError(f"the pattern of {metric.name} matches nothing that {title} prints", look)
+    sources = find_sources(result.run_dir, replace(result.spec, patterns=()))
+    known = {name for source in sources for name in _load_last(os.path.join(result.run_dir, source.name), source)}
+    log = find_failed_log(result.run_dir, result.spec.log_name, (COMMAND,))
+    known |= {found for line in (load_tail(log, 200) if log else ()) for found in re.findall(_NAMED_VALUE, line)}
+    error = NotFoundError("metric", metric.name, known)
+    raise UsageError(f"{title} has no metric {metric.name}", "; ".join(filter(None, (error.hint, look))))
+
+
+def describe_failure(result: Result, location: StudyLocation) -> tuple[str, str]:
+    """The last line that a failed run printed, and the command that shows all of it."""
+    log = find_failed_log(result.run_dir, result.spec.log_name, (COMMAND,))
+    last = next(iter(load_tail(log, 1)), "") if log else ""
+    if result.state is State.TIMEOUT:
+        last = f"it took longer than its limit, and printed last: {last}"
+    return last or str(result.state), show_command(["logs"], location, os.path.basename(result.run_dir))

@@ -1,0 +1,222 @@
+"""`assay try`: the base and the work tree with the same seeds, until it is decided; `assay tries --confirm`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+
+from assay.errors import UsageError
+from assay.gate.paired_test import (
+    Judged,
+    Pair,
+    build_schedule,
+    check_libraries,
+    choose_kept,
+    is_near_zero,
+    judge_look,
+    measure_chance,
+)
+from assay.gate.tries_ledger import Confirmation, Side, Try, hide_try, load_tries, record_try
+from assay.gate.try_runs import Place, Result, Runner, describe_failure, refuse_missing
+from assay.show.console import Console
+from assay.show.formatting import render_count, render_number
+from assay.system.fast_dataclasses import replace
+from assay.values.secrets import HIDDEN
+from assay.values.series import mean_and_sd
+
+BASE, HEAD = "base", "head"
+_PROBE = 2  # pairs that show whether both sides run
+_FRESH, _RANGES = 1000, 1_000_000  # seeds of a confirmation: one of so many ranges after those of tries
+_OUTSIDE = "what git does not have is on neither side: name data and programs by absolute paths"
+
+
+def try_idea(asked: Try, place: Place, console: Console) -> Try:
+    """Run pairs until a look decides, or there are no more; the result is recorded."""
+    if asked.a.key == asked.b.key:
+        reason = "both sides have the same code, command and environment: nothing was run"
+        return _record(replace(asked, verdict="same", reason=reason), place)
+    check_libraries()
+    return _record(_Trial(asked, Runner(place, console)).run(), place)
+
+
+def _record(found: Try, place: Place) -> Try:
+    """A confirmation stays while the verdict does."""
+    found = replace(found, at=time.time())
+    before = next((each for each in load_tries(place.location) if each.key == hide_try(found).key), None)
+    if before is not None and before.verdict == found.verdict:
+        found = replace(found, confirmation=before.confirmation)
+    record_try(place.location, found)
+    return found
+
+
+class _Trial:
+    def __init__(self, asked: Try, runner: Runner) -> None:
+        self.asked, self.runner = asked, runner
+        self.location = runner.place.location
+
+    def run(self) -> Try:
+        """The first two pairs show whether both sides run; then the looks follow."""
+        schedule = build_schedule(self.asked.most)
+        self._run_pairs(_PROBE)
+        if self._check_sides():
+            return self._build(Judged("worse", _PROBE, failed_b=_PROBE), "the idea does not run, the base does")
+        judged = Judged("undecided", 0)
+        for count, level in zip(schedule.looks, schedule.levels, strict=True):
+            self._run_pairs(count)
+            self._check_zero(count)
+            judged = judge_look(self._list_pairs(count), level, self.asked.question)
+            if judged.verdict != "undecided":
+                break
+            if count != schedule.looks[-1]:
+                self.runner.console.message(f"{count} pairs: {describe_change(self.asked, judged)}; not decided yet")
+        return self._build(judged, explain(judged))
+
+    def _run_pairs(self, count: int) -> None:
+        asked = self.asked
+        wanted = [(side, seed, asked.metric) for seed in range(1, count + 1) for side in (asked.a, asked.b)]
+        self.runner.run(wanted, {asked.a.key: BASE, asked.b.key: HEAD})
+
+    def _list_results(self, side: Side) -> list[Result]:
+        """In the order of seeds."""
+        found = ((side.key, seed, self.asked.metric) for seed in range(1, self.asked.most + 1))
+        return [self.runner.results[key] for key in found if key in self.runner.results]
+
+    def _list_pairs(self, count: int) -> list[Pair]:
+        sides = self._list_results(self.asked.a), self._list_results(self.asked.b)
+        return [Pair(seed, a.value, b.value) for seed, a, b in zip(range(1, count + 1), *sides, strict=False)]
+
+    def _check_sides(self) -> bool:
+        """Refuse a base that does not run and a metric that never appears. Whether the head alone does not run."""
+        a, b = self._list_results(self.asked.a), self._list_results(self.asked.b)
+        if all(result.is_failed for result in a):
+            line, command = describe_failure(a[0], self.location)
+            raise UsageError(f"the base {self.asked.a.title} does not run: {line}", f"see {command}; {_OUTSIDE}")
+        for title, results in ((BASE, a), (HEAD, b)):
+            ended = [result for result in results if not result.is_failed]
+            if ended and all(result.value is None for result in ended):
+                refuse_missing(self.asked.metric, ended[0], f"the {title}", self.location)
+        return all(result.is_failed for result in b) and not any(result.is_failed for result in a)
+
+    def _check_zero(self, count: int) -> None:
+        """A fraction of a value near zero means nothing."""
+        values = [pair.a for pair in self._list_pairs(count) if pair.a is not None and math.isfinite(pair.a)]
+        if self.asked.question.change is None and is_near_zero(values):
+            mean = render_number(mean_and_sd(values)[0] or 0.0)
+            message = f"{self.asked.metric.name} of the base is near zero ({mean} on average): a fraction of it"
+            raise UsageError(f"{message} means nothing", "give the smallest difference that matters: --min-change 0.01")
+
+    # ------------------------------------------------------------ the result
+
+    def _build(self, judged: Judged, reason: str) -> Try:
+        count = len(self._list_results(self.asked.a))
+        pairs = self._list_pairs(count)
+        results = [result for side in (self.asked.a, self.asked.b) for result in self._list_results(side)]
+        return replace(
+            self.asked,
+            verdict=judged.verdict,
+            reason=reason,
+            pairs=judged.pairs,
+            values=tuple((pair.seed, pair.a, pair.b) for pair in pairs),
+            effect=judged.effect,
+            relative=judged.relative,
+            interval=judged.interval,
+            threshold=judged.threshold,
+            runs=len(results),
+            new_runs=sum(result.is_new for result in results),
+            seconds=sum(result.seconds for result in results),
+            notes=(*self.asked.notes, *self._describe(pairs)),
+        )
+
+    def _describe(self, pairs: Sequence[Pair]) -> list[str]:
+        notes = [*self._describe_bad(BASE, self.asked.a), *self._describe_bad(HEAD, self.asked.b)]
+        if notes:
+            notes.append("a side that failed counts as worse, by the largest difference that there is")
+        elif len(pairs) > 1 and all(pair.a == pair.b for pair in pairs):
+            notes.append("equal, though the code differs: an editable install would lead both sides to your own files")
+        elif len(pairs) > 1 and len({pair.a for pair in pairs}) == len({pair.b for pair in pairs}) == 1:
+            notes.append("the seed changes nothing on either side: all pairs are one pair; does the command use it?")
+        return notes
+
+    def _describe_bad(self, title: str, side: Side) -> Iterator[str]:
+        results = self._list_results(side)
+        failed = [result for result in results if result.is_failed]
+        if failed:
+            line, command = describe_failure(failed[0], self.location)
+            yield f"{render_count(len(failed), 'run')} of the {title} failed: {line} (see {command})"
+        ended = [result.value for result in results if not result.is_failed]
+        lost = sum(value is None or not math.isfinite(value) for value in ended)
+        if lost:
+            yield f"{render_count(lost, 'run')} of the {title} ended without a finite value"
+
+
+def describe_change(asked: Try, judged: Judged) -> str:
+    """`val_loss -0.012 (-2.4%), interval -0.02 to -0.004`."""
+    if judged.effect is None or judged.interval is None:
+        return f"{asked.metric.name} cannot be compared"
+    low, high = (render_signed(value) for value in judged.interval)
+    relative = f" ({judged.relative:+.2%})" if judged.relative is not None else ""
+    return f"{asked.metric.name} {render_signed(judged.effect)}{relative}, interval {low} to {high}"
+
+
+def render_signed(value: float) -> str:
+    return f"{'+' if value > 0 else ''}{render_number(value, 3)}"
+
+
+def explain(judged: Judged) -> str:
+    """Why this is the verdict."""
+    if judged.effect is None or judged.interval is None or judged.threshold is None:
+        return f"{judged.failed_b} runs of the head and {judged.failed_a} of the base failed"
+    smallest = f"what matters ({render_number(judged.threshold, 3)})"
+    if judged.verdict in ("better", "worse"):
+        return f"the interval excludes 0, and the change is larger than {smallest}"
+    if judged.verdict == "same":
+        equal = " and equal bit for bit" if judged.effect == 0 and judged.interval == (0, 0) else ""
+        return f"the whole interval is smaller than {smallest}{equal}"
+    if judged.interval[0] > 0 or judged.interval[1] < 0:
+        return f"the interval excludes 0, and the change is not larger than {smallest}"
+    return f"after {render_count(judged.pairs, 'pair')} the interval still has 0 and more than {smallest} in it"
+
+
+# ---------------------------------------------------------------- confirming what was better
+
+
+def confirm_tries(place: Place, pairs: int | None, console: Console) -> list[Try]:
+    """Every `better` again with fresh seeds on both sides; of those some are kept. Returns all tries."""
+    found = load_tries(place.location)
+    chosen = [each for each in found if each.verdict == "better"]
+    if not chosen:
+        return found
+    hidden = next((each for each in chosen if any(HIDDEN in word for word in (*each.a.words, *each.b.words))), None)
+    if hidden is not None:
+        raise UsageError(f"{hidden.idea!r} cannot be repeated: its command has a secret, which is not recorded")
+    check_libraries()
+    repeated = [_repeat(each, Runner(replace(place, timeout_s=each.timeout_s), console), pairs) for each in chosen]
+    chances = [measure_chance(mine, each.question) for each, mine in zip(chosen, repeated, strict=True)]
+    kept = {
+        each.key: Confirmation(len(mine), _mean_change(mine), p, is_kept)
+        for each, mine, p, is_kept in zip(chosen, repeated, chances, choose_kept(chances), strict=True)
+    }
+    confirmed = [replace(each, confirmation=kept.get(each.key)) for each in found]
+    for each in confirmed:
+        if each.confirmation is not None:
+            record_try(place.location, each)
+    return confirmed
+
+
+def _repeat(asked: Try, runner: Runner, pairs: int | None) -> list[Pair]:
+    """Each try has seeds of its own: a base that is unlucky with them would favour all of its ideas at once."""
+    first = _FRESH * (1 + int(asked.key, 16) % _RANGES) + 1
+    seeds = range(first, first + (pairs or asked.most))
+    titles = {asked.a.key: f"{asked.idea}, {BASE}", asked.b.key: f"{asked.idea}, {HEAD}"}
+    runner.run([(side, seed, asked.metric) for seed in seeds for side in (asked.a, asked.b)], titles)
+
+    def value(side: Side, seed: int) -> float | None:
+        return runner.results[side.key, seed, asked.metric].value
+
+    return [Pair(seed, value(asked.a, seed), value(asked.b, seed)) for seed in seeds]
+
+
+def _mean_change(pairs: Sequence[Pair]) -> float | None:
+    known = [pair.b - pair.a for pair in pairs if pair.a is not None and pair.b is not None]
+    return mean_and_sd([value for value in known if math.isfinite(value)])[0]

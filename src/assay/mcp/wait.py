@@ -1,0 +1,125 @@
+"""`assay wait`: for programs that have started runs and need them in some state."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from assay.errors import ExitCode, UsageError
+from assay.follow.locations import StudyLocation, find_patterns
+from assay.follow.opening import open_index_of
+from assay.reading.choosing import choose_rows, match_rows
+from assay.reading.listing import NOT_STARTED, has_supervisor, load_all_rows
+from assay.record.index.base import IndexTable
+from assay.show.console import Console
+from assay.show.formatting import escape_json
+from assay.values.options import Request, argument, option, root_option
+from assay.values.state import State
+from assay.values.units import parse_timeout
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+_PAUSE_S = 0.25  # between two looks
+_SHARE = 10  # a pause is at least so many times as long as the look before it
+_MOST_NAMES = 20
+_WELL = {State.DONE, State.PRUNED}
+
+
+@contextmanager
+def _as_until() -> Iterator[None]:
+    """What is wrong with an expression is reported with the name of this option."""
+    from assay.values.where import WhereError
+
+    try:
+        yield
+    except WhereError as error:
+        raise UsageError(f"--until: {error.problem}", error.advice) from None
+
+
+def _parse_until(text: str, _flag: str) -> Where:
+    from assay.values.where import parse_where
+
+    with _as_until():
+        return parse_where(text)
+
+
+class WaitRequest(Request):
+    study: str = argument()
+    until: Where | None = option(
+        "--until",
+        metavar="EXPR",
+        parse=_parse_until,
+        help="Until a run matches, as in 'failed or loss < 2'.  [default: until all have finished]",
+    )
+    every: bool = option("--all", default=False, help="Until all runs match.")
+    timeout: float | None = option("--timeout", metavar="TIME", parse=parse_timeout, help="At most so long, as 10m.")
+    root: str | None = root_option()
+
+
+def wait(request: WaitRequest, console: Console) -> int:
+    """Wait for runs of STUDY, or of STUDY/PATTERN, and print one line of JSON: why it ended, and which runs match.
+
+    Ends with 0 where the condition holds, with 3 after --timeout, with 1 where nothing runs any more and it does not
+    hold; without --until with 1 where a run has not ended well.
+    """
+    if request.every and request.until is None:
+        raise UsageError("--all belongs to --until", "without both it waits until all runs have finished")
+    (location, *others), patterns = find_patterns([request.study], request.root)
+    if others:
+        raise UsageError(f"{request.study!r} names runs of several studies", "put the name of one study before it")
+    facts = _follow(location, patterns, request, console)
+    console.write(escape_json(json.dumps(facts, ensure_ascii=False)) + "\n")
+    if facts["reason"] == "timeout":
+        return int(ExitCode.INCONCLUSIVE)
+    states = set(facts["counts"])
+    is_well = facts["reason"] == "met" or (request.until is None and states and states <= _WELL)
+    return int(ExitCode.OK if is_well else ExitCode.FAILED)
+
+
+Patterns = tuple[tuple[str, str], ...]
+
+
+def _follow(location: StudyLocation, patterns: Patterns, request: WaitRequest, console: Console) -> dict[str, Any]:
+    """Look again and again, mostly pausing: as `assay ls` does, for runs of any supervisor."""
+    began, has_warned = time.monotonic(), False
+    with open_index_of([location]) as index:
+        while True:
+            looked = time.monotonic()
+            data = load_all_rows(index, location, console)[1]
+            facts = _look(data, location, patterns, request)
+            now = time.monotonic()
+            left_s = (request.timeout or math.inf) - (now - began)
+            if facts["reason"] or left_s <= 0:
+                return {**facts, "reason": facts["reason"] or "timeout", "waited_s": round(now - began, 3)}
+            if facts["unknown"] and data.metrics and not has_warned:
+                has_warned = True
+                console.warning(f"no run has {', '.join(facts['unknown'])} yet; metrics: {', '.join(data.metrics)}")
+            time.sleep(min(max(_PAUSE_S, _SHARE * (now - looked)), left_s))
+
+
+def _look(data: IndexTable, location: StudyLocation, patterns: Patterns, request: WaitRequest) -> dict[str, Any]:
+    """What is printed. An empty reason: the study goes on, and the condition does not hold yet."""
+    chosen = match_rows(data, patterns) if patterns else range(len(data.rows))
+    unknown: set[str] = set()
+    with _as_until():
+        matching = set(choose_rows(request.until, data, unknown)) if request.until else set[int]()
+    rows, matched = [data.rows[i] for i in chosen], [data.rows[i].name for i in chosen if i in matching]
+    is_met = bool(matched) and (not request.every or len(matched) == len(rows))
+    is_over = bool(patterns) and all(row.state.is_over for row in rows)  # of a whole study more runs may follow
+    is_running = any(row.state is State.RUNNING for row in rows)
+    goes_on = not is_over and (is_running or has_supervisor(data.rows, location))
+    return {
+        "study": location.name,
+        "reason": "met" if is_met else "" if goes_on else "finished",
+        "runs": len(rows),
+        "counts": Counter(str(row.state) if goes_on or row.state != State.QUEUED else NOT_STARTED for row in rows),
+        "matches": len(matched),
+        "matched": matched[:_MOST_NAMES],
+        "unknown": sorted(unknown),
+    }

@@ -1,0 +1,375 @@
+"""`assay gate`: checks that compare files, and one that runs a training."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+
+from assay.cli.main import run
+from assay.config.settings import load_settings
+from assay.gate import check_execution, passes
+from assay.gate.gate_settings import Check, load_gate
+from assay.values.study import Position
+from assay.values.verdict import VerdictKind
+
+EXAMPLES = Path(__file__).parents[2] / "examples/gate"
+GOOD = "golden check --against golden.csv --from good.csv"
+BAD = "golden check --against golden.csv --from bad.csv"
+CURVE = "step,loss\n" + "".join(f"{step},{1 / step:.6f}\n" for step in range(1, 21))
+TRAINED = """
+study: train
+command: sh train.sh
+metrics: {loss: 'loss ({number})'}
+golden: {segment: 3}
+"""
+
+
+class Project:
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+        self.write("golden.csv", CURVE)
+        self.write("good.csv", CURVE)
+        self.write("bad.csv", CURVE.replace("1.000000", "1.100000"))
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def set(self, *checks: str, **more: Any) -> None:
+        lines = [f"checks = {json.dumps(checks)}", *(f"{key} = {json.dumps(value)}" for key, value in more.items())]
+        self.write("assay.toml", "\n".join(["[gate]", *lines]))
+
+    def gate(self, *words: str) -> tuple[int, str, str]:
+        self._capsys.readouterr()
+        code = run(["gate", *words])
+        return code, *self._capsys.readouterr()
+
+    def load(self, *words: str) -> Any:
+        return json.loads(self.gate("--json", *words)[1])
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Project:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(passes, "_WORTH_S", 0.0)
+    return Project(tmp_path, capsys)
+
+
+class TestVerdicts:
+    def test_all_pass(self, project: Project) -> None:
+        project.set(GOOD)
+        code, out, err = project.gate()
+        assert code == 0
+        assert out.splitlines()[-1] == "gate: PASS, 1 check: 1 PASS"
+        assert err == f"1 of 1: assay {GOOD}\n"
+
+    def test_the_worst_decides_and_is_named(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        summary = project.folder / "summary.md"
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+        project.set(GOOD, f"assay {BAD}", "golden check missing.yml")
+        code, out, _ = project.gate("--md", "gate.md", "--junit", "gate.xml", "-q")
+        assert code == 2
+        lines = {line.split()[0]: line for line in out.splitlines() if line.startswith(("PASS", "CHANGED", "ERROR"))}
+        assert "good.csv" in lines["PASS"]
+        assert "bad.csv" in lines["CHANGED"]
+        assert "loss: " in lines["CHANGED"]
+        assert "there is no file missing.yml" in lines["ERROR"]
+        assert "gate: ERROR, 3 checks: 1 PASS, 1 CHANGED, 1 ERROR" in out
+        assert f"  assay {BAD}\n" in out
+        assert f"CHANGED {BAD}: loss: " in out
+        assert summary.read_text() == (project.folder / "gate.md").read_text()
+        assert summary.read_text().startswith("## ❌ Gate: ERROR\n")
+        assert f"<details><summary>**CHANGED** {BAD}</summary>" in summary.read_text().replace("\\", "")
+        top = ET.parse(project.folder / "gate.xml").getroot()
+        assert [top.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["3", "1", "1", "0"]
+
+    def test_what_is_worse_than_its_noise_fails(self, project: Project) -> None:
+        (project.folder / "goldens").mkdir()
+        for number in (1, 2, 3):
+            project.write(f"goldens/golden_{number}.csv", CURVE.replace("0.500000", f"0.50000{number}"))
+        project.write("worse.csv", "step,loss\n" + "".join(f"{step},{1.03 / step:.6f}\n" for step in range(1, 21)))
+        project.set("golden check --against goldens --from worse.csv")
+        code, out, _ = project.gate()
+        assert code == 1, out
+        assert "gate: FAIL, 1 check: 1 FAIL" in out
+
+    def test_from_a_folder_below(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        project.set(GOOD)
+        (project.folder / "below").mkdir()
+        monkeypatch.chdir(project.folder / "below")
+        assert project.gate()[0] == 0
+
+    def test_json(self, project: Project) -> None:
+        project.set(GOOD, BAD)
+        facts = project.load()
+        assert facts["verdict"] == "CHANGED"
+        assert [(each["verdict"], each["exit_code"], each["reused"]) for each in facts["checks"]] == [
+            ("PASS", 0, False),
+            ("CHANGED", 3, False),
+        ]
+
+    @pytest.mark.parametrize(
+        ("code", "report", "kind"),
+        [
+            (0, "<testsuites/>", VerdictKind.ERROR),  # nothing was compared
+            (0, "", VerdictKind.ERROR),
+            (0, '<t><testcase name="a"/></t>', VerdictKind.PASS),
+            (0, '<t><testcase name="a"><skipped message="CHANGED, allowed: b"/></testcase></t>', VerdictKind.PASS),
+            (0, '<t><testcase name="a"><skipped message="INCONCLUSIVE: b"/></testcase></t>', VerdictKind.ERROR),
+            (1, '<t><testcase name="a"><failure type="FAIL" message="b"/></testcase></t>', VerdictKind.FAIL),
+            (1, '<t><testcase name="a"><error type="ERROR" message="b"/></testcase></t>', VerdictKind.ERROR),
+            (3, '<t><testcase name="a"><skipped message="INCONCLUSIVE: b"/></testcase></t>', VerdictKind.INCONCLUSIVE),
+            (3, '<t><testcase name="a"><failure type="CHANGED" message="b"/></testcase></t>', VerdictKind.CHANGED),
+            (-9, "", VerdictKind.ERROR),
+            (4, '<t><testcase name="a"/></t>', VerdictKind.ERROR),
+        ],
+    )
+    def test_exit_code_and_report(self, tmp_path: Path, code: int, report: str, kind: VerdictKind) -> None:
+        path = tmp_path / "report.xml"
+        path.write_text(report)
+        check = Check("x", ("x",), Position("assay.toml", 1, 1))
+        outcome = check_execution._judge(check, code, str(path), "", 1.0)
+        assert outcome.kind is kind
+        assert (outcome.code == 0) is (kind is VerdictKind.PASS)
+
+
+class TestBudget:
+    def test_what_fits(self, project: Project) -> None:
+        project.set(GOOD, budget="1h")
+        assert project.gate()[0] == 0
+
+    def test_a_check_is_stopped_with_its_runs(self, project: Project) -> None:
+        project.write("train.yml", TRAINED)
+        project.write("train.sh", "for i in 3 2 1; do echo loss $i; done")
+        subprocess.run([sys.executable, "-m", "assay", "golden", "gather", "train.yml", "-q"], check=True)
+        project.write("train.sh", f"touch {project.folder}/begun; sleep 1000")
+        project.set("golden check train.yml", GOOD)
+        began = time.monotonic()
+        code, out, _ = project.gate("--budget", "5s")
+        assert code == 3
+        assert time.monotonic() - began < 100  # it sleeps for 1000
+        assert "it was stopped after" in out
+        assert "it was not begun: the budget of" in out
+        assert (project.folder / "begun").exists()
+        folders = [os.readlink(path) for path in glob.glob("/proc/[0-9]*/cwd") if os.path.exists(path)]
+        assert not [each for each in folders if each.startswith(f"{project.folder}/runs")]
+
+
+class TestReuse:
+    def test_a_pass_is_used_again_until_something_differs(self, project: Project) -> None:
+        project.write("data.bin", "1")
+        project.write("code.py", "1")
+        project.set(GOOD, data=["data.bin"])
+        assert "no PASS of it is kept here" in project.gate("--explain")[1]
+        assert project.load()["checks"][0]["reused"] is False
+        again = project.load()["checks"][0]
+        assert (again["reused"], again["verdict"], again["cases"] > 0) == (True, "PASS", True)
+        assert project.load("--fresh")["checks"][0]["reused"] is False
+        for name, reason in (("code.py", "the code"), ("data.bin", "the data"), ("good.csv", "the data")):
+            project.write(name, CURVE + "\n")
+            explained = project.load("--explain")["checks"][0]
+            assert explained["executed"], name
+            assert reason in explained["why"], explained
+            assert project.load()["checks"][0]["reused"] is False
+        assert project.gate("--explain")[1].count("reused") == 1
+
+    def test_only_a_pass(self, project: Project) -> None:
+        project.set(BAD)
+        assert project.gate()[0] == 3
+        assert project.load("--explain")["checks"][0]["executed"]
+
+    def test_another_verdict_of_the_same_inputs_takes_it_back(self, project: Project) -> None:
+        project.set(GOOD)
+        project.gate()
+        (kept,) = (project.folder / "runs/.gate").glob("*/*.json")
+        (check,) = load_gate(load_settings()).checks
+        found = passes.Passes(str(project.folder / "runs"), load_gate(load_settings()))
+        assert found.plan(check, ()).passed is not None
+        found.keep(found.plan(check, (), is_fresh=True), check_execution.Outcome(check, VerdictKind.FAIL, ""))
+        assert not kept.exists()
+
+    def test_what_is_in_no_snapshot_counts(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Links, large files, other folders of the repository, the executable bit, a store below the root, variables."""
+        top, folder = project.folder, project.folder / "project"
+        subprocess.run(["git", "init", "-q"], check=True, cwd=top)
+        (folder / "runs/gold").mkdir(parents=True)
+        (top / ".gitignore").write_text("far\nruns\n")
+        for name in ("lib.py", "far", "project/code.sh", "project/runs/gold/a"):
+            (top / name).write_text("1")
+        (folder / "link").symlink_to(top / "far")
+        (folder / "large").write_bytes(bytes(11_000_000))
+        (folder / "assay.toml").write_text(f'[gate]\nchecks = ["{GOOD} -sruns/gold"]')
+        monkeypatch.chdir(folder)
+        (check,) = load_gate(load_settings()).checks
+
+        def look() -> str:
+            return passes.Passes(str(folder / "runs"), load_gate(load_settings()))._load_inputs(check).key
+
+        seen = [look()]
+        assert look() == seen[0]
+        for change in (
+            lambda: (top / "lib.py").write_text("2"),
+            lambda: (top / "far").write_text("2"),
+            lambda: (folder / "large").write_bytes(bytes(11_000_001)),
+            lambda: (folder / "code.sh").chmod(0o755),
+            lambda: (folder / "runs/gold/a").write_text("2"),
+            (folder / "runs/gold/a").unlink,
+            (top / "lib.py").unlink,
+            lambda: monkeypatch.setenv("RATE", "0.05"),
+        ):
+            change()
+            seen.append(look())
+        assert len(set(seen)) == len(seen)
+        monkeypatch.setenv("GITHUB_RUN_ID", "7")
+        assert look() == seen[-1]
+
+    def test_a_pass_that_cannot_be_kept(self, project: Project) -> None:
+        project.set(GOOD)
+        (project.folder / "runs").mkdir()
+        project.write("runs/.gate", "")
+        code, out, err = project.gate()
+        assert code == 0, err
+        assert "gate: PASS" in out
+        assert "this PASS is not kept for the next gate" in err
+
+    def test_a_short_one_reads_results_and_is_executed_again(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(passes, "_WORTH_S", 1000.0)
+        project.set(GOOD)
+        project.gate()
+        assert project.load("--explain")["checks"][0]["executed"]
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"format": 1, "line": 3}'])
+    def test_a_damaged_file_is_no_pass(self, project: Project, text: str) -> None:
+        project.set(GOOD)
+        project.gate()
+        (kept,) = (project.folder / "runs/.gate").glob("*/*.json")
+        kept.write_text(text)
+        assert project.load()["checks"][0]["reused"] is False
+
+    @pytest.mark.parametrize(
+        ("check", "reason"),
+        [
+            ("golden check a.yml -s s3://bucket/golden", "what is at s3://bucket/golden may have changed"),
+            (f"{GOOD} --on local", "the environment of a farm is not known here"),
+        ],
+    )
+    def test_what_cannot_be_seen_from_here(self, project: Project, check: str, reason: str) -> None:
+        project.set(check)
+        assert project.load("--explain")["checks"] == [{"check": check, "executed": True, "why": reason}]
+
+    def test_a_branch_that_moves(self, project: Project) -> None:
+        def git(*words: str) -> None:
+            identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+            subprocess.run(["git", *identity, *words], cwd=project.folder, check=True)
+
+        project.write(".gitignore", "runs\n")
+        git("init", "-q", "-b", "main")
+        git("add", "-A")
+        git("commit", "-q", "-m", "one")
+        before = passes._find_commits(("--environment", "main..HEAD"), str(project.folder))
+        git("commit", "-q", "--allow-empty", "-m", "two")
+        after = passes._find_commits(("--environment", "main..HEAD"), str(project.folder))
+        assert len(before) == len(after) == 2
+        assert before != after
+
+    def test_explain_changes_nothing(self, project: Project) -> None:
+        project.set(GOOD)
+        before = sorted(project.folder.rglob("*"))
+        project.gate("--explain")
+        assert sorted(project.folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no settings file has a table [gate]"),
+        ("gate = 3", "must be"),
+        ("[gate]\n", "has no checks"),
+        ("[gate]\nchecks = []", "is an empty list"),
+        ('[gate]\nchecks = "golden check a.yml"', "must be a list of command lines"),
+        ("[gate]\nchecks = [3]", "must be a string"),
+        ('[gate]\nchecks = ["golden check \'a"]', "No closing quotation"),
+        ('[gate]\nchecks = ["assay"]', "names no command"),
+        ('[gate]\nchecks = ["gate"]', "a gate cannot be a check of a gate"),
+        ('[gate]\nchecks = ["golden check -- a.yml"]', "it cannot have --"),
+        ('[gate]\nchecks = ["golden check a.yml"]\ndata = ["/dev/zero"]', "/dev/zero is not a file"),
+        ('[gate]\nchecks = ["golden check a", "assay golden check a"]', "twice"),
+        ('[gate]\nchecks = ["goldne check a.yml"]', "golden"),
+        ('[gate]\nchecks = ["golden chekc a.yml"]', "there is no command `assay golden chekc`"),
+        ('[gate]\nchecks = ["sum study"]', "`assay sum study` judges nothing"),
+        ('[gate]\nchecks = ["golden check a.yml --stor b"]', ""),  # an abbreviation, as in the shell
+        ('[gate]\nchecks = ["golden check a.yml --sotre b"]', "has no option --sotre"),
+        ('[gate]\nchecks = ["golden check a.yml --junit b"]', "has no --junit of its own"),
+        ('[gate]\nchecks = ["golden check a.yml"]\ndata = ["no*such"]', "'no*such' matches no file"),
+        ('[gate]\nchecks = ["golden check a.yml"]\nbudget = 20', "must be a duration"),
+        ('[gate]\nchecks = ["golden check a.yml"]\nbugdet = "20m"', "budget"),
+    ],
+)
+def test_bad_settings(project: Project, text: str, message: str) -> None:
+    project.write("assay.toml", text)
+    code, out, err = project.gate("--explain")
+    if not message:
+        assert code == 0, err
+        return
+    assert code == 2
+    assert message in err
+    assert "assay.toml:" in err or not text.startswith("[gate]") or "/dev/zero" in text
+    assert out == ""
+    assert not (project.folder / "runs").exists()
+
+
+@pytest.mark.parametrize(("words", "message"), [(("--budget", "soon"), "--budget soon is not a duration")])
+def test_bad_options(project: Project, words: tuple[str, ...], message: str) -> None:
+    project.set(GOOD)
+    code, _, err = project.gate(*words)
+    assert (code, message in err) == (2, True)
+
+
+def test_a_summary_that_cannot_be_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.set(GOOD)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.folder / "no/such"))
+    code, _, err = project.gate()
+    assert code == 4
+    assert "GITHUB_STEP_SUMMARY" in err
+
+
+def read_steps(name: str) -> list[str]:
+    """What a workflow file runs, but for the installation."""
+    content = yaml.safe_load((EXAMPLES / name).read_text())
+    if name == "gitlab.yml":
+        return list(content["gate"]["script"])
+    return [step["run"] for step in content["jobs"]["gate"]["steps"] if "run" in step and step["name"] != "install"]
+
+
+@pytest.mark.parametrize("name", ["github.yml", "gitlab.yml"])
+@pytest.mark.parametrize(("compared", "code"), [("good.csv", 0), ("bad.csv", 3)])
+def test_the_workflow_files(project: Project, name: str, compared: str, code: int, tmp_path: Path) -> None:
+    """In a clone that has the base as a branch of its origin alone, as runners make it."""
+    project.set(f"golden check --against golden.csv --from {compared}")
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "base"], ["branch", "change"]):
+        subprocess.run(["git", *identity, *words], cwd=project.folder, check=True)
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "-b", "change", str(project.folder), str(clone)], check=True)
+    env = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "GITHUB_BASE_REF": "main",
+        "GITHUB_STEP_SUMMARY": str(clone / "gate.md"),
+        "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
+    }
+    script = "\n".join(["set -e", *read_steps(name)])
+    done = subprocess.run(["bash", "-c", script], cwd=clone, env=env, check=False, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Gate: " in (clone / "gate.md").read_text()
+    assert ET.parse(clone / "gate.xml").getroot().get("tests") == "1"
