@@ -8,8 +8,8 @@ PLUGIN = (
     Plugin(
         "runx",
         commands={
-            "runx": ("assay.compat.runx.command:command", "runx's own flags and files."),
-            "sumx": ("assay.compat.runx.sumx:command", "sumx's own flags and table."),
+            "runx": ("assay.compat.runx.command:command", "runx's own flags and files.", "Other tools"),
+            "sumx": ("assay.compat.runx.sumx:command", "sumx's own flags and table.", "Other tools"),
         },
         reading=("sumx",),
         dialects={"runx": "assay.compat.runx.dialect:DIALECT"},
@@ -17,7 +17,9 @@ PLUGIN = (
     ),
     Plugin(
         "mlrunner",
-        commands={"mlrunner": ("assay.compat.mlrunner.command:command", "mlrunner's own flags and files.")},
+        commands={
+            "mlrunner": ("assay.compat.mlrunner.command:command", "mlrunner's own flags and files.", "Other tools")
+        },
         dialects={"mlrunner": "assay.compat.mlrunner.dialect:DIALECT"},
         importers=("assay.compat.importers:MLRUNNER",),
     ),
@@ -25,14 +27,22 @@ PLUGIN = (
         "harness",
         needs=("golden",),
         commands={
-            "convergence": ("assay.compat.harness.command:command", "The convergence harness's own flags and files.")
+            "convergence": (
+                "assay.compat.harness.command:command",
+                "The convergence harness's own flags and files.",
+                "Other tools",
+            )
         },
     ),
     Plugin(
         "perfzero",
         needs=("bench", "exchange"),
         commands={
-            "perfzero": ("assay.compat.perfzero.command:command", "PerfZero's own flags, workspace and summaries.")
+            "perfzero": (
+                "assay.compat.perfzero.command:command",
+                "PerfZero's own flags, workspace and summaries.",
+                "Other tools",
+            )
         },
         doctor=(
             Part("xprof", "perfzero", "TensorBoard's tab for profiles"),

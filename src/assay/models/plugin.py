@@ -7,7 +7,9 @@ from assay.plugins import Folder, Part, Plugin
 PLUGIN = (
     Plugin(
         "models",
-        commands={"model": ("assay.models.commands:GROUP", "Which layer of an ONNX model does a target get wrong?")},
+        commands={
+            "model": ("assay.models.commands:GROUP", "Which layer of an ONNX model does a target get wrong?", "Prove")
+        },
         children={"model": "assay.models.child:main", "worker": "assay.models.worker:main"},
         settings={
             "models": "assay.models.config.settings:read_model_settings",
@@ -28,7 +30,10 @@ PLUGIN = (
             Part("iree-base-compiler", "iree", "the target iree; MLIR for torq"),
             Part("iree-base-runtime", "iree", "the target iree"),
         ),
-        functions={"check_model": "assay.models.public:check_model"},
+        functions={
+            "check_model": "assay.models.public:check_model",
+            "complete.TARGET": "assay.models.config.targets:list_target_names",
+        },
     ),
     Plugin(
         "models-sharing",

@@ -7,7 +7,11 @@ from assay.plugins import Part, Plugin
 PLUGIN = Plugin(
     "search",
     commands={
-        "importance": ("assay.search.commands:importance", "Show how much each parameter decides about a metric.")
+        "importance": (
+            "assay.search.commands:importance",
+            "Show how much each parameter decides about a metric.",
+            "Read",
+        )
     },
     reading=("importance",),
     options={"run": "assay.search.options:SearchOptions"},

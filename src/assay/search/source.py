@@ -13,19 +13,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from assay.errors import ConfigError, InfrastructureError, UsageError, did_you_mean
+from assay.errors import ConfigError, ExitCode, InfrastructureError, UsageError, did_you_mean
 from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import read_sources
 from assay.follow.entry import Entry
 from assay.follow.locations import show_path
-from assay.follow.refresh import refresh_study
-from assay.launch.prepared import Prepared, SearchResult, build_line
+from assay.follow.refresh import describe_damage, refresh_study
+from assay.launch.prepared import Prepared, StepResult, build_line
 from assay.launch.supervise import Supervisor
 from assay.record import run_directory
 from assay.record.index.base import Index
 from assay.record.index.sqlite import SqliteIndex
 from assay.record.received import load_received
 from assay.record.search_file import SearchFile, load_search, write_search
+from assay.search.changes import find_changes
 from assay.search.optuna_proposals import Proposal, Proposer, SearchTrial, Space, SpacePoint, build_trial, check_optuna
 from assay.show.console import SILENT
 from assay.show.formatting import render_count, render_number
@@ -41,6 +42,7 @@ from assay.values.study import CommandTemplate, Objective, Problem, Search, Stud
 MOST_FAILURES = 5  # in a row and without a single result: no more is started
 _NAMED = 8  # names in a message
 _FRONT = 20  # trials of a Pareto set that are listed
+_LISTED = 20  # trials without a result that are named
 
 
 # ---------------------------------------------------------------- before anything is written
@@ -59,7 +61,7 @@ def prepare_search(prepared: Prepared) -> Prepared:
     wanted = _build_file(prepared, search, space)
     known = load_search(prepared.location.dir)
     if known is not None and asked is None:
-        _refuse_changes(prepared, known.find_changes(wanted))
+        _refuse_changes(prepared, find_changes(known, wanted))
     taken = _find_numbers(prepared.location.dir)
     first = 0 if known is None else known.first
     wanted = replace(wanted, first=max(taken, default=-1) + 1 if asked == "new" else first)
@@ -358,7 +360,7 @@ class SearchSource:
 
     # ------------------------------------------------------------ at the end
 
-    def build_result(self) -> SearchResult:
+    def build_result(self) -> StepResult:
         trials = self._load_trials()
         self._check_results()
         known = [self._known[trial.number] for trial in trials]
@@ -367,14 +369,31 @@ class SearchSource:
         lines = []
         if self.is_exhausted or (self._space.count is not None and len(known) >= self._space.count):
             lines.append(f"every combination has been tried: {render_count(len(known), 'trial')}")
-        return SearchResult(
+        failed = {each.entry.spec.name: each.why for each in known if each.why}
+        codes = [ExitCode.FAILED if failed or self.failure else ExitCode.OK]
+        facts = {
+            "best": [self._build_row(trial) for trial in best],
+            "trials": {state: states.count(state) for state in ("done", "pruned", "failed", "running")},
+            "failed": failed,
+            "failure": self.failure,
+        }
+        return StepResult(
             lines=(*lines, *(self._describe(trial) for trial in best[:_FRONT])),
-            failed={each.entry.spec.name: each.why for each in known if each.why},
-            damaged=tuple(self._damaged[number] for number in sorted(self._damaged)),
-            failure=self.failure,
-            best=tuple(self._build_row(trial) for trial in best),
-            trials={state: states.count(state) for state in ("done", "pruned", "failed", "running")},
+            warnings=tuple(self._list_warnings(failed)),
+            exit_code=ExitCode.worst([*codes, *([ExitCode.INTERNAL] if self._damaged else [])]),
+            facts={"search": facts},
         )
+
+    def _list_warnings(self, failed: Mapping[str, str]) -> Iterator[str]:
+        """Trials without a usable result, and why no more were started, where something is wrong."""
+        for name, why in list(failed.items())[:_LISTED]:
+            yield f"{name} counts as failed: {why}"
+        for number in sorted(self._damaged)[:_LISTED]:
+            name = self._damaged[number]
+            damage = describe_damage(os.path.join(self._prepared.location.dir, name))
+            yield f"{name} counts as a trial without a result: {damage}"
+        if self.failure:
+            yield self.failure
 
     def _build_row(self, trial: SearchTrial) -> dict[str, Any]:
         spec = self._known[trial.number].entry.spec
@@ -497,7 +516,7 @@ def begin_search(prepared: Prepared) -> None:
     with locked(os.path.join(folder, layout.STUDY_META_DIR)):
         known = load_search(folder)
         if known is not None and "search" not in prepared.options.extras:
-            _refuse_changes(prepared, known.find_changes(prepared.search))
+            _refuse_changes(prepared, find_changes(known, prepared.search))
         if known != prepared.search:
             write_search(folder, prepared.search)
 

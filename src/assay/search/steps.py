@@ -8,7 +8,7 @@ from contextlib import suppress
 from assay.errors import AssayError, UsageError
 from assay.follow.entry import Entry
 from assay.follow.refresh import refresh_study
-from assay.launch.prepared import Prepared, SearchResult
+from assay.launch.prepared import Prepared, StepResult
 from assay.launch.steps import RunContext, RunStep
 from assay.launch.supervise import LoopSettings
 from assay.search.early_stop import EarlyStop
@@ -46,7 +46,7 @@ class SearchStep(RunStep):
         most = len(prepared.options.slots or prepared.study.slots or (CPU,)) if context.pool is None else None
         return replace(loop, source=self._source, limit=loop.limit or most)
 
-    def build_result(self) -> SearchResult | None:
+    def build_result(self) -> StepResult | None:
         return self._source.build_result() if self._source is not None else None
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stand_ins import Call, StandIns, build_call, use_stand_ins, walk
+from tests.command_line import Cli
+from tests.stand_ins import StandIns, build_call, use_stand_ins, walk
 
 from assay.cli.main import run
 from assay.compat.perfzero import cloud, cloud_command
@@ -55,7 +56,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
 
 
 @pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
+def call(capfd: pytest.CaptureFixture[str]) -> Cli:
     return build_call(capfd, "perfzero", "cloud")
 
 
@@ -132,7 +133,7 @@ def test_every_command_has_its_own_help(command: str, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("command", list(cloud_command.COMMANDS))
-def test_a_dry_run_does_nothing(command: str, tmp_path: Path, tools: StandIns, call: Call) -> None:
+def test_a_dry_run_does_nothing(command: str, tmp_path: Path, tools: StandIns, call: Cli) -> None:
     before = walk(tmp_path)
     result = call(command, "--dry-run")
     assert (result.code, result.err) == (0, "")
@@ -141,9 +142,7 @@ def test_a_dry_run_does_nothing(command: str, tmp_path: Path, tools: StandIns, c
     assert walk(tmp_path) == before
 
 
-def test_a_dry_run_needs_no_gcloud(
-    tmp_path: Path, tools: StandIns, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_a_dry_run_needs_no_gcloud(tmp_path: Path, tools: StandIns, monkeypatch: pytest.MonkeyPatch, call: Cli) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert call("create", "-n").code == 0
     missing = call("create")
@@ -151,7 +150,7 @@ def test_a_dry_run_needs_no_gcloud(
     assert "gcloud was not found on PATH\n  install the Google Cloud CLI" in missing.err
 
 
-def test_every_flag_of_create_reaches_gcloud(tools: StandIns, call: Call) -> None:
+def test_every_flag_of_create_reaches_gcloud(tools: StandIns, call: Cli) -> None:
     place = "--username=you --project=p --zone=z --ssh-internal-ip --ssh-key-file=/k"
     machine = "--accelerator_count=2 --accelerator_type=t --machine_type=m --image=i --nvme_count=4 --boot_ssd_size=9"
     flags = [*place.split(), *machine.split(), "--cpu_min_platform=Intel Skylake"]
@@ -172,7 +171,7 @@ def test_every_flag_of_create_reaches_gcloud(tools: StandIns, call: Call) -> Non
 
 @pytest.mark.parametrize(("count", "near"), [(3, 4), (5, 8), (16, 8)])
 def test_a_number_of_accelerators_that_no_machine_has_is_refused(
-    count: int, near: int, tools: StandIns, call: Call
+    count: int, near: int, tools: StandIns, call: Cli
 ) -> None:
     flag = f"--accelerator_count={count}"
     result = call("create", flag, "-n")
@@ -184,7 +183,7 @@ def test_a_number_of_accelerators_that_no_machine_has_is_refused(
 # ---------------------------------------------------------------- create
 
 
-def test_create_makes_waits_and_prepares(tools: StandIns, call: Call) -> None:
+def test_create_makes_waits_and_prepares(tools: StandIns, call: Cli) -> None:
     created = "Created [https://www.googleapis.com/compute/v1/projects/p/zones/us-west1-b/instances/perfzero-dev-me].\n"
     tools.answer("gcloud", "instances create", err=created, out="NAME             ZONE        STATUS\n")
     tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH, times=3)
@@ -199,7 +198,7 @@ def test_create_makes_waits_and_prepares(tools: StandIns, call: Call) -> None:
     assert result.out.endswith(f"{WAY}\n")
 
 
-def test_the_wheel_is_there_when_it_is_copied(tools: StandIns, call: Call, tmp_path: Path) -> None:
+def test_the_wheel_is_there_when_it_is_copied(tools: StandIns, call: Cli, tmp_path: Path) -> None:
     """A stand-in that keeps what it is given."""
     (tools.folder / "gcloud").write_text(
         f'#!/bin/sh\n[ "$2" = scp ] && for word; do [ -f "$word" ] && /bin/cp "$word" {tmp_path}/sent.whl; done\nexit 0\n'
@@ -209,14 +208,14 @@ def test_the_wheel_is_there_when_it_is_copied(tools: StandIns, call: Call, tmp_p
     assert os.listdir(tmp_path / "tmp") == [], "and is gone afterwards"
 
 
-def test_a_hint_names_the_same_project_zone_and_machine(tools: StandIns, call: Call) -> None:
+def test_a_hint_names_the_same_project_zone_and_machine(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH)
     result = call("create", "--project=p 1", "--zone=europe-west4-a", "--username=other")
     assert "assay perfzero cloud delete '--project=p 1' --zone=europe-west4-a --username=other" in result.err
     assert "pip install --quiet 'assay[all]'" in result.err, "TensorBoard and its tab for profiles among it"
 
 
-def test_a_machine_that_never_listens(tools: StandIns, call: Call) -> None:
+def test_a_machine_that_never_listens(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH)
     result = call("create", "--debug")
     assert result.code == 4
@@ -229,7 +228,7 @@ def test_a_machine_that_never_listens(tools: StandIns, call: Call) -> None:
 
 
 @pytest.mark.parametrize("words", ["sudo: a password is required\n", NO_ACCOUNT])
-def test_a_machine_that_cannot_be_set_up(words: str, tools: StandIns, call: Call) -> None:
+def test_a_machine_that_cannot_be_set_up(words: str, tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "usermod", code=1, err=words)
     result = call("create")
     assert result.code == 4
@@ -239,7 +238,7 @@ def test_a_machine_that_cannot_be_set_up(words: str, tools: StandIns, call: Call
     assert "created perfzero-dev-me:" not in result.out
 
 
-def test_a_creation_that_fails_goes_no_further(tools: StandIns, call: Call) -> None:
+def test_a_creation_that_fails_goes_no_further(tools: StandIns, call: Cli) -> None:
     words = "ERROR: Quota 'NVIDIA_V100_GPUS' exceeded.\n"
     tools.answer("gcloud", "create", code=1, err=words)
     result = call("create")
@@ -266,14 +265,14 @@ def test_an_interrupted_creation_says_what_may_be_left(
 # ---------------------------------------------------------------- start, stop, delete
 
 
-def test_start_prints_the_way(tools: StandIns, call: Call) -> None:
+def test_start_prints_the_way(tools: StandIns, call: Cli) -> None:
     result = call("start")
     assert result.code == 0
     assert tools.calls == [["gcloud", "compute", "instances", "start", "perfzero-dev-me", "--zone=us-west1-b"]]
     assert result.out.endswith(f"{WAY}\n")
 
 
-def test_stop_looks_first(tools: StandIns, call: Call) -> None:
+def test_stop_looks_first(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "describe", out=json.dumps(machine()))
     result = call("stop")
     assert (result.code, result.out) == (0, "stopped perfzero-dev-me\n")
@@ -282,7 +281,7 @@ def test_stop_looks_first(tools: StandIns, call: Call) -> None:
 
 
 @pytest.mark.parametrize(("disks", "words"), [(1, "1 local NVMe disk:"), (4, "4 local NVMe disks:")])
-def test_a_machine_with_local_disks_is_not_stopped(disks: int, words: str, tools: StandIns, call: Call) -> None:
+def test_a_machine_with_local_disks_is_not_stopped(disks: int, words: str, tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "describe", out=json.dumps(machine(disks=disks)))
     result = call("stop", "--project=p 1", "--zone=europe-west4-a")
     assert result.code == 1
@@ -292,7 +291,7 @@ def test_a_machine_with_local_disks_is_not_stopped(disks: int, words: str, tools
     assert verbs(tools) == ["instances describe"]
 
 
-def test_stop_with_an_answer_that_is_no_machine(tools: StandIns, call: Call) -> None:
+def test_stop_with_an_answer_that_is_no_machine(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "describe", out="<html>")
     result = call("stop")
     assert result.code == 4
@@ -300,7 +299,7 @@ def test_stop_with_an_answer_that_is_no_machine(tools: StandIns, call: Call) -> 
     assert verbs(tools) == ["instances describe"], "what is not known is not stopped"
 
 
-def test_delete_does_not_ask(tools: StandIns, call: Call) -> None:
+def test_delete_does_not_ask(tools: StandIns, call: Cli) -> None:
     result = call("delete", "--project=p")
     assert (result.code, result.out) == (0, "deleted perfzero-dev-me\n")
     (argv,) = tools.calls
@@ -311,7 +310,7 @@ def test_delete_does_not_ask(tools: StandIns, call: Call) -> None:
 # ---------------------------------------------------------------- status and list_all
 
 
-def test_status_tells_state_and_addresses(tools: StandIns, call: Call) -> None:
+def test_status_tells_state_and_addresses(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "list", out=json.dumps([machine(disks=2)]))
     result = call("status")
     assert result.code == 0
@@ -325,7 +324,7 @@ def test_status_tells_state_and_addresses(tools: StandIns, call: Call) -> None:
     assert tools.calls[0][4] == "--filter=name=perfzero-dev-me AND zone:us-west1-b"
 
 
-def test_a_stopped_machine_has_no_way_in(tools: StandIns, call: Call) -> None:
+def test_a_stopped_machine_has_no_way_in(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "list", out=json.dumps([machine(state="TERMINATED")]))
     result = call("status")
     assert result.out.splitlines()[0] == "perfzero-dev-me  TERMINATED (stopped)  us-west1-b"
@@ -333,14 +332,14 @@ def test_a_stopped_machine_has_no_way_in(tools: StandIns, call: Call) -> None:
     assert "ssh" not in result.out
 
 
-def test_status_as_json(tools: StandIns, call: Call) -> None:
+def test_status_as_json(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "list", out=json.dumps([machine()]))
     found = json.loads(call("status", "--json").out)
     assert (found["state"], found["external"], found["local_disks"]) == ("RUNNING", ["203.0.113.7"], 0)
 
 
 @pytest.mark.parametrize("others", [[], ["perfzero-dev-me-too"]])
-def test_status_of_a_machine_that_is_not_there(others: list[str], tools: StandIns, call: Call) -> None:
+def test_status_of_a_machine_that_is_not_there(others: list[str], tools: StandIns, call: Cli) -> None:
     """gcloud's filter also finds names that begin alike."""
     tools.answer("gcloud", "list", out=json.dumps([machine(name) for name in others]))
     result = call("status")
@@ -349,7 +348,7 @@ def test_status_of_a_machine_that_is_not_there(others: list[str], tools: StandIn
 
 
 @pytest.mark.parametrize("command", ["status", "list_all", "stop", "start"])
-def test_a_user_without_an_account_is_asked_to_log_in(command: str, tools: StandIns, call: Call) -> None:
+def test_a_user_without_an_account_is_asked_to_log_in(command: str, tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", code=1, err=NO_ACCOUNT)
     result = call(command)
     assert (result.code, result.out) == (2, "")
@@ -358,7 +357,7 @@ def test_a_user_without_an_account_is_asked_to_log_in(command: str, tools: Stand
     assert len(tools.calls) == 1
 
 
-def test_list_all(tools: StandIns, call: Call) -> None:
+def test_list_all(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "list", out=json.dumps([machine("perfzero-dev-you", "TERMINATED"), machine()]))
     result = call("list_all")
     lines = result.out.splitlines()
@@ -376,7 +375,7 @@ def test_list_all(tools: StandIns, call: Call) -> None:
     ]
 
 
-def test_list_all_of_nothing(tools: StandIns, call: Call) -> None:
+def test_list_all_of_nothing(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "list", out="[]\n", err="Listed 0 items.\n")
     assert call("list_all", "--project=p") == (0, "0 machines\n", "")
     assert "--project=p" in tools.calls[0]

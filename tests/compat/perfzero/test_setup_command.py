@@ -11,7 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.stand_ins import Call, StandIns, build_call, use_stand_ins, walk
+from tests.command_line import Cli
+from tests.stand_ins import StandIns, build_call, use_stand_ins, walk
 
 from assay.cli.main import run
 from assay.compat.perfzero import setup
@@ -35,7 +36,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
 
 
 @pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
+def call(capfd: pytest.CaptureFixture[str]) -> Cli:
     return build_call(capfd, "perfzero", "setup")
 
 
@@ -82,7 +83,7 @@ def test_an_unknown_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         ["--workspace=/no/such/place"],
     ],
 )
-def test_a_dry_run_does_nothing(arguments: list[str], tmp_path: Path, tools: StandIns, call: Call) -> None:
+def test_a_dry_run_does_nothing(arguments: list[str], tmp_path: Path, tools: StandIns, call: Cli) -> None:
     before = walk(tmp_path)
     result = call(*arguments, "--dry-run")
     assert result.code == 0
@@ -92,7 +93,7 @@ def test_a_dry_run_does_nothing(arguments: list[str], tmp_path: Path, tools: Sta
     assert walk(tmp_path) == before
 
 
-def test_a_dry_run_shows_every_step(tools: StandIns, call: Call) -> None:
+def test_a_dry_run_shows_every_step(tools: StandIns, call: Cli) -> None:
     key, url = "file:///no/such/key.json", f"gs://bucket/{WHEEL}"
     result = call("-n", f"--tensorflow_pip_spec={url}", f"--gcloud_key_file_url={key}", "--extra_pip_specs=a==1;b==2")
     lines = result.out.splitlines()
@@ -109,7 +110,7 @@ def test_a_dry_run_shows_every_step(tools: StandIns, call: Call) -> None:
     assert len(lines) == 4
 
 
-def test_a_dry_run_needs_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+def test_a_dry_run_needs_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Cli) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert call("-n").code == 0
     missing = call()
@@ -120,7 +121,7 @@ def test_a_dry_run_needs_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # ---------------------------------------------------------------- building
 
 
-def test_an_image_is_built_with_assay_in_its_context(tools: StandIns, call: Call) -> None:
+def test_an_image_is_built_with_assay_in_its_context(tools: StandIns, call: Cli) -> None:
     tools.answer("docker", "build", err="#1 [internal] load build definition\n")
     result = call("--dockerfile_path=docker/Dockerfile_ubuntu_1804_tf_v2", "--extra_pip_specs=a==1;b==2")
     assert result.code == 0
@@ -137,7 +138,7 @@ def test_an_image_is_built_with_assay_in_its_context(tools: StandIns, call: Call
     assert {"build_docker", "create_drive"} <= times.keys()
 
 
-def test_the_wheel_of_another_version_goes(tools: StandIns, call: Call) -> None:
+def test_the_wheel_of_another_version_goes(tools: StandIns, call: Cli) -> None:
     os.makedirs("workspace/resources")
     for name in ("assay-0.0.1-py3-none-any.whl", "other-1.0-py3-none-any.whl"):
         Path("workspace/resources", name).touch()
@@ -147,7 +148,7 @@ def test_the_wheel_of_another_version_goes(tools: StandIns, call: Call) -> None:
     )
 
 
-def test_a_wheel_is_copied_into_the_context(tmp_path: Path, tools: StandIns, call: Call) -> None:
+def test_a_wheel_is_copied_into_the_context(tmp_path: Path, tools: StandIns, call: Cli) -> None:
     wheel = tmp_path / WHEEL
     for content in ("monday", "tuesday"):  # a nightly changes under its name
         wheel.write_text(content)
@@ -156,7 +157,7 @@ def test_a_wheel_is_copied_into_the_context(tmp_path: Path, tools: StandIns, cal
     assert f"local_tensorflow_pip_spec={WHEEL}" in builds(tools)[-1]
 
 
-def test_a_wheel_that_is_not_there_builds_nothing(tmp_path: Path, tools: StandIns, call: Call) -> None:
+def test_a_wheel_that_is_not_there_builds_nothing(tmp_path: Path, tools: StandIns, call: Cli) -> None:
     result = call(f"--tensorflow_pip_spec={(tmp_path / WHEEL).as_uri()}")
     assert result.code in {2, 4}
     assert WHEEL in result.err
@@ -167,7 +168,7 @@ def test_a_wheel_that_is_not_there_builds_nothing(tmp_path: Path, tools: StandIn
 @pytest.mark.parametrize(
     ("words", "hint"), [(NO_DAEMON, "sudo systemctl start docker"), (NOT_ALLOWED, "sudo usermod -a -G docker")]
 )
-def test_a_docker_that_does_not_listen(words: str, hint: str, tools: StandIns, call: Call) -> None:
+def test_a_docker_that_does_not_listen(words: str, hint: str, tools: StandIns, call: Cli) -> None:
     tools.answer("docker", "version", code=1, err=words)
     result = call()
     assert result.code == 2
@@ -177,7 +178,7 @@ def test_a_docker_that_does_not_listen(words: str, hint: str, tools: StandIns, c
     assert not os.path.exists("workspace"), "nothing was begun"
 
 
-def test_a_build_that_fails(tools: StandIns, call: Call) -> None:
+def test_a_build_that_fails(tools: StandIns, call: Cli) -> None:
     tools.answer("docker", "build", code=1, err="ERROR: failed to solve: process did not complete successfully\n")
     result = call()
     assert result.code == 4
@@ -186,7 +187,7 @@ def test_a_build_that_fails(tools: StandIns, call: Call) -> None:
     assert "built" not in result.out
 
 
-def test_a_workspace_that_cannot_be_made(tools: StandIns, call: Call) -> None:
+def test_a_workspace_that_cannot_be_made(tools: StandIns, call: Cli) -> None:
     Path("workspace").write_text("a file")
     result = call()
     assert result.code == 4
@@ -204,7 +205,7 @@ def test_a_workspace_that_cannot_be_made(tools: StandIns, call: Call) -> None:
     ],
 )
 @pytest.mark.parametrize("dry", [True, False])
-def test_what_cannot_be_meant_is_refused_first(flag: str, words: str, dry: bool, tools: StandIns, call: Call) -> None:
+def test_what_cannot_be_meant_is_refused_first(flag: str, words: str, dry: bool, tools: StandIns, call: Cli) -> None:
     result = call(flag, *(["-n"] if dry else []))
     assert result.code == 2
     assert words in result.err
@@ -215,7 +216,7 @@ def test_what_cannot_be_meant_is_refused_first(flag: str, words: str, dry: bool,
 # ---------------------------------------------------------------- saved images
 
 
-def test_a_saved_image_is_fetched_and_loaded_and_not_kept(tmp_path: Path, tools: StandIns, call: Call) -> None:
+def test_a_saved_image_is_fetched_and_loaded_and_not_kept(tmp_path: Path, tools: StandIns, call: Cli) -> None:
     image = tmp_path / "my image.tar.gz"
     image.write_bytes(b"layers")
     tools.answer("docker", "load", out="Loaded image: perfzero/tensorflow:latest\n")
@@ -229,14 +230,14 @@ def test_a_saved_image_is_fetched_and_loaded_and_not_kept(tmp_path: Path, tools:
     assert image.exists()
 
 
-def test_a_saved_image_here_is_loaded_from_where_it_lies(tools: StandIns, call: Call) -> None:
+def test_a_saved_image_here_is_loaded_from_where_it_lies(tools: StandIns, call: Cli) -> None:
     Path("image.tar.gz").write_bytes(b"layers")
     assert call("--dockerfile_path=image.tar.gz").code == 0
     assert builds(tools) == [["docker", "load", "--input", "image.tar.gz"]]
     assert os.listdir() == ["image.tar.gz"]
 
 
-def test_no_image_at_all(tools: StandIns, call: Call) -> None:
+def test_no_image_at_all(tools: StandIns, call: Cli) -> None:
     assert call("--dockerfile_path=").code == 0
     assert tools.calls == []
 
@@ -244,7 +245,7 @@ def test_no_image_at_all(tools: StandIns, call: Call) -> None:
 # ---------------------------------------------------------------- site packages and the key
 
 
-def test_folders_are_copied_once(tmp_path: Path, tools: StandIns, call: Call) -> None:
+def test_folders_are_copied_once(tmp_path: Path, tools: StandIns, call: Cli) -> None:
     source = tmp_path / "src"
     (source / "inner").mkdir(parents=True)
     (source / "inner" / "a.py").write_text("1")
@@ -260,7 +261,7 @@ def test_folders_are_copied_once(tmp_path: Path, tools: StandIns, call: Call) ->
 
 
 def test_the_key_is_private_and_gone_afterwards(
-    tmp_path: Path, tools: StandIns, call: Call, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tools: StandIns, call: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wheel of gs:// comes from a stand-in for the object store, which looks at the key."""
     key = tmp_path / "key.json"
@@ -297,7 +298,7 @@ def put_disks(tools: StandIns, *names: str) -> None:
     tools.answer("lsblk", out=json.dumps({"blockdevices": disks}))
 
 
-def test_disks_become_the_data_folder(tmp_path: Path, tools: StandIns, call: Call) -> None:
+def test_disks_become_the_data_folder(tmp_path: Path, tools: StandIns, call: Cli) -> None:
     put_disks(tools, "sda", "nvme0n1", "nvme0n2")
     flags = ("--dockerfile_path=", "--gce_nvme_raid=all", f"--root_data_dir={tmp_path}/data")
     shown = call(*flags, "--dry-run").out.splitlines()
@@ -314,7 +315,7 @@ def test_disks_become_the_data_folder(tmp_path: Path, tools: StandIns, call: Cal
     assert shown == [" ".join(argv) for argv in done]
 
 
-def test_a_failing_step_ends_it(tmp_path: Path, tools: StandIns, call: Call) -> None:
+def test_a_failing_step_ends_it(tmp_path: Path, tools: StandIns, call: Cli) -> None:
     put_disks(tools, "nvme0n1", "nvme0n2")
     for name in ("mdadm", "sudo"):
         tools.answer(name, "mdadm", code=1, err="mdadm: cannot open /dev/nvme0n1: Device or resource busy\n")
@@ -326,14 +327,14 @@ def test_a_failing_step_ends_it(tmp_path: Path, tools: StandIns, call: Call) -> 
 
 
 @pytest.mark.parametrize("dry", [True, False])
-def test_no_free_disk(dry: bool, tmp_path: Path, tools: StandIns, call: Call) -> None:
+def test_no_free_disk(dry: bool, tmp_path: Path, tools: StandIns, call: Cli) -> None:
     put_disks(tools, "sda")
     result = call("--gce_nvme_raid=1", f"--root_data_dir={tmp_path}/data", *(["-n"] if dry else []))
     assert result.code == 2
     assert "there is no free NVMe disk here" in result.err
 
 
-def test_a_mounted_data_folder_is_left_alone(tools: StandIns, call: Call) -> None:
+def test_a_mounted_data_folder_is_left_alone(tools: StandIns, call: Cli) -> None:
     put_disks(tools, "nvme0n1")
     result = call("--dockerfile_path=", "--gce_nvme_raid=1", "--root_data_dir=/proc")
     assert result.code == 0

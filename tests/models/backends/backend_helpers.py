@@ -18,25 +18,10 @@ from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
+_CALL, _PROFILE = (sys.executable, STAND_IN), ["--profile", "{profile_dir}"]
 COMMAND = {
-    "compile": [
-        sys.executable,
-        STAND_IN,
-        "compile",
-        "{model}",
-        "{artifact}",
-        ["--profile", "{profile_dir}"],
-        ["--ir", "{ir_dir}"],
-    ],
-    "run": [
-        sys.executable,
-        STAND_IN,
-        "run",
-        "{artifact}",
-        "{input_flags}",
-        "{output_flags}",
-        ["--profile", "{profile_dir}"],
-    ],
+    "compile": [*_CALL, "compile", "{model}", "{artifact}", _PROFILE, ["--ir", "{ir_dir}"]],
+    "run": [*_CALL, "run", "{artifact}", "{input_flags}", "{output_flags}", _PROFILE],
     "input_flag": "--input={name}={dtype}=@{path}",
     "output_flag": "--output={name}=@{path}",
     "version": False,

@@ -10,22 +10,29 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from tests.command_line import Cli, Result
 from tests.example_models import EXAMPLES, ORT, until, write_chain, write_long_chain, write_model
 
 from assay.cli.main import run
+from assay.follow.locations import StudyLocation
+from assay.models import child
+from assay.models.flow import run as model_run
 from assay.models.flow.artifact_builder import ArtifactBuilder, load_product
 from assay.models.records import load_report
 from assay.models.report.check import build_document
 from assay.show.terminal_report import render_terminal
+from assay.values.run import RunSpec
+from assay.values.state import State
 
 HERE = Path(__file__).parents[1] / "flow"
 TARGETS = """
@@ -51,13 +58,6 @@ until = "end"
 """
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Result]
 CACHE_LINE = re.compile(r" (compile|run): (hit|miss): ")
 
 
@@ -91,6 +91,23 @@ def model(folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
     assert folder.is_dir()
     return call
+
+
+@pytest.fixture
+def here(model: Cli, lent: None, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """As `model`, with the check in this process and with workers that other tests had: for what a command makes of a
+    report. That it is a run, with a process of its own, is shown by the tests with `model` and by `flow/test_run.py`."""
+
+    def run_here(_study: object, location: StudyLocation, specs: list[RunSpec], *_: object, **_more: object) -> object:
+        run_dir = Path(location.dir, specs[0].name)
+        run_dir.mkdir(parents=True)
+        with (run_dir / "model.log").open("w") as log, redirect_stdout(log):
+            child.main([str(run_dir), shlex.split(specs[0].commands[0].text)[-1]])
+        entry = SimpleNamespace(dir=str(run_dir), state=State.DONE, outcome=None)
+        return SimpleNamespace(entries=[entry], problem=None, interrupted=None, notes=[])
+
+    monkeypatch.setattr(model_run, "run_specs", run_here)
+    return model
 
 
 # ---------------------------------------------------------------- bad input: one clear message, the right exit code
@@ -142,7 +159,7 @@ def test_what_cannot_be_meant_is_a_usage_error(words: list[str], message: str, m
     assert "Traceback" not in result.err
 
 
-def test_an_opset_that_a_back_end_lacks_names_it(model: Cli, folder: Path) -> None:
+def test_an_opset_that_a_back_end_lacks_names_it(here: Cli, folder: Path) -> None:
     graph = helper.make_graph(
         [helper.make_node("Upsample", ["x"], ["y"], scales=[1.0, 1.0, 2.0, 2.0], mode="nearest")],
         "old",
@@ -150,7 +167,7 @@ def test_an_opset_that_a_back_end_lacks_names_it(model: Cli, folder: Path) -> No
         [helper.make_tensor_value_info("y", 1, [1, 1, 4, 4])],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 7)], ir_version=4), folder / "old.onnx")
-    result = model("check", "old.onnx", "--target", "iree")
+    result = here("check", "old.onnx", "--target", "iree")
     assert result.code == 1
     assert "IREE has no implementation of Upsample" in result.out
     assert "opset 7" in result.out
@@ -169,8 +186,8 @@ def test_a_correct_target_is_reported_in_one_line_a_table_and_its_run(model: Cli
     assert (folder / result.out.splitlines()[-1].removeprefix("kept in ") / "model.json").exists()
 
 
-def test_reports_are_written_to_files_and_one_to_stdout(model: Cli, folder: Path) -> None:
-    result = model("check", "chain.onnx", "--target", "wrong", "--quiet", "--md=-", "--junit=r.xml", "--html=r.html")
+def test_reports_are_written_to_files_and_one_to_stdout(here: Cli, folder: Path) -> None:
+    result = here("check", "chain.onnx", "--target", "wrong", "--quiet", "--md=-", "--junit=r.xml", "--html=r.html")
     assert result.code == 1
     assert result.out.startswith("## ❌ chain on wrong: FAIL")
     failed = [
@@ -216,8 +233,8 @@ def test_a_target_does_not_vote_for_itself(model: Cli) -> None:
     assert "--vote wrong computes as the target does" in result.err
 
 
-def test_inconclusive_is_an_exit_code_of_its_own(model: Cli) -> None:
-    result = model("check", "chain.onnx", "--target", "off", "--vote", "as-off", "--range", "x=50:90")
+def test_inconclusive_is_an_exit_code_of_its_own(here: Cli) -> None:
+    result = here("check", "chain.onnx", "--target", "off", "--vote", "as-off", "--range", "x=50:90")
     assert result.code == 3
     assert result.out.startswith("INCONCLUSIVE chain on off: ")
 
@@ -225,21 +242,21 @@ def test_inconclusive_is_an_exit_code_of_its_own(model: Cli) -> None:
 # ---------------------------------------------------------------- bisect and reduce
 
 
-def test_bisect_names_the_layer(model: Cli) -> None:
-    result = model("bisect", "chain.onnx", "--target", "wrong")
+def test_bisect_names_the_layer(here: Cli) -> None:
+    result = here("bisect", "chain.onnx", "--target", "wrong")
     assert result.code == 1
     assert result.out.startswith("FAIL chain on wrong: the first wrong layer is Add_1: sum is off by 0.01 of its scale")
 
 
-def test_what_reduce_prints_fails_in_the_same_way_when_pasted(model: Cli, folder: Path) -> None:
-    result = model("reduce", "chain.onnx", "--target", "refuses", "--samples", "2", "-o", "out/small.onnx")
+def test_what_reduce_prints_fails_in_the_same_way_when_pasted(here: Cli, folder: Path) -> None:
+    result = here("reduce", "chain.onnx", "--target", "refuses", "--samples", "2", "-o", "out/small.onnx")
     assert result.code == 1
     assert [node.op_type for node in onnx.load(folder / "out" / "small.onnx").graph.node] == ["Add"]
     (line,) = [line for line in result.out.splitlines() if line.startswith("reproduce it:")]
     words = shlex.split(line.partition(":")[2])
-    assert words[:7] == ["cd", str(folder), "&&", "assay", "model", "check", str(folder / "out" / "small.onnx")]
+    assert words[:4] == ["assay", "model", "check", "out/small.onnx"]  # from here: the report of a file has whole paths
     assert words.count("--input") == 2
-    pasted = model(*words[5:])
+    pasted = here(*words[2:])
     assert pasted.code == 1
     assert pasted.out.startswith("ERROR small on refuses: the first wrong layer is Add_0: compile unsupported: no Add")
 
@@ -261,11 +278,11 @@ def test_the_command_of_a_failed_step_can_be_pasted_anywhere(
     assert again.stderr == "no luck today\n"
 
 
-def test_the_command_of_a_compiler_of_ours_can_be_pasted_anywhere(model: Cli, folder: Path) -> None:
+def test_the_command_of_a_compiler_of_ours_can_be_pasted_anywhere(here: Cli, folder: Path) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Hardmax", ["h"], ["y"])]
     write_model(folder / "hard.onnx", nodes, {"x": [2, 3]}, {"y": [2, 3]}, {"w": np.eye(3, dtype=np.float32)}, opset=13)
     words = ["check", "hard.onnx", "--target", "iree", "--only", "Hardmax_1", "--compiler-options=--iree-no-such-flag"]
-    result = model(*words, "--quiet")
+    result = here(*words, "--quiet")
     assert result.code == 1
     (command,) = [
         line.strip().removeprefix("$ ")
@@ -317,13 +334,13 @@ def test_an_edited_back_end_is_never_served_from_the_cache(model: Cli, folder: P
     assert "mine compile: miss: the back end's code changed: my_own_factor.py" in result.err
 
 
-def test_the_function_of_the_docs_takes_a_model_with_an_open_batch(model: Cli, folder: Path) -> None:
+def test_the_function_of_the_docs_takes_a_model_with_an_open_batch(here: Cli, folder: Path) -> None:
     (folder / "data.py").write_text(
         "def make(sample, rng, inputs):\n"
         "    return {spec.name: rng.normal(size=spec.shape).astype(spec.dtype) for spec in inputs}\n"
     )
     words = ["check", "chain.onnx", "--target", "ort:unoptimized", "--function", "data.py:make", "--json"]
-    result = model(*words, "--dim", "batch=3")
+    result = here(*words, "--dim", "batch=3")
     assert result.code == 0, result.err
     full = json.loads(result.out)["cases"][-1]
     assert full["local"][0]["shape"][0] == [3, 4]
@@ -359,12 +376,12 @@ def test_layers_lists_the_cases(model: Cli) -> None:
     assert [layer["ops"] for layer in facts["layers"]] == [["MatMul"], ["Add", "Relu"]]
 
 
-def test_split_writes_models_that_check_takes(model: Cli, folder: Path) -> None:
-    result = model("split", "chain.onnx", "--only", "Add_1")
+def test_split_writes_models_that_check_takes(here: Cli, folder: Path) -> None:
+    result = here("split", "chain.onnx", "--only", "Add_1")
     assert result.code == 0
     assert result.out.splitlines() == ["chain_layers/chain_layer_Add_1.onnx"]
     base = folder / "chain_layers" / "chain_layer_Add_1"
-    again = model("check", f"{base}.onnx", "--target", "ort:unoptimized", "--input", f"{base}_inputs", "--quiet")
+    again = here("check", f"{base}.onnx", "--target", "ort:unoptimized", "--input", f"{base}_inputs", "--quiet")
     assert again.code == 0
 
 
@@ -409,9 +426,9 @@ def test_help_loads_nothing_heavy() -> None:
 # ---------------------------------------------------------------- times
 
 
-def test_bench_finds_the_times_of_layers(model: Cli, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_finds_the_times_of_layers(here: Cli, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
-        model("check", "chain.onnx", "--target", "ort:unoptimized", "--recompute-cache", "--quiet", "--label", "me")
+        here("check", "chain.onnx", "--target", "ort:unoptimized", "--recompute-cache", "--quiet", "--label", "me")
     assert run(["bench", "history", "Add_1.run_s", "chain.ort_unoptimized", "--all", "--json"]) in (0, 3)
     history = json.loads(capsys.readouterr().out)
     assert "Add_1.run_s" in json.dumps(history)
@@ -507,11 +524,11 @@ def test_without_its_supervisor_the_check_goes_on_to_its_end(hanging: subprocess
 
 
 def test_a_long_model_is_shown_in_part_unless_all_is_requested(
-    model: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+    here: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("assay.models.report.check._MOST_ROWS", 5)
     write_long_chain(folder / "long.onnx", 8)
-    result = model("check", "long.onnx", "--target", "ort:unoptimized", "--quiet", "--all")
+    result = here("check", "long.onnx", "--target", "ort:unoptimized", "--quiet", "--all")
     assert result.code == 0
     assert all(f"_{number} " in result.out for number in range(8))
     report = load_report(str(folder / result.out.splitlines()[-1].removeprefix("kept in ")))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.example_models import EXAMPLES, load_example, write_chain
 
+from assay.models import child
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.store.artifacts import ArtifactStore
 
@@ -37,16 +41,37 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtifactBuilder
         yield builder
 
 
+SETTINGS = ("store", "limits", "recompute", "explain_to", "dumps", "failure_dir", "slices", "notes")
+
+
+@contextmanager
+def lend(shared: ArtifactBuilder, store: ArtifactStore, **settings: Any) -> Iterator[ArtifactBuilder]:
+    """The shared workers with another store and other settings."""
+    before = {name: getattr(shared, name) for name in SETTINGS}
+    for name, value in {"slices": [], "notes": [], **settings}.items():
+        setattr(shared, name, value)
+    try:
+        with store as shared.store, shared.borrowing():
+            yield shared
+    finally:
+        for name, value in before.items():
+            setattr(shared, name, value)
+
+
 @pytest.fixture
 def builder(shared: ArtifactBuilder, tmp_path: Path) -> Iterator[ArtifactBuilder]:
     """The shared workers, with a store of the test's own and settings that the test may change."""
-    names = ("store", "limits", "recompute", "explain_to", "dumps", "failure_dir", "slices")
-    before = {name: getattr(shared, name) for name in names}
-    shared.slices = []
-    with ArtifactStore(str(tmp_path / "store")) as shared.store, shared.borrowing():
-        yield shared
-    for name, value in before.items():
-        setattr(shared, name, value)
+    with lend(shared, ArtifactStore(str(tmp_path / "store"))) as found:
+        yield found
+
+
+@pytest.fixture
+def lent(shared: ArtifactBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`assay child model` has the shared workers when it is called in this process."""
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the check adds the folder
+    monkeypatch.setattr(
+        child, "ArtifactBuilder", lambda store, limits, **settings: lend(shared, store, limits=limits, **settings)
+    )
 
 
 @pytest.fixture

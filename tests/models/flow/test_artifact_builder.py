@@ -341,4 +341,20 @@ def test_a_dump_is_not_mixed_with_the_one_before(chain: Path, tmp_path: Path) ->
         target = Target("sim", "command", options, compile_flags=(count,))
         with ArtifactBuilder(ArtifactStore(str(tmp_path / "store")), dumps=Dumps(str(tmp_path / "ir"))) as builder:
             assert builder.build(target, Step.COMPILE, product(chain), "case").is_ok
+        assert builder.notes == []
     assert sorted(path.name for path in (tmp_path / "ir" / "case").glob("*.txt")) == ["0_pass.txt", "1_pass.txt"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["cp", "{model}", "{artifact}"], ": there is no {ir_dir} in its compile command"),
+        (["cp", "{model}", "{artifact}", ["-S", "{ir_dir}"]], ""),
+    ],
+)
+def test_a_target_that_dumps_nothing_is_named_once(chain: Path, tmp_path: Path, words: list[object], why: str) -> None:
+    target = Target("sim", "command", {"compile": words, "run": "x", "version": False})
+    with ArtifactBuilder(ArtifactStore(str(tmp_path / "store")), dumps=Dumps(str(tmp_path / "ir"))) as builder:
+        for case in ("one", "two"):
+            assert builder.build(target, Step.COMPILE, product(chain), case).is_ok
+    assert builder.notes == [f"--debug-ir: sim wrote no intermediate representation{why}"]

@@ -235,7 +235,12 @@ def test_a_voter_that_is_not_installed_has_no_vote_and_a_note(
     assert [note for note in report.notes if "has no vote" in note and "pip install 'assay[openvino]'" in note]
 
 
-@pytest.mark.parametrize("name", ["matmul", "cnn", "attention", "quantised"])
+SLOW = pytest.mark.services("backends")  # OpenVINO compiles a dozen layers: `make test` asks for a short model
+
+
+@pytest.mark.parametrize(
+    "name", ["matmul", *(pytest.param(name, marks=SLOW) for name in ("cnn", "attention", "quantised"))]
+)
 def test_the_examples_pass_on_another_runtime(name: str, built: Path, check: Check) -> None:
     report = check(built / f"example-{name}.onnx", Target("openvino", "openvino"), voter=ORT)
     assert report.verdict.kind is VerdictKind.PASS, [f.message for f in report.verdict.findings]

@@ -44,6 +44,7 @@ def load_error(run_dir: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- why there is no report
 
 
+@pytest.mark.usefixtures("lent")
 def test_what_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no")
     assert call(ask(tmp_path / "m.onnx", tmp_path), tmp_path / "run") == 2
@@ -72,6 +73,7 @@ def test_a_store_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:
     assert "artifact cache" in load_error(tmp_path / "run")["message"]
 
 
+@pytest.mark.usefixtures("lent")
 def test_a_run_directory_that_cannot_be_written_is_no_traceback(
     chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_run_directory_that_cannot_be_written_is_no_traceback(
 # ---------------------------------------------------------------- reports
 
 
+@pytest.mark.usefixtures("lent")
 def test_a_check_leaves_its_report_figures_and_trace(
     chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +128,7 @@ def test_the_exit_code_is_the_report_s_and_paths_move_with_it(chain: Path, tmp_p
         assert Path(model).exists()
 
 
+@pytest.mark.usefixtures("lent")
 def test_reasons_of_hits_and_misses_on_request(chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         call(ask(chain, tmp_path, explain=True, only=("Add_1",)), tmp_path / "run")
@@ -133,6 +137,7 @@ def test_reasons_of_hits_and_misses_on_request(chain: Path, tmp_path: Path, caps
     assert "chain_layer_Add_1 ort:unoptimized compile: hit" in said
 
 
+@pytest.mark.usefixtures("lent")
 def test_functions_are_found_in_the_caller_s_folder(chain: Path, tmp_path: Path) -> None:
     (tmp_path / "caller").mkdir()
     (tmp_path / "caller" / "my_inputs.py").write_text(

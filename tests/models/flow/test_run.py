@@ -292,9 +292,12 @@ run_model(parse_plain(ModelRequest, json.loads({json.dumps(build_plain(request))
     pool, benchmark = SlotPool(build_entries(["cpu"]), str(slots / "checks")), MachineLease("benchmark", str(slots))
     with subprocess.Popen([sys.executable, "-c", code]) as command:
         until(mark.exists, "the target hangs")
-        assert pool.busy()
+        assert pool.acquire() is None
         command.kill()
-    assert not pool.busy()
+    held = pool.acquire()
+    assert held is not None
+    held.let_go()
+    pool.close()
     assert not benchmark.try_enter()
     assert "_picky_check_" in benchmark.holders()[0].name
     end.touch()

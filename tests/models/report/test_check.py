@@ -8,6 +8,7 @@ import math
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -362,9 +363,22 @@ def test_times_report_what_they_are() -> None:
 def test_tools_samples_notes_and_findings_are_there() -> None:
     report = replace(made.bad_report(), findings=(Finding(VerdictKind.FAIL, "m", "hidden by marking"),))
     text = show(report)
-    assert "reference ort; iree-base-compiler 3.13.0, 2 samples, 12s\n" in text
+    assert text.endswith("reference ort; iree-base-compiler 3.13.0, 2 samples, 12s\n")  # after what to do
+    assert text.splitlines()[2].split()[0] == "layer"  # the table follows the verdict
     assert "\na <note>\n" in text
     assert "\nFAIL m: hidden by marking\n" in text
+
+
+def test_a_terminal_is_advised_from_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = str(tmp_path)
+    report = replace(made.bad_report(), folder=folder, model=f"{folder}/m.onnx", run_dir=f"{folder}/runs/model/a")
+    text = show(report)
+    assert "kept in runs/model/a\n" in text
+    assert "assay model reduce m.onnx " in text
+    assert folder not in text
+    monkeypatch.chdir("/")
+    assert f"cd {folder} && assay model reduce m.onnx" in show(report)
 
 
 def test_words_of_tools_cannot_move_the_cursor() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from assay.compat import originals
 from assay.compat.originals import StatWord
@@ -18,7 +18,7 @@ from assay.record.run_directory import RunRecord
 from assay.system.fast_dataclasses import replace
 from assay.system.files import publish, write_atomic
 from assay.values import layout
-from assay.values.run import Command, Outcome, RunSpec, State, Stop, replace_texts
+from assay.values.run import Command, Outcome, RunSpec, State, Stop
 from assay.values.secrets import HIDDEN
 from assay.values.study import OUTPUT_REFERENCE
 from assay.values.units import CPU
@@ -41,7 +41,7 @@ class MlrunnerRules(RunRules):
 
         def fill(spec: RunSpec) -> RunSpec:
             output = output_of(prepared, spec)
-            return replace_texts(spec, lambda text: layout.fill_reference(text, OUTPUT_REFERENCE, output))
+            return _replace_texts(spec, lambda text: layout.fill_reference(text, OUTPUT_REFERENCE, output))
 
         return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
 
@@ -170,3 +170,12 @@ def _fail_unfinished(run_dir: str) -> None:
     dead: dict[str, StatWord] = {name: "failed" for name, word in stat.items() if word == "running"}
     if dead:
         originals.write_mlrunner_stat(run_dir, dead)
+
+
+def _replace_texts(spec: RunSpec, change: Callable[[str], str]) -> RunSpec:
+    """The run with other texts of its commands, the secret ones included."""
+    commands = tuple(replace(command, text=change(command.text)) for command in spec.commands)
+    private = spec.private
+    if private is not None:
+        private = replace(private, commands={name: change(text) for name, text in private.commands.items()})
+    return replace(spec, commands=commands, private=private)

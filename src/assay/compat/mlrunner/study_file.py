@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
-from assay.config.grid import read_overrides
+from assay.compat.study_files import build_folder, build_name, read_overrides
+from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings
 from assay.config.overrides import Overrides
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.config.template import parse_template

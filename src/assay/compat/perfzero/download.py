@@ -31,7 +31,7 @@ from assay.exchange.api import (
     remove_part,
     render_url,
 )
-from assay.system.files import is_inside, rename, sync_file
+from assay.system.files import is_inside, rename
 from assay.system.locks import hold_file
 from assay.values.notify import Notify, ignore
 
@@ -172,7 +172,7 @@ def _bring(job: _Job) -> FetchedData:
     if kind and _unpack(job, kind):
         os.unlink(job.part)
     else:
-        sync_file(job.part)
+        _sync_file(job.part)
         rename(job.part, job.target)
     forget(job.part)
     return FetchedData(job.target, size, cached=False)
@@ -271,3 +271,12 @@ def _drop(part: str) -> None:
     """Nothing may be left that a later look could take for the data, or continue."""
     remove_part(part)
     forget(part)
+
+
+def _sync_file(path: str) -> None:
+    """Have the disk hold a file before it gets its name: after a power cut a name without its content may be left."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -17,12 +17,12 @@ from assay.compat.original_command import (
     write_lines,
     write_report,
 )
-from assay.errors import ExitCode
+from assay.errors import AssayError, ExitCode
 from assay.show.console import Console
 from assay.values.state import RETRY, State
 
 if TYPE_CHECKING:
-    from assay.follow.api import Event
+    from assay.follow.api import Entry, Event
     from assay.launch.api import Prepared, RunHooks, RunOptions
 
 _TICK_S, _LIVE_TICK_S = 0.25, 0.05
@@ -96,12 +96,12 @@ def build_options(parsed: Parsed) -> RunOptions:
 
 
 def supervise(prepared: Prepared) -> int:
-    from assay.follow.api import load_states, show_command
+    from assay.follow.api import show_command
     from assay.launch.api import run_study
 
     began = time.time()
     report = run_study(prepared, build_hooks(prepared))
-    states = load_states(report.entries) if report.left and not report.problem else []
+    states = _load_states(report.entries) if report.left and not report.problem else []
     if prepared.farm is not None and State.RUNNING in states:
         Console().error(describe_farm(states, prepared.farm.name))
         Console().error(f"next: {show_command(['ls'], prepared.location)}")
@@ -109,6 +109,22 @@ def supervise(prepared: Prepared) -> int:
         write_report(report, time.time() - began)
     say_problems(report)
     return int(report.exit_code)
+
+
+def _load_states(entries: Sequence[Entry]) -> list[State]:
+    """How the runs of a call are now: a farm may have finished some since the supervisor looked at them."""
+    return [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in entries]
+
+
+def _load_state(run_dir: str) -> State:
+    """A job that waits in its farm's queue, or has not been seen there yet, counts as running."""
+    from assay.follow.run_status import load_status
+
+    try:
+        state = load_status(run_dir).state
+    except AssayError:  # damaged a moment ago: the next command reports it
+        return State.RUNNING
+    return state if state.is_over and state is not State.LOST else State.RUNNING
 
 
 def build_hooks(prepared: Prepared) -> RunHooks:

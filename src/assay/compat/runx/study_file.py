@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import Literal
 
-from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
-from assay.config.grid import read_overrides
+from assay.compat.study_files import build_folder, build_name, read_overrides
+from assay.config.fields import Fields, LoadOptions, build_axis, build_duplicate_warnings
 from assay.config.overrides import Overrides
 from assay.config.places import read_farm
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
@@ -352,8 +352,7 @@ class _Reader:
         fields = Fields(problems)
         entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)
         if entry.node.find("kind"):  # an engine of ours, with its own keys
-            farm = read_farm(fields, entry, name)
-            return farm or Farm(name, "template", position=entry.position, problems=tuple(problems.found))
+            return read_farm(entry, name)
         given = {key: self._find(key, section) for key in _FARM_TEXTS}
         texts = {key: fields.text(found.node, key) if found else None for key, found in given.items()}
         template, submit = texts["SUBMIT_TEMPLATE"], texts["SUBMIT_CMD"]

@@ -26,8 +26,9 @@ from typing import IO
 
 from assay.errors import InfrastructureError
 from assay.models.backends.captured_output import CapturedOutput, listen
+from assay.models.backends.connection import Connection
 from assay.system.fast_dataclasses import dataclass
-from assay.system.ssh import Address, Connection
+from assay.system.ssh import Address
 
 _BEAT_S = 5.0
 _GRACE_S = 5.0

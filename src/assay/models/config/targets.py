@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.config.fields import describe
-from assay.config.settings import Settings
+from assay.config.settings import Settings, load_settings
 from assay.config.source import Node, Problems
 from assay.errors import ConfigError, InfrastructureError, NotFoundError, UsageError, did_you_mean
 from assay.models.values.model import Target
@@ -130,6 +130,11 @@ def parse_target(text: str, settings: Settings) -> Target:
     if colon and variants:
         raise UsageError(f"the target {base} has no variant {variant!r}", did_you_mean(variant, variants))
     raise NotFoundError("target", name, known)
+
+
+def list_target_names() -> list[str]:
+    """For the completion of `--target` in the shell."""
+    return [*read_target_tables(load_settings(os.getcwd(), os.environ)), *_BUILT_IN]
 
 
 def build_board_target(target: Target, address: str, *, port: int | None = None, key: str | None = None) -> Target:

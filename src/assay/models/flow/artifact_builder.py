@@ -220,8 +220,7 @@ class ArtifactBuilder:
             return model
         done = f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}"
         text = f"{done}: it uses nothing newer"
-        if text not in self.notes:
-            self.notes.append(text)
+        self._note(text)
         proto.ir_version = most
         path = os.path.join(self.make_folder("lowered"), os.path.basename(model.path))
         write_model(proto, path)
@@ -331,12 +330,18 @@ class ArtifactBuilder:
             self._folders.clear(job.ir_dir)
         outcome = self._find_worker(target).work(job, self.limits)
         if job.ir_dir is not None:
+            if outcome.is_ok and not any(files for _, _, files in os.walk(job.ir_dir)):
+                self._note(_describe_no_dump(target))
             self._folders.note(job.ir_dir)
         end_ns = time.time_ns()
         begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is not a part of a step
         facts = {"ending": str(outcome.ending), "times_s": list(outcome.times_s)}
         self.slices.append(Slice((target.name, str(job.step)), job.case, begun_ns, end_ns, facts))
         return outcome
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _find_worker(self, target: Target) -> WorkerProcess:
         name = _name_target(target)
@@ -346,6 +351,13 @@ class ArtifactBuilder:
 
     def _sub_folder(self, base: str | None, case: str, step: Step, given: Product) -> str | None:
         return None if base is None else self._folders.choose(base, self.dumps.name or case, step, given.sha)
+
+
+def _describe_no_dump(target: Target) -> str:
+    compiler = target.options.get("compile")
+    has_place = compiler is None or "{ir_dir}" in str(compiler)
+    why = "" if has_place else ": there is no {ir_dir} in its compile command"
+    return f"--debug-ir: {target.name} wrote no intermediate representation{why}"
 
 
 def _build_outcome(artifact: StoredArtifact, *, cached: bool) -> StepOutcome | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -105,10 +107,10 @@ def build_document(report: ModelReport, *, every: bool = False) -> Document:
 
 
 def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
-    """The answer first, then the table, then what failed and how, then what to do."""
+    """The answer first, then the table, then what failed and how, then what to do, then what it was made with."""
     kind, sentence, around = str(report.verdict.kind), describe_outcome(report), describe_surroundings(report)
     head = Text((Span(kind, kind), f" {report.stem} on {report.target}: {sentence}"))
-    yield Section([head, *([Text(f"reference {report.reference}; {around}", role="soft")] if around else [])])
+    yield Section([head])
     shown = list(report.cases) if every else choose_cases(report)
     yield Section([_build_table_block(shown, report)])
     groups = group_failures(report)
@@ -117,9 +119,15 @@ def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
     yield from _build_mismatches(report)
     findings = [each for each in report.findings if each.message not in sentence]
     yield Section([Findings(findings, len(findings)), Notes(_list_notes(report))])
-    yield Section([Commands(list(build_next_steps(report)))])
-    if report.run_dir:
-        yield Section([Text(f"kept in {report.run_dir}")])
+    yield Section([Commands([(what, _from_here(command)) for what, command in build_next_steps(report)])])
+    made_with = [Text(f"reference {report.reference}; {around}", role="soft")] if around else []
+    yield Section([*made_with, *([Text(f"kept in {_from_here(report.run_dir)}")] if report.run_dir else [])])
+
+
+def _from_here(text: str) -> str:
+    """A terminal is in a folder: what is below it is named from there. Pages and files are read elsewhere."""
+    here = os.getcwd()
+    return text.removeprefix(f"cd {shlex.quote(here)} && ").replace(f"{here}/", "")
 
 
 def _build_more_failures(groups: Sequence[FailedSteps]) -> Iterator[Block]:
@@ -139,7 +147,8 @@ def _build_mismatches(report: ModelReport) -> Iterator[Block]:
     wrong = find_mismatches(report)
     later = [command for _, command in build_next_steps(report)]
     for case in wrong[:_IN_FULL]:
-        commands = [Code(command, wraps=True) for command in build_diff_commands(case) if command not in later]
+        differences = [command for command in build_diff_commands(case) if command not in later]
+        commands = [Code(_from_here(command), wraps=True) for command in differences]
         title = f"{label_of(case, report)} {_VERBS.get(case.verdict.kind, 'differs')}:"
         yield Section([*(Text(describe_finding(finding, case)) for finding in find_bad(case)), *commands], title)
     if len(wrong) > _IN_FULL:

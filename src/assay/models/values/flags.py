@@ -59,7 +59,7 @@ class InputFlags(Request):
     """The model and its inputs."""
 
     model: str = argument()
-    reference: str | None = option("--reference", metavar="NAME", help="The reference.  [default: ort]")
+    reference: str | None = option("--reference", metavar="TARGET", help="The reference.  [default: ort]")
     samples: int | None = option(
         "--samples", type=int, minimum=1, metavar="N", help="Samples of the inputs.  [default: 1]"
     )
@@ -85,10 +85,10 @@ class InputFlags(Request):
 class ModelFlags(InputFlags):
     """And the target, what is compared, and what is written."""
 
-    target: str | None = option("--target", metavar="NAME", help=f"What is tested: {_TARGETS}.")
+    target: str | None = option("--target", metavar="TARGET", help=f"What is tested: {_TARGETS}.")
     only: tuple[str, ...] = only_option()
     vote: str | None = option(
-        "--vote", metavar="NAME", help="A second reference, asked where the target differs; none: not asked."
+        "--vote", metavar="TARGET", help="A second reference, asked where the target differs; none: not asked."
     )
     tolerances: tuple[str, ...] = option(
         "--tolerance",
