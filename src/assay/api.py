@@ -257,7 +257,7 @@ def _read_options(given: Mapping[str, Any], declared: Mapping[str, Option]) -> t
 
 
 def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """As words of the command line."""
+    """Render values as words of the command line."""
     from assay.config.definition import render_assignments
     from assay.errors import UsageError
 

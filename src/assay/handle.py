@@ -209,8 +209,7 @@ class StudyHandle:
                 view.update(html)
 
     def _watch_in_lines(self) -> None:
-        from assay.show.progress import EndedRow, PlainProgress, ProgressView, RunningRow
-        from assay.system.fast_dataclasses import replace
+        from assay.show.progress import EndedRow, PlainProgress, ProgressView, RunningRow, render_heartbeat
 
         progress, seen, view = PlainProgress(sys.stderr), set[str](), ProgressView(self.name, 0)
         for finished, known in self._poll(_POLL_S):
@@ -234,10 +233,10 @@ class StudyHandle:
                 ended=tuple(EndedRow(run.name, run.state, run.seconds, run.reason, run.metrics) for run in news),
             )
             progress.update(view)
-        progress.finish(replace(view, ended=()))
+        progress.message(render_heartbeat(view))
 
     def _count_queued(self, known: Sequence[Run]) -> int:
-        """Also what has no folder yet."""
+        """Count the runs that wait, also those without a folder."""
         missing = len(self._expected.names - {run.name for run in known}) if self._expected.names else 0
         return missing + sum(run.state == State.QUEUED for run in known)
 
@@ -316,9 +315,9 @@ class StudyHandle:
         return RunOutcome(code, states, tuple(report["checks"]), messages)
 
 
-def build_texts(names: Sequence[str]) -> tuple[str, ...]:
+def build_texts(names: Sequence[str] | None) -> tuple[str, ...]:
     """One name may be given without a list."""
-    return (names,) if isinstance(names, str) else tuple(names)
+    return (names,) if isinstance(names, str) else tuple(names or ())
 
 
 def parse_where_text(text: str | None) -> Where | None:

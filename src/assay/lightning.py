@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay import script
 from assay.errors import MissingPackageError
-from assay.script_run import ScriptRun, build_mapping, find_numbers, open_run
+from assay.exchange.script_run import ScriptRun, build_mapping, find_numbers, open_run
 
 _WHO = "assay.lightning"
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")

@@ -101,7 +101,7 @@ def load_all(hook: str, name: str = "") -> list[tuple[Plugin, Any]]:
 
 
 def find_function(name: str) -> Any:
-    """None: no plug-in offers it."""
+    """Load the function of this name; None where no plug-in offers it."""
     functions = merge("functions")
     return load(functions[name]) if name in functions else None
 
@@ -195,13 +195,14 @@ def _describe(error: BaseException) -> str:
 
 
 def _try_names(plugin: Plugin) -> Iterator[PluginProblem]:
-    from assay.values.plugin_checks import find_dialect_mistake, list_names
+    from assay.values.plugin_checks import find_dialect_mistake, find_value_mistake, list_names
 
     dialects = {text: name for name, text in plugin.dialects.items()}
     for hook, text in list_names(plugin):
         try:
             value = load(text) if hook != "pages" else None
-            mistake = find_dialect_mistake(dialects[text], value) if hook == "dialects" else ""
+            mistake = find_value_mistake(hook, text, value)
+            mistake = find_dialect_mistake(dialects[text], value) if hook == "dialects" else mistake
         except InfrastructureError as error:
             mistake = error.message
         if mistake:
@@ -214,8 +215,8 @@ def _try_names(plugin: Plugin) -> Iterator[PluginProblem]:
 def find_entry_points() -> list[tuple[str, str]]:
     """(distribution, module:name) of what is installed; Assay's own first.
 
-    From the files, since importlib.metadata takes longer to import than everything that a command needs. Where Assay
-    itself is not installed (a source tree on PYTHONPATH), its folders that have a `plugin.py` are taken.
+    From the files, since importlib.metadata takes longer to import than everything that a command needs. Folders of
+    ours that have a `plugin.py` count as well: a source tree on PYTHONPATH, or newer than what was installed from it.
     """
     found: dict[str, list[str]] = {}
     for folder in dict.fromkeys(sys.path):
@@ -227,7 +228,7 @@ def find_entry_points() -> list[tuple[str, str]]:
             distribution = name.partition("-")[0].lower()
             if distribution not in found:
                 found[distribution] = list(_read_entry_points(os.path.join(folder or ".", name, "entry_points.txt")))
-    own = found.pop(_OWN, None) or _list_folders()
+    own = sorted({*found.pop(_OWN, ()), *_list_folders()})  # in one order, installed again since or not
     return [(_OWN, target) for target in own] + [(name, each) for name in sorted(found) for each in found[name]]
 
 

@@ -304,7 +304,7 @@ def find_run_dir() -> str:
     return _adhoc_dir
 
 
-def begin_adhoc_run(study: str, name: str, params: Mapping[str, object] | None = None) -> str:
+def begin_adhoc_run(study: str, name: str) -> str:
     """A new run for what this process logs to a file that it opens from now on; returns its folder.
 
     A name that is taken gets a number. The run that this process has opened before ends.
@@ -313,7 +313,7 @@ def begin_adhoc_run(study: str, name: str, params: Mapping[str, object] | None =
     root = os.environ.get("ASSAY_ROOT") or layout.DEFAULT_ROOT
     folder = os.path.join(os.path.abspath(root), study)
     path, number = os.path.join(folder, name), 1
-    while os.path.exists(path) or not _write_adhoc_run(path, study, params or {}):
+    while os.path.exists(path) or not _write_adhoc_run(path, study):
         number += 1
         path = os.path.join(folder, f"{name}-{number}")
     _conclude(find_code(sys.exc_info()[1]))
@@ -331,7 +331,7 @@ def build_random_name() -> str:
     return f"{chance.choice(ADJECTIVES)}-{chance.choice(ANIMALS)}"
 
 
-def _write_adhoc_run(path: str, study: str, params: Mapping[str, object]) -> bool:
+def _write_adhoc_run(path: str, study: str) -> bool:
     """False: another process has taken the name."""
     from assay.system.files import rename
     from assay.values.secrets import hide_arguments
@@ -348,7 +348,7 @@ def _write_adhoc_run(path: str, study: str, params: Mapping[str, object]) -> boo
         "id": uid,
         "uid": uid,
         "created_at": began_at,
-        "params": params,
+        "params": {},
         "commands": [],
         "source": "",
         "command_line": hide_arguments(sys.argv),

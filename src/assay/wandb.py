@@ -7,8 +7,9 @@
 
 Numbers become series of the run, as `assay.log` writes them. Inside a run that is the run itself; elsewhere
 `<root>/<project>/<name>`, with the config as its parameters. Config, summary and tags are also in `wandb.json` of the
-run directory. Images, tables and other media are accepted and left out; nothing leaves the machine, and nothing that
-goes wrong here stops the training. `python -m assay.wandb script.py` runs a script whose own line is `import wandb`.
+run directory; images, tables and artifacts are files in it. Nothing leaves the machine, and nothing that goes wrong
+here stops the training. `python -m assay.wandb script.py` runs a script whose own line is `import wandb`; a module
+(`-m`) or a launcher such as torchrun may stand in place of the script.
 """
 
 from __future__ import annotations
@@ -16,14 +17,32 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from fnmatch import fnmatchcase
-from types import SimpleNamespace
+from functools import partial
+from types import ModuleType
 from typing import Any, Self
 
 from assay import script
-from assay.script_run import ScriptRun, build_mapping, build_plain, find_numbers, open_run, say_once
+from assay.exchange.script_run import ScriptRun, build_mapping, build_plain, find_numbers, open_run, say_once
+from assay.exchange.wandb_media import (  # noqa: F401 names of wandb
+    Artifact,
+    Audio,
+    Chart,
+    Histogram,
+    Html,
+    Image,
+    Media,
+    Molecule,
+    Object3D,
+    Plotly,
+    RunFiles,
+    Table,
+    Video,
+    find_media,
+)
 from assay.values import layout
 
 __version__ = "0+assay"  # some programs print it
@@ -121,6 +140,7 @@ class Run:
 
     def __init__(self, place: ScriptRun, options: Mapping[str, Any]) -> None:
         self._place = place
+        self._files = RunFiles(place.dir, partial(say_once, _WHO))
         self._axes: dict[str, str] = {}  # pattern of metric names -> the metric that counts their steps
         self._folds: dict[str, str] = {}  # pattern of metric names -> min, max, mean or last
         self._seen: dict[str, float] = {}  # the last value of each name
@@ -184,9 +204,8 @@ class Run:
             import tempfile
 
             return tempfile.gettempdir()
-        path = os.path.join(self._place.dir, "files")
-        os.makedirs(path, exist_ok=True)
-        return path
+        os.makedirs(self._files.dir, exist_ok=True)
+        return self._files.dir
 
     @property
     def path(self) -> str:
@@ -216,12 +235,27 @@ class Run:
             raise TypeError(f"wandb.log takes a dictionary of names with values, not {type(data).__name__}")
         if step is not None and not self._move_to(step):
             return
-        numbers = dict(find_numbers(_WHO, data))
+        numbers = dict(find_numbers(_WHO, self._keep_media(data)))
         if self._place.dir:
             self._record(numbers)
         self._fold(numbers)
         if commit or (commit is None and step is None):
             self.step += 1
+
+    def _keep_media(self, data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        """What is left of the data when pictures, tables and the like have become files."""
+        rest: dict[str, Any] = {}
+        for key, value in data.items():
+            if isinstance(value, Mapping):
+                rest[key] = self._keep_media(value, f"{prefix}{key}/")
+                continue
+            found = [find_media(each) for each in value] if isinstance(value, list | tuple) else [find_media(value)]
+            media = [each for each in found if each is not None]
+            if not media:
+                rest[key] = value
+            elif self._place.dir:
+                self._files.keep_all(f"{prefix}{key}", media, self.step)
+        return rest
 
     def _move_to(self, step: Any) -> bool:
         """False: the step is behind the last one, and what belongs to it is left out, as W&B does."""
@@ -346,11 +380,26 @@ class Run:
     def alert(self, title: str, text: str = "", **_options: Any) -> None:
         script.say(f"assay.wandb: {title}: {text}")
 
-    def log_artifact(self, artifact: Any, *_arguments: Any, **_options: Any) -> Any:
-        say_once(_WHO, "artifact", "artifacts are not stored; what is written to run.dir stays with the run")
+    def log_artifact(
+        self,
+        artifact: Any,
+        name: str | None = None,
+        type: str | None = None,  # noqa: A002 wandb's name
+        aliases: Any = None,
+        **_more: Any,
+    ) -> Any:
+        """An artifact, or the path of a file or folder that is to be one."""
+        if not isinstance(artifact, Artifact):
+            path, artifact = os.fspath(artifact), Artifact(name or os.path.basename(artifact), type or "unspecified")
+            (artifact.add_dir if os.path.isdir(path) else artifact.add_file)(path)
+        if self._place.dir:
+            self._files.keep_artifact(artifact, aliases)
         return artifact
 
-    link_artifact = upsert_artifact = log_model = log_artifact
+    link_artifact = upsert_artifact = log_artifact
+
+    def log_model(self, path: Any, name: str | None = None, aliases: Any = None) -> None:
+        self.log_artifact(path, name, "model", aliases)
 
     def use_artifact(self, name: Any, *_arguments: Any, **_options: Any) -> Any:
         raise UsageError(f"assay.wandb has no artifacts: give the script the path of {name!r} instead")
@@ -463,8 +512,14 @@ def _generate_id(length: int = 8) -> str:
     return os.urandom(length).hex()[:length]
 
 
-util = SimpleNamespace(generate_id=_generate_id)
-errors = SimpleNamespace(Error=Error, UsageError=UsageError, CommError=CommError)
+def _build_part(name: str, **content: Any) -> ModuleType:
+    part = ModuleType(f"{_WHO}.{name}")
+    part.__dict__.update(content)
+    return part
+
+
+util = _build_part("util", generate_id=_generate_id)
+errors = _build_part("errors", Error=Error, UsageError=UsageError, CommError=CommError, AuthenticationError=CommError)
 
 
 class Settings:
@@ -474,36 +529,20 @@ class Settings:
         self.__dict__.update(options)
 
 
-# ---------------------------------------------------------------- media and artifacts: accepted, left out
+# ---------------------------------------------------------------- media
+
+Graph = Classes = BoundingBoxes2D = ImageMask = JoinedTable = Media  # accepted: the message names them once
+AlertLevel = Media()
 
 
-class Media:
-    """Takes whatever it is given."""
-
-    def __init__(self, *_arguments: Any, **_options: Any) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Media()
-
-    def __call__(self, *_arguments: Any, **_options: Any) -> Media:
-        return Media()
+def _build_chart(name: str) -> Callable[..., Chart]:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return partial(Chart, name)
 
 
-class Artifact(Media):
-    """Accepted, not stored."""
-
-    def __init__(self, name: str = "", type: str = "", **options: Any) -> None:  # noqa: A002 wandb's name
-        self.name, self.type = name, type
-        self.metadata = options.get("metadata") or {}
-
-
-Image = Table = Histogram = Audio = Video = Html = Plotly = Object3D = Molecule = Graph = Classes = BoundingBoxes2D = (
-    ImageMask
-) = JoinedTable = Media
-AlertLevel = plot = Media()
+plot = _build_part("plot", __getattr__=_build_chart)
+plot_table = _build_chart("table")
 
 
 def __getattr__(name: str) -> Any:
@@ -517,19 +556,56 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"assay.wandb has no {name!r}{f'; {hint}' if hint else ''}")
 
 
-def _run_script() -> None:
-    """`python -m assay.wandb script.py …`: the script's `import wandb` finds this module."""
-    import runpy
-    import sys
-    from importlib import import_module
+def take_name() -> None:
+    """From now on `import wandb` and `import wandb.util` mean this module, whatever is installed."""
+    for name in ("", *_PARTS):
+        sys.modules[f"wandb{name}"] = sys.modules[f"{_WHO}{name}"]
 
-    if len(sys.argv) < 2:
-        raise SystemExit("usage: python -m assay.wandb SCRIPT [ARGUMENT]...")
-    sys.modules["wandb"] = import_module("assay.wandb")  # this file runs under another name
-    del sys.argv[0]
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+
+_PARTS = {".util": util, ".errors": errors, ".plot": plot}  # modules of their own for those who import them
+sys.modules.update({f"{_WHO}{name}": part for name, part in _PARTS.items()})
+
+
+# ---------------------------------------------------------------- python -m assay.wandb
+
+_USAGE = "usage: python -m assay.wandb (SCRIPT | -m MODULE | PROGRAM) [ARGUMENT]..."
+
+
+def _run_below(arguments: list[str]) -> None:
+    """A script, a module or a program whose `import wandb` finds this module: in this process and in all below it."""
+    if not arguments or arguments in (["-m"], ["-h"], ["--help"]):
+        script.say(_USAGE)
+        raise SystemExit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
+    shim = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exchange", "shim")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (shim, os.environ.get("PYTHONPATH"))))
+    sys.path.insert(1, shim)  # multiprocessing hands on this list
+    if arguments[0] != "-m" and _is_program(arguments[0]):
+        os.execvp(arguments[0], arguments)  # noqa: S606 a launcher such as torchrun
+    import runpy
+
+    sys.argv[:] = arguments[arguments[0] == "-m" :]
+    if arguments[0] == "-m":
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        return
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _is_program(name: str) -> bool:
+    """Whether it is started as a program: Python runs files of its own, and folders."""
+    import shutil
+
+    if os.path.isdir(name) or (os.path.isfile(name) and (name.endswith(".py") or not os.access(name, os.X_OK))):
+        return False
+    if shutil.which(name) is None:
+        script.say(f"assay.wandb: there is no script {name!r} here, and no program of this name on PATH\n{_USAGE}")
+        raise SystemExit(2)
+    return True
 
 
 if __name__ == "__main__":
-    _run_script()
+    from importlib import import_module
+
+    import_module(_WHO).take_name()  # this file runs under another name
+    _run_below(sys.argv[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import sysconfig
@@ -96,19 +97,19 @@ class DemoRequest(Request):
 
 def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: ARG001 it prints through the commands
     """Run a sweep with its table and plot, then a convergence check; under a minute, without GPU or network."""
-    target = lay_out(Path(request.folder))
+    target, hidden = lay_out(Path(request.folder)), find_hidden()
     # the examples call `python`: let it be the one that has numpy
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
     start, where = os.getcwd(), os.path.relpath(target)
     os.chdir(target)
     try:
-        code = _show_sweep(request.plain, where, call)
+        code = _show_sweep(request.plain, where, hidden, call)
         return serve(call) if request.serve and code == ExitCode.OK else code
     finally:
         os.chdir(start)
 
 
-def _show_sweep(plain: bool, where: str, run: Call) -> int:
+def _show_sweep(plain: bool, where: str, hidden: str | None, run: Call) -> int:
     say = _Narrator()
     say(
         f"Assay in a minute. The program and the study are in {where}: charlm.py trains a small character-level "
@@ -124,7 +125,19 @@ def _show_sweep(plain: bool, where: str, run: Call) -> int:
     say.runs("assay plot charlm --metric loss --group-by seed", run)
     say("The runs are folders. Calling it again runs nothing, since everything is finished:")
     code = say.runs("assay run sweep.yml --plain", run) or _show_convergence(say, run)
+    show_next(say, where, hidden)
+    return code
+
+
+def find_hidden() -> str | None:
+    """The folder of `assay`, unless a shell finds the command already."""
+    return None if shutil.which("assay") else os.path.dirname(sys.executable)
+
+
+def show_next(say: Callable[[str], None], where: str, hidden: str | None) -> None:
     say("What to try next:")
+    if hidden is not None:
+        print(f"  export PATH={shlex.quote(hidden)}:$PATH", flush=True)  # one line, whatever the width
     say(f"  cd {where}")
     say("  assay serve: all of this in the browser (or at the end of the demo: --serve)")
     say("  assay ls charlm; assay show RUN; assay logs RUN; assay diff RUN RUN")
@@ -132,7 +145,6 @@ def _show_sweep(plain: bool, where: str, run: Call) -> int:
     say("  assay golden check golden.yml -s golden --html report.html; assay report charlm")
     say("  assay golden show golden")
     say("  start a longer sweep, kill the supervisor with `kill -9`, and `assay run sweep.yml` again: nothing is lost")
-    return code
 
 
 def serve(run: Call) -> int:

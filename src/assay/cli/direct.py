@@ -58,7 +58,8 @@ def parse_words(words: Sequence[str], options: Mapping[str, Option]) -> dict[str
             text = left.pop() if left else ""
         if not _take(text, field, options[field], given, dashes=bool(equals)):
             return None
-    return given if _take_arguments(arguments, options, given) and _is_complete(options, seen) else None
+    is_complete = all(field in seen for field, each in options.items() if each.names and each.required)
+    return given if is_complete and _take_arguments(arguments, options, given) else None
 
 
 def _take(text: str, field: str, option: Option, given: dict[str, Any], *, dashes: bool) -> bool:
@@ -92,7 +93,3 @@ def _take_arguments(arguments: Sequence[str], options: Mapping[str, Option], giv
         if not all(_take(text, field, each, given, dashes=True) for text in taken):
             return False
     return not left
-
-
-def _is_complete(options: Mapping[str, Option], seen: set[str]) -> bool:
-    return all(field in seen for field, each in options.items() if each.names and each.required)

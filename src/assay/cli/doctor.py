@@ -42,7 +42,6 @@ _EXTRAS = (
     Part("pandas", "frames", "assay.runs(...).to_pandas()"),
     Part("matplotlib", "plot", "plots in files: assay plot -o"),
     Part("numpy", "demo", "assay demo"),
-    Part("psycopg", "postgres", "an index that a team shares: ASSAY_INDEX=postgresql://…"),
 )
 
 

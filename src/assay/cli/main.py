@@ -23,22 +23,26 @@ if TYPE_CHECKING:
     import click
 
 COMMANDS = {
-    "run": ("assay.launch.commands.run:run", "Expand a study file and run it; ours, runx's or mlrunner's."),
-    "ls": ("assay.reading.commands.runs:ls", "List studies, or the runs of a study."),
-    "show": ("assay.reading.commands.runs:show", "Show everything about one run."),
-    "logs": ("assay.reading.commands.runs:logs", "Print a run's output, or follow it."),
-    "stop": ("assay.launch.commands.stop:stop", "Stop runs and everything they started."),
-    "rerun": ("assay.launch.commands.rerun:rerun", "Run finished runs again; failed ones with the current code."),
-    "diff": ("assay.reading.commands.runs:diff", "Compare two runs: parameters, code, environment, results."),
-    "plot": ("assay.reading.commands.plot:plot", "Plot metrics over steps."),
-    "sum": ("assay.reading.commands.tables:summarise", "Print the summary table of one or more studies."),
-    "tag": ("assay.reading.commands.marks:tag", "Tag runs or a study, remove tags, or list them."),
-    "note": ("assay.reading.commands.marks:note", "Add a note to runs or a study, or print the notes."),
-    "adopt": ("assay.launch.commands.adopt:adopt", "Take runs that were uploaded as runs of your study."),
-    "best": ("assay.reading.commands.best:best", "Show the best run, its margin, and how to repeat it."),
-    "index": ("assay.reading.commands.index:GROUP", "Maintain the index: rebuild, reparse, ingest."),
-    "doctor": ("assay.cli.doctor:doctor", "Show what works on this machine, and how to get the rest."),
-    "demo": ("assay.cli.demo:demo", "Show the main commands in a minute, without GPU or network."),
+    "demo": ("assay.cli.demo:demo", "Show the main commands in a minute, without GPU or network.", "Start"),
+    "doctor": ("assay.cli.doctor:doctor", "Show what works on this machine, and how to get the rest.", "Start"),
+    "run": ("assay.launch.commands.run:run", "Expand a study file and run it; ours, runx's or mlrunner's.", "Run"),
+    "stop": ("assay.launch.commands.stop:stop", "Stop runs and everything they started.", "Run"),
+    "rerun": (
+        "assay.launch.commands.rerun:rerun",
+        "Run finished runs again; failed ones with the current code.",
+        "Run",
+    ),
+    "ls": ("assay.reading.commands.runs:ls", "List studies, or the runs of a study.", "Read"),
+    "sum": ("assay.reading.commands.tables:summarise", "Print the summary table of one or more studies.", "Read"),
+    "best": ("assay.reading.commands.best:best", "Show the best run, its margin, and how to repeat it.", "Read"),
+    "plot": ("assay.reading.commands.plot:plot", "Plot metrics over steps.", "Read"),
+    "show": ("assay.reading.commands.runs:show", "Show everything about one run.", "Read"),
+    "logs": ("assay.reading.commands.runs:logs", "Print a run's output, or follow it.", "Read"),
+    "diff": ("assay.reading.commands.runs:diff", "Compare two runs: parameters, code, environment, results.", "Read"),
+    "tag": ("assay.reading.commands.marks:tag", "Tag runs or a study, remove tags, or list them.", "Read"),
+    "note": ("assay.reading.commands.marks:note", "Add a note to runs or a study, or print the notes.", "Read"),
+    "adopt": ("assay.launch.commands.adopt:adopt", "Take runs that were uploaded as runs of your study.", "Share"),
+    "index": ("assay.reading.commands.index:GROUP", "Maintain the index: rebuild, reparse, ingest.", "Maintain"),
 }
 GROUP = Group(
     """Assay launches machine-learning runs and proves that they still behave.
@@ -49,9 +53,14 @@ GROUP = Group(
     assay sum STUDY           which run won
     """,
     plugins.Merged("commands", COMMANDS),
+    ("Start", "Run", "Read", "Prove", "Share", "Maintain"),  # in the order of use
 )
 _EXITS_AT_ONCE = ("run", "sum")  # they have closed everything, and the end of the interpreter would take 5 ms
-SERVICES = {"call": lambda arguments: run(arguments), "group": GROUP}  # noqa: PLW0108 defined below
+SERVICES = {
+    "call": lambda arguments: run(arguments),  # noqa: PLW0108 defined below
+    "complete": lambda line: _complete(line),  # noqa: PLW0108
+    "group": GROUP,
+}
 
 
 def build_cli() -> click.Group:
@@ -154,6 +163,12 @@ def _only_reads(command: str) -> bool:
     return command in _READING or any(command in each.reading for each in plugins.find_plugins().values())
 
 
+def _complete(line: str) -> Any:
+    from assay.cli.options import complete
+
+    return complete(build_cli(), line)
+
+
 def _call_click(arguments: list[str]) -> Any:
     from assay.cli.options import call_click
 
@@ -162,14 +177,16 @@ def _call_click(arguments: list[str]) -> Any:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """As `main`, but returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = _call(list(sys.argv[1:] if arguments is None else arguments))
+        result = _call(words)
         sys.stdout.flush()
     except KeyboardInterrupt:
         _print_error("assay: interrupted")
         return int(ExitCode.INTERRUPTED)
     except AssayError as error:
-        return _print_refusal(error)
+        is_answer = getattr(error, "finds_nothing", False) and _only_reads(words[0])
+        return _print_nothing(error, words) if is_answer else _print_refusal(error)
     except SystemExit as leave:  # click's answer to a reader that has left: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         return int(ExitCode.OK) if has_left else _leave(leave.code)
@@ -188,6 +205,13 @@ def _leave(code: object) -> int:
         return int(code or 0)
     _print_error(str(code))
     return int(ExitCode.FAILED)
+
+
+def _print_nothing(error: AssayError, words: Sequence[str]) -> int:
+    if any(word.startswith(("--json", "--fields")) for word in words):
+        Console().write_json([] if words[0] in ("ls", "sum") else None)  # the others show one run
+    Console().error(f"0 runs: {error.render()}")
+    return int(ExitCode.OK)
 
 
 def _print_refusal(error: AssayError) -> int:

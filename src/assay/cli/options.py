@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from assay.errors import AssayError, ExitCode, InfrastructureError, did_you_mean
-from assay.plugins import load, load_all
+from assay.plugins import find_function, load, load_all
 from assay.show.console import Console
 from assay.values.options import Group, Option, find_request
 
@@ -99,14 +99,34 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
-        if name not in self._group.commands:
+        if name not in self._group.commands and not ctx.resilient_parsing:
             hint = _ELSEWHERE.get(name) or did_you_mean(name, self._group.commands) or f"see {ctx.command_path} --help"
             raise click.UsageError(f"there is no command {name!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        found = [(name, text) for name, (_, text, *_) in self._group.commands.items() if name.startswith(incomplete)]
+        return [
+            *(CompletionItem(name, help=text) for name, text in found),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._group.commands.items()])
+        commands = self._group.commands
+        width = max(map(len, commands))  # one column for all sections
+        for heading, names in _divide(self._group).items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), commands[name][1]) for name in names])
+
+
+def _divide(group: Group) -> dict[str, list[str]]:
+    """The commands of the group stand under their headings."""
+    found: dict[str, list[str]] = {heading: [] for heading in group.sections}
+    for name, (_, _, *heading) in group.commands.items():
+        found.setdefault("".join(heading) or ("Plug-ins" if group.sections else "Commands"), []).append(name)
+    return {heading: names for heading, names in found.items() if names}
 
 
 def build_command(path: tuple[str, ...], found: Any, services: Mapping[str, object]) -> click.Command:
@@ -133,7 +153,8 @@ def build_parameter(field: str, declared: Option) -> click.Parameter:
     kind = _build_type(declared)
     if not declared.names:
         nargs = -1 if declared.multiple else 1
-        return click.Argument([field], nargs=nargs, required=declared.required, metavar=declared.metavar, type=kind)
+        named: Any = {"metavar": declared.metavar, "type": kind, "shell_complete": _complete_value}
+        return click.Argument([field], nargs=nargs, required=declared.required, **named)
     if declared.is_flag:
         return click.Option([*declared.names, field], is_flag=True, help=declared.help)
     default: Any = {"default": declared.default} if isinstance(declared.default, str | int | float) else {}
@@ -145,6 +166,7 @@ def build_parameter(field: str, declared: Option) -> click.Parameter:
         multiple=declared.multiple,
         required=declared.required,
         type=kind,
+        shell_complete=_complete_value,
         **default,
     )
 
@@ -157,3 +179,34 @@ def _build_type(declared: Option) -> Any:
     low: Any = declared.minimum
     high: Any = declared.maximum
     return click.IntRange(low, high) if declared.type is int else click.FloatRange(low, high)
+
+
+# ---------------------------------------------------------------- completion in the shell
+
+
+def complete(root: click.Group, line: str) -> tuple[str, list[tuple[str, str]]]:
+    """The last word of the line, and what it may become, each with its help; ("", "files"): a file."""
+    from click.shell_completion import ShellComplete, split_arg_string
+
+    words = split_arg_string(line)
+    last = words.pop() if words and not line[-1].isspace() else ""
+    found = ShellComplete(root, {"obj": words}, "assay", "").get_completions(words[1:], last)
+    is_plain = all(each.type == "plain" for each in found)
+    return last, [(each.value, each.help or "") for each in found] if is_plain else [("", "files")]
+
+
+def _complete_value(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    list_values = find_function("completion.list_values")
+    if list_values is None or isinstance(parameter.type, click.Choice):
+        return parameter.type.shell_complete(context, parameter, incomplete)
+    metavar = parameter.metavar or str(parameter.name).upper()
+    given = {str(each.name): context.params.get(str(each.name)) for each in context.command.params}
+    is_argument = isinstance(parameter, click.Argument)
+    try:
+        found = list_values(metavar.split()[0], incomplete, given, context.obj, is_argument=is_argument)
+        values = sorted(value for value in set(found or ()) if value.startswith(incomplete))
+    except (AssayError, OSError):
+        return []
+    return [CompletionItem(incomplete, type="file")] if found is None else [CompletionItem(value) for value in values]

@@ -6,17 +6,22 @@ written, and none of their hooks runs.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from assay.code.tree import Selection, load_tree
 from assay.errors import InfrastructureError, UsageError
+from assay.system.files import write_atomic
 from assay.system.git import GitError, build_environment, call_git, run_git
+from assay.system.locks import hold
 from assay.values.environment import Commit as Commit  # noqa: PLC0414 imported from here
 
 _FIELDS = "%H%x00%s%x00%an%x00%aI"
+_AUTHOR = ("user.name=assay", "user.email=assay@localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,54 @@ class Checkout:
 
     path: str
     repository: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkouts:
+    """Trees of one repository next to the user's own, by name: the sides of a comparison, or the tree of a search."""
+
+    repository: str
+    folder: str  # of the trees
+    inside: tuple[str, ...] = (".",)  # folders that are worked in, relative to the repository
+    build: str | None = None  # the user's command; it runs in the first of them
+    build_timeout_s: float | None = None
+
+    def enter(self, name: str, commit: Commit) -> str:
+        """The first folder in the tree of this name at this commit, built. Raises UsageError where that cannot be."""
+        tree = self.open(name)
+        switch(tree, commit.sha, keep_ignored=self.build is not None)
+        for each in self.inside:
+            if not os.path.isdir(os.path.join(tree.path, each)):
+                raise UsageError(f"commit {commit.short} has no folder {each}")
+        folder = os.path.normpath(os.path.join(tree.path, self.inside[0]))
+        problem = build(tree, self.build, folder, self.build_timeout_s) if self.build else None
+        if problem:
+            raise UsageError(f"commit {commit.short} cannot be built: {problem}")
+        return folder
+
+    def open(self, name: str) -> Checkout:
+        return open_tree(self.repository, os.path.join(self.folder, name))
+
+
+@contextmanager
+def open_checkouts(
+    folder: str, meta: str, wait: Callable[[str], None], build_command: str | None = None
+) -> Iterator[Checkouts]:
+    """The trees of the folder's repository in `meta`. One call at a time: two would check out different commits in the
+    same tree. The second calls `wait` with their folder, and waits."""
+    repository = find_repository(folder)
+    key = hashlib.blake2b(repository.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+    trees = os.path.join(meta, "trees", key)
+    with hold(trees, None, lambda: wait(trees)):
+        yield Checkouts(repository, trees, (find_inside(folder, repository),), build_command)
+
+
+def find_inside(folder: str, repository: str) -> str:
+    """A folder relative to its repository."""
+    relative = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
+    if relative.startswith(os.pardir):
+        raise UsageError(f"{folder} is outside of the repository {repository}", "run it inside")
+    return relative
 
 
 # ---------------------------------------------------------------- looking
@@ -108,6 +161,35 @@ def _remove_compiled(folder: str) -> None:
                 os.unlink(os.path.join(base, name))
 
 
+def commit_work_tree(tree: Checkout, root: str, secret: Sequence[str] = ()) -> Commit:
+    """The user's files as a commit of this tree: HEAD, what was changed since, and new files that are code.
+
+    Code is what a snapshot would copy: not what git ignores, large files, studies, the output root `root`, and names
+    that match `secret`. Without changes it is HEAD.
+    """
+    head, listed = load_commit(tree.repository, "HEAD"), os.path.join(tree.path, ".git", "assay-new-files")
+    git = ("--git-dir", os.path.join(tree.path, ".git"), "--work-tree", tree.repository)
+    try:
+        _git(tree.repository, *git, "read-tree", head.sha)
+        _git(tree.repository, *git, "add", "--update", "--", ".")
+        if new := _list_new_files(tree.repository, Selection(exclude=(root,), secret=tuple(secret))):
+            write_atomic(listed, os.fsencode("\0".join(new)))
+            _git(tree.repository, *git, "add", f"--pathspec-from-file={listed}", "--pathspec-file-nul")
+        state = _git(tree.repository, *git, "write-tree").strip()
+        if state == _git(tree.path, "rev-parse", f"{head.sha}^{{tree}}").strip():
+            return head
+        return load_commit(tree.path, _git(tree.path, "commit-tree", state, "-p", head.sha, "-m", "work tree").strip())
+    except GitError as error:
+        raise InfrastructureError(f"the work tree {tree.repository} cannot be copied: {error.message}") from None
+
+
+def _list_new_files(repository: str, selection: Selection) -> list[str]:
+    new = set(_git(repository, "ls-files", "--others", "--exclude-standard", "-z").split("\0"))
+    folders = list(load_tree(repository, selection).walk()) if new != {""} else []
+    code = [path for each in folders for path in (*(file.path for file in each.files), *dict(each.symlinks))]
+    return [f":(literal){path}" for path in code if path in new]
+
+
 def build(tree: Checkout, command: str, folder: str, timeout_s: float | None = None) -> str | None:
     """Run the user's build command; why it failed, or None. Its output goes to `build.log` next to the tree."""
     log = os.path.join(os.path.dirname(tree.path), "build.log")
@@ -131,4 +213,4 @@ def build(tree: Checkout, command: str, folder: str, timeout_s: float | None = N
 
 
 def _git(folder: str, *arguments: str) -> str:
-    return call_git(folder, *arguments, settings=("gc.auto=0",))
+    return call_git(folder, *arguments, settings=("gc.auto=0", *_AUTHOR))

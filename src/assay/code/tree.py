@@ -25,6 +25,7 @@ _MOST_LINKS = 1_000  # of one folder that cannot be linked as a whole because a 
 _GOLDEN_MANIFEST = "_convergence_harness_manifest.json"
 _JOB_MARK = b"# Written by Assay."
 _LARGEST_TOKENS = 1 << 16
+_PICTURES, _MARKED = (".png", ".svg", ".pdf"), 4096  # where in a picture its maker is named
 
 StrPath = str | os.PathLike[str]
 
@@ -189,7 +190,7 @@ class _Walker:
     def _take_file(self, tree: Tree, status: os.stat_result, path: str) -> None:
         if not stat.S_ISREG(status.st_mode) or _identity(status) in self.excluded:
             tree.skipped.append(path)  # sockets, pipes and devices are not code
-        elif self._holds_tokens(status, path):
+        elif self._holds_tokens(status, path) or (self.selection.guess and self._is_plot(path)):
             tree.skipped.append(path)
         elif self.selection.link and status.st_size > self.limits.file_bytes:
             tree.linked.append(path)
@@ -207,6 +208,16 @@ class _Walker:
             return False
         with suppress(OSError), open(os.path.join(self.source, path), "rb") as file:
             return holds_tokens(file.read())
+        return False
+
+    def _is_plot(self, path: str) -> bool:
+        """Whether `assay plot` wrote this picture."""
+        if not path.endswith(_PICTURES):
+            return False
+        with suppress(OSError), open(os.path.join(self.source, path), "rb") as file:
+            start = file.read(_MARKED)
+            file.seek(-min(_MARKED, os.fstat(file.fileno()).st_size), os.SEEK_END)  # a PDF has it at its end
+            return layout.PLOT_MARK.encode() in start + file.read()
         return False
 
     def _take_folder(self, tree: Tree, entry: os.DirEntry[str], path: str) -> None:
@@ -264,7 +275,7 @@ class _Walker:
                 tree.bytes -= file.size
 
     def _weigh(self, count: int, size: int) -> float:
-        """Above 1: over a limit."""
+        """Weigh a tree against the limits; above 1 it exceeds one of them."""
         return max(count / self.limits.tree_files, size / self.limits.tree_bytes)
 
     def _link_whole(self, tree: Tree) -> None:

@@ -3,7 +3,6 @@ all dialects share."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -173,18 +172,6 @@ class LoadOptions:
     settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
     base: Params | None = None  # the parameters of a run to be repeated with changes, instead of the file's sweeps
     text: str | None = None  # what is read instead of the file: a definition in Python, or a kept copy
-
-
-def build_folder(options: LoadOptions) -> str:
-    """The originals run where they are called, not where the file is."""
-    return os.path.abspath(options.cwd or os.getcwd())
-
-
-def build_name(path: str, options: LoadOptions) -> str:
-    """--exp_name, also an empty one (which is refused later), else the file's name."""
-    if options.exp_name is not None:
-        return options.exp_name
-    return os.path.splitext(os.path.basename(path))[0]
 
 
 def build_duplicate_warnings(nodes: Iterable[Node]) -> list[Problem]:

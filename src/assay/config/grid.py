@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from assay.config.fields import Fields, LoadOptions, build_axis
-from assay.config.overrides import Overrides, parse_assignments, refuse_unknown, translate_hydra
+from assay.config.fields import Fields, build_axis
+from assay.config.overrides import Overrides, translate_hydra
 from assay.config.source import Entry, Node, join_key
 from assay.config.template import RUN_VALUES
 from assay.errors import did_you_mean
@@ -154,9 +154,9 @@ class GridReader:
     def _range(self, node: Node, key: str) -> range:
         parts = node.elements() if node.kind == "sequence" else [node]
         numbers = [part.value for part in parts]
-        whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
-        if not whole or not 1 <= len(numbers) <= 3 or (len(numbers) == 3 and numbers[2] == 0):
-            self._fields.refuse(node, key, "one to three whole numbers", _RANGE_HINT)
+        wrong = [part for part in parts if type(part.value) is not int]
+        if wrong or not 1 <= len(numbers) <= 3 or (len(numbers) == 3 and numbers[2] == 0):
+            self._fields.refuse(wrong[0] if wrong else node, key, "one to three whole numbers", _RANGE_HINT)
             return range(1)
         found = range(*numbers)[: MAX_RANGE + 1]  # len() of a huge one overflows
         if not 0 < len(found) <= MAX_RANGE:
@@ -277,15 +277,3 @@ def find_grid_names(top: Mapping[str, Entry]) -> list[str]:
     items = [] if node is None else node.elements() if node.kind == "sequence" else [node]
     names += [entry.key for item in items for entry in item.items() if entry.key not in _RESERVED]
     return list(dict.fromkeys(names))
-
-
-def read_overrides(options: LoadOptions, known: tuple[str, ...], fields: Fields) -> dict[str, Axis]:
-    """The parameters of another tool's file that the command line sets: name → axis."""
-    entries = parse_assignments(options.overrides, "originals", fields.problems)
-    refuse_unknown(entries, known, (), fields.problems)
-    axes = {name: GridReader(fields).axis(entry.node, name, takes_mappings=True) for name, entry in entries.items()}
-    for name, axis in axes.items():
-        if isinstance(axis, Random):
-            hint = "list its values, as in 0.1,0.2; native files have `subset:`"
-            fields.problems.add(f"{name} is random, which this kind of file cannot be", "", axis.position, hint)
-    return axes

@@ -143,9 +143,8 @@ class _Reader:
         fields, read = self._fields, self._fields.child
         section = self._node("farms")
         entries = self._fields.open_mapping(section, "farms", "a mapping of farm names") if section else []
-        found = {entry.key: read_farm(self._fields, entry, join_key("farms", entry.key)) for entry in entries}
-        farms = {name: farm for name, farm in found.items() if farm is not None}
-        farm, missing = self._farm(list(found))
+        farms = {entry.key: read_farm(entry, join_key("farms", entry.key)) for entry in entries}
+        farm, missing = self._farm(list(farms))
         return Study(
             name=self._name(),
             dialect="native",
@@ -307,6 +306,8 @@ class _Reader:
 
     def _checkpoint_files(self, node: Node, key: str) -> tuple[str, ...]:
         files = self._fields.texts(node, key, "a pattern or a list of patterns")
+        if node.kind == "sequence" and not files:
+            self._problems.add("names no checkpoints", key, node.position, "as in ckpt/*.pt, or leave it out")
         for pattern in files:
             if os.path.isabs(pattern) or ".." in pattern.split("/"):
                 hint = "write it relative to the run's directory, as in ckpt/*.pt"

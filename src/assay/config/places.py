@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from assay.config.fields import Fields
 from assay.config.settings import ENVIRONMENT, Settings
-from assay.config.source import Entry
+from assay.config.source import Entry, Problems
 from assay.errors import ConfigError, UsageError
 from assay.plugins import load_all
 from assay.values.study import LOCAL, Farm, Problem, Study
@@ -28,12 +28,15 @@ def find_places() -> Places | None:
     return next((places for _, places in load_all("places")), None)
 
 
-def read_farm(fields: Fields, entry: Entry, key: str) -> Farm | None:
-    places = find_places()
+def read_farm(entry: Entry, key: str) -> Farm:
+    """One section of a file. What is wrong with it matters only where the farm is used, so it is kept with the farm."""
+    places, problems = find_places(), Problems()
     if places is None:
-        fields.problems.add(_MISSING, key, entry.position, _HINT)
-        return None
-    return places.read_farm(fields, entry, key)
+        problems.add(_MISSING, key, entry.position, _HINT)
+    farm = places.read_farm(Fields(problems), entry, key) if places is not None else None
+    if farm is not None and not problems.found:
+        return farm
+    return Farm(entry.key, "template", position=entry.position, problems=tuple(problems.found))
 
 
 def choose_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:

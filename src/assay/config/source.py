@@ -108,7 +108,7 @@ class Node:
 
     @property
     def is_plain(self) -> bool:
-        """A scalar without quotes."""
+        """Whether it is a scalar without quotes."""
         return self.kind == "scalar" and not getattr(self._raw, "style", None)
 
     @property

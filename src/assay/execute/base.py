@@ -10,6 +10,7 @@ the job may begin, and undoes its start when publish returns False.
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -80,6 +81,10 @@ class Executor(ABC):
     def wait(self, timeout_s: float) -> Sequence[JobHandle]:
         """Sleep until a job ends, at most this long; the jobs that are known to have ended."""
 
+    def may_have_begun(self, _handle: JobHandle, _run_dir: str) -> bool:
+        """Whether it is worth while to look at the files of a job that waited in its engine's queue."""
+        return True
+
     @abstractmethod
     def watch(self, handle: JobHandle, run_dir: str) -> None:
         """Take part in `wait` for a job that another process started."""
@@ -113,6 +118,11 @@ class Executor(ABC):
         """What the engine calls an attempt, as its own commands take it; empty: nothing."""
         return ""
 
+    @classmethod
+    def render_entry(cls, _handle: JobHandle, _run_dir: str, host: str) -> str:
+        """The command that leads people to a running job on this host; empty: there is none."""
+        return shlex.join(["ssh", host])
+
     def is_handed_over(self) -> bool:
         """Whether the jobs would come to their end without this process: a farm has them all."""
         return False
@@ -133,9 +143,14 @@ class Executor(ABC):
         """Why an engine itself refused or ended a job: recorded as the stop of that attempt; others go on.
 
         `interrupt`: a later call tries again. `lost`: it was not stopped, and this is what the engine knows; `taken
-        back`: the engine wants to start it again itself. None: the job's own files hold all there is.
+        back`: the engine wants to start it again itself; `fence`: it may still run somewhere that does not answer, and
+        the next attempt takes its place. None: the job's own files hold all there is.
         """
         return None
+
+    def end_fenced(self, _handle: JobHandle, _run_dir: str) -> None:
+        """End an attempt that was given up, when it can be reached, and do not wait for that. Called repeatedly."""
+        return
 
     def close(self) -> None:
         """Let go of what is held here. Jobs go on."""

@@ -73,7 +73,7 @@ class MachineLease:
 
     @property
     def env(self) -> dict[str, str]:
-        """For what this command starts."""
+        """What this command starts finds the lease by these variables."""
         if self._is_inside or self.use == "run":
             return {}
         return {ENV_LEASE: f"{os.getpid()}.{processes.own_start()}.{processes.boot_id()}"}

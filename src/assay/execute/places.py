@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from assay.execute.registry import try_executor
+from assay.system import processes
 from assay.system.files import read_end, read_text
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
@@ -31,6 +32,14 @@ def load_place(run_dir: str, handle: JobHandle | None) -> Place:
     executor = try_executor(handle.executor)
     number = executor.find_job(handle, run_dir) if executor else ""
     return Place(_load_node(run_dir, handle.attempt), f"{handle.executor} {number}".rstrip())
+
+
+def load_entry(run_dir: str, handle: JobHandle) -> str:
+    """The command that leads to the machine on which a running job is; empty: it is this one, or is not known."""
+    executor, host = try_executor(handle.executor), load_place(run_dir, handle).host
+    if executor is None or host is None or host == processes.host_name() or host.startswith("-"):
+        return ""
+    return executor.render_entry(handle, run_dir, host)
 
 
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:

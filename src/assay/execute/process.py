@@ -55,6 +55,7 @@ def build_handle(
         tag=request.tag,
         skips=request.env.get(layout.ENV_DONE, ""),
         farm_root=farm_root,
+        begins=request.begins,
     )
 
 
@@ -69,7 +70,7 @@ def base_environment() -> dict[str, str]:
 
 
 def request_environment(request: JobRequest) -> dict[str, str]:
-    """What is this attempt's own."""
+    """The variables are those of this attempt alone."""
     own = {layout.ENV_ATTEMPT: request.tag, layout.ENV_ATTEMPT_NUMBER: str(request.attempt)}
     return {**request.env, **own}
 

@@ -180,17 +180,6 @@ class SlotPool:
         self._announce_want()
         return None
 
-    def busy(self) -> list[SlotEntry]:
-        """Slots that are held by any process."""
-        taken = []
-        for entry in self.entries:
-            held = self._try(entry, check_usable=False)
-            if held is None:
-                taken.append(entry)
-            else:
-                held.let_go()
-        return taken
-
     def holders(self) -> list[SlotHolder]:
         """The occupants of the slots that this supervisor may use: the first process of each run."""
         paths = [os.path.join(self._directory, lock) for entry in self.entries for lock in entry.locks]
@@ -218,7 +207,7 @@ class SlotPool:
             os.close(self._gate)
             self._gate = None
 
-    def _try(self, entry: SlotEntry, check_usable: bool = True) -> HeldSlot | None:
+    def _try(self, entry: SlotEntry) -> HeldSlot | None:
         fds: list[int] = []
         for lock in entry.locks:
             path = os.path.join(self._directory, lock)
@@ -230,7 +219,7 @@ class SlotPool:
             fds.append(fd)
         held = HeldSlot(entry, tuple(fds))
         if len(fds) == len(entry.locks):
-            if not check_usable or self.usable(entry):
+            if self.usable(entry):
                 return held
             self.wait = "device"
         held.let_go()

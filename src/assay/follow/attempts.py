@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import pairwise
 
-from assay.record.run_directory import Attempt, History, conclude, describe_contradiction
+from assay.record.checkpoints import Checkpoint, describe_checkpoint
+from assay.record.run_directory import TAKEN_BACK, Attempt, History, conclude, describe_contradiction
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.run import JobHandle, Liveness, Outcome, State
+from assay.values.run import Beginning, JobHandle, Liveness, Outcome, State
 
 MAX_DEATHS = 5  # attempts in a row that ended without saying how, before we stop trying
 MAX_TAKEN_BACK = 50  # attempts in a row that an engine took back, for jobs that matter more or since a node failed
+MAX_CONTINUED = 1000  # attempts after time limits: a program may start over each time and write files of the same name
+MAX_REFUSED = 3  # checkpoints with which the next attempt failed at once, before we stop trying the one before
+AT_ONCE_S = 600.0  # a large checkpoint takes minutes to load
 GIVEN_UP = "started on another host and given up there by --retry lost"
 DEATH = "ended without an exit code: killed from outside, out of memory, or the machine went down"
-TAKEN_BACK = "taken back before its end"
+OUT_OF_TIME = "its farm's time was up"
+NO_CHECKPOINT = "without a newer checkpoint than it began with"
+
+FindNewer = Callable[[Beginning | None], str]  # the checkpoint that an attempt wrote; empty: none that is further
 
 
 class Action(Enum):
@@ -52,9 +60,6 @@ class RetryPolicy:
         stopped = [attempt.number for attempt in history.attempts if attempt.stop is not None]
         return replace(self, interrupted=max(stopped, default=0))
 
-    def gives_up(self, attempt: Attempt) -> bool:
-        return self.abandons and attempt.number <= self.base
-
     def wants_another(self, history: History) -> bool:
         last = history.last
         if last is None or last.outcome is None:
@@ -63,24 +68,68 @@ class RetryPolicy:
         if last.number <= self.base and state in self.again:
             return True
         if state is State.STOPPED:
-            if last.stop is None or self.interrupted is None:
-                return False
-            return last.stop.kind == "interrupt" and last.number <= self.interrupted
+            return self._continues(last, last.outcome)
         if state is State.LOST:
             limits = {DEATH: MAX_DEATHS, TAKEN_BACK: MAX_TAKEN_BACK}
             return any(0 < _count_last(history, reason) < limit for reason, limit in limits.items())
-        failing = (State.FAILED, State.TIMEOUT)
-        ended = [a.outcome.state for a in history.attempts if a.number > self.base and a.outcome is not None]
-        return state in failing and 0 < sum(each in failing for each in ended) <= self.retries
+        counted = [attempt for attempt in history.attempts if attempt.number > self.base and _has_failed(attempt)]
+        refused = [attempt for attempt in _find_refusals(history) if attempt in counted]
+        is_allowed = len(refused) <= MAX_REFUSED if last in refused else len(counted) - len(refused) <= self.retries
+        return last in counted and is_allowed
+
+    def _continues(self, last: Attempt, outcome: Outcome) -> bool:
+        if last.stop is None:
+            return outcome.reason.startswith(OUT_OF_TIME) and last.number - self.base < MAX_CONTINUED
+        is_known = self.interrupted is not None and last.number <= self.interrupted
+        return is_known and last.stop.kind == "interrupt"
+
+
+def _has_failed(attempt: Attempt) -> bool:
+    return attempt.outcome is not None and attempt.outcome.state in (State.FAILED, State.TIMEOUT)
+
+
+def _find_refusals(history: History) -> list[Attempt]:
+    """The attempts whose checkpoint is to blame: the one before had not failed by itself."""
+    found: list[Attempt] = []
+    for before, attempt in pairwise(history.attempts):
+        if has_refused_checkpoint(attempt) and (before in found or not _has_failed(before)):
+            found.append(attempt)
+    return found
+
+
+def has_refused_checkpoint(attempt: Attempt) -> bool:
+    """Whether it failed at once with the checkpoint that it was given: the file may be damaged, the one before not."""
+    outcome, begins = attempt.outcome, attempt.handle.begins if attempt.handle else None
+    if outcome is None or begins is None or not begins.checkpoint or outcome.checkpoint or attempt.is_warned:
+        return False
+    took_s = (outcome.ended_at or 0.0) - (outcome.started_at or 0.0)
+    return outcome.state is State.FAILED and took_s < AT_ONCE_S
+
+
+def choose_beginning(
+    files: tuple[str, ...], found: Sequence[Checkpoint], earlier: Sequence[Attempt], *, starts_over: bool
+) -> Beginning:
+    """What the next attempt begins with: the newest checkpoint since one started over, without those that were refused.
+
+    `found`: all that there are, newest first.
+    """
+    known = [(attempt, attempt.handle.begins) for attempt in earlier if attempt.handle and attempt.handle.begins]
+    since_ns = max((begins.newest_ns for _, begins in known if not begins.checkpoint), default=0)
+    refused = {begins.checkpoint: begins.newest_ns for attempt, begins in known if has_refused_checkpoint(attempt)}
+    usable = [each for each in found if each.written_ns > max(since_ns, refused.get(each.path, 0))]
+    return Beginning(files, usable[0].path if usable and not starts_over else "", found[0].written_ns if found else 0)
 
 
 def _count_last(history: History, reason: str) -> int:
-    """How many of the newest attempts ended for this reason, which an engine's explanation may follow."""
+    """How many of the newest attempts ended for this reason, which an engine's explanation may follow: from the last
+    one on that wrote a checkpoint for the next."""
     count = 0
     for attempt in reversed(history.attempts):
         if attempt.outcome is None or not attempt.outcome.reason.startswith(reason):
             break
         count += 1
+        if attempt.outcome.checkpoint:
+            break
     return count
 
 
@@ -89,6 +138,7 @@ def decide(
     commands: tuple[str, ...],
     liveness: Callable[[JobHandle], Liveness],
     policy: RetryPolicy,
+    find_newer: FindNewer = lambda _begins: "",
 ) -> Decision:
     """Liveness is looked at before the markers: a job that ends in between has written them by then."""
     last = history.last
@@ -98,10 +148,10 @@ def decide(
         if policy.wants_another(history) or _lacks_commands(history, commands):
             return Decision(Action.START, State.QUEUED, last.number + 1)
         return Decision(Action.KEEP, last.outcome.state, last.number, last.outcome, last.handle)
-    alive = liveness(last.handle) if last.handle else Liveness.GONE
+    alive = liveness(last.handle) if last.handle and not last.is_fenced else Liveness.GONE
     if alive is Liveness.ALIVE:
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
-    outcome = build_outcome(last, commands, finished_before(history))
+    outcome = build_outcome(last, commands, finished_before(history), find_newer)
     if outcome.state is State.LOST and alive is Liveness.UNKNOWN:
         return _decide_elsewhere(last, outcome, policy)
     action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
@@ -115,7 +165,7 @@ def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> D
     """
     if last.handle is not None and last.handle.executor not in ("local", "ssh"):
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
-    if policy.gives_up(last):
+    if policy.abandons and last.number <= policy.base:
         return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP), last.handle)
     return Decision(Action.FOLLOW, State.LOST, last.number, handle=last.handle)
 
@@ -139,24 +189,42 @@ def finished_before(history: History) -> set[str]:
     return History(history.attempts[:-1]).finished_commands()
 
 
-def build_outcome(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> Outcome:
+def build_outcome(
+    attempt: Attempt, commands: tuple[str, ...], finished_before: set[str], find_newer: FindNewer = lambda _begins: ""
+) -> Outcome:
     """The conclusion about an attempt that has ended."""
     state, reason = _conclude(attempt, commands, finished_before)
     began_at = attempt.handle.started_at if attempt.handle else None
-    return Outcome(state, attempt.number, attempt.codes, reason, began_at, attempt.ended_at)
+    outcome = Outcome(state, attempt.number, attempt.codes, reason, began_at, attempt.ended_at)
+    if attempt.handle is None or attempt.handle.begins is None or state is State.DONE:
+        return outcome
+    outcome = replace(outcome, checkpoint=find_newer(attempt.handle.begins))
+    return _conclude_warned(attempt, outcome) if attempt.is_warned and attempt.stop is None else outcome
+
+
+def _conclude_warned(attempt: Attempt, outcome: Outcome) -> Outcome:
+    """What ended after the warning of a time limit has saved and left, or has not; whatever its exit code is."""
+    if outcome.state not in (State.FAILED, State.TIMEOUT) or attempt.contradictory:
+        return outcome
+    if outcome.checkpoint:
+        reason = f"{OUT_OF_TIME}; goes on from {describe_checkpoint(outcome.checkpoint)}"
+        return replace(outcome, state=State.STOPPED, reason=reason)
+    said = "" if outcome.state is State.TIMEOUT else " after the warning of its time limit"
+    return replace(outcome, reason=f"{outcome.reason}{said}, {NO_CHECKPOINT}")
 
 
 def _conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> tuple[State, str]:
     state = conclude(attempt, commands, finished_before)
     if state is State.DONE:
         return state, ""
-    if attempt.stop is not None:
+    if attempt.stop is not None and attempt.stop.kind != "fence":
         return State.PRUNED if attempt.stop.kind == "rule" else State.STOPPED, attempt.stop.why
     if attempt.contradictory:
         return State.FAILED, describe_contradiction(attempt)
-    if state is None:
-        return State.LOST, DEATH
-    name, code = next((name, code) for name, code in attempt.codes.items() if code != 0)
+    if state is None or attempt.is_fenced:
+        return State.LOST, f"{TAKEN_BACK}; {attempt.stop.why}" if attempt.is_fenced and attempt.stop else DEATH
+    bad = ((name, code) for name, code in attempt.codes.items() if code != 0)
+    name, code = next(bad, (max(attempt.late, default=""), 0))
     if state is State.TIMEOUT:
         return state, f"{name} ran into its time limit"
     return state, f"{name} ended with exit code {code}{_signal(code)}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
@@ -36,6 +38,7 @@ _LINE_BYTES = 4096  # more than two lines of readings
 _ATTEND_S = 0.15  # of a tick: with thousands of runs at once the next tick goes on where this one stopped
 _FLUSHES = 5
 _REST_S = 60.0
+_UNTIL, _END = "until", str(math.inf)  # in the state of a cursor: as `Source.until`
 UNREAD = 0.0  # the stamp of a row whose sources could not be read: the next reader of the study reads them
 
 ParsedLog = tuple[Columns, int, dict[str, Any]]
@@ -50,26 +53,33 @@ class Source:
 
     name: str  # relative to the run directory
     parse: Parse
+    until: float | None = None  # of an attempt that was continued: where the next one goes on; None: all of it counts
 
 
 # ---------------------------------------------------------------- which files, read how
 
 
 def find_sources(
-    run_dir: str, spec: RunSpec, names: Sequence[str] | None = None, *, brief: bool = False
+    run_dir: str, spec: RunSpec, names: Sequence[str] | None = None, *, brief: bool = False, chain: Chain | None = None
 ) -> list[Source]:
     """The newest log of each command, the script's own series, logx's csv, and the files that the study names.
 
     `brief`: for summaries, which need no times but the first and the last.
     """
     present = names if names is not None else os.listdir(run_dir)
-    sources = list(_log_sources(spec, present))
-    newest, _ = _split_series(run_dir, present)
-    sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_file("jsonl", None)) for name in newest]
+    chain = Chain() if chain is None else chain
+    chain.look(run_dir, spec, present)
+    sources = list(_log_sources(run_dir, spec, present, chain))
+    counting, _ = _split_series(run_dir, present, chain)
+    parse = _parse_file("jsonl", None)
+    attempts = groupby(counting, lambda name: layout.parse_series_name(name)[0])
+    sources += chain.cut(
+        run_dir, [[Source(f"{layout.METRICS_DIR}/{name}", parse) for name in each] for _, each in attempts]
+    )
     if layout.LOGX_METRICS_FILE in present:
-        parse = files.parse_logx_columns
+        read = files.parse_logx_columns
         sources.append(
-            Source(layout.LOGX_METRICS_FILE, lambda data, state, final: parse(data, state, final=final, brief=brief))
+            Source(layout.LOGX_METRICS_FILE, lambda data, state, final: read(data, state, final=final, brief=brief))
         )
     for pattern in spec.patterns:
         if isinstance(pattern, MetricFile):
@@ -77,22 +87,89 @@ def find_sources(
     return sources
 
 
-def _split_series(run_dir: str, present: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The script's own series: those of the newest attempt, and those that they replace."""
+class Chain:
+    """The attempts that the newest one continues from their checkpoints: the points of each count up to the step where
+    a later one goes on. Without steps nothing tells where that is, and all points count.
+
+    What it has found stays true until another attempt begins.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: list[int] | None = None  # of those attempts; None: not looked
+        self.places: list[tuple[str, float]] = []  # what the index was last compared with: source, until
+        self._steps: dict[str, float] = {}  # the first one of each source
+
+    def look(self, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
+        if self.numbers is not None:
+            return
+        self.numbers = []
+        number = find_newest_attempt(present) if spec.resume is not None else 0
+        while number > 1 and run_directory.load_checkpoint(run_dir, number):
+            number -= 1
+            self.numbers.append(number)
+
+    def cut(self, run_dir: str, attempts: Sequence[Sequence[Source]]) -> list[Source]:
+        """The sources of these attempts, oldest first, each with its end."""
+        found: list[Source] = []
+        until: float | None = None
+        for sources in reversed(attempts):
+            found[:0] = [each if until is None else _end_at(each, until) for each in sources]
+            steps = [self._find_first_step(run_dir, each) for each in sources] if len(attempts) > 1 else []
+            until = min([math.inf if until is None else until, *steps])
+        return found
+
+    def _find_first_step(self, run_dir: str, source: Source) -> float:
+        """The first step of a source; infinite where it has none yet."""
+        if source.name not in self._steps:
+            with contextlib.suppress(OSError), open(os.path.join(run_dir, source.name), "rb") as file:
+                columns, _, _ = source.parse(file.read(READ_BYTES), {}, False)
+                first = [step for steps, _, _ in columns.values() for step in steps[:1] if not math.isnan(step)]
+                self._steps.update({source.name: min(first)} if first else {})
+        return self._steps.get(source.name, math.inf)
+
+    def has_moved(self, sources: Sequence[Source]) -> bool:
+        """Whether the ends are others than at the last call."""
+        before, self.places = self.places, [(each.name, each.until) for each in sources if each.until is not None]
+        return before != self.places
+
+
+def _end_at(source: Source, until: float) -> Source:
+    def parse(data: bytes, state: dict[str, Any], final: bool) -> ParsedLog:
+        columns, consumed, state = source.parse(data, state, final)
+        kept: Columns = {}
+        for metric, column in columns.items():
+            points = [point for point in zip(*column, strict=True) if not point[0] >= until]
+            if points:
+                add_column(kept, metric, *zip(*points, strict=True))
+        return kept, consumed, {**state, _UNTIL: str(until)}
+
+    return Source(source.name, parse, until)
+
+
+def _split_series(run_dir: str, present: Sequence[str], chain: Chain) -> tuple[Sequence[str], Sequence[str]]:
+    """The script's own series: those of the newest attempt and of what it continues, and those that they replace."""
     folder = os.path.join(run_dir, layout.METRICS_DIR)
     if layout.METRICS_DIR not in present or not os.path.isdir(folder):  # a program may write a file of that name
         return (), ()
-    return layout.split_series(os.listdir(folder))
+    return layout.split_series(os.listdir(folder), chain.numbers or ())
 
 
-def _log_sources(spec: RunSpec, present: Sequence[str]) -> Iterator[Source]:
+def _log_sources(run_dir: str, spec: RunSpec, present: Sequence[str], chain: Chain) -> Iterator[Source]:
     patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
     if not patterns:
         return
     for command in spec.commands:
-        log = layout.find_log(present, spec.log_name, command.name)
-        if log is not None:
-            yield Source(log, _parse_log(patterns, command.name))
+        parse = _parse_log(patterns, command.name)
+        logs = _find_counting(spec, present, command.name, chain)
+        yield from chain.cut(run_dir, [[Source(log, parse)] for log in logs])
+
+
+def _find_counting(spec: RunSpec, present: Sequence[str], command: str, chain: Chain) -> list[str]:
+    """The newest log of a command and, where it goes on from a checkpoint, those that it continues."""
+    logs = layout.find_logs(present, spec.log_name, command)
+    takes_path = spec.resume is not None and command in spec.resume.texts
+    continued = {layout.log_name(spec.log_name, command, number, "") for number in chain.numbers or () if takes_path}
+    return [log for log in logs[:-1] if log in continued] + logs[-1:]
 
 
 def _file_sources(run_dir: str, pattern: MetricFile) -> list[Source]:
@@ -183,7 +260,7 @@ class Summaries:
         self.is_broken = True
 
     def carry(self) -> dict[str, tuple[bytes, float]]:
-        """As `Index.add_summaries` takes them."""
+        """The summaries are given as `Index.add_summaries` takes them."""
         return {metric: tally.carry() for metric, tally in self.tallies.items()}
 
 
@@ -268,10 +345,12 @@ def read_sources(
 ) -> None:
     """Bring the index up to date with the files of a run; `final` when it is over."""
     present = names if names is not None else os.listdir(run_dir)
+    sources = find_sources(run_dir, spec, present, brief=isinstance(index, Summaries))
     if not isinstance(index, Summaries):
         _forget_replaced(index, key, run_dir, spec, present)
+        forget_uncut(index, key, sources)
     counts = build_counts(run_dir, find_newest_attempt(present))
-    for source in find_sources(run_dir, spec, present, brief=isinstance(index, Summaries)):
+    for source in sources:
         Follower.open(index, key, run_dir, source, listen, counts).read(index, final=final)
 
 
@@ -280,10 +359,22 @@ def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, presen
 
     Without a look at what is stored: another process may have stored it since this one looked.
     """
-    old = [name for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
-    _, replaced = _split_series(run_dir, present)
+    chain = Chain()
+    chain.look(run_dir, spec, present)
+    logs = [(c.name, name) for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
+    old = [name for command, name in logs if name not in _find_counting(spec, present, command, chain)]
+    _, replaced = _split_series(run_dir, present, chain)
     for name in (*old, *(f"{layout.METRICS_DIR}/{name}" for name in replaced)):
         index.forget_points(key, name)
+
+
+def forget_uncut(index: Index, key: str, sources: Sequence[Source]) -> bool:
+    """Forget all points where those of a continued attempt were stored beyond the place where the next one goes on."""
+    cursors = [(source, index.load_cursor(key, source.name)) for source in sources if source.until is not None]
+    if all(not cursor.offset or cursor.state.get(_UNTIL, _END) == str(source.until) for source, cursor in cursors):
+        return False
+    index.forget_points(key)
+    return True
 
 
 def find_newest_attempt(present: Sequence[str]) -> int:
@@ -382,6 +473,7 @@ class _Live:
     last_reading: Reading | None = None
     echo: Tail | None = None
     counts: Counts | None = None
+    chain: Chain = field(default_factory=Chain)
 
 
 def _load_last_reading(run_dir: str, handle: JobHandle) -> Reading | None:
@@ -546,7 +638,10 @@ class Collector:
         self._index.put_runs([add_received(row, entry.dir)])
 
     def _follow_new(self, live: _Live, names: Sequence[str] | None) -> None:
-        for source in find_sources(live.entry.dir, live.entry.spec, names):
+        sources = find_sources(live.entry.dir, live.entry.spec, names, chain=live.chain)
+        if live.chain.has_moved(sources) and forget_uncut(self._index, live.key, sources):
+            live.followers.clear()
+        for source in sources:
             if source.name not in live.followers:
                 live.followers[source.name] = Follower.open(
                     self._index, live.key, live.entry.dir, source, self.listen, live.counts

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from assay.follow.attempts import RetryPolicy
 from assay.record import run_directory
 from assay.system.fast_dataclasses import dataclass
-from assay.values.run import JobHandle, Outcome, RunSpec, State, Usage
+from assay.values.run import Beginning, JobHandle, Outcome, RunSpec, State, Usage
 
 NOTHING: frozenset[str] = frozenset()  # one for all: a supervisor may have a hundred thousand runs
 
@@ -36,6 +36,8 @@ class Entry:
     has_slot: bool = False  # holds one of this supervisor's slots
     left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
     loss: str = ""  # why the ended attempt has no exit code, as far as its engine knows
+    begins: Beginning | None = None  # what its next attempt begins with, where the study has `resume:`
+    used_s: float = 0.0  # of its time limit, by the attempts that the next one continues
     wanted: frozenset[str] | None = None  # some of its commands; None is all
     since: int | None = None  # --force: the next attempt after this one repeats what earlier ones finished
     trial: int | None = None  # of a search: its number
@@ -64,8 +66,12 @@ class Entry:
     def skipped(self) -> AbstractSet[str]:
         """The commands that the next attempt leaves out."""
         unwanted = {command.name for command in self.spec.commands} - set(self.commands)
-        repeats = self.since is not None and self.attempt <= self.since + 1
-        return unwanted | (NOTHING if repeats else self.done_before)
+        return unwanted | (NOTHING if self.repeats else self.done_before)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether --force makes its next attempt start over."""
+        return self.since is not None and self.attempt <= self.since + 1
 
 
 EventKind = Literal["started", "command_started", "command_ended", "ended", "adopted", "retried"]

@@ -1,31 +1,23 @@
 """Work that can be ended: in a process of its own, with a limit for its CPU time.
 
-Patterns for metrics come with runs, also from elsewhere, and a regular expression may take for ever. It cannot be
-interrupted, and holds up every thread of the process that evaluates it. Here that is a child, `python -m
-assay.follow.limited_process`, which the kernel ends; the next call starts another. Between calls it waits, and it ends
-when its parent has ended.
+A regular expression may take for ever. It cannot be interrupted, and holds up every thread of the process that
+evaluates it. Here that is a child, `python -m assay.follow.limited_process`, which the kernel ends; the next call
+starts another. Between calls it waits, and it ends when its parent has ended.
 """
 
 from __future__ import annotations
 
 import atexit
-import math
 import pickle
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from typing import IO, Any
 
 from assay.errors import AssayError, InfrastructureError, UsageError
-from assay.follow import collect
-from assay.follow.collect import ParsedLog
-from assay.record.run_directory import load_record
-from assay.values.study import Pattern
 
 
 class TookTooLongError(UsageError):
@@ -86,62 +78,7 @@ def _ask(child: subprocess.Popen[bytes], question: object) -> tuple[bool, Any]:
     return answer
 
 
-# ---------------------------------------------------------------- metrics
-
-
-class LimitedLogParser:
-    """For `collect.log_parser`. What a set of patterns may take grows with what it reads; one that has taken more is
-    not tried again."""
-
-    FIRST_S, PER_BYTE_S, FREE_S = 10.0, 2.5e-7, 0.05
-    REFUSAL = "its metrics are not read, because of its patterns"
-
-    def __init__(self) -> None:
-        self.process = LimitedProcess()
-        self._left_s: dict[tuple[object, ...], float] = {}
-
-    def __call__(
-        self, patterns: Sequence[Pattern], command: str, data: bytes, state: dict[str, Any], final: bool
-    ) -> ParsedLog:
-        key = (*patterns, command)
-        left_s = min(self.FIRST_S, self._left_s.get(key, self.FIRST_S) + self.PER_BYTE_S * len(data))
-        if left_s <= 0:
-            raise UsageError(f"{self.REFUSAL}: they have taken too long before")
-        try:
-            answer = self.process.call(f"{__name__}:parse_timed", patterns, command, data, state, final, limit_s=left_s)
-        except TookTooLongError as error:
-            self._left_s[key] = -math.inf
-            raise UsageError(f"{self.REFUSAL}: {error.message}") from None
-        parsed: ParsedLog
-        parsed, used_s = answer
-        self._left_s[key] = left_s - max(0.0, used_s - self.FREE_S)
-        return parsed
-
-
-@contextmanager
-def limit_patterns() -> Iterator[None]:
-    """Whatever reads metrics in this process evaluates patterns in a child."""
-    before, limited = collect.log_parser, LimitedLogParser()
-    collect.log_parser = limited
-    try:
-        yield
-    finally:
-        collect.log_parser = before
-        limited.process.close()
-
-
 # ---------------------------------------------------------------- in the child
-
-
-def parse_timed(*arguments: Any) -> tuple[ParsedLog, float]:
-    started_s = time.process_time()
-    return collect.parse_log(*arguments), time.process_time() - started_s
-
-
-def check_runs(run_dirs: Sequence[str]) -> None:
-    """Read the metrics of runs from elsewhere, as a command that shows them will."""
-    for run_dir in run_dirs:
-        collect.read_sources(collect.Summaries(), "uploaded/run", run_dir, load_record(run_dir).spec)
 
 
 def _answer(function: str, arguments: tuple[Any, ...], limit_s: float) -> tuple[bool, Any]:

@@ -172,7 +172,7 @@ class FoundRun(NamedTuple):
 
     @property
     def words(self) -> tuple[StudyLocation, str]:
-        """For `show_command`."""
+        """The run is named as `show_command` takes it."""
         return self.location, os.path.basename(self.dir)
 
 
@@ -336,11 +336,7 @@ def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[Fou
     study, slash, run = name.rstrip("/").rpartition("/")
     is_path = os.sep in study or study in ("", os.curdir, os.pardir) or not find_candidates(study, roots)
     if is_path and (is_run_dir(path) or (foreign and is_foreign_dir(path))):
-        return [
-            FoundRun(
-                StudyLocation(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path
-            )
-        ]
+        return [FoundRun(StudyLocation(*os.path.split(os.path.dirname(path))), path)]
     if not slash:
         return _find_without_study(name, roots, foreign)
     if is_path and (locations := _existing([path])):  # the folder of a study, as `show_study` names it from elsewhere

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 from assay.record import run_directory
 from assay.show.formatting import clean
@@ -14,6 +15,13 @@ from assay.values.document import Block, Code, Text
 
 TAIL_LINES = 10
 _TAIL_BYTES = 8192
+_TRACEBACK = "Traceback (most recent call last)"
+# not the metric in `error 0.12`
+_ERROR = re.compile(
+    r"(?i)\b(?:\w*(?:error|exception)(?![\w'\"]*\s*[=:]?\s*[-+.\d])|fatal|panic|killed|aborted|out of memory|"
+    r"segmentation fault|core dumped|nan)\b"
+)
+_MOST_ERRORS, _MOST_FRAMES, _MOST_CHARACTERS = 20, 60, 1000
 
 
 def find_failed_log(run_dir: str, log_name: str, commands: tuple[str, ...]) -> str | None:
@@ -39,6 +47,34 @@ def build_tail(path: str, shown_path: str, most: int = TAIL_LINES) -> Iterator[B
     """The path of a log and its last lines, for a report."""
     yield Text(shown_path)
     yield Code("\n".join(load_tail(path, most)) or "(the log is empty)")
+
+
+def find_errors(path: str, most: int = TAIL_LINES) -> list[str]:
+    """The lines that matter: tracebacks, lines about errors (of those that differ in numbers the first), the last."""
+    found: dict[str, list[str]] = {}
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for block in _find_blocks(file):
+            if len(found) < _MOST_ERRORS:
+                found.setdefault(re.sub(r"\d+", "0", "".join(block)), block)
+    shown = [split_log("".join(block)) for block in found.values()]
+    end = load_tail(path, most) if most else []
+    parts = shown if shown and shown[-1][-1:] == end[-1:] else [*shown, end]
+    return [line[:_MOST_CHARACTERS] for part in parts for line in (*part, "…")][:-1]
+
+
+def _find_blocks(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Each traceback to its last line, whatever a launcher writes before its lines, and each line about an error."""
+    block, before = deque[str](maxlen=_MOST_FRAMES), ""
+    for line in lines:
+        prefix, has_traceback, _ = line.partition(_TRACEBACK)
+        if has_traceback or (block and line.removeprefix(before)[:1].isspace()):
+            before = prefix if has_traceback else before
+            block.append(line)
+        elif block or _ERROR.search(line):
+            yield [*block, line]
+            block.clear()
+    if block:
+        yield [*block]
 
 
 def split_log(text: str) -> list[str]:

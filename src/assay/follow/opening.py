@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.follow.locations import StudyLocation
+from assay.plugins import require_function
 from assay.record.index import sqlite
 from assay.show.console import Console
 from assay.system.files import read_text
@@ -52,10 +53,9 @@ def _open(root: str | os.PathLike[str], warn: Notify, is_needed: bool, renew: bo
     address = find_address()
     if not address:
         return sqlite.open_index(root, warn)
-    from assay.record.index.postgres import PostgresIndex
-
+    open_shared = require_function("index.open_shared", "an index on a server")
     try:
-        return PostgresIndex(address, root, renew=renew)
+        return cast("Index", open_shared(address, root, renew=renew))
     except InfrastructureError as error:
         if is_needed:
             raise

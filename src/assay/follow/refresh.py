@@ -17,6 +17,7 @@ from assay.follow.attempts import Decision, RetryPolicy, decide
 from assay.follow.collect import UNREAD, Summaries, add_received, build_row, read_sources
 from assay.follow.locations import StudyLocation, find_studies
 from assay.record import run_directory
+from assay.record.checkpoints import find_newer
 from assay.record.folders import Changes, FolderChange, build_change, find_changes
 from assay.record.index.base import Index, RunRow, VerdictRow
 from assay.record.index.packing import pack_row, unpack_rows
@@ -236,11 +237,10 @@ def load_history(path: str) -> run_directory.History:
 
 def conclude(path: str, history: run_directory.History, commands: tuple[str, ...]) -> Decision:
     """What the files and the process table show about a run that is not concluded."""
-    decision = decide(history, commands, lambda handle: load_liveness(handle, path), RetryPolicy())
+    look = partial(load_liveness, run_dir=path), RetryPolicy(), partial(find_newer, path)
+    decision = decide(history, commands, *look)
     if decision.state is State.LOST:  # or it ended after its files were read: they are complete by now
-        decision = decide(
-            run_directory.load_history(path), commands, lambda handle: load_liveness(handle, path), RetryPolicy()
-        )
+        decision = decide(run_directory.load_history(path), commands, *look)
     handle = decision.handle
     if decision.state is State.RUNNING and handle and handle.executor != LOCAL:
         return decision if has_begun(handle, path) else replace(decision, state=State.QUEUED)
@@ -265,6 +265,7 @@ def _foreign_row(key: str, change: FolderChange, marks: Marks) -> RunRow:
         origin=origin or "another tool",
         tags=marks.tags,
         note=marks.note,
+        files=change.files,
         stamp=change.stamp if origin else 0.0,  # it is read again when the plug-in is there
     )
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from assay.errors import AssayError, FormatError
-from assay.follow.entry import Entry
+from assay.errors import FormatError
 from assay.follow.refresh import conclude, describe_damage, load_history
 from assay.record import presence, run_directory
 from assay.system import processes
@@ -68,20 +67,6 @@ def load_status(run_dir: str) -> RunStatus:
         return RunStatus(record, history, last.outcome.state, last.outcome)
     decision = conclude(run_dir, history, run_directory.find_commands(record.spec))
     return RunStatus(record, history, decision.state, decision.outcome)
-
-
-def load_states(entries: Sequence[Entry]) -> list[State]:
-    """How the runs of a call are now: a farm may have finished some since the supervisor looked at them."""
-    return [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in entries]
-
-
-def _load_state(run_dir: str) -> State:
-    """A job that waits in its farm's queue, or has not been seen there yet, counts as running."""
-    try:
-        state = load_status(run_dir).state
-    except AssayError:  # damaged a moment ago: the next command reports it
-        return State.RUNNING
-    return state if state.is_over and state is not State.LOST else State.RUNNING
 
 
 def _load_history(run_dir: str) -> run_directory.History:

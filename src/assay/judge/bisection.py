@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from assay.system.fast_dataclasses import asdict
 from assay.values.document import Span, Text
 from assay.values.environment import Commit
 
@@ -54,7 +53,7 @@ class NextTry:
 
     @property
     def reason(self) -> str:
-        """As text, for progress messages."""
+        """The reason is a text for progress messages."""
         return _REASONS.get(self.why, f"{self.suspects} suspects")
 
 
@@ -193,7 +192,3 @@ def build_culprit(commit: Commit) -> list[Text]:
 def build_suspects(commits: Sequence[Commit]) -> list[Text]:
     lines = [Text(f"{commit.short} {commit.subject!r}", indent=1) for commit in commits]
     return [Text("one of these, and the trials cannot tell which:"), *lines]
-
-
-def build_commit_facts(commit: Commit) -> dict[str, Any]:
-    return asdict(commit)

@@ -37,6 +37,15 @@ def t_quantile(freedom: int, tail: float) -> float:
     return -float(stdtrit(freedom, tail))  # of the lower tail: 1 - tail would lose its digits
 
 
+def t_tail(freedom: int, value: float) -> float:
+    """The probability with which Student's t exceeds this value."""
+    try:
+        from scipy.special import stdtr
+    except ImportError:
+        raise MissingExtraError("judging by statistics", "stats") from None
+    return float(stdtr(freedom, -value))
+
+
 def normal_quantile(tail: float) -> float:
     """A quantile of the normal distribution, from the standard library."""
     from statistics import NormalDist

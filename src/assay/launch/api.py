@@ -8,8 +8,10 @@ from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
     from assay.launch.background import go_to_background
+    from assay.launch.budget import Budget
     from assay.launch.prepared import (
         Again,
+        Origin,
         Prepared,
         Report,
         RunOptions,
@@ -24,18 +26,21 @@ if TYPE_CHECKING:
     from assay.launch.report import render_report
     from assay.launch.run_rules import Listen
     from assay.launch.runner import NODE_PYTHON, build_bare_study, find_study_location, run_specs
+    from assay.launch.sides import SideOptions, build_side_command
     from assay.launch.slot_choice import choose_slots
     from assay.launch.stop import StopOptions, stop
     from assay.launch.sweep import RunHooks, prepare, run_study
 
 HOMES = {
     "assay.launch.background": "go_to_background",
+    "assay.launch.budget": "Budget",
     "assay.launch.prepared": (
-        "Again Prepared Report RunOptions build_dry_lines build_dry_rows build_line check_prepared "
+        "Again Origin Prepared Report RunOptions build_dry_lines build_dry_rows build_line check_prepared "
         "first_program left_commands wanted_commands"
     ),
     "assay.launch.report": "render_report",
     "assay.launch.runner": "NODE_PYTHON build_bare_study find_study_location run_specs",
+    "assay.launch.sides": "SideOptions build_side_command",
     "assay.launch.slot_choice": "choose_slots",
     "assay.launch.stop": "StopOptions stop",
     "assay.launch.run_rules": "Listen",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from assay.follow.locations import StudyLocation, show_command
+from assay.record import presence
 from assay.show.console import Console
 from assay.values import layout
 
@@ -16,6 +17,7 @@ def go_to_background(location: StudyLocation, console: Console) -> bool:
     hints = [show_command([word], location) for word in ("ls", "stop")]
     pid = os.fork()
     if pid:
+        presence.announce(location.dir, pid)
         console.print(f"supervisor {pid} runs in the background; its output is in {os.path.relpath(log)}")
         console.print(f"next: {hints[0]}")
         console.print(f"      {hints[1]}")

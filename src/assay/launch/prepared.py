@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from assay.follow.locations import StudyLocation, check_writable, show_path
 from assay.follow.refresh import load_history
 from assay.plugins import find_dialect, load
 from assay.record import run_directory
+from assay.record.checkpoints import find_newer
 from assay.record.received import is_foreign
 from assay.record.run_directory import Attempt, History
 from assay.record.search_file import SearchFile
@@ -34,6 +36,7 @@ from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
 
 if TYPE_CHECKING:
+    from assay.launch.budget import Budget
     from assay.values.where import Where
 
 _ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
@@ -59,9 +62,9 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a run comes from that repeats another one with changes (`assay rerun RUN NAME=VALUE`)."""
+    """Where a run comes from that repeats another one with changes (`assay rerun RUN NAME=VALUE`), or its code."""
 
-    parent: str  # its key
+    parent: str | None  # its key; None: it repeats none, and has code of its own
     overrides: tuple[str, ...] = ()  # the parent's and the new ones, without their secrets
     settings: tuple[str, ...] = ()  # the assignments of --set, likewise
     code_hash: str | None = None  # the snapshot that it gets; None: the current code, or the live one
@@ -103,6 +106,7 @@ class RunOptions:
     origins: Mapping[str, Origin] = field(default_factory=dict)  # run id -> where it comes from
     again: Again | None = None  # how to call once more; None: only by the names of the runs
     extras: Mapping[str, Any] = field(default_factory=dict)  # options of plug-ins that are given
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ class Prepared:
     @property
     def plan_key(self) -> tuple[str, ...]:
         """What calls with plans of their own differ in: the overrides, and the runs that they are applied to."""
-        parents = {origin.parent for origin in self.options.origins.values()}
+        parents = {origin.parent for origin in self.options.origins.values() if origin.parent}
         beside = (f"set.{self.set_number}",) if self.is_beside else ()
         return (*self.options.overrides, *parents, *beside)
 
@@ -154,15 +158,13 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
-    """The result of a search."""
+class StepResult:
+    """What a step of a plug-in adds to the report."""
 
-    lines: tuple[str, ...]  # the best trials, and why it ended
-    failed: Mapping[str, str]  # trials that are done and have no usable result -> why
-    damaged: tuple[str, ...] = ()  # trials whose record cannot be read
-    failure: str | None = None  # why no more trials were started, where something is wrong
-    best: tuple[Mapping[str, Any], ...] = ()  # trial, params, values; several where there are several metrics
-    trials: Mapping[str, int] = field(default_factory=dict)  # done, pruned, failed, running -> how many
+    lines: tuple[str, ...]
+    warnings: tuple[str, ...]
+    exit_code: ExitCode
+    facts: Mapping[str, Any]  # of `--json`
 
 
 @dataclass(slots=True)
@@ -177,7 +179,8 @@ class Report:
     verdict: Verdict | None = None  # of the study's checks on the runs that are done
     notes: list[str] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)  # commands about the notes
-    search: SearchResult | None = None
+    result: StepResult | None = None
+    held_back: list[str] = field(default_factory=list)  # runs that did not start: the budget was used
 
     def count(self, *states: State) -> int:
         return sum(entry.state in states for entry in self.entries)
@@ -188,17 +191,18 @@ class Report:
 
     @property
     def exit_code(self) -> ExitCode:
-        codes = {_EXIT_CODES.get(entry.state, ExitCode.OK) for entry in self.entries}
+        ended = (entry.state for entry in self.entries if entry.spec.name not in self.held_back)
+        codes = {_EXIT_CODES.get(state, ExitCode.OK) for state in ended}
         if self.interrupted:
             codes.add(ExitCode.INTERRUPTED)
         if self.problem:
             codes.add(ExitCode.INTERNAL)
         if self.verdict is not None:
             codes.add(self.verdict.kind.exit_code)
-        if self.search is not None and (self.search.failure or self.search.failed):
-            codes.add(ExitCode.FAILED)
-        if self.search is not None and self.search.damaged:
-            codes.add(ExitCode.INTERNAL)
+        if self.result is not None:
+            codes.add(self.result.exit_code)
+        if self.held_back:
+            codes.add(ExitCode.INCONCLUSIVE)
         return ExitCode.worst(codes)
 
 
@@ -243,7 +247,8 @@ def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]
     if prepared.options.force:
         base = find_repeat(prepared, spec, history.last, run_directory.load_pass(find_pass(prepared))).base
         policy = RetryPolicy(spec.retries, frozenset(State), base).begin(history)
-    decision = decide(history, wanted, lambda handle: load_liveness(handle, run_dir), policy)
+    liveness, newer = partial(load_liveness, run_dir=run_dir), partial(find_newer, run_dir)
+    decision = decide(history, wanted, liveness, policy, newer)
     if decision.action is not Action.START and history.last is not None and decision.outcome is not None:
         last = replace(history.last, outcome=decision.outcome)
         if policy.wants_another(History((*history.attempts[:-1], last))):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from assay.follow.entry import Entry
 from assay.follow.locations import show_command
-from assay.follow.refresh import describe_damage
 from assay.launch.prepared import Report
 from assay.show import formatting
 from assay.show.terminal_report import render_terminal
@@ -29,13 +28,13 @@ def build_document(report: Report, elapsed_s: float) -> Document:
     role = VerdictKind.PASS if is_complete else VerdictKind.INCONCLUSIVE
     if report.failed:
         role = VerdictKind.FAIL
-    steps = build_next_steps(report)
+    steps, result = build_next_steps(report), report.result
     return Document(
         report.prepared.location.name,
         (
             *(_build_failures(report.failed) if report.failed else ()),
-            Notes([f"warning: {text}" for text in (*report.notes, *_describe_search(report))]),
-            *(Text(line) for line in (report.search.lines if report.search else ())),
+            Notes([f"warning: {text}" for text in (*report.notes, *(result.warnings if result else ()))]),
+            *(Text(line) for line in (result.lines if result else ())),
             Text(Span(describe_outcome(report, elapsed_s), role)),
             Commands([("" if number else "next", step) for number, step in enumerate(steps)]),
         ),
@@ -92,19 +91,6 @@ def _describe_failed(entry: Entry) -> str:
     attempts = f"{entry.attempt} attempts" if entry.attempt > 1 else ""
     facts = ", ".join(fact for fact in (reason, code, attempts) if fact)
     return f"{str(entry.state).upper()} {entry.spec.name}" + (f": {facts}" if facts else "")
-
-
-def _describe_search(report: Report) -> Iterator[str]:
-    search = report.search
-    if search is None:
-        return
-    for name, why in list(search.failed.items())[:_LISTED]:
-        yield f"{name} counts as failed: {why}"
-    for name in search.damaged[:_LISTED]:
-        run_dir = os.path.join(report.prepared.location.dir, name)
-        yield f"{name} counts as a trial without a result: {describe_damage(run_dir)}"
-    if search.failure:
-        yield search.failure
 
 
 def build_next_steps(report: Report) -> tuple[str, ...]:

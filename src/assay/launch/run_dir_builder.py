@@ -35,7 +35,7 @@ from assay.values.notify import Notify, ignore
 from assay.values.run import Liveness, Private, RunSpec, State, build_command
 from assay.values.secrets import HIDDEN
 from assay.values.state import RETRY
-from assay.values.study import CodePolicy, MetricFile
+from assay.values.study import CodePolicy, MetricFile, quote_inside
 
 if TYPE_CHECKING:
     from assay.values.environment import Environment
@@ -359,7 +359,7 @@ class DirBuilder:
     def _find_recorded(self, spec: RunSpec) -> tuple[str, str] | None:
         """The snapshot that `assay rerun` takes for it, where that is not the current one; and the current one."""
         options, run_dir = self._prepared.options, self._prepared.dir_of(spec)
-        if (origin := options.origins.get(spec.id)) is not None:
+        if (origin := options.origins.get(spec.id)) is not None and origin.parent:
             run_dir = os.path.join(self._prepared.location.dir, origin.parent.partition("/")[2])
         is_other = origin.code_hash is None or spec.name in self._present if origin else spec.name in self._newer
         record = run_directory.try_record(run_dir) if options.names_runs or options.origins else None
@@ -402,27 +402,27 @@ class DirBuilder:
             more = f"; for the current code stop and call: {again.build(*words, '--new-code')}" if again else ""
             self._report(f"runs that were begun earlier continue with the recorded snapshot: {other.describe()}{more}")
 
-    def rewrite_env(self, entry: Entry) -> None:
-        """A repeated run gets the variables that the file has now; job.N.sh is what the attempt before had.
+    def rewrite_job(self, entry: Entry) -> None:
+        """A repeated run gets the variables that the file has now, and the checkpoint that it begins with; job.N.sh is
+        what the attempt before had.
 
         Before the process that will wait for the lease opens job.sh; not where another has that lease already.
         Killed in the middle, the next call does the same again: run.json goes last, and job.N.sh is written once.
         """
         record, spec = entry.record, entry.spec
-        if record is None or not find_dialect(record.dialect).is_ours or record.spec.env == spec.env:
+        if record is None or not find_dialect(record.dialect).is_ours:
             return
-        renewed = replace(record, spec=replace(record.spec, env=spec.env, private=spec.private))
-        job = os.path.join(entry.dir, layout.JOB_FILE)
-        kept = os.path.join(entry.dir, layout.kept_job_name(entry.attempt - 1))
-        if not os.path.exists(kept):
-            write_atomic(kept, _load_text(job), 0o777)
+        if record.spec.env == spec.env:
+            if entry.begins is not None:
+                _replace_job(entry, _find_private(record, spec, entry.dir))
+            return
+        entry.record = replace(record, spec=replace(record.spec, env=spec.env, private=spec.private))
         _write_secrets(entry.dir, spec)
-        write_atomic(job, _render_job(renewed), 0o777, repair=True)
+        _replace_job(entry, entry.record)
         if spec.private is None:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(entry.dir, layout.SECRETS_FILE))
-        write_atomic(os.path.join(entry.dir, layout.RUN_FILE), run_directory.render_record(renewed), repair=True)
-        entry.record = renewed
+        write_atomic(os.path.join(entry.dir, layout.RUN_FILE), run_directory.render_record(entry.record), repair=True)
 
     def remake_entry(self, entry: Entry) -> None:
         """A run that was pulled is continued with job.sh and code/ from this study's file."""
@@ -729,6 +729,27 @@ def _find_private(record: run_directory.RunRecord, spec: RunSpec, run_dir: str) 
         commands = {command.name: "" for command in record.spec.commands if HIDDEN in command.text}
         private = Private(commands, {name: "" for name, value in record.spec.env if HIDDEN in value})
     return replace(record, spec=replace(record.spec, private=private))
+
+
+def _replace_job(entry: Entry, record: run_directory.RunRecord) -> None:
+    job, text = os.path.join(entry.dir, layout.JOB_FILE), _render_job(_fill_checkpoint(record, entry))
+    kept, before = os.path.join(entry.dir, layout.kept_job_name(entry.attempt - 1)), _load_text(job)
+    if before != text:
+        if not os.path.exists(kept):
+            write_atomic(kept, before, 0o777)
+        write_atomic(job, text, 0o777, repair=True)
+
+
+def _fill_checkpoint(record: run_directory.RunRecord, entry: Entry) -> run_directory.RunRecord:
+    """With the commands that take the checkpoint which the attempt begins with. The path is between double quotes."""
+    if entry.begins is None or not entry.begins.checkpoint or entry.spec.resume is None:
+        return record
+    path, texts = quote_inside(entry.begins.checkpoint, "double"), entry.spec.resume.texts
+    commands = [
+        replace(command, text=texts.get(command.name, command.text).replace(layout.CHECKPOINT_REFERENCE, path))
+        for command in record.spec.commands
+    ]
+    return replace(record, spec=replace(record.spec, commands=tuple(commands)))
 
 
 def _render_job(record: run_directory.RunRecord) -> str:

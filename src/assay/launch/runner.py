@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from assay.config.settings import Settings, load_settings
 from assay.follow.locations import StudyLocation, choose_root
-from assay.launch.prepared import Prepared, Report, RunOptions, check_prepared
+from assay.launch.prepared import Origin, Prepared, Report, RunOptions, check_prepared
 from assay.launch.sweep import RunHooks, run_study
+from assay.system.fast_dataclasses import replace
 from assay.values import layout
-from assay.values.run import Plan, RunSpec
+from assay.values.run import Plan, RunSpec, State
 from assay.values.study import CodePolicy, Farm, Resources, Study
+
+if TYPE_CHECKING:
+    from assay.launch.budget import Budget
 
 # On a farm: the interpreter that submitted, where the node sees it; else the node's own, which needs Assay.
 NODE_PYTHON = f'"$(command -v "${layout.ENV_PYTHON}" || echo python3)"'
@@ -37,9 +43,16 @@ def run_specs(
     settings: Settings | None = None,
     grace_s: float = 10.0,
     command_line: tuple[str, ...] = (),
+    origins: Mapping[str, Origin] = MappingProxyType({}),
+    retry: frozenset[State] = frozenset(),
+    budget: Budget | None = None,
 ) -> Report:
-    """Run all of them, spread over the slots."""
-    options = RunOptions(study.source, slots=slots, grace_s=grace_s, command_line=command_line)
+    """Run all of them, spread over the slots. `origins`: run id -> the code that it gets, of the study's snapshots.
+
+    `budget`: the same one may serve several calls.
+    """
+    options = RunOptions(study.source, slots=slots, grace_s=grace_s, command_line=command_line, old_code=True)
+    options = replace(options, origins=origins, retry=retry, budget=budget)
     known = settings or load_settings(os.getcwd(), os.environ)
     prepared = Prepared(study, Plan(study, tuple(specs)), location, True, farm, known, options)
     check_prepared(prepared)

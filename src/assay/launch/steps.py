@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from assay import plugins
+from assay.errors import InfrastructureError
 from assay.system.fast_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from assay.follow.collect import Collector
     from assay.follow.entry import Entry, Event
     from assay.launch.live_view import BestSoFar
-    from assay.launch.prepared import Prepared, Report, SearchResult
+    from assay.launch.prepared import Prepared, Report, StepResult
     from assay.launch.supervise import LoopSettings
     from assay.record.index.base import Index
     from assay.values.run import RunSpec
@@ -47,25 +48,25 @@ class RunStep:
         return prepared
 
     def describe_plan(self, _prepared: Prepared) -> Iterable[str]:
-        """Further lines of a dry run."""
+        """Return further lines of a dry run."""
         return ()
 
     def check(self, prepared: Prepared) -> None:
         """Refuse what cannot work; nothing has been written."""
 
     def begin(self, _context: RunContext, loop: LoopSettings) -> LoopSettings:
-        """Just before the loop."""
+        """It is called just before the loop."""
         return loop
 
     def listen(self, event: Event) -> None:
         """Something happened to a run."""
 
     def describe_end(self, _entries: Sequence[Entry]) -> Iterable[str]:
-        """Notes of the report."""
+        """Return notes for the report."""
         return ()
 
-    def build_result(self) -> SearchResult | None:
-        """For `Report.search`."""
+    def build_result(self) -> StepResult | None:
+        """Return what becomes `Report.result`."""
         return None
 
     def end(self, _outcome: Report | BaseException) -> Iterable[str]:
@@ -79,4 +80,11 @@ def find_steps(prepared: Prepared, *names: str) -> list[RunStep]:
     own = [key for key in ("search", "stop") if getattr(study, key)]
     asked = dict.fromkeys((*own, *study.extras, *prepared.options.extras, *names))
     found = plugins.find_plugins().values() if asked else ()
-    return [plugins.load(each.run_steps[name])() for each in found for name in asked if name in each.run_steps]
+    return [_build_step(each.run_steps[name]) for each in found for name in asked if name in each.run_steps]
+
+
+def _build_step(text: str) -> RunStep:
+    found = plugins.load(text)
+    if not (isinstance(found, type) and issubclass(found, RunStep)):
+        raise InfrastructureError(f"{text} is not a subclass of assay.launch.steps.RunStep")
+    return found()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from assay.errors import AssayError
 from assay.execute import process
+from assay.execute.places import load_place
 from assay.execute.registry import build_executor
 from assay.follow.attempts import build_outcome, finished_before
 from assay.follow.locations import FoundRun, StudyLocation, show_command
@@ -43,6 +44,7 @@ class Stopped:
     state: State
     was_running: bool = False
     is_well: bool = True
+    is_taken_back: bool = False  # from its farm's queue
 
 
 @dataclass(slots=True)
@@ -67,11 +69,21 @@ class StopReport:
     def is_well(self) -> bool:
         return all(run.is_well for run in self.runs)
 
+    def count(self) -> str:
+        """How many runs were ended, as one line; empty where one run was named, or none was ended."""
+        ended = [run for run in self.runs if run.was_running and run.is_well and run.state is State.STOPPED]
+        taken_back = sum(run.is_taken_back for run in ended)
+        if len(self.runs) == 1 or not ended:
+            return ""
+        from_queue = f", {taken_back} of them before their farm had started them" if taken_back else ""
+        return f"{formatting.render_count(len(ended), 'run', 'runs')} stopped{from_queue}"
+
 
 def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], options: StopOptions) -> StopReport:
     """`studies`: those named as a whole, whose supervisors are ended as well."""
-    report = StopReport()
-    targets = [target for run in runs if (target := _find_target(run, report)) is not None]
+    found = [_find_target(run) for run in runs]
+    targets = [each for each in found if isinstance(each, _Target)]
+    report = StopReport([each for each in found if isinstance(each, Stopped)])
     who = f"pid {os.getpid()} on {processes.host_name()}"
     why = options.reason or "stopped by the user"
     for target in targets:  # the reason is on disk before the first signal
@@ -83,29 +95,25 @@ def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], options: St
     return report
 
 
-def _find_target(run: FoundRun, report: StopReport) -> _Target | None:
-    """The attempt that has to be ended; None where there is none, and the report has the reason."""
+def _find_target(run: FoundRun) -> _Target | Stopped:
+    """Find the attempt that has to be ended, or why there is none."""
     try:
         status = load_status(run.dir)
     except AssayError as error:
-        report.runs.append(Stopped(run.key, f"cannot be read: {error.message}", State.LOST, is_well=False))
-        return None
+        return Stopped(run.key, f"cannot be read: {error.message}", State.LOST, is_well=False)
     handle, last = status.handle, status.history.last
     has_outcome = last is not None and last.outcome is not None
     has_outcome = has_outcome or (status.is_of_script and status.outcome is not None)
     if handle is None or has_outcome or (status.state.is_over and status.state is not State.LOST):
         idle = "was not started yet" if status.state is State.QUEUED else f"was not running ({status.state})"
-        report.runs.append(Stopped(run.key, idle, status.state))
-        return None
+        return Stopped(run.key, idle, status.state)
     if status.is_of_script:
         where = f"a script of its own opened it on {handle.host}: end that script there with `kill {handle.pid}`"
-        report.runs.append(Stopped(run.key, where, status.state, is_well=False))
-        return None
+        return Stopped(run.key, where, status.state, is_well=False)
     if handle.executor == "local" and handle.host != processes.host_name():
         stop_it = show_command(["stop"], *run.words)
         where = f"runs on {handle.host} (pid {handle.pid}): stop it there with `{stop_it}`"
-        report.runs.append(Stopped(run.key, where, status.state, is_well=False))
-        return None
+        return Stopped(run.key, where, status.state, is_well=False)
     tagged = handle if handle.tag else replace(handle, tag=f"{status.record.uid}.{status.attempt}")
     owners = find_supervisors([run.dir])
     return _Target(run, status, tagged, owner=owners[0] if owners else None)
@@ -175,11 +183,14 @@ def _conclude(target: _Target) -> Stopped:
     outcome = _write_outcome(target)
     if outcome.state is not State.STOPPED:
         return Stopped(key, f"came to its own end before: {outcome.state}", outcome.state, was_running=True)
-    # A farm's job that ran has noted so in job.log; the token alone may be the one that we took
-    if target.handle.executor != "local" and not os.path.exists(os.path.join(target.run.dir, layout.JOB_LOG)):
-        return Stopped(key, "taken back before its farm had started it", outcome.state, was_running=True)
+    host = load_place(target.run.dir, target.handle).host
+    if target.handle.executor != "local" and host is None:  # the token is the one that we took
+        text = "taken back before its farm had started it"
+        return Stopped(key, text, outcome.state, was_running=True, is_taken_back=True)
     ended = outcome.ended_at or time.time()
     after = formatting.render_clock(max(0.0, ended - (outcome.started_at or target.handle.started_at)))
+    if host not in (None, processes.host_name()):  # its own watcher has ended them
+        return Stopped(key, f"stopped after {after} on {host}", outcome.state, was_running=True)
     count = formatting.render_count(target.processes, "process", "processes")
     return Stopped(key, f"stopped after {after}, {count} ended", outcome.state, was_running=True)
 

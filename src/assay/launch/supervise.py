@@ -12,23 +12,29 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Protocol
 
 from assay.errors import AssayError, FormatError, InfrastructureError, explain_refusal
 from assay.execute.base import Executor
 from assay.execute.machine_lease import MachineLease
 from assay.execute.places import load_liveness
 from assay.execute.slots import HeldSlot, SlotPool
-from assay.follow.attempts import DEATH, TAKEN_BACK, Action, Decision, decide
+from assay.follow.attempts import DEATH, Action, Decision, choose_beginning, decide
 from assay.follow.entry import NOTHING, Entry, Event, Observer
 from assay.launch.slot_choice import describe_holders, describe_lease
 from assay.record import run_directory
+from assay.record.checkpoints import find_newer, list_checkpoints
 from assay.record.received import check_executable, is_foreign, load_received
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import list_names
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, State, Stop, StopKind, Usage
+
+if TYPE_CHECKING:
+    from assay.launch.budget import Budget
 
 TICK_S = 0.25  # how often logs are read and the view is drawn
 LOOK_S = 2.0  # how often runs of other supervisors are looked at
@@ -47,8 +53,6 @@ class RunSource(Protocol):
 
 @dataclass(slots=True)
 class LoopSettings:
-    """How the loop behaves."""
-
     create: Callable[[Entry], bool]  # write the run's directory; False: another did
     renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt begins
     rewrite: Callable[[Entry], None] = lambda _entry: None  # if it is not the first: before a process reads its job.sh
@@ -70,6 +74,7 @@ class LoopSettings:
     decide: Callable[[Entry], str | None] = lambda _entry: None
     prune: Callable[[Sequence[Entry]], Mapping[str, str]] = lambda _entries: {}
     source: RunSource | None = None
+    budget: Budget | None = None
     clock: Callable[[], float] = time.monotonic
 
 
@@ -100,6 +105,7 @@ class Supervisor:
         self._ending: dict[str, Callable[[], bool]] = {}  # by directory: runs that are being ended while others go on
         self._was_ended: set[tuple[str, int]] = set()  # directory and attempt of all that `_begin_ending` got
         self._turn = 0  # which of the jobs that wait in a farm's queue is looked at next
+        self.held_back: list[Entry] = []  # what the budget does not permit
         self._leased_since: float | None = None  # since when others have the machine for themselves
 
     # ------------------------------------------------------------ the loop
@@ -147,18 +153,23 @@ class Supervisor:
     def _tick(self) -> None:
         mine = [entry for entry in self.running.values() if entry.is_mine]
         self._note_begun(mine)
-        self.observer.tick(mine, time.time())
+        begun = [entry for entry in mine if not entry.is_waiting]
+        self.observer.tick(begun, time.time())
         self._stop_early(mine)
         for line in self.executor.take_messages():
             self.settings.warn(line)
-        for entry in mine:
+        for entry in begun:
             if len(entry.spec.commands) > 1:
                 self._report_commands(entry)
         self.settings.draw(self)
 
     def _note_begun(self, entries: Sequence[Entry]) -> None:
         """Look at jobs that wait in a queue, a part of them in each tick: there may be a thousand on a slow disk."""
-        waiting = [entry for entry in entries if entry.is_waiting]
+        waiting = [
+            entry
+            for entry in entries
+            if entry.is_waiting and entry.handle and self.executor.may_have_begun(entry.handle, entry.dir)
+        ]
         deadline = time.monotonic() + _BEGUN_S
         for count in range(len(waiting)):
             entry = waiting[(self._turn + count) % len(waiting)]
@@ -207,6 +218,9 @@ class Supervisor:
         return (limit is not None and len(self.running) >= limit) or not self.executor.has_room()
 
     def _fill_slots(self) -> None:
+        budget = self.settings.budget
+        if budget is not None and budget.measure_s(self.running.values()) >= budget.limit_s:
+            self._hold_back(budget)
         try:
             with self.executor.together():
                 self._start_all()
@@ -218,7 +232,8 @@ class Supervisor:
             if self._is_full():
                 return
             wants_more = len(self.queue) + self.count_left() > 1
-            held = self.pool.acquire(self._count_held(), wants_more=wants_more) if self.pool else None
+            ours = sum(entry.has_slot for entry in self.running.values())
+            held = self.pool.acquire(ours, wants_more=wants_more) if self.pool else None
             if held is None and self.pool is not None:
                 return
             may_start = self._may_start()
@@ -238,6 +253,15 @@ class Supervisor:
             self._leased_since = None
         if self.problem and self.pool:
             self.pool.withdraw_want()
+
+    def _hold_back(self, budget: Budget) -> None:
+        """Drop what waits here; what waits in a farm's queue is taken back, and continued by a later call."""
+        waiting = [entry for entry in self.running.values() if entry.is_waiting]
+        if waiting:
+            self.stop(waiting, f"the budget of {budget.text} is used", "interrupt")
+        self.held_back += [*waiting, *(entry for _, _, entry in sorted(self.queue) if entry not in self.held_back)]
+        self.queue.clear()
+        self.settings.source = None
 
     def _take_new(self) -> bool:
         """Take runs from the source; whether one waits for a start. A run of another supervisor is only followed."""
@@ -304,9 +328,6 @@ class Supervisor:
             "end that process, or set ASSAY_MAX_WAIT=4h to wait longer",
         )
 
-    def _count_held(self) -> int:
-        return sum(entry.has_slot for entry in self.running.values())
-
     def _try(self, step: Callable[..., None], entry: Entry, *more: HeldSlot | None) -> None:
         try:
             step(entry, *more)
@@ -371,6 +392,7 @@ class Supervisor:
             if received.how == "pull":
                 self.settings.remake(entry)
             check_executable(entry.dir)
+        self._choose_beginning(entry)
         if entry.attempt > 1:
             self.settings.rewrite(entry)
         request = self._build_request(entry, entry.record.uid, held)
@@ -383,6 +405,20 @@ class Supervisor:
         self.observer.started(entry)
         self.settings.listen(Event("started", entry))
         self._report_command_started(entry, next((name for name in entry.commands if name not in entry.skipped), None))
+
+    def _choose_beginning(self, entry: Entry) -> None:
+        """A failed or finished run that a person repeats starts over; what is retried or continued does not."""
+        if (resume := entry.spec.resume) is None:
+            return
+        earlier = run_directory.load_history(entry.dir).attempts[: entry.attempt - 1]
+        ends = [attempt.outcome for attempt in earlier if attempt.outcome]
+        kept = (State.LOST, State.STOPPED)
+        is_asked = bool(ends) and ends[-1].attempt <= entry.policy.base and ends[-1].state not in kept
+        found = list_checkpoints(entry.dir, resume.files)
+        starts_over = not ends or entry.repeats or is_asked
+        entry.begins = choose_beginning(resume.files, found, earlier, starts_over=starts_over)
+        continued = takewhile(lambda end: end.state in kept, reversed(ends)) if entry.begins.checkpoint else ()
+        entry.used_s = sum((end.ended_at or 0.0) - (end.started_at or 0.0) for end in continued)
 
     def _put_running(self, entry: Entry, handle: JobHandle) -> None:
         self.running[entry.dir] = entry
@@ -412,8 +448,9 @@ class Supervisor:
             env[layout.ENV_SLOT] = slot
         if self.settings.lease is not None:
             env |= self.settings.lease.env
-        if self.settings.counts_wait and self.waited_s >= 1:
-            env[layout.ENV_WAITED] = str(int(self.waited_s))
+        used_s = entry.used_s + (self.waited_s if self.settings.counts_wait else 0.0)
+        if used_s >= 1:
+            env[layout.ENV_WAITED] = str(int(used_s))
         env[layout.ENV_TIME] = _choose_time(entry)
         env[layout.ENV_DONE] = "".join(f":{name}:" for name in sorted(entry.skipped))
         return JobRequest(
@@ -427,6 +464,7 @@ class Supervisor:
             command_line=" && ".join(command.text for command in entry.spec.commands),
             farm_resources=entry.spec.farm_resources,
             label=entry.spec.name if entry.spec.tag else "",
+            begins=entry.begins,
         )
 
     def _choose_fds(self, held: HeldSlot | None) -> tuple[int, ...]:
@@ -454,6 +492,9 @@ class Supervisor:
             self._set_damaged(entry, f"{entry.dir} cannot be read: {error.strerror}")
             return
         self._accept_conclusion(entry, history)
+        for fenced in (each.handle for each in history.attempts if each.is_fenced):
+            if fenced is not None and fenced.executor == self.executor.name:
+                self.executor.end_fenced(fenced, entry.dir)
         entry.state, entry.attempt, entry.handle = decision.state, decision.attempt, decision.handle
         entry.outcome = decision.outcome
         self._apply(entry, decision)
@@ -467,9 +508,8 @@ class Supervisor:
         if entry.policy.interrupted is None:
             policy = entry.policy.begin(history)
             entry.policy = self._shared.setdefault(policy, policy)
-        return history, decide(
-            history, entry.commands, lambda handle: self._load_liveness(handle, entry.dir), entry.policy
-        )
+        liveness, newer = partial(self._load_liveness, run_dir=entry.dir), partial(find_newer, entry.dir)
+        return history, decide(history, entry.commands, liveness, entry.policy, newer)
 
     def _accept_conclusion(self, entry: Entry, history: run_directory.History) -> None:
         """Another supervisor concluded the attempt that is watched here: its outcome is taken, ours never written."""
@@ -588,7 +628,7 @@ class Supervisor:
         if kind == "lost":
             entry.loss = f"{DEATH}; {why}"
         elif kind == "taken back":
-            entry.loss = f"{TAKEN_BACK}; {why}"
+            entry.loss = f"{run_directory.TAKEN_BACK}; {why}"
         elif kind != "interrupt" or entry.finished_here:  # what was refused before is tried again now
             run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(why, kind))
 
@@ -603,7 +643,10 @@ class Supervisor:
         name = entry.commands[0]
         begin = layout.exit_marker_name(name, entry.attempt, 0)[:-1]
         try:
-            if [each for each in os.listdir(entry.dir) if each.startswith(begin)] != [f"{begin}0"]:
+            names = os.listdir(entry.dir)
+            if [each for each in names if each.startswith(begin)] != [f"{begin}0"]:
+                return False
+            if layout.warned_name(entry.attempt) in names:
                 return False
         except FileNotFoundError:
             return False
@@ -677,7 +720,8 @@ class Supervisor:
     def _finish(self, entry: Entry) -> None:
         """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
         entry.has_slot, entry.left, entry.loss = False, None, ""
-        self.running.pop(entry.dir, None)
+        if self.running.pop(entry.dir, None) is not None and entry.is_mine and self.settings.budget is not None:
+            self.settings.budget.add(entry)
         self._ending.pop(entry.dir, None)
         if entry.dir in self._kept:
             self._kept.pop(entry.dir).let_go()

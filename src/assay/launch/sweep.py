@@ -76,7 +76,9 @@ def prepare(options: RunOptions) -> Prepared:
     if any(hide_assignment(text, settings.secrets) != text for text in (*options.overrides, *options.settings)):
         options = replace(options, again=None)  # a command that is printed shows no secret
     load = replace(options.load, overrides=options.overrides, settings=options.settings)
-    study = _adjust(load_study(options.file, load), options)
+    study = _rename(load_study(options.file, load), options)
+    if options.code is not None:
+        study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
     # some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned
     known = [command.name for command in study.commands]
     for name in options.commands or ():
@@ -109,13 +111,6 @@ def _choose_runs(prepared: Prepared) -> Prepared:
     names = {spec.name for spec in runs}
     links = tuple((name, target) for name, target in prepared.plan.links if target in names)
     return replace(prepared, plan=replace(prepared.plan, runs=runs, links=links))
-
-
-def _adjust(study: Study, options: RunOptions) -> Study:
-    study = _rename(study, options)
-    if options.code is not None:
-        study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
-    return study
 
 
 def _rename(study: Study, options: RunOptions) -> Study:
@@ -159,6 +154,7 @@ class RunHooks:
     max_wait_s: float | None = None  # for the machine lease; None: as the settings have it
     observe: Callable[[Observer], Observer] = lambda observer: observer  # wraps the collector
     decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early
+    prune: Callable[[Sequence[Entry]], Mapping[str, str]] = lambda _entries: {}  # those that have done enough, and why
     best: BestSoFar | None = None  # the command's, which finds the best run
     steps: Sequence[RunStep] = ()  # none: those of the study and the options
 
@@ -167,9 +163,13 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
     """Run what is planned and not finished. The caller has called `check_prepared` and shown the warnings."""
     prepared = _hide_secrets(prepared)
     slots = choose_slots(prepared.study, _ask_slots(prepared, hooks), prepared.settings)
+    if prepared.options.budget is not None:
+        prepared.options.budget.check(prepared.study, slots.labels)
     os.makedirs(os.path.join(prepared.location.dir, layout.STUDY_META_DIR), exist_ok=True)
-    with _deferred_signals(), presence.register(prepared.location.dir):
-        return _supervise(prepared, hooks, slots)
+    rules = find_rules(prepared.study.dialect)
+    with _deferred_signals(), presence.register(prepared.location.dir), rules.hold(prepared) as held:
+        _set_uploads_aside(held, hooks.console)
+        return _supervise(held, hooks, slots)
 
 
 def _hide_secrets(prepared: Prepared) -> Prepared:
@@ -182,12 +182,6 @@ def _hide_secrets(prepared: Prepared) -> Prepared:
 
 
 def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
-    with find_rules(prepared.study.dialect).hold(prepared) as held:
-        _set_uploads_aside(held, hooks.console)
-        return _supervise_planned(held, hooks, slots)
-
-
-def _supervise_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     _link_shared(prepared)
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
         if not prepared.options.names_runs:  # those are there already
@@ -274,7 +268,7 @@ def _build_loop(
     return LoopSettings(
         create=builder.create,
         renew=builder.renew,
-        rewrite=builder.rewrite_env,
+        rewrite=builder.rewrite_job,
         remake=builder.remake_entry,
         listen=find_rules(prepared.study.dialect).listen(prepared, _suppress_lost_output(hooks.listen)),
         draw=_build_draw(builder, _suppress_lost_output(hooks.draw), hooks.console),
@@ -289,6 +283,8 @@ def _build_loop(
         limit=limit,
         leaves=hooks.leaves,
         decide=hooks.decide,
+        prune=hooks.prune,
+        budget=prepared.options.budget,
     )
 
 
@@ -413,7 +409,9 @@ def _build_entry(
     options = prepared.options
     abandons = State.LOST in options.retry
     policy = RetryPolicy(retries=spec.retries, again=again, base=base, abandons=abandons)
-    return Entry(spec, prepared.dir_of(spec), policy, wanted=_wanted(spec, options.commands), since=since)
+    names = options.commands or spec.chosen  # -c takes the place of what a part of the file asks for
+    wanted = None if names is None else frozenset(names)
+    return Entry(spec, prepared.dir_of(spec), policy, wanted=wanted, since=since)
 
 
 def _load_last(run_dir: str) -> run_directory.Attempt | None:
@@ -438,12 +436,6 @@ def _leave_passes(prepared: Prepared, entries: Sequence[Entry]) -> None:
     for path in run_directory.find_passes(prepared.location.dir):
         with suppress(OSError):
             run_directory.leave_pass(path, last)
-
-
-def _wanted(spec: RunSpec, asked: tuple[str, ...] | None) -> frozenset[str] | None:
-    """-c takes the place of what a part of the file asks for."""
-    names = asked or spec.chosen
-    return None if names is None else frozenset(names)
 
 
 def _link_shared(prepared: Prepared) -> None:
@@ -526,6 +518,11 @@ def _build_report(
     code, leftovers = builder.describe_other_code(entries), _describe_leftovers(prepared, entries)
     last = {entry.spec.name: entry.attempt for entry in entries}
     unfinished = describe_unfinished(prepared, last) if _is_over(entries) else []
+    held_back = [entry.spec.name for entry in supervisor.held_back]
+    if (budget := prepared.options.budget) is not None and held_back:
+        again = prepared.options.again
+        command = again.build("--budget", budget.text) if again else show_command(["ls"], prepared.location)
+        unfinished.append((budget.describe(held_back), command))
     return Report(
         prepared=prepared,
         entries=entries,
@@ -535,7 +532,8 @@ def _build_report(
         verdict=verdict,
         notes=[*code, *leftovers, *notes, *warnings, *doubts, *(note for note, _ in unfinished)],
         advice=[*builder.advice, *(command for _, command in unfinished)],
-        search=next((found for step in steps if (found := step.build_result())), None),
+        result=next((found for step in steps if (found := step.build_result())), None),
+        held_back=held_back,
     )
 
 

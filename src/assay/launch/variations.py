@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -20,17 +19,14 @@ from assay.launch.rerun import choose_rerun_farm, load_repeatable, store_of
 from assay.launch.run_rules import find_rules
 from assay.plan.expand import NameSource, build_plan
 from assay.plugins import find_dialect
+from assay.record.checkpoints import list_checkpoints
 from assay.record.run_directory import RunRecord, load_file
 from assay.system.fast_dataclasses import replace
-from assay.system.files import TEMPORARY_SUFFIX
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, build_command
 from assay.values.secrets import HIDDEN, hide_assignment
 from assay.values.state import RETRY
 from assay.values.study import CHECKPOINT_FILES, Choices, Random, Study
-
-_WILD = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
-_TEMPORARY = (TEMPORARY_SUFFIX, ".part", ".partial", ".incomplete", ".swp", "~")
 
 
 def prepare_variations(runs: Sequence[FoundRun], change: RunOptions) -> list[Prepared]:
@@ -210,44 +206,11 @@ def _find_params(run: FoundRun, record: RunRecord, change: RunOptions, options: 
 
 def find_checkpoint(run: FoundRun, patterns: Sequence[str] = CHECKPOINT_FILES) -> str:
     """The newest checkpoint of a run. Raises UsageError where there is none."""
-    found: dict[str, tuple[int, list[int], str]] = {}
-    fits = re.compile("|".join(map(_translate, patterns))).fullmatch
-    for folder, folders, files in os.walk(run.dir):
-        if folder == run.dir:
-            away = (layout.CODE_DIR, layout.RECEIVED_DIR)
-            folders[:] = [name for name in folders if name.partition(".")[0] not in away]
-        for name in [*folders, *files]:
-            path = os.path.join(folder, name)
-            relative = os.path.relpath(path, run.dir)
-            if fits(relative) and not _is_temporary(name) and (age := _find_age(path)) is not None:
-                found[path] = (age, [int(digits) for digits in re.findall(r"\d+", relative)], relative)
-                folders[:] = [other for other in folders if other != name]  # what is in it is a part of it
+    found = list_checkpoints(run.dir, patterns)
     if not found:
         hint = (
             f"looked for {', '.join(patterns)} in {os.path.relpath(run.dir)}; "
             "`resume: {param: …, files: …}` names other files"
         )
         raise UsageError(f"{run.key} has no checkpoint", hint)
-    return os.path.abspath(max(found, key=lambda path: found[path]))
-
-
-def _translate(pattern: str) -> str:
-    """A shell pattern over paths as a regular expression: `*` stays in its folder, `**/` is any number of folders."""
-    parts = re.split(r"(\*\*/|\*|\?)", pattern.removeprefix("./"))
-    return "".join(_WILD.get(part) or re.escape(part) for part in parts)
-
-
-def _is_temporary(name: str) -> bool:
-    lowered = name.lower()
-    return lowered.startswith((".", "tmp")) or lowered.endswith(_TEMPORARY) or f"{TEMPORARY_SUFFIX}." in lowered
-
-
-def _find_age(path: str) -> int | None:
-    """When it was written; a folder when the newest file in it was. None: it is empty, or has gone."""
-    try:
-        if not os.path.isdir(path):
-            status = os.stat(path)
-            return status.st_mtime_ns if status.st_size else None
-        return max((entry.stat().st_mtime_ns for entry in os.scandir(path) if entry.is_file()), default=None)
-    except OSError:
-        return None
+    return os.path.abspath(os.path.join(run.dir, found[0].path))

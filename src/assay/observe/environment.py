@@ -89,7 +89,7 @@ def build_fingerprint(
 
 
 def load_cpu() -> str:
-    """The first processor's model."""
+    """Return the model of the first processor."""
     fields = load_cpu_fields()
     part = (
         f"implementer {fields['CPU implementer']} part {fields.get('CPU part', '')}"

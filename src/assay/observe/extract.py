@@ -2,7 +2,7 @@
 
 A line ends with a newline or a carriage return (progress bars). The pattern for `step`, or for `epoch` when nothing
 gives a step, sets the position: it holds for its own line, also to its left, and for the lines that follow until the
-next one. The position is not a metric of its own.
+next one. Neither is a metric of its own.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Extractor:
         skips: list[_Skip] = []
         found = [values for rule in self._rules for values in rule.scan(text, skips)]
         marks = _merge([values for values in found if values.metric == self.position_metric], skips)
-        others = [values for values in found if values.metric != self.position_metric]
+        others = [values for values in found if values.metric not in POSITIONS]
         steps = self._assign_steps(text, marks, others)
         if skips:
             self.skipped += len(skips)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_cpu
@@ -116,52 +114,6 @@ def _read(path: str) -> str:
         return ""
 
 
-# ---------------------------------------------------------------- the load of others
-
-
-@dataclass(slots=True)
-class ForeignLoad:
-    """CPU time of others before a run begins, from moments at which nothing of ours was running: all that we and our
-    children have used until then is known to the kernel, earlier runs included."""
-
-    cpus: int
-    path: str | None = None  # of a file like /proc/stat
-    _marks: list[tuple[CpuMeter, float]] = field(default_factory=list)
-
-    def mark(self) -> float | None:
-        """The fraction that others had since the last mark that is old enough; None where none is."""
-        own_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        fractions = [meter.foreign_fraction(own_s - then_s, self.cpus) for meter, then_s in self._marks]
-        known = [number for number, share in enumerate(fractions) if share is not None]
-        latest = known[-1] if known else None
-        if latest is not None:
-            del self._marks[:latest]  # older ones are never needed again
-        meter = open_meter(self.path)
-        if meter is not None:
-            self._marks.append((meter, own_s))
-        return fractions[latest] if latest is not None else None
-
-    def forget(self) -> None:
-        """Something of ours runs whose CPU time is not known yet."""
-        self._marks.clear()
-
-
-BEFORE_S = 0.25  # how long the load of others is measured before a run: more than the 0.2 s that count as measured
-
-
-def load_own_cpu_s(*whose: int) -> float:
-    """`resource.RUSAGE_SELF`, `RUSAGE_CHILDREN`: of those that have ended."""
-    used = [resource.getrusage(who) for who in whose or (resource.RUSAGE_SELF,)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
-
-
-def open_meter(path: str | None = None) -> CpuMeter | None:
-    try:
-        return CpuMeter(path)
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 class CpuMeter:
     """CPU time that all processes of the machine used between two looks."""
 
@@ -194,10 +146,3 @@ def find_contamination(machine: Machine, foreign_limit: float) -> tuple[str, ...
     if trouble:
         found.append(f"the GPU was throttled: {', '.join(trouble)}")
     return tuple(found)
-
-
-def add_aftermath(
-    machine: Machine, after: tuple[GpuState, ...], throttled: Iterable[str], foreign: float | None
-) -> Machine:
-    reasons = {*machine.throttled, *find_throttling(after), *throttled} - {"application_clocks"}
-    return replace(machine, gpus_after=after, throttled=tuple(sorted(reasons)), foreign_cpu=foreign)

@@ -12,9 +12,10 @@ from assay import plugins
 from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.plan.grid import Grid, Row, count_rows, draw_rows
 from assay.plan.naming import Draft, NameSource, name_native
-from assay.plan.render import render_command
+from assay.plan.render import Reference, render_command
 from assay.system.fast_dataclasses import replace
-from assay.values.run import Command, LazyRuns, Plan, RunSpec, canonical, spec_id
+from assay.values import layout
+from assay.values.run import Command, LazyRuns, Plan, Resumption, RunSpec, canonical, spec_id
 from assay.values.secrets import DEFAULT_RULES, SecretRules, find_values, hide_env, hide_params, hide_spec, hide_text
 from assay.values.study import (
     AllFlags,
@@ -69,7 +70,12 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
         for draft in drafts:
             _hide(planner, draft, rules)
     warnings.extend(_find_orphans(study, drafts))
-    return _build_plan(planner, drafts, warnings, rules)
+    plan = _build_plan(planner, drafts, warnings, rules)
+    if study.resume is not None and any(spec.resume is None for spec in plan.runs):
+        message = "a command with a secret in it is not continued from a checkpoint"
+        problem = Problem(message, "resume", study.resume.position, "give the secret to the program by `env:`")
+        return replace(plan, warnings=(*plan.warnings, problem))
+    return plan
 
 
 class Planner:
@@ -115,6 +121,16 @@ class Planner:
 
     def render(self, template: CommandTemplate, params: Params) -> str:
         return render_command(template, params)
+
+    def build_resumption(self, draft: Draft) -> Resumption | None:
+        """The commands as a later attempt has them, with the path of a checkpoint."""
+        resume = self.study.resume
+        if resume is None:
+            return None
+        path = Reference(f"{layout.RUN_DIR_REFERENCE}/{layout.CHECKPOINT_REFERENCE}")
+        given = {**draft.params, resume.param: path}
+        takers = [each for each in self.templates[draft.sweep] if resume.param in (find_used_names([each]) or ())]
+        return Resumption(resume.files, {template.name: self.render(template, given) for template in takers})
 
     def number(self, draft: Draft) -> None:
         """Give a draft its id."""
@@ -179,8 +195,12 @@ def _build_spec(planner: Planner, draft: Draft, name: str, rules: SecretRules) -
         log_name=planner.log_name,
         sweep=draft.sweep,
         chosen=draft.chosen,
+        resume=planner.build_resumption(draft),
     )
-    return hide_env(spec, rules) if draft.shown is None else hide_spec(spec, rules, draft.shown)
+    spec = hide_env(spec, rules) if draft.shown is None else hide_spec(spec, rules, draft.shown)
+    takers = spec.resume.texts if spec.resume else ()
+    is_secret = spec.private is not None and any(name in takers for name in spec.private.commands)
+    return replace(spec, resume=None) if is_secret else spec
 
 
 # ---------------------------------------------------------------- combinations

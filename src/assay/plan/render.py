@@ -36,6 +36,13 @@ RUN_REFERENCES = {
 
 Show = Callable[[Value], str]
 
+
+class Reference(str):
+    """A value that the shell knows when the command is started."""
+
+    __slots__ = ()
+
+
 REFERENCE_FORMS: dict[Quote, str] = {"bare": '"{}"', "single": "'\"{}\"'", "double": "{}"}
 
 
@@ -99,6 +106,8 @@ def _render_place(piece: Placeholder, params: Params, template: CommandTemplate,
         raise _error(template, f"{piece.name} is null here", f"use [{piece.name}] to leave it out")
     if isinstance(value, list):
         return _render_list(value, piece.quote, show)
+    if isinstance(value, Reference):
+        return REFERENCE_FORMS[piece.quote].format(value)
     return quote_inside(show(value), piece.quote)
 
 
@@ -107,6 +116,8 @@ def _render_flag(piece: Flag, params: Params, show: Show) -> str:
     if value is None or value is False:
         return ""
     words = f"--{piece.name}"
+    if isinstance(value, Reference):  # between quotes another shell takes the words apart
+        return f'{words} \\"{value}\\"' if piece.quote == "double" else f'{words} "{value}"'
     if isinstance(value, list):
         words = f"{words} {_render_list(value, 'bare', show)}".rstrip(" ")
     elif value is not True:

@@ -69,10 +69,20 @@ _SETS = ("tag", "tags")
 # ---------------------------------------------------------------- an expression
 
 
-def choose_rows(where: Where, table: IndexTable) -> list[int]:
-    """The indexes of the rows that match. Rows beyond the columns of the metrics have no metrics."""
+def choose_rows(where: Where, table: IndexTable, unknown: set[str] | None = None) -> list[int]:
+    """The indexes of the rows that match. Rows beyond the columns of the metrics have no metrics.
+
+    `unknown`: gets the names that nothing has yet, which are refused without it.
+    """
     _check_states(where, table)
-    return choose(where, len(table.rows), lambda name: _resolve(where, name, table))
+
+    def resolve(name: Name) -> WhereColumn:
+        if unknown is not None and not _find_kinds(name, table):
+            unknown.add(name.name)
+            return WhereColumn([MISSING] * len(table.rows))
+        return _resolve(where, name, table)
+
+    return choose(where, len(table.rows), resolve)
 
 
 def _check_states(where: Where, table: IndexTable) -> None:
@@ -96,7 +106,9 @@ def need_rows(where: Where, table: IndexTable, among: Sequence[int] | None = Non
         runs = "the only run does not match" if len(rows) == 1 else f"none of {len(rows)} runs matches"
         if not rows:
             raise WhereError("there are no runs to choose from", text=where.text)
-        raise WhereError(runs, "\n  ".join(_describe_values(where, table, rows)), text=where.text)
+        error = WhereError(runs, "\n  ".join(_describe_values(where, table, rows)), text=where.text)
+        error.finds_nothing = True
+        raise error
     return chosen
 
 

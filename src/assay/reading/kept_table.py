@@ -43,7 +43,7 @@ _NOTHING: Any = object()
 
 
 def list_param(table: IndexTable, name: str, missing: Any = None) -> list[Any]:
-    """The parameter of each row."""
+    """Return the parameter of each row."""
     return remember(table, ("param", name, missing), lambda: [row.params.get(name, missing) for row in table.rows])
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from assay.follow.locations import StudyLocation, find_studies
 from assay.follow.opening import open_index
 from assay.follow.refresh import refresh_root, refresh_study
+from assay.follow.run_status import find_supervisors
 from assay.reading.ranking import choose_sort, sort_rows
 from assay.reading.summary import SummaryOptions, build_remarks, select_rows
-from assay.record import run_directory
-from assay.record.index.base import Index, IndexTable, RunRow, StudyRow
+from assay.record import presence, run_directory
+from assay.record.index.base import OWN_FIELDS, Index, IndexTable, RunRow, StudyRow
 from assay.record.received import describe_facts
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show import formatting
 from assay.show.console import Console
 from assay.show.table import fit_columns, table_width
+from assay.system.processes import host_name
 from assay.values.run import State
 from assay.values.series import metric_priority
 from assay.values.table import Column, Table
@@ -29,6 +31,7 @@ MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
 
 
 _REASON = "reason"
+NOT_STARTED = "not started"
 # The ranks by which columns leave a narrow table, the highest first.
 _METRIC_RANKS = (2, 6, 7)
 
@@ -41,6 +44,14 @@ class ListedStudy:
     root: str
     row: StudyRow
     marks: Marks = NO_MARKS
+    idle: int = 0  # of those that are queued
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """As they are named: what no supervisor will start is not `queued`."""
+        waiting = self.row.counts.get(State.QUEUED, 0) - self.idle
+        named = {str(state): count for state, count in self.row.counts.items()}
+        return {NOT_STARTED: self.idle, **named, str(State.QUEUED): waiting}
 
 
 def list_studies(roots: Sequence[str], console: Console) -> list[ListedStudy]:
@@ -53,20 +64,34 @@ def list_studies(roots: Sequence[str], console: Console) -> list[ListedStudy]:
         with open_index(root, console.warning) as index:
             refresh_root(index, root, console)
             known = {row.name: row for row in index.load_studies()}
-        for name in names:
-            row = known.get(name) or StudyRow(name, {}, None)
-            if planned := len(run_directory.load_planned(os.path.join(root, name))):
-                row = row._replace(counts={**row.counts, State.QUEUED: row.counts.get(State.QUEUED, 0) + planned})
-            marks = load_marks(find_tags_file(os.path.join(root, name), of_study=True))
-            if marks.problem:
-                console.warning(f"{name}: {marks.problem}")
-            found.append(ListedStudy(root, row, marks))
+            found += [_list_study(index, StudyLocation(root, name), known.get(name), console) for name in names]
     return found
+
+
+def _list_study(index: Index, location: StudyLocation, known: StudyRow | None, console: Console) -> ListedStudy:
+    row, idle = known or StudyRow(location.name, {}, None), 0
+    planned = _load_planned(location)
+    if queued := row.counts.get(State.QUEUED, 0) + len(planned):
+        row = row._replace(counts={**row.counts, State.QUEUED: queued})
+        rows = [*index.load_runs([location.name]), *planned]
+        idle = sum(map(_waits, rows)) if name_waiting(rows, location) == NOT_STARTED else 0
+    marks = load_marks(find_tags_file(location.dir, of_study=True))
+    if marks.problem:
+        console.warning(f"{location.name}: {marks.problem}")
+    return ListedStudy(location.root, row, marks, idle)
+
+
+def _load_planned(location: StudyLocation) -> list[RunRow]:
+    """Runs without a directory yet: their call waits for slots, or was interrupted or killed."""
+    return [
+        RunRow(f"{location.name}/{name}", location.name, name, run_id, State.QUEUED, 0, {})
+        for name, run_id in run_directory.load_planned(location.dir).items()
+    ]
 
 
 def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
     """Counts only for states that occur, newest activity last so that the prompt is near it."""
-    states = [state for state in State if any(study.row.counts.get(state) for study in studies)]
+    states = [state for state in (NOT_STARTED, *State) if any(study.counts.get(state) for study in studies)]
     several = len({study.root for study in studies}) > 1
     columns = [Column("study"), Column("runs", "number")]
     columns += [Column(str(state), "number", key=str(state)) for state in states]
@@ -78,7 +103,7 @@ def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
     for study in sorted(studies, key=lambda study: study.row.last_activity or 0.0):
         row = study.row
         age = now - row.last_activity if row.last_activity is not None else None
-        cells = [row.name, row.runs, *(row.counts.get(state) or None for state in states), age]
+        cells = [row.name, row.runs, *(study.counts.get(state) or None for state in states), age]
         cells += [",".join(study.marks.tags)] if is_tagged else []
         rows.append([*cells, os.path.relpath(study.root)] if several else cells)
     return Table(tuple(columns), rows)
@@ -93,7 +118,7 @@ def build_study_facts(studies: Sequence[ListedStudy]) -> Table:
             study.root,
             os.path.join(study.root, study.row.name),
             study.row.runs,
-            {str(state): study.row.counts.get(state, 0) for state in State},
+            {str(state): study.counts.get(state, 0) for state in (*State, NOT_STARTED)},
             study.row.last_activity,
             list(study.marks.tags),
             study.marks.note,
@@ -114,20 +139,20 @@ class ListedRun:
 
 def list_runs(index: Index, location: StudyLocation, options: SummaryOptions, console: Console) -> list[ListedRun]:
     """The runs of a study. Of the options those that choose and sort rows count."""
-    refresh_study(index, location, console)
-    data = index.load_table([location.name])
-    # runs without a directory yet: their call waits for slots, or was interrupted or killed
-    planned = [
-        RunRow(f"{location.name}/{name}", location.name, name, run_id, State.QUEUED, 0, {})
-        for name, run_id in run_directory.load_planned(location.dir).items()
-    ]
-    count, data = len(data.rows), IndexTable([*data.rows, *planned], data.metrics)
+    count, data = load_all_rows(index, location, console)
     keep = select_rows(data, options.where, options.patterns, options.states)
     if options.sort:
         params = [row.params for row in data.rows]
         begun = sort_rows(data, [i for i in keep if i < count], choose_sort(options.sort, data, params), params)
         keep = [*begun, *(i for i in keep if i >= count)]
     return list_rows(data, keep)
+
+
+def load_all_rows(index: Index, location: StudyLocation, console: Console) -> tuple[int, IndexTable]:
+    """The runs of a study as they are now, also the planned ones; how many have a directory."""
+    refresh_study(index, location, console)
+    data = index.load_table([location.name])
+    return len(data.rows), IndexTable([*data.rows, *_load_planned(location)], data.metrics)
 
 
 def list_rows(data: IndexTable, keep: Sequence[int]) -> list[ListedRun]:
@@ -142,10 +167,29 @@ def list_rows(data: IndexTable, keep: Sequence[int]) -> list[ListedRun]:
     ]
 
 
-def describe_total(runs: Sequence[ListedRun]) -> str:
+def _waits(row: RunRow) -> bool:
+    return row.state is State.QUEUED and row.attempt == 0
+
+
+def name_waiting(rows: Sequence[RunRow], location: StudyLocation) -> str:
+    """`queued`, or `not started` where no supervisor is there that would start them."""
+    return NOT_STARTED if any(map(_waits, rows)) and not has_supervisor(rows, location) else State.QUEUED
+
+
+def has_supervisor(rows: Iterable[RunRow], location: StudyLocation) -> bool:
+    """Whether one may start runs of the study: on this host, or as far as is known on another."""
+    elsewhere = any(each.host != host_name() for each in presence.load_supervisors(location.dir))
+    return elsewhere or bool(find_supervisors((os.path.join(location.dir, row.folder) for row in rows), location.dir))
+
+
+def _name_state(run: ListedRun, waiting: str) -> str:
+    return waiting if _waits(run.row) else str(run.row.state)
+
+
+def describe_total(runs: Sequence[ListedRun], waiting: str = State.QUEUED) -> str:
     """`24 runs: 18 done, 6 queued`."""
-    counts = Counter(run.row.state for run in runs)
-    states = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
+    counts = Counter(_name_state(run, waiting) for run in runs)
+    states = ", ".join(f"{counts[state]} {state}" for state in (NOT_STARTED, *State) if counts[state])
     return f"{formatting.render_count(len(runs), 'run')}: {states}"
 
 
@@ -157,14 +201,16 @@ class RunTable:
     remarks: tuple[str, ...] = ()
 
 
-def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = None) -> RunTable:
+def build_run_table(
+    runs: Sequence[ListedRun], now: float, width: int | None = None, waiting: str = State.QUEUED
+) -> RunTable:
     """Columns only where some run has something to say; with a width, only as many as leave the names readable."""
     shown = sorted({name for run in runs for name in run.metrics}, key=metric_priority)[:MOST_METRICS]
     attempts = [run.row.attempt for run in runs]
     steps = [[step for _, step in run.metrics.values() if math.isfinite(step)] for run in runs]
     candidates: list[tuple[Column, list[Any]]] = [
         (Column("run"), [run.row.name for run in runs]),
-        (Column("state", "state"), [str(run.row.state) for run in runs]),
+        (Column("state", "state"), [_name_state(run, waiting) for run in runs]),
         (Column("attempt", "number", rank=4), attempts if max(attempts, default=0) > 1 else [None] * len(runs)),
         (Column("slot", rank=5), [run.row.slot for run in runs]),
         (Column("time", "clock", rank=1), [run.row.elapsed_s(now) for run in runs]),
@@ -190,12 +236,12 @@ def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = N
 
 def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: float) -> Table:
     """Everything that the index knows of these runs, for machines."""
-    fields = [name for name in RunRow._fields if name != "stamp"]
     more = ("dir", "elapsed_s", "metrics", "overrides")
-    columns = [Column(name) for name in (*fields, *more)]
-    rows = []
+    columns = [Column(name) for name in (*OWN_FIELDS, *more)]
+    waiting, rows = name_waiting([run.row for run in runs], location), []
     for run in runs:
-        values = [str(value) if isinstance(value, State) else value for value in map(run.row.__getattribute__, fields)]
+        own = {name: getattr(run.row, name) for name in OWN_FIELDS}
+        values = {**own, "state": _name_state(run, waiting)}.values()
         metrics = {name: value for name, (value, _) in run.metrics.items()}
         run_dir = os.path.join(location.dir, run.row.folder)
         overrides = list(run_directory.load_overrides(run_dir))

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_command
 from assay.plugins import find_dialect
-from assay.reading.ranking import (
-    Asked,
-    SortKey,
-    build_groups,
-    differing_params,
-    measure_group,
-    parse_sort,
-    sort_groups,
-)
+from assay.reading.ranking import Asked, SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
 from assay.reading.run_reader import Declared, find_step_name, load_fresh_table, load_objectives, load_space
 from assay.reading.summary import describe_unranked, find_left_out, is_checkpoint, leave_out_foreign, select_rows
 from assay.record import run_directory

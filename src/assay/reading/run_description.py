@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from assay.execute.places import Place, load_place, load_wait_reason, render_place
+from assay.execute.places import Place, load_entry, load_place, load_wait_reason, render_place
 from assay.follow.collect import find_sources
 from assay.follow.locations import StudyLocation
 from assay.follow.refresh import refresh_one
 from assay.follow.run_status import RunStatus, load_shown
 from assay.observe.readings import parse_absence, parse_reading
 from assay.record import run_directory
+from assay.record.checkpoints import describe_checkpoint
 from assay.record.index.base import Index
 from assay.record.received import describe, load_received, load_received_facts
 from assay.record.run_directory import Attempt, RunRecord
@@ -27,7 +28,7 @@ from assay.system.files import read_text
 from assay.values import layout
 from assay.values.document import Document, Facts, Section, TableBlock, Text
 from assay.values.plain import NO_DATE, render_date
-from assay.values.run import JobHandle, Outcome, build_command
+from assay.values.run import JobHandle, Outcome, State, build_command
 from assay.values.series import Reading, Summary, best_of, whole_step
 from assay.values.table import Column, Table
 
@@ -104,14 +105,15 @@ def find_children(location: StudyLocation, key: str) -> Iterator[str]:
                 yield location.key(run_dir)
 
 
-def load_files(run_dir: str) -> Iterator[FileFact]:
-    """The files of a run by name; a folder counts with all that is in it."""
-    for entry in sorted(os.scandir(run_dir), key=lambda entry: entry.name):
-        if entry.is_dir(follow_symlinks=False):
-            inside = (os.path.join(folder, name) for folder, _, names in os.walk(entry.path) for name in names)
-            yield FileFact(entry.name + "/", sum(os.lstat(path).st_size for path in inside))
+def load_files(run_dir: str, within: str = "") -> Iterator[FileFact]:
+    """The files of a run by name; a folder counts with all that is in it; those of media are named."""
+    for entry in sorted(os.scandir(os.path.join(run_dir, within)), key=lambda entry: entry.name):
+        name = within + entry.name + "/" * entry.is_dir(follow_symlinks=False)
+        if name in ("files/", "files/media/", "files/artifacts/"):
+            yield from load_files(run_dir, name)
         else:
-            yield FileFact(entry.name, entry.stat(follow_symlinks=False).st_size)
+            inside = [os.path.join(at, file) for at, _, files in os.walk(entry.path) for file in files]
+            yield FileFact(name, sum(os.lstat(path).st_size for path in (inside if name[-1] == "/" else [entry.path])))
 
 
 def load_readings_summary(path: str) -> ReadingsSummary | None:
@@ -200,6 +202,10 @@ def build_state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
             facts.append(("started", render_moment(began, now) + took))
         slot = f", slot {handle.slot}" if handle.slot else ""
         facts.append(("where", render_place(load_place(run.dir, handle), handle) + slot))
+        if handle.image:
+            facts.append(("container", handle.image))
+        if status.state is State.RUNNING and (entry := load_entry(run.dir, handle)):
+            facts.append(("enter", entry))
     return [*facts, *_received_facts(run, now), *_mark_facts(run.marks, now), ("folder", os.path.relpath(run.dir))]
 
 
@@ -254,7 +260,7 @@ def build_attempt_blocks(run: RunDescription, now: float) -> list[TableBlock]:
 
 
 def _attempt_table(run: RunDescription, now: float) -> Table:
-    columns = (
+    columns = [
         Column("#", "number"),
         Column("state", "state"),
         Column("started", "age", align="left"),
@@ -262,8 +268,15 @@ def _attempt_table(run: RunDescription, now: float) -> Table:
         Column("exit codes"),
         Column("slot"),
         Column("reason"),
-    )
-    return Table(columns, [_attempt_cells(attempt, run, now) for attempt in run.status.history.attempts])
+    ]
+    attempts = run.status.history.attempts
+    rows = [_attempt_cells(attempt, run, now) for attempt in attempts]
+    begins = [each.handle.begins.checkpoint if each.handle and each.handle.begins else "" for each in attempts]
+    if any(begins):  # some continue from a checkpoint
+        columns.insert(2, Column("from"))
+        for row, checkpoint in zip(rows, begins, strict=True):
+            row.insert(2, describe_checkpoint(checkpoint) if checkpoint else "")
+    return Table(tuple(columns), rows)
 
 
 def _attempt_cells(attempt: Attempt, run: RunDescription, now: float) -> list[Any]:

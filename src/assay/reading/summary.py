@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _Has = Callable[[str, bool], bool]
 """Whether there is a column for this; the second says whether it would tell something about the rows at hand."""
+_Columns = list[tuple[Column, list[Any]]]  # each with its cells
 MOST_REASONS = 5  # below the table, where there is no room for a column
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
 
@@ -131,19 +132,21 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
     params += [name for name in options.show if name not in params and any(name in each for each in known)]
     order = _sort_foreign_last(data, keep, ranked, sort, options.offset, options.end)
 
-    def build(rows: Sequence[int], has: _Has) -> tuple[list[Column], list[list[Any]]]:
+    def build(rows: Sequence[int], has: _Has) -> _Columns:
         return _run_columns(data, rows, params, metrics, sort, options, step_name, has)
 
     has: _Has = lambda _what, tells: tells  # noqa: E731 of these rows
     if options.is_page:
         asked = options._replace(limit=None, offset=0)
         has = _ask_all(data, keep, build, (tuple(metrics), options.ignore), asked)
-    columns, cells = build(order, has)
-    rows = list(zip(*cells, strict=True)) if order else []
-    table = Table(tuple(columns), rows)
+    table = _build_table(build(order, has))
     rest = max(0, len(keep) - options.offset - len(order))
     found = [data.rows[i] for i in order]
     return StudySummary(table, found, sort, hidden, rest, front, not_done, total=len(keep), unranked=unranked)
+
+
+def _build_table(columns: _Columns) -> Table:
+    return Table(tuple(column for column, _ in columns), list(zip(*(cells for _, cells in columns), strict=True)))
 
 
 def _sort_foreign_last(
@@ -233,16 +236,15 @@ def _is_metric_rank(rank: int) -> bool:
 
 
 def _rank_metric(
-    columns: Sequence[Column], index: int, metrics: Sequence[str], sort: Sequence[SortKey], options: SummaryOptions
-) -> list[Column]:
+    columns: _Columns, index: int, metrics: Sequence[str], sort: Sequence[SortKey], options: SummaryOptions
+) -> _Columns:
     """The columns of one metric: its values, and its best values where they are shown."""
     is_wanted = options.metrics is not None or any(key.is_metric and key.name == metrics[index] for key in sort[1:])
     rank = 200 * index if not is_wanted else _WANTED_RANK - (len(metrics) - 1 - index)
     is_first = bool(sort) and sort[0].name == metrics[index] and (options.metrics is None or options.best)
     best = _FIRST_BEST_RANK if is_first else _BEST_RANK
-    return [
-        column._replace(rank=best if column.role in ("best", "best sd") else rank if index else 0) for column in columns
-    ]
+    ranks = {"best": best, "best sd": best}
+    return [(column._replace(rank=ranks.get(column.role, rank if index else 0)), cells) for column, cells in columns]
 
 
 # ---------------------------------------------------------------- choosing
@@ -328,43 +330,37 @@ def _run_columns(
     options: SummaryOptions,
     step_name: str,
     has: _Has,
-) -> tuple[list[Column], list[list[Any]]]:
+) -> _Columns:
     several = len(set(_gather(data, "study", order))) > 1
-    columns = [Column("run", role="run")]
-    cells: list[list[Any]] = [_gather(data, "key" if several else "name", order)]
+    runs = _gather(data, "key" if several else "name", order)
+    columns: _Columns = [(Column("run", role="run"), runs)]
     states = _gather(data, "state", order)
     if has("state", states.count(State.DONE) < len(states)):
-        columns.append(Column("state", "state"))
-        cells.append(list(map(str, states)))
-    for name in params:
-        if _is_part(data, order):
-            cells.append([data.rows[i].params.get(name) for i in order])
-        else:
-            cells.append(list(map(list_param(data, name).__getitem__, order)))
-        kind: Kind = "text" if has(f"text {name}", not _NUMBERS.issuperset(map(type, cells[-1]))) else "number"
-        columns.append(Column(name, kind, digits=None, role="parameter"))
-    columns[len(columns) - len(params) :] = _rank_params(columns, cells, params)
+        columns.append((Column("state", "state"), list(map(str, states))))
+    for index, name in enumerate(params):
+        is_part = _is_part(data, order)
+        cells = [data.rows[i].params.get(name) for i in order] if is_part else _reorder(list_param(data, name), order)
+        kind: Kind = "text" if has(f"text {name}", not _NUMBERS.issuperset(map(type, cells))) else "number"
+        rank = _rank_param(name, index, len(params), runs, cells)
+        columns.append((Column(name, kind, digits=None, rank=rank, role="parameter"), cells))
     for index, name in enumerate(metrics):
-        before = len(columns)
-        _add_metric(columns, cells, data.metrics[name], order, sort, options.best, has)
-        columns[before:] = _rank_metric(columns[before:], index, metrics, sort, options)
-    _add_progress(columns, cells, data, order, metrics, step_name, has)
+        found = _build_metric(data.metrics[name], order, sort, options.best, has)
+        columns += _rank_metric(found, index, metrics, sort, options)
+    columns += _build_progress(data, order, metrics, step_name, has)
     tags = _gather(data, "tags", order) if "tags" not in options.ignore else []
     if has("tags", any(tags)):
-        columns.append(Column("tags", rank=_TAGS_RANK, role="tags"))
-        cells.append(list(map(",".join, tags)))
+        columns.append((Column("tags", rank=_TAGS_RANK, role="tags"), list(map(",".join, tags))))
     received = _gather(data, "received", order)
     if has("received", any(received)):
         from assay.record.received import describe_facts
 
-        columns.append(Column("received", rank=_TAGS_RANK))
-        cells.append([describe_facts(each) or None for each in received])
+        columns.append((Column("received", rank=_TAGS_RANK), [describe_facts(each) or None for each in received]))
     told = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; `assay ls` has other reasons
     if has("every reason" if options.all_reasons else "reason", not set(told).isdisjoint(states)):
-        columns.append(Column("reason", rank=_REASON_RANK))
-        reasons = _gather(data, "reason", order)
-        cells.append([(why or None) if state in told else None for state, why in zip(states, reasons, strict=True)])
-    return columns, cells
+        ends = zip(states, _gather(data, "reason", order), strict=True)
+        reasons = [(why or None) if state in told else None for state, why in ends]
+        columns.append((Column("reason", rank=_REASON_RANK), reasons))
+    return columns
 
 
 _ENDED = tuple(state for state in State if state.is_over and state is not State.DONE)
@@ -375,28 +371,27 @@ def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any
     fast."""
     if _is_part(data, order):
         return [getattr(data.rows[i], field_name) for i in order]
-    values = list(map(attrgetter(field_name), data.rows))
+    return _reorder(list(map(attrgetter(field_name), data.rows)), order)
+
+
+def _reorder(values: Sequence[Any], order: Sequence[int]) -> list[Any]:
     return list(map(values.__getitem__, order))
 
 
 def _is_part(data: IndexTable, order: Sequence[int]) -> bool:
-    """One page of a large table."""
+    """Whether these rows are one page of a large table."""
     return len(order) * 4 < len(data.rows)
 
 
 _NUMBERS = {int, float, NoneType}
 
 
-def _rank_params(columns: Sequence[Column], cells: Sequence[Sequence[Any]], params: Sequence[str]) -> list[Column]:
+def _rank_param(name: str, index: int, count: int, runs: Sequence[str], values: Sequence[Any]) -> int:
     """Parameters that the names show leave before a name is cut; of others the last first, if nothing else helps."""
-    ranked = []
-    for index, name in enumerate(params):
-        values = cells[index - len(params)]
-        is_named = all(f"{name}=" in run for run, value in zip(cells[0], values, strict=True) if value is not None)
-        rank = min(_NAMED_RANK + 1 + 2 * index, _STEP_TIME_RANK - 1) if is_named else -(len(params) - index)
-        rank = _PATH_RANK if is_checkpoint(values) else rank
-        ranked.append(columns[index - len(params)]._replace(rank=rank))
-    return ranked
+    if is_checkpoint(values):
+        return _PATH_RANK
+    is_named = all(f"{name}=" in run for run, value in zip(runs, values, strict=True) if value is not None)
+    return min(_NAMED_RANK + 1 + 2 * index, _STEP_TIME_RANK - 1) if is_named else index - count
 
 
 def is_checkpoint(values: Sequence[Any]) -> bool:
@@ -405,23 +400,17 @@ def is_checkpoint(values: Sequence[Any]) -> bool:
     return len(found) < len(values) and all(isinstance(value, str) and value.startswith("/") for value in found)
 
 
-def _add_metric(
-    columns: list[Column],
-    cells: list[list[Any]],
-    column: MetricColumns,
-    order: Sequence[int],
-    sort: Sequence[SortKey],
-    best: bool,
-    has: _Has,
-) -> None:
+def _build_metric(
+    column: MetricColumns, order: Sequence[int], sort: Sequence[SortKey], best: bool, has: _Has
+) -> _Columns:
     name = column.metric
-    columns.append(Column(name, "number", role="last", metric=name))
-    cells.append(_pick(column, column.last, order))
+    columns: _Columns = [(Column(name, "number", role="last", metric=name), _pick(column, column.last, order))]
     wanted = _find_direction(sort, name)
     if best or (wanted is not None and has(f"best {name}:{wanted}", _best_tells_more(column, order, wanted))):
         values = best_values(column, wanted or direction_of(name))
-        columns.append(Column(f"best {name}", "number", key=f"{name}_best", role="best", metric=name))
-        cells.append(_pick(column, values, order))
+        title = Column(f"best {name}", "number", key=f"{name}_best", role="best", metric=name)
+        columns.append((title, _pick(column, values, order)))
+    return columns
 
 
 def _find_direction(sort: Sequence[SortKey], metric: str) -> Direction | None:
@@ -441,31 +430,22 @@ def _best_tells_more(column: MetricColumns, order: Sequence[int], direction: Dir
     return any(column.count[i] and values[i] != column.last[i] for i in order)
 
 
-def _add_progress(
-    columns: list[Column],
-    cells: list[list[Any]],
-    data: IndexTable,
-    order: Sequence[int],
-    metrics: Sequence[str],
-    step_name: str,
-    has: _Has,
-) -> None:
+def _build_progress(
+    data: IndexTable, order: Sequence[int], metrics: Sequence[str], step_name: str, has: _Has
+) -> Iterator[tuple[Column, list[Any]]]:
     """How far each run came, and what a step of it costs."""
     chosen = [data.metrics[name] for name in metrics]
     steps = _combine([column.last_step for column in chosen], order, max)
     if has("step", steps.count(None) < len(steps)):
-        columns.append(Column(step_name, "number", digits=12, rank=_STEP_RANK))
-        cells.append(list(map(whole_step, steps)))
+        yield Column(step_name, "number", digits=12, rank=_STEP_RANK), list(map(whole_step, steps))
     starts, ends = _gather(data, "started_at", order), _gather(data, "ended_at", order)
     seconds = list(map(_elapsed, starts, ends))
     if has("time", seconds.count(None) < len(seconds)):
-        columns.append(Column("time", "clock", key="seconds", rank=_TIME_RANK, role="time"))
-        cells.append(seconds)
+        yield Column("time", "clock", key="seconds", rank=_TIME_RANK, role="time"), seconds
     per_step = _seconds_per_step(chosen, order, starts, steps, seconds)
     if has("time of a step", any(value is not None and value >= 0.05 for value in per_step)):
         key = f"seconds_per_{step_name}"
-        columns.append(Column(f"time/{step_name}", "duration", key=key, rank=_STEP_TIME_RANK))
-        cells.append(per_step)
+        yield Column(f"time/{step_name}", "duration", key=key, rank=_STEP_TIME_RANK), per_step
 
 
 def _combine(
@@ -526,51 +506,40 @@ def _grouped(
     if front is not None:
         groups = [groups[i] for i in front.items]
     ordered = sort_groups(data, groups, sort)[options.offset : options.end]
-    columns, cells = _group_columns(groups, ordered)
+    columns = _group_columns(groups, ordered)
     every = groups if options.is_page else ordered
     common = all(len({measure_group(data.metrics[name], each).n for name in metrics}) < 2 for each in every)
     counts = [[measure_group(data.metrics[name], group).n for group in ordered] for name in metrics]
     if common:
-        columns.append(Column("n", "number", digits=12))
-        cells.append(counts[0] if counts else [len(group.runs) for group in ordered])
+        columns.append((Column("n", "number", digits=12), counts[0] if counts else [len(g.runs) for g in ordered]))
     if any(group.others for group in every):
         name = "not counted" if options.states else "not done"
-        columns.append(Column(name, "number", digits=12, key=name.replace(" ", "_")))
-        cells.append([group.others or None for group in ordered])
+        others = Column(name, "number", digits=12, key=name.replace(" ", "_"))
+        columns.append((others, [group.others or None for group in ordered]))
+    counted = [i for group in every for i in group.runs]
     for index, name in enumerate(metrics):
-        before = len(columns)
-        if not common:
-            columns.append(Column("n", "number", digits=12, key=f"{name}_n", role="count", metric=name))
-            cells.append(counts[index])
-        counted = [i for group in every for i in group.runs]
-        _add_group_metric(columns, cells, data.metrics[name], ordered, sort, options.best, counted)
-        columns[before:] = _rank_metric(columns[before:], index, metrics, sort, options)
-    table = Table(tuple(columns), list(zip(*cells, strict=True)) if ordered else [])
+        count = Column("n", "number", digits=12, key=f"{name}_n", role="count", metric=name)
+        found = [] if common else [(count, counts[index])]
+        found += _build_group_metric(data.metrics[name], ordered, sort, options.best, counted)
+        columns += _rank_metric(found, index, metrics, sort, options)
     first = [data.rows[group.runs[0]] for group in ordered if group.runs]
     rest = max(0, len(groups) - options.offset - len(ordered))
-    return StudySummary(table, first, tuple(sort), hidden, rest, front, total=len(groups))
+    return StudySummary(_build_table(columns), first, tuple(sort), hidden, rest, front, total=len(groups))
 
 
-def _group_columns(groups: Sequence[RunGroup], ordered: Sequence[RunGroup]) -> tuple[list[Column], list[list[Any]]]:
-    """What tells the groups apart."""
-    names = dict.fromkeys(name for group in groups for name in group.params)
-    columns = [Column(name, "text", digits=None, role="parameter") for name in names]
-    cells = [[group.params.get(name) for group in ordered] for name in names]
-    if len({group.study for group in groups}) > 1:
-        columns.insert(0, Column("study"))
-        cells.insert(0, [group.study for group in ordered])
-    return columns, cells
+def _group_columns(groups: Sequence[RunGroup], ordered: Sequence[RunGroup]) -> _Columns:
+    """The columns that tell the groups apart."""
+    several = len({group.study for group in groups}) > 1
+    columns: _Columns = [(Column("study"), [group.study for group in ordered])] if several else []
+    for name in dict.fromkeys(name for group in groups for name in group.params):
+        column = Column(name, "text", digits=None, role="parameter")
+        columns.append((column, [group.params.get(name) for group in ordered]))
+    return columns
 
 
-def _add_group_metric(
-    columns: list[Column],
-    cells: list[list[Any]],
-    column: MetricColumns,
-    groups: Sequence[RunGroup],
-    sort: Sequence[SortKey],
-    best: bool,
-    counted: Sequence[int],
-) -> None:
+def _build_group_metric(
+    column: MetricColumns, groups: Sequence[RunGroup], sort: Sequence[SortKey], best: bool, counted: Sequence[int]
+) -> Iterator[tuple[Column, list[Any]]]:
     name = column.metric
     wanted = _find_direction(sort, name)
     looks: list[tuple[Role, str, str, Sequence[float]]] = [("last", name, name, column.last)]
@@ -578,7 +547,7 @@ def _add_group_metric(
         looks.append(("best", f"best {name}", f"{name}_best", best_values(column, wanted or direction_of(name))))
     for role, title, key, values in looks:
         found = [measure_group(column, group, values) for group in groups]
-        columns.append(Column(title, "number", key=key, role=role, metric=name))
+        yield Column(title, "number", key=key, role=role, metric=name), [each.mean for each in found]
         spread: Role = "best sd" if role == "best" else "last sd"
-        columns.append(Column("± sd", "number", digits=2, key=f"{key}_sd", role=spread, metric=name))
-        cells += [[each.mean for each in found], [each.sd for each in found]]
+        sd = Column("± sd", "number", digits=2, key=f"{key}_sd", role=spread, metric=name)
+        yield sd, [each.sd for each in found]

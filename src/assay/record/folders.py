@@ -19,6 +19,8 @@ from assay.values.state import State
 
 # no set: to hash a state takes longer than to compare it with three. A damaged run may be repaired within a file
 _CHANGING = (State.QUEUED, State.RUNNING, State.DAMAGED)
+# in other tools' directories: logx writes a line whenever there is news, a tool the state of a command
+_GROWING = (layout.LOGX_METRICS_FILE, layout.STAT_FILE)
 _UNSETTLED_S = 0.05  # a file changed this recently may change again within one tick of its clock
 
 
@@ -30,6 +32,7 @@ class FolderChange(NamedTuple):
     is_ours: bool
     known_at: float | None = None  # when the directory that the index knows was made; None: it knows none
     names: Sequence[str] | None = None  # what is in it; None: it could not be listed
+    files: tuple[str, ...] = ()  # of another tool's directory: those that change without a trace in their folder
     is_new: bool = False  # the index does not know it
 
 
@@ -81,8 +84,12 @@ def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
     """Finished, and untouched since. A stamp from the future does not count: the clock went back after it was taken."""
     if row.state in _CHANGING or row.stamp > now:
         return False
-    is_ours = row.created_at is not None  # by run.json
-    return row.stamp >= _stamp(path, is_ours, row.attempt, folder)
+    stamp = row.stamp
+    if _modified(path, folder) > stamp:
+        return False
+    if row.created_at is not None:  # by run.json
+        return stamp >= _stamp(path, row.attempt, folder)
+    return all(_modified(f"{path}/{name}", folder) <= stamp for name in row.files)
 
 
 def build_change(path: str) -> FolderChange | None:
@@ -96,21 +103,16 @@ def build_change(path: str) -> FolderChange | None:
     marks = [mark for mark in layout.FOREIGN_MARKS if names is None or mark in names]
     if not is_ours and not any(os.path.exists(f"{path}/{mark}") for mark in marks):
         return None
-    stamp = _stamp(path, is_ours, 0, changed=changed)
-    return FolderChange(path, min(stamp, time.time() - _UNSETTLED_S), is_ours, names=names)
+    files = () if is_ours else tuple(name for name in _GROWING if names is None or name in names)
+    stamps = [_stamp(path, 0, None)] if is_ours else [_modified(f"{path}/{name}", None) for name in files]
+    stamp = min(max(changed, *stamps, 0.0), time.time() - _UNSETTLED_S)
+    return FolderChange(path, stamp, is_ours, names=names, files=files)
 
 
-def _stamp(path: str, is_ours: bool, attempt: int, folder: int | None = None, changed: float | None = None) -> float:
-    """The newest modification time that shows a change; where a folder is given, the path begins there.
-
-    `changed` is that of the path itself. Next to it counts what may change without a trace in its folder: logx writes a
-    line whenever there is news, a tool the state of a command, run.json may be edited by hand, or be damaged.
-    """
-    changed = _modified(path, folder) if changed is None else changed
-    if not is_ours:
-        metrics = _modified(f"{path}/{layout.LOGX_METRICS_FILE}", folder)
-        return max(metrics, _modified(f"{path}/{layout.STAT_FILE}", folder), changed)
-    changed = max(_modified(f"{path}/{layout.RUN_FILE}", folder), changed)
+def _stamp(path: str, attempt: int, folder: int | None) -> float:
+    """The newest time of what may change in a run of ours without a trace in its folder: run.json may be edited by
+    hand, or be damaged. Where a folder is given, the path begins there."""
+    changed = _modified(f"{path}/{layout.RUN_FILE}", folder)
     if attempt == 0:  # it has no supervisor: its script may still be writing
         return max(_newest(f"{path}/{layout.METRICS_DIR}", folder), changed)
     return changed

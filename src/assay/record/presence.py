@@ -22,6 +22,7 @@ from assay.system.files import TEMPORARY_SUFFIX, publish
 from assay.system.locks import try_lock
 from assay.values import layout
 
+_registrations: set[str] = set()  # files of this process
 STALE_S = 60.0  # where locks do not reach (some network file systems), what is being written is younger than this
 
 
@@ -36,8 +37,8 @@ def register(study_dir: str, clock: float | None = None) -> Iterator[None]:
         if fd is not None:
             if _try_lock(fd):  # alone: on this host there is no other
                 remove_stale(study_dir, time.time() if clock is None else clock)
-                for path, (host, _, _) in _find_registrations(study_dir):
-                    if host == processes.host_name():
+                for path, (host, pid, _) in _find_registrations(study_dir):
+                    if host == processes.host_name() and pid != os.getpid():  # its parent may have announced it
                         _remove(path)
             _try_lock(fd, shared=True)
         with _registered(study_dir):
@@ -52,14 +53,23 @@ def _registered(study_dir: str) -> Iterator[None]:
     """Without the file (a full disk, or this process is there already) nothing else changes."""
     name = layout.supervisor_name(processes.host_name(), os.getpid(), processes.own_start())
     path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
-    is_new = False
+    is_first = path not in _registrations
+    _registrations.add(path)
     with contextlib.suppress(OSError):  # whole from its first moment: an empty one would pass for a dead one's
-        is_new = publish(path, processes.boot_id())
+        publish(path, processes.boot_id())
     try:
         yield
     finally:
-        if is_new:
+        if is_first:
+            _registrations.discard(path)
             _remove(path)
+
+
+def announce(study_dir: str, pid: int) -> None:
+    """Register a child before it does so itself: a look in between must not find a study at its end."""
+    name = layout.supervisor_name(processes.host_name(), pid, processes.process_start(pid) or 0)
+    with contextlib.suppress(OSError):
+        publish(os.path.join(study_dir, layout.STUDY_META_DIR, name), processes.boot_id())
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def load_received_facts(run_dir: str) -> dict[str, Any] | None:
 
 
 def is_foreign(run_dir: str) -> bool:
-    """An upload that was not adopted."""
+    """Whether it is an upload that was not adopted."""
     received = load_received(run_dir)
     return received is not None and received.is_foreign
 

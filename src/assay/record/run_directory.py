@@ -29,6 +29,7 @@ from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
 from assay.values.study import NATIVE, CodePolicy, Pattern, Resources
 
 T = TypeVar("T")
+TAKEN_BACK = "taken back before its end"  # begins the reason of an attempt that its engine or a fence ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,12 @@ def publish_lease(run_dir: str, handle: JobHandle) -> bool:
 
 def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
     """Record that an attempt is ended on purpose, before it is ended."""
-    return publish(os.path.join(run_dir, layout.stop_name(attempt)), json.dumps(asdict(stop)))
+    is_first = publish(os.path.join(run_dir, layout.stop_name(attempt)), json.dumps(asdict(stop)))
+    if stop.kind == "fence":  # a copy takes the place of its log: what job.sh, which has it open, adds is not read
+        log = os.path.join(run_dir, layout.JOB_LOG)
+        with suppress(OSError):
+            write_atomic(log, read_text(log))
+    return is_first
 
 
 def write_outcome(run_dir: str, outcome: Outcome) -> bool:
@@ -151,7 +157,7 @@ def write_plan(study_dir: str, runs: Mapping[str, str], key: Sequence[str] = ())
 
 
 def remove_plan(study_dir: str, key: Sequence[str] = ()) -> None:
-    """All of it is over."""
+    """Remove the plan: all of it is over."""
     with suppress(FileNotFoundError):
         os.unlink(_plan_path(study_dir, key))
 
@@ -321,6 +327,10 @@ def render_spec(spec: RunSpec) -> dict[str, Any]:
     fields["commands"] = [[c.name, c.text, c.timeout_s] for c in spec.commands]
     fields["resources"] = asdict(spec.resources) if spec.resources != _DEFAULT_RESOURCES else None
     fields["code"] = asdict(spec.code) if spec.code != _DEFAULT_CODE else None
+    if spec.resume is not None:
+        fields["resume"] = asdict(spec.resume)
+    else:
+        del fields["resume"]
     fields["patterns"] = [
         {
             "type": "regex" if isinstance(pattern, Pattern) else "file",
@@ -452,6 +462,13 @@ class Attempt:
     timeouts: frozenset[str] = frozenset()
     contradictory: frozenset[str] = frozenset()  # commands with markers of several exit codes
     ended_at: float | None = None  # of its last marker, where the attempt was not concluded
+    is_warned: bool = False  # of its farm's time limit, or that ended it
+    late: frozenset[str] = frozenset()  # commands that ended after that, well or not
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether it was given up for its successor: what it does from then on does not count."""
+        return self.stop is not None and self.stop.kind == "fence"
 
     @property
     def skips(self) -> set[str] | None:
@@ -488,7 +505,7 @@ class History:
         for attempt in self.attempts:
             skips = attempt.skips
             finished = finished if skips is None else finished & skips
-            finished |= {name for name, code in attempt.codes.items() if code == 0}
+            finished |= {name for name, code in attempt.codes.items() if code == 0 and name not in attempt.late}
         return finished
 
 
@@ -514,7 +531,18 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
     ]
     if layout.RECEIVED_FILE in names and is_foreign(run_dir):
         attempts = [replace(each, handle=_forget_processes(each.handle)) for each in attempts]
-    return History(tuple(_doubt(attempt, contradictory.get(attempt.number)) for attempt in attempts))
+    attempts = [_doubt(attempt, contradictory.get(attempt.number)) for attempt in attempts]
+    return History((*map(_conclude_fenced, attempts, attempts[1:]), *attempts[-1:]))
+
+
+def _conclude_fenced(attempt: Attempt, successor: Attempt) -> Attempt:
+    """One that a requeued copy of its own job has replaced, without a supervisor: it ended where the other began."""
+    if not attempt.is_fenced or attempt.stop is None or attempt.outcome is not None:
+        return attempt
+    codes = {name: code for name, code in attempt.codes.items() if name in (successor.skips or ())}
+    reason, began_at = f"{TAKEN_BACK}; {attempt.stop.why}", attempt.handle.started_at if attempt.handle else None
+    outcome = Outcome(State.LOST, attempt.number, codes, reason, began_at, attempt.stop.at)
+    return replace(attempt, outcome=outcome, codes=codes)
 
 
 def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, int], timeouts: set[str]) -> Attempt:
@@ -525,6 +553,8 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
     status = _load_status(run_dir, number) if "end" in kinds and lease and lease.executor == "local" else None
     if status is not None and not codes:
         codes = {layout.SCRIPT: status}
+    if stop is not None and stop.kind == "fence" and outcome is not None:
+        codes = dict(outcome.codes)  # markers that came later do not count
     return Attempt(
         number=number,
         handle=lease if has_lease else _load_token(run_dir, number),
@@ -533,7 +563,19 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
         codes=codes,
         timeouts=frozenset(timeouts),
         ended_at=_find_end(run_dir, number, codes) if outcome is None else None,
+        is_warned="warned" in kinds,
+        late=_find_late(run_dir, number, codes) if "warned" in kinds else frozenset(),
     )
+
+
+def _find_late(run_dir: str, number: int, codes: Mapping[str, int]) -> frozenset[str]:
+    """The commands that ended after the warning of a time limit: a good exit code may mean that one saved and left."""
+    try:
+        warned_at = os.stat(os.path.join(run_dir, layout.warned_name(number))).st_mtime
+        ends = {name: _find_end(run_dir, number, {name: code}) for name, code in codes.items()}
+    except OSError:
+        return frozenset(codes)
+    return frozenset(name for name, ended_at in ends.items() if ended_at is None or ended_at >= warned_at)
 
 
 def _forget_processes(handle: JobHandle | None) -> JobHandle | None:
@@ -618,6 +660,12 @@ def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
         return None
 
 
+def load_checkpoint(run_dir: str, attempt: int) -> str:
+    """What an attempt began with; empty: nothing."""
+    handle = _load_value(JobHandle, os.path.join(run_dir, layout.lease_name(attempt)))
+    return handle.begins.checkpoint if handle and handle.begins else ""
+
+
 def load_outcome(run_dir: str, attempt: int) -> Outcome | None:
     return _load_value(Outcome, os.path.join(run_dir, layout.outcome_name(attempt)))
 
@@ -687,5 +735,5 @@ def conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[s
     if bad:
         return State.TIMEOUT if bad[0] in attempt.timeouts else State.FAILED
     if all(name in attempt.codes or name in finished_before for name in commands):
-        return State.DONE
+        return State.FAILED if attempt.late else State.DONE
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from assay.errors import FormatError
@@ -25,43 +25,6 @@ class SearchFile:
     space: tuple[Mapping[str, Any], ...]  # each sweep's parameters
     commands: Mapping[str, str]  # name -> hash of its text
     first: int = 0  # the number of its first trial: what an earlier search did not count any more
-
-    def find_changes(self, new: SearchFile) -> list[str]:
-        """What differs in another file, a line each; not where its trials begin."""
-        facts = [(self._list_facts(), new._list_facts())]
-        facts += [
-            (_name_params(index, len(self.space), old), _name_params(index, len(self.space), other))
-            for index, (old, other) in enumerate(zip(self.space, new.space, strict=False))
-        ]
-        lines = [line for old, other in facts for line in _compare(old, other)]
-        if len(self.space) != len(new.space):
-            lines.append(f"sweep: {len(self.space)} items → {len(new.space)}")
-        return lines
-
-    def _list_facts(self) -> dict[str, Any]:
-        directions = {f"direction of {each.metric}": each.direction for each in self.objectives}
-        commands = {f"command {name}": text for name, text in self.commands.items()}
-        metrics = ", ".join(each.metric for each in self.objectives)
-        return {"sampler": self.sampler, "metric": metrics, **directions, "seed": self.seed, "at": self.at, **commands}
-
-
-def _name_params(index: int, count: int, params: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"sweep[{index}].{name}" if count > 1 else name: value for name, value in params.items()}
-
-
-def _compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for name in dict.fromkeys((*old, *new)):
-        if name not in new:
-            yield f"{name}: removed"
-        elif name not in old:
-            yield f"{name}: added"
-        elif json.dumps(old[name]) != json.dumps(new[name]):
-            is_hash = name.startswith("command ")
-            yield f"{name}: changed" if is_hash else f"{name}: {_show(old[name])} → {_show(new[name])}"
-
-
-def _show(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def load_search(study_dir: str) -> SearchFile | None:

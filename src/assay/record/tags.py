@@ -37,7 +37,7 @@ NO_MARKS = Marks()
 
 
 def check_tag(tag: str) -> str:
-    """The tag itself. Raises UsageError."""
+    """Return the tag itself. Raises UsageError."""
     if not tag or len(tag) > MOST_CHARACTERS:
         what = "a tag is empty" if not tag else f"a tag has {len(tag)} characters"
         raise UsageError(what, f"a tag has 1 to {MOST_CHARACTERS} characters; longer text is a note: assay note")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
@@ -178,15 +178,8 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, 
     """At most about `most` points: of each stretch the lowest and the highest, in their order, and both ends."""
     if len(points) <= most:
         return list(points)
-    size = math.ceil(2 * len(points) / most)
-    kept: list[tuple[float, float]] = []
-    for start in range(0, len(points), size):
-        part = points[start : start + size]
-        ys = [y for _, y in part]
-        ends = {ys.index(min(ys)), ys.index(max(ys))}
-        kept += [part[index] for index in sorted(ends)]
-    first, last = points[0], points[-1]
-    return [*([] if kept[0] == first else [first]), *kept, *([] if kept[-1] == last else [last])]
+    ends = _find_ends([y for _, y in points], math.ceil(2 * len(points) / most))
+    return [points[at] for at in ends]
 
 
 def thin_line(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[Sequence[float], Sequence[float]]:
@@ -321,15 +314,26 @@ def build_ticks(low: float, high: float, wanted: int) -> list[float]:
     return [round(count * step, decimals) for count in range(first, last + 1)]
 
 
+_NEAR = 0.08  # of the axis
+
+
 def build_log_ticks(low: float, high: float, wanted: int) -> list[float]:
-    """Powers of ten, thinned out when there are many; 1-2-5 when there are few."""
+    """Powers of ten, thinned out when there are many; 1-2-5 when there are few. Both ends have one."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     stride = max(1, math.ceil((last - first) / max(wanted, 1)))
     ticks = [10.0**power for power in range(first, last + 1, stride)]
     if last - first <= 2:
         ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
     inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
-    return inside or [low, high]
+    ends = [_round_log(low, math.ceil), _round_log(high, math.floor)]
+    near = (high / low) ** _NEAR  # an end that another label is next to has one already
+    return sorted({*inside, *(end for end in ends if all(not 1 / near < end / tick < near for tick in inside))})
+
+
+def _round_log(value: float, to_whole: Callable[[float], int]) -> float:
+    """To two digits, so that it stays within the axis."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{to_whole(round(value / unit, 6)) * unit:.2g}")
 
 
 def render_log_ticks(values: Sequence[float]) -> list[tuple[float, str]]:

@@ -48,7 +48,7 @@ class Console:
         return sys.stderr if self._results_on_stderr else sys.stdout
 
     def write(self, text: str) -> None:
-        """A result, as it is."""
+        """Write a result as it is."""
         try:
             self.out.write(text)
             self.out.flush()
@@ -56,15 +56,15 @@ class Console:
             silence(self.out)
 
     def print(self, line: str = "") -> None:
-        """A result of one line."""
+        """Write a result of one line."""
         self.write(f"{clean(line)}\n")
 
     def print_lines(self, text: str) -> None:
-        """A result of several lines."""
+        """Write a result of several lines."""
         self.write(f"{clean_lines(text)}\n")
 
     def write_bytes(self, data: bytes) -> None:
-        """A run's own output, byte for byte."""
+        """Write a run's own output, byte for byte."""
         try:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
@@ -72,17 +72,17 @@ class Console:
         except BrokenPipeError:
             silence(sys.stdout)
 
-    def write_json(self, content: object) -> None:
-        self.write(render_facts(content))
+    def write_json(self, content: object, fields: Sequence[str] = ()) -> None:
+        self.write(render_facts(content, fields))
 
     def write_table(self, table: Table) -> None:
         from assay.show.table import render_table
 
         self.write(render_table(table, width=self.width, color=self.color, plain=self.is_plain))
 
-    def write_document(self, document: Document, *, as_json: bool = False) -> None:
-        if as_json:
-            self.write_json(document.facts)
+    def write_document(self, document: Document, *, as_json: bool = False, fields: Sequence[str] = ()) -> None:
+        if as_json or fields:
+            self.write_json(document.facts, fields)
             return
         from assay.show.terminal_report import render_terminal
 
@@ -105,7 +105,7 @@ class Console:
         self.write_message(f"{wrap(clean_lines(text), terminal_width(sys.stderr), '  ')}\n")
 
     def write_message(self, text: str) -> None:
-        """On stderr, as it is."""
+        """Write to stderr as it is."""
         try:
             sys.stderr.write(text)
             sys.stderr.flush()

@@ -28,6 +28,7 @@ from assay.show.chart import (
 )
 from assay.system.files import replacing
 from assay.values.document import Bars
+from assay.values.layout import PLOT_MARK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,6 +45,11 @@ _LEGEND_ROWS = 28
 _POINTS = ("o", "s", "^", "D", "v", "P", "*", "h")
 _MOST_POINTS = 4000  # of a line
 _MOST_NAMES = 30  # of categories
+_METADATA: dict[str, dict[str, str | None]] = {  # no date: the same curves give the same file
+    "png": {"Software": PLOT_MARK},
+    "svg": {"Date": None, "Creator": PLOT_MARK},
+    "pdf": {"CreationDate": None, "Creator": PLOT_MARK},
+}
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "svg.hashsalt": "assay",  # equal charts give equal files
@@ -64,14 +70,15 @@ def write_figure(
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise UsageError(f"cannot write a plot to {path.name!r}", "end the name in " + ", ".join(FORMATS))
-    shown = chart if isinstance(chart, Bars) else [build_shown(each) for each in _list_charts(chart)]
+    charts = [chart] if isinstance(chart, LineChart) else chart
+    shown = charts if isinstance(charts, Bars) else [build_shown(each) for each in charts]
     try:
         import matplotlib as mpl
     except ImportError as error:
         raise MissingExtraError("a plot in a file", "plot") from error
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script that the font lacks
-        metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
+        metadata = _METADATA.get(kind)
         with _writing(path) as aside:
             if isinstance(shown, Bars):
                 figure = _build_bars(shown, width or 8.0, height)
@@ -82,21 +89,17 @@ def write_figure(
             figure.savefig(aside, format=kind, dpi=150, metadata=metadata)
 
 
-def _list_charts(charts: LineChart | Sequence[LineChart]) -> Sequence[LineChart]:
-    return [charts] if isinstance(charts, LineChart) else charts
-
-
-def write_pages(charts: Sequence[LineChart], path: Path, *, width: float = 8.0, height: float = 4.5) -> None:
-    """A PDF with one chart to a page; every y axis begins at zero. Size in inches."""
+def write_pages(charts: Sequence[LineChart], path: Path) -> None:
+    """Write a PDF with one chart to a page; every y axis begins at zero."""
     shown = [build_shown(chart) for chart in charts]
     try:
         import matplotlib as mpl
         from matplotlib.backends.backend_pdf import PdfPages
     except ImportError as error:
         raise MissingExtraError("a plot in a file", "plot") from error
-    with mpl.rc_context(_STYLE), _writing(path) as aside, PdfPages(aside, metadata={"CreationDate": None}) as pages:
+    with mpl.rc_context(_STYLE), _writing(path) as aside, PdfPages(aside, metadata=_METADATA["pdf"]) as pages:
         for chart in shown:
-            figure = _build_figure(chart, width, height)
+            figure = _build_figure(chart, 8.0, 4.5)
             figure.axes[0].set_ylim(bottom=0)
             pages.savefig(figure)
 

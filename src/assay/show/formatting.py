@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
+from assay.errors import NotFoundError
 from assay.system.terminal import use_color
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -247,11 +249,12 @@ def escape_json(text: str) -> str:
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def render_facts(value: Any) -> str:
+def render_facts(value: Any, fields: Sequence[str] = ()) -> str:
     """JSON for people's scripts: valid everywhere, and nothing lost on the way."""
     import json
 
-    return escape_json(json.dumps(to_json(value), indent=2, ensure_ascii=False, default=str, allow_nan=False)) + "\n"
+    chosen = choose_fields(to_json(value), fields)
+    return escape_json(json.dumps(chosen, indent=2, ensure_ascii=False, default=str, allow_nan=False)) + "\n"
 
 
 def to_json(value: Any) -> Any:
@@ -263,6 +266,26 @@ def to_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_json(each) for each in value]
     return value
+
+
+def choose_fields(facts: Any, fields: Sequence[str]) -> Any:
+    """These fields of an object, or of each object of a list: null where one lacks what another has."""
+    if not fields:
+        return facts
+    rows = [_flatten(row) for row in (facts if isinstance(facts, list) else [facts])]
+    known = {name for row in rows for name in row}
+    for name in fields:
+        if rows and name not in known:
+            raise NotFoundError("field", name, known)
+    chosen = [{name: row.get(name) for name in fields} for row in rows]
+    return chosen if isinstance(facts, list) else chosen[0]
+
+
+def _flatten(facts: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Also what is inside of other fields, as `metrics.loss`."""
+    found = {f"{before}{key}": value for key, value in facts.items()}
+    inner = (_flatten(value, f"{before}{key}.") for key, value in facts.items() if isinstance(value, dict))
+    return {**found, **{name: value for each in inner for name, value in each.items()}}
 
 
 # what terminals obey: control characters but tabs and line ends, turning marks of right-to-left scripts; half pairs

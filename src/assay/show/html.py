@@ -118,7 +118,7 @@ def build_rows(block: TableBlock) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where values lie in the drawing."""
+    """A frame knows where values lie in the drawing."""
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -226,7 +226,7 @@ def _is_named(chart: Chart) -> bool:
 
 
 def _draw_x_axis(chart: Chart, frame: Frame) -> Iterator[str]:
-    """Whole numbers: steps."""
+    """Draw the axis; whole numbers are steps."""
     ticks = chart.x_ticks
     if ticks is None:
         found = build_ticks(*frame.x_range, 12 if chart.is_wide else 6)

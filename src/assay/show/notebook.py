@@ -33,7 +33,8 @@ _CELL = f"padding:2px 10px;{_LINE}"
 def render_runs(heading: str, table: Table, states: Mapping[str, int]) -> str:
     """A heading, a bar with the number of runs in each state, and the first rows."""
     total = sum(states.values())
-    parts = [f'<div style="margin-bottom:4px"><b>{escape_html(heading)}</b> {_render_counts(states)}</div>']
+    counts = " &nbsp;".join(f"{_render_dot(state)}{count} {escape_html(state)}" for state, count in states.items())
+    parts = [f'<div style="margin-bottom:4px"><b>{escape_html(heading)}</b> {counts}</div>']
     if total:
         parts.append(_render_bar(states, total))
     if table.rows:
@@ -41,10 +42,6 @@ def render_runs(heading: str, table: Table, states: Mapping[str, int]) -> str:
     if len(table.rows) > MOST_ROWS:
         parts.append(f'<div style="opacity:.7">and {len(table.rows) - MOST_ROWS} more</div>')
     return f'<div style="color:inherit">{"".join(parts)}</div>'
-
-
-def _render_counts(states: Mapping[str, int]) -> str:
-    return " &nbsp;".join(f"{_render_dot(state)}{count} {escape_html(state)}" for state, count in states.items())
 
 
 def _render_dot(state: str) -> str:

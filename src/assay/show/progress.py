@@ -36,6 +36,7 @@ class RunningRow:
     step: float | None = None
     was_found: bool = False  # it ran before this command was started
     is_waiting: bool = False  # in the queue of a farm
+    begins: str = ""  # what a later attempt begins with, as in "continues from step 4,200"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,8 @@ def render_ended(row: EndedRow) -> str:
 
 def render_started(row: RunningRow) -> str:
     slot = f"  slot {row.slot}" if row.slot else ""
-    attempt = f"  attempt {row.attempt}" if row.attempt > 1 else ""
+    begins = f", {formatting.clean(row.begins)}" if row.begins else ""
+    attempt = f"  attempt {row.attempt}{begins}" if row.attempt > 1 else ""
     return f"{'submitted' if row.is_waiting else 'started '} {formatting.clean(row.name)}{slot}{attempt}"
 
 
@@ -277,7 +279,7 @@ class Progress:
         """A text that is shown once, above what is shown now."""
 
     def finish(self, view: ProgressView) -> None:
-        """The last look; the terminal is left as it was found. May be called again."""
+        """The last look; the terminal is left as it was found, for the report to follow. May be called again."""
 
 
 class PlainProgress(Progress):
@@ -322,7 +324,7 @@ class PlainProgress(Progress):
         if self._finished:
             return
         self._finished = True
-        _write(self._stream, "\n".join([*self._render_news(view), render_heartbeat(view)]) + "\n")
+        _write(self._stream, "".join(f"{line}\n" for line in self._render_news(view)))
 
 
 class LiveProgress(Progress):
@@ -351,9 +353,9 @@ class LiveProgress(Progress):
         if self._is_finished:
             return
         self._print_failures(view.ended)
-        self._draw(view)
-        self._is_finished, self._frame = True, []
-        _write(self._stream, "\n" + _SHOW_CURSOR)
+        self._show([render_best(view.best)] if view.best else [], [])
+        self._is_finished = True
+        _write(self._stream, _SHOW_CURSOR)
 
     def _draw(self, view: ProgressView) -> None:
         if self._is_finished:

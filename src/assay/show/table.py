@@ -10,6 +10,7 @@ from typing import Any
 from assay.show import formatting
 from assay.system import terminal
 from assay.system.fast_dataclasses import dataclass
+from assay.values.series import find_direction
 from assay.values.table import Align, Column, Table
 
 Texts = list[str]
@@ -393,13 +394,30 @@ def render_table(table: Table, *, width: int | None = None, color: bool = False,
     columns = [_pad_column(each, each.column.side) for each in laid]
     if color:
         columns = [
-            _paint_states(texts) if each.column.kind == "state" else texts
-            for texts, each in zip(columns, laid, strict=True)
+            _paint_states(texts) if each.column.kind == "state" else _paint_best(texts, table, index)
+            for index, (texts, each) in enumerate(zip(columns, laid, strict=True))
         ]
     names = "  ".join(formatting.pad(each.name, each.width, each.column.side) for each in laid).rstrip()
     rule = "  ".join(("-" if plain else "─") * each.width for each in laid)
     head = [terminal.paint(names, "bold") if color else names, terminal.paint(rule, "dim") if color else rule]
     return "".join(f"{line}\n" for line in head) + _join_rows(columns)
+
+
+def _paint_best(texts: Texts, table: Table, index: int) -> Texts:
+    """The best value of a metric whose name shows what is better; runs that are not done are not compared."""
+    column = table.columns[index]
+    direction = find_direction(column.metric) if column.role in ("last", "best") else None
+    state = next((index for index, each in enumerate(table.columns) if each.kind == "state"), None)
+    rows = [row for row in table.rows if state is None or row[state] in ("done", "finished")]
+    values = [row[index] for row in rows if isinstance(row[index], int | float) and math.isfinite(row[index])]
+    if direction is None or len(set(values)) < 2:
+        return texts
+    best = min(values) if direction == "min" else max(values)
+    chosen = {id(row) for row in rows if row[index] == best}
+    return [
+        terminal.paint(text, "bold green") if id(row) in chosen else text
+        for text, row in zip(texts, table.rows, strict=True)
+    ]
 
 
 def _join_rows(columns: list[Texts]) -> str:
@@ -470,13 +488,17 @@ def render_markdown(table: Table) -> str:
     return "".join(f"| {line} |\n" for line in (head, rule, *lines))
 
 
-def render_json(table: Table) -> str:
+def render_json(table: Table, fields: Sequence[str] = ()) -> str:
     """A list of objects. JSON has no NaN: it becomes the string "NaN", never a silent null."""
     import json
 
-    keys = build_keys(table.columns)
-    rows = [{key: formatting.to_json(value) for key, value in zip(keys, row, strict=True)} for row in table.rows]
+    rows = formatting.choose_fields(build_rows(table), fields)
     return json.dumps(rows, indent=2, default=str, allow_nan=False) + "\n"
+
+
+def build_rows(table: Table) -> list[dict[str, Any]]:
+    keys = build_keys(table.columns)
+    return [{key: formatting.to_json(value) for key, value in zip(keys, row, strict=True)} for row in table.rows]
 
 
 def build_keys(columns: Sequence[Column]) -> list[str]:

@@ -131,15 +131,6 @@ def keep_damaged(path: str) -> None:
 # ---------------------------------------------------------------- on the disk
 
 
-def sync_file(path: str) -> None:
-    """Have the disk hold a file before it gets its name: after a power cut a name without its content may be left."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def flush_folder(folder: str) -> None:
     """Have the disk hold all that was written in this folder's file system: one call, however many files."""
     import ctypes  # for syncfs(2), which Python does not offer; os.sync would wait for every disk of the machine

@@ -34,7 +34,7 @@ _PR_SET_PTRACER = 0x59616D61
 
 
 def _read(name: str) -> bytes:
-    """A file below /proc."""
+    """Read a file below /proc."""
     try:
         fd = os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -100,7 +100,7 @@ class ProcessStat:
 
     @property
     def start(self) -> int:
-        """In clock ticks since boot."""
+        """Its start is in clock ticks since boot."""
         return int(self._fields[19])
 
     @property
@@ -123,7 +123,7 @@ def load_stat(pid: int) -> ProcessStat | None:
 
 
 def exists(pid: int) -> bool:
-    """Also a zombie."""
+    """Whether the process exists, also as a zombie."""
     return os.path.exists(f"/proc/{pid}")
 
 
@@ -152,7 +152,7 @@ def load_variable(pid: Pid, name: str) -> bytes:
 
 
 def load_command_line(pid: Pid) -> str:
-    """Its arguments with spaces between."""
+    """Return its arguments with spaces between."""
     return os.fsdecode(_read(f"{pid}/cmdline").replace(b"\0", b" ").strip())
 
 
@@ -167,7 +167,7 @@ def find_program(pid: Pid) -> str:
 
 
 def find_folder(pid: Pid) -> str:
-    """Where it works."""
+    """Return the folder that it works in."""
     return _read_link(f"{pid}/cwd")
 
 
@@ -281,7 +281,7 @@ def can_list_children() -> bool:
 
 
 def walk(roots: Iterable[int], children_of: Callable[[int], Iterable[int]]) -> Iterator[int]:
-    """All descendants of `roots`."""
+    """Return all descendants of `roots`."""
     seen = set(roots)
     waiting = list(seen)
     while waiting:

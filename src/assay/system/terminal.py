@@ -28,6 +28,7 @@ STATE_COLORS: Mapping[str, str] = {
     "finished": "green",
     "running": "cyan",
     "queued": "dim",
+    "not started": "dim",
     "failed": "red",
     "timeout": "red",
     "stopped": "yellow",

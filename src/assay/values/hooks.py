@@ -41,7 +41,7 @@ class Plugin:
 
     name: str
     needs: tuple[str, ...] = ()  # plug-ins without which this one is left out
-    commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # word -> handler or Group, help text
+    commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # word -> handler or Group, help, section
     reading: tuple[str, ...] = ()  # words of `commands` that change nothing, and may be called again
     children: Mapping[str, str] = field(default_factory=dict)  # `python -m assay child NAME` -> main() -> int
     options: Mapping[str, str] = field(default_factory=dict)  # command -> Request with further options of it

@@ -14,6 +14,7 @@
         <command>.exit.<code>   a command's exit code, in the name; <command>.2.exit.<code>
         <command>.timeout       the exit came from the time limit
         lease.N  stop.N  token.N  outcome.N      attempt N: what runs it, what stopped it, that it began, how it ended
+        warned.N                farms: attempt N of a run with `resume:` was warned of its time limit, or ended by it
         end.N                   farms: job.sh of attempt N has left, wherever it ran. Of a run that a script opened
                                 itself: the exit status of the script, one byte, twice
         metrics/<process>.jsonl series written by the script, one file per process
@@ -50,6 +51,7 @@ FORMAT_VERSION = 1  # of run.json, which also `assay.log` writes
 
 RUN_FILE = "run.json"
 JOB_FILE = "job.sh"
+PLOT_MARK = "Drawn by assay plot"  # in the metadata of a picture: it is not code
 JOB_LOG = "job.log"
 SECRETS_FILE = "secrets.sh"
 ENVIRONMENT_FILE = "environment.json"
@@ -113,6 +115,7 @@ ENV_PYTHON = "ASSAY_PYTHON"  # an interpreter that has Assay, where the host of 
 ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by while the run waited for its slot
 
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
+CHECKPOINT_REFERENCE = "${ASSAY_CHECKPOINT}"  # in a template of job.sh: filled before a later attempt begins
 
 _META_NAMES = frozenset(
     (
@@ -129,14 +132,11 @@ _META_PREFIXES = (
     "environment-",
     "request-",
 )
-_SHARED_NAMES = (TAGS_FILE, CODES_FILE, SEARCH_FILE, VERDICTS_FILE, "triage.jsonl")
-_SET_FILE = re.compile(r"set\.\d+\.json")
-_UID = re.compile("[0-9a-f]{12}")
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")
 _LOG_FIELD = re.compile(r"\{(command|suffix|time)\}")
-_NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome|end)\.(?P<attempt>\d+)")
+_NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome|end|warned)\.(?P<attempt>\d+)")
 _SUPERVISOR = re.compile(r"supervisor\.(?P<host>.+)\.(?P<pid>\d+)\.(?P<start>\d+)")
 _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
 
@@ -144,19 +144,6 @@ _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
 def is_meta_name(name: str) -> bool:
     """Whether a name inside `.assay` is one of ours: by it a study's folder is recognised."""
     return name in _META_NAMES or name.startswith(_META_PREFIXES)
-
-
-def is_uid(value: object) -> bool:
-    """Whether this can be the uid of a run: it is a part of names of folders here and on other hosts."""
-    return isinstance(value, str) and _UID.fullmatch(value) is not None
-
-
-def is_shared_of_study(name: str) -> bool:
-    """Whether a file inside `.assay` goes with the study to others, or is a folder of such files."""
-    top, _, rest = name.partition("/")
-    if top in (FILES_DIR, GOLDEN_DIR):
-        return "/" not in rest
-    return not rest and (top in _SHARED_NAMES or _SET_FILE.fullmatch(top) is not None)
 
 
 def is_plan_name(name: str) -> bool:
@@ -204,6 +191,10 @@ def outcome_name(attempt: int) -> str:
 
 def end_name(attempt: int) -> str:
     return f"end.{attempt}"
+
+
+def warned_name(attempt: int) -> str:
+    return f"warned.{attempt}"
 
 
 def unreachable_name(attempt: int) -> str:
@@ -305,20 +296,22 @@ def find_log(names: Iterable[str], template: str, command: str) -> str | None:
 def find_logs(names: Iterable[str], template: str, command: str) -> list[str]:
     """All logs of a command, oldest first."""
     pattern = _log_pattern(template, command)
-    found = [(_natural(match["mark"]), name) for name in names if (match := pattern.fullmatch(name))]
+    marks = ((match["mark"].split("."), name) for name in names if (match := pattern.fullmatch(name)))
+    found = [(tuple(int(part) for part in mark if part), name) for mark, name in marks]
     return [name for _, name in sorted(found)]
 
 
-def split_series(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The files of `metrics/` that count, and those that do not: earlier attempts, and ranks other than the lowest."""
-    found = [(_parse_series_name(name), name) for name in sorted(names) if name.endswith(".jsonl")]
+def split_series(names: Iterable[str], continued: Iterable[int] = ()) -> tuple[list[str], list[str]]:
+    """The files of `metrics/` that count, and those that do not: earlier attempts but for those that the newest one
+    continues, and ranks other than the lowest."""
+    found = sorted((parse_series_name(name), name) for name in names if name.endswith(".jsonl"))
     newest = max((mark[0] for mark, _ in found), default=1)
-    rank = min((mark[1] for mark, _ in found if mark[0] == newest), default=0)
-    counts = [name for mark, name in found if mark == (newest, rank)]
-    return counts, [name for mark, name in found if mark != (newest, rank)]
+    lowest = {mark[0]: mark[1] for mark, _ in reversed(found)}
+    marks = {(number, lowest.get(number, 0)) for number in (*continued, newest)}
+    return [name for mark, name in found if mark in marks], [name for mark, name in found if mark not in marks]
 
 
-def _parse_series_name(name: str) -> tuple[int, int]:
+def parse_series_name(name: str) -> tuple[int, int]:
     """Attempt and rank: `a2-r0-host-4711-1.jsonl` → (2, 0). A file of another name counts as the first attempt's."""
     match = _SERIES_FILE.match(name)
     return (int(match[1]), int(match[2])) if match else (1, 0)
@@ -336,7 +329,3 @@ def _log_pattern(template: str, command: str) -> re.Pattern[str]:
         re.escape("{time}"), r"(?P<mark>[\d.]+)"
     )
     return re.compile(text if "(?P<mark>" in text else f"(?P<mark>){text}")
-
-
-def _natural(mark: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in mark.split(".") if part)

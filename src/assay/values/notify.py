@@ -8,4 +8,4 @@ Notify = Callable[[str], None]
 
 
 def ignore(_text: str) -> None:
-    """For callers that want no messages."""
+    """Drop the message: for callers that want none."""

@@ -58,19 +58,8 @@ def option(
     maximum: float | None = None,
     parse: Parse | None = None,
 ) -> Any:
-    return Option(
-        names,
-        help,
-        metavar,
-        type,
-        () if multiple and default is None else default,
-        multiple,
-        required,
-        choices,
-        minimum,
-        maximum,
-        parse,
-    )
+    value = () if multiple and default is None else default
+    return Option(names, help, metavar, type, value, multiple, required, choices, minimum, maximum, parse)
 
 
 def argument(
@@ -92,7 +81,9 @@ class Request:
 
     def __init_subclass__(cls) -> None:
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
-        inherited = {name: each for base in reversed(cls.__mro__[1:]) for name, each in _options_of(base).items()}
+        inherited = {
+            name: each for base in reversed(cls.__mro__[1:]) for name, each in vars(base).get("OPTIONS", {}).items()
+        }
         offered = {name: each for name, each in inherited.items() if isinstance(getattr(cls, name), Option)}
         cls.OPTIONS = {**offered, **own}
 
@@ -131,7 +122,7 @@ class Request:
         words: list[str] = []
         for name in fields:
             declared, value = self.OPTIONS[name], getattr(self, name)
-            for each in value if declared.multiple else (value,):
+            for each in value if type(value) is tuple else (value,):  # one of a class of its own is a value
                 if each is not None:
                     words += [declared.names[0], str(each)]
         return words
@@ -160,11 +151,6 @@ class Request:
         return cls(**values)
 
 
-def _options_of(base: type) -> Mapping[str, Option]:
-    found: Mapping[str, Option] = vars(base).get("OPTIONS", {})
-    return found
-
-
 def find_option_mistake(known: type[Request], further: Any) -> str:
     """Why a command cannot have these options as well; empty: it can. It keeps its own option of the same field."""
     if not (isinstance(further, type) and issubclass(further, Request)):
@@ -189,18 +175,19 @@ class Group:
     """Commands under one word. `commands`: name → (`module:handler`, what it does); loaded when it is called.
 
     A handler is a function `(request, console) -> exit code`. The type of its first argument is the request, and its
-    docstring is the help text.
+    docstring is the help text. A third text of a command is its heading in the help. `sections`: the first headings.
     """
 
     help: str
-    commands: Mapping[str, tuple[str, str]]
+    commands: Mapping[str, tuple[str, ...]]
+    sections: tuple[str, ...] = ()
 
 
 def find_request(handler: Any) -> type[Request] | None:
     """The type of its argument `request`, which may be annotated as a class or as text; None: it has none."""
     found = getattr(handler, "__annotations__", {}).get("request")
     if isinstance(found, str):
-        found = handler.__globals__.get(found)
+        found = getattr(handler, "__globals__", {}).get(found)
     return found if isinstance(found, type) and issubclass(found, Request) else None
 
 
@@ -220,13 +207,17 @@ def quiet_option() -> Any:
 
 
 def where_option(text: str = "Only the runs that match, as in 'lr<0.1 and best(loss)<0.3 and state==done'.") -> Any:
-    return option("--where", metavar="EXPR", parse=_parse_where, help=text)
+    """Given several times, all of them must hold."""
+    return option("--where", multiple=True, metavar="EXPR", parse=_parse_where, help=text)
 
 
-def _parse_where(text: str, _flag: str) -> Any:
+def _parse_where(texts: tuple[str, ...], _flag: str) -> Any:
+    if not texts:
+        return None
     from assay.values.where import parse_where
 
-    return parse_where(text)
+    found = [parse_where(text) for text in texts]  # a mistake is shown in its own text
+    return found[0] if len(found) == 1 else parse_where(" and ".join(f"({text})" for text in texts))
 
 
 def slots_option(default: str = "found") -> Any:
@@ -239,6 +230,12 @@ def jobs_option(text: str = "N runs at once on the CPU: --slots cpu:N.") -> Any:
     return option("-j", "--jobs", type=int, minimum=1, metavar="N", help=text)
 
 
+def budget_option() -> Any:
+    """`assay.launch.budget.Budget` reads it."""
+    text = "Start nothing more after so many hours: 2gpuh of GPUs, 8cpuh of cores, 3h of runs."
+    return option("--budget", metavar="HOURS", help=text)
+
+
 def farm_option(*names: str) -> Any:
     """`--farm` in every command that runs something, `--on` where that is free."""
     help_text = "Submit to a farm: a name, slurm, ray or ssh:HOST; local: here."
@@ -246,6 +243,6 @@ def farm_option(*names: str) -> Any:
 
 
 def split_commas(value: Any, _flag: str) -> tuple[str, ...]:
-    """`A,B`, or several of these."""
+    """Split `A,B`, or several of these."""
     texts = (value,) if isinstance(value, str) else value
     return tuple(part for text in texts for part in text.split(","))

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from assay.values.hooks import Folder, Part, Plugin, Program
+from assay.values.options import Group, find_request
 from assay.values.study import NATIVE, Dialect
 
 # Words of the core: a plug-in that names one of them is left out.
 CORE_WORDS: Mapping[str, frozenset[str]] = {
     hook: frozenset(words.split())
     for hook, words in {
-        "commands": "run ls show logs stop rerun diff plot sum tag note adopt best index doctor demo",
+        "commands": "demo doctor run stop rerun ls sum best plot show logs diff tag note index adopt",
         "children": "readings",
         "executors": "local",
         "dialects": NATIVE.name,
@@ -49,8 +50,8 @@ def _find_mistakes(plugin: Plugin) -> Iterator[str]:
         if not isinstance(value, tuple) or not all(isinstance(each, kinds) for each in value):
             yield f"{hook} must be a tuple of {'texts' if kinds == (str,) else 'Part, Program or Folder'}"
     for word, value in plugin.commands.items():
-        if not (isinstance(value, tuple) and len(value) == 2 and all(isinstance(each, str) for each in value)):
-            yield f"commands: {word!r} must have a pair of texts: module:name, and what it does"
+        if not (isinstance(value, tuple) and len(value) in (2, 3) and all(isinstance(each, str) for each in value)):
+            yield f"commands: {word!r} must have two texts, module:name and what it does, and perhaps its section"
     for hook, text in list_names(plugin):
         if not isinstance(text, str) or not all(text.partition(":")[::2]):
             yield f"{hook}: {text!r} is not of the form module:name"
@@ -64,7 +65,7 @@ def list_names(plugin: Plugin) -> Iterator[tuple[str, str]]:
     """The texts `module:name` of a plug-in, each with its hook; pages are tried by the plug-in that serves them."""
     for hook in _TEXTS:
         yield from ((hook, text) for text in getattr(plugin, hook).values())
-    yield from (("commands", handler) for handler, _ in plugin.commands.values())
+    yield from (("commands", value[0]) for value in plugin.commands.values())
     for hook in ("importers", "pages", "reports"):
         yield from ((hook, text) for text in getattr(plugin, hook))
     yield from [("places", plugin.places)] if plugin.places else []
@@ -75,6 +76,17 @@ def find_dialect_mistake(name: str, value: Any) -> str:
         return f"dialects: {name!r} is not a Dialect of this name"
     is_right = isinstance(value.keys, frozenset) and isinstance(value.weak_keys, frozenset)
     return "" if is_right else f"dialects: the keys of {name!r} must be frozensets"
+
+
+def find_value_mistake(hook: str, text: str, value: Any) -> str:
+    """What is wrong with the object that a name of these hooks stands for."""
+    if hook == "commands" and not isinstance(value, Group) and not hasattr(value, "make_context"):  # a click.Command
+        return "" if find_request(value) else f"commands: {text} has no argument `request` whose type is a Request"
+    kind = {"run_steps": "RunStep", "executors": "Executor"}.get(hook)
+    if kind and kind not in (each.__name__ for each in getattr(value, "__mro__", ())):
+        return f"{hook}: {text} is not a subclass of {kind}"
+    is_called = hook in ("children", "study_keys", "settings", "reports", "functions") and not callable(value)
+    return f"{hook}: {text} is not a function" if is_called else ""
 
 
 def find_conflict(plugin: Plugin, known: Mapping[str, Plugin]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Literal, NamedTuple, overload
 
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import blake2b
 from assay.values.state import State as State  # noqa: PLC0414 imported from here
 from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study, Value
@@ -31,6 +31,23 @@ class Private:
     commands: Mapping[str, str] = field(default_factory=dict)  # name -> text, of the commands that hold a secret
     env: Mapping[str, str] = field(default_factory=dict)
     values: tuple[str, ...] = ()  # of parameters and variables, to be looked for elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How a later attempt of a run begins with a checkpoint of an earlier one; by the study's `resume:`."""
+
+    files: tuple[str, ...]  # patterns relative to the run directory
+    texts: Mapping[str, str]  # command -> its text with `layout.CHECKPOINT_REFERENCE`, of those that take the path
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What an attempt of a run with `resume:` begins with."""
+
+    files: tuple[str, ...]
+    checkpoint: str = ""  # relative to the run directory; empty: it starts over
+    newest_ns: int = 0  # when the newest checkpoint was written that was there then; 0: there was none
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +76,8 @@ class RunSpec:
     sweep: int = 0  # which of the study's sweeps it comes from
     leave_running: bool = False  # processes that outlive a run that is done are left alone
     chosen: tuple[str, ...] | None = None  # the commands asked for this time; None is all
+    resume: Resumption | None = None
     private: Private | None = field(default=None, repr=False, compare=False)  # never in run.json
-
-
-def replace_texts(spec: RunSpec, change: Callable[[str], str]) -> RunSpec:
-    """The run with other texts of its commands, the secret ones included."""
-    commands = tuple(replace(command, text=change(command.text)) for command in spec.commands)
-    private = spec.private
-    if private is not None:
-        private = replace(private, commands={name: change(text) for name, text in private.commands.items()})
-    return replace(spec, commands=commands, private=private)
 
 
 class LazyRuns(Sequence[RunSpec]):
@@ -164,6 +173,7 @@ class JobRequest:
     command_line: str = ""  # for people: what the job will run
     farm_resources: tuple[tuple[str, object], ...] = ()
     label: str = ""  # what a tagged run is called, on farms that have no form of their own
+    begins: Beginning | None = None  # None: the study has no `resume:`
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +194,8 @@ class JobHandle:
     tag: str = ""  # ASSAY_ATTEMPT of everything it starts
     skips: str | None = None  # ASSAY_DONE of the attempt: commands that it leaves out; None: not known
     farm_root: str = ""  # NGC_LOGROOT: the job's files appear under it, not in the run directory
+    image: str = ""  # of its container, as the farm names it, and the digest
+    begins: Beginning | None = None  # None: the study has no `resume:`
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +224,7 @@ class Outcome:
     ended_at: float | None = None
     peak_rss_bytes: int | None = None
     cpu_s: float | None = None
+    checkpoint: str = ""  # of a run with `resume:` that is not done: one that this attempt wrote, the newest
 
     @property
     def exit_code(self) -> int | None:
@@ -220,7 +233,9 @@ class Outcome:
         return bad[0] if bad else (0 if self.codes else None)
 
 
-StopKind = Literal["user", "interrupt", "early", "rule"]  # interrupt: the supervisor was asked to end; rule: `stop:`
+# interrupt: the supervisor was asked to end; rule: `stop:`; fence: a farm's attempt was given up and another takes its
+# place, whatever the first one still does
+StopKind = Literal["user", "interrupt", "early", "rule", "fence"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,9 +354,9 @@ def _hide_inside(value: Any, rules: SecretRules) -> Any:
     return value
 
 
-def hide_named(params: Mapping[str, Any], rules: SecretRules = DEFAULT_RULES) -> Mapping[str, Any]:
+def hide_named(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """The parameters with secrets hidden by their names alone: quick, for files that others have written."""
-    hidden = [name for name, value in params.items() if is_secret(str(name), value, rules)]
+    hidden = [name for name, value in params.items() if is_secret(str(name), value, DEFAULT_RULES)]
     return {**params, **dict.fromkeys(hidden, HIDDEN)} if hidden else params
 
 

@@ -34,7 +34,7 @@ SEVERITY = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, Verdi
 
 
 def find_worst(kinds: Iterable[VerdictKind]) -> VerdictKind:
-    """PASS where there are none."""
+    """Return the worst kind; PASS where there are none."""
     return min(kinds, key=SEVERITY.index, default=VerdictKind.PASS)
 
 
@@ -51,6 +51,8 @@ class Finding:
     effect: float | None = None  # relative: +.02 is two percent above what was expected
     interval: tuple[float, float] | None = None  # of the effect
     stretches: tuple[tuple[float, float], ...] = ()  # from step to step: every window that is meant
+    label: str = ""  # of several numbers of a metric the one that is meant
+    part: str = ""  # of a curve: its second half
 
 
 @dataclass(frozen=True, slots=True)

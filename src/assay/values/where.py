@@ -3,6 +3,7 @@
     lr < 0.1 and opt == adam            a parameter's value; a metric's last value
     best(acc) > 0.9                     also last, min, max and mean of a metric
     state in (failed, timeout)          a word after ==, !=, ~ and in `in (…)` is a text, with quotes or without
+    failed or lost                      a state alone: state == failed
     params.seed == 1                    where a parameter and a metric share a name: params.X, metrics.X, run.X
     name ~ "lr=0.1*" or not 0.1 < dropout <= 0.5
 
@@ -22,7 +23,8 @@ from functools import lru_cache, reduce
 from itertools import compress, repeat
 from typing import Any, Literal, NamedTuple, NoReturn, cast
 
-from assay.errors import UsageError
+from assay.errors import UsageError, suggest
+from assay.values.state import State
 from assay.values.units import parse_duration
 
 Kind = Literal["params", "metrics", "run"]
@@ -83,6 +85,8 @@ _EXAMPLE = "'lr<0.1 and opt==\"adam\" and best(loss)<0.3 and state==done'"
 class WhereError(UsageError):
     """`problem` and `advice` are the message and its hint without the name of the option, for a form that has none."""
 
+    finds_nothing = False  # there is no mistake: no run matches
+
     def __init__(self, problem: str, hint: str | None = None, *, example: str = "", text: str = "") -> None:
         self.problem = f"{text!r}: {problem}" if text else problem
         self.advice = hint or (f"as in {example}" if example else "")
@@ -125,7 +129,7 @@ class _Token(NamedTuple):
 
 
 def quote_where(text: str) -> str:
-    """As a text in an expression."""
+    """Quote a text for an expression."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -237,9 +241,12 @@ class _Parser:
                 parts.append(Not(inside) if is_not else inside)
             else:
                 break
+        if not parts and isinstance(left, Name) and left.kind is None and left.name in list(State):
+            return Condition(Name("state", begin, "run"), "==", left.name)
         if not parts:
-            token = self._peek()
-            refuse(self._text, f"expected a comparison such as < or ==, not {token.text}", token.column)
+            token, word = self._peek(), left.name if isinstance(left, Name) else ""
+            hint = suggest(word, map(str, State))
+            refuse(self._text, f"expected a comparison such as < or ==, not {token.text}", token.column, hint)
         return parts[0] if len(parts) == 1 else And(tuple(parts))
 
     def _build_comparison(

@@ -9,14 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from assay.errors import ExitCode, UsageError
+from assay.errors import ExitCode, UsageError, did_you_mean
 from assay.launch.live_view import BestSoFar, Watcher, choose_goal
 from assay.launch.prepared import (
     Again,
     Prepared,
     Report,
     RunOptions,
-    SearchResult,
     build_dry_lines,
     build_dry_rows,
     check_prepared,
@@ -24,7 +23,7 @@ from assay.launch.prepared import (
 from assay.launch.report import render_report
 from assay.launch.steps import RunStep, find_steps
 from assay.launch.sweep import RunHooks, prepare, run_study
-from assay.plugins import merge
+from assay.plugins import load, merge
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import escape_json
 from assay.show.progress import choose_progress
@@ -32,6 +31,7 @@ from assay.system.terminal import terminal_width, use_color
 from assay.values.options import (
     Request,
     argument,
+    budget_option,
     farm_option,
     jobs_option,
     json_option,
@@ -39,6 +39,7 @@ from assay.values.options import (
     quiet_option,
     root_option,
     slots_option,
+    split_commas,
     where_option,
 )
 from assay.values.state import RETRY, State
@@ -51,7 +52,11 @@ if TYPE_CHECKING:
 _MOST_FINDINGS = 20
 
 
-def _parse_retry(names: tuple[str, ...], _flag: str) -> frozenset[State]:
+def _parse_retry(texts: tuple[str, ...], flag: str) -> frozenset[State]:
+    names = split_commas(texts, flag)
+    for name in names:
+        if name not in RETRY:
+            raise UsageError(f"{flag}: {name!r} is not one of {', '.join(RETRY)}", did_you_mean(name, RETRY))
     return frozenset(state for name in names for state in RETRY[name])
 
 
@@ -75,7 +80,7 @@ class RunRequest(Request):
     sample: int | None = option("--sample", type=int, minimum=1, metavar="N", help="A random part of each sweep.")
     seed: int | None = option("--seed", type=int, metavar="N", help="Make --sample repeatable.")
     retry: frozenset[State] = option(
-        "--retry", multiple=True, choices=tuple(RETRY), parse=_parse_retry, help="Run these again as well."
+        "--retry", multiple=True, metavar="|".join(RETRY), parse=_parse_retry, help="Run these again as well."
     )
     force: bool = option("--force", default=False, help="Run everything again, finished or not.")
     code: str | None = option(
@@ -87,6 +92,7 @@ class RunRequest(Request):
         help="All runs that are started get the current code, not only failed ones that are repeated.",
     )
     old_code: bool = option("--old-code", default=False, help="Failed runs are repeated with the code they had.")
+    budget: str | None = budget_option()
     detach: bool = option("--detach", default=False, help="Leave the supervisor in the background.")
     quiet: bool = quiet_option()
     plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
@@ -176,6 +182,7 @@ def build_options(request: RunRequest) -> RunOptions:
         command_line=tuple(sys.argv),
         again=None if is_random else Again(("assay", "run"), request.file, tuple(words), request.overrides),
         extras=request.extras,
+        budget=load("assay.launch.budget:Budget")(request.budget) if request.budget is not None else None,
     )
 
 
@@ -262,7 +269,8 @@ def _build_json(report: Report) -> dict[str, object]:
         "dir": report.prepared.location.dir,
         "exit_code": int(report.exit_code),
         "checks": describe_checks(report.verdict),
-        **({"search": _build_search(report.search)} if report.search else {}),
+        **(report.result.facts if report.result else {}),
+        **({"held_back": report.held_back} if report.held_back else {}),
         "runs": [
             {
                 "name": entry.spec.name,
@@ -276,13 +284,4 @@ def _build_json(report: Report) -> dict[str, object]:
             }
             for entry in report.entries
         ],
-    }
-
-
-def _build_search(result: SearchResult) -> dict[str, object]:
-    return {
-        "best": [dict(row) for row in result.best],
-        "trials": dict(result.trials),
-        "failed": dict(result.failed),
-        "failure": result.failure,
     }

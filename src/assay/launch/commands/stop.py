@@ -54,6 +54,8 @@ def stop(request: StopRequest, console: Console) -> int:
         idle = sum(not run.was_running for run in report.runs)
         if only_running and idle:
             console.print(f"{idle} were not running")
+        if counted := report.count():
+            console.print(counted)
         for note in report.notes:
             console.print_lines(note)
     if not report.runs:

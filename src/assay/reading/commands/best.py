@@ -9,7 +9,7 @@ from assay.errors import ExitCode, UsageError
 from assay.follow.locations import StudyLocation, find_patterns, show_command
 from assay.follow.opening import open_index_of
 from assay.reading.best import build_document, build_front_document, choose_best, describe_best
-from assay.reading.commands.tables import group_option
+from assay.reading.commands.tables import fields_option, group_option
 from assay.reading.ranking import Asked, choose_sort
 from assay.reading.run_reader import load_fresh_table, load_objectives
 from assay.reading.summary import describe_unranked, find_left_out, leave_out_foreign, select_rows
@@ -17,7 +17,7 @@ from assay.record.index.base import IndexTable
 from assay.show.console import Console
 from assay.show.report_files import ReportFiles, check_targets, write_document
 from assay.values.document import Document
-from assay.values.options import argument, json_option, option, root_option, where_option
+from assay.values.options import argument, json_option, option, root_option, split_commas, where_option
 from assay.values.state import has_result
 
 if TYPE_CHECKING:
@@ -31,11 +31,13 @@ class BestRequest(ReportFiles):
         "--metric",
         multiple=True,
         metavar="METRIC[:min|max]",
+        parse=split_commas,
         help="By this metric; given again, the Pareto set.  [default: as `assay sum` sorts]",
     )
     where: Where | None = where_option()
     group_by: tuple[str, ...] = group_option("contender")
     as_json: bool = json_option()
+    fields: tuple[str, ...] = fields_option()
     junit = None
     root: str | None = root_option()
 
@@ -46,7 +48,7 @@ def best(request: BestRequest, console: Console) -> int:
     A run goes by the best value of the metric. Only runs that are done count. Several metrics give the Pareto set: the
     runs that no other beats in all of them.
     """
-    on_stdout = check_targets(request.md, as_json=request.as_json)
+    on_stdout = check_targets(request.md, as_json=request.as_json or bool(request.fields))
     if len(request.metrics) > 1 and request.group_by:
         pareto = ",".join(request.metrics)
         raise UsageError("-g compares groups by one metric", f"groups by several: assay sum --pareto {pareto} -g PARAM")
@@ -73,7 +75,7 @@ def best(request: BestRequest, console: Console) -> int:
         return int(ExitCode.FAILED)
     write_document(document, request)
     if not on_stdout:
-        console.write_document(document, as_json=request.as_json)
+        console.write_document(document, as_json=request.as_json, fields=request.fields)
     return int(ExitCode.OK)
 
 

@@ -256,7 +256,7 @@ def _load_patterns(file: str) -> tuple[Pattern | MetricFile, ...]:
 
 class IngestRequest(Request):
     path: str = argument("PATH")
-    importer: str | None = option("--as", metavar="NAME", help="Read PATH as mlflow, wandb, wandb-history or optuna.")
+    importer: str | None = option("--as", metavar="NAME", help="Read as mlflow, optuna, trackio, wandb, wandb-history.")
     study: str | None = option("--study", metavar="NAME", help="Put imported runs into this study.")
     root: str | None = root_option("Output root of imported runs.")
 

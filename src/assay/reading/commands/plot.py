@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from assay.errors import UsageError
 from assay.follow.locations import find_patterns
@@ -14,18 +15,18 @@ from assay.reading import plotting
 from assay.reading.commands.tables import group_option
 from assay.reading.param_plots import BUILDERS
 from assay.reading.plot_document import build_page
-from assay.reading.plotting import Plot, PlottedRuns, build_paths, load_selection
+from assay.reading.plotting import Plot, PlottedRuns, build_labels, build_paths, load_selection
 from assay.record.index.base import Index
-from assay.show.chart import LineChart
+from assay.show.chart import LineChart, thin_line
 from assay.show.console import Console
 from assay.show.figure import FORMATS, write_figure
-from assay.show.formatting import clean, render_count
+from assay.show.formatting import clean, escape_json, render_count, to_json
 from assay.show.heat_map import render_bars
 from assay.show.html import render_html
 from assay.show.plot import render_plot
 from assay.show.report_files import check_targets, write_text
 from assay.values.document import Bars
-from assay.values.options import Request, argument, option, root_option, split_commas, where_option
+from assay.values.options import Request, argument, json_option, option, root_option, split_commas, where_option
 from assay.values.where import Where
 
 
@@ -36,6 +37,7 @@ class PlotRequest(Request):
         "--metric",
         multiple=True,
         metavar="METRIC[:min|max]",
+        parse=split_commas,
         help="What to plot, and which way is better; may be given again.  [default: the most informative]",
     )
     where: Where | None = where_option()
@@ -65,8 +67,9 @@ class PlotRequest(Request):
     importance: bool = option(
         "--importance", default=False, help="A bar for each parameter: how much it decides about the metric."
     )
-    params: tuple[str, ...] | None = option(
+    params: tuple[str, ...] = option(
         "--params",
+        multiple=True,
         metavar="A,B",
         parse=split_commas,
         help="The parameters of --slices and --parallel.  [default: those that differ]",
@@ -79,6 +82,11 @@ class PlotRequest(Request):
     )
     width: float | None = option("--width", type=float, minimum=1, metavar="N", help="Columns; inches with --output.")
     height: float | None = option("--height", type=float, minimum=1, metavar="N", help="Rows; inches with --output.")
+    as_json: bool = json_option("Print the points instead.")
+    points: int = option(
+        "--points", type=int, minimum=2, maximum=100_000, default=200, metavar="N",
+        help="With --json: about N points of each line; peaks stay.",
+    )  # fmt: skip
     root: str | None = root_option()
 
 
@@ -92,7 +100,10 @@ def plot(request: PlotRequest, console: Console) -> int:
         plots = _build_plots(form, index, selection, request)
     for note in dict.fromkeys(note for plot in plots for note in plot.notes):
         console.error(note)
-    if request.output is None:
+    if request.as_json:
+        facts = to_json([_build_facts(plot, selection, request.points) for plot in plots])
+        console.write(f"{escape_json(json.dumps(facts, ensure_ascii=False))}\n")
+    elif request.output is None:
         for plot in plots:
             _print_plot(plot, request, console)
     elif kind == _PAGE:
@@ -100,6 +111,20 @@ def plot(request: PlotRequest, console: Console) -> int:
     else:
         _write_files(plots, request.output, request.width, request.height, console)
     return 0
+
+
+def _build_facts(plot: Plot, selection: PlottedRuns, most: int) -> dict[str, Any]:
+    """The lines of a chart: each of a run, or of a group, with the points that are left of it."""
+    chart = cast(LineChart, plot.chart)
+    runs = dict(zip(build_labels(selection.rows), selection.rows, strict=True))
+    lines = []
+    for line in chart.lines:
+        xs, ys = thin_line(line.xs, line.ys, most)
+        is_run = line.members == 1 and line.label in runs
+        name = {"run": runs[line.label].key} if is_run else {"group": line.label}
+        facts = {"points": len(line.ys), "is_thinned": len(ys) < len(line.ys), "x": list(xs), "value": list(ys)}
+        lines.append({**name, **facts})
+    return {"metric": plot.name, "x": chart.x_name, "lines": lines}
 
 
 _FORMS = {  # what each kind of plot takes beside what all of them take
@@ -147,6 +172,8 @@ def _choose_form(request: PlotRequest) -> str:
             kind = f"--{form}" if form else "a plot of curves"
             message = f"{spelled.get(name, f'--{name}')} has no meaning for {kind}"
             raise UsageError(message, f"it is for {' and '.join(takers)}")
+    if request.as_json and (form or request.output):
+        raise UsageError("--json prints the curves of runs", f"leave out --json, or {f'--{form}' if form else '-o'}")
     if form == "parallel" and request.output is None:
         raise UsageError(
             "--parallel cannot be read on a terminal", "draw it into a file: add -o parallel.svg, or -o parallel.html"
@@ -164,7 +191,7 @@ def _build_plots(form: str, index: Index, selection: PlottedRuns, request: PlotR
         smooth=request.smooth or 0.0,
         log_x=request.log_x,
         param=request.scatter or "",
-        params=request.params or (),
+        params=request.params,
         color=request.color,
     )
     return BUILDERS[form](selection, options) if form else plotting.build_plots(index, selection, options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from assay.errors import UsageError
 from assay.follow.locations import (
@@ -13,17 +13,16 @@ from assay.follow.locations import (
     FoundRun,
     find_one_run,
     find_patterns,
-    find_runs,
     load_roots,
     names_study,
     need_one_run,
     show_path,
 )
 from assay.follow.opening import open_index_of
-from assay.reading.commands.tables import states_option
+from assay.reading.commands.tables import fields_option, limit_option, states_option
 from assay.reading.summary import SummaryOptions
 from assay.show.console import Console
-from assay.show.formatting import clean, wrap
+from assay.show.formatting import clean, render_count, wrap
 from assay.show.table import render_json
 from assay.system.terminal import is_terminal
 from assay.values import layout
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 
+T = TypeVar("T")
 _ONE_OF_MANY = "The one that matches, where RUN is a study or a pattern."
 
 
@@ -48,7 +48,9 @@ class LsRequest(Request):
         metavar="NAME[:min|max]",
         help="As in `assay sum`.  [default: as they were created]",
     )
+    limit: int | None = limit_option()
     as_json: bool = json_option()
+    fields: tuple[str, ...] = fields_option()
     root: str | None = root_option()
 
 
@@ -68,8 +70,9 @@ def _list_studies(request: LsRequest, console: Console) -> int:
     studies = list_studies(roots, console)
     if request.states is not None:
         studies = [each for each in studies if any(each.row.counts.get(state) for state in request.states)]
-    if request.as_json:
-        console.write(render_json(build_study_facts(studies)))
+    studies = _take_first(studies, request, console)
+    if request.as_json or request.fields:
+        console.write(render_json(build_study_facts(studies), request.fields))
     elif studies:
         console.write_table(build_study_table(studies, time.time()))
     else:
@@ -78,8 +81,14 @@ def _list_studies(request: LsRequest, console: Console) -> int:
     return 0
 
 
+def _take_first(rows: list[T], request: LsRequest, console: Console) -> list[T]:
+    if request.limit and len(rows) > request.limit:
+        console.error(f"({render_count(len(rows) - request.limit, 'more row')}: leave out -n)")
+    return rows[: request.limit]
+
+
 def _list_runs(name: str, request: LsRequest, console: Console) -> int:
-    from assay.reading.listing import build_run_facts, build_run_table, describe_total, list_runs
+    from assay.reading.listing import build_run_facts, build_run_table, describe_total, list_runs, name_waiting
 
     locations, patterns = find_patterns([name], request.root)
     if len(locations) != 1:
@@ -88,13 +97,15 @@ def _list_runs(name: str, request: LsRequest, console: Console) -> int:
     with open_index_of([location]) as index:
         chosen = SummaryOptions(request.sort, states=request.states, where=request.where, patterns=patterns)
         runs = list_runs(index, location, chosen, console)
-    if request.as_json:
-        console.write(render_json(build_run_facts(runs, location, time.time())))
+    runs = _take_first(runs, request, console)
+    if request.as_json or request.fields:
+        console.write(render_json(build_run_facts(runs, location, time.time()), request.fields))
     elif runs:
-        found = build_run_table(runs, time.time(), console.width)
+        waiting = name_waiting([run.row for run in runs], location)
+        found = build_run_table(runs, time.time(), console.width, waiting)
         console.write_table(found.table)
         console.write("".join(f"{wrap(clean(remark), console.width, '  ')}\n" for remark in found.remarks))
-        console.print(describe_total(runs))
+        console.print(describe_total(runs, waiting))
     else:
         console.error(f"{location.name}: no run{' in this state' if request.states else 's yet'}")
     return 0
@@ -109,6 +120,7 @@ class ShowRequest(Request):
     with_environment: bool = option("--env", default=False, help="The environment as well: host, GPUs, packages, git.")
     job: bool = option("--job", default=False, help="Print the run's job.sh instead.")
     as_json: bool = json_option()
+    fields: tuple[str, ...] = fields_option()
     root: str | None = root_option()
 
 
@@ -119,15 +131,15 @@ def show(request: ShowRequest, console: Console) -> int:
     """
     from assay.reading.run_description import build_document, describe_run
 
-    if request.job and (request.as_json or request.with_environment):
-        raise UsageError("--job prints the script and nothing else", "leave out --json and --env")
+    if request.job and (request.as_json or request.with_environment or request.fields):
+        raise UsageError("--job prints the script and nothing else", "leave out --json, --fields and --env")
     found = _find_one(request.run, request.where, request.root)
     if request.job:
         return _print_file(os.path.join(found.dir, layout.JOB_FILE), console)
     with open_index_of([found.location]) as index:
         description = describe_run(index, found.location, found.dir)
     document = build_document(description, with_environment=request.with_environment)
-    console.write_document(document, as_json=request.as_json)
+    console.write_document(document, as_json=request.as_json, fields=request.fields)
     return 0
 
 
@@ -159,6 +171,9 @@ class LogsRequest(Request):
     )
     command: str | None = option("-c", "--command", metavar="C", help="The output of this command.")
     lines: int | None = option("-n", "--lines", type=int, minimum=0, metavar="N", help="Only the last N lines.")
+    errors: bool = option(
+        "--errors", default=False, help="Only what matters: tracebacks, lines about errors, the last 10 (or N) lines."
+    )
     attempt: int | None = option(
         "--attempt", type=int, minimum=1, metavar="N", help="Of this attempt instead of the last."
     )
@@ -169,6 +184,8 @@ def logs(request: LogsRequest, console: Console) -> int:
     """Print the output of RUN: of the command that failed, else of the last one that began."""
     from assay.reading.logs import copy_log, find_log
 
+    if request.follow and request.errors:
+        raise UsageError("--errors is about the output that there is", "leave out --follow, or --errors")
     if request.follow and request.attempt is not None:
         raise UsageError("--follow goes with the attempt that runs", "leave out --attempt, or --follow")
     if request.follow:
@@ -177,19 +194,21 @@ def logs(request: LogsRequest, console: Console) -> int:
     path = find_log(found.dir, request.command, request.attempt)
     if is_terminal(sys.stdout):
         console.error(f"{os.path.relpath(path)}:")
-    copy_log(path, request.lines, _write)
+    if request.errors:
+        from assay.follow.log_tails import TAIL_LINES, find_errors
+
+        lines = find_errors(path, TAIL_LINES if request.lines is None else request.lines)
+        console.write("".join(f"{line}\n" for line in lines))
+    else:
+        copy_log(path, request.lines, _write)
     return 0
 
 
 def _follow(request: LogsRequest, console: Console) -> int:
+    from assay.reading.choosing import find_chosen_runs
     from assay.reading.logs import follow_run, follow_study
 
-    if request.where is None:
-        runs = find_runs(request.run, request.root)
-    else:
-        from assay.reading.choosing import find_chosen_runs
-
-        runs = find_chosen_runs([request.run], request.where, request.root)
+    runs = find_chosen_runs([request.run], request.where, request.root)
     is_whole = request.where is None and any(names_study(request.run, run) for run in runs)
     if len(runs) == 1 and not is_whole:
         follow_run(runs[0].dir, request.command, request.lines, _write)
@@ -220,6 +239,7 @@ class DiffRequest(Request):
     second: str = argument()
     code: bool = option("--code", default=False, help="The code line by line, as diff -u shows it.")
     as_json: bool = json_option()
+    fields: tuple[str, ...] = fields_option()
     root: str | None = root_option()
 
 
@@ -227,7 +247,7 @@ def diff(request: DiffRequest, console: Console) -> int:
     """Compare two runs: parameters, commands, environment, code, metrics."""
     from assay.reading.run_diff import build_document, compare, render_code_diff
 
-    if request.code and request.as_json:
+    if request.code and (request.as_json or request.fields):
         raise UsageError("--code prints a diff, not JSON", "leave out one of --code and --json")
     left, right = find_one_run(request.first, request.root), find_one_run(request.second, request.root)
     with open_index_of([left.location]) as index, open_index_of([right.location]) as other_index:
@@ -235,5 +255,5 @@ def diff(request: DiffRequest, console: Console) -> int:
     if request.code:
         console.write("".join(f"{line}\n" for line in render_code_diff(comparison)))
     else:
-        console.write_document(build_document(comparison), as_json=request.as_json)
+        console.write_document(build_document(comparison), as_json=request.as_json, fields=request.fields)
     return 0

@@ -37,6 +37,15 @@ def group_option(what: str) -> Any:
     return option("-g", "--group-by", multiple=True, metavar="PARAM", parse=split_commas, help=text)
 
 
+def limit_option() -> Any:
+    return option("-n", "--limit", type=int, minimum=1, metavar="N", help="Only the first N rows.")
+
+
+def fields_option() -> Any:
+    text = "Print JSON with these fields alone; metrics.loss is one inside of another."
+    return option("--fields", multiple=True, metavar="A,B", parse=split_commas, help=text)
+
+
 class TableRequest(Request):
     """Which runs of which studies, in which order, with which columns."""
 
@@ -48,35 +57,38 @@ class TableRequest(Request):
         metavar="NAME[:min|max]",
         help="Sort by a metric's best value, a parameter or time; may be given again, the first counts most.",
     )
-    pareto: tuple[str, ...] | None = option(
+    pareto: tuple[str, ...] = option(
         "--pareto",
+        multiple=True,
         metavar="A,B",
         parse=split_commas,
         help="Only runs that no other beats in all of these: metrics, parameters, time; each may have :min or :max.",
     )
     group_by: tuple[str, ...] = group_option("row")
-    metrics: tuple[str, ...] | None = option(
-        "-m", "--metrics", metavar="A,B|all", parse=split_commas, help="Which metrics to show."
+    metrics: tuple[str, ...] = option(
+        "-m", "--metrics", multiple=True, metavar="A,B|all", parse=split_commas, help="Which metrics to show."
     )
-    ignore: tuple[str, ...] | None = option("--ignore", metavar="A,B", parse=split_commas, help="Columns to leave out.")
+    ignore: tuple[str, ...] = option(
+        "--ignore", multiple=True, metavar="A,B", parse=split_commas, help="Columns to leave out."
+    )
     best: bool = option("--best", default=False, help="The best value of every metric next to the last.")
     states: frozenset[State] | None = states_option("Only these runs.")
     where: Where | None = where_option()
-    limit: int | None = option("-n", "--limit", type=int, minimum=1, metavar="N", help="Only the first N rows.")
+    limit: int | None = limit_option()
     root: str | None = root_option()
 
     def build_options(self, patterns: tuple[tuple[str, str], ...]) -> SummaryOptions:
         return SummaryOptions(
             sort=self.sort,
             group_by=self.group_by,
-            metrics=self.metrics,
-            ignore=self.ignore or (),
+            metrics=self.metrics or None,
+            ignore=self.ignore,
             best=self.best,
             states=self.states,
             limit=self.limit,
             where=self.where,
             patterns=patterns,
-            pareto=tuple(name.strip() for name in self.pareto or ()),
+            pareto=tuple(name.strip() for name in self.pareto),
         )
 
 
@@ -84,6 +96,7 @@ class SumRequest(TableRequest):
     as_csv: bool = option("--csv", default=False, help="Comma-separated values.")
     csv_raw: bool = option("--csv-raw", default=False, help="The same, with text that looks like a formula as it is.")
     as_json: bool = json_option("JSON.")
+    fields: tuple[str, ...] = fields_option()
     as_markdown: bool = option("--md", default=False, help="A Markdown table.")
     tensorboard: str | None = option(
         "--tensorboard", metavar="DIR", help="Write the study for TensorBoard's HParams tab instead."
@@ -96,7 +109,7 @@ def summarise(request: SumRequest, console: Console) -> int:
     STUDY/PATTERN means some runs of a study, as 'norm/lr=0.1*'. Folders that runx, logx or mlrunner filled are
     tabled as well.
     """
-    forms = request.as_csv or request.csv_raw, request.as_json, request.as_markdown
+    forms = request.as_csv or request.csv_raw, request.as_json or bool(request.fields), request.as_markdown
     if sum(forms) > 1:
         raise UsageError("choose one of --csv, --json and --md")
     locations, patterns = find_patterns(request.studies, request.root)
@@ -126,7 +139,7 @@ def summarise(request: SumRequest, console: Console) -> int:
 
 
 def _tell_rest(found: StudySummary, request: SumRequest, console: Console) -> None:
-    """What is not in the table."""
+    """Print what is not in the table."""
     if found.hidden:
         console.error(f"({render_count(found.hidden, 'more metric')}: --metrics all)")
     if found.no_room:
@@ -141,8 +154,8 @@ def _tell_rest(found: StudySummary, request: SumRequest, console: Console) -> No
 
 
 def _render(table: Table, request: SumRequest) -> str:
-    if request.as_json:
-        return tables.render_json(table) + "\n"
+    if request.as_json or request.fields:
+        return tables.render_json(table, request.fields) + "\n"
     if request.as_markdown:
         return tables.render_markdown(table)
     return tables.render_csv(table, raw=request.csv_raw)

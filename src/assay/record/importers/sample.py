@@ -37,7 +37,6 @@ class Sample:
 
     @cached_property
     def head(self) -> str:
-        """The beginning."""
         return self._text[:_HEAD_BYTES] if self._text is not None else self._read(_HEAD_BYTES)
 
     def _read(self, size: int) -> str:

@@ -54,6 +54,7 @@ class RunRow(NamedTuple):
     tags: tuple[str, ...] = ()  # what people gave it, in their order
     note: str = ""  # what people wrote about it
     received: Mapping[str, Any] | None = None  # of a run that came from elsewhere: how, from, by, at, adopted_at
+    files: tuple[str, ...] = ()  # of another tool's directory: those that change without a trace in their folder
     stamp: float = 0.0  # the newest modification time seen in the directory when it was read
 
     @property
@@ -75,6 +76,9 @@ class RunRow(NamedTuple):
         """How long the last attempt took, or has taken until now."""
         is_running = self.started_at is not None and self.ended_at is None and not self.state.is_over
         return max(0.0, now - (self.started_at or 0.0)) if is_running else self.took_s
+
+
+OWN_FIELDS = RunRow._fields[:-2]  # without those that only show whether the directory has changed
 
 
 class VerdictRow(NamedTuple):
@@ -205,7 +209,7 @@ class Index(ABC):
 
     @abstractmethod
     def load_studies(self) -> list[StudyRow]:
-        """By name."""
+        """Return them by name."""
 
     @abstractmethod
     def forget_runs(self, keys: Iterable[str]) -> None:
@@ -285,7 +289,7 @@ class Index(ABC):
 
     @abstractmethod
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
-        """By name."""
+        """Return them by name."""
 
     # ---------------------------------------------------------------- verdicts
 
@@ -313,7 +317,7 @@ class Index(ABC):
 
     @abstractmethod
     def load_size(self) -> int:
-        """In bytes, about."""
+        """Return the size in bytes, about."""
 
     @abstractmethod
     def compact(self) -> None:

@@ -96,7 +96,7 @@ class BufferedIndex(Index):
 
     @abstractmethod
     def _load_stored_cursor(self, key: str, source: str) -> Cursor:
-        """The beginning when there is none."""
+        """Return the beginning where none is stored."""
 
     def put_runs(self, rows: Iterable[RunRow]) -> None:
         for row in rows:

@@ -122,7 +122,7 @@ class Tally:
         )
 
     def carry(self) -> tuple[bytes, float]:
-        """Everything, for another process as well."""
+        """Return everything, for another process as well."""
         return self.pack(), self.total
 
 

@@ -143,7 +143,7 @@ def _build_column(column: Sequence[float] | None, *, required: bool = False) -> 
 
 
 def join_series(pieces: Sequence[Series]) -> Series:
-    """Pieces one after another."""
+    """Join pieces one after another."""
     if len(pieces) == 1:
         return pieces[0]
     counts = [len(piece.values) for piece in pieces]

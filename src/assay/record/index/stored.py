@@ -1,7 +1,7 @@
 """An index in tables, whichever database keeps them: everything but how it is opened and how transactions begin.
 
 The statements are those of SQLite that PostgreSQL understands as well; parameters are written as `?`, and what the two
-do not share (`json_each`) is translated by `postgres.py`.
+do not share (`json_each`) is translated by `exchange/postgres_index.py`.
 """
 
 from __future__ import annotations
@@ -221,7 +221,9 @@ class StoredIndex(BufferedIndex):
         where, chosen = _build_choice(studies, keys)
         with self._reading() as db:
             found = db.execute(f"SELECT run_row {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run", chosen)
-            return sorted(unpack_rows([row for (row,) in found]), key=_creation)
+            rows = unpack_rows([row for (row,) in found])
+        # an order that does not depend on how often and by which process the index was written
+        return sorted(rows, key=lambda row: (row.created_at or 0.0, row.key))
 
     def load_studies(self) -> list[StudyRow]:
         counts: dict[str, dict[State, int]] = {}
@@ -250,7 +252,7 @@ class StoredIndex(BufferedIndex):
         return fill_series(series)
 
     def _load_stored_series(self, key: str, metric: str) -> Series | None:
-        """None: only its summary is stored."""
+        """Return the stored points; None where only the summary is stored."""
         with self._reading() as db:
             found = db.execute(_SERIES, (key, storable(metric)))
             chunks = [unpack_chunk(name_owner(run, number), *row) for run, number, *row in found]
@@ -323,11 +325,6 @@ class StoredIndex(BufferedIndex):
 # ---------------------------------------------------------------- from and to rows
 
 
-def _creation(row: RunRow) -> tuple[float, str]:
-    """The order of rows: it does not depend on how often and by which process the index was written."""
-    return row.created_at or 0.0, row.key
-
-
 def _among(column: str) -> str:
     """One parameter for any number of values: SQLite limits how many parameters there may be."""
     return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
@@ -347,7 +344,7 @@ def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> 
 
 
 def _list(values: Sequence[str]) -> str:
-    """As `_among` takes it."""
+    """Render the list as `_among` takes it."""
     import json  # not to load it for the one study that is mostly asked for
 
     return json.dumps(list(map(storable, values)))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from assay.record.index.base import RunRow, VerdictRow
+from assay.record.index.base import OWN_FIELDS, RunRow, VerdictRow
 from assay.record.index.digest import (
     FIELDS,
     LAYOUT,
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 _encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
 _encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain_object).encode
 _STATE, _PARAMS = RunRow._fields.index("state"), RunRow._fields.index("params")
-_TAGS = RunRow._fields.index("tags")  # then the note, how it was received and the stamp
+_TAGS = RunRow._fields.index("tags")  # then the note and how it was received
 _RUN_COLUMNS = (
-    *(field if field != "commit" else "git_commit" for field in RunRow._fields if field != "stamp"),
+    *(field if field != "commit" else "git_commit" for field in OWN_FIELDS),
     "active_at",
 )
 _PUT_RUN = f"""INSERT INTO runs ({", ".join(_RUN_COLUMNS)}) VALUES ({", ".join("?" * len(_RUN_COLUMNS))})
@@ -285,7 +285,7 @@ def seal_cursor(run: int, source: int, offset: int, state: str) -> str:
 
 
 def open_cursor(run: int, source: int, offset: int, sealed: str) -> str:
-    """The state as text. Raises DamagedError."""
+    """Return the state as text. Raises DamagedError."""
     if not isinstance(sealed, str) or seal_cursor(run, source, offset, sealed[8:]) != sealed:
         raise DamagedError("a checksum does not fit")
     return sealed[8:]

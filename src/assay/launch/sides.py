@@ -1,0 +1,50 @@
+"""The two sides of a comparison, as commands name them: a revision and an environment each, and one farm for both.
+
+Side a is what was, side b what is asked about. A revision is checked out in a tree of its own (`code/checkout.py`):
+what is not in git is not there. An environment is what comes before the command: a virtual environment, or words.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from assay.errors import UsageError
+from assay.values.options import Request, farm_option, option
+
+_HELP = "Side {}: a virtual environment, or words before the command."
+_HINT = "name a virtual environment, or words to put before the command: 'apptainer exec image.sif'"
+
+
+def parse_environment(text: str, flag: str) -> str:
+    """The words of a shell that come before the command; of a virtual environment those that choose its programs."""
+    folder = os.path.abspath(os.path.expanduser(text))
+    if not text:
+        return ""
+    if os.path.isdir(folder):
+        if not os.path.exists(os.path.join(folder, "bin", "python")):
+            raise UsageError(f"{flag}: the folder {text} has no bin/python", _HINT)
+        return f'env VIRTUAL_ENV={shlex.quote(folder)} PATH={shlex.quote(folder + "/bin")}:"$PATH"'
+    try:
+        first = shlex.split(text)[:1]
+    except ValueError as error:
+        raise UsageError(f"{flag}: {text!r} cannot be read by a shell: {error}", _HINT) from None
+    if not first or (os.sep in first[0] and not os.path.exists(os.path.expanduser(first[0]))):
+        raise UsageError(f"{flag}: there is neither a folder nor a program {text!r}", _HINT)
+    return text
+
+
+class SideOptions(Request):
+    a_rev: str | None = option("--a-rev", metavar="REV", help="Side a: this commit, in a checkout of its own.")
+    b_rev: str | None = option("--b-rev", metavar="REV", help="Side b: this commit instead of the files as they are.")
+    a_env: str = option("--a-env", metavar="PREFIX", default="", parse=parse_environment, help=_HELP.format("a"))
+    b_env: str = option("--b-env", metavar="PREFIX", default="", parse=parse_environment, help=_HELP.format("b"))
+    on: str | None = farm_option()
+
+
+def build_side_command(words: tuple[str, ...], environment: str = "", inside: str = ".") -> str:
+    """A command line for the shell, in a folder of the code and in an environment. One word is a text for the shell."""
+    text = shlex.join(words) if len(words) > 1 else words[0]
+    if environment:
+        text = f"{environment} {text if len(words) > 1 else f'bash -c {shlex.quote(text)}'}"
+    return text if inside == os.curdir else f"cd {shlex.quote(inside)} && {text}"

@@ -1,0 +1,110 @@
+"""The checkpoints of a run: files that its program wrote, and from which a later attempt or another run goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from assay.system.fast_dataclasses import dataclass
+from assay.system.files import TEMPORARY_SUFFIX
+from assay.values import layout
+from assay.values.run import Beginning
+
+_WILD = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+_TEMPORARY = (TEMPORARY_SUFFIX, ".part", ".partial", ".incomplete", ".swp", "~")
+_COUNTS = (("step", "(?:steps?|iter(?:ation)?s?)[-_=]?"), ("step", "checkpoint-"), ("epoch", "ep(?:ochs?)?[-_=]?"))
+_ZIP = b"PK\x03\x04"  # what torch and numpy write: its table of contents comes last
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    path: str  # relative to the run directory
+    written_ns: int
+
+    @property
+    def numbers(self) -> list[int]:
+        return [int(digits) for digits in re.findall(r"\d+", self.path)]
+
+
+def list_checkpoints(run_dir: str, patterns: Sequence[str]) -> list[Checkpoint]:
+    """Those that are whole, as far as their files show, newest first. A folder that is one is one as a whole."""
+    fits = re.compile("|".join(map(_translate, patterns))).fullmatch
+    found = []
+    for folder, folders, files in os.walk(run_dir):
+        if folder == run_dir:
+            away = (layout.CODE_DIR, layout.RECEIVED_DIR)
+            folders[:] = [name for name in folders if name.partition(".")[0] not in away]
+        for name in [*folders, *files]:
+            path = os.path.join(folder, name)
+            relative = os.path.relpath(path, run_dir)
+            if fits(relative) and not _is_temporary(name) and (written_ns := _find_age(path)) is not None:
+                found.append(Checkpoint(relative, written_ns))
+                folders[:] = [other for other in folders if other != name]
+    return sorted(found, key=lambda each: (each.written_ns, each.numbers, each.path), reverse=True)
+
+
+def find_newer(run_dir: str, begins: Beginning | None) -> str:
+    """The newest checkpoint that an attempt has written, where it is further than what the attempt began with; else
+    empty. A program that ignores what it was given writes the same steps again, and gets nowhere."""
+    found = list_checkpoints(run_dir, begins.files) if begins is not None else []
+    if begins is None or not found or found[0].written_ns <= begins.newest_ns:
+        return ""
+    before, now = _find_count(begins.checkpoint), _find_count(found[0].path)
+    is_further = before is None or now is None or before[0] != now[0] or now[1] > before[1]
+    return found[0].path if is_further else ""
+
+
+def describe_checkpoint(path: str) -> str:
+    """For people: its step, or its name where that has none."""
+    count = _find_count(path)
+    return f"{count[0]} {count[1]:,}" if count else path
+
+
+def _find_count(path: str) -> tuple[str, int] | None:
+    """What a checkpoint's name states, as in `step-4200.pt`, `checkpoint-4200` or `epoch=3.ckpt`: unit and number."""
+    for unit, words in _COUNTS:
+        if found := re.findall(rf"(?i)(?<![a-z]){words}(\d+)", path):
+            return unit, int(found[-1])
+    return None
+
+
+def _translate(pattern: str) -> str:
+    """A shell pattern over paths as a regular expression: `*` stays in its folder, `**/` is any number of folders."""
+    parts = re.split(r"(\*\*/|\*|\?)", pattern.removeprefix("./"))
+    return "".join(_WILD.get(part) or re.escape(part) for part in parts)
+
+
+def _is_temporary(name: str) -> bool:
+    lowered = name.lower()
+    return lowered.startswith((".", "tmp")) or lowered.endswith(_TEMPORARY) or f"{TEMPORARY_SUFFIX}." in lowered
+
+
+def _find_age(path: str) -> int | None:
+    """When it was written; a folder when the newest file in it was. None: it is empty or cut off, or has gone."""
+    ages = []
+    with suppress(OSError):
+        for file in _list_files(path):
+            status = os.stat(file)
+            if _is_cut(file) or (file == path and not status.st_size):
+                return None
+            ages.append(status.st_mtime_ns)
+    return max(ages, default=None)
+
+
+def _list_files(path: str) -> Iterator[str]:
+    if not os.path.isdir(path):
+        yield path
+        return
+    yield from (entry.path for entry in os.scandir(path) if entry.is_file())
+
+
+def _is_cut(path: str) -> bool:
+    """Whether a process was killed while it wrote this file; known of archives alone, as torch writes them."""
+    with open(path, "rb") as file:
+        if file.read(len(_ZIP)) != _ZIP:
+            return False
+    import zipfile
+
+    return not zipfile.is_zipfile(path)
