@@ -28,16 +28,8 @@ GRACE_S = 2.0  # a job that has written its last marker still needs a moment to 
 
 # Variables of a developer's terminal or farm that would change what the program under test does.
 SURROUNDINGS = ("ASSAY_", "XDG_", "SLURM_", "RAY_", "CLICOLOR")
-SURROUNDING_NAMES = {
-    "CUDA_VISIBLE_DEVICES",
-    "NO_COLOR",
-    "FORCE_COLOR",
-    "COLUMNS",
-    "LINES",
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-}
+SURROUNDING_NAMES = {"CUDA_VISIBLE_DEVICES", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"}
+SURROUNDING_NAMES |= {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 
 HOSTILE_NAMES = {
     "spaces": "a  b c",
@@ -440,6 +432,6 @@ def shuffle_by_file(items: list[pytest.Item], generator: random.Random) -> list[
 
 
 def _is_not_for(item: pytest.Item) -> bool:
-    marker = item.get_closest_marker("not_for")
+    names = [name for mark in item.iter_markers("not_for") for name in mark.args]
     params = getattr(item, "callspec", None)
-    return marker is not None and params is not None and any(name in marker.args for name in params.params.values())
+    return bool(names) and params is not None and any(name in names for name in params.params.values())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import io
 import os
 import shutil
 import subprocess
@@ -15,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from tests.fork_server import call_assay
+
+from assay.cli.main import run
 
 # two runs end well, two fail in `train` and never come to `test`
 STUDY = r"""
@@ -76,6 +80,17 @@ class Bench:
 
     def assay(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return call_assay(arguments, cwd=self.folder, env=os.environ | self.extra, timeout=120, new_session=True)
+
+    def read(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command that starts nothing, in this process: `enter` comes first."""
+        streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2)]
+        with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+            code = run(arguments)
+        texts = []
+        for stream in streams:
+            stream.flush()
+            texts.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined]
+        return subprocess.CompletedProcess(arguments, code, *texts)
 
     def run(self, text: str, *flags: str, file: str = "study.yml") -> subprocess.CompletedProcess[str]:
         return self.assay("run", self.write(file, text), "-j", "2", "--quiet", *flags)

@@ -31,6 +31,8 @@ from typing import Any, ClassVar
 # Read when an interpreter or a library starts: with another value of theirs it has to be a new interpreter.
 START = ("PYTHON", "LANG", "LC_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "LD_", "MPL")
 HEAD = struct.Struct("!I")
+# A fork copies an entry for each page that was written: the server's memory is in large pages, a third of the time.
+LARGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 def call_assay(
@@ -98,6 +100,7 @@ class Server:
         command = [sys.executable, "-m", "tests.fork_server", kind, str(theirs.fileno())]
         top = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         env = {name: value for name, value in os.environ.items() if not name.startswith(START)} | SETTINGS
+        env |= LARGE_PAGES
         self.process = subprocess.Popen(command, cwd=top, env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
         atexit.register(self.close)
@@ -220,8 +223,8 @@ def leave(code: object) -> None:
 
 # What more than one of the tests needs; nothing that starts threads (onnxruntime). pytest imports its plugins itself.
 LIBRARIES = {
-    "assay": ("numpy", "scipy.stats", "yaml", "click"),
-    "pytest": ("pytest", "_pytest.main", "numpy", "scipy.stats", "yaml", "ml_dtypes", "onnx"),
+    "assay": ("numpy", "scipy.special", "yaml", "click", "optuna"),
+    "pytest": ("pytest", "_pytest.main", "numpy", "scipy.special", "yaml", "ml_dtypes", "onnx"),
 }
 
 

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.tracking_databases import MLFLOW_TABLES, TRACKIO_TABLES, write_database
+
 from assay.cli.main import run
 from assay.errors import AssayError
 
@@ -871,6 +873,8 @@ FORMATS = (
     Format("mlflow run", build_mlflow("7/abc/meta.yaml"), read_runs),
     Format("mlflow metric", build_mlflow("7/abc/metrics/loss"), read_runs),
     Format("mlflow parameter", build_mlflow("7/abc/params/lr"), read_runs),
+    Format("mlflow database", lambda folder: write_database(folder / "mlflow.runs", MLFLOW_TABLES), read_runs),
+    Format("trackio database", lambda folder: write_database(folder / "trackio.runs", TRACKIO_TABLES), read_runs),
     Format("wandb table", write("wandb.runs", WANDB), read_runs),
     Format("wandb chart", write("wandb-history.runs", CHART), read_runs),
     Format("optuna journal", write("optuna.runs", JOURNAL), read_runs),

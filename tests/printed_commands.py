@@ -109,7 +109,7 @@ def check_command(bench: Bench, command: str) -> None:
         return
     if words[0] in ("stop", "demo"):  # whatever ran when it was printed is over; a demonstration is a study of its own
         return
-    done = bench.assay(*words)
+    done = (bench.read if words[0] in READING else bench.assay)(*words)
     shown = f"{command}\n{done.stdout}{done.stderr}"
     after = find_attempts(bench.folder)
     new = sorted(after.keys() - before.keys())

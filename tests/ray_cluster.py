@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -58,8 +59,38 @@ class RayCluster:
 
 
 @contextlib.contextmanager
-def start_ray(kind: str = "plain") -> Iterator[RayCluster]:
-    """`kind`: with "dashboard" it takes Ray Jobs."""
+def start_node(cluster: RayCluster, host: str, resources: str) -> Iterator[str]:
+    """A node that is another host as far as a program can see; the mark of all that runs there."""
+    mark, ray = uuid.uuid4().hex, str(Path(sys.executable).parent / "ray")
+    argv = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host, ray, "start", "--block"]
+    more = [
+        f"--address={cluster.address}",
+        "--num-cpus=2",
+        f"--resources={resources}",
+        "--object-store-memory=80000000",
+    ]
+    program = subprocess.Popen(
+        [*argv, *more],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {_MARK: mark},
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    try:
+        said = list(itertools.takewhile(lambda line: "runtime started" not in line, program.stdout))
+        assert program.poll() is None, said
+        yield mark
+    finally:
+        end_marked(mark)
+        program.communicate(timeout=60)
+
+
+@contextlib.contextmanager
+def start_ray(kind: str = "plain", **variables: str) -> Iterator[RayCluster]:
+    """`kind`: with "dashboard" it takes Ray Jobs. `variables`: of its environment, by which Ray is configured."""
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     mark = uuid.uuid4().hex
     program = subprocess.Popen(
@@ -67,7 +98,7 @@ def start_ray(kind: str = "plain") -> Iterator[RayCluster]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=os.environ | {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", _MARK: mark},
+        env=os.environ | {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", _MARK: mark} | variables,
         text=True,
         start_new_session=True,
     )

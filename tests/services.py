@@ -52,32 +52,22 @@ SERVICES = {
     "kills": Service(
         (), ""
     ),  # many deaths, or a long sequence of commands: nothing is missing, but each takes ten seconds
-    "frameworks": Service((), ""),  # Lightning and transformers, from packages: their import takes many seconds
+    "frameworks": Service(
+        (), ""
+    ),  # Lightning, transformers and MLflow's server, from packages: they take many seconds to start
     "api": Service((), ""),  # hundreds of questions to the page, of schemathesis (from packages) and of a hostile root
     "ray": Service((), ""),  # a package; a cluster takes seconds to start
     "browser": Service(
         ("chromium", str(VENDOR), str(AXE)), "make web && apt-get install -y --no-install-recommends chromium"
     ),
     "web": Service((str(SPEEDSCOPE),), "make web"),
+    "shells": Service(("zsh", "fish"), "apt-get install -y --no-install-recommends zsh fish"),
     "backends": Service((), ""),  # compilers from packages: nothing is missing, but a case takes seconds
 }
 
 # Hidden from every other test, so that it fails here when it needs one.
-HIDDEN = (
-    "tmux",
-    "screen",
-    "node",
-    "npm",
-    "npx",
-    "sshd",
-    "ssh",
-    "scp",
-    "sftp",
-    "ssh-keygen",
-    "rsync",
-    "docker",
-    "podman",
-)
+HIDDEN = ("tmux", "screen", "node", "npm", "npx", "sshd", "ssh", "scp", "sftp", "ssh-keygen", "rsync")
+HIDDEN += ("docker", "podman", "gcloud", "gsutil")
 HIDDEN += ("sbatch", "srun", "squeue", "psql", "postgres", "chromium", "google-chrome", "firefox", "parallel")
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from tests.command_line import Cli, Result
 
 from assay.cli.main import run
 
@@ -74,16 +74,7 @@ def walk(folder: Path) -> list[str]:
     return sorted(os.path.join(base, name) for base, folders, names in os.walk(folder) for name in [*folders, *names])
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Result]
-
-
-def build_call(capfd: pytest.CaptureFixture[str], *words: str) -> Call:
+def build_call(capfd: pytest.CaptureFixture[str], *words: str) -> Cli:
     """Calls `assay WORDS …` in this process."""
 
     def call(*arguments: str) -> Result:

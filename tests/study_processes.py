@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.command_line import Result
 from tests.fork_server import call_assay
 
 from assay.record import run_directory
@@ -33,13 +34,6 @@ def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_
         assert time.monotonic() < deadline, f"in vain: {what}"
         time.sleep(0.01)
     return found
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
 
 
 @dataclass
@@ -89,13 +83,13 @@ class StudyProcesses:
     def words(self, program: subprocess.Popen[str]) -> str:
         return (self.base / f"supervisor{self.started.index(program)}.log").read_text()
 
-    def run(self, *arguments: str, file: str = "study.yml", **env: str) -> Ended:
+    def run(self, *arguments: str, file: str = "study.yml", **env: str) -> Result:
         """`assay run FILE` to its end."""
         return self.call("run", file, "--root", str(self.root), *arguments, **env)
 
-    def call(self, *arguments: str, **env: str) -> Ended:
+    def call(self, *arguments: str, **env: str) -> Result:
         done = call_assay(arguments, cwd=self.source, env={**self.env, **env}, timeout=PATIENCE_S)
-        return Ended(done.returncode, done.stdout, done.stderr)
+        return Result(done.returncode, done.stdout, done.stderr)
 
     def end(self, program: subprocess.Popen[str], number: signal.Signals) -> int:
         """Send a signal and wait for the end; the exit code."""

@@ -111,7 +111,7 @@ def assay_calls(text: str) -> list[list[str]]:
 
 def split_commands(line: str) -> Iterator[list[str]]:
     """The simple commands of a shell line; without what is redirected."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer = shlex.shlex(line.replace("2>&1", ""), posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     lexer.commenters = "#"
     command: list[str] = []

@@ -74,7 +74,7 @@ def test_every_study_shown_can_be_run(text: str, tmp_path: Path) -> None:
 # What a page says about the number of runs.
 @pytest.mark.parametrize(
     ("study", "runs"),
-    [("first", 4), ("line", 18), ("two-commands", 2), ("axes", 24), ("zipped", 6), ("random-search", 30), ("noise", 5)],
+    [("first", 4), ("two-commands", 2), ("axes", 24), ("zipped", 6), ("random-search", 30), ("noise", 5)],
 )
 def test_a_study_has_as_many_runs_as_its_page_says(study: str, runs: int, tmp_path: Path) -> None:
     (text,) = [text for _, text in all_studies() if text.startswith(f"study: {study}\n")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import fuzz
@@ -14,6 +15,12 @@ QUICK = 4  # inputs of each format in the quick suite, and two that are nested d
 LONG = 20_000  # inputs in all
 BY_PROCESS = 2_000  # of them through the real command
 MOST_SHOWN = 5
+SEARCHES = ("native study", "searching study", "search")  # with ranges, rules that stop runs, trials
+
+
+def build_cases(forms: Iterable[Format] = FORMATS) -> list[Any]:
+    needs = pytest.mark.needs(search=True)
+    return [pytest.param(form, id=form.name, marks=[needs] if form.name in SEARCHES else []) for form in forms]
 
 
 @pytest.fixture
@@ -25,13 +32,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", build_cases())
 def test_a_damaged_file_is_never_called_a_bug_of_ours(form: Format, folder: Path) -> None:
     _check(form, folder, QUICK, seed=1)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", build_cases())
 def test_twenty_thousand_damaged_files_are_never_called_bugs_of_ours(form: Format, folder: Path) -> None:
     _check(form, folder, (LONG - BY_PROCESS) // len(FORMATS) + 1, _seed())
 
@@ -50,7 +57,7 @@ def _report(faults: Iterable[tuple[bytes, str]], count: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", [form for form in FORMATS if form.commands], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", build_cases(form for form in FORMATS if form.commands))
 def test_two_thousand_damaged_files_through_the_real_command(form: Format, folder: Path) -> None:
     count = BY_PROCESS // sum(1 for each in FORMATS if each.commands) + 1
     _report(fuzz.run_processes(form, folder, count, _seed()), count)

@@ -181,6 +181,7 @@ def test_there_is_no_best_run_yet(entered_bench: Bench) -> None:
         handle.best("loss")
 
 
+@pytest.mark.needs(search=True)
 def test_the_best_of_two_objectives_goes_by_the_first(entered_bench: Bench) -> None:
     keys = {"params": {"x": {"uniform": [0, 1]}}, "command": "echo a={x}; echo acc={x}", "resources": {"gpus": 0}}
     metrics = {"a": "a=({number})", "acc": "acc=({number})"}

@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
+import signal
+import socket
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from tests.pages import Step, matches, parse_steps, run_page
+from tests.slurm_cluster import start_cluster
+from tests.ssh_hosts import open_hosts
 
 import assay
 
-HOW_TO = Path(__file__).parent.parent / "docs" / "how-to"
+TOP = Path(__file__).parent.parent
+HOW_TO = TOP / "docs" / "how-to"
+ALL = {page.stem: page for page in TOP.glob("docs/*/*.md") if "```console\n" in page.read_text(encoding="utf-8")}
+# with a service or a check of their own, here or in the tests of what they describe
+APART = {
+    "benchmark",
+    "check-models",
+    "coming-from-torq",
+    "exchange-with-other-tools",
+    "find-the-best-run",
+    "gate-a-change",
+    "prove-convergence",
+    "search-and-stop",
+    "share-an-index",
+    "submit-to-a-farm",
+    "use-ray",
+    "use-slurm",
+    "use-ssh-hosts",
+    "web-api",
+    "where",
+    "write-a-plug-in",
+}
 
 
 def test_a_page_whose_output_has_changed_is_refused(tmp_path: Path) -> None:
@@ -31,24 +61,17 @@ def test_a_page_whose_output_has_changed_is_refused(tmp_path: Path) -> None:
 def test_a_page_may_leave_out_parts_of_lines_and_lines() -> None:
     assert matches(("a … c", "…", "end"), "a b c\nx\ny\nend\n")
     assert not matches(("a … c",), "a b c\nx\n")
-    assert parse_steps("$ a \\\n> b\nout\n$ c  # exits with 2\n") == [Step("a \\\nb", ("out",)), Step("c", (), 2)]
+    assert parse_steps("$ a \\\n> b\nout\n$ c  # exits with 2\n") == [Step("a \\\nb", ("out",)), Step("c", (), (2,))]
 
 
-def test_scripts_of_other_tools(tmp_path: Path) -> None:
-    run_page(HOW_TO / "use-with-wandb-lightning-transformers.md", tmp_path)
-
-
-def test_a_study_of_a_notebook(tmp_path: Path) -> None:
-    run_page(HOW_TO / "use-in-a-notebook.md", tmp_path)
-
-
-def test_overrides_and_reruns(tmp_path: Path) -> None:
-    run_page(HOW_TO / "override-and-rerun.md", tmp_path)
+@pytest.mark.parametrize("name", sorted(set(ALL) - APART))
+def test_a_page_is_true_from_its_first_line_to_its_last(name: str, tmp_path: Path) -> None:
+    run_page(ALL[name], tmp_path)
 
 
 def test_choosing_runs(tmp_path: Path) -> None:
     """The page's commands, and the table of expressions with the runs that each chooses."""
-    page = HOW_TO.parent / "reference" / "where.md"
+    page = ALL["where"]
     run_page(page, tmp_path)
     table = page.read_text(encoding="utf-8").partition("| expression |")[2].partition("\n\n")[0]
     rows = [[re.findall(r"`([^`]+)`", cell) for cell in row.strip("|").split(" | ")] for row in table.splitlines()[2:]]
@@ -58,9 +81,83 @@ def test_choosing_runs(tmp_path: Path) -> None:
         assert sorted(run.name for run in found) == sorted(names), expression
 
 
+def test_a_plug_in_from_its_first_file_to_its_removal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # as pip has it: 0 is without isolation
+    page = tmp_path / "page"
+    page.mkdir()
+    run_page(HOW_TO / "write-a-plug-in.md", page, programs=str(build_environment(tmp_path / "venv")))
+
+
+def build_environment(folder: Path) -> Path:
+    """The programs of a virtual environment to be thrown away, which has all packages of this one."""
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "all.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    programs = folder / "bin"
+    for name in ("assay", "pip"):
+        script = f"#!{programs}/python\nimport runpy\nrunpy.run_module({name!r}, run_name='__main__', alter_sys=True)\n"
+        (programs / name).write_text(script)
+        (programs / name).chmod(0o755)
+    return programs
+
+
 @pytest.mark.services("kills")
 def test_from_twelve_runs_to_the_best_one(tmp_path: Path) -> None:
     run_page(HOW_TO / "search-and-stop.md", tmp_path)
+
+
+@pytest.mark.services("backends")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "name", ["benchmark", "check-models", "coming-from-torq", "gate-a-change", "prove-convergence"]
+)
+def test_a_page_whose_commands_take_longer(name: str, tmp_path: Path) -> None:
+    run_page(HOW_TO / f"{name}.md", tmp_path)
+
+
+@pytest.mark.services("slurm")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["submit-to-a-farm", "use-slurm"])
+def test_a_cluster_with_slurm(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_cluster(cpus=4) as cluster:
+        for variable in ("SLURM_CONF", "PATH"):
+            monkeypatch.setenv(variable, cluster.env[variable])
+        run_page(ALL[name], tmp_path)
+
+
+@pytest.mark.services("sshd")
+def test_machines_reached_by_ssh(tmp_path: Path) -> None:
+    """Ports and keys are in a file of the test's: ssh looks for the user's own one wherever HOME is."""
+    with open_hosts(tmp_path / "hosts", "gpu1", "gpu2") as hosts:
+        programs = build_environment(tmp_path / "venv")
+        (programs / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {hosts.config} "$@"\n')
+        (programs / "ssh").chmod(0o755)
+        run_page(ALL["use-ssh-hosts"], hosts.client, programs=str(programs))
+
+
+@pytest.mark.services("web")
+def test_servers_that_the_page_starts(tmp_path: Path) -> None:
+    """At ports that are free now."""
+    page, work = tmp_path / "page.md", tmp_path / "work"
+    text = ALL["web-api"].read_text(encoding="utf-8")
+    with socket.socket() as first, socket.socket() as second:
+        for port, listener in (("8666", first), ("8667", second)):
+            listener.bind(("127.0.0.1", 0))
+            text = text.replace(port, str(listener.getsockname()[1]))
+    page.write_text(text, encoding="utf-8")
+    work.mkdir()
+    try:
+        run_page(page, work)
+    finally:
+        for path in work.glob("*.pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.services("ray")
+def test_a_ray_cluster(tmp_path: Path) -> None:
+    run_page(ALL["use-ray"], tmp_path)
 
 
 @pytest.mark.services("postgres")
@@ -80,15 +177,23 @@ def test_one_index_for_a_team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_sweep_of_the_readme(tmp_path: Path) -> None:
-    text = (HOW_TO.parent.parent / "README.md").read_text(encoding="utf-8")
-    sections = "".join(text.partition("## A first study")[2].partition("## Does it still converge?")[0])
-    page = tmp_path / "page.md"
-    text = sections.replace("```yaml study\n", "```yaml study.yml\n").replace("\n...\n", "\n…\n").replace("80ms", "…")
-    for end in ("  0:00", "  time", "────"):  # a busy machine has a column more
-        text = text.replace(f"{end}\n", f"{end.replace('0:00', '')}…\n")
+    run_page(write_readme(tmp_path, "## A first study", "## Does it still converge?"), tmp_path)
+
+
+@pytest.mark.services("backends")
+def test_the_examples_of_the_readme(tmp_path: Path) -> None:
+    shutil.copytree(
+        TOP / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("runs", "testdata", "golden")
+    )
+    run_page(write_readme(tmp_path, "## Does it still converge?", "## Coming from"), tmp_path)
+
+
+def write_readme(folder: Path, begin: str, end: str) -> Path:
+    """A part of the README, with the file that it shows; of what is printed the times count for nothing."""
+    part = (TOP / "README.md").read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
+    text = part.replace("```yaml study\n", "```yaml study.yml\n").replace("\n...\n", "\n…\n").replace("80ms", "…")
+    for last in ("  0:00", "  time", "────"):  # a busy machine has a column more
+        text = text.replace(f"{last}\n", f"{last.replace('0:00', '')}…\n")
+    page = folder / "page.md"
     page.write_text(text, encoding="utf-8")
-    run_page(page, tmp_path)
-
-
-def test_runs_are_shared(tmp_path: Path) -> None:
-    run_page(HOW_TO / "share-runs.md", tmp_path)
+    return page

@@ -121,6 +121,20 @@ def test_a_command_of_another_distribution(
     assert "--name" in capsys.readouterr().err
 
 
+def test_the_help_has_the_commands_in_groups(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("hello", HELLO, command=COMMAND.format(annotation="HelloRequest"))
+    install("other", HELLO.replace("hello", "other").replace("'Say other.'", "'Say it.', 'Read'"))
+    assert run(["--help"]) == 0
+    sections = [part.splitlines() for part in capsys.readouterr().out.split("\n\n")]
+    found = {lines[0]: [line.split()[0] for line in lines[1:]] for lines in sections if lines[0].endswith(":")}
+    order = ["Options:", "Start:", "Run:", "Read:", "Prove:", "Share:", "Maintain:", "Other tools:", "Plug-ins:"]
+    assert list(found) == order
+    assert found["Run:"] == ["run", "stop", "rerun", "wait"]
+    assert found["Prove:"] == ["bench", "gate", "try", "tries", "golden", "model"]
+    assert found["Read:"][-1] == "other"
+    assert found["Plug-ins:"] == ["hello"]
+
+
 def test_a_function_of_another_distribution_is_part_of_the_face(install: Install) -> None:
     text = HEAD + "PLUGIN = Plugin('hello', functions={'greet': 'hello_plugin.greetings:greet'})\n"
     install("hello", text, greetings="def greet():\n    return 'hello'\n")
@@ -157,7 +171,7 @@ BAD = {
     "an unknown field": (HEAD + "PLUGIN = Plugin('bad', comands={})\n", "comands"),
     "a name that is not text": (HEAD + "PLUGIN = Plugin(7)\n", "name is 7"),
     "not a mapping": (HEAD + "PLUGIN = Plugin('bad', children=('x',))\n", "children must be a mapping"),
-    "no help": (HEAD + "PLUGIN = Plugin('bad', commands={'x': 'a:b'})\n", "commands: 'x' must have a pair of texts"),
+    "no help": (HEAD + "PLUGIN = Plugin('bad', commands={'x': 'a:b'})\n", "commands: 'x' must have two texts"),
     "not module:name": (
         HEAD + "PLUGIN = Plugin('bad', children={'x': 'a.b'})\n",
         "'a.b' is not of the form module:name",
@@ -322,6 +336,35 @@ def test_a_handler_without_a_request_is_one_line(install: Install, capsys: pytes
     install("hello", HELLO, command="def hello(console): ...\n")
     assert run(["hello"]) == 4
     assert "has no handler with a request" in capsys.readouterr().err
+
+
+ODD_VALUES = {  # what a hook names -> what `assay doctor` says about it
+    "commands={'zz': ('bad_plugin.x:number', 'Z.')}": "commands: bad_plugin.x:number has no argument `request`",
+    "commands={'zz': ('bad_plugin.x:other', 'Z.')}": "commands: bad_plugin.x:other has no argument `request`",
+    "run_steps={'zz': 'bad_plugin.x:number'}": "run_steps: bad_plugin.x:number is not a subclass of RunStep",
+    "executors={'zz': 'bad_plugin.x:other'}": "executors: bad_plugin.x:other is not a subclass of Executor",
+    "study_keys={'zz': 'bad_plugin.x:number'}": "study_keys: bad_plugin.x:number is not a function",
+}
+
+
+@pytest.mark.parametrize("hook", ODD_VALUES)
+def test_a_value_that_its_hook_cannot_use_is_named(
+    install: Install, hook: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("bad", HEAD + f"PLUGIN = Plugin('bad', {hook})\n", x="number = 3\ndef other(request: 'int | None'): ...\n")
+    assert run(["doctor", "--json"]) in (0, 1)
+    found = [each["text"] for each in json.loads(capsys.readouterr().out)["findings"] if each["name"] == "bad"]
+    assert [text.startswith(ODD_VALUES[hook]) for text in found] == [True]
+
+
+def test_a_step_that_is_none_ends_the_command_in_one_line(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("times", TIMES, steps=STEPS.replace("class Step(RunStep)", "class Step"))
+    monkeypatch.chdir(tmp_path)
+    Path("own.yml").write_text("command: 'true'\ntimes: 3\n")
+    assert run(["run", "own.yml", "--plain"]) == 4
+    assert "times_plugin.steps:Step is not a subclass of assay.launch.steps.RunStep" in capsys.readouterr().err
 
 
 def test_what_is_loaded_by_name_says_what_is_wrong() -> None:
@@ -545,6 +588,29 @@ def show(request):
     return get_site(request).render(request, "no-such-template.html")
 PAGES = Pages([get("/bad", show)], Navigation("Bad", "/bad"), find_alarms=fail, card=fail, find_related=fail)
 """
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "bad_plugin.web_pages:PAGES: the template no-such-template.html is missing"),
+        ("<p>\n{% if %}", "bad_plugin.web_pages:PAGES: no-such-template.html, line 2: Expected an expression"),
+        ("<p>", ""),
+    ],
+)
+def test_a_page_whose_template_is_missing_is_named(
+    install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, problem: str
+) -> None:
+    """By `assay doctor`; its other pages are served."""
+    if text is not None:
+        (tmp_path / "no-such-template.html").write_text(text)
+    pages = DEFECTS.replace("find_alarms", f"templates={str(tmp_path)!r}, find_alarms")
+    install("bad", HEAD + "PLUGIN = Plugin('bad', pages=('bad_plugin.web_pages:PAGES',))\n", web_pages=pages)
+    assert run(["doctor", "--json"]) in (0, 1)
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    told = [each["text"] for each in findings if "template" in each["text"] and each["grade"] == "note"]
+    assert [each[: len(problem)] for each in told] == ([problem] if problem else []), told
+    assert "bad" in dict(load_pages())
 
 
 def test_a_defect_of_a_plug_in_is_told_at_its_own_address(install: Install, served: Bench) -> None:

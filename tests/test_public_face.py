@@ -36,8 +36,8 @@ SIGNATURES = {
     " seed: 'int | None' = None, retry: 'Sequence[str]' = (), force: 'bool' = False, code: 'str | None' = None,"
     " new_code: 'bool' = False, old_code: 'bool' = False, settings: 'Mapping[str, Any] | None' = None,"
     " overrides: 'Mapping[str, Any] | None' = None, **params: 'Any') -> 'StudyHandle'",
-    "check_golden": "(file: 'Path', store: 'Path', *, tests: 'Sequence[str]' = (), root: 'Path | None' = None,"
-    " slots: 'str | None' = None, jobs: 'int | None' = None, on: 'str | None' = None,"
+    "check_golden": "(file: 'Path', store: 'Path' = 'golden', *, tests: 'Sequence[str]' = (),"
+    " root: 'Path | None' = None, slots: 'str | None' = None, jobs: 'int | None' = None, on: 'str | None' = None,"
     " timeout_s: 'float | None' = None, allow_changed: 'bool' = False) -> 'Judgement'",
     "compare_benchmarks": "(base: 'str', head: 'str', *, method: 'str | None' = None, root: 'Path | None' = None,"
     " metrics: 'Sequence[str]' = (), min_effect: 'float' = 0.05, everything: 'bool' = False) -> 'Judgement'",

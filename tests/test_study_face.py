@@ -154,6 +154,7 @@ def test_a_seed_that_is_ignored_is_a_warning(entered_bench: Bench) -> None:
 # ---------------------------------------------------------------- every key of the file
 
 
+@pytest.mark.needs(search=True)
 def test_a_search_gives_its_trials_as_they_finish(entered_bench: Bench) -> None:
     pytest.importorskip("optuna", reason="needs optuna: pip install 'assay[search]'")
     study = Study(
@@ -172,6 +173,7 @@ def test_a_search_gives_its_trials_as_they_finish(entered_bench: Bench) -> None:
     assert len(study.plan().runs) == 4
 
 
+@pytest.mark.needs(search=True)
 def test_a_rule_prunes_runs(entered_bench: Bench) -> None:
     command = "echo step 1 loss {x}; [ {x} = 1 ] || sleep 300"
     study = Study(
@@ -185,6 +187,7 @@ def test_a_rule_prunes_runs(entered_bench: Bench) -> None:
     assert {run.name: run.state for run in study.run(slots=2)} == {"x=1": "done", "x=100": "pruned"}
 
 
+@pytest.mark.needs(search=True)
 def test_wrong_words_are_raised_at_once(entered_bench: Bench) -> None:
     study = Study("grid", **KEYS)
     with pytest.raises(NotFoundError, match="continue"):
@@ -200,6 +203,7 @@ def test_a_parameter_given_twice(entered_bench: Bench) -> None:
         study.plan(x=2, overrides={"x": 3})
 
 
+@pytest.mark.needs(search=True)
 def test_a_changed_search_is_refused_in_terms_of_python(entered_bench: Bench) -> None:
     keys = {"command": "echo a={x}", "metrics": {"a": "a=({number})"}, "resources": {"gpus": 0}}
     search = {"metric": "a", "direction": "min", "trials": 1, "sampler": "random"}

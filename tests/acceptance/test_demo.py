@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.study_processes import open_study_processes
 
-from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples, lay_out, serve
+from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples, find_hidden, lay_out, serve, show_next
 from assay.errors import ExitCode, UsageError
 from assay.web import assets
 
@@ -26,6 +29,21 @@ def test_the_whole_demo_ends_well(tmp_path: Path) -> None:
     assert "begins at step 10" in broken
     assert "differs from the recording: code: charlm.py has changed" in broken
     assert "loss       paired  FAIL" in broken
+
+
+def test_where_the_shell_does_not_find_assay_it_is_told_to(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line that is printed works when it is pasted."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    show_next(print, ".", find_hidden())
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()[1:3]]
+    typed = subprocess.run(
+        ["bash", "-c", "\n".join([*lines, "command -v assay"])], capture_output=True, text=True, check=True
+    )
+    assert typed.stdout == f"{os.path.dirname(sys.executable)}/assay\n"
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    assert find_hidden() is None
 
 
 @pytest.mark.parametrize("folder", ["/dev/null/x", "file", "file/x"])

@@ -160,6 +160,7 @@ stop: {rule: bounds, metric: loss, max: 5}
 
 @pytest.mark.parametrize("step", RULES)
 @pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.needs(search=True)
 def test_death_while_a_rule_ends_runs(shop: StudyProcesses, step: str, side: str) -> None:
     """Whenever the supervisor dies: each run is ended once, as decided, and leaves no process."""
     shop.write("study.yml", PRUNED)

@@ -82,8 +82,8 @@ ELSEWHERE = ("--root", "else where/it's")
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path).enter(monkeypatch)
 
 
 def collect(bench: Bench, study: Path) -> tuple[list[str], list[str]]:
@@ -101,14 +101,13 @@ def collect(bench: Bench, study: Path) -> tuple[list[str], list[str]]:
         calls += [["report", f"{name}/{run}", "-o", "-"], ["logs", f"{name}/{run}"]]
     texts, failed = [], []
     for call in calls:
-        done = bench.assay(*(call if not name.startswith("-") else [call[0], "--", *call[1:]]))
+        done = bench.read(*(call if not name.startswith("-") else [call[0], "--", *call[1:]]))
         failed += [f"{call}: {done.stderr}"] if done.returncode > 2 else []
         texts += [done.stdout, done.stderr]
     return [command for text in texts for command in find_commands(text)], failed
 
 
-def collect_pages(bench: Bench, study: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    bench.enter(monkeypatch)
+def collect_pages(study: Path) -> list[str]:
     found = []
     with open_client(study.parent) as client:
         for run in sorted(Path(each).name for each in find_attempts(study)):
@@ -120,11 +119,11 @@ def collect_pages(bench: Bench, study: Path, monkeypatch: pytest.MonkeyPatch) ->
     return found
 
 
-def check_all(bench: Bench, study: Path, printed: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def check_all(bench: Bench, study: Path, printed: str) -> list[str]:
     """Execute everything that was printed about the study, each command once. Gives the commands."""
     commands, failed = collect(bench, study)
     assert not failed
-    commands = list(dict.fromkeys([*find_commands(printed), *commands, *collect_pages(bench, study, monkeypatch)]))
+    commands = list(dict.fromkeys([*find_commands(printed), *commands, *collect_pages(study)]))
     assert commands, "nothing was printed"
     for command in commands:
         check_command(bench, command)
@@ -148,27 +147,25 @@ def run_study(bench: Bench, text: str, place: tuple[str, ...], code: int = 0) ->
         pytest.param(SECRET, 0, HERE, id="secret"),
     ],
 )
-def test_what_is_printed_about_a_study_works(
-    bench: Bench, text: str, code: int, place: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_printed_about_a_study_works(bench: Bench, text: str, code: int, place: tuple[str, ...]) -> None:
     study, printed = run_study(bench, text, place, code)
-    commands = check_all(bench, study, printed, monkeypatch)
+    commands = check_all(bench, study, printed)
     assert any(command.startswith("assay rerun") for command in commands)
     assert any(command.startswith("assay run ") for command in commands) or text is SECRET
 
 
-def test_the_report_of_varied_runs_starts_no_new_ones(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_of_varied_runs_starts_no_new_ones(bench: Bench) -> None:
     study, printed = run_study(bench, VARIED, ELSEWHERE)
     name = str(study.relative_to(bench.folder))
     assert bench.assay("rerun", f"{name}/start=0.25", "start=0.5").returncode == 0
-    commands = check_all(bench, study, printed, monkeypatch)
+    commands = check_all(bench, study, printed)
     assert not any(command.startswith("assay run") and "start=0.5" in command for command in commands)
     (bench.folder / "the study.yml").write_text(VARIED.replace("step 1", "step 2"))
     commands, _ = collect(bench, study)
     assert not any(command.startswith("assay run ") for command in commands), "the file has changed since"
 
 
-def test_what_is_printed_about_an_interrupted_study_works(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_about_an_interrupted_study_works(bench: Bench) -> None:
     bench.write("study.yml", LONG)
     program = bench.start("run", "study.yml", "-j", "1", "--plain")
     until(lambda: list(bench.folder.rglob("lease.1")), "it runs")
@@ -179,7 +176,7 @@ def test_what_is_printed_about_an_interrupted_study_works(bench: Bench, monkeypa
     before = find_attempts(bench.folder)
     commands, failed = collect(bench, study)
     assert not failed
-    commands = list(dict.fromkeys([*find_commands(out + err), *commands, *collect_pages(bench, study, monkeypatch)]))
+    commands = list(dict.fromkeys([*find_commands(out + err), *commands, *collect_pages(study)]))
     again = [command for command in commands if command.startswith("assay run ") or "--follow" in command]
     assert again[0].startswith("assay run ")
     for command in commands:
@@ -192,36 +189,35 @@ def test_what_is_printed_about_an_interrupted_study_works(bench: Bench, monkeypa
         check_command(bench, command)
 
 
-def test_what_is_printed_about_stopped_runs_works(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_about_stopped_runs_works(bench: Bench) -> None:
     bench.write("study.yml", LONG)
     program = bench.start("run", "study.yml", "-j", "3", "--plain")
     until(lambda: len(list(bench.folder.rglob("lease.1"))) == 3, "all run")
-    page = collect_pages(bench, bench.root / "long", monkeypatch)
+    page = collect_pages(bench.root / "long")
     assert not any(command.startswith("assay rerun") for command in page), "it still runs"
     assert bench.assay("stop", "long/x=1").returncode == 0
     (bench.folder / "GO").touch()
     assert bench.assay("stop", "long").returncode == 0
     out, err = program.communicate(timeout=60)
-    check_all(bench, bench.root / "long", out + err, monkeypatch)
+    check_all(bench, bench.root / "long", out + err)
 
 
 @pytest.mark.parametrize("dialect", ["runx", "mlrunner"])
-def test_what_is_printed_about_other_tools_files_works(
-    bench: Bench, dialect: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_printed_about_other_tools_files_works(bench: Bench, dialect: str) -> None:
     text = RUNX if dialect == "runx" else MLRUNNER
     study, printed = run_study(bench, text, ())
-    check_all(bench, study, printed, monkeypatch)
+    check_all(bench, study, printed)
 
 
 def test_what_is_printed_about_uploaded_runs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run that is here already too: it is compared with that one, since it is not adopted."""
     owner = Owner(tmp_path)
+    owner.enter(monkeypatch)
     assert owner.assay("run", "mine.yml", "x=1", "--quiet").returncode == 0
     owner.take(owner.forge(nothing, state="done", run="x=2"))
     owner.take(owner.forge(forge_best, state="done", name="x=1 forged"))
     refused = [owner.assay("rerun", f"mine/{run}").stderr for run in ("x=2", "x=1 forged")]
-    commands = check_all(owner, owner.root / "mine", "".join(refused), monkeypatch)
+    commands = check_all(owner, owner.root / "mine", "".join(refused))
     assert "assay adopt mine/x=2" in commands
     assert "assay diff mine/x=1 'mine/x=1 forged'" in commands
     assert not any("adopt" in command and "forged" in command for command in commands)
@@ -229,18 +225,19 @@ def test_what_is_printed_about_uploaded_runs_works(tmp_path: Path, monkeypatch: 
 
 def test_what_is_printed_about_pulled_runs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = Owner(tmp_path)
+    owner.enter(monkeypatch)
     push_interrupted(owner, nothing)
     assert owner.assay("run", "mine.yml", "x=3", "--quiet").returncode == 0
-    commands = check_all(owner, owner.root / "mine", owner.assay("rerun", "mine/x=2").stderr, monkeypatch)
+    commands = check_all(owner, owner.root / "mine", owner.assay("rerun", "mine/x=2").stderr)
     assert {"assay adopt mine/x=1", "assay adopt mine/x=2"} <= {*commands}
 
 
-def test_what_is_printed_about_runs_without_a_command_works(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_about_runs_without_a_command_works(bench: Bench) -> None:
     bench.write("chart.csv", CHART)
     done = bench.assay("index", "ingest", "chart.csv")
     assert done.returncode == 0, done.stderr
     (study,) = {Path(each).parent for each in find_attempts(bench.folder)}
-    commands = check_all(bench, study, done.stdout + done.stderr, monkeypatch)
+    commands = check_all(bench, study, done.stdout + done.stderr)
     assert not any(command.startswith(("assay rerun", "assay run ")) for command in commands)
 
 

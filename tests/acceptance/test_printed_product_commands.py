@@ -137,7 +137,7 @@ def write_benchmarks(bench: Bench) -> None:
     made += [("mod.B.good", 1.0 + n / 10, None, ("others used it",) * (n > 2)) for n in range(6)]
     for number, (method, value, label, disturbed) in enumerate(made):
         each = execution(number, value, label=label, contaminated=disturbed)
-        each = replace(each, method=method, result=replace(each.result, name=method))
+        each = replace(each, method=method, result=replace(each.result, name=method, cpu_time=value))
         assert write_as_run(location, each, each.label)
 
 
@@ -171,6 +171,7 @@ def test_what_is_printed_about_benchmarks_works(bench: Bench, monkeypatch: pytes
     assert choose(commands, " triage ", "mod.B.writes")
     assert bench.assay(*history, "mod.B.writes", *ELSEWHERE).returncode == 0, "acknowledged"
     assert choose(commands, " history ", "mod.B.good", "--all")
+    assert any(" history cpu_time mod.B.good --root" in command for command in commands)
     assert bench.assay(*history, "mod.B.environment", *ELSEWHERE, "--all").returncode != 2
 
 
@@ -192,15 +193,18 @@ def test_what_is_printed_about_a_wrong_model_works(bench: Bench, chain: str, mon
     manner = ("--target", "faulty", *ELSEWHERE)
     commands = ask(bench, "model", "check", chain, *manner, *FORMS, codes=(1,))
     commands += ask(bench, "model", "bisect", chain, *manner, codes=(1,))
-    (reduce,) = {command for command in commands if " reduce " in command}
-    done = paste(bench, reduce)
+    reduce = {
+        command for command in commands if " reduce " in command
+    }  # on the terminal from here, in files by whole paths
+    assert {command.startswith("cd ") for command in reduce} == {True, False}
+    done, *_ = [paste(bench, command) for command in reduce]
     assert "smallest model: " in done.stdout, done.stdout
     commands += find_commands(done.stdout)
     commands += ask(bench, "model", "check", chain, *manner, "--json", codes=(1,))
     commands += ask(bench, "report", "model", *ELSEWHERE, "-o", "-")
     runs = [path.parent.name for path in (bench.folder / "else where/model").glob("*/run.json")]
     commands += read_pages(bench, monkeypatch, "/models", *(f"/models/model/checks/{run}" for run in runs))
-    commands = list(dict.fromkeys(command for command in commands if command != reduce))
+    commands = list(dict.fromkeys(command for command in commands if command not in reduce))
     for command in commands:
         done = paste(bench, command)
         if " diff " in command:

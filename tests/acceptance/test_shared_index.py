@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 from tests.postgres import PASSWORD, PostgresServer, run_postgres
 
-pytestmark = pytest.mark.services("postgres")
+pytestmark = [pytest.mark.services("postgres"), pytest.mark.needs(exchange=True)]
 
 STUDY = """
 study: {name}

@@ -38,7 +38,7 @@ VALUES = [
 def find_commands() -> dict[str, tuple[click.Command, type[Request]]]:
     root = build_cli()
     found = {}
-    for name, (where, _) in COMMANDS.items():
+    for name, (where, *_) in COMMANDS.items():
         module, _, attribute = where.partition(":")
         handler = getattr(import_module(module), attribute)
         if isinstance(handler, Group):

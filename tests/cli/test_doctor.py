@@ -35,6 +35,8 @@ def test_versions(text: str, version: tuple[int, ...] | None) -> None:
     assert doctor.parse_version(text) == version
 
 
+@pytest.mark.needs(models=True)
+@pytest.mark.needs(exchange=True)
 def test_missing_extras_come_with_their_install_command() -> None:
     def nothing(name: str) -> str:
         raise PackageNotFoundError(name)
@@ -75,6 +77,7 @@ def test_looking_for_the_parts_loads_none_of_them() -> None:
         ("exit 255", ""),
     ],
 )
+@pytest.mark.needs(exchange=True)
 def test_ssh_is_asked_as_it_wants_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, text: str
 ) -> None:
@@ -88,6 +91,7 @@ def test_ssh_is_asked_as_it_wants_to_be(
     assert "https://" in found["docker"].hint
 
 
+@pytest.mark.needs(models=True)
 @pytest.mark.parametrize("value", ["cache of mine", "/nowhere/at/all"])
 def test_the_place_of_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,6 +101,7 @@ def test_the_place_of_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert found["artifacts"].grade in ("ok", "note"), "who checks no models needs none"
 
 
+@pytest.mark.needs(models=True)
 def test_a_place_of_artifacts_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, forbidden_dir: Path) -> None:
     monkeypatch.setenv("ASSAY_CACHE", str(forbidden_dir / "x"))
     found = {need.name: doctor._examine_need(need) for need in NEEDS if isinstance(need, Folder)}
@@ -185,13 +190,11 @@ def test_a_missing_program(cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("version", "grade"), [("4.3.30", "broken"), ("4.4.0", "ok"), ("5.2.15", "ok"), ("", "broken")]
 )
-def test_the_version_of_bash(cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch, version: str, grade: str) -> None:
-    folder = own_bench.folder / "bin"
-    folder.mkdir()
-    (folder / "bash").write_text(f"#!/bin/sh\necho 'GNU bash, version {version}(1)-release'\n")
-    (folder / "bash").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    assert findings(cli)["bash"]["grade"] == grade
+def test_the_version_of_bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, grade: str) -> None:
+    (tmp_path / "bash").write_text(f"#!/bin/sh\necho 'GNU bash, version {version}(1)-release'\n")
+    (tmp_path / "bash").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert doctor._examine_bash().grade == grade
 
 
 def test_a_root_that_is_no_folder(cli, own_bench: Bench) -> None:

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from assay.code.checkout import build, find_repository, load_commit, load_parents, open_tree, switch
+from assay.code.checkout import (
+    Checkouts,
+    build,
+    commit_work_tree,
+    find_inside,
+    find_repository,
+    load_commit,
+    load_parents,
+    open_checkouts,
+    open_tree,
+    switch,
+)
 from assay.errors import InfrastructureError, UsageError
 
 
@@ -210,3 +221,76 @@ def test_a_build_says_why_it_failed_and_keeps_its_words(plain, tmp_path):
     assert "exit code 3" in problem
     assert "broken" in (tmp_path / "work" / "build.log").read_text()
     assert "took longer" in str(build(tree, "sleep 30", tree.path, timeout_s=0.05))
+
+
+# ---------------------------------------------------------------- the user's files as a commit
+
+
+def list_files(folder: str) -> set[str]:
+    found = {str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file()}
+    return {name for name in found if not name.startswith(".git/")}
+
+
+def test_the_users_files_become_a_commit_of_our_tree_alone(repo, tmp_path):
+    (repo / "gone.txt").write_text("will be deleted")
+    first = commit(repo, "one")
+    (repo / "gone.txt").unlink()
+    (repo / "a.txt").write_text("changed")
+    (repo / "sub").mkdir()
+    (repo / "sub" / "*new [x].py").write_text("new")
+    (repo / "run.sh").write_text("new")
+    (repo / "run.sh").chmod(0o755)
+    (repo / "link").symlink_to("a.txt")
+    before = snapshot(repo)
+    tree = open_tree(find_repository(str(repo)), str(tmp_path / "work" / "tree"))
+    made = commit_work_tree(tree, str(tmp_path / "runs"))
+    assert snapshot(repo) == before
+    assert made.sha != first
+    switch(tree, made.sha)
+    assert list_files(tree.path) == {"a.txt", "link", "sub/*new [x].py", "run.sh"}
+    assert Path(tree.path, "a.txt").read_text() == "changed"
+    assert os.access(Path(tree.path, "run.sh"), os.X_OK)
+
+
+def test_without_changes_the_users_files_are_head(plain, tmp_path):
+    head = commit(plain, "one")
+    tree = open_tree(str(plain), str(tmp_path / "tree"))
+    assert commit_work_tree(tree, str(tmp_path / "runs")).sha == head
+    (plain / "a.txt").write_text("other")
+    assert commit_work_tree(tree, str(tmp_path / "runs")).sha != head
+    (plain / "a.txt").write_text("one")
+    os.utime(plain / "a.txt", (1, 1))
+    assert commit_work_tree(tree, str(tmp_path / "runs")).sha == head
+
+
+def test_what_is_ignored_secret_or_of_a_study_is_left_out(plain, tmp_path):
+    (plain / ".gitignore").write_text("*.log\n")
+    commit(plain, "one")
+    (plain / ".git" / "info" / "exclude").write_text("mine\n")
+    new = ("x.log", "mine", ".env", "keys/id_rsa", "runs/a/out", "old/s/.assay/codes.json", "old/s/run1/out", "b.txt")
+    for name in new:
+        (plain / name).parent.mkdir(parents=True, exist_ok=True)
+        (plain / name).write_text(name)
+    (plain / "weights.bin").write_bytes(bytes(10_000_001))
+    tree = open_tree(str(plain), str(tmp_path / "tree"))
+    switch(tree, commit_work_tree(tree, str(plain / "runs"), [".env", "keys/"]).sha)
+    assert list_files(tree.path) == {".gitignore", "a.txt", "b.txt"}
+
+
+def test_the_sides_are_trees_of_one_repository(plain, tmp_path):
+    first = load_commit(str(plain), commit(plain, "one"))
+    (plain / "sub").mkdir()
+    (plain / "sub" / "file").write_text("x")
+    second = load_commit(str(plain), commit(plain, "two"))
+    with open_checkouts(str(plain / "sub"), str(tmp_path / "meta"), pytest.fail, "cp ../a.txt built") as found:
+        assert Path(found.enter("b", second), "built").read_text() == "two"
+        with pytest.raises(UsageError, match="has no folder sub"):
+            found.enter("a", first)
+    whole = Checkouts(found.repository, found.folder, (".", "."), "false")
+    with pytest.raises(UsageError, match="cannot be built: the build ended with exit code 1"):
+        whole.enter("a", first)
+
+
+def test_a_folder_outside_of_its_repository(plain, tmp_path):
+    with pytest.raises(UsageError, match="is outside of the repository"):
+        find_inside(str(tmp_path), str(plain))

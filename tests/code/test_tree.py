@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import fnmatch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.code.tree import FileEntry, Selection, build_matcher, load_tree
+from assay.show.chart import Line, LineChart
+from assay.show.figure import write_figure
 
 
 @given(st.lists(st.text("ab*?[].", max_size=4), max_size=4), st.text("ab.", min_size=1, max_size=5))
@@ -47,3 +50,13 @@ def test_a_single_file_can_be_left_out(tmp_path):
     tree = load_tree(tmp_path, Selection(exclude=(tmp_path / "study.yml",)))
     assert [file.path for file in tree.files] == ["train.py"]
     assert tree.linked == []
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_a_picture_of_assay_plot_is_not_code(tmp_path, kind):
+    pytest.importorskip("matplotlib")
+    chart = LineChart((Line("a", [1.0, 2.0], [0.5, 0.4]),))
+    write_figure(chart, tmp_path / f"ours.{kind}")
+    (tmp_path / f"theirs.{kind}").write_bytes(b"a picture of the project")
+    (tmp_path / f"empty.{kind}").write_bytes(b"")
+    assert [file.path for file in load_tree(tmp_path, Selection()).files] == [f"empty.{kind}", f"theirs.{kind}"]

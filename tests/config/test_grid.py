@@ -45,6 +45,7 @@ def refused(text: str) -> str:
         ("params: {a: {range: 0}}", "2:21 params.a.range:", "holds no number"),
         ("params: {a: {range: [0, 5, 0]}}", "params.a.range:", "whole numbers"),
         ("params: {a: {range: 1.5}}", "params.a.range:", "whole numbers"),
+        ("params: {a: {range: [1, 0.5]}}", "2:25 params.a.range:", "whole numbers, not 0.5"),
         ("params: {a: {range: true}}", "params.a.range:", "whole numbers"),
         ("params: {a: {range: [1, 2, 3, 4]}}", "params.a.range:", "whole numbers"),
         ("params: {a: {range: 9999999999}}", "params.a.range:", "more than"),

@@ -136,6 +136,21 @@ def test_what_is_wrong_with_a_field(more, words):
         ("farms: {a: {kind: slurm, time: soon}}", "farms.a.time: must be a duration"),
         ("farms: {a: {kind: slurm, memory: lots}}", "farms.a.memory: must be a size"),
         ("farms: {a: {kind: slurm, nodes: 0}}", "farms.a.nodes: must be a whole number, 1 or more"),
+        ("farms: {a: {kind: slurm, gpus: a100}}", "farms.a.gpus: must be a whole number, 0 or more, or TYPE:NUMBER"),
+        ("farms: {a: {kind: slurm, gpus: 'a100:0'}}", "as in `a100:2`, or `1g.5gb:1` for a MIG slice"),
+        ("farms: {a: {kind: slurm, gpus: -1}}", "farms.a.gpus: must be a whole number, 0 or more"),
+        ("farms: {a: {kind: slurm, tasks_per_node: 0}}", "farms.a.tasks_per_node: must be a whole number, 1 or more"),
+        ("farms: {a: {kind: slurm, srun_flags: [--x]}}", "farms.a.srun_flags: srun does not start the commands"),
+        ("farms: {a: {kind: slurm, pack: 0}}", "farms.a.pack: must be a whole number, 1 or more"),
+        ("farms: {a: {kind: slurm, pack: 4, signal: USR1@1m}}", "farms.a.pack: packed runs get no signal"),
+        ("farms: {a: {kind: slurm, runtime: docker, container: x}}", "farms.a.runtime"),
+        ("farms: {a: {kind: slurm, runtime: pyxis}}", "farms.a.runtime: there is no container"),
+        ("farms: {a: {kind: slurm, container: [a]}}", "farms.a.container: must be a text"),
+        (
+            "farms: {a: {kind: slurm, container: x.sif, mounts: [data]}}",
+            "farms.a.mounts: 'data' is not an absolute path",
+        ),
+        ("farms: {a: {kind: slurm, container: x.sif, mounts: [/a:/b:rx]}}", "farms.a.mounts: '/a:/b:rx'"),
         ("farms: {a: {kind: slurm, flags: {a: 1}}}", "farms.a.flags: must be a text or a list of texts"),
         ("farms: {a: {kind: ray, gpus: -1}}", "farms.a.gpus: must be a number, 0 or more"),
         ("farms: {a: {kind: ray, resources: {tpu: x}}}", "farms.a.resources.tpu: must be a number"),
@@ -147,13 +162,20 @@ def test_what_is_wrong_with_a_field(more, words):
         ("farms: {a: {kind: ssh, hosts: [b], slots: 100000000000}}", "slots: must be a whole number, 1000 or less"),
         ("farms: {a: {kind: ssh, hosts: [b], gpus: {b: 1001}}}", "gpus.b: must be a whole number, 1000 or less"),
         ("farms: {a: {kind: ssh, hosts: [b], gpus: x}}", "farms.a.gpus: must be a whole number"),
+        ("farms: {a: {kind: slurm, lost_after: soon}}", "farms.a.lost_after: must be a duration"),
+        ("farms: {a: {kind: slurm, lost_after: -5m}}", "farms.a.lost_after: must be a duration"),
+        ("farms: {a: {kind: ray, lost_after: 0}}", "farms.a.lost_after: must be a duration"),
+        ("farms: {a: {kind: ssh, hosts: [b], lost_after: [1m]}}", "farms.a.lost_after: must be a duration"),
         ("farms: {a: {cancel: x}}", "farms.a: says no submit command"),
         ("farms: {a: qsub}", "farms.a: must be a mapping"),
         ("farms: {a: {submit: x, cancell: y}}", "did you mean 'cancel'"),
     ],
 )
 def test_what_is_wrong_with_a_farm(more, words):
-    assert words in refused(more)
+    """It is kept with that farm: the study runs elsewhere."""
+    found = study(f"command: x\n{more}")
+    assert words in "\n".join(map(str, found.farms["a"].problems))
+    assert "dir/f.yml:2:" in str(found.farms["a"].problems[0])
 
 
 def test_all_problems_come_at_once_and_in_order():
@@ -403,6 +425,7 @@ def test_resume_names_the_parameter_that_takes_a_checkpoint():
         ("command: x [init]\nresume: {files: x}\n", "has no `param`"),
         ("command: x [init]\nresume: {param: init, files: ../x}\n", "inside the run's directory"),
         ("command: x [init]\nresume: {param: init, file: x}\n", "did you mean 'files'?"),
+        ("command: x [init]\nresume: {param: init, files: []}\n", "names no checkpoints"),
         ("command: x [init]\nresume: [init]\n", "must be the name of a parameter"),
         ("command: x {init}\nresume: init\n", "init has no value"),
     ],

@@ -57,8 +57,9 @@ def test_a_name_in_the_file_has_its_position(folder: Path) -> None:
 
 
 def test_a_section_of_the_file_has_its_position(folder: Path) -> None:
+    study = write(folder, "farms:\n  big: {kind: slurm}\n")
     with pytest.raises(ConfigError) as caught:
-        write(folder, "farms:\n  big: {kind: slurm}\n")
+        choose_farm(study, "big", load_settings(str(folder), {}))
     assert render(caught.value).startswith(f"study.yml:3:3 farms.big: {MISSING}")
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from assay.plugins import load
 from assay.record.index.base import Cursor, Index, RunRow
-from assay.record.index.postgres import PostgresIndex
 from assay.record.index.sqlite import SqliteIndex
 from assay.values.run import State
 
-NAMES = {"SqliteIndex": SqliteIndex, "PostgresIndex": PostgresIndex, "Path": Path}  # what an opener may use
+NAMES = {"SqliteIndex": SqliteIndex, "load": load, "Path": Path}  # what an opener may use
 
 
 def main() -> None:

@@ -66,9 +66,9 @@ def test_it_is_recognised_and_expands_to_what_its_comments_say(name: str) -> Non
 
 
 def test_every_example_folder_is_tested() -> None:
-    """Those without a study are run by the tests of harness, bench, models and by test_plug_in.py."""
+    """Those without a study are run by the tests of harness, bench, gate, models and by test_plug_in.py."""
     found = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert found == {*STUDIES, "convergence", "bench", "models", "plug-in"}
+    assert found == {*STUDIES, "convergence", "bench", "gate", "models", "plug-in"}
 
 
 @pytest.mark.parametrize("name", STUDIES)

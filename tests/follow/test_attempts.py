@@ -9,20 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.follow.attempts import (
+    AT_ONCE_S,
     DEATH,
     GIVEN_UP,
     MAX_DEATHS,
+    MAX_REFUSED,
     MAX_TAKEN_BACK,
+    OUT_OF_TIME,
     TAKEN_BACK,
     Action,
     Decision,
     RetryPolicy,
     build_outcome,
+    choose_beginning,
     decide,
     finished_before,
 )
+from assay.record.checkpoints import Checkpoint
 from assay.record.run_directory import Attempt, History
-from assay.values.run import JobHandle, Liveness, Outcome, State, Stop
+from assay.values.run import Beginning, JobHandle, Liveness, Outcome, State, Stop
 from assay.values.state import RETRY
 
 COMMANDS = ("train", "test")
@@ -255,6 +260,113 @@ def test_deaths_count_only_in_a_row() -> None:
     between = attempt(5, {"train": 1}, State.FAILED)
     later = [attempt(n, outcome=State.LOST) for n in range(6, 10)]
     assert look(*four, between, *later).action is Action.START
+
+
+# ---------------------------------------------------------------- from a checkpoint
+
+
+def resumed(number: int, checkpoint: str = "", newest_ns: int = 0, **more: object) -> Attempt:
+    began = replace(handle(number), begins=Beginning(("*.pt",), checkpoint, newest_ns))
+    return replace(attempt(number), handle=began, **more)  # type: ignore[arg-type]
+
+
+def end(number: int, state: State, reason: str = "", checkpoint: str = "", took_s: float = 1.0) -> dict[str, Outcome]:
+    return {"outcome": Outcome(state, number, {}, reason, 0.0, took_s, checkpoint=checkpoint)}
+
+
+WARNED: dict[str, object] = {"is_warned": True, "late": frozenset({"train"})}
+
+
+@pytest.mark.parametrize("code", [0, 5, 138])
+def test_what_ended_after_a_warning_is_continued_where_it_got_further(code: int) -> None:
+    last = resumed(1, codes={"train": code}, **WARNED)
+    found = decide(
+        History((last,)), ("train",), lambda _handle: Liveness.GONE, RetryPolicy(), lambda _begins: "step-9.pt"
+    )
+    assert found.outcome is not None
+    assert (found.state, found.outcome.reason) == (State.STOPPED, f"{OUT_OF_TIME}; goes on from step 9")
+    assert look(replace(last, outcome=found.outcome), commands=("train",)) == Decision(Action.START, State.QUEUED, 2)
+    failed = look(last, commands=("train",)).outcome
+    assert failed is not None
+    assert failed.state is State.FAILED
+    assert failed.reason.startswith(f"train ended with exit code {code}")
+    assert failed.reason.endswith("after the warning of its time limit, without a newer checkpoint than it began with")
+
+
+def test_a_time_limit_without_a_newer_checkpoint_is_one() -> None:
+    last = resumed(1, codes={"train": 124}, timeouts=frozenset({"train"}), **WARNED)
+    outcome = look(last, commands=("train",)).outcome
+    assert outcome is not None
+    assert (outcome.state, outcome.checkpoint) == (State.TIMEOUT, "")
+
+
+def test_the_study_s_own_limit_is_final() -> None:
+    last = resumed(1, codes={"train": 124}, timeouts=frozenset({"train"}))
+    found = decide(
+        History((last,)), ("train",), lambda _handle: Liveness.GONE, RetryPolicy(), lambda _begins: "step-9.pt"
+    )
+    assert found.state is State.TIMEOUT
+    assert look(replace(last, outcome=found.outcome), commands=("train",)).action is Action.KEEP
+
+
+def test_what_ended_before_the_warning_is_finished_and_what_ended_after_it_is_not() -> None:
+    last = attempt(1, ALL, is_warned=True, late=frozenset({"test"}))
+    assert History((last,)).finished_commands() == {"train"}
+
+
+def test_who_stops_it_after_the_warning_has_stopped_it() -> None:
+    outcome = look(resumed(1, codes={"train": 0}, stop=Stop("x", "enough"), **WARNED), commands=("train",)).outcome
+    assert outcome is not None
+    assert (outcome.state, outcome.reason) == (State.STOPPED, "enough")
+
+
+def test_deaths_that_got_further_are_not_counted() -> None:
+    deaths = [resumed(n, **end(n, State.LOST, DEATH, f"step-{n}.pt")) for n in range(1, 3 * MAX_DEATHS)]
+    assert look(*deaths).action is Action.START
+    stuck = [resumed(n, **end(n, State.LOST, DEATH)) for n in range(len(deaths) + 1, len(deaths) + MAX_DEATHS)]
+    assert [look(*deaths, *stuck[:count]).action for count in (3, 4)] == [Action.START, Action.KEEP]
+
+
+def test_a_checkpoint_that_is_refused_costs_no_retry() -> None:
+    lost = resumed(1, **end(1, State.LOST, DEATH, "step-9.pt"))
+    refused = [resumed(n, f"step-{9 - n}.pt", 100, **end(n, State.FAILED)) for n in range(2, MAX_REFUSED + 3)]
+    actions = [look(lost, *refused[:count]).action for count in range(1, MAX_REFUSED + 2)]
+    assert actions == [Action.START] * MAX_REFUSED + [Action.KEEP]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        resumed(2, "step-9.pt", 100, **end(2, State.FAILED, took_s=AT_ONCE_S)),
+        resumed(2, "step-9.pt", 100, **end(2, State.FAILED, checkpoint="step-10.pt")),
+        resumed(2, "step-9.pt", 100, **end(2, State.TIMEOUT)),
+        resumed(2, "step-9.pt", 100, is_warned=True, **end(2, State.FAILED)),
+        resumed(2, "", 100, **end(2, State.FAILED)),
+    ],
+)
+def test_a_failure_that_is_not_the_checkpoint_s(last: Attempt) -> None:
+    assert look(resumed(1, **end(1, State.LOST, DEATH, "step-9.pt")), last).action is Action.KEEP
+
+
+FOUND = [Checkpoint(f"step-{step}.pt", step) for step in (30, 20, 10)]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "checkpoint"),
+    [
+        ([resumed(1)], "step-30.pt"),
+        ([attempt(1)], "step-30.pt"),  # of a version that noted nothing
+        ([resumed(1), resumed(2, "step-30.pt", 30, **end(2, State.FAILED))], "step-20.pt"),
+        ([resumed(1), resumed(2, "step-30.pt", 25, **end(2, State.FAILED))], "step-30.pt"),  # it was written again
+        ([resumed(1), resumed(2, "", 20)], "step-30.pt"),  # attempt 2 started over: what was there then is not its own
+        ([resumed(1), resumed(2, "", 30)], ""),
+    ],
+)
+def test_what_the_next_attempt_begins_with(earlier: list[Attempt], checkpoint: str) -> None:
+    found = choose_beginning(("*.pt",), FOUND, earlier, starts_over=False)
+    assert found == Beginning(("*.pt",), checkpoint, 30)
+    assert choose_beginning(("*.pt",), FOUND, earlier, starts_over=True) == Beginning(("*.pt",), "", 30)
+    assert choose_beginning(("*.pt",), [], earlier, starts_over=False) == Beginning(("*.pt",))
 
 
 # ---------------------------------------------------------------- what counts as finished

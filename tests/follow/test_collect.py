@@ -8,6 +8,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from assay.record.folders import find_changes
 from assay.record.index.base import Cursor
 from assay.record.index.sqlite import SqliteIndex
 from assay.show.console import CollectingConsole
-from assay.values.run import Command, JobHandle, Outcome, RunSpec, State
+from assay.values.run import Beginning, Command, JobHandle, Outcome, Resumption, RunSpec, State
 from assay.values.study import MetricFile, Pattern
 
 KEY = "study/run"
@@ -213,6 +214,66 @@ def begin_attempt(run_dir: Path, number: int) -> Entry:
     assert entry.handle is not None
     assert run_directory.publish_lease(str(run_dir), entry.handle)
     return entry
+
+
+RESUMED = replace(SPEC, resume=Resumption(("*.pt",), {"train": "true"}))
+
+
+def begin_resumed(run_dir: Path, number: int, checkpoint: str) -> None:
+    handle = JobHandle("local", "0", "host", 0, 0, "boot", None, number, 0.0, begins=Beginning(("*.pt",), checkpoint))
+    assert run_directory.publish_lease(str(run_dir), handle)
+
+
+def load_points(index: SqliteIndex) -> list[tuple[float, float]]:
+    series = index.load_series(KEY, "loss")
+    return list(zip(series.steps, series.values, strict=True))
+
+
+def test_attempts_that_continue_each_other_are_one_series(index: SqliteIndex, run_dir: Path, tmp_path: Path) -> None:
+    """Each counts up to the first step of a later one, however the index came to its points."""
+    texts = {
+        1: "".join(f"step {n} loss 1.{n}\n" for n in range(1, 7)),
+        2: "".join(f"step {n} loss 2.{n}\n" for n in range(5, 9)),
+        3: "loading\n",
+        4: "".join(f"step {n} loss 4.{n}\n" for n in range(4, 6)),
+    }
+    expected = {
+        1: [(n, 1 + n / 10) for n in range(1, 7)],
+        2: [*((n, 1 + n / 10) for n in range(1, 5)), *((n, 2 + n / 10) for n in range(5, 9))],
+        4: [*((n, 1 + n / 10) for n in range(1, 4)), (4, 4.4), (5, 4.5)],
+    }
+    for number, text in texts.items():
+        begin_resumed(run_dir, number, f"step-{number}.pt" if number > 1 else "")
+        read_sources(index, KEY, str(run_dir), RESUMED, final=False)
+        say(run_dir, text, f"train.{number}.log" if number > 1 else "train.log")
+        read_sources(index, KEY, str(run_dir), RESUMED)
+        assert load_points(index) == expected.get(number, expected[2])
+        with SqliteIndex(tmp_path / f"rebuilt{number}.sqlite3") as rebuilt:
+            read_sources(rebuilt, KEY, str(run_dir), RESUMED)
+            assert load_points(rebuilt) == load_points(index)
+    begin_resumed(run_dir, 5, "")  # it starts over
+    say(run_dir, "step 1 loss 5.1\n", "train.5.log")
+    read_sources(index, KEY, str(run_dir), RESUMED)
+    assert load_points(index) == [(1, 5.1)]
+
+
+def test_without_steps_all_points_of_a_continued_attempt_count(index: SqliteIndex, run_dir: Path) -> None:
+    spec = replace(RESUMED, patterns=LOSS[1:])
+    for number, name in ((1, "train.log"), (2, "train.2.log")):
+        begin_resumed(run_dir, number, "a.pt" if number > 1 else "")
+        say(run_dir, f"loss 1.{number}\n", name)
+    read_sources(index, KEY, str(run_dir), spec)
+    assert losses(index) == [1.1, 1.2]
+
+
+def test_series_that_a_script_wrote_are_joined_too(index: SqliteIndex, run_dir: Path) -> None:
+    (run_dir / "metrics").mkdir()
+    for number, steps in ((1, (1, 2, 3)), (2, (3, 4))):
+        begin_resumed(run_dir, number, "a.pt" if number > 1 else "")
+        rows = "".join(f'{{"step": {step}, "loss": {number}.5}}\n' for step in steps)
+        say(run_dir, rows, f"metrics/a{number}-r0-host-1-1.jsonl")
+    read_sources(index, KEY, str(run_dir), RESUMED)
+    assert load_points(index) == [(1, 1.5), (2, 1.5), (3, 2.5), (4, 2.5)]
 
 
 def rebuild(run_dir: Path, tmp_path: Path) -> list[float]:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.study_processes import Ended, StudyProcesses, open_study_processes, until
+from tests.command_line import Result
+from tests.study_processes import StudyProcesses, open_study_processes, until
 
 from assay.record import run_directory
 from assay.values.run import State
@@ -54,7 +55,7 @@ def passes(shop: StudyProcesses) -> list[str]:
     return run_directory.find_passes(str(shop.root / "study"))
 
 
-def paste(shop: StudyProcesses, command: str) -> Ended:
+def paste(shop: StudyProcesses, command: str) -> Result:
     words = shlex.split(command)
     assert words[0] == "assay"
     return shop.call(*words[1:])

@@ -318,6 +318,7 @@ def test_the_newest_checkpoint(tmp_path: Path) -> None:
     assert newest(tmp_path) == "checkpoint-500"
 
 
+@pytest.mark.needs(search=True)
 def test_a_trial_of_a_search_can_be_varied(own_bench: Bench, cli: Cli) -> None:
     pytest.importorskip("optuna")
     text = (

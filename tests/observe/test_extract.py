@@ -63,7 +63,7 @@ def test_a_step_and_a_value_in_one_match_belong_together():
 def test_epoch_is_the_position_only_where_there_is_no_step():
     epoch = Pattern("epoch", r"epoch (\d+)")
     assert rows(run([epoch, LOSS], "epoch 3 loss=1\n")) == [("loss", 3.0, 1.0)]
-    assert rows(run([epoch, STEP, LOSS], "epoch 3 step 70 loss=1\n")) == [("epoch", 70.0, 3.0), ("loss", 70.0, 1.0)]
+    assert rows(run([epoch, STEP, LOSS], "epoch 3 step 70 loss=1\n")) == [("loss", 70.0, 1.0)]
 
 
 def test_without_a_position_pattern_nothing_has_a_step():

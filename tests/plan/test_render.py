@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.errors import ConfigError
-from assay.plan.render import render_command
+from assay.plan.render import Reference, render_command
 from assay.values.layout import show_command
 from assay.values.study import CommandTemplate, Flag, Piece, Placeholder, Position, Text, quote_inside
 
@@ -144,6 +144,21 @@ def test_flags_that_are_left_out_leave_no_gap():
 
 def test_a_list_inside_quotes_is_one_word():
     assert received(render(Text('"'), Placeholder("x", "double"), Text('"'), x=["a$", 'b"'])) == ['a$ b"']
+
+
+def test_a_reference_is_filled_by_the_shell_that_takes_the_words_apart():
+    """As the path of a checkpoint, which is known when the attempt begins."""
+    path, env = Reference("${X}/a b.pt"), {"X": "/it's $1"}
+    assert received(render(Placeholder("p"), Text(" "), Flag("p"), p=path), **env) == [
+        "/it's $1/a b.pt", "--p", "/it's $1/a b.pt"
+    ]  # fmt: skip
+    for quote, mark in (("double", '"'), ("single", "'")):
+        place = render(Text(mark), Placeholder("p", quote), Text(mark), p=path)
+        assert received(place, **env) == ["/it's $1/a b.pt"]
+        inner = render(
+            Text(f"$(bash -c {mark}printf %s,%s "), Flag("p", quote), Text(f"{mark})"), p=Reference("${X}.pt")
+        )
+        assert received(f'"{inner}"', X="/a b") == ["--p,/a b.pt"]
 
 
 def test_a_flag_inside_quotes_reaches_the_inner_shell():

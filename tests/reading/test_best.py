@@ -212,6 +212,7 @@ def test_nothing_that_could_win(cli, own_bench: Bench) -> None:
     assert cli("best", "silent").code == 2
 
 
+@pytest.mark.needs(exchange=True)
 def test_the_page_is_as_it_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / ".cache"))
     run_page(Path(__file__).parents[2] / "docs" / "how-to" / "find-the-best-run.md", tmp_path)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import NotFoundError, UsageError
+from assay.follow.log_tails import find_errors
 from assay.reading import logs
 from assay.record import run_directory
 from assay.values.run import Command, RunSpec
@@ -95,3 +96,54 @@ def test_a_follower_begins_at_the_newest_log(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"train.log": "old\n", "train.2.log": "a\nb\nc\n"})
     assert b"".join(logs.RunFollower(run, lines=2).read()) == b"b\nc\n"
     assert b"".join(logs.RunFollower(run, command="test").read()) == b""
+
+
+# ---------------------------------------------------------------- --errors
+
+TRACE = """{0}Traceback (most recent call last):
+{0}  File "train.py", line {1}, in <module>
+{0}    main()
+{0}{2}: rank failed
+"""
+
+
+def write_log(folder: Path, text: str) -> str:
+    path = folder / "train.log"
+    path.write_text(text)
+    return str(path)
+
+
+def test_what_matters_of_a_log(tmp_path: Path) -> None:
+    steps = "".join(f"step {i} loss 0.{i} error 0.{i}\n" for i in range(200))
+    trace = TRACE.format("", 3, "ValueError")
+    text = steps + trace + steps + "CUDA error: out of memory\n" + "epoch 9 done\n" * 3
+    shown = find_errors(write_log(tmp_path, text), 2)
+    assert shown == [*trace.splitlines(), "…", "CUDA error: out of memory", "…", *["epoch 9 done"] * 2]
+
+
+def test_what_ends_with_its_error_is_shown_once(tmp_path: Path) -> None:
+    trace = TRACE.format("", 3, "ValueError")
+    assert find_errors(write_log(tmp_path, "step 1\n" + trace)) == trace.splitlines()
+
+
+def test_tracebacks_of_several_ranks_and_repeated_lines(tmp_path: Path) -> None:
+    text = TRACE.format("[rank0]: ", 3, "OSError") + TRACE.format("[rank1]: ", 3, "OSError")
+    text += "".join(f"step {i} loss nan\n" for i in range(100))
+    trace = TRACE.format("[rank0]: ", 3, "OSError").splitlines()
+    assert find_errors(write_log(tmp_path, text), 1) == [*trace, "…", "step 0 loss nan", "…", "step 99 loss nan"]
+
+
+def test_a_log_without_errors_has_its_end_and_a_huge_one_stays_small(tmp_path: Path) -> None:
+    assert find_errors(write_log(tmp_path, "a\nb\nc\n"), 2) == ["b", "c"]
+    assert find_errors(write_log(tmp_path, "")) == []
+    many = "".join(f"{chr(97 + i % 26)}{chr(97 + i // 26)} error\n" for i in range(600)) + "x" * 100_000 + "\n"
+    shown = find_errors(write_log(tmp_path, many))
+    assert (len(shown), max(map(len, shown))) == (20 * 2 + 1, 1000)
+    deep = "Traceback (most recent call last):\n" + "  File x\n" * 5000 + "RecursionError\n"
+    assert len(find_errors(write_log(tmp_path, deep))) == 61
+
+
+def test_the_command_shows_them(cli) -> None:
+    assert cli("logs", "fit/lr=0.5,n=7", "--errors", "-n", "1").out == "step 3 loss 1.7 lr 0.5\n"
+    refused = cli("logs", "fit/lr=0.5,n=7", "--errors", "-f")
+    assert (refused.code, refused.out) == (2, "")

@@ -125,6 +125,7 @@ def test_axes_show_what_a_search_may_choose(monkeypatch: pytest.MonkeyPatch) -> 
     assert upright.notes == plot.notes
 
 
+@pytest.mark.needs(search=True)
 def test_importance_of_a_few_runs_says_so() -> None:
     pytest.importorskip("optuna")
     (plot,) = param_plots.build_importances(LOGS, PlotOptions())
@@ -292,6 +293,7 @@ def test_without_a_wish_a_plot_is_about_what_the_search_is_about() -> None:
 # ---------------------------------------------------------------- importance
 
 
+@pytest.mark.needs(search=True)
 def test_a_bar_for_each_parameter_the_most_important_first() -> None:
     pytest.importorskip("optuna")
     runs = select([({"noise": i * 7 % 5, "lr": i}, float((i - 10) ** 2)) for i in range(40)])
@@ -301,6 +303,7 @@ def test_a_bar_for_each_parameter_the_most_important_first() -> None:
     assert sum(value for _, value in plot.chart.items) == pytest.approx(1)
 
 
+@pytest.mark.needs(search=True)
 def test_importance_needs_runs_that_differ() -> None:
     pytest.importorskip("optuna")
     with pytest.raises(UsageError, match="the same parameters"):

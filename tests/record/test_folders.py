@@ -28,8 +28,9 @@ def make(study: Path, name: str, *files: str, at: float = OLD) -> Path:
 
 
 def row(name: str, *, state: State = State.DONE, stamp: float = OLD, origin: str = "assay", attempt: int = 1) -> RunRow:
-    created_at = OLD if origin == "assay" else None
-    return RunRow(f"s/{name}", "s", name, "", state, attempt, {}, origin=origin, stamp=stamp, created_at=created_at)
+    made = (OLD, ()) if origin == "assay" else (None, ("metrics.csv", "stat"))
+    known = RunRow(f"s/{name}", "s", name, "", state, attempt, {}, origin=origin, stamp=stamp)
+    return known._replace(created_at=made[0], files=made[1])
 
 
 def names(study: Path, *rows: RunRow) -> list[str]:
@@ -105,6 +106,17 @@ def test_a_metrics_file_that_grows_is_noticed_though_its_folder_is_old(tmp_path:
     folder = make(tmp_path, "x", "hparams.json", "metrics.csv")
     touch(folder / "metrics.csv", NEWER)
     assert names(tmp_path, row("x", origin="runx")) == ["x"]
+
+
+def test_only_files_that_were_there_are_looked_at_again(tmp_path: Path) -> None:
+    make(tmp_path, "x", "hparams.json", "metrics.csv")
+    make(tmp_path, "m", "param", "stat")
+    changes = find_changes(str(tmp_path), "s", [])
+    assert [change.files for change in changes.changed] == [("stat",), ("metrics.csv",)]
+    known = row("x", origin="runx")._replace(files=("metrics.csv",))
+    assert names(tmp_path, known, row("m", origin="mlrunner")) == []
+    (tmp_path / "x" / "stat").write_text("train: failed\n")  # which changes the folder too
+    assert names(tmp_path, known, row("m", origin="mlrunner")) == ["x"]
 
 
 def test_the_state_of_an_mlrunner_task_is_noticed_though_its_folder_is_old(tmp_path: Path) -> None:

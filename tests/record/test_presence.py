@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.record.presence import STALE_S, load_supervisors, register, remove_stale
+from assay.follow.run_status import find_supervisors
+from assay.record.presence import STALE_S, announce, load_supervisors, register, remove_stale
 from assay.values import layout
 
 # another supervisor, as a process of its own
@@ -144,3 +145,29 @@ def test_what_the_dead_left_is_cleared_by_the_next_one_alone(study: Path) -> Non
 
 def test_no_study_has_no_attendants(tmp_path: Path) -> None:
     assert load_supervisors(str(tmp_path / "gone")) == []
+
+
+def test_a_child_is_registered_before_it_registers_itself(study: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        announce(str(study), child.pid)
+        (found,) = load_supervisors(str(study))
+        assert found.pid == child.pid
+        assert [each.pid for each in find_supervisors([], str(study))] == [child.pid]
+        child.kill()
+    assert find_supervisors([], str(study)) == []
+    with register(str(study)):  # what a dead one left is removed
+        assert [each.pid for each in load_supervisors(str(study))] == [os.getpid()]
+
+
+def test_a_supervisor_that_was_announced_is_registered_all_the_time(study: Path) -> None:
+    """It removes what dead ones have left, and not its own file: a look between would find no supervisor."""
+    announce(str(study), os.getpid())
+    (path,) = (study / layout.STUDY_META_DIR).glob("supervisor.*")
+    before = path.stat()
+    with register(str(study)):
+        assert path.stat().st_ino == before.st_ino
+        assert path.stat().st_ctime_ns == before.st_ctime_ns
+        with register(str(study)):
+            pass
+        assert path.exists()
+    assert not path.exists()

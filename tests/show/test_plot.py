@@ -218,6 +218,12 @@ def test_log_ticks():
     assert build_log_ticks(3.1, 4.9, 5) == [3.1, 4.9]
 
 
+def test_both_ends_of_a_log_axis_have_a_label():
+    assert build_log_ticks(0.0213, 4.57, 5) == pytest.approx([0.022, 0.1, 1, 4.5])
+    assert build_log_ticks(0.0998, 1.02, 5) == pytest.approx([0.1, 1])  # the ends are next to labels
+    assert build_log_ticks(2e-7, 3e6, 4)[0] == pytest.approx(2e-7)
+
+
 def test_ticks_share_their_decimals():
     assert render_ticks([0.5, 1.0, 1.5]) == ["0.5", "1.0", "1.5"]
     assert render_ticks([0, 200, 400]) == ["0", "200", "400"]

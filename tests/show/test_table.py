@@ -303,3 +303,22 @@ def test_nothing_is_cut_where_there_is_room():
     name = "suite.vision.Transformer.step_a"
     assert name in render_table(cut_table(name, "b"), width=90)
     assert name in render_table(cut_table(name, "b"))
+
+
+def test_the_best_value_of_a_metric_is_green_among_runs_that_are_done() -> None:
+    columns = (
+        Column("run", role="run"),
+        Column("state", "state"),
+        Column("loss", "number", role="last", metric="loss"),
+        Column("best acc", "number", role="best", metric="acc"),
+        Column("lr", "number", role="parameter"),
+        Column("thing", "number", role="last", metric="thing"),
+    )
+    rows = [["a", "done", 0.5, 0.7, 1, 1], ["b", "done", 0.3, 0.8, 2, 2], ["c", "failed", 0.1, 0.9, 3, 3]]
+    a, b, c = render_table(Table(columns, rows), color=True).splitlines()[2:]
+    green = "\x1b[1m\x1b[32m"
+    assert (a.count(green), b.count(green), c.count(green)) == (0, 2, 0)
+    assert f"{green} 0.3\x1b[0m" in b
+    assert "\x1b[31mfailed" in c
+    assert "\x1b" not in render_table(Table(columns, rows))
+    assert green not in render_table(Table(columns, rows[:1]), color=True)  # one run is not the best of any

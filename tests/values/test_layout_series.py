@@ -4,6 +4,11 @@ from assay.values import layout
 from assay.values.layout import split_series
 
 
+def test_attempts_that_the_newest_one_continues_count():
+    names = ["a10-r0-h-1-1.jsonl", "a9-r1-h-1-1.jsonl", "a9-r2-h-1-1.jsonl", "a8-r0-h-1-1.jsonl"]
+    assert split_series(names, [9]) == ([names[1], names[0]], [names[3], names[2]])
+
+
 def test_the_newest_attempt_counts():
     old, new = "a1-r0-host-10-1.jsonl", "a2-r0-host-11-2.jsonl"
     assert split_series([new, old]) == ([new], [old])

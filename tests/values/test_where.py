@@ -302,3 +302,15 @@ def test_evaluation_equals_a_second_implementation(text: str, rows: Sequence[Map
 
 def choose_from(where: Where, rows: Sequence[Mapping[str, Any]]) -> list[int]:
     return choose(where, len(rows), lambda name: WhereColumn([row[name.name] for row in rows]))
+
+
+def test_a_state_alone_is_a_condition() -> None:
+    failed = Condition(Name("state", 0, "run"), "==", "failed")
+    assert parse_where("failed").expression == failed
+    assert parse_where("failed or loss < 2").expression == Or((failed, Condition(Name("loss", 10), "<", 2)))
+    assert parse_where("not failed").expression == Not(Condition(Name("state", 4, "run"), "==", "failed"))
+    for text in ("fialed", "params.failed", "`failed", "failed <"):
+        with pytest.raises(UsageError):
+            parse_where(text)
+    with pytest.raises(UsageError, match="did you mean 'failed'"):
+        parse_where("loss < 2 or fialed")

@@ -425,7 +425,10 @@ def test_a_study_is_stopped_with_its_supervisor(cli, busy: Bench) -> None:
     assert f"its supervisor (pid {busy.supervisor.pid}) has left" in result.out
     now = states(cli)
     assert (now["x=1"], now["x=2"]) == ("stopped", "stopped")
-    assert now.get("x=3", "queued") == "queued"
+    assert now["x=3"] == "not started"
+    shown = cli("ls", "long").out
+    assert "3 runs: 1 not started, 2 stopped" in shown  # no supervisor is left that would start it
+    assert "queued" not in shown
     assert not list((busy.root / "long").glob("x=3/lease.*"))
 
 
@@ -436,6 +439,8 @@ def test_how_stopped_runs_are_continued_is_printed(cli, own_bench: Bench) -> Non
     cli("stop", "s")
     supervisor.communicate(timeout=60)
     assert "assay run s.yml --retry stopped" in cli("run", "s.yml").err
+    wrong = cli("run", "s.yml", "--retry", "stopped,faild")
+    assert (wrong.code, "--retry: 'faild' is not one of failed, lost, stopped" in wrong.err) == (2, True)
 
 
 def test_a_metric_that_is_not_finite_at_the_end_is_reported(cli, own_bench: Bench) -> None:

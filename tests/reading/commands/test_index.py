@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from tests.finished_study import BAD, GOOD, STUDY, Bench
 
 ORIGINALS = Path(__file__).parents[2] / "formats" / "originals"
@@ -64,6 +65,7 @@ def test_a_query_that_is_not_one_is_refused(cli, own_bench: Bench, bench: Bench)
     assert json.loads(cli("index", "query", "SELECT count(*) AS n FROM runs", "--json").out) == [{"n": 4}]
 
 
+@pytest.mark.needs(exchange=True)
 def test_a_server_that_is_not_there_ends_reading_commands_and_no_run(cli, own_bench: Bench, monkeypatch) -> None:
     monkeypatch.setenv("ASSAY_INDEX", "postgresql://someone:s3cret-word@127.0.0.1:1/none")
     study = own_bench.write("one.yml", "study: one\ncommand: 'echo loss 1'\nmetrics: {loss: 'loss ({number})'}\n")

@@ -9,6 +9,7 @@ import pytest
 from tests.finished_study import GOOD, Bench
 
 
+@pytest.mark.needs(exchange=True)
 def test_a_study_for_tensorboard(cli, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRC32C_SW_MODE", "auto")  # tensorboardX sets it on import
     result = cli("sum", "fit", "--tensorboard", "board")
@@ -66,6 +67,21 @@ def test_the_most_telling_line_is_drawn_and_named(cli) -> None:
     assert result.out.startswith("fit: loss\n")
     assert "loss (others: test.acc; choose with -m)" in result.err
     assert "lr=0.1 n=7  1.7" in result.out
+
+
+def test_lists_of_names_may_be_given_again(cli) -> None:
+    def load_columns(*words: str) -> set[str]:
+        return set(json.loads(cli("sum", "fit", *words, "--json").out)[0])
+
+    both = load_columns("-m", "loss,test.acc")
+    assert {"loss", "test.acc"} <= both == load_columns("-m", "loss", "-m", "test.acc")
+    assert load_columns("-m", "loss,test.acc", "--ignore", "n", "--ignore", "lr") == both - {"n", "lr"}
+    front = [
+        cli("sum", "fit", *words).out for words in (["--pareto", "loss,time"], ["--pareto", "loss", "--pareto", "time"])
+    ]
+    assert front[0] == front[1] != ""
+    plots = [cli("plot", "fit", *words).out for words in (["-m", "loss,test.acc"], ["-m", "loss", "-m", "test.acc"])]
+    assert plots[0] == plots[1] != ""
 
 
 def test_a_metric_a_run_and_a_size(cli) -> None:
@@ -251,6 +267,7 @@ def test_a_plot_of_some_runs(cli) -> None:
     assert "n=8" in cli("plot", "fit/lr=0.1*", "-m", "loss").out
 
 
+@pytest.mark.needs(exchange=True)
 def test_tensorboard_gets_the_chosen_runs(cli, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRC32C_SW_MODE", "auto")
     result = cli("sum", "fit", "--tensorboard", "board2", "--where", "n == 7 and lr < 0.3")
@@ -282,3 +299,81 @@ def test_what_cannot_be_weighed(cli, names: str, message: str) -> None:
 def test_a_table_by_time(cli) -> None:
     seconds = [row["seconds"] for row in json.loads(cli("sum", "fit", "--sort", "time:max", "--json").out)]
     assert seconds == sorted(seconds, reverse=True)
+
+
+def test_curves_as_json(cli) -> None:
+    result = cli("plot", "fit", "-m", "loss", "--json")
+    (facts,) = json.loads(result.out)
+    assert (facts["metric"], facts["x"], len(facts["lines"])) == ("loss", "step", 4)
+    first = {"run": f"fit/{GOOD}", "points": 3, "is_thinned": False, "x": [1, 2, 3], "value": [3.7, 2.7, 1.7]}
+    assert facts["lines"][0] == first
+    ((line, *_),) = (each["lines"] for each in json.loads(cli("plot", "fit", "-m", "loss", "--json", "--points=2").out))
+    assert (line["points"], line["is_thinned"], line["x"]) == (3, True, [1, 3])
+    ((group, *_),) = (each["lines"] for each in json.loads(cli("plot", "fit", "--json", "-g", "n", "--points=2").out))
+    assert (group["group"], group["value"]) == ("lr=0.1", [3.75, 1.75])
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (("--points", "10000000"), "10000000 is not in the range 2<=x<=100000"),
+        (("--points", "-3"), "-3 is not in the range"),
+        (("-o", "a.svg"), "leave out --json, or -o"),
+        (("--history",), "leave out --json, or --history"),
+        (("-m", "lss"), "did you mean 'loss'?"),
+    ],
+)
+def test_curves_that_cannot_be_json(cli, words: tuple[str, ...], printed: str) -> None:
+    result = cli("plot", "fit", "--json", *words)
+    assert (result.code, result.out) == (2, "")
+    assert printed in result.err
+
+
+# ---------------------------------------------------------------- --fields and --limit
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("ls", "--fields", "study,counts.failed"), [{"study": "fit", "counts.failed": 2}]),
+        (("ls", f"fit/{GOOD}", "--fields=name,metrics.test.acc"), [{"name": GOOD, "metrics.test.acc": 0.7}]),
+        (("ls", "fit/lr=0.5,n=8", "--fields", "metrics.loss"), [{"metrics.loss": 1.8}]),
+        (("sum", f"fit/{GOOD}", "--json", "--fields", "run", "--fields", "loss"), [{"run": GOOD, "loss": 1.7}]),
+        (("show", f"fit/{GOOD}", "--fields", "state,params.lr"), {"state": "done", "params.lr": 0.1}),
+        (("best", "fit", "--fields", "best.run"), {"best.run": "fit/lr=0.1,n=8"}),
+    ],
+)
+def test_only_the_fields_that_were_asked_for(cli, words: tuple[str, ...], shown: object) -> None:
+    result = cli(*words)
+    assert result.code == 0, result.err
+    assert json.loads(result.out) == shown
+
+
+def test_a_field_that_only_some_rows_have_is_null_in_the_others(cli) -> None:
+    rows = json.loads(cli("ls", "fit", "--fields", "metrics.test.acc").out)
+    assert sorted(row["metrics.test.acc"] or 0 for row in rows) == [0, 0, 0.7, 0.8]
+
+
+@pytest.mark.parametrize(
+    "words", [("ls", "fit"), ("ls",), ("sum", "fit"), ("best", "fit"), ("show", f"fit/{GOOD}")], ids=" ".join
+)
+def test_an_unknown_field_is_refused(cli, words: tuple[str, ...]) -> None:
+    result = cli(*words, "--fields", "sttudy")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("assay: no field named 'sttudy'")
+
+
+def test_a_field_is_suggested(cli) -> None:
+    assert "did you mean 'metrics.loss'" in cli("ls", "fit", "--fields", "metric.loss").err
+    assert json.loads(cli("ls", "fit", "--where", "lr > 3", "--fields", "name").out) == []
+
+
+def test_only_the_first_rows_are_listed(cli) -> None:
+    result = cli("ls", "fit", "--limit", "1", "--fields", "name")
+    assert json.loads(result.out) == [{"name": "lr=0.1,n=7"}]
+    assert result.err == "(3 more rows: leave out -n)\n"
+    assert cli("ls", "--limit", "1").err == ""
+    for command in (("ls", "fit"), ("sum", "fit")):
+        refused = cli(*command, "--limit", "-3")
+        assert refused.code == 2
+        assert "-3 is not in the range x>=1" in refused.err

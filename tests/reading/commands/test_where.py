@@ -32,7 +32,39 @@ def test_runs_are_listed_by_expression_pattern_and_order(cli) -> None:
     assert list_names(cli, "fit", "--sort", "loss", "--where", "lr == 0.5") == ["lr=0.5,n=7", "lr=0.5,n=8"]
 
 
-@pytest.mark.parametrize("command", ["ls", "show", "logs", "rerun", "stop", "sum", "plot"])
+@pytest.mark.parametrize("command", ["ls", "sum", "plot"])
+def test_no_run_is_an_answer_of_what_lists_runs(cli, command: str) -> None:
+    result = cli(command, "fit", "--where", "lr > 3 and state == done")
+    assert (result.code, result.out) == (0, "")
+    assert result.err.startswith("0 runs: --where 'lr > 3 and state == done': none of 4 runs matches\n  lr: 0.1, 0.5\n")
+    if command != "plot":
+        assert json.loads(cli(command, "fit", "--json", "--where", "lr > 3").out) == []
+
+
+@pytest.mark.parametrize("command", ["show", "logs", "best", pytest.param("report", marks=pytest.mark.needs(web=True))])
+def test_no_run_is_an_answer_of_what_only_reads(cli, command: str) -> None:
+    result = cli(command, "fit", "--where", "lr > 3")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "0 runs: --where 'lr > 3': none of 4 runs matches\n  lr: 0.1, 0.5\n"
+    assert cli(command, "fit", "--where", "lrr > 3").code == 2
+    if command in ("show", "best"):
+        assert cli(command, "fit", "--json", "--where", "lr > 3").out == "null\n"
+
+
+def test_expressions_that_are_given_again_must_all_hold(cli) -> None:
+    assert list_names(cli, "fit", "--where", "lr == 0.1 or lr == 0.5", "--where", "lr == 0.1", "--where", "n == 7") == [
+        "lr=0.1,n=7"
+    ]
+    assert "\n  n >\n     ^\n" in cli("ls", "fit", "--where", "lr == 0.1", "--where", "n >").err
+
+
+def test_a_printed_command_repeats_the_expression(cli, own_bench: Bench) -> None:
+    own_bench.write("two.yml", "study: two\ncommand: 'exit {x}'\nparams: {x: [0, 1, 2, 3]}\nresources: {gpus: 0}\n")
+    shown = cli("run", "two.yml", "--where", "x > 0", "--where", "x < 3")
+    assert "run two.yml --where '(x > 0) and (x < 3)' --retry failed" in shown.err + shown.out, shown.err
+
+
+@pytest.mark.parametrize("command", ["rerun", "stop", "tag"])
 def test_an_empty_choice_is_refused_with_what_there_is(cli, command: str) -> None:
     result = cli(command, "fit", "--where", "lr > 3 and state == done")
     assert (result.code, result.out) == (2, "")

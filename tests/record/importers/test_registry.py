@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.command_line import Cli
 from tests.finished_study import Bench
+from tests.tracking_databases import MLFLOW_TABLES, TRACKIO_TABLES, write_database
 
 from assay.plugins import load
 from assay.reading.commands.index import IngestRequest
@@ -50,6 +51,7 @@ FILES = {
     "wandb": write("a.csv", '"Name","State","lr"\n"a","finished","1"\n'),
     "wandb-history": write("a.csv", '"Step","a - loss","a - loss__MIN"\n"1","2","2"\n'),
     "optuna": write("j.log", '{"op_code": 0, "worker_id": "x", "study_name": "s", "directions": [1]}\n'),
+    "trackio": lambda folder: write_database(folder / "a.db", TRACKIO_TABLES),
     "assay": write("s/r/run.json", "{}"),
     "runx": write("s/r/hparams.json", "{}"),
     "mlrunner": write("r/param", "_name: x"),
@@ -65,6 +67,14 @@ def test_each_is_recognised_by_its_content(name: str, tmp_path: Path) -> None:
     found = choose_importer(Sample(str(FILES[name](tmp_path))), ["folders", "runs", "results"])
     assert found is not None
     assert found.name == name
+
+
+def test_databases_are_told_apart_by_their_tables(tmp_path: Path) -> None:
+    found = choose_importer(Sample(str(write_database(tmp_path / "a.db", MLFLOW_TABLES))), ["runs"])
+    assert found is not None
+    assert found.name == "mlflow"
+    write_database(tmp_path / "b.db", "CREATE TABLE metrics (a)")
+    assert choose_importer(Sample(str(tmp_path / "b.db")), ["runs"]) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\xff\xfe binary", b"{" * 100_000, b"[1]", b"a,b\n1,2\n", b'"Name\n'])
