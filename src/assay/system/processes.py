@@ -267,12 +267,26 @@ def load_children(pid: int) -> list[int]:
 
 
 def load_thread_children(pid: int) -> list[int]:
-    """Children that any thread of the process started: exact, and slower."""
+    """Children that any thread of the process started: exact, and slower.
+
+    The children of a thread that ends become those of another thread, whose list may have been read already: then all
+    lists are read again, ten times at most.
+    """
+    found: set[int] = set()
+    threads = _list_threads(pid)
+    for _ in range(10):
+        found.update(int(child) for thread in threads for child in _read(f"{pid}/task/{thread}/children").split())
+        before, threads = threads, _list_threads(pid)
+        if threads.issuperset(before):
+            break
+    return sorted(found)
+
+
+def _list_threads(pid: int) -> set[str]:
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        return set(os.listdir(f"/proc/{pid}/task"))
     except OSError:
-        return []
-    return [int(child) for thread in threads for child in _read(f"{pid}/task/{thread}/children").split()]
+        return set()
 
 
 def can_list_children() -> bool:

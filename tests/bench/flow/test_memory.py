@@ -136,18 +136,19 @@ CHILD = f"{HOLD % (40 * MB)}\nprint('ready', flush=True)\nimport sys; sys.stdin.
 PARENT = """
 import subprocess, sys, threading
 %s
+kept = []  # a handle that is dropped closes the child's input, and the child ends
 def start():
     child = subprocess.Popen([sys.executable, "-S", "-c", %r], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     child.stdout.readline()
+    kept.append(child)
     print(child.pid, flush=True)
-    return child
 %s
 sys.stdin.readline()
 """
 
 
 @contextmanager
-def tree(start: str = "child = start()") -> Iterator[tuple[subprocess.Popen[str], int]]:
+def tree(start: str = "start()") -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A process of 30 MB with a child of 40; both are there when this begins."""
     code = PARENT % (HOLD % (30 * MB), CHILD, start)
     process = subprocess.Popen(

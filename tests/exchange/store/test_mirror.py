@@ -46,6 +46,16 @@ def fetch(remote: Remote, into: Path) -> mirror.FetchCounts:
     return mirror.fetch_files(Fetching(manifest, str(into)), remote)
 
 
+def test_what_a_killed_call_had_not_renamed_does_not_stay(store: Any, tmp_path: Path) -> None:
+    source = fill(tmp_path / "source", TREE)
+    remote = open_remote(store.url("shared/place"))
+    push(source, remote)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "received.json.81321226.tmp").write_text("")
+    fetch(remote, tmp_path / "there")
+    assert read_tree(tmp_path / "there") == TREE
+
+
 def test_what_is_sent_can_be_fetched(store: Any, tmp_path: Path) -> None:
     source = fill(tmp_path / "source", TREE)
     (source / "secrets.sh").write_text("export TOKEN=abc\n")

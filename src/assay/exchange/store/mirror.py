@@ -257,9 +257,12 @@ def _split_trees(manifest: FolderManifest, tops: Sequence[str]) -> tuple[FolderM
 
 
 def list_folder(
-    path: str, leaves_out: Callable[[str], bool] = lambda _name: False
+    path: str, leaves_out: Callable[[str], bool] = lambda _name: False, *, temporary: bool = False
 ) -> tuple[list[str], dict[str, str], tuple[str, ...]]:
-    """Files, symbolic links and empty folders below, in order; not secrets, our temporary files, pipes and sockets."""
+    """Files, symbolic links and empty folders below, in order; not secrets, pipes and sockets.
+
+    Our temporary files are listed only where `temporary` asks for them.
+    """
     names: list[str] = []
     links: dict[str, str] = {}
     empty: list[str] = []
@@ -277,7 +280,7 @@ def list_folder(
         beside = {entry.name for entry in entries}
         for entry in entries:
             name = f"{inside}/{entry.name}" if inside else entry.name
-            if entry.name == SECRETS_FILE or _is_passing(entry, beside) or leaves_out(name):
+            if entry.name == SECRETS_FILE or leaves_out(name) or (not temporary and _is_passing(entry, beside)):
                 continue
             if entry.is_symlink():
                 with suppress(FileNotFoundError):
@@ -417,7 +420,7 @@ def fetch_files(job: Fetching, remote: Remote) -> FetchCounts:
     """
     os.makedirs(job.aside, exist_ok=True)
     names = [name for name in job.manifest.files if job.wanted is None or name in job.wanted]
-    there, links, _ = list_folder(job.aside)
+    there, links, _ = list_folder(job.aside, temporary=True)  # also what a killed call had not renamed yet
     for name in (*links, *(name for name in there if name not in set(names))):
         os.unlink(os.path.join(job.aside, name))
 
