@@ -459,3 +459,67 @@ def test_a_part_of_a_number_is_no_value(text: str) -> None:
     regex = build_pattern(parse_metric("loss:min", "--metric")).regex
     assert re.search(regex, text) is None
     assert re.search(regex, "loss 3, acc 4") is not None
+
+
+# ---------------------------------------------------------------- what may be used again, and until when
+
+
+def test_runs_of_another_environment_are_not_used_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.write(gain=0.2)
+    assert lab.attempt("--json").facts["cost"]["new_runs"] == 10
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    assert lab.attempt("--json").facts["cost"]["new_runs"] == 10
+
+
+def test_an_earlier_run_that_took_longer_than_the_limit_has_failed(lab: Lab) -> None:
+    lab.commit(train=f"sleep 0.4\n{TRAIN}")
+    lab.write(gain=-0.2)
+    assert lab.attempt("--json").facts["verdict"] == "worse"
+    found = lab.attempt("--timeout", "0.3s")
+    assert found.code == 2
+    assert "does not run: it took longer than its limit" in found.err
+
+
+def test_a_run_that_lost_its_output_is_not_a_failed_one(lab: Lab) -> None:
+    lab.write(gain=0.2)
+    lab.attempt()
+    name = min(lab.runs())
+    (lab.folder / "runs" / "try" / name / "train.log").unlink()
+    found = lab.attempt()
+    assert found.code == 4
+    assert f"{name} has lost its output train.log" in found.err
+    assert "assay rerun" in found.err
+
+
+def test_more_seeds_after_a_look_are_noted(lab: Lab) -> None:
+    lab.write(salt=3)
+    assert not lab.attempt("--seeds", "5", "--json").facts["notes"]
+    (note,) = lab.attempt("--seeds", "7", "--json").facts["notes"]
+    assert note.startswith("asked before with --seeds 5")
+
+
+def test_a_budget_ends_a_try_undecided(lab: Lab) -> None:
+    slow = TRAIN.replace(". ./settings", ". ./settings; sleep 0.3")
+    lab.commit(train=slow)
+    lab.write(salt=3, train=slow)
+    found = lab.attempt("--seeds", "20", "--budget", "0.0004h", "--json")
+    assert (found.code, found.facts["verdict"]) == (3, "undecided")
+    assert "the budget of 0.0004h is used" in found.facts["reason"]
+    assert 0 < found.facts["cost"]["runs"] < 40
+    assert "is not a budget" in lab.attempt("--budget", "much").err
+
+
+def test_a_submodule_is_noted(lab: Lab) -> None:
+    (lab.folder / ".gitmodules").write_text('[submodule "x"]\n  path = x\n  url = ./x\n')
+    lab.commit()
+    lab.write(gain=0.2)
+    assert "the files of submodules are on neither side" in lab.attempt("--json").facts["notes"]
+
+
+def test_a_ledger_with_an_impossible_time_is_read(lab: Lab) -> None:
+    lab.write(gain=0.2)
+    lab.attempt()
+    ledger = lab.folder / "runs" / "try" / ".assay" / "tries.jsonl"
+    line = json.loads(ledger.read_text().splitlines()[0])
+    ledger.write_text(json.dumps({**line, "at": 1e300}) + "\n")
+    assert lab.call("tries").code == 0

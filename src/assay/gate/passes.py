@@ -121,7 +121,7 @@ class Passes:
     def _load_inputs(self, check: Check) -> Inputs:
         folder = self._settings.folder
         self._code = self._code or _digest_code(folder, self._root)
-        self._environment = self._environment or _digest_environment(folder)
+        self._environment = self._environment or digest_environment(folder)
         named = [path for path in _find_paths(check.words, folder) if not _is_below(self._root, path)]
         data = _digest(_list_contents([*self._settings.data, *named]))
         return Inputs(self._code, self._environment, data, _digest(_find_commits(check.words, folder)))
@@ -179,7 +179,8 @@ def _digest_code(folder: str, root: str) -> str:
     return _digest(_list_contents(name for name in names if not _is_below(name, root)))
 
 
-def _digest_environment(folder: str) -> str:
+def digest_environment(folder: str) -> str:
+    """Of packages, hardware and variables, but those that differ from one terminal to the next."""
     found = load_environment(folder, ())
     packages = [f"{name}=={version}" for name, version in {**found.packages, **found.job_packages}.items()]
     variables = [f"{name}={value}" for name, value in os.environ.items() if not re.fullmatch(_VOLATILE, name)]

@@ -20,6 +20,7 @@ from assay.values.series import Direction
 STUDY = "try"
 SEED = "{seed}"
 _FILE = "tries.jsonl"
+_LATEST = 1e11  # seconds: no clock shows more, and no calendar goes on for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,12 @@ class Side:
     words: tuple[str, ...]
     environment: str = ""
     inside: str = "."  # where in the code it runs
+    machine: str = ""  # a digest of packages, hardware and variables: with others it is another run
 
     @property
     def key(self) -> str:
         """Runs of equal sides are the same runs."""
-        return _hash(self.code, self.build_command(0))
+        return _hash(self.code, self.build_command(0), self.machine)
 
     def build_command(self, seed: int) -> str:
         words = tuple(word.replace(SEED, str(seed)) for word in self.words)
@@ -119,7 +121,7 @@ def load_tries(location: StudyLocation) -> list[Try]:
     for line in load_lines(_find_file(location)):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             each = parse_plain(Try, line)
-            if each.verdict in get_args(Choice):
+            if each.verdict in get_args(Choice) and 0 <= each.at < _LATEST:
                 found[each.key] = each
     return list(found.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING
 from assay.errors import ExitCode, UsageError
 from assay.gate.paired_test import FEWEST, Question
 from assay.gate.tries_ledger import SEED, Metric, Side, Try, load_tries
-from assay.launch.api import SideOptions
+from assay.launch.api import Budget, SideOptions
 from assay.show.console import Console
 from assay.values.options import (
     Request,
     argument,
+    budget_option,
     farm_option,
     jobs_option,
     json_option,
@@ -100,6 +102,7 @@ class TryRequest(SideOptions):
     timeout_s: float | None = option(
         "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of each run, as in 90s or 2h."
     )
+    budget: str | None = budget_option()
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
     root: str | None = root_option("Output root.  [default: ./runs]")
@@ -119,6 +122,7 @@ def try_command(request: TryRequest, console: Console) -> int:
 
     Exit code 0: better. 1: worse. 3: same or undecided. 2: the call is wrong, or the base does not run.
     """
+    from assay.gate.passes import digest_environment
     from assay.gate.try_report import build_try_document
     from assay.gate.try_runs import build_place, check_paths, keep_code
     from assay.gate.trying import try_idea
@@ -128,11 +132,13 @@ def try_command(request: TryRequest, console: Console) -> int:
     _check_command(request.command)
     quieted = console.quieted(request.quiet or request.as_json)
     place = build_place(request.root, request.on, parse_slot_flags(request.slots, request.jobs))
-    place = replace(place, timeout_s=request.timeout_s, command_line=tuple(sys.argv))
+    budget = Budget(request.budget) if request.budget is not None else None
+    place = replace(place, timeout_s=request.timeout_s, budget=budget, command_line=tuple(sys.argv))
     check_paths(request.command)
     codes = keep_code(place, request.a_rev, request.b_rev, quieted)
+    machine = digest_environment(os.getcwd())
     a, b = (
-        Side(code.hash, code.commit, code.title, request.command, environment, code.inside)
+        Side(code.hash, code.commit, code.title, request.command, environment, code.inside, machine)
         for code, environment in zip(codes[:2], (request.a_env, request.b_env), strict=True)
     )
     farm = place.farm.name if place.farm else ""

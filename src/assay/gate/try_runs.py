@@ -15,7 +15,7 @@ from assay.errors import AssayError, ExitCode, InfrastructureError, NotFoundErro
 from assay.follow.api import Entry, Event, Source, StudyLocation, find_sources, show_command
 from assay.follow.log_tails import find_failed_log, load_tail
 from assay.gate.tries_ledger import STUDY, Metric, Side
-from assay.launch.api import Origin, RunHooks, build_bare_study, find_study_location, run_specs
+from assay.launch.api import Budget, Origin, RunHooks, build_bare_study, find_study_location, run_specs
 from assay.observe.extract import POSITIONS
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import render_number
@@ -33,6 +33,7 @@ _VALUE = "value"  # what is read from the output: a metric may be called `step`,
 _CODE = CodePolicy("snapshot", link_ignored=False)
 _FAILED = (State.FAILED, State.TIMEOUT)
 _LEFT_OUT = "the files of the work tree that are not committed are on neither side"
+_SUBMODULES = "the files of submodules are on neither side"
 _BLOCK_BYTES = 1 << 24
 _NAMED_VALUE = rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[=:]\s*|\s+){NUMBER}"
 
@@ -53,6 +54,7 @@ class Place:
     farm: Farm | None = None
     slots: tuple[str, ...] | None = None
     timeout_s: float | None = None
+    budget: Budget | None = None
     command_line: tuple[str, ...] = ()
 
     @property
@@ -114,7 +116,9 @@ def keep_code(place: Place, a_rev: str, b_rev: str | None, console: Console) -> 
         if work.sha == current.sha:
             head = replace(head, commit=work.sha, title=_name(work))
         b = _keep(trees, work, place, head)
-        return _keep(trees, base, place, replace(head, commit=base.sha, title=_name(base))), b, notes
+        a = _keep(trees, base, place, replace(head, commit=base.sha, title=_name(base)))
+        notes += [_SUBMODULES] if os.path.exists(os.path.join(trees.open(_TREE).path, ".gitmodules")) else []
+        return a, b, notes
 
 
 def _name(commit: Commit) -> str:
@@ -158,8 +162,11 @@ class Runner:
     console: Console
     results: dict[Key, Result] = field(default_factory=dict)
 
-    def run(self, wanted: Sequence[tuple[Side, int, Metric]], titles: Mapping[str, str]) -> None:
-        """`titles`: what a side is called, by its key. Raises where a run did not come to its end."""
+    def run(self, wanted: Sequence[tuple[Side, int, Metric]], titles: Mapping[str, str]) -> str:
+        """`titles`: what a side is called, by its key. Raises where a run did not come to its end.
+
+        Returns why some of them were not started: the budget is used. Else an empty text.
+        """
         missing = [each for each in wanted if (each[0].key, *each[1:]) not in self.results]
         jobs = {(spec := build_spec(*each, self.place.timeout_s)).name: (spec, *each) for each in missing}
         study = replace(build_bare_study(STUDY, "assay try", os.getcwd()), resources=Resources(), code=_CODE)
@@ -175,15 +182,18 @@ class Runner:
             command_line=self.place.command_line,
             origins=origins,
             retry=frozenset(_FAILED),  # of earlier calls: a missing package may be there now
+            budget=self.place.budget,
         )
         if report.interrupted:
             again = f"continue with: {build_same_call()}"
             raise TryInterruptedError(f"interrupted by {report.interrupted}; what is finished is kept", again)
         if report.problem:
             raise InfrastructureError(report.problem)
-        for entry in report.entries:
+        for entry in (each for each in report.entries if each.spec.name not in report.held_back):
             _, side, seed, metric = jobs[entry.spec.name]
-            self.results[side.key, seed, metric] = _build_result(entry, metric, self.place.location)
+            self.results[side.key, seed, metric] = _build_result(entry, metric, self.place)
+        budget = self.place.budget
+        return f"the budget of {budget.text} is used" if budget and report.held_back else ""
 
     def _build_hooks(
         self, jobs: Mapping[str, tuple[RunSpec, Side, int, Metric]], titles: Mapping[str, str]
@@ -198,6 +208,7 @@ class Runner:
 
 def build_spec(side: Side, seed: int, metric: Metric, timeout_s: float | None = None) -> RunSpec:
     commands, params = (Command(COMMAND, side.build_command(seed)),), {"code": side.code[:12], "seed": seed}
+    params |= {"environment": side.machine[:8]} if side.machine else {}
     return RunSpec(
         id=spec_id(commands, params),
         name=f"{side.code[:8]}-{side.key[:6]}-seed{seed}",
@@ -209,18 +220,23 @@ def build_spec(side: Side, seed: int, metric: Metric, timeout_s: float | None = 
     )
 
 
-def _build_result(entry: Entry, metric: Metric, location: StudyLocation) -> Result:
+def _build_result(entry: Entry, metric: Metric, place: Place) -> Result:
+    """A run of an earlier call that took longer than today's limit has failed as a new one would."""
+    again = f"run it again: {show_command(['rerun'], place.location, entry.spec.name)}"
     if entry.state is State.STOPPED:
         raise TryInterruptedError(f"{entry.spec.name} was stopped", f"continue with: {build_same_call()}")
     if entry.state is not State.DONE and entry.state not in _FAILED:
-        again = show_command(["rerun"], location, entry.spec.name)
         reason = f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else ""
-        raise InfrastructureError(f"{entry.spec.name} is {entry.state}{reason}", f"run it again: {again}")
-    value = load_value(entry.dir, entry.spec, metric) if entry.state is State.DONE else None
-    outcome, seconds = entry.outcome, 0.0
+        raise InfrastructureError(f"{entry.spec.name} is {entry.state}{reason}", again)
+    if entry.state is State.DONE and not os.path.exists(os.path.join(entry.dir, f"{COMMAND}.log")):
+        raise InfrastructureError(f"{entry.spec.name} has lost its output {COMMAND}.log", again)
+    outcome, seconds, state = entry.outcome, 0.0, entry.state
     if outcome and outcome.started_at and outcome.ended_at:
         seconds = max(0.0, outcome.ended_at - outcome.started_at)
-    return Result(value, entry.state, entry.dir, seconds, entry.finished_here, entry.spec)
+    if place.timeout_s is not None and seconds > place.timeout_s and not entry.finished_here:
+        state = State.TIMEOUT
+    value = load_value(entry.dir, entry.spec, metric) if state is State.DONE else None
+    return Result(value, state, entry.dir, seconds, entry.finished_here, entry.spec)
 
 
 def _describe_end(entry: Entry, metric: Metric) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 
@@ -17,6 +18,7 @@ from assay.gate.paired_test import (
     judge_look,
     measure_chance,
 )
+from assay.gate.passes import digest_environment
 from assay.gate.tries_ledger import Confirmation, Side, Try, hide_try, load_tries, record_try
 from assay.gate.try_runs import Place, Result, Runner, describe_failure, refuse_missing
 from assay.show.console import Console
@@ -37,7 +39,17 @@ def try_idea(asked: Try, place: Place, console: Console) -> Try:
         reason = "both sides have the same code, command and environment: nothing was run"
         return _record(replace(asked, verdict="same", reason=reason), place)
     check_libraries()
+    asked = replace(asked, notes=(*asked.notes, *_describe_earlier(asked, load_tries(place.location))))
     return _record(_Trial(asked, Runner(place, console)).run(), place)
+
+
+def _describe_earlier(asked: Try, known: Sequence[Try]) -> list[str]:
+    """The boundary allows for the looks of one call: more of them make a wrong `better` more likely."""
+    hidden = hide_try(asked)
+    counts = [each.most for each in known if replace(hidden, most=each.most).key == each.key and each.most < asked.most]
+    asked_with = ", ".join(f"--seeds {count}" for count in sorted(counts))
+    risk = "each call looks again, so a wrong `better` is more likely than 2.5%; confirm it: assay tries --confirm"
+    return [f"asked before with {asked_with}: {risk}"] if counts else []
 
 
 def _record(found: Try, place: Place) -> Try:
@@ -58,12 +70,14 @@ class _Trial:
     def run(self) -> Try:
         """The first two pairs show whether both sides run; then the looks follow."""
         schedule = build_schedule(self.asked.most)
-        self._run_pairs(_PROBE)
+        if spent := self._run_pairs(_PROBE):
+            return self._build(Judged("undecided", 0), spent)
         if self._check_sides():
             return self._build(Judged("worse", _PROBE, failed_b=_PROBE), "the idea does not run, the base does")
         judged = Judged("undecided", 0)
         for count, level in zip(schedule.looks, schedule.levels, strict=True):
-            self._run_pairs(count)
+            if spent := self._run_pairs(count):
+                return self._build(judged, f"{spent} before it was decided")
             self._check_zero(count)
             judged = judge_look(self._list_pairs(count), level, self.asked.question)
             if judged.verdict != "undecided":
@@ -72,10 +86,11 @@ class _Trial:
                 self.runner.console.message(f"{count} pairs: {describe_change(self.asked, judged)}; not decided yet")
         return self._build(judged, explain(judged))
 
-    def _run_pairs(self, count: int) -> None:
+    def _run_pairs(self, count: int) -> str:
+        """Why not all of them were run; empty: they were."""
         asked = self.asked
         wanted = [(side, seed, asked.metric) for seed in range(1, count + 1) for side in (asked.a, asked.b)]
-        self.runner.run(wanted, {asked.a.key: BASE, asked.b.key: HEAD})
+        return self.runner.run(wanted, {asked.a.key: BASE, asked.b.key: HEAD})
 
     def _list_results(self, side: Side) -> list[Result]:
         """In the order of seeds."""
@@ -83,8 +98,12 @@ class _Trial:
         return [self.runner.results[key] for key in found if key in self.runner.results]
 
     def _list_pairs(self, count: int) -> list[Pair]:
-        sides = self._list_results(self.asked.a), self._list_results(self.asked.b)
-        return [Pair(seed, a.value, b.value) for seed, a, b in zip(range(1, count + 1), *sides, strict=False)]
+        """Of the seeds with which both sides ran."""
+        found, asked = self.runner.results, self.asked
+        keys = (
+            (seed, *((side.key, seed, asked.metric) for side in (asked.a, asked.b))) for seed in range(1, count + 1)
+        )
+        return [Pair(seed, found[a].value, found[b].value) for seed, a, b in keys if a in found and b in found]
 
     def _check_sides(self) -> bool:
         """Refuse a base that does not run and a metric that never appears. Whether the head alone does not run."""
@@ -109,8 +128,7 @@ class _Trial:
     # ------------------------------------------------------------ the result
 
     def _build(self, judged: Judged, reason: str) -> Try:
-        count = len(self._list_results(self.asked.a))
-        pairs = self._list_pairs(count)
+        pairs = self._list_pairs(self.asked.most)
         results = [result for side in (self.asked.a, self.asked.b) for result in self._list_results(side)]
         return replace(
             self.asked,
@@ -191,7 +209,9 @@ def confirm_tries(place: Place, pairs: int | None, console: Console) -> list[Try
     if hidden is not None:
         raise UsageError(f"{hidden.idea!r} cannot be repeated: its command has a secret, which is not recorded")
     check_libraries()
-    repeated = [_repeat(each, Runner(replace(place, timeout_s=each.timeout_s), console), pairs) for each in chosen]
+    machine = digest_environment(os.getcwd())
+    now = [replace(each, a=replace(each.a, machine=machine), b=replace(each.b, machine=machine)) for each in chosen]
+    repeated = [_repeat(each, Runner(replace(place, timeout_s=each.timeout_s), console), pairs) for each in now]
     chances = [measure_chance(mine, each.question) for each, mine in zip(chosen, repeated, strict=True)]
     kept = {
         each.key: Confirmation(len(mine), _mean_change(mine), p, is_kept)
