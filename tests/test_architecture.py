@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
 )
 LEVELS = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-PLUGINS = ("search", "farms", "golden", "bench", "models", "web", "exchange", "compat", "start", "gate", "mcp")
+PLUGINS = ("search", "farms", "plots", "golden", "bench", "models", "web", "exchange", "compat", "start", "gate", "mcp")
 OWNERS = {  # modules that users import by these names, and the plug-in that each belongs to
     **dict.fromkeys(("wandb", "lightning", "transformers"), "exchange"),
     **dict.fromkeys(("logx", "checkpoint", "examine", "convergence"), "compat"),
@@ -65,7 +65,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "yaml": ("assay.config", "assay.compat.originals", "assay.golden.harness_file", "assay.examine"),
     "pynvml": ("assay.observe.devices",),
     "pandas": ("assay.runs", "assay.examine"),
-    "matplotlib": ("assay.show.figure",),
+    "matplotlib": ("assay.plots.figure",),
     "tensorboardX": ("assay.logx", "assay.exchange.tensorboard"),
     "torch": ("assay.logx", "assay.checkpoint", "assay.bench.profiling"),
     "numpy": ("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.models", "assay.checkpoint"),
@@ -587,12 +587,12 @@ def test_a_diamond_is_no_cycle() -> None:
         ({"record__run_directory": "def f():\n    import numpy as np"}, "numpy is at home in assay.judge"),
         ({"observe__readings": "import psutil"}, "psutil is at home in nowhere"),
         ({"execute__registry": "def f():\n    __import__('ray')"}, "ray is at home in assay.farms.ray_bridge"),
-        ({"show__figure": "import matplotlib"}, "must be imported inside the function"),
+        ({"plots__figure": "import matplotlib"}, "must be imported inside the function"),
         ({"logx": "import torch"}, "must be imported inside the function"),
         ({"judge__window": "from scipy.stats import t"}, "must be imported inside the function"),
-        ({"show__figure": "if not TYPE_CHECKING:\n    import matplotlib"}, "must be imported inside the function"),
-        ({"show__table": "if TYPE_CHECKING:\n    import matplotlib"}, "matplotlib is at home in assay.show.figure"),
-        ({"show__plots": "def f():\n    import matplotlib"}, "matplotlib is at home in assay.show.figure"),
+        ({"plots__figure": "if not TYPE_CHECKING:\n    import matplotlib"}, "must be imported inside the function"),
+        ({"show__table": "if TYPE_CHECKING:\n    import matplotlib"}, "matplotlib is at home in assay.plots.figure"),
+        ({"show__plots": "def f():\n    import matplotlib"}, "matplotlib is at home in assay.plots.figure"),
         (
             {"logx": "try:\n    import tensorboardX\nexcept ImportError:\n    pass"},
             "must be imported inside the function",
@@ -608,7 +608,7 @@ def test_libraries_at_home_are_left_alone() -> None:
     fine = tree_of(
         cli__main="import click",
         config__source="import yaml",
-        show__figure="if TYPE_CHECKING:\n    from matplotlib import axes\ndef f():\n    import matplotlib.pyplot",
+        plots__figure="if TYPE_CHECKING:\n    from matplotlib import axes\ndef f():\n    import matplotlib.pyplot",
         judge__window="def f():\n    def g():\n        import numpy",
         logx="class L:\n    def save(self):\n        import torch",
         plan__select="import select, json, tomllib",

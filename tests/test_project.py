@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.cli.demo import NEEDS
+from assay.start.demo import NEEDS
 
 TOP = Path(__file__).parent.parent
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]

@@ -70,7 +70,7 @@ CASES = [
     ),
     Case(
         "exchange",
-        ("export", "push", "pull", "upload", "perfzero"),
+        ("export", "push", "pull", "upload", "adopt", "perfzero"),
         calls=(
             ("run two.yml --notify none", "No such option '--notify'"),
             ("sum two --tensorboard board", "--tensorboard needs a plug-in that is not installed"),
@@ -80,7 +80,8 @@ CASES = [
             (SHARED_INDEX, "an index on a server needs a plug-in that is not installed"),
         ),
     ),
-    Case("start", ("init", "completion")),
+    Case("start", ("demo", "init", "completion")),
+    Case("plots", ("plot", "open", "serve", "report")),
     Case("gate", ("try", "tries")),
     Case(
         "compat",
@@ -95,7 +96,9 @@ NEEDED_BY = {  # plug-ins that go with it, since they need it
     "bench": ("compat/perfzero",),
     "models": ("compat/torq",),
     "exchange": ("compat/perfzero", "compat/torq", "models/sharing"),
+    "plots": ("compat/perfzero", "web"),
 }
+WITHOUT_PAGE = ("web", "plots")
 STUDY = 'study: two\ncommand: echo "loss {x}"\nparams: {x: [1, 2]}\nmetrics: {loss: "loss ({number})"}\n'
 WORKING = ("run two.yml -j 2", "sum two", "ls", "ls two", "show two/x=1", "logs two/x=1")
 REPORTS = ("report two -o -", "report two.yml -o -")
@@ -187,7 +190,7 @@ def answers(case: Case, tree: Path, asked: dict[str, Answers]) -> Answers:
         return asked[case.plugin]
     calls = [*WORKING, "--help", "doctor", *case.commands, *(words for words, _ in case.calls)]
     calls += ["run uses.yml"] if case.file else []
-    calls += [*REPORTS, PAGE] if case.plugin != "web" else []
+    calls += [*REPORTS, PAGE] if case.plugin not in WITHOUT_PAGE else []
     names = list(list_modules(case.plugin))
     assert len(names) > 300
     asked[case.plugin] = ask(tree, calls, names)
@@ -219,7 +222,7 @@ def list_modules(gone: str) -> Iterator[str]:
         path = name.replace(".", "/").removeprefix("assay/")
         if any(path == each.removesuffix(".py") or path.startswith(f"{each}/") for each in away):
             continue
-        if gone == "web" and name.endswith(".web_pages"):
+        if gone in WITHOUT_PAGE and name.endswith(".web_pages"):
             continue
         if name.startswith("assay") and not name.endswith("__main__"):
             yield name
@@ -311,7 +314,7 @@ SUBJECTS = {"golden": "/goldens", "bench": "/benchmarks", "models": "/models"}
 
 
 without_page = pytest.mark.parametrize(
-    "case", [each for each in CASES if each.plugin != "web"], indirect=True, ids=lambda case: case.plugin
+    "case", [each for each in CASES if each.plugin not in WITHOUT_PAGE], indirect=True, ids=lambda case: case.plugin
 )
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.study_processes import open_study_processes
 
-from assay.cli.demo import BROKEN, HARMLESS, edited, find_examples, find_hidden, lay_out, serve, show_next
 from assay.errors import ExitCode, UsageError
+from assay.start.demo import BROKEN, HARMLESS, edited, find_examples, find_hidden, lay_out, serve, show_next
 from assay.web import assets
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.code.tree import FileEntry, Selection, build_matcher, load_tree
+from assay.plots.figure import write_figure
 from assay.show.chart import Line, LineChart
-from assay.show.figure import write_figure
 
 
 @given(st.lists(st.text("ab*?[].", max_size=4), max_size=4), st.text("ab.", min_size=1, max_size=5))

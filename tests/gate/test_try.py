@@ -365,7 +365,7 @@ def test_nothing_is_computed_twice(lab: Lab) -> None:
 
 
 def test_an_interrupted_try_leaves_nothing_behind_and_continues(lab: Lab) -> None:
-    lab.write(train='test "$1" != 2 || sleep 60\n' + TRAIN)
+    lab.write(train='test "$1" != 2 || sleep 61.7\n' + TRAIN)
     words = [sys.executable, "-m", "assay", "try", "slow", *METRIC, "-j", "2", *COMMAND]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     while not any(name.endswith("seed2") for name in lab.runs()):
@@ -375,7 +375,7 @@ def test_an_interrupted_try_leaves_nothing_behind_and_continues(lab: Lab) -> Non
     _, err = process.communicate()
     assert process.returncode == 130
     assert "continue with: assay try slow" in err
-    assert not subprocess.run(["pgrep", "-f", "sleep 60"], capture_output=True, text=True, check=False).stdout.strip()
+    assert not subprocess.run(["pgrep", "-f", "sleep 61.7"], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def test_the_code_of_a_run_is_that_of_its_side(lab: Lab) -> None:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import InfrastructureError, UsageError
-from assay.show import figure
+from assay.plots import figure
+from assay.plots.figure import spread_apart, write_figure
 from assay.show.chart import Axis, Line, LineChart, build_bands
-from assay.show.figure import spread_apart, write_figure
 from assay.values.document import Bars
 
 CHART = LineChart(
@@ -65,7 +65,7 @@ def test_without_matplotlib_the_install_command_is_said(tmp_path):
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
     script = (
         "import sys\nfrom pathlib import Path\nfrom assay.errors import MissingExtraError\n"
-        "from assay.show.figure import write_figure\nfrom assay.show.chart import Line, LineChart\n"
+        "from assay.plots.figure import write_figure\nfrom assay.show.chart import Line, LineChart\n"
         "try:\n    write_figure(LineChart((Line('x', [0, 1], [0.0, 1.0]),)), Path(sys.argv[1]))\n"
         "except MissingExtraError as error:\n    print(error.render())\n"
     )

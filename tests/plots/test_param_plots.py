@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from assay.errors import NotFoundError, UsageError
-from assay.reading import param_plots
-from assay.reading.plot_document import build_page
-from assay.reading.plotting import PlotOptions, PlottedRuns
+from assay.plots import param_plots
+from assay.plots.plot_document import build_page
+from assay.plots.plotting import PlotOptions, PlottedRuns
 from assay.reading.ranking import SortKey
 from assay.reading.run_reader import Declared
 from assay.record.index.base import IndexTable, MetricColumns, RunRow
@@ -90,7 +90,7 @@ def test_a_pareto_plot_is_of_two_metrics(metrics: tuple[str, ...]) -> None:
 
 def test_what_a_search_chooses_on_a_logarithmic_scale_is_drawn_so(monkeypatch: pytest.MonkeyPatch) -> None:
     some = select([({"lr": value, "width": value}, 1.0) for value in (0.01, 0.02, 0.03)])
-    monkeypatch.setattr("assay.reading.plotting.load_space", lambda _: {"lr": Declared((0.01, 0.03), True, True)})
+    monkeypatch.setattr("assay.plots.plotting.load_space", lambda _: {"lr": Declared((0.01, 0.03), True, True)})
     scales = [chart_of(param_plots.build_scatters(some, PlotOptions(param=name))).x_scale for name in ("lr", "width")]
     assert scales == ["log", "linear"]
     axes = chart_of(param_plots.build_parallels(some, PlotOptions(params=("lr", "width")))).axes
@@ -107,7 +107,7 @@ def test_axes_show_what_a_search_may_choose(monkeypatch: pytest.MonkeyPatch) -> 
         "opt": Declared(("adam", "sgd", "lion")),
         "lr": Declared((0.01, 1.0), is_range=True, is_log=True),
     }
-    monkeypatch.setattr("assay.reading.plotting.load_space", lambda _: space)
+    monkeypatch.setattr("assay.plots.plotting.load_space", lambda _: space)
     (plot,) = param_plots.build_slices(some, PlotOptions())
     assert isinstance(plot.chart, tuple)
     width, opt, lr = plot.chart

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from assay.errors import UsageError
-from assay.reading.plot_document import build_page
-from assay.reading.plotting import Plot
+from assay.plots.plot_document import build_page
+from assay.plots.plotting import Plot
 from assay.show.chart import Axis, Line, LineChart
 from assay.show.html import render_html
 from assay.values.document import Bars

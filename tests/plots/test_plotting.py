@@ -11,7 +11,7 @@ import pytest
 from tests.finished_study import Bench
 
 from assay.follow.locations import StudyLocation
-from assay.reading import plotting
+from assay.plots import plotting
 from assay.reading.run_reader import Declared, load_space
 from assay.record.index.base import RunRow, Series
 from assay.record.search_file import SearchFile, find_search_file, write_search

@@ -348,7 +348,7 @@ def test_importing_does_not_load_matplotlib():
     import assay
 
     env = {**os.environ, "PYTHONPATH": str(Path(assay.__file__).parent.parent)}
-    code = "import sys, assay.show.progress, assay.show.plot, assay.show.figure; print('matplotlib' in sys.modules)"
+    code = "import sys, assay.show.progress, assay.show.plot, assay.plots.figure; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -40,7 +40,6 @@ _NETWORK_SYSTEMS = frozenset(_NETWORK_NAMES.split())
 _LITTLE_ROOM = 1 << 30
 _EXTRAS = (
     Part("pandas", "frames", "assay.runs(...).to_pandas()"),
-    Part("matplotlib", "plot", "plots in files: assay plot -o"),
     Part("numpy", "demo", "assay demo"),
 )
 

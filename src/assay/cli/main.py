@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import click
 
 COMMANDS = {
-    "demo": ("assay.cli.demo:demo", "Show the main commands in a minute, without GPU or network.", "Start"),
     "doctor": ("assay.cli.doctor:doctor", "Show what works on this machine, and how to get the rest.", "Start"),
     "run": ("assay.launch.commands.run:run", "Expand a study file and run it; ours, runx's or mlrunner's.", "Run"),
     "stop": ("assay.launch.commands.stop:stop", "Stop runs and everything they started.", "Run"),
@@ -35,20 +34,17 @@ COMMANDS = {
     "ls": ("assay.reading.commands.runs:ls", "List studies, or the runs of a study.", "Read"),
     "sum": ("assay.reading.commands.tables:summarise", "Print the summary table of one or more studies.", "Read"),
     "best": ("assay.reading.commands.best:best", "Show the best run, its margin, and how to repeat it.", "Read"),
-    "plot": ("assay.reading.commands.plot:plot", "Plot metrics over steps.", "Read"),
     "show": ("assay.reading.commands.runs:show", "Show everything about one run.", "Read"),
     "logs": ("assay.reading.commands.runs:logs", "Print a run's output, or follow it.", "Read"),
     "diff": ("assay.reading.commands.runs:diff", "Compare two runs: parameters, code, environment, results.", "Read"),
     "tag": ("assay.reading.commands.marks:tag", "Tag runs or a study, remove tags, or list them.", "Read"),
     "note": ("assay.reading.commands.marks:note", "Add a note to runs or a study, or print the notes.", "Read"),
-    "adopt": ("assay.launch.commands.adopt:adopt", "Take runs that were uploaded as runs of your study.", "Share"),
     "index": ("assay.reading.commands.index:GROUP", "Maintain the index: rebuild, reparse, ingest.", "Maintain"),
 }
 GROUP = Group(
     """Assay launches machine-learning runs and proves that they still behave.
 
     \b
-    assay demo                a sweep, a table and a plot in under a minute
     assay run study.yml       run a study; again: only what is not finished
     assay sum STUDY           which run won
     """,
@@ -144,7 +140,7 @@ def _explain(error: OSError) -> int | None:
     return int(ExitCode.INTERNAL)
 
 
-_READING = ("ls", "sum", "best", "show", "plot", "diff", "index", "logs")  # may begin again: they only read
+_READING = ("ls", "sum", "best", "show", "diff", "index", "logs")  # may begin again: they only read
 
 
 def _call(arguments: list[str]) -> Any:

@@ -36,7 +36,7 @@ PLUGIN = (
     ),
     Plugin(
         "perfzero",
-        needs=("bench", "exchange"),
+        needs=("bench", "exchange", "plots"),
         commands={
             "perfzero": (
                 "assay.compat.perfzero.command:command",

@@ -11,15 +11,15 @@ from typing import Any, cast
 from assay.errors import UsageError
 from assay.follow.locations import find_patterns
 from assay.follow.opening import open_index_of
-from assay.reading import plotting
+from assay.plots import plotting
+from assay.plots.figure import FORMATS, write_figure
+from assay.plots.param_plots import BUILDERS
+from assay.plots.plot_document import build_page
+from assay.plots.plotting import Plot, PlottedRuns, build_labels, build_paths, load_selection
 from assay.reading.commands.tables import group_option
-from assay.reading.param_plots import BUILDERS
-from assay.reading.plot_document import build_page
-from assay.reading.plotting import Plot, PlottedRuns, build_labels, build_paths, load_selection
 from assay.record.index.base import Index
 from assay.show.chart import LineChart, thin_line
 from assay.show.console import Console
-from assay.show.figure import FORMATS, write_figure
 from assay.show.formatting import clean, escape_json, render_count, to_json
 from assay.show.heat_map import render_bars
 from assay.show.html import render_html

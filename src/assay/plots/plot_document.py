@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from assay.reading.plotting import Plot
+from assay.plots.plotting import Plot
 from assay.show.chart import (
     Line,
     LineChart,

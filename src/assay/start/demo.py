@@ -122,7 +122,8 @@ def _show_sweep(plain: bool, where: str, hidden: str | None, run: Call) -> int:
     say("Nothing was added to the program: the metrics come from its log, by the patterns in sweep.yml.")
     say.runs("assay sum charlm --sort eval_loss:min --limit 6", run)
     say.runs("assay sum charlm --group-by seed --metrics eval_loss,loss,acc", run)
-    say.runs("assay plot charlm --metric loss --group-by seed", run)
+    if find_function("plot.draw"):
+        say.runs("assay plot charlm --metric loss --group-by seed", run)
     say("The runs are folders. Calling it again runs nothing, since everything is finished:")
     code = say.runs("assay run sweep.yml --plain", run) or _show_convergence(say, run)
     show_next(say, where, hidden)

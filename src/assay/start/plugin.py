@@ -1,4 +1,4 @@
-"""The first hour: completion in the shell, and a study file for a script."""
+"""The first hour: a demonstration, a study file for a script, and completion in the shell."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from assay.plugins import Plugin
 PLUGIN = Plugin(
     "start",
     commands={
+        "demo": ("assay.start.demo:demo", "Show the main commands in a minute, without GPU or network.", "Start"),
         "init": ("assay.start.init:init", "Write a study file for a script, from its flags and its output.", "Start"),
         "completion": ("assay.start.completion:GROUP", "Complete commands and names in bash, zsh or fish.", "Start"),
     },

@@ -14,7 +14,7 @@ from assay.values.study import NATIVE, Dialect
 CORE_WORDS: Mapping[str, frozenset[str]] = {
     hook: frozenset(words.split())
     for hook, words in {
-        "commands": "demo doctor run stop rerun ls sum best plot show logs diff tag note index adopt",
+        "commands": "doctor run stop rerun ls sum best show logs diff tag note index",
         "children": "readings",
         "executors": "local",
         "dialects": NATIVE.name,

@@ -6,6 +6,7 @@ from assay.plugins import Part, Plugin
 
 PLUGIN = Plugin(
     "web",
+    needs=("plots",),
     commands={
         "open": ("assay.web.open_command:open_page", "Open the page of your studies, of a study or of a run.", "Read"),
         "report": (

@@ -402,7 +402,7 @@ def _build_chart(name: str, times: Sequence[float], values: Sequence[float], beg
 
 def write_plot(source: str, target: str) -> ProcessInfo:
     """A PDF with a page for each metric over time."""
-    from assay.show.figure import write_pages
+    from assay.plots.api import write_pages
 
     info = load_process_info(source)
     write_pages(build_charts(info), Path(target))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from assay.errors import UsageError
-from assay.launch.adopt import adopt_runs
+from assay.exchange.adopt import adopt_runs
 from assay.launch.commands.rerun import split_words
 from assay.reading.choosing import find_chosen_runs
 from assay.show.console import Console

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.api import show_command
 from assay.follow.locations import FoundRun, StudyLocation
-from assay.reading import plotting
+from assay.plots import api as plotting
 from assay.reading.api import select_rows
 from assay.reading.ranking import best_values, differing_params, parse_number
 from assay.reading.run_description import show_value

@@ -12,8 +12,8 @@ from typing import Any
 from assay.errors import AssayError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_command, show_path
 from assay.follow.log_tails import build_tail, find_failed_log
-from assay.reading import best, param_plots, plotting
-from assay.reading import plot_document as plot_page
+from assay.plots import api as plotting
+from assay.reading import best
 from assay.reading.ranking import SortKey, differing_params
 from assay.reading.run_description import build_environment_sections
 from assay.reading.run_reader import find_step_name, load_fresh_table, load_objectives
@@ -175,21 +175,21 @@ def _build_param_plots(selection: plotting.PlottedRuns, key: SortKey) -> Iterato
     if step > 1:
         yield Text(f"{len(some.keep)} of {render_count(len(selection.keep), 'run')}, evenly chosen", role="soft")
     with suppress(UsageError):  # here and below: too few runs, or none that is done
-        plots = param_plots.build_importances(some, options)
+        plots = plotting.build_importances(some, options)
         yield from _show(plots)
         params = [name for plot in plots if isinstance(plot.chart, Bars) for name, _ in plot.chart.items]
-    count = max(2, min(param_plots.MOST_PARAMS, _MOST_POINTS // len(some.keep)))
+    count = max(2, min(plotting.MOST_PARAMS, _MOST_POINTS // len(some.keep)))
     with suppress(UsageError):
-        yield from _show(param_plots.build_slices(some, replace(options, params=tuple(params[:count]))))
+        yield from _show(plotting.build_slices(some, replace(options, params=tuple(params[:count]))))
         if len(params) > count:
             yield Text(f"the {count} most important of {len(params)} parameters", role="soft")
-    for build in (param_plots.build_parallels, param_plots.build_histories):
+    for build in (plotting.build_parallels, plotting.build_histories):
         with suppress(UsageError):
             yield from _show(build(some, options))
 
 
 def _show(plots: Sequence[plotting.Plot]) -> Sequence[Block]:
-    return plot_page.build_page("", "", plots).blocks[1:]
+    return plotting.build_page("", "", plots).blocks[1:]
 
 
 _NAMES = plotting.OptionNames(choose_best="", choose_params="")  # a report has no options to choose with

@@ -22,7 +22,8 @@ from assay.follow.api import LimitedProcess
 from assay.follow.locations import StudyLocation, advise_adopting, show_command
 from assay.follow.log_tails import find_failed_log, load_tail
 from assay.observe.readings import parse_reading
-from assay.reading import plotting, run_description
+from assay.plots import api as plotting
+from assay.reading import run_description
 from assay.reading.ranking import SortKey
 from assay.reading.run_description import RunDescription
 from assay.record import run_directory

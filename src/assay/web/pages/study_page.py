@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from assay.errors import UsageError
 from assay.follow.locations import StudyLocation
-from assay.reading import param_plots, plotting
-from assay.reading import plot_document as plot_page
+from assay.plots import api as plotting
 from assay.reading.choosing import FIELDS
 from assay.reading.kept_table import remember
 from assay.reading.ranking import (
@@ -371,8 +370,8 @@ def build_plots(location: StudyLocation, table: IndexTable, view: StudyView, nam
         options = replace(options, param=next(iter(names.differing), ""))
         if not options.param:
             raise UsageError("the runs of this study do not differ in a parameter")
-    plots = param_plots.BUILDERS[view.tab](selection, options)
-    return [*(Text(note, role="soft") for note in notes), *plot_page.build_page("", "", plots).blocks[1:]]
+    plots = plotting.BUILDERS[view.tab](selection, options)
+    return [*(Text(note, role="soft") for note in notes), *plotting.build_page("", "", plots).blocks[1:]]
 
 
 def _find_metrics(metric: str, selection: plotting.PlottedRuns) -> tuple[Asked, ...]:

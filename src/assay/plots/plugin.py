@@ -1,0 +1,13 @@
+"""Charts of metrics and parameters: `assay plot`, and what pages draw them with."""
+
+from __future__ import annotations
+
+from assay.plugins import Part, Plugin
+
+PLUGIN = Plugin(
+    "plots",
+    commands={"plot": ("assay.plots.command:plot", "Plot metrics over steps.", "Read")},
+    reading=("plot",),
+    doctor=(Part("matplotlib", "plot", "plots in files: assay plot -o"),),
+    functions={"plot.draw": "assay.plots.command:plot"},
+)
