@@ -1,0 +1,137 @@
+"""What `assay golden blame` came to, as a document; and shifts of metrics in words, also those of a rebase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from assay.golden.judge.contrasts import Shift
+from assay.golden.report.rows import render_step
+from assay.golden.results import BlameReport, Moved
+from assay.show.formatting import render_number
+from assay.system.fast_dataclasses import asdict
+from assay.values.document import Block, Document, Facts, Findings, Notes, Section, TableBlock, Text
+from assay.values.table import Column, Table
+from assay.values.verdict import Finding, VerdictKind
+
+_TINY = 0.01
+RESULTS = {
+    "equal": "equal bit for bit",
+    "moved": "moved",
+    "rounding": "rounding",
+    "noise": "within noise",
+    "unrepeated": "noise unknown",
+}
+
+
+def render_shift(value: float) -> str:
+    """`+2e-7`; `0`."""
+    return f"{'+' if value > 0 else ''}{render_number(float(f'{value:.3g}'), 3)}" if value else "0"
+
+
+def render_relative(shift: Shift) -> str:
+    """`+1.2e-05%`: small effects are the point here."""
+    return f"{render_shift(100 * shift.relative)}%"
+
+
+def build_blame_document(reports: Sequence[BlameReport]) -> Document:
+    sections = [Section(list(_build(report))) for report in reports]
+    return Document("assay golden blame", sections, facts=[_build_facts(report) for report in reports])
+
+
+def _build(report: BlameReport) -> Iterator[Block]:
+    yield Section((Facts(list(_list_sides(report))),))
+    table = _build_table(report.moved)
+    if table.rows:
+        yield Section((TableBlock(table),))
+    yield Findings(
+        [
+            Finding(VerdictKind.ERROR, _name_cell(cell.code, cell.environment), cell.problem)
+            for cell in report.cells
+            if cell.problem
+        ]
+    )
+    runs = [f"{cell.code}{cell.environment} {cell.runs}" for cell in report.cells if not cell.problem]
+    yield Notes([*([f"runs of each code and environment: {', '.join(runs)}"] if runs else []), *report.notes])
+    for metric in dict.fromkeys(each.metric for each in report.moved):
+        parts = {each.part: each for each in report.moved if each.metric == metric}
+        yield Text(f"{report.test}: {_describe(metric, parts)}", role="answer")
+    if report.interrupted or report.problem:
+        yield Text(f"{report.test}: not everything was run: {report.interrupted or report.problem}")
+
+
+def _list_sides(report: BlameReport) -> Iterator[tuple[str, str]]:
+    for kind, sides in (("code", report.codes), ("environment", report.environments)):
+        for side, text in sides.items():
+            yield f"{kind} {side}" if len(sides) > 1 else f"{kind} a, b", text
+
+
+def _name_cell(code: str, environment: str) -> str:
+    return f"code {code} in environment {environment}"
+
+
+def _build_table(moved: Sequence[Moved]) -> Table:
+    names = ("moved by", "relative", "noise", "at most", "step")
+    columns = (
+        Column("metric"),
+        Column("effect of"),
+        *(Column(name, align="right") for name in names),
+        Column("result"),
+    )
+    return Table(columns, [_build_row(each) for each in moved])
+
+
+def _build_row(moved: Moved) -> list[Any]:
+    part, shift = f"{moved.part} ({moved.where})" if moved.where else moved.part, moved.shift
+    if shift is None:
+        return [moved.metric, part, *[None] * 5, "unknown"]
+    noise = None if shift.kind == "unrepeated" else "0" if shift.reach is None else f"±{render_number(shift.reach, 2)}"
+    steps = render_shift(shift.largest), render_step(shift.step) or None
+    return [moved.metric, part, render_shift(shift.effect), render_relative(shift), noise, *steps, RESULTS[shift.kind]]
+
+
+def _describe(metric: str, parts: Mapping[str, Moved]) -> str:
+    """`the environment moved loss by +2e-7, the code by 0`."""
+    environment = _describe_part(parts["environment"].shift)
+    code = f"by {_describe_part(parts['code'].shift)}" if "code" in parts else "is the same on both sides"
+    text = f"the environment moved {metric} by {environment}, the code {code}"
+    more = parts["interaction"].shift if "interaction" in parts else None
+    return (
+        text
+        if more is None or not _matters(more, parts)
+        else f"{text}; together by another {render_shift(more.effect)}"
+    )
+
+
+def _matters(shift: Shift, parts: Mapping[str, Moved]) -> bool:
+    """Effects that multiply have a tiny interaction, which the table shows."""
+    least = min(abs(each.shift.effect) for each in parts.values() if each.shift and each.part != "interaction")
+    return shift.kind == "moved" and abs(shift.effect) > _TINY * least
+
+
+def _describe_part(shift: Shift | None) -> str:
+    if shift is None:
+        return "an unknown amount"
+    if shift.kind == "noise":
+        return (
+            f"no more than the repeats differ ({render_shift(shift.effect)} ± {render_number(shift.reach or 0.0, 2)})"
+        )
+    return render_shift(shift.effect)
+
+
+def _build_facts(report: BlameReport) -> dict[str, Any]:
+    return {
+        "test": report.test,
+        "exit_code": int(report.exit_code),
+        "codes": dict(report.codes),
+        "environments": dict(report.environments),
+        "cells": [asdict(cell) for cell in report.cells],
+        "effects": [
+            {"metric": each.metric, "effect_of": each.part, "where": each.where}
+            | ({**asdict(each.shift), "relative": each.shift.relative} if each.shift else {"kind": "unknown"})
+            for each in report.moved
+        ],
+        "notes": list(report.notes),
+        "interrupted": report.interrupted,
+        "problem": report.problem,
+    }
