@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from assay.errors import ExitCode, UsageError
 from assay.gate.paired_test import FEWEST, Question
 from assay.gate.tries_ledger import SEED, Metric, Side, Try, load_tries
-from assay.launch.api import SideOptions
+from assay.launch.api import SideOptions, check_paths
 from assay.show.console import Console
 from assay.values.options import (
     Request,
@@ -120,7 +121,7 @@ def try_command(request: TryRequest, console: Console) -> int:
     Exit code 0: better. 1: worse. 3: same or undecided. 2: the call is wrong, or the base does not run.
     """
     from assay.gate.try_report import build_try_document
-    from assay.gate.try_runs import build_place, check_paths, keep_code
+    from assay.gate.try_runs import build_place, keep_code
     from assay.gate.trying import try_idea
     from assay.system.fast_dataclasses import replace
 
@@ -129,7 +130,7 @@ def try_command(request: TryRequest, console: Console) -> int:
     quieted = console.quieted(request.quiet or request.as_json)
     place = build_place(request.root, request.on, parse_slot_flags(request.slots, request.jobs))
     place = replace(place, timeout_s=request.timeout_s, command_line=tuple(sys.argv))
-    check_paths(request.command)
+    check_paths(request.command, os.getcwd())
     codes = keep_code(place, request.a_rev, request.b_rev, quieted)
     a, b = (
         Side(code.hash, code.commit, code.title, request.command, environment, code.inside)

@@ -317,7 +317,7 @@ def blame(request: BlameRequest, console: Console) -> int:
     Runs the golden's segments with two codes in two environments, each cell twice unless it is equal to another one bit
     for bit. Code a is the commit that the golden was recorded with, code b the files as they are; what is not in git is
     on neither side. A cell that does not run is an ERROR, the rest is reported. Exit code 0: each effect is known. 1: a
-    cell did not run. 3: an effect is no larger than the repeats differ.
+    cell did not run. 3: an effect is not larger than the repeats differ.
     """
     from assay.golden.flow.blame import blame_file
     from assay.golden.report.blame import build_blame_document

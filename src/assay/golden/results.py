@@ -162,7 +162,7 @@ class BlameReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """INCONCLUSIVE: an effect is no larger than the repeats differ, so that it may be 0 or not."""
+        """INCONCLUSIVE: an effect is not larger than the repeats differ, so that it may be 0 or not."""
         if self.interrupted or self.problem:
             return ExitCode.INTERRUPTED if self.interrupted else ExitCode.INTERNAL
         if any(cell.problem for cell in self.cells) or not self.moved:

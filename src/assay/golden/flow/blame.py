@@ -23,6 +23,7 @@ from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
     build_arguments,
+    build_check_command,
     build_contexts,
     build_segment_spec,
     build_spec,
@@ -34,7 +35,7 @@ from assay.golden.recorder import Values
 from assay.golden.requests import BlameRequest
 from assay.golden.results import BlameReport, Cell, Moved
 from assay.golden.values import Golden, Rule, Segment
-from assay.launch.api import Report, RunHooks, build_side_command
+from assay.launch.api import Report, RunHooks, build_side_command, check_paths
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values import layout
@@ -94,6 +95,7 @@ def blame_test(
     if golden.steps_beyond is None or not rules:
         how = f"assay golden gather {build_arguments(context.options)}{' --counting' if rules else ''}"
         raise UsageError("the golden recording does not state how to run its segments", f"record it: {how}")
+    check_paths([build_check_command(context, "", 0)], context.folder)
     with _open_codes(context, revisions, hooks) as (codes, titles, problems):
         cells = [f"{code}{environment}" for code in titles for environment in environments]
         trial = _Trial(golden, rules, codes, environments, hooks)
@@ -175,30 +177,35 @@ class _Trial:
         return None
 
     def _run(self, cells: Collection[str], number: int) -> Report | None:
-        stamp = build_stamp()
-        for side, context in self.codes.items():
+        for side in self.codes:
             own = [cell for cell in cells if cell[0] == side]
-            jobs = {
-                f"{cell}-{stamp}-{at}-{number}": (cell, at) for cell in own for at in range(len(self.golden.segments))
-            }
-            named = {
-                name: (self._build_spec(context, name, *job, number), self._segment(job)) for name, job in jobs.items()
-            }
-            if not named:
-                continue
-            report, followers = follow_specs(context, named, self.hooks)
-            if report.interrupted or report.problem:
-                return report
-            for entry in report.entries:
-                follower = followers.get(entry.spec.name)
-                self._take(entry, jobs[entry.spec.name], follower.values if follower else Values())
+            if own and (end := self._run_side(side, own, number)):
+                return end
+        return None
+
+    def _run_side(self, side: str, cells: Sequence[str], number: int) -> Report | None:
+        stamp, context, count = build_stamp(), self.codes[side], range(len(self.golden.segments))
+        jobs = {f"{cell}-{stamp}-{index}-{number}": (cell, index) for cell in cells for index in count}
+        specs = {name: (self._build_spec(context, name, job, number), self._segment(job)) for name, job in jobs.items()}
+        try:
+            report, followers = follow_specs(context, specs, self.hooks)
+        except UsageError as error:  # nothing was started: a program does not exist, in one of them at least
+            if len(cells) > 1:
+                return next(filter(None, (self._run_side(side, [cell], number) for cell in cells)), None)
+            self.problems[cells[0]] = error.message.split("\n")[0]
+            return None
+        if report.interrupted or report.problem:
+            return report
+        for entry in report.entries:
+            follower = followers.get(entry.spec.name)
+            self._take(entry, jobs[entry.spec.name], follower.values if follower else Values())
         return None
 
     def _segment(self, job: Job) -> Segment:
         return self.golden.segments[job[1]]
 
-    def _build_spec(self, context: GoldenContext, name: str, cell: str, index: int, number: int) -> RunSpec:
-        segment = self.golden.segments[index]
+    def _build_spec(self, context: GoldenContext, name: str, job: Job, number: int) -> RunSpec:
+        (cell, _), segment = job, self._segment(job)
         path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
         if path is None or (segment.checkpoint_sha and manifests.hash_checkpoint(path) != segment.checkpoint_sha):
             raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store as it was recorded")

@@ -99,7 +99,8 @@ def _list_names(context: GoldenContext) -> dict[str, str]:
 
 def _use(context: GoldenContext, manifest_name: str) -> GoldenContext:
     path = manifests.manifest_path(context.store, context.test.name, manifest_name)
-    return replace(context, manifest=path, options=replace(context.options, manifest_name=manifest_name))
+    options = replace(context.options, manifest_name=manifest_name, environment=DEFAULT)  # of that name: it is chosen
+    return replace(context, manifest=path, options=options)
 
 
 def _load_key(context: GoldenContext) -> Key:

@@ -13,14 +13,14 @@ from typing import Literal
 
 from assay.golden.judge.effects import average, build_starts, default_delta, find_resolution, measure_size
 from assay.golden.judge.pointwise import has_equal_replicas
-from assay.golden.values import Golden, Rule, Segment
+from assay.golden.values import Golden, Rule, Segment, Track
 from assay.judge.statistics import Array, load_numpy, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 
 ALPHA = 0.05  # how often an effect of 0 is called moved
 _ROUNDING = 8 * 2.0**-52  # of our own sums, relative
 
-# equal: bit for bit. moved: surely. rounding: sums of logged digits. noise: no larger than the repeats differ.
+# equal: bit for bit. moved: surely. rounding: sums of logged digits. noise: not larger than the repeats differ.
 # unrepeated: it differs, and nothing shows the noise.
 Kind = Literal["equal", "moved", "rounding", "noise", "unrepeated"]
 Cells = Mapping[str, Sequence[Segment]]  # by the cell's name its runs, as recordings of the same segments
@@ -72,27 +72,27 @@ def build_curves(cells: Cells, rule: Rule) -> list[Curves]:
 
 
 def _join(cells: Cells, rule: Rule, label: str) -> Curves | None:
-    steps: list[int] = []
-    starts: list[int] = []
-    rows: dict[str, list[list[float]]] = {}
-    resolution = 0.0
-    tracks = {
-        name: {(each.start_step, each.checkpoint): each.tracks.get(rule.metric, {}).get(label, ()) for each in segments}
-        for name, segments in cells.items()
-    }
-    wanted = [key for key, runs in next(iter(tracks.values())).items() if runs]
-    for name, found in tracks.items():
-        count = min((len(found.get(key, ())) for key in wanted), default=0)
-        rows[name] = [[value for key in wanted for value in found[key][number].values] for number in range(count)]
-    for key in wanted:
-        sides = [found.get(key, ()) for found in tracks.values()]
+    steps, starts, resolution = list[int](), list[int](), 0.0
+    found: dict[str, list[tuple[Track, ...]]] = {name: [] for name in cells}
+    if len({tuple(each.start_step for each in segments) for segments in cells.values()}) != 1:
+        return None
+    for parts in zip(*cells.values(), strict=True):
+        sides = [part.tracks.get(rule.metric, {}).get(label, ()) for part in parts]
+        if not sides[0]:
+            continue
         if not all(sides) or len({run.steps for runs in sides for run in runs}) != 1:
             return None
-        at = sides[0][0]
-        starts += [len(steps) + start for start in build_starts(rule, at.steps)]
-        steps += at.steps
-        resolution = max(resolution, find_resolution(at))
-    return Curves(f"{rule.metric} {label}".strip(), steps, starts, rows, resolution) if steps else None
+        starts += [len(steps) + start for start in build_starts(rule, sides[0][0].steps)]
+        steps += sides[0][0].steps
+        resolution = max(resolution, find_resolution(sides[0][0]))
+        for name, runs in zip(cells, sides, strict=True):
+            found[name].append(runs)
+    rows = {
+        name: [[value for runs in parts for value in runs[number].values] for number in range(min(map(len, parts)))]
+        for name, parts in found.items()
+        if parts
+    }
+    return Curves(f"{rule.metric} {label}".strip(), steps, starts, rows, resolution) if rows else None
 
 
 def measure_shift(curves: Curves, weights: Mapping[str, int]) -> Shift:
