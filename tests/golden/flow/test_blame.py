@@ -82,7 +82,7 @@ def test_a_large_effect_is_found_in_the_noise(lab: TwoSides) -> None:
     [
         ("env CRASH=1", "no such device"),
         ("env LOSS=nan", "it logs nan at step 3"),
-        ("no-such-program", "'no-such-program' was not found"),
+        ("A=1 no-such-program", "'no-such-program' was not found"),
     ],
 )
 def test_a_cell_that_does_not_run_is_an_error_and_the_rest_is_reported(
@@ -114,9 +114,10 @@ def test_a_code_that_does_not_run_leaves_the_environment(lab: TwoSides) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "both sides have no environment of their own"),
+        ((), "both sides have the same environment"),
         (("--a-env", "env A=1", "--b-env", "env A=1"), "both sides have the same environment"),
         (("--b-env", "./no-such-venv"), "--b-env: there is neither a folder nor a program './no-such-venv'"),
+        (("--b-env", "no-such-program"), "--b-env: there is neither a folder nor a program 'no-such-program'"),
         (("--b-env", "golden"), "--b-env: the folder golden has no bin/python"),
         ((*MOVED[1:], "--a-rev", "no-such-branch"), "there is no commit 'no-such-branch'"),
         ((*MOVED[1:], "--b-rev", "no-such-branch"), "there is no commit 'no-such-branch'"),
@@ -137,7 +138,7 @@ def test_a_golden_that_git_does_not_have_needs_a_revision(lab: TwoSides) -> None
     ended = lab.run(*MOVED)
     assert ended.code == 2
     assert "was made with changes that were not committed" in ended.err
-    assert "--a-rev REV" in ended.err
+    assert "as in --a-rev HEAD" in ended.err
     assert lab.run(*MOVED, "--a-rev", "HEAD").code == 0
 
 

@@ -7,6 +7,8 @@ A cell that is equal to another one bit for bit is not repeated: that shows that
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -43,7 +45,6 @@ from assay.values.environment import Commit
 from assay.values.run import RunSpec
 
 REPEATS = 2
-_HOW_TO = "for the code alone: assay golden bisect"
 
 Weights = Mapping[str, int]
 Job = tuple[str, int]  # the cell, the segment's index
@@ -56,20 +57,34 @@ _PARTS: Mapping[str, Mapping[str, Weights]] = {
 
 
 def blame_file(request: BlameRequest, options: GoldenOptions, hooks: RunHooks) -> tuple[BlameReport, ...]:
-    if request.a_env == request.b_env:
-        which = "the same environment" if request.a_env else "no environment of their own"
-        hint = f"name two, as in --a-env old-venv --b-env new-venv; {_HOW_TO} {request.file} --good REV --bad REV"
-        raise UsageError(f"both sides have {which}", hint)
     contexts = [choose_golden(context) for context in build_contexts(load_golden_file(options.file), options)]
     environments = {"a": request.a_env, "b": request.b_env}
+    _check_environments(environments, is_local=contexts[0].farm is None)
     done: list[BlameReport] = []
     for context in contexts:
         golden = load_golden(context)
-        revisions = request.a_rev or find_commit(golden, "name the other code: --a-rev REV"), request.b_rev
+        revisions = request.a_rev or find_commit(golden, "name the code of side a, as in --a-rev HEAD"), request.b_rev
         done.append(blame_test(context, golden, revisions, environments, hooks, request.repeats))
         if done[-1].interrupted:
             break
     return tuple(done)
+
+
+def _check_environments(environments: Mapping[str, str], is_local: bool) -> None:
+    if environments["a"] == environments["b"]:
+        raise UsageError("both sides have the same environment", "name two, as in --a-env old-venv --b-env new-venv")
+    for side, text in environments.items():
+        program = shlex.split(text)[0] if text else "env"
+        if is_local and "=" not in program and shutil.which(os.path.expanduser(program)) is None:
+            hint = "name a virtual environment, or words before the command: 'env OMP_NUM_THREADS=1'"
+            raise UsageError(f"--{side}-env: there is neither a folder nor a program {program!r}", hint)
+
+
+def _describe_environment(text: str) -> str:
+    """A virtual environment by its folder, anything else as it was typed."""
+    words = shlex.split(text)[:2]
+    folder = words[-1].removeprefix("VIRTUAL_ENV=") if words[:1] == ["env"] else text
+    return os.path.relpath(folder) if folder != text and folder != words[-1] else text or "as it is"
 
 
 def find_commit(golden: Golden, hint: str) -> str:
@@ -104,7 +119,7 @@ def blame_test(
     return BlameReport(
         context.test.name,
         titles,
-        {side: text or "as it is" for side, text in environments.items()},
+        {side: _describe_environment(text) for side, text in environments.items()},
         tuple(Cell(cell[0], cell[1], trial.count(cell), trial.problems.get(cell, "")) for cell in cells),
         () if end else tuple(trial.judge(len(titles) > 1)),
         (context.chosen,) if context.chosen else (),
@@ -164,7 +179,8 @@ class _Trial:
     def run_all(self, cells: Sequence[str], repeats: int) -> Report | None:
         """A report where it was interrupted, or the infrastructure failed."""
         message, todo = self.hooks.console.message, [cell for cell in cells if cell not in self.problems]
-        message(f"{render_count(len(todo), 'cell')} of {render_count(len(self.golden.segments), 'segment')}")
+        segments = render_count(len(self.golden.segments), "segment")
+        message(f"running {render_count(len(todo), 'cell')} of code and environment, {segments} each")
         for number in range(1, repeats + 1):
             if end := self._run(todo, number):
                 return end
@@ -172,8 +188,9 @@ class _Trial:
             if number == 1:
                 seen = {cell: self._build_signature(cell) for cell in todo}
                 todo = [cell for cell in todo if list(seen.values()).count(seen[cell]) == 1]
-                again = ", ".join(map(_name, todo)) if len(todo) < len(seen) else "all of them"
-                message(f"differ, and are run again: {again}" if todo else "every cell is equal to another bit for bit")
+                message(
+                    f"run again, for the noise: {', '.join(map(_name, todo)) or 'none, as each is equal to another'}"
+                )
         return None
 
     def _run(self, cells: Collection[str], number: int) -> Report | None:

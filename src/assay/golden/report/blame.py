@@ -16,7 +16,7 @@ from assay.values.verdict import Finding, VerdictKind
 
 _TINY = 0.01
 RESULTS = {
-    "equal": "equal bit for bit",
+    "equal": "equal",
     "moved": "moved",
     "rounding": "rounding",
     "noise": "within noise",
@@ -29,9 +29,11 @@ def render_shift(value: float) -> str:
     return f"{'+' if value > 0 else ''}{render_number(float(f'{value:.3g}'), 3)}" if value else "0"
 
 
-def render_relative(shift: Shift) -> str:
-    """`+1.2e-05%`: small effects are the point here."""
-    return f"{render_shift(100 * shift.relative)}%"
+def render_noise(shift: Shift, level: float = 1.0, unit: str = "") -> str | None:
+    """`±0.002`; `0` where every run repeats itself bit for bit; None where that is unknown."""
+    if shift.kind == "unrepeated" or not level:
+        return None
+    return "0" if shift.reach is None else f"±{render_number(shift.reach / level, 2)}{unit}"
 
 
 def build_blame_document(reports: Sequence[BlameReport]) -> Document:
@@ -85,9 +87,9 @@ def _build_row(moved: Moved) -> list[Any]:
     part, shift = f"{moved.part} ({moved.where})" if moved.where else moved.part, moved.shift
     if shift is None:
         return [moved.metric, part, *[None] * 5, "unknown"]
-    noise = None if shift.kind == "unrepeated" else "0" if shift.reach is None else f"±{render_number(shift.reach, 2)}"
+    effect = render_shift(shift.effect), f"{render_shift(100 * shift.relative)}%", render_noise(shift)
     steps = render_shift(shift.largest), render_step(shift.step) or None
-    return [moved.metric, part, render_shift(shift.effect), render_relative(shift), noise, *steps, RESULTS[shift.kind]]
+    return [moved.metric, part, *effect, *steps, RESULTS[shift.kind]]
 
 
 def _describe(metric: str, parts: Mapping[str, Moved]) -> str:

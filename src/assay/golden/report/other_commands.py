@@ -11,7 +11,7 @@ from assay.errors import UsageError
 from assay.golden.judge.golden import measure_levels
 from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report import document
-from assay.golden.report.blame import RESULTS
+from assay.golden.report.blame import RESULTS, render_noise, render_shift
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
 from assay.golden.results import NO_EFFECT, BisectReport, Rebased, SelftestReport, Tried
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport
@@ -251,11 +251,11 @@ def _build_rebase_table(outcome: Rebased) -> Table:
     old, new = (measure_levels(golden) if golden else {} for golden in (outcome.before, outcome.after))
     rows: list[list[Any]] = []
     for name, effect in (outcome.effects or {}).items():
-        levels = [render_number(math.fsum(each[name].values()) / len(each[name]), 6) for each in (old, new)]
+        levels = [render_number(math.fsum(each[name].values()) / len(each[name]), 8) for each in (old, new)]
         shift, first = outcome.shifts.get(name), (outcome.since_first or {}).get(name)
-        noise = f"±{render_share(shift.reach / abs(shift.level))}" if shift and shift.reach and shift.level else None
+        noise = render_noise(shift, abs(shift.level) / 100, "%") if shift else None
         result = RESULTS[shift.kind] if shift else None
-        rows.append([name, *levels, render_percent(effect), noise, result, render_percent(first)])
+        rows.append([name, *levels, f"{render_shift(100 * effect)}%", noise, result, render_percent(first)])
     return Table(columns, rows)
 
 
