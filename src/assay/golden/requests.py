@@ -43,8 +43,6 @@ def environment_option() -> Any:
 class GoldenRequest(Request):
     """The options of every command that runs something."""
 
-    environment: str | None = environment_option()
-
     file: str = argument()
     store: str | None = option(
         "-s",
@@ -54,6 +52,7 @@ class GoldenRequest(Request):
         help="Where recordings and checkpoints are: a folder, or s3://BUCKET/golden.",
     )
     manifest_name: str = manifest_option()
+    environment: str | None = environment_option()
     tests: tuple[str, ...] = tests_option()
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()

@@ -52,6 +52,9 @@ def test_without_a_fitting_one_the_choices_are_shown(lab: TwoSides) -> None:
         assert ended.code == 2, ended.out
         assert "--environment a100  # NVIDIA A100, torch 2.5.1" in ended.out + ended.err
         assert "--environment default  # NVIDIA H100, torch 2.5.1" in ended.out + ended.err
+    odd = lab.run("gather", "--environment", "../a100")
+    assert "'../a100' cannot name an environment" in odd.out
+    assert odd.code == 2
     unknown = lab.run("check", "--environment", "b200")
     assert unknown.code == 2
     assert "no environment named 'b200'" in unknown.out

@@ -60,6 +60,8 @@ def find_other(one: Key, other: Key) -> list[str]:
 def name_golden(context: GoldenContext) -> GoldenContext:
     """The golden that a gathering with --environment writes."""
     name = context.options.environment
+    if name is not None and (not name.isprintable() or not name or {*"/@"} & {*name}):
+        raise UsageError(f"{name!r} cannot name an environment", "it becomes a part of a file's name, as in h100")
     return context if name in (None, DEFAULT) else _use(context, f"{name}{_MARK}{context.options.manifest_name}")
 
 
