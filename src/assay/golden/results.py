@@ -130,9 +130,9 @@ class SelftestReport:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One code in one environment. A cell with a problem did not run, and nothing is known of it."""
+    """One code in one environment, each side a or b. A cell with a problem did not run: nothing is known of it."""
 
-    code: str  # a, b
+    code: str
     environment: str
     runs: int = 0
     problem: str = ""
@@ -140,13 +140,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a change did to one metric: `part` is environment, code, or interaction: what both do beyond their
-    sum."""
+    """What a change did to one metric: `part` is environment, code, or interaction: what both do beyond their sum."""
 
     metric: str
     part: str
     shift: Shift | None = None  # None: a cell that it needs did not run
     where: str = ""  # the side on which it was measured, where that is not a
+    allowed: float = 0.0  # the largest relative effect that the metric's rule takes for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class BlameReport:
     codes: Mapping[str, str]  # by side; one, where both sides have the same
     environments: Mapping[str, str]
     cells: tuple[Cell, ...]
-    moved: tuple[Moved, ...] = ()
+    effects: tuple[Moved, ...] = ()
     notes: tuple[str, ...] = ()
     interrupted: str | None = None
     problem: str | None = None
@@ -165,7 +165,7 @@ class BlameReport:
         """INCONCLUSIVE: an effect is not larger than the repeats differ, so that it may be 0 or not."""
         if self.interrupted or self.problem:
             return ExitCode.INTERRUPTED if self.interrupted else ExitCode.INTERNAL
-        if any(cell.problem for cell in self.cells) or not self.moved:
+        if any(cell.problem for cell in self.cells) or not self.effects:
             return ExitCode.FAILED
-        open_ = any(each.part != "interaction" and each.shift and each.shift.kind == "noise" for each in self.moved)
-        return ExitCode.INCONCLUSIVE if open_ else ExitCode.OK
+        kinds = {each.shift.kind for each in self.effects if each.shift and each.part != "interaction"}
+        return ExitCode.INCONCLUSIVE if "within noise" in kinds else ExitCode.OK

@@ -27,7 +27,10 @@ def lab(gathered: Path, tmp_path: Path) -> TwoSides:
 
 
 def effects(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {each["effect_of"]: each for each in found["effects"]}
+    """Of the only metric, by part."""
+    return {
+        each["part"]: {"kind": "unknown", **(each["shift"] or {}), "where": each["where"]} for each in found["effects"]
+    }
 
 
 MOVED = ("blame", "--b-env", "env SCALE=1.0000001")
@@ -40,7 +43,7 @@ def test_the_environment_moved_it_and_the_code_by_exactly_nothing(lab: TwoSides)
     parts = effects(found)
     assert (found["code"], found["exit_code"]) == (0, 0)
     assert parts["environment"]["kind"] == "moved"
-    assert parts["environment"]["relative"] == pytest.approx(1e-7, rel=1e-6)
+    assert parts["environment"]["effect"] / parts["environment"]["level"] == pytest.approx(1e-7, rel=1e-6)
     for part in ("code", "interaction"):
         assert (parts[part]["kind"], parts[part]["effect"], parts[part]["largest"]) == ("equal", 0.0, 0.0)
     assert [cell["runs"] for cell in found["cells"]] == [1, 1, 1, 1], "each is equal to another one"

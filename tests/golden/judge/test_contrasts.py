@@ -51,7 +51,7 @@ def test_what_cancels_in_the_mean_is_moved_all_the_same() -> None:
 
 
 def test_one_run_of_each_shows_no_noise() -> None:
-    assert measure(TWO, aa=[BASE], ba=[scaled(1.1)]).kind == "unrepeated"
+    assert measure(TWO, aa=[BASE], ba=[scaled(1.1)]).kind == "noise unknown"
     assert measure(TWO, aa=[BASE, BASE], ba=[scaled(1.1)]).kind == "moved", "the old one repeats itself"
     assert measure(TWO, aa=[BASE], ab=[BASE], ba=[scaled(1.1)], bb=[scaled(1.1)]).kind == "moved"
 
@@ -71,7 +71,7 @@ def test_noise_is_compared_with_the_repeats() -> None:
     rng = np.random.default_rng(4)
     cells = {cell: noisy(rng, 2, 0.01) for cell in ("aa", "ab", "ba", "bb")}
     shift = measure(TWO, **cells)
-    assert shift.kind == "noise"
+    assert shift.kind == "within noise"
     assert shift.reach is not None
     assert abs(shift.effect) < shift.reach < 0.5
     assert abs(shift.effect) / shift.level < shift.bound

@@ -79,8 +79,7 @@ def load_artifacts(context: GoldenContext, golden: Golden, folder: str) -> Artif
     location = _find_study(context, folder)
     reports = [load_report(location, each)[1] for each, mode in list_ids(location) if mode == "check"]
     if not reports:
-        hint = "keep the whole folder of runs, hidden files too"
-        raise UsageError(f"{location.dir} has no report of a check", hint)
+        raise UsageError(f"{location.dir} has no report of a check", "keep the whole folder of runs, hidden files too")
     _check_golden(context, reports[0], golden)
     entries = {os.path.basename(entry.dir): entry for entry in load_checks(location.dir, foreign=True)}
     segments = {(each.start_step, each.checkpoint): index for index, each in enumerate(golden.segments)}
@@ -113,12 +112,10 @@ def _find_study(context: GoldenContext, folder: str) -> StudyLocation:
     if os.path.basename(top) == name:
         return StudyLocation(os.path.dirname(top), name)
     roots = [top, *(entry.path for entry in os.scandir(top) if entry.is_dir())]
-    found = sorted(
-        {(os.path.basename(path), path) for root in roots for path in glob.glob(f"{glob.escape(root)}/{STUDY_PREFIX}*")}
-    )
-    if len(mine := [path for each, path in found if each == name]) == 1:
+    found = sorted({path for root in roots for path in glob.glob(f"{glob.escape(root)}/{STUDY_PREFIX}*")})
+    if len(mine := [path for path in found if os.path.basename(path) == name]) == 1:
         return StudyLocation(os.path.dirname(mine[0]), name)
-    has = f"it has {', '.join(path for _, path in found)}" if found else "name the folder of runs that CI kept"
+    has = f"it has {', '.join(found)}" if found else "name the folder of runs that CI kept"
     raise UsageError(f"{folder} has {'several folders' if mine else 'no runs'} of {name}", has)
 
 
@@ -138,9 +135,12 @@ def _build_check(context: GoldenContext) -> str:
 def _build_mark(golden: Golden) -> list[Any]:
     """Equal for equal recordings. Reports do not keep the texts that were logged."""
     tracks = [
-        [(*each[:2], [(run.steps, run.values) for run in each[2]]) for each in part.walk()] for part in golden.segments
+        (name, label, run.steps, run.values)
+        for each in golden.segments
+        for name, label, runs in each.walk()
+        for run in runs
     ]
-    return [repr(tracks), [(each.start_step, each.checkpoint_sha) for each in golden.segments]]
+    return [repr(tracks), [(each.start_step, each.checkpoint, each.checkpoint_sha) for each in golden.segments]]
 
 
 def _load_origin(entry: Entry) -> tuple[Any, ...] | None:

@@ -11,6 +11,7 @@ import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 
 from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
 from assay.errors import UsageError
@@ -32,7 +33,7 @@ from assay.golden.flow.segments import (
     build_stamp,
     load_golden,
 )
-from assay.golden.judge.contrasts import build_curves, measure_shift
+from assay.golden.judge.contrasts import build_curves, find_allowed, measure_shift
 from assay.golden.recorder import Values
 from assay.golden.requests import BlameRequest
 from assay.golden.results import BlameReport, Cell, Moved
@@ -82,9 +83,8 @@ def _check_environments(environments: Mapping[str, str], is_local: bool) -> None
 
 def _describe_environment(text: str) -> str:
     """A virtual environment by its folder, anything else as it was typed."""
-    words = shlex.split(text)[:2]
-    folder = words[-1].removeprefix("VIRTUAL_ENV=") if words[:1] == ["env"] else text
-    return os.path.relpath(folder) if folder != text and folder != words[-1] else text or "as it is"
+    name, _, folder = "".join(shlex.split(text)[1:2]).partition("=")
+    return os.path.relpath(folder) if name == "VIRTUAL_ENV" else text or "as it is"
 
 
 def find_commit(golden: Golden, hint: str) -> str:
@@ -120,7 +120,7 @@ def blame_test(
         context.test.name,
         titles,
         {side: _describe_environment(text) for side, text in environments.items()},
-        tuple(Cell(cell[0], cell[1], trial.count(cell), trial.problems.get(cell, "")) for cell in cells),
+        tuple(trial.describe(cell) for cell in cells),
         () if end else tuple(trial.judge(len(titles) > 1)),
         (context.chosen,) if context.chosen else (),
         end.interrupted if end else None,
@@ -188,9 +188,7 @@ class _Trial:
             if number == 1:
                 seen = {cell: self._build_signature(cell) for cell in todo}
                 todo = [cell for cell in todo if list(seen.values()).count(seen[cell]) == 1]
-                message(
-                    f"run again, for the noise: {', '.join(map(_name, todo)) or 'none, as each is equal to another'}"
-                )
+                message(f"run again, for the noise: {', '.join(todo) or 'none, each is equal to another one'}")
         return None
 
     def _run(self, cells: Collection[str], number: int) -> Report | None:
@@ -240,19 +238,20 @@ class _Trial:
     def _find_problem(self, entry: Entry, segment: Segment, values: Values) -> str:
         if entry.state not in ENDED_WELL:
             return f"it failed: {describe_end(entry)}"
-        found = [values.found.get((metric, label), {}) for metric, label in self._list_judged(segment)]
-        broken = next(((step, text) for each in found for step, (value, text) in each.items() if value - value), None)
-        if broken:
-            return f"it logs {broken[1]} at step {broken[0]}"
-        if is_whole(segment, values):
+        found = [values.found.get(name, {}).items() for name in self._list_judged(segment)]
+        bad = [
+            f"it logs {text} at step {step}" for each in found for step, (value, text) in each if not isfinite(value)
+        ]
+        if not bad and is_whole(segment, values):
             return ""
         lost = [f"it logs no {metric} at step {step}" for metric, step in find_lost_steps(segment, values)]
-        return [*values.problems, *lost, "its steps are not those of the golden"][0]
+        return [*bad, *values.problems, *lost, "its steps are not those of the golden"][0]
+
+    def describe(self, cell: str) -> Cell:
+        runs = min(map(len, self.values.get(cell, {}).values()), default=0)
+        return Cell(cell[0], cell[1], runs, self.problems.get(cell, ""))
 
     # ------------------------------------------------------------ judging
-
-    def count(self, cell: str) -> int:
-        return min(map(len, self.values.get(cell, {}).values()), default=0)
 
     def _list_judged(self, segment: Segment) -> list[tuple[str, str]]:
         judged = {rule.metric for rule in self.rules}
@@ -265,23 +264,17 @@ class _Trial:
 
     def _build_signature(self, cell: str) -> str:
         """Equal for cells whose first runs are equal bit for bit in what is judged."""
-        segments = self._build_segments(cell)
-        return repr(
-            [each.tracks[metric][label][0].values for each in segments for metric, label in self._list_judged(each)]
-        )
+        segments = [(each.tracks, self._list_judged(each)) for each in self._build_segments(cell)]
+        return repr([tracks[metric][label][0].values for tracks, names in segments for metric, label in names])
 
     def judge(self, has_codes: bool) -> Iterator[Moved]:
         known = {cell: self._build_segments(cell) for cell in self.values if cell not in self.problems}
-        parts = [part for part in _PARTS if (part == "code" or len(self.environments) > 1)]
-        parts = [part for part in parts if part == "environment" or has_codes]
+        is_known = {"environment": len(self.environments) > 1, "code": has_codes}
+        is_known["interaction"] = all(is_known.values())
         for rule in self.rules:
             for curves in build_curves(known, rule) if known else ():
-                for part in parts:
-                    fitting = ((where, found) for where, found in _PARTS[part].items() if found.keys() <= known.keys())
-                    where, weights = next(fitting, ("", None))
-                    shift = measure_shift(curves, weights) if weights else None
-                    yield Moved(curves.name, part, shift, where)
-
-
-def _name(cell: str) -> str:
-    return f"code {cell[0]} in environment {cell[1]}"
+                for part, contrasts in _PARTS.items():
+                    fitting = [where for where, weights in contrasts.items() if weights.keys() <= known.keys()]
+                    shift = measure_shift(curves, contrasts[fitting[0]]) if fitting else None
+                    if is_known[part]:
+                        yield Moved(curves.name, part, shift, "".join(fitting[:1]), find_allowed(rule))

@@ -34,17 +34,13 @@ def find_image(farm: Farm | None) -> str | None:
 
 def build_key(origin: Mapping[str, Any]) -> dict[str, str]:
     """Of a provenance, or of an environment as runs record it."""
-    parts: list[Mapping[str, Any]] = [
-        found if isinstance(found := origin.get(name), Mapping) else {} for name in _PARTS
-    ]
-    gpus, torch = parts[0].get("gpus"), parts[1].get("torch")
+    hardware, packages = origin.get("hardware"), origin.get("packages")
+    gpus = hardware.get("gpus") if isinstance(hardware, Mapping) else None
+    torch = packages.get("torch") if isinstance(packages, Mapping) else None
     names = sorted({str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus or ()})
     gpu = (" and ".join(names) or "no GPU") if gpus is not None else None
     known = {"GPU": gpu, "torch": torch, "image": origin.get("image")}
     return {name: str(value) for name, value in known.items() if value}
-
-
-_PARTS = ("hardware", "packages")
 
 
 def describe_key(key: Key) -> str:
@@ -85,7 +81,9 @@ def choose_golden(context: GoldenContext) -> GoldenContext:
         chosen = [name for name, count in fitting.items() if count == max(fitting.values())]
         why = f"this environment is {describe_key(here)}"
     if len(chosen) != 1:
-        raise _refuse(context, why, {name: keys[name] for name in chosen or names})
+        choices = [f"--environment {shlex.quote(name)}  # {describe_key(keys[name])}" for name in chosen or names]
+        what = f"{context.options.address or context.options.store} has {len(choices)} goldens of {context.test.name}"
+        raise UsageError(f"{what} that may be meant: {why}", "\n  ".join(["one of:", *choices]))
     note = f"environment: {chosen[0]} ({describe_key(keys[chosen[0]])}), of {len(names)} goldens in the store; {why}"
     return replace(_use(context, names[chosen[0]]), chosen=note if wanted is None else note.rpartition(";")[0])
 
@@ -113,10 +111,3 @@ def _load_key(context: GoldenContext) -> Key:
     packages = found.job_packages or found.packages
     gpus = [asdict(gpu) for gpu in found.gpus]
     return build_key({"hardware": {"gpus": gpus}, "packages": packages, "image": find_image(None)})
-
-
-def _refuse(context: GoldenContext, why: str, keys: Mapping[str, Key]) -> UsageError:
-    store, test = context.options.address or context.options.store, context.test.name
-    choices = [f"--environment {shlex.quote(name)}  # {describe_key(key)}" for name, key in keys.items()]
-    message = f"{store} has {len(keys)} goldens of {test} that may be meant: {why}"
-    return UsageError(message, "\n  ".join(["one of:", *choices]))

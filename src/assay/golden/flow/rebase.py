@@ -42,7 +42,7 @@ from assay.golden.flow.segments import (
     hide_command,
     load_golden,
 )
-from assay.golden.judge.contrasts import find_allowed, measure_shifts
+from assay.golden.judge.contrasts import measure_shifts
 from assay.golden.judge.convergence import count_peers, judge_rules
 from assay.golden.judge.evidence import find_dead
 from assay.golden.judge.golden import (
@@ -180,17 +180,15 @@ def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks)
     if report.interrupted or report.problem:
         return [], report.interrupted or report.problem
     found = [f"code {cell.code}: {cell.problem}" for cell in report.cells if cell.problem]
-    allowed = {rule.metric: find_allowed(rule) for rule in context.test.rules}
-    for each in report.moved:
-        shift = each.shift
-        if shift and shift.kind == "moved":
-            found.append(f"the code moved {each.metric} by {shift.effect:.3g} since {commit[:12]}, in this environment")
-        elif shift and shift.kind == "noise" and shift.bound > allowed[each.metric.split(" ", 1)[0]]:
-            found.append(f"the code may have moved {each.metric}: the noise hides up to {100 * shift.bound:.2g}%")
-    return [
-        *found,
-        "--environment-only accepts what the environment moved alone: rebase without it",
-    ] if found else [], None
+    for each in report.effects:
+        if each.shift and each.shift.kind == "moved":
+            found.append(
+                f"the code moved {each.metric} by {each.shift.effect:.3g} since {commit[:12]}, in this environment"
+            )
+        elif each.shift and each.shift.bound > each.allowed:
+            found.append(f"the code may have moved {each.metric}: the noise hides up to {100 * each.shift.bound:.2g}%")
+    found += ["--environment-only accepts what the environment moved alone: rebase without it"] if found else []
+    return found, None
 
 
 # ---------------------------------------------------------------- from what CI kept
@@ -218,7 +216,7 @@ Taken = tuple[Golden | None, Sequence[str], str | None]
 
 def _take_gathering(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Taken:
     staged = context.manifest + STAGED_SUFFIX
-    waiting = None if request.fresh else _load_staged(staged, context)
+    waiting = None if request.fresh or request.environment_only else _load_staged(staged, context)
     if waiting is not None:
         hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
         return waiting, (), None

@@ -20,9 +20,8 @@ from assay.system.fast_dataclasses import dataclass, replace
 ALPHA = 0.05  # how often an effect of 0 is called moved
 _ROUNDING = 8 * 2.0**-52  # of our own sums, relative
 
-# equal: bit for bit. moved: surely. rounding: sums of logged digits. noise: not larger than the repeats differ.
-# unrepeated: it differs, and nothing shows the noise.
-Kind = Literal["equal", "moved", "rounding", "noise", "unrepeated"]
+# equal: bit for bit. moved: surely. rounding: sums of logged digits. within noise: not larger than the repeats differ.
+Kind = Literal["equal", "moved", "rounding", "within noise", "noise unknown"]
 Cells = Mapping[str, Sequence[Segment]]  # by the cell's name its runs, as recordings of the same segments
 
 
@@ -107,12 +106,12 @@ def measure_shift(curves: Curves, weights: Mapping[str, int]) -> Shift:
     largest, step = float(apart[at]), curves.steps[at]
     single = {cell for cell in weights if len(rows[cell]) == 1 and not curves.is_steady(cell)}
     if len(single) == len(weights):
-        return Shift("unrepeated", effect, level, largest, step)
+        return Shift("noise unknown", effect, level, largest, step)
     if all(cell in single or curves.is_steady(cell) for cell in weights):
         floor = (2 * curves.resolution + _ROUNDING * max(float(np.abs(each).max()) for each in rows.values())) * 1.001
         kind: Kind = "rounding" if len(weights) > 2 and abs(largest) <= floor else "moved"
         return Shift(kind, effect, level, largest, step)
-    return _judge_noise(curves, weights, single, apart, Shift("noise", effect, level, largest, step))
+    return _judge_noise(curves, weights, single, apart, Shift("within noise", effect, level, largest, step))
 
 
 def _judge_noise(
@@ -130,7 +129,7 @@ def _judge_noise(
     reach = float(_find_reach(whole, weights, single, ALPHA / 4)[0])
     is_moved = abs(shift.effect) > reach or bool((np.abs(windows) > of_windows).any())
     bound = float((np.abs(windows) + of_windows).max())
-    return replace(shift, kind="moved" if is_moved else "noise", reach=reach, bound=bound)
+    return replace(shift, kind="moved" if is_moved else "within noise", reach=reach, bound=bound)
 
 
 def _find_equal(curves: Curves, cells: Sequence[str]) -> bool:

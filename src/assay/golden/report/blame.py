@@ -15,13 +15,6 @@ from assay.values.table import Column, Table
 from assay.values.verdict import Finding, VerdictKind
 
 _TINY = 0.01
-RESULTS = {
-    "equal": "equal",
-    "moved": "moved",
-    "rounding": "rounding",
-    "noise": "within noise",
-    "unrepeated": "noise unknown",
-}
 
 
 def render_shift(value: float) -> str:
@@ -31,32 +24,28 @@ def render_shift(value: float) -> str:
 
 def render_noise(shift: Shift, level: float = 1.0, unit: str = "") -> str | None:
     """`±0.002`; `0` where every run repeats itself bit for bit; None where that is unknown."""
-    if shift.kind == "unrepeated" or not level:
+    if shift.kind == "noise unknown" or not level:
         return None
     return "0" if shift.reach is None else f"±{render_number(shift.reach / level, 2)}{unit}"
 
 
 def build_blame_document(reports: Sequence[BlameReport]) -> Document:
     sections = [Section(list(_build(report))) for report in reports]
-    return Document("assay golden blame", sections, facts=[_build_facts(report) for report in reports])
+    facts = [{**asdict(report), "exit_code": int(report.exit_code)} for report in reports]
+    return Document("assay golden blame", sections, facts=facts)
 
 
 def _build(report: BlameReport) -> Iterator[Block]:
     yield Section((Facts(list(_list_sides(report))),))
-    table = _build_table(report.moved)
+    table = _build_table(report.effects)
     if table.rows:
         yield Section((TableBlock(table),))
-    yield Findings(
-        [
-            Finding(VerdictKind.ERROR, _name_cell(cell.code, cell.environment), cell.problem)
-            for cell in report.cells
-            if cell.problem
-        ]
-    )
-    runs = [f"{cell.code}{cell.environment} {cell.runs}" for cell in report.cells if not cell.problem]
-    yield Notes([*([f"runs of each code and environment: {', '.join(runs)}"] if runs else []), *report.notes])
-    for metric in dict.fromkeys(each.metric for each in report.moved):
-        parts = {each.part: each for each in report.moved if each.metric == metric}
+    names = {cell: f"code {cell.code} in environment {cell.environment}" for cell in report.cells if cell.problem}
+    yield Findings([Finding(VerdictKind.ERROR, name, cell.problem) for cell, name in names.items()])
+    runs = [f"{cell.code}{cell.environment} {cell.runs}" for cell in report.cells if cell not in names]
+    yield Notes([f"runs of each code and environment: {', '.join(runs) or 'none'}", *report.notes])
+    for metric in dict.fromkeys(each.metric for each in report.effects):
+        parts = {each.part: each for each in report.effects if each.metric == metric}
         yield Text(f"{report.test}: {_describe(metric, parts)}", role="answer")
     if report.interrupted or report.problem:
         yield Text(f"{report.test}: not everything was run: {report.interrupted or report.problem}")
@@ -68,19 +57,9 @@ def _list_sides(report: BlameReport) -> Iterator[tuple[str, str]]:
             yield f"{kind} {side}" if len(sides) > 1 else f"{kind} a, b", text
 
 
-def _name_cell(code: str, environment: str) -> str:
-    return f"code {code} in environment {environment}"
-
-
 def _build_table(moved: Sequence[Moved]) -> Table:
-    names = ("moved by", "relative", "noise", "at most", "step")
-    columns = (
-        Column("metric"),
-        Column("effect of"),
-        *(Column(name, align="right") for name in names),
-        Column("result"),
-    )
-    return Table(columns, [_build_row(each) for each in moved])
+    numbers = [Column(name, align="right") for name in ("moved by", "relative", "noise", "at most", "step")]
+    return Table((Column("metric"), Column("effect of"), *numbers, Column("result")), list(map(_build_row, moved)))
 
 
 def _build_row(moved: Moved) -> list[Any]:
@@ -89,7 +68,7 @@ def _build_row(moved: Moved) -> list[Any]:
         return [moved.metric, part, *[None] * 5, "unknown"]
     effect = render_shift(shift.effect), f"{render_shift(100 * shift.relative)}%", render_noise(shift)
     steps = render_shift(shift.largest), render_step(shift.step) or None
-    return [moved.metric, part, *effect, *steps, RESULTS[shift.kind]]
+    return [moved.metric, part, *effect, *steps, shift.kind]
 
 
 def _describe(metric: str, parts: Mapping[str, Moved]) -> str:
@@ -98,11 +77,7 @@ def _describe(metric: str, parts: Mapping[str, Moved]) -> str:
     code = f"by {_describe_part(parts['code'].shift)}" if "code" in parts else "is the same on both sides"
     text = f"the environment moved {metric} by {environment}, the code {code}"
     more = parts["interaction"].shift if "interaction" in parts else None
-    return (
-        text
-        if more is None or not _matters(more, parts)
-        else f"{text}; together by another {render_shift(more.effect)}"
-    )
+    return f"{text}; together by another {render_shift(more.effect)}" if more and _matters(more, parts) else text
 
 
 def _matters(shift: Shift, parts: Mapping[str, Moved]) -> bool:
@@ -114,26 +89,9 @@ def _matters(shift: Shift, parts: Mapping[str, Moved]) -> bool:
 def _describe_part(shift: Shift | None) -> str:
     if shift is None:
         return "an unknown amount"
-    if shift.kind == "noise":
-        return (
-            f"no more than the repeats differ ({render_shift(shift.effect)} ± {render_number(shift.reach or 0.0, 2)})"
-        )
-    return render_shift(shift.effect)
-
-
-def _build_facts(report: BlameReport) -> dict[str, Any]:
-    return {
-        "test": report.test,
-        "exit_code": int(report.exit_code),
-        "codes": dict(report.codes),
-        "environments": dict(report.environments),
-        "cells": [asdict(cell) for cell in report.cells],
-        "effects": [
-            {"metric": each.metric, "effect_of": each.part, "where": each.where}
-            | ({**asdict(each.shift), "relative": each.shift.relative} if each.shift else {"kind": "unknown"})
-            for each in report.moved
-        ],
-        "notes": list(report.notes),
-        "interrupted": report.interrupted,
-        "problem": report.problem,
-    }
+    effect = render_shift(shift.effect)
+    return (
+        f"no more than the repeats differ ({effect} {render_noise(shift)})"
+        if shift.reach and shift.kind != "moved"
+        else effect
+    )

@@ -11,7 +11,7 @@ from assay.errors import UsageError
 from assay.golden.judge.golden import measure_levels
 from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report import document
-from assay.golden.report.blame import RESULTS, render_noise, render_shift
+from assay.golden.report.blame import render_noise, render_shift
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
 from assay.golden.results import NO_EFFECT, BisectReport, Rebased, SelftestReport, Tried
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport
@@ -254,8 +254,16 @@ def _build_rebase_table(outcome: Rebased) -> Table:
         levels = [render_number(math.fsum(each[name].values()) / len(each[name]), 8) for each in (old, new)]
         shift, first = outcome.shifts.get(name), (outcome.since_first or {}).get(name)
         noise = render_noise(shift, abs(shift.level) / 100, "%") if shift else None
-        result = RESULTS[shift.kind] if shift else None
-        rows.append([name, *levels, f"{render_shift(100 * effect)}%", noise, result, render_percent(first)])
+        rows.append(
+            [
+                name,
+                *levels,
+                f"{render_shift(100 * effect)}%",
+                noise,
+                shift.kind if shift else None,
+                render_percent(first),
+            ]
+        )
     return Table(columns, rows)
 
 
