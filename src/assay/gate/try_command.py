@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from assay.errors import ExitCode, UsageError
 from assay.gate.paired_test import FEWEST, Question
 from assay.gate.tries_ledger import SEED, Metric, Side, Try, load_tries
-from assay.launch.api import Budget, SideOptions
+from assay.launch.api import Budget, SideOptions, check_paths
 from assay.show.console import Console
 from assay.values.options import (
     Request,
@@ -124,7 +124,7 @@ def try_command(request: TryRequest, console: Console) -> int:
     """
     from assay.gate.passes import digest_environment
     from assay.gate.try_report import build_try_document
-    from assay.gate.try_runs import build_place, check_paths, keep_code
+    from assay.gate.try_runs import build_place, keep_code
     from assay.gate.trying import try_idea
     from assay.system.fast_dataclasses import replace
 
@@ -134,7 +134,7 @@ def try_command(request: TryRequest, console: Console) -> int:
     place = build_place(request.root, request.on, parse_slot_flags(request.slots, request.jobs))
     budget = Budget(request.budget) if request.budget is not None else None
     place = replace(place, timeout_s=request.timeout_s, budget=budget, command_line=tuple(sys.argv))
-    check_paths(request.command)
+    check_paths(request.command, os.getcwd())
     codes = keep_code(place, request.a_rev, request.b_rev, quieted)
     machine = digest_environment(os.getcwd())
     a, b = (

@@ -20,7 +20,6 @@ from assay.observe.extract import POSITIONS
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import render_number
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.system.git import find_git_root, run_git
 from assay.values import layout
 from assay.values.environment import Commit
 from assay.values.run import Command, RunSpec, State, spec_id
@@ -66,26 +65,6 @@ def build_place(root: str | None, on: str | None, slots: tuple[str, ...] | None 
     settings = load_settings(os.getcwd(), os.environ)
     study = build_bare_study(STUDY, "assay try", os.getcwd())
     return Place(find_study_location(STUDY, root, settings), settings, choose_farm(study, on, settings), slots)
-
-
-def check_paths(words: Sequence[str]) -> None:
-    """Refuse what would lead both sides to the user's own files instead of their copies."""
-    top = find_git_root(os.getcwd())
-    if top is None:
-        return
-    parts = [part for word in words for part in word.split()]
-    for path in (part for part in parts if os.path.isabs(part) and _is_tracked(top, part)):
-        hint = f"name it as seen from this folder: {os.path.relpath(path)}"
-        raise UsageError(f"{path} is a file of the repository: both sides would use it as it is", hint)
-    for path in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        if os.path.isabs(path) and _is_tracked(top, path):
-            hint = f"write it as seen from this folder: PYTHONPATH={os.path.relpath(path)}"
-            raise UsageError(f"PYTHONPATH leads both sides to your own files: {path}", hint)
-
-
-def _is_tracked(top: str, path: str) -> bool:
-    inside = os.path.commonpath([top, os.path.realpath(path)]) == top
-    return inside and run_git(top, "ls-files", "--error-unmatch", "--", path).returncode == 0
 
 
 @dataclass(frozen=True, slots=True)

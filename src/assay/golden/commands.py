@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from assay import plugins
 from assay.errors import ExitCode, UsageError
 from assay.golden.requests import (
+    BlameRequest,
     GatherRequest,
     GoldenBisectRequest,
     GoldenCheckRequest,
@@ -20,7 +21,7 @@ from assay.golden.requests import (
     ValidateRequest,
 )
 from assay.show.console import Console, build_same_call
-from assay.show.report_files import ReportPages, check_targets, write_document, write_text
+from assay.show.report_files import ReportFiles, ReportPages, check_targets, write_document, write_text
 from assay.system.fast_dataclasses import replace
 from assay.values.options import Group
 from assay.values.run import State
@@ -48,6 +49,7 @@ GROUP = Group(
         "show": ("assay.golden.commands:show", "Show a golden recording."),
         "rebase": ("assay.golden.commands:rebase", "Accept a new golden recording."),
         "selftest": ("assay.golden.commands:selftest", "Inject faults: would a check catch them?"),
+        "blame": ("assay.golden.commands:blame", "Did the code move it, or the environment?"),
         "bisect": ("assay.golden.commands:bisect", "Find the commit that broke convergence."),
     },
 )
@@ -78,6 +80,7 @@ def prepare(
             store=store or "",
             address=request.store if store != request.store else None,
             manifest_name=request.manifest_name,
+            environment=request.environment,
             root=request.root,
             slots=parse_slot_flags(request.slots, request.jobs),
             on=request.on,
@@ -205,9 +208,12 @@ def rebase(request: RebaseRequest, console: Console) -> int:
     from assay.golden.flow.rebase import rebase_file
     from assay.golden.report.other_commands import build_rebase_document
 
+    takes_stdout = check_targets(request.md, as_json=request.as_json)
     with prepare(request, console, writes=True) as (options, hooks):
         done = rebase_file(request, replace(options, replicas=count_further(request.replicas)), hooks)
-    console.write_document(build_rebase_document(done), as_json=request.as_json)
+    document = build_rebase_document(done)
+    write_document(document, ReportFiles(md=request.md))
+    console.on_stderr(takes_stdout).write_document(document, as_json=request.as_json)
     return int(ExitCode.worst(each.exit_code for each in done))
 
 
@@ -237,7 +243,7 @@ def check(request: GoldenCheckRequest, console: Console) -> int:
     )
 
 
-_OF_FILES = ("source", "history", "environment", "tolerances", "names")
+_OF_FILES = ("source", "history", "tolerances", "names")
 _OF_RUNS = ("file", "store", "manifest_name", "tests", "slots", "jobs", "on", "root", "timeout_s", "most_checks")
 
 
@@ -303,3 +309,20 @@ def bisect(request: GoldenBisectRequest, console: Console) -> int:
     if report.interrupted:
         console.error(f"interrupted by {report.interrupted}; continue with: {build_same_call()}")
     return int(report.exit_code)
+
+
+def blame(request: BlameRequest, console: Console) -> int:
+    """Did the code move it, or the environment?
+
+    Runs the golden's segments with two codes in two environments, each cell twice unless it is equal to another one bit
+    for bit. Code a is the commit that the golden was recorded with, code b the files as they are; what is not in git is
+    on neither side. A cell that does not run is an ERROR, the rest is reported. Exit code 0: each effect is known. 1: a
+    cell did not run. 3: an effect is not larger than the repeats differ.
+    """
+    from assay.golden.flow.blame import blame_file
+    from assay.golden.report.blame import build_blame_document
+
+    with prepare(request, console, is_silent=True) as (options, hooks):
+        reports = blame_file(request, options, hooks)
+    console.write_document(build_blame_document(reports), as_json=request.as_json)
+    return int(ExitCode.worst(report.exit_code for report in reports))

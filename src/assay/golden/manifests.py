@@ -270,7 +270,27 @@ def render_manifest(golden: Golden) -> str:
         "checkpoints": {key: {"sha": segment.checkpoint_sha} for key, segment in segments.items()},
         "history": [dict(item) for item in golden.history],
     }
-    return json.dumps(content, indent=4, ensure_ascii=False, default=str) + "\n"
+    return render_lines(content) + "\n"
+
+
+# By key the depth from which on an object is one line: a step, a checkpoint, a part of a rebase's entry.
+_LINES = {"ckpt_logs": 4, "counts": 3, "provenance": 3, "replicas": 5, "variants": 6, "checkpoints": 2, "history": 3}
+
+
+def render_lines(value: Any, depth: int = 0, limit: int = 2) -> str:
+    """JSON that is short and that diffs show well: a line for each step, and for each list of numbers."""
+    if not isinstance(value, dict | list) or not value or depth >= limit or _is_flat(value):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    inner, items = "    " * (depth + 1), list[str]()
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+        name = f"{json.dumps(str(key), ensure_ascii=False)}: " if isinstance(value, dict) else ""
+        items.append(f"{inner}{name}{render_lines(each, depth + 1, limit if depth else _LINES.get(str(key), limit))}")
+    ends = "{}" if isinstance(value, dict) else "[]"
+    return f"{ends[0]}\n" + ",\n".join(items) + f"\n{'    ' * depth}{ends[1]}"
+
+
+def _is_flat(value: Any) -> bool:
+    return isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
 
 
 def _build_keys(segments: Iterable[Segment]) -> list[str]:
@@ -345,7 +365,7 @@ def write_offset(path: str, golden: Golden) -> None:
         keys = _build_keys(golden.segments)
         counts = {key: _count_contents(segment) for key, segment in zip(keys, golden.segments, strict=True)}
         content["counts"] = {"segments": counts}
-    _write(path, json.dumps(content, indent=4, ensure_ascii=False) + "\n")
+    _write(path, render_lines(content) + "\n")
 
 
 class BadRecordingError(AssayError):

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from assay.errors import UsageError
 from assay.golden.values import DEFAULT_MANIFEST, DEFAULT_STORE, Fault
+from assay.launch.api import SideOptions
 from assay.observe.columns import parse_number
 from assay.show.report_files import ReportPages
 from assay.values.options import (
@@ -31,6 +32,14 @@ def tests_option() -> Any:
     return option("-t", "--test", multiple=True, metavar="NAME", help="Only these tests of the file.")
 
 
+def environment_option() -> Any:
+    return option(
+        "--environment",
+        metavar="NAME",
+        help="Of goldens of several environments that one; a part of its name suffices.",
+    )
+
+
 class GoldenRequest(Request):
     """The options of every command that runs something."""
 
@@ -43,6 +52,7 @@ class GoldenRequest(Request):
         help="Where recordings and checkpoints are: a folder, or s3://BUCKET/golden.",
     )
     manifest_name: str = manifest_option()
+    environment: str | None = environment_option()
     tests: tuple[str, ...] = tests_option()
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
@@ -56,6 +66,9 @@ class GoldenRequest(Request):
 
 
 class GatherRequest(ReportPages, GoldenRequest):
+    environment: str | None = option(
+        "--environment", metavar="NAME", help="Keep it next to the goldens of other environments, under this name."
+    )
     replicas: int | None = option(
         "--replicas",
         type=int,
@@ -120,6 +133,16 @@ class RebaseRequest(GoldenRequest):
     allow_failed: bool = option(
         "--allow-failed", default=False, help="With --from check: also when the last check did not pass."
     )
+    artifacts: str | None = option(
+        "--artifacts", metavar="DIR", help="From the runs of a check that CI kept; nothing is run on this machine."
+    )
+    only_failing: bool = option("--only-failing", default=False, help="With --artifacts: tests that passed stay.")
+    environment_only: bool = option(
+        "--environment-only",
+        default=False,
+        help="Refuse where the golden's commit and the files as they are differ in this environment.",
+    )
+    md: str | None = ReportPages.md
     fresh: bool = option(
         "--fresh", default=False, help="Do not take what an earlier call has staged, or the runs of a check."
     )
@@ -153,11 +176,7 @@ class SourceRequest(Request):
     history: str | None = option(
         "--history", metavar="DIR", help="Earlier good runs of the golden's environment: they show the noise."
     )
-    environment: str | None = option(
-        "--environment",
-        metavar="NAME",
-        help="Of goldens of several environments that one; a part of its name suffices.",
-    )
+    environment: str | None = environment_option()
 
 
 class AgainstRequest(SourceRequest):
@@ -266,3 +285,10 @@ class GoldenBisectRequest(GoldenRequest):
         help="Trials of a commit that stays inconclusive.",
     )
     fresh: bool = option("--fresh", default=False, help="Forget what an earlier call of the same search found.")
+
+
+class BlameRequest(SideOptions, GoldenRequest):
+    a_rev: str | None = option("--a-rev", metavar="REV", help="Side a: this commit.  [default: the golden's]")
+    repeats: int = option(
+        "--repeats", type=int, minimum=2, default=2, metavar="N", help="Runs of each cell that differs from the others."
+    )

@@ -1,4 +1,4 @@
-"""What `assay golden bisect`, `rebase` and `selftest` came to."""
+"""What `assay golden bisect`, `blame`, `rebase` and `selftest` came to."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from assay.code.checkout import Commit
 from assay.errors import ExitCode
+from assay.golden.judge.contrasts import Shift
 from assay.golden.values import Fault, Golden, SegmentReport
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import VerdictKind
 
 NO_EFFECT = "no effect: equal bit for bit"
@@ -67,6 +68,8 @@ class Rebased:
     creep: tuple[str, ...] = ()
     archived: str | None = None
     interrupted: str | None = None
+    shifts: Mapping[str, Shift] = field(default_factory=dict)  # against the noise; by metric and label
+    kept: str = ""  # why the old one stays, although nothing speaks against the new one
 
     @property
     def is_accepted(self) -> bool:
@@ -76,7 +79,7 @@ class Rebased:
     def exit_code(self) -> ExitCode:
         if self.interrupted:
             return ExitCode.INTERRUPTED
-        return ExitCode.OK if self.is_accepted else ExitCode.FAILED
+        return ExitCode.OK if self.is_accepted or self.kept else ExitCode.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +126,46 @@ class SelftestReport:
             return ExitCode.INTERRUPTED if self.interrupted else ExitCode.INTERNAL
         is_fine = self.control.verdict.kind is VerdictKind.PASS and self.caught == len(self.injected)
         return ExitCode.OK if is_fine else ExitCode.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One code in one environment, each side a or b. A cell with a problem did not run: nothing is known of it."""
+
+    code: str
+    environment: str
+    runs: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a change did to one metric: `part` is environment, code, or interaction: what both do beyond their sum."""
+
+    metric: str
+    part: str
+    shift: Shift | None = None  # None: a cell that it needs did not run
+    where: str = ""  # the side on which it was measured, where that is not a
+    allowed: float = 0.0  # the largest relative effect that the metric's rule takes for none
+
+
+@dataclass(frozen=True, slots=True)
+class BlameReport:
+    test: str
+    codes: Mapping[str, str]  # by side; one, where both sides have the same
+    environments: Mapping[str, str]
+    cells: tuple[Cell, ...]
+    effects: tuple[Moved, ...] = ()
+    notes: tuple[str, ...] = ()
+    interrupted: str | None = None
+    problem: str | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """INCONCLUSIVE: an effect is not larger than the repeats differ, so that it may be 0 or not."""
+        if self.interrupted or self.problem:
+            return ExitCode.INTERRUPTED if self.interrupted else ExitCode.INTERNAL
+        if any(cell.problem for cell in self.cells) or not self.effects:
+            return ExitCode.FAILED
+        kinds = {each.shift.kind for each in self.effects if each.shift and each.part != "interaction"}
+        return ExitCode.INCONCLUSIVE if "within noise" in kinds else ExitCode.OK

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 
 from assay.errors import UsageError
+from assay.system.git import find_git_root, run_git
 from assay.values.options import Request, farm_option, option
 
 _HELP = "Side {}: a virtual environment, or words before the command."
@@ -48,3 +50,23 @@ def build_side_command(words: tuple[str, ...], environment: str = "", inside: st
     if environment:
         text = f"{environment} {text if len(words) > 1 else f'bash -c {shlex.quote(text)}'}"
     return text if inside == os.curdir else f"cd {shlex.quote(inside)} && {text}"
+
+
+def check_paths(words: Sequence[str], folder: str) -> None:
+    """Refuse what would lead both sides to the user's own files instead of their copies."""
+    top = find_git_root(folder)
+    if top is None:
+        return
+    parts = [part for word in words for part in word.split()]
+    for path in (part for part in parts if os.path.isabs(part) and _is_tracked(top, part)):
+        hint = f"name it as seen from this folder: {os.path.relpath(path, folder)}"
+        raise UsageError(f"{path} is a file of the repository: both sides would use it as it is", hint)
+    for path in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if os.path.isabs(path) and _is_tracked(top, path):
+            hint = f"write it as seen from this folder: PYTHONPATH={os.path.relpath(path, folder)}"
+            raise UsageError(f"PYTHONPATH leads both sides to your own files: {path}", hint)
+
+
+def _is_tracked(top: str, path: str) -> bool:
+    inside = os.path.commonpath([top, os.path.realpath(path)]) == top
+    return inside and run_git(top, "ls-files", "--error-unmatch", "--", path).returncode == 0

@@ -21,6 +21,7 @@ from assay.follow.api import StudyLocation
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
+from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.gather import gather_test
 from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts, use_store
 from assay.golden.requests import GoldenBisectRequest
@@ -44,6 +45,7 @@ NOISY_VOTES = 2  # trials of the first bad commit and its parent where replicas 
 def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: RunHooks | None = None) -> BisectReport:
     """Pre-check, search, and the culprit with its evidence. Without a store the good end is gathered first."""
     contexts = build_contexts(load_golden_file(options.file), options)
+    contexts = [choose_golden(context) for context in contexts] if options.store else contexts
     repository = find_repository(contexts[0].folder)
     good, bad = load_commit(repository, request.good), load_commit(repository, request.bad)
     parents = load_parents(repository, good.sha, bad.sha)

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from assay.errors import ConfigError
 from assay.follow.api import Entry, record_verdicts
 from assay.golden import manifests
+from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import SegmentFollower, describe_end, find_log, find_unread, follow_runs, load_log
-from assay.golden.flow.runs import cut_track, describe_early, falls_one_short, find_differences
+from assay.golden.flow.runs import cut_track, describe_early, falls_one_short, find_differences, find_other_environment
 from assay.golden.flow.segments import (
     ENDED_WELL,
     GoldenContext,
@@ -59,6 +60,7 @@ Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 
 def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Every segment of the golden against the program as it is now. The store is only read."""
+    context = choose_golden(context)
     golden = load_golden(context, _hint_to_gather(context))
     rules = choose_rules(context.test.rules, golden, context.options.only)
     context = replace(context, test=replace(context.test, rules=rules))
@@ -92,6 +94,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         segments=reports,
         notes=(
             *describe_locations(context),
+            *find_other_environment(context, golden, reports),
             *(line for state, report in judged for line in state.describe_stop(report)),
             *(
                 f"log: {state.log} (segment {state.segment.start_step})"

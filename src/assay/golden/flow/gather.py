@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from assay.errors import FormatError, UsageError
 from assay.follow.api import Entry
 from assay.golden import manifests
+from assay.golden.flow.environments import choose_golden, name_golden
 from assay.golden.flow.followers import (
     RunFiles,
     RunFollower,
@@ -65,7 +66,7 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     Until all that has finished, the previous golden stays with its checkpoints; the new one is written next to it, to
     `<manifest>.partial`.
     """
-    context = choose_checkpoints(context)
+    context = choose_checkpoints(name_golden(context))
     check_store(context)
     build = _StartGathering if context.test.from_start else _Gathering
     with lock_store(context):
@@ -83,6 +84,7 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 
 def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Record in an existing golden how its program counts its steps: one run of one segment."""
+    context = choose_golden(context)
     golden = load_golden(context)
     if not can_check(context):
         hint = "--counting is for checkpoints with `resume` and `length`"

@@ -14,20 +14,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.errors import AssayError, FormatError, UsageError
-from assay.follow.api import Entry, RetryPolicy
+from assay.follow.api import Entry
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
+from assay.golden.flow.artifacts import CheckRun, load_artifacts, load_checks, load_whole
+from assay.golden.flow.blame import blame_test, find_commit
 from assay.golden.flow.check import CHECK_PREFIX
-from assay.golden.flow.followers import SegmentFollower, describe_end
+from assay.golden.flow.environments import choose_golden
+from assay.golden.flow.followers import describe_end
 from assay.golden.flow.gather import gather_test
 from assay.golden.flow.runs import (
     Replication,
     add_recordings,
     build_provenance,
-    cut_track,
     cut_values,
     follow_specs,
-    list_steps,
+    is_whole,
     load_code_marks,
 )
 from assay.golden.flow.segments import (
@@ -40,8 +42,9 @@ from assay.golden.flow.segments import (
     hide_command,
     load_golden,
 )
+from assay.golden.judge.contrasts import measure_shifts
 from assay.golden.judge.convergence import count_peers, judge_rules
-from assay.golden.judge.evidence import find_dead, find_early_step
+from assay.golden.judge.evidence import find_dead
 from assay.golden.judge.golden import (
     find_creep,
     find_widening,
@@ -50,26 +53,26 @@ from assay.golden.judge.golden import (
     measure_levels,
     summarise_noise,
 )
-from assay.golden.recorder import Values
 from assay.golden.requests import RebaseRequest
 from assay.golden.results import Rebased
-from assay.golden.values import Golden, Segment
+from assay.golden.values import Golden
 from assay.launch.api import RunHooks
 from assay.observe.environment import load_environment
 from assay.record import run_directory
-from assay.record.received import is_foreign
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import replace
 from assay.system.files import write_atomic
 from assay.values.run import RunSpec, State
 from assay.values.verdict import VerdictKind
 
 STAGED_SUFFIX = ".rebase"
+_PASSED = "it passed in the artifacts"
 
 
 def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks | None = None) -> tuple[Rebased, ...]:
     if not request.reason.strip():
         raise UsageError("a rebase needs a reason", 'as in --reason "new optimiser, see the release notes"')
-    contexts = build_contexts(load_golden_file(options.file), options)
+    _check_request(request)
+    contexts = [choose_golden(each) for each in build_contexts(load_golden_file(options.file), options)]
     befores = [manifests.load_manifest(context.manifest, context.test.name) for context in contexts]
     done: list[Rebased] = []
     for context, before in zip(contexts, befores, strict=True):
@@ -79,13 +82,29 @@ def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks 
     return tuple(done)
 
 
+def _check_request(request: RebaseRequest) -> None:
+    """Refuse options that do not go together."""
+    if request.only_failing and not request.artifacts:
+        raise UsageError("--only-failing needs --artifacts", "without it the tests are run: -t NAME chooses one")
+    others = {"--environment-only": request.environment_only, "--fresh": request.fresh, "--from": request.source}
+    for flag, value in others.items() if request.artifacts else ():
+        if value and value != request.OPTIONS["source"].default:
+            raise UsageError(f"{flag} is not for --artifacts, with which nothing is run")
+
+
 def _rebase(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Rebased:
-    take = _take_gathering if request.source == "gather" else _take_check
+    take = _take_artifacts if request.artifacts else _take_gathering if request.source == "gather" else _take_check
     outcome = Rebased(context.test.name, context.manifest, before)
     try:
+        if request.environment_only:
+            moved, interrupted = _find_moved_by_code(context, before, hooks)
+            if moved or interrupted:
+                return replace(outcome, refusals=tuple(moved), interrupted=interrupted)
         after, problems, interrupted = take(context, before, request, hooks)
     except AssayError as error:
         return replace(outcome, refusals=(error.render(),))
+    if after is before:
+        return replace(outcome, kept=_PASSED)
     if after is None or problems or interrupted:
         return replace(outcome, after=after, refusals=tuple(problems), interrupted=interrupted)
     wider = tuple(find_widening(before, after))
@@ -117,7 +136,7 @@ def _accept(
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "by": user,
         "reason": request.reason.strip(),
-        "source": request.source,
+        "source": "artifacts" if request.artifacts else request.source,
         "from": _origin(before),
         "to": _origin(after),
         "effects": effects,
@@ -137,14 +156,56 @@ def _accept(
         effects=effects,
         since_first=since_first,
         wider=wider,
-        creep=tuple(find_creep(since_first, context.test.rules, len(after.history))),
+        creep=(*find_creep(since_first, context.test.rules, len(after.history)), *_describe_lost(before, after)),
+        shifts=measure_shifts(before, after, context.test.rules),
         archived=archived,
     )
+
+
+def _describe_lost(before: Golden, after: Golden) -> list[str]:
+    lost = [name for name in before.variants if name not in after.variants]
+    return [f"the new recording lacks the variants {', '.join(lost)}: gather to record them"] if lost else []
 
 
 def _origin(golden: Golden) -> dict[str, Any]:
     names = ("gathered_at", "commit", "dirty", "host")
     return {name: golden.provenance[name] for name in names if golden.provenance.get(name) is not None}
+
+
+def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks) -> tuple[list[str], str | None]:
+    """Why the new behaviour is not the environment's alone: the golden's commit and the files as they are, both run in
+    this environment, differ, or may. And the signal that interrupted it."""
+    commit = find_commit(before, "--environment-only compares with that code: rebase without it")
+    report = blame_test(context, before, (commit, None), {"a": ""}, hooks)
+    if report.interrupted or report.problem:
+        return [], report.interrupted or report.problem
+    found = [f"code {cell.code}: {cell.problem}" for cell in report.cells if cell.problem]
+    for each in report.effects:
+        if each.shift and each.shift.kind == "moved":
+            found.append(
+                f"the code moved {each.metric} by {each.shift.effect:.3g} since {commit[:12]}, in this environment"
+            )
+        elif each.shift and each.shift.bound > each.allowed:
+            found.append(f"the code may have moved {each.metric}: the noise hides up to {100 * each.shift.bound:.2g}%")
+    found += ["--environment-only accepts what the environment moved alone: rebase without it"] if found else []
+    return found, None
+
+
+# ---------------------------------------------------------------- from what CI kept
+
+
+def _take_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> Taken:
+    """Nothing is run. The golden itself where it passed and failing ones alone are wanted."""
+    artifacts = load_artifacts(context, before, request.artifacts or "")
+    if request.only_failing and artifacts.kind is VerdictKind.PASS:
+        return before, (), None
+    wanted = (context.options.replicas + 1) if context.options.replicas is not None else max(1, before.recordings)
+    after, problems = _assemble(context, before, {at: runs[:wanted] for at, runs in artifacts.runs.items()}, {})
+    if after is None:
+        return None, problems, None
+    problems = [*manifests.find_not_finite(after, after.metrics), *find_dead(after)]
+    noise = {} if problems else summarise_noise(measure_golden_noise(context.test.rules, after))
+    return replace(after, noise=noise), problems, None
 
 
 # ---------------------------------------------------------------- from a fresh gathering
@@ -155,7 +216,7 @@ Taken = tuple[Golden | None, Sequence[str], str | None]
 
 def _take_gathering(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Taken:
     staged = context.manifest + STAGED_SUFFIX
-    waiting = None if request.fresh else _load_staged(staged, context)
+    waiting = None if request.fresh or request.environment_only else _load_staged(staged, context)
     if waiting is not None:
         hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
         return waiting, (), None
@@ -201,10 +262,10 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
     failures = [] if request.allow_failed else _find_failures(context, before, last)
     if failures:
         return None, [*failures, "the last check did not pass: accept it with --allow-failed"], None
-    runs: dict[int, list[_Run]] = {index: [] for index in range(len(before.segments))}
+    runs: dict[int, list[CheckRun]] = {index: [] for index in range(len(before.segments))}
     for index, entries in last.items() if code else ():  # without git the code of a run is unknown: none is reused
         done = [entry for entry in entries if entry.state in ENDED_WELL]
-        runs[index] = _load_whole(done, before.segments[index], context)[:wanted]
+        runs[index] = load_whole(done, before.segments[index], context)[:wanted]
     reused = sum(map(len, runs.values()))
     if reused:
         hooks.console.message(f"{reused} runs of the last check are reused")
@@ -218,22 +279,9 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
     interrupted = _fill_up(context, before, runs, wanted, hooks)
     if interrupted is not None:
         return None, (), interrupted
-    segments = [
-        add_recordings(replace(segment, variants={}), [run.values for run in runs[index]], keep=False)
-        for index, segment in enumerate(before.segments)
-    ]
-    missing = [f"segment {segment.start_step} has no complete run" for segment in segments if not segment.replicas]
-    if missing:
+    after, missing = _assemble(context, before, runs, load_code_marks(context))
+    if after is None:
         return None, missing, None
-    entry = runs[0][0].entry
-    after = replace(
-        before,
-        segments=tuple(segments),
-        version=2,
-        provenance=build_provenance(context, entry, load_code_marks(context)),
-        complete=True,
-        gaps=(),
-    )
     problems: list[str] = [] if request.allow_failed else find_dead(after)
     if context.test.variants:  # those that the file has now, from the same checkpoints
         work = Replication(context, after, 0)
@@ -243,16 +291,26 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
     return replace(after, noise=summarise_noise(measure_golden_noise(context.test.rules, after))), problems, interrupted
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    entry: Entry
-    values: Values
+def _assemble(
+    context: GoldenContext, before: Golden, runs: Mapping[int, Sequence[CheckRun]], marks: Mapping[str, str]
+) -> tuple[Golden | None, list[str]]:
+    """The golden with what these runs logged as its recordings; or what is missing."""
+    segments = [
+        add_recordings(replace(segment, variants={}), [run.values for run in runs[index]], keep=False)
+        for index, segment in enumerate(before.segments)
+    ]
+    missing = [f"segment {segment.start_step} has no complete run" for segment in segments if not segment.replicas]
+    if missing or not segments:
+        return None, missing or ["the golden recording has no segment"]
+    provenance = build_provenance(context, runs[0][0].entry, marks)
+    after = replace(before, segments=tuple(segments), version=2, provenance=provenance, complete=True, gaps=())
+    return after, []
 
 
 def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, str] | None) -> dict[int, list[Entry]]:
     """The runs of the last check by segment, made with the current command and this code."""
     found: dict[int, list[Entry]] = {}
-    for entry in _load_checks(context.location.dir):
+    for entry in load_checks(context.location.dir):
         index = _segment_of(entry.spec, context, golden)
         if index is None:
             continue
@@ -277,39 +335,11 @@ def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Se
             name = f"segment {segment.start_step}"
             failures.append(f"{name}: the last check's run {bad.spec.name} is {bad.state}, not done")
             continue
-        tracks = [cut_values(segment, run.values) for run in _load_whole(entries, segment, context)]
+        tracks = [cut_values(segment, run.values) for run in load_whole(entries, segment, context)]
         verdict = judge_rules(context.test.rules, segment, tracks, peers=count_peers(context.test.rules, golden))
         failed = [found for found in verdict.findings if found.kind is VerdictKind.FAIL and tracks]
         failures += [f"{found.subject}: {found.message}" for found in failed]
     return failures
-
-
-def _load_whole(entries: Sequence[Entry], segment: Segment, context: GoldenContext) -> list[_Run]:
-    """The runs that logged every step."""
-    runs = []
-    for entry in entries:
-        follower = SegmentFollower(context.test, segment.last_step)
-        follower.read(entry, final=True)
-        if _is_whole(segment, follower.values):
-            runs.append(_Run(entry, follower.values))
-    return runs
-
-
-def _load_checks(study_dir: str) -> list[Entry]:
-    """The begun runs of checks, oldest first. Their names have the order by the second alone."""
-    found = []
-    for path in run_directory.find_run_dirs(study_dir):
-        if not os.path.basename(path).startswith(CHECK_PREFIX) or is_foreign(path):
-            continue
-        try:
-            record = run_directory.load_record(path)
-        except (OSError, FormatError):
-            continue
-        history = run_directory.load_history(path)
-        if record.spec.params.get("mode") == "check" and history.last is not None:
-            entry = Entry(record.spec, path, RetryPolicy(), history.state, history.last.number)
-            found.append((record.created_at, path, entry))
-    return [entry for _, _, entry in sorted(found, key=lambda run: run[:2])]
 
 
 def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | None:
@@ -325,16 +355,8 @@ def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | 
     return None
 
 
-def _is_whole(segment: Segment, values: Values) -> bool:
-    if values.problems or find_early_step(segment, list_steps(segment, values)) is not None:
-        return False
-    return all(
-        cut_track(values, metric, label, runs[0].steps).steps == runs[0].steps for metric, label, runs in segment.walk()
-    )
-
-
 def _fill_up(
-    context: GoldenContext, golden: Golden, runs: dict[int, list[_Run]], wanted: int, hooks: RunHooks
+    context: GoldenContext, golden: Golden, runs: dict[int, list[CheckRun]], wanted: int, hooks: RunHooks
 ) -> str | None:
     """More runs of the segments that have too few; the signal that interrupted it, if one did."""
     stamp = build_stamp()
@@ -353,8 +375,8 @@ def _fill_up(
         index = specs[entry.spec.name][0]
         if entry.state not in ENDED_WELL:
             raise UsageError(f"segment {golden.segments[index].start_step} failed: {describe_end(entry)}")
-        run = _Run(entry, followers[entry.spec.name].values)
-        if _is_whole(golden.segments[index], run.values):
+        run = CheckRun(entry, followers[entry.spec.name].values)
+        if is_whole(golden.segments[index], run.values):
             runs[index].append(run)
     return None
 

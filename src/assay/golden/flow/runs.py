@@ -19,6 +19,7 @@ from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.execute.places import load_place
 from assay.follow.api import Entry, FoundRun
 from assay.golden import manifests
+from assay.golden.flow.environments import build_key, describe_key, find_image, find_other
 from assay.golden.flow.followers import SegmentFollower, describe_end, follow_runs
 from assay.golden.flow.segments import (
     ENDED_WELL,
@@ -132,6 +133,7 @@ def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, s
     return {
         "gathered_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **_load_origin(entry.dir),
+        "image": find_image(context.farm),
         "files": dict(marks),
         "seeds": {name.lstrip("-"): value for name, value in _SEED.findall(text)},
         "config": context.options.file,
@@ -192,6 +194,15 @@ def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[S
     return [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])] or [
         _describe_same(bool(files), now)
     ]
+
+
+def find_other_environment(context: GoldenContext, golden: Golden, reports: Sequence[SegmentReport]) -> list[str]:
+    """One line where the golden is of another GPU, torch or image than the runs of a check had."""
+    run = next((run.dir for report in reports for run in report.runs), None)
+    here = {} if run is None else build_key({**_load_origin(run), "image": find_image(context.farm)})
+    then = build_key(golden.provenance)
+    is_other = find_other(then, here)
+    return [f"the golden is of {describe_key(then)}; this environment is {describe_key(here)}"] if is_other else []
 
 
 def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:
@@ -502,6 +513,15 @@ def cut_values(segment: Segment, values: Values) -> dict[str, dict[str, Track]]:
     for metric, label, runs in segment.walk():
         found.setdefault(metric, {})[label] = cut_track(values, metric, label, runs[0].steps)
     return found
+
+
+def is_whole(segment: Segment, values: Values) -> bool:
+    """Whether a run logged every step of the segment, and nothing else is wrong with its log."""
+    if values.problems or find_early_step(segment, list_steps(segment, values)) is not None:
+        return False
+    return all(
+        cut_track(values, metric, label, runs[0].steps).steps == runs[0].steps for metric, label, runs in segment.walk()
+    )
 
 
 def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> Track:

@@ -65,6 +65,7 @@ class GoldenOptions:
     run_arguments: tuple[str, ...] = ()  # appended to the command of every check
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
+    environment: str | None = None  # the golden of this one; None: see flow/environments.py
     address: str | None = None  # of a store that is used as a copy on this machine
     is_harness: bool = False  # called by the original's command line: its behaviour, its hints
 
@@ -86,6 +87,7 @@ class GoldenContext:
     options: GoldenOptions
     config_hash: str
     is_original: bool
+    chosen: str = ""  # which golden of several, and why
 
 
 def choose_tests(file: GoldenFile, names: Sequence[str]) -> tuple[GoldenTest, ...]:
@@ -359,7 +361,8 @@ def describe_locations(context: GoldenContext) -> list[str]:
     runs = os.path.relpath(context.location.dir)
     shown = context.location.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
     folder = f"program's folder: {context.folder} ({context.folder_from})"
-    return [*([folder] if context.is_original else []), f"runs: {shown}"]
+    chosen = [context.chosen] if context.chosen else []
+    return [*([folder] if context.is_original else []), f"runs: {shown}", *chosen]
 
 
 def build_stamp() -> str:

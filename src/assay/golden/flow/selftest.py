@@ -12,6 +12,7 @@ from assay.errors import UsageError
 from assay.follow.api import StudyLocation
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_variants
+from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, build_contexts, load_golden
 from assay.golden.results import Injected, SelftestReport
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
@@ -48,6 +49,7 @@ def _try_test(
     # in a study of its own: runs with injected faults must not be mistaken for checks
     location = StudyLocation(context.location.root, f"{context.location.name}-selftest")
     context = replace(context, location=location, study=replace(context.study, name=location.name))
+    context = choose_golden(context)
     golden = load_golden(context)
     segment = choose_segment(golden, start_step)
     variants = [context, *(inject(context, fault, segment) for fault in faults)]

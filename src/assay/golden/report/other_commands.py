@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.errors import UsageError
+from assay.golden.judge.golden import measure_levels
 from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report import document
+from assay.golden.report.blame import render_noise, render_shift
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
 from assay.golden.results import NO_EFFECT, BisectReport, Rebased, SelftestReport, Tried
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport
 from assay.judge.bisection import build_culprit, build_suspects
-from assay.show.formatting import render_count
+from assay.show.formatting import render_count, render_number
 from assay.show.table import render_json
 from assay.system.fast_dataclasses import asdict
 from assay.values.document import (
@@ -23,6 +26,7 @@ from assay.values.document import (
     Document,
     Facts,
     Findings,
+    Heading,
     Notes,
     Only,
     Panel,
@@ -217,6 +221,9 @@ def build_rebase_document(outcomes: Sequence[Rebased]) -> Document:
 
 
 def _build_rebase(outcome: Rebased) -> Iterator[Block]:
+    if outcome.kept:
+        yield Text(f"{outcome.test}: left as it is: {outcome.kept}")
+        return
     if not outcome.is_accepted:
         for text in outcome.refusals:
             first, *more = text.splitlines() or [""]
@@ -225,17 +232,39 @@ def _build_rebase(outcome: Rebased) -> Iterator[Block]:
         word = "interrupted" if outcome.interrupted else "not rebased"
         yield Text(f"{outcome.test}: {word}; the old recording is untouched")
         return
-    columns = (Column("metric"), Column("effect", align="right"), Column("since the first", align="right"))
-    first_effects = outcome.since_first or {}
-    rows = [
-        [name, render_percent(effect), render_percent(first_effects.get(name))]
-        for name, effect in (outcome.effects or {}).items()
-    ]
-    yield Section((TableBlock(Table(columns, rows)),))
+    entry = outcome.after.history[-1] if outcome.after else {}
+    origins = [str(_mapping(entry, key).get("commit") or "an unknown commit")[:12] for key in ("from", "to")]
+    reason = Text(f"{entry.get('reason')} ({origins[0]} to {origins[1]}, from {entry.get('source')})")
+    yield Only(("markdown",), (Heading(f"Golden {outcome.test}: rebased", level=3), reason))
+    yield Section((TableBlock(_build_rebase_table(outcome)),))
     yield Notes([f"accepted although {text}" for text in outcome.wider])
     yield Notes([f"warning: {text}" for text in outcome.creep])
-    yield Text(f"the old recording is kept as {outcome.archived}")
-    yield Text(f"{outcome.test}: rebased")
+    done = Text(f"the old recording is kept as {outcome.archived}"), Text(f"{outcome.test}: rebased")
+    yield Only(("terminal",), done)
+
+
+def _build_rebase_table(outcome: Rebased) -> Table:
+    """What a reviewer needs: both levels, and the effect against the noise of the recordings."""
+    names = ("old", "new", "effect", "noise")
+    columns = (Column("metric"), *(Column(name, align="right") for name in names), Column("result"),
+               Column("since the first", align="right"))  # fmt: skip
+    old, new = (measure_levels(golden) if golden else {} for golden in (outcome.before, outcome.after))
+    rows: list[list[Any]] = []
+    for name, effect in (outcome.effects or {}).items():
+        levels = [render_number(math.fsum(each[name].values()) / len(each[name]), 8) for each in (old, new)]
+        shift, first = outcome.shifts.get(name), (outcome.since_first or {}).get(name)
+        noise = render_noise(shift, abs(shift.level) / 100, "%") if shift else None
+        rows.append(
+            [
+                name,
+                *levels,
+                f"{render_shift(100 * effect)}%",
+                noise,
+                shift.kind if shift else None,
+                render_percent(first),
+            ]
+        )
+    return Table(columns, rows)
 
 
 def _build_rebase_facts(outcome: Rebased) -> dict[str, Any]:
@@ -243,9 +272,11 @@ def _build_rebase_facts(outcome: Rebased) -> dict[str, Any]:
         "test": outcome.test,
         "manifest": outcome.manifest,
         "accepted": outcome.is_accepted,
+        "kept": outcome.kept,
         "refusals": list(outcome.refusals),
         "effects": dict(outcome.effects or {}),
         "since_first": dict(outcome.since_first or {}),
+        "shifts": {name: asdict(shift) for name, shift in outcome.shifts.items()},
         "wider": list(outcome.wider),
         "creep": list(outcome.creep),
         "archived": outcome.archived,

@@ -1,0 +1,280 @@
+"""`assay golden blame`: did the code move a metric, or the environment? Runs the golden's segments in four cells, two
+codes in two environments.
+
+A cell that is equal to another one bit for bit is not repeated: that shows that it repeats itself. All others are.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isfinite
+
+from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
+from assay.errors import UsageError
+from assay.follow.api import Entry, StudyLocation
+from assay.golden import manifests
+from assay.golden.config import load_golden_file
+from assay.golden.flow.environments import choose_golden
+from assay.golden.flow.followers import describe_end
+from assay.golden.flow.runs import add_recordings, find_lost_steps, follow_specs, is_whole
+from assay.golden.flow.segments import (
+    ENDED_WELL,
+    GoldenContext,
+    GoldenOptions,
+    build_arguments,
+    build_check_command,
+    build_contexts,
+    build_segment_spec,
+    build_spec,
+    build_stamp,
+    load_golden,
+)
+from assay.golden.judge.contrasts import build_curves, find_allowed, measure_shift
+from assay.golden.recorder import Values
+from assay.golden.requests import BlameRequest
+from assay.golden.results import BlameReport, Cell, Moved
+from assay.golden.values import Golden, Rule, Segment
+from assay.launch.api import Report, RunHooks, build_side_command, check_paths
+from assay.show.formatting import render_count
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.values import layout
+from assay.values.environment import Commit
+from assay.values.run import RunSpec
+
+REPEATS = 2
+
+Weights = Mapping[str, int]
+Job = tuple[str, int]  # the cell, the segment's index
+# Of each effect the contrasts that show it: the code's letter, then the environment's. The first that was run counts.
+_PARTS: Mapping[str, Mapping[str, Weights]] = {
+    "environment": {"": {"aa": -1, "ab": 1}, "code b": {"ba": -1, "bb": 1}},
+    "code": {"": {"aa": -1, "ba": 1}, "environment b": {"ab": -1, "bb": 1}},
+    "interaction": {"": {"aa": 1, "ab": -1, "ba": -1, "bb": 1}},
+}
+
+
+def blame_file(request: BlameRequest, options: GoldenOptions, hooks: RunHooks) -> tuple[BlameReport, ...]:
+    contexts = [choose_golden(context) for context in build_contexts(load_golden_file(options.file), options)]
+    environments = {"a": request.a_env, "b": request.b_env}
+    _check_environments(environments, is_local=contexts[0].farm is None)
+    done: list[BlameReport] = []
+    for context in contexts:
+        golden = load_golden(context)
+        revisions = request.a_rev or find_commit(golden, "name the code of side a, as in --a-rev HEAD"), request.b_rev
+        done.append(blame_test(context, golden, revisions, environments, hooks, request.repeats))
+        if done[-1].interrupted:
+            break
+    return tuple(done)
+
+
+def _check_environments(environments: Mapping[str, str], is_local: bool) -> None:
+    if environments["a"] == environments["b"]:
+        raise UsageError("both sides have the same environment", "name two, as in --a-env old-venv --b-env new-venv")
+    for side, text in environments.items():
+        program = shlex.split(text)[0] if text else "env"
+        if is_local and "=" not in program and shutil.which(os.path.expanduser(program)) is None:
+            hint = "name a virtual environment, or words before the command: 'env OMP_NUM_THREADS=1'"
+            raise UsageError(f"--{side}-env: there is neither a folder nor a program {program!r}", hint)
+
+
+def _describe_environment(text: str) -> str:
+    """A virtual environment by its folder, anything else as it was typed."""
+    name, _, folder = "".join(shlex.split(text)[1:2]).partition("=")
+    return os.path.relpath(folder) if name == "VIRTUAL_ENV" else text or "as it is"
+
+
+def find_commit(golden: Golden, hint: str) -> str:
+    """The commit whose code a golden was recorded with."""
+    commit, what = golden.provenance.get("commit"), f"the golden recording of {golden.test}"
+    if not commit:
+        raise UsageError(f"{what} does not state the commit that it was made with", hint)
+    if golden.provenance.get("dirty"):
+        raise UsageError(f"{what} was made with changes that were not committed: git does not have its code", hint)
+    return str(commit)
+
+
+def blame_test(
+    context: GoldenContext,
+    golden: Golden,
+    revisions: tuple[str, str | None],
+    environments: Mapping[str, str],
+    hooks: RunHooks,
+    repeats: int = REPEATS,
+) -> BlameReport:
+    """Two revisions, the second None for the files as they are, in one environment or two."""
+    rules = [rule for rule in context.test.rules if rule.metric in golden.metrics]
+    if golden.steps_beyond is None or not rules:
+        how = f"assay golden gather {build_arguments(context.options)}{' --counting' if rules else ''}"
+        raise UsageError("the golden recording does not state how to run its segments", f"record it: {how}")
+    check_paths([build_check_command(context, "", 0)], context.folder)
+    with _open_codes(context, revisions, hooks) as (codes, titles, problems):
+        cells = [f"{code}{environment}" for code in titles for environment in environments]
+        trial = _Trial(golden, rules, codes, environments, hooks)
+        trial.problems |= {cell: problems[cell[0]] for cell in cells if cell[0] in problems}
+        end = trial.run_all(cells, repeats)
+    return BlameReport(
+        context.test.name,
+        titles,
+        {side: _describe_environment(text) for side, text in environments.items()},
+        tuple(trial.describe(cell) for cell in cells),
+        () if end else tuple(trial.judge(len(titles) > 1)),
+        (context.chosen,) if context.chosen else (),
+        end.interrupted if end else None,
+        end.problem if end else None,
+    )
+
+
+# ---------------------------------------------------------------- the codes
+
+
+@contextmanager
+def _open_codes(
+    context: GoldenContext, revisions: tuple[str, str | None], hooks: RunHooks
+) -> Iterator[tuple[dict[str, GoldenContext], dict[str, str], dict[str, str]]]:
+    """The test in the tree of each side, what each code is called, and why one cannot be run. What is not in git is in
+    neither tree; equal codes have one."""
+    location = StudyLocation(context.location.root, f"{context.location.name}-blame")
+    moved = replace(context, location=location, study=replace(context.study, name=location.name))
+    meta = os.path.join(location.dir, layout.STUDY_META_DIR)
+    with open_checkouts(context.folder, meta, lambda trees: hooks.console.message(f"waiting for {trees}")) as trees:
+        commits = {"a": load_commit(trees.repository, revisions[0]), "b": _load_other(context, trees, revisions[1])}
+        if commits["a"].sha == commits["b"].sha:
+            del commits["b"]
+        codes: dict[str, GoldenContext] = {}
+        problems: dict[str, str] = {}
+        for side, commit in commits.items():
+            try:
+                folder = trees.enter(side, commit)
+                codes[side] = replace(moved, folder=folder, study=replace(moved.study, folder=folder))
+            except UsageError as error:
+                problems[side] = error.message
+        yield codes, {side: f"{commit.short} {commit.subject}" for side, commit in commits.items()}, problems
+
+
+def _load_other(context: GoldenContext, trees: Checkouts, revision: str | None) -> Commit:
+    if revision is not None:
+        return load_commit(trees.repository, revision)
+    work = commit_work_tree(trees.open("b"), context.location.root, context.settings.secrets.file_patterns)
+    head = load_commit(trees.repository, "HEAD")
+    return work if work.sha == head.sha else replace(work, subject=f"the files as they are, on {head.short}")
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass(slots=True)
+class _Trial:
+    golden: Golden
+    rules: Sequence[Rule]
+    codes: Mapping[str, GoldenContext]
+    environments: Mapping[str, str]
+    hooks: RunHooks
+    values: dict[str, dict[int, list[Values]]] = field(default_factory=dict)  # cell → segment → one for each run
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def run_all(self, cells: Sequence[str], repeats: int) -> Report | None:
+        """A report where it was interrupted, or the infrastructure failed."""
+        message, todo = self.hooks.console.message, [cell for cell in cells if cell not in self.problems]
+        segments = render_count(len(self.golden.segments), "segment")
+        message(f"running {render_count(len(todo), 'cell')} of code and environment, {segments} each")
+        for number in range(1, repeats + 1):
+            if end := self._run(todo, number):
+                return end
+            todo = [cell for cell in todo if cell not in self.problems]
+            if number == 1:
+                seen = {cell: self._build_signature(cell) for cell in todo}
+                todo = [cell for cell in todo if list(seen.values()).count(seen[cell]) == 1]
+                message(f"run again, for the noise: {', '.join(todo) or 'none, each is equal to another one'}")
+        return None
+
+    def _run(self, cells: Collection[str], number: int) -> Report | None:
+        for side in self.codes:
+            own = [cell for cell in cells if cell[0] == side]
+            if own and (end := self._run_side(side, own, number)):
+                return end
+        return None
+
+    def _run_side(self, side: str, cells: Sequence[str], number: int) -> Report | None:
+        stamp, context, count = build_stamp(), self.codes[side], range(len(self.golden.segments))
+        jobs = {f"{cell}-{stamp}-{index}-{number}": (cell, index) for cell in cells for index in count}
+        specs = {name: (self._build_spec(context, name, job, number), self._segment(job)) for name, job in jobs.items()}
+        try:
+            report, followers = follow_specs(context, specs, self.hooks)
+        except UsageError as error:  # nothing was started: a program does not exist, in one of them at least
+            if len(cells) > 1:
+                return next(filter(None, (self._run_side(side, [cell], number) for cell in cells)), None)
+            self.problems[cells[0]] = error.message.split("\n")[0]
+            return None
+        if report.interrupted or report.problem:
+            return report
+        for entry in report.entries:
+            follower = followers.get(entry.spec.name)
+            self._take(entry, jobs[entry.spec.name], follower.values if follower else Values())
+        return None
+
+    def _segment(self, job: Job) -> Segment:
+        return self.golden.segments[job[1]]
+
+    def _build_spec(self, context: GoldenContext, name: str, job: Job, number: int) -> RunSpec:
+        (cell, _), segment = job, self._segment(job)
+        path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
+        if path is None or (segment.checkpoint_sha and manifests.hash_checkpoint(path) != segment.checkpoint_sha):
+            raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store as it was recorded")
+        start, beyond = segment.start_step, self.golden.steps_beyond or 0
+        spec = build_segment_spec(context, name, path, start, beyond=beyond, number=number)
+        text = build_side_command((spec.commands[0].text,), self.environments[cell[1]])
+        return build_spec(context, name, text, {**spec.params, "mode": "blame", "cell": cell})
+
+    def _take(self, entry: Entry, job: Job, values: Values) -> None:
+        problem = self._find_problem(entry, self._segment(job), values)
+        if problem:
+            self.problems.setdefault(job[0], problem)
+        self.values.setdefault(job[0], {}).setdefault(job[1], []).append(values)
+
+    def _find_problem(self, entry: Entry, segment: Segment, values: Values) -> str:
+        if entry.state not in ENDED_WELL:
+            return f"it failed: {describe_end(entry)}"
+        found = [values.found.get(name, {}).items() for name in self._list_judged(segment)]
+        bad = [
+            f"it logs {text} at step {step}" for each in found for step, (value, text) in each if not isfinite(value)
+        ]
+        if not bad and is_whole(segment, values):
+            return ""
+        lost = [f"it logs no {metric} at step {step}" for metric, step in find_lost_steps(segment, values)]
+        return [*bad, *values.problems, *lost, "its steps are not those of the golden"][0]
+
+    def describe(self, cell: str) -> Cell:
+        runs = min(map(len, self.values.get(cell, {}).values()), default=0)
+        return Cell(cell[0], cell[1], runs, self.problems.get(cell, ""))
+
+    # ------------------------------------------------------------ judging
+
+    def _list_judged(self, segment: Segment) -> list[tuple[str, str]]:
+        judged = {rule.metric for rule in self.rules}
+        return [(metric, label) for metric, label, _ in segment.walk() if metric in judged]
+
+    def _build_segments(self, cell: str) -> list[Segment]:
+        """A cell's runs as recordings of the golden's segments."""
+        segments = enumerate(self.golden.segments)
+        return [add_recordings(segment, self.values[cell][index], keep=False) for index, segment in segments]
+
+    def _build_signature(self, cell: str) -> str:
+        """Equal for cells whose first runs are equal bit for bit in what is judged."""
+        segments = [(each.tracks, self._list_judged(each)) for each in self._build_segments(cell)]
+        return repr([tracks[metric][label][0].values for tracks, names in segments for metric, label in names])
+
+    def judge(self, has_codes: bool) -> Iterator[Moved]:
+        known = {cell: self._build_segments(cell) for cell in self.values if cell not in self.problems}
+        is_known = {"environment": len(self.environments) > 1, "code": has_codes}
+        is_known["interaction"] = all(is_known.values())
+        for rule in self.rules:
+            for curves in build_curves(known, rule) if known else ():
+                for part, contrasts in _PARTS.items():
+                    fitting = [where for where, weights in contrasts.items() if weights.keys() <= known.keys()]
+                    shift = measure_shift(curves, contrasts[fitting[0]]) if fitting else None
+                    if is_known[part]:
+                        yield Moved(curves.name, part, shift, "".join(fitting[:1]), find_allowed(rule))

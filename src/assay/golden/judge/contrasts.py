@@ -1,0 +1,176 @@
+"""Which change moved a metric: contrasts between the runs of up to four cells, each a code in an environment.
+
+Cells that are equal bit for bit differ by exactly 0. Where every cell repeats itself bit for bit, any difference is
+real. Otherwise the mean over all steps and the mean of each window are compared with the spread of the repeats, by
+Student's t with the degrees of freedom of Welch and Satterthwaite; half of `ALPHA` is for the mean over all steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+from assay.golden.judge.effects import average, build_starts, default_delta, find_resolution, measure_size
+from assay.golden.judge.pointwise import has_equal_replicas
+from assay.golden.values import Golden, Rule, Segment, Track
+from assay.judge.statistics import Array, load_numpy, t_quantile
+from assay.system.fast_dataclasses import dataclass, replace
+
+ALPHA = 0.05  # how often an effect of 0 is called moved
+_ROUNDING = 8 * 2.0**-52  # of our own sums, relative
+
+# equal: bit for bit. moved: surely. rounding: sums of logged digits. within noise: not larger than the repeats differ.
+Kind = Literal["equal", "moved", "rounding", "within noise", "noise unknown"]
+Cells = Mapping[str, Sequence[Segment]]  # by the cell's name its runs, as recordings of the same segments
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """One metric and label over all segments."""
+
+    name: str
+    steps: Sequence[int]
+    starts: Sequence[int]  # of windows, as indices into `steps`
+    cells: Mapping[str, Sequence[Sequence[float]]]  # a row for each run
+    resolution: float  # the last digit that was logged; 0: all digits were
+
+    def is_steady(self, cell: str) -> bool:
+        """Whether equal runs give equal values: its own repeats, or another cell's run, show it."""
+        rows = self.cells[cell]
+        others = [other[0] for name, other in self.cells.items() if name != cell]
+        return has_equal_replicas(rows) if len(rows) > 1 else any(has_equal_replicas([*rows, each]) for each in others)
+
+    def are_equal(self, one: str, other: str) -> bool:
+        return has_equal_replicas([*self.cells[one], *self.cells[other]])
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """By how much a metric is moved, in its own unit."""
+
+    kind: Kind
+    effect: float = 0.0  # mean over all steps
+    level: float = 0.0  # the mean that it is relative to
+    largest: float = 0.0  # of a single step
+    step: int | None = None
+    reach: float | None = None  # the interval is effect ± reach; None: there is no noise, or it is unknown
+    bound: float = 0.0  # relative: the largest effect on a window that is not excluded
+
+    @property
+    def relative(self) -> float:
+        return self.effect / abs(self.level) if self.level else math.inf if self.effect else 0.0
+
+
+def build_curves(cells: Cells, rule: Rule) -> list[Curves]:
+    """One for each label; none where a cell has other segments or steps than the first, or no whole run."""
+    first = next(iter(cells.values()))
+    labels = dict.fromkeys(label for segment in first for label in segment.tracks.get(rule.metric, {}))
+    found = [_join(cells, rule, label) for label in labels if not rule.labels or label in rule.labels]
+    return [curves for curves in found if curves is not None]
+
+
+def _join(cells: Cells, rule: Rule, label: str) -> Curves | None:
+    steps, starts, resolution = list[int](), list[int](), 0.0
+    found: dict[str, list[tuple[Track, ...]]] = {name: [] for name in cells}
+    if len({tuple(each.start_step for each in segments) for segments in cells.values()}) != 1:
+        return None
+    for parts in zip(*cells.values(), strict=True):
+        sides = [part.tracks.get(rule.metric, {}).get(label, ()) for part in parts]
+        if not sides[0]:
+            continue
+        if not all(sides) or len({run.steps for runs in sides for run in runs}) != 1:
+            return None
+        starts += [len(steps) + start for start in build_starts(rule, sides[0][0].steps)]
+        steps += sides[0][0].steps
+        resolution = max(resolution, find_resolution(sides[0][0]))
+        for name, runs in zip(cells, sides, strict=True):
+            found[name].append(runs)
+    rows = {
+        name: [[value for runs in parts for value in runs[number].values] for number in range(min(map(len, parts)))]
+        for name, parts in found.items()
+        if parts
+    }
+    return Curves(f"{rule.metric} {label}".strip(), steps, starts, rows, resolution) if rows else None
+
+
+def measure_shift(curves: Curves, weights: Mapping[str, int]) -> Shift:
+    """The sum of the cells' means by their weights; the first cell is what it is relative to."""
+    np = load_numpy()
+    rows = {cell: np.array(curves.cells[cell], dtype=float) for cell in weights}
+    level = float(next(iter(rows.values())).mean())
+    if _find_equal(curves, list(weights)):
+        return Shift("equal", level=level)
+    apart = sum(weight * rows[cell].mean(axis=0) for cell, weight in weights.items())
+    at, effect = int(np.abs(apart).argmax()), float(apart.mean())
+    largest, step = float(apart[at]), curves.steps[at]
+    single = {cell for cell in weights if len(rows[cell]) == 1 and not curves.is_steady(cell)}
+    if len(single) == len(weights):
+        return Shift("noise unknown", effect, level, largest, step)
+    if all(cell in single or curves.is_steady(cell) for cell in weights):
+        floor = (2 * curves.resolution + _ROUNDING * max(float(np.abs(each).max()) for each in rows.values())) * 1.001
+        kind: Kind = "rounding" if len(weights) > 2 and abs(largest) <= floor else "moved"
+        return Shift(kind, effect, level, largest, step)
+    return _judge_noise(curves, weights, single, apart, Shift("within noise", effect, level, largest, step))
+
+
+def _judge_noise(
+    curves: Curves, weights: Mapping[str, int], single: Collection[str], apart: Array, shift: Shift
+) -> Shift:
+    """Windows are compared relative to their level, so that their spreads can be pooled. `single`: cells of one run,
+    whose spread is taken to be that of the others."""
+    np = load_numpy()
+    rows = {cell: np.array(each, dtype=float) for cell, each in curves.cells.items()}
+    size = measure_size(rows[next(iter(weights))], curves.starts)
+    windows = average(apart[None], curves.starts)[0] / size
+    means = {cell: average(each, curves.starts) / size for cell, each in rows.items()}
+    of_windows = _find_reach(means, weights, single, ALPHA / 4 / len(windows))
+    whole = {cell: each.mean(axis=1, keepdims=True) for cell, each in rows.items()}
+    reach = float(_find_reach(whole, weights, single, ALPHA / 4)[0])
+    is_moved = abs(shift.effect) > reach or bool((np.abs(windows) > of_windows).any())
+    bound = float((np.abs(windows) + of_windows).max())
+    return replace(shift, kind="moved" if is_moved else "within noise", reach=reach, bound=bound)
+
+
+def _find_equal(curves: Curves, cells: Sequence[str]) -> bool:
+    """Two cells, or two pairs of them, either way."""
+    if len(cells) == 2:
+        return curves.are_equal(*cells)
+    one, two, three, four = cells
+    pairs = ((one, two), (three, four)), ((one, three), (two, four))
+    return any(all(curves.are_equal(*pair) for pair in both) for both in pairs)
+
+
+def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: Collection[str], tail: float) -> Array:
+    """How far chance carries the sum, per column. The spread of two repeats says little: it is that of the cells
+    themselves or of all that were repeated, whichever is larger, and half of it the mean of all windows."""
+    np = load_numpy()
+    spread = {cell: _pool(each.var(axis=0, ddof=1)) for cell, each in runs.items() if len(each) > 1}
+    spread = {cell: each for cell, each in spread.items() if each.any()}
+    noisy = [cell for cell in weights if cell in spread or (spread and cell in single)]
+    if not noisy:  # what differs cancels in the mean
+        return np.zeros(next(iter(runs.values())).shape[1])
+    usual = sum(spread.values()) / len(spread)
+    own = sum(weights[cell] ** 2 * spread.get(cell, usual) / len(runs[cell]) for cell in noisy)
+    pooled = sum(weights[cell] ** 2 * usual / len(runs[cell]) for cell in noisy)
+    fourth = sum(each * each / (len(runs[cell]) - 1) for cell, each in spread.items())
+    freedom = np.maximum(1, np.floor((usual * len(spread)) ** 2 / fourth))
+    return np.array([t_quantile(int(each), tail) for each in freedom]) * np.sqrt(np.maximum(own, pooled))
+
+
+def _pool(variance: Array) -> Array:
+    return (variance + variance.mean()) / 2
+
+
+def measure_shifts(before: Golden, after: Golden, rules: Sequence[Rule]) -> dict[str, Shift]:
+    """From one golden to the next, by metric and label; those whose steps are others are left out."""
+    cells = {"a": before.segments, "b": after.segments}
+    found = [curves for rule in rules for curves in build_curves(cells, rule)] if before.segments else []
+    return {curves.name: measure_shift(curves, {"a": -1, "b": 1}) for curves in found}
+
+
+def find_allowed(rule: Rule) -> float:
+    """The largest relative effect that a rule takes for none."""
+    if rule.kind == "exact":
+        return 0.0
+    return rule.margin or 0.0 if rule.kind == "margin" else default_delta(rule)

@@ -1,0 +1,175 @@
+"""`assay golden rebase --artifacts`: from what CI kept, on a machine that did not run it."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.golden.two_sides import MANIFEST, TwoSides
+
+CHECK = ("check", "--no-early-stop")
+REBASE = ("rebase", "--artifacts", "kept", "--reason", "a larger offset")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A golden of two recordings, and two checks of a code that moved, as the machine of CI has them."""
+    lab = TwoSides(tmp_path_factory.mktemp("ci"))
+    lab.gather(NOISE="0.00001")
+    lab.move_code(1.05)
+    lab.commit("second")
+    for _ in range(2):
+        assert lab.run(*CHECK, NOISE="0.00001").code == 1
+    return lab.folder
+
+
+@pytest.fixture
+def lab(made: Path, tmp_path: Path) -> TwoSides:
+    """Another machine: the repository and the store, and in `kept` the runs of CI."""
+    found = object.__new__(TwoSides)
+    found.folder = tmp_path / "elsewhere"
+    shutil.copytree(made, found.folder, ignore=shutil.ignore_patterns("runs"))
+    shutil.copytree(made / "runs", found.folder / "kept")
+    return found
+
+
+def newest(lab: TwoSides) -> Path:
+    return max((lab.folder / "kept/golden-fit/.assay/golden").glob("*-check.json.gz"))
+
+
+def refuse(lab: TwoSides, *words: str) -> str:
+    before = lab.manifest.read_text()
+    ended = lab.run(*REBASE, *words)
+    assert ended.code == 1
+    assert lab.manifest.read_text() == before
+    return ended.out
+
+
+def test_the_runs_of_two_checks_become_the_golden_and_nothing_is_run(lab: TwoSides) -> None:
+    ended = lab.run(*REBASE, "--only-failing", "--md", "pr.md")
+    assert ended.code == 0, ended.out + ended.err
+    assert not (lab.folder / "runs").exists()
+    heading, _, reason, _, *table = (lab.folder / "pr.md").read_text().splitlines()
+    assert heading == "### Golden fit: rebased"
+    assert reason.startswith("a larger offset (")
+    assert reason.endswith(", from artifacts)")
+    assert table[0] == "| metric | old | new | effect | noise | result | since the first |"
+    name, old, new, effect, noise, result, _ = (cell.strip() for cell in table[2].strip("|").split("|"))
+    assert (name, result) == ("loss", "moved")
+    assert float(new) - float(old) == pytest.approx(0.05, abs=1e-3)
+    assert effect.startswith("+2.4")
+    assert noise.startswith("±0.")
+    assert str(lab.folder) not in (lab.folder / "pr.md").read_text(), "no path of a machine"
+    again = lab.run("check", NOISE="0.00001")
+    assert again.code == 0, again.out
+    assert "2 recordings of each segment" in again.out
+
+
+def test_a_test_that_passed_stays(lab: TwoSides) -> None:
+    assert lab.run(*REBASE).code == 0
+    shutil.rmtree(lab.folder / "kept")
+    assert lab.run(*CHECK, NOISE="0.00001").code == 0
+    (lab.folder / "runs").rename(lab.folder / "kept")
+    before = lab.manifest.read_text()
+    ended = lab.run(*REBASE, "--only-failing")
+    assert (ended.code, ended.out) == (0, "fit: left as it is: it passed in the artifacts\n")
+    assert lab.manifest.read_text() == before
+
+
+def test_artifacts_may_be_the_root_the_study_or_a_folder_around(lab: TwoSides) -> None:
+    lab.manifest.with_suffix(".copy").write_text(lab.manifest.read_text())
+    for folder in (".", "kept/golden-fit"):
+        lab.manifest.write_text(lab.manifest.with_suffix(".copy").read_text())
+        ended = lab.run("rebase", "--artifacts", folder, "--reason", "x")
+        assert ended.code == 0, ended.out
+
+
+def test_values_that_are_not_finite_never_become_a_golden(lab: TwoSides) -> None:
+    for log in lab.folder.glob("kept/golden-fit/check-*/train.log"):
+        log.write_text(log.read_text().replace("step 4 loss ", "step 4 loss nan #"))
+    assert "refused: segment 0 loss is nan at step 4" in refuse(lab, "--allow-wider")
+
+
+def test_a_run_that_was_stopped_early_is_not_enough(lab: TwoSides) -> None:
+    for log in lab.folder.glob("kept/golden-fit/check-*/train.log"):
+        log.write_text("".join(log.read_text().splitlines(keepends=True)[:6]))
+    text = refuse(lab)
+    assert "segment 0 has no complete run in the artifacts" in text
+    assert "assay golden check golden.yml --no-early-stop" in text
+
+
+def test_fewer_recordings_than_before_are_refused(lab: TwoSides) -> None:
+    newest(lab).unlink()
+    assert "there are 1 recordings of each segment instead of 2" in refuse(lab)
+    ended = lab.run(*REBASE, "--allow-wider")
+    assert ended.code == 0, ended.out
+
+
+def test_runs_of_another_code_are_not_added(lab: TwoSides) -> None:
+    older = min((lab.folder / "kept/golden-fit").glob("check-*")) / "environment.json"
+    older.write_text(older.read_text().replace('"commit": "', '"commit": "0'))
+    assert "there are 1 recordings of each segment instead of 2" in refuse(lab)
+
+
+def test_artifacts_of_another_golden_are_refused(lab: TwoSides) -> None:
+    lab.gather(NOISE="0.00001")
+    text = refuse(lab)
+    assert "the check in the artifacts was of another golden, recorded 20" in text
+    assert "assay golden check golden.yml --no-early-stop" in text
+
+
+def test_artifacts_of_another_study_are_refused(lab: TwoSides) -> None:
+    (lab.folder / "kept/golden-fit").rename(lab.folder / "kept/golden-other")
+    text = refuse(lab)
+    assert "kept has no runs of golden-fit" in text
+    assert "golden-other" in text
+
+
+def test_a_folder_of_another_test_under_the_name_of_this_one_is_refused(lab: TwoSides) -> None:
+    for path in (lab.folder / "kept/golden-fit/.assay/golden").glob("*-check.json.gz"):
+        content = gzip.decompress(path.read_bytes()).replace(b'"test": "fit"', b'"test": "fat"')
+        path.write_bytes(gzip.compress(content))
+    assert "the artifacts are of the test fat, not of fit" in refuse(lab)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda lab: newest(lab).write_bytes(newest(lab).read_bytes()[:-30]), "is damaged"),
+        (lambda lab: [path.unlink() for path in lab.folder.glob("kept/*/check-*/run.json")], "lacks the run check-"),
+        (lambda lab: shutil.rmtree(lab.folder / "kept/golden-fit/.assay/golden"), "has no report of a check"),
+        (lambda lab: shutil.rmtree(lab.folder / "kept"), "there is no folder kept"),
+    ],
+    ids=["report", "run", "no report", "no folder"],
+)
+def test_damaged_artifacts_are_refused(lab: TwoSides, damage: object, message: str) -> None:
+    assert callable(damage)
+    damage(lab)
+    assert message in refuse(lab)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--artifacts", "kept"), "--reason"),
+        (("--artifacts", "kept", "--reason", " "), "a rebase needs a reason"),
+        (("--only-failing", "--reason", "x"), "--only-failing needs --artifacts"),
+        (("--artifacts", "kept", "--environment-only", "--reason", "x"), "--environment-only is not for --artifacts"),
+        (("--artifacts", "kept", "--from", "check", "--reason", "x"), "--from is not for --artifacts"),
+    ],
+)
+def test_options_that_do_not_go_together(lab: TwoSides, words: tuple[str, ...], message: str) -> None:
+    ended = lab.run("rebase", *words)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+def test_a_manifest_is_compact_and_a_diff_shows_the_steps_that_moved(lab: TwoSides) -> None:
+    lines = lab.manifest.read_text().splitlines()
+    (first,) = [line for line in lines if line.startswith('                "1": {"loss": {"0": "')]
+    assert first.endswith('"}},')
+    assert len([line for line in lines if '"values": [' in line]) == 1, "a list of numbers is one line"
+    assert len(lines) < 120
+    assert lab.manifest.name == MANIFEST

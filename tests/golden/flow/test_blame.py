@@ -1,0 +1,193 @@
+"""`assay golden blame`: two codes in two environments; and `rebase --environment-only`, which asks it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.golden.two_sides import TwoSides
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lab = TwoSides(tmp_path_factory.mktemp("blame"))
+    lab.gather()
+    return lab.folder
+
+
+@pytest.fixture
+def lab(gathered: Path, tmp_path: Path) -> TwoSides:
+    """A golden of the only commit there is."""
+    shutil.copytree(gathered, tmp_path / "lab")
+    found = object.__new__(TwoSides)
+    found.folder = tmp_path / "lab"
+    return found
+
+
+def effects(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Of the only metric, by part."""
+    return {
+        each["part"]: {"kind": "unknown", **(each["shift"] or {}), "where": each["where"]} for each in found["effects"]
+    }
+
+
+MOVED = ("blame", "--b-env", "env SCALE=1.0000001")
+
+
+def test_the_environment_moved_it_and_the_code_by_exactly_nothing(lab: TwoSides) -> None:
+    (lab.folder / "train.py").write_text((lab.folder / "train.py").read_text() + "\n# a comment\n")
+    before = lab.git("status", "--porcelain")
+    found = lab.read(*MOVED)
+    parts = effects(found)
+    assert (found["code"], found["exit_code"]) == (0, 0)
+    assert parts["environment"]["kind"] == "moved"
+    assert parts["environment"]["effect"] / parts["environment"]["level"] == pytest.approx(1e-7, rel=1e-6)
+    for part in ("code", "interaction"):
+        assert (parts[part]["kind"], parts[part]["effect"], parts[part]["largest"]) == ("equal", 0.0, 0.0)
+    assert [cell["runs"] for cell in found["cells"]] == [1, 1, 1, 1], "each is equal to another one"
+    assert lab.git("status", "--porcelain") == before
+    text = lab.run(*MOVED).out
+    assert "fit: the environment moved loss by +2.03e-7, the code by 0\n" in text
+
+
+def test_both_moved_it_and_every_cell_is_repeated(lab: TwoSides) -> None:
+    lab.move_code()
+    lab.commit("second")
+    found = lab.read(*MOVED, "--b-rev", "HEAD", "--repeats", "3")
+    parts = effects(found)
+    assert found["code"] == 0
+    assert parts["code"]["effect"] == pytest.approx(0.01)
+    assert [parts[part]["kind"] for part in parts] == ["moved"] * 3
+    assert [cell["runs"] for cell in found["cells"]] == [3, 3, 3, 3]
+    assert parts["environment"]["reach"] is None, "no cell differs from itself"
+
+
+def test_what_is_no_larger_than_the_repeats_differ_is_not_called_moved(lab: TwoSides) -> None:
+    words = ("blame", "--a-env", "env NOISE=0.05", "--b-env", "env NOISE=0.05 SCALE=1.001")
+    ended = lab.run(*words)
+    assert ended.code == 3
+    assert "the environment moved loss by no more than the repeats differ (" in ended.out
+    assert "the code is the same on both sides" in ended.out
+    assert "within noise" in ended.out
+
+
+def test_a_large_effect_is_found_in_the_noise(lab: TwoSides) -> None:
+    words = ("--a-env", "env NOISE=0.01", "--b-env", "env NOISE=0.01 SCALE=1.5", "--repeats", "3")
+    found = lab.read("blame", *words)
+    assert effects(found)["environment"]["kind"] == "moved"
+    assert effects(found)["environment"]["reach"] > 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [
+        ("env CRASH=1", "no such device"),
+        ("env LOSS=nan", "it logs nan at step 3"),
+        ("A=1 no-such-program", "'no-such-program' was not found"),
+    ],
+)
+def test_a_cell_that_does_not_run_is_an_error_and_the_rest_is_reported(
+    lab: TwoSides, environment: str, problem: str
+) -> None:
+    lab.move_code()
+    found = lab.read("blame", "--b-env", environment)
+    assert found["code"] == 1
+    assert [problem in cell["problem"] for cell in found["cells"]] == [False, True, False, True]
+    parts = effects(found)
+    assert parts["code"]["kind"] == "moved"
+    assert parts["environment"]["kind"] == parts["interaction"]["kind"] == "unknown"
+    ended = lab.run("blame", "--b-env", environment)
+    assert "ERROR code a in environment b: " in ended.out
+    assert "the environment moved loss by an unknown amount, the code by +0.01" in ended.out
+
+
+def test_a_code_that_does_not_run_leaves_the_environment(lab: TwoSides) -> None:
+    lab.move_code()
+    lab.commit("second")
+    (lab.folder / "train.py").write_text("import no_such_module\n")
+    good = lab.git("rev-parse", "HEAD")
+    found = lab.read(*MOVED, "--a-rev", lab.commit("broken"), "--b-rev", good)
+    assert found["code"] == 1
+    assert effects(found)["environment"]["kind"] == "moved"
+    assert effects(found)["environment"]["where"] == "code b"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "both sides have the same environment"),
+        (("--a-env", "env A=1", "--b-env", "env A=1"), "both sides have the same environment"),
+        (("--b-env", "./no-such-venv"), "--b-env: there is neither a folder nor a program './no-such-venv'"),
+        (("--b-env", "no-such-program"), "--b-env: there is neither a folder nor a program 'no-such-program'"),
+        (("--b-env", "golden"), "--b-env: the folder golden has no bin/python"),
+        ((*MOVED[1:], "--a-rev", "no-such-branch"), "there is no commit 'no-such-branch'"),
+        ((*MOVED[1:], "--b-rev", "no-such-branch"), "there is no commit 'no-such-branch'"),
+        ((*MOVED[1:], "--repeats", "1"), "--repeats"),
+        ((*MOVED[1:], "-s", "elsewhere"), "there is no golden recording"),
+    ],
+)
+def test_bad_sides_are_refused_before_anything_runs(lab: TwoSides, words: tuple[str, ...], message: str) -> None:
+    ended = lab.run("blame", *words)
+    assert ended.code == 2
+    assert message in ended.err
+    assert not list((lab.folder / "runs").glob("golden-fit-blame/aa-*"))
+
+
+def test_a_golden_that_git_does_not_have_needs_a_revision(lab: TwoSides) -> None:
+    text = lab.manifest.read_text()
+    lab.manifest.write_text(text.replace('"dirty": false', '"dirty": true'))
+    ended = lab.run(*MOVED)
+    assert ended.code == 2
+    assert "was made with changes that were not committed" in ended.err
+    assert "as in --a-rev HEAD" in ended.err
+    assert lab.run(*MOVED, "--a-rev", "HEAD").code == 0
+
+
+def test_a_program_by_its_absolute_path_would_be_the_same_on_both_sides(lab: TwoSides) -> None:
+    study = lab.folder / "golden.yml"
+    study.write_text(study.read_text().replace("train.py", str(lab.folder / "train.py")))
+    ended = lab.run(*MOVED)
+    assert ended.code == 2
+    assert "train.py is a file of the repository: both sides would use it as it is" in ended.err
+
+
+# ---------------------------------------------------------------- rebase --environment-only
+
+
+def test_a_rebase_for_the_environment_alone(lab: TwoSides) -> None:
+    words = ("rebase", "--environment-only", "--reason", "new kernels")
+    accepted = lab.run(*words, SCALE="1.001")
+    assert accepted.code == 0, accepted.out + accepted.err
+    assert "moved" in accepted.out
+    lab.move_code()
+    before = lab.manifest.read_text()
+    refused = lab.run(*words, SCALE="1.002")
+    assert refused.code == 1
+    assert "refused: the code moved loss by 0.01 since " in refused.out
+    assert lab.manifest.read_text() == before
+
+
+def test_a_recording_that_was_staged_by_other_code_is_not_accepted(lab: TwoSides) -> None:
+    lab.move_code()
+    staged = lab.run("rebase", "--reason", "x", "--replicas", "1")
+    assert "there are 1 recordings of each segment instead of 2" in staged.out
+    lab.git("checkout", "-q", "train.py")
+    accepted = lab.run("rebase", "--environment-only", "--reason", "x", SCALE="1.0001")
+    assert accepted.code == 0, accepted.out + accepted.err
+    assert "+0.01%" in accepted.out, "the environment's effect, not that of the code"
+
+
+def test_noise_that_may_hide_what_the_code_moved_is_refused(lab: TwoSides) -> None:
+    lab.move_code(1.000001)
+    refused = lab.run("rebase", "--environment-only", "--reason", "x", NOISE="0.2")
+    assert refused.code == 1
+    assert "refused: the code may have moved loss: the noise hides up to " in refused.out
+
+
+def test_a_rebase_for_the_environment_needs_a_golden_with_a_commit(lab: TwoSides) -> None:
+    lab.manifest.write_text(lab.manifest.read_text().replace('"commit": "', '"comment": "'))
+    refused = lab.run("rebase", "--environment-only", "--reason", "x")
+    assert refused.code == 1
+    assert "does not state the commit" in refused.out

@@ -1,0 +1,87 @@
+"""A little training in a git repository, which another environment moves by a variable and another code by a constant."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.command_line import Result
+from tests.golden_training import run_in_process
+
+from assay.cli.main import run
+
+TRAIN = r"""
+import os, random
+OFFSET = 1.0
+scale, noise = float(os.environ.get("SCALE", "1")), float(os.environ.get("NOISE", "0"))
+if "CRASH" in os.environ:
+    raise SystemExit("no such device")
+for step in range(1, 13):
+    loss = scale * (OFFSET + 4 / step) * (1 + noise * random.gauss(0, 1))
+    print(f"step {step} loss {os.environ.get('LOSS') if step == 3 and 'LOSS' in os.environ else repr(loss)}", flush=True)
+"""
+STUDY = rf"""
+study: fit
+command: {sys.executable} train.py
+metrics: {{step: 'step (\d+)', loss: 'loss ({{number}})'}}
+golden: {{segment: 12, replicas: 2}}
+resources: {{gpus: 0}}
+"""
+MANIFEST = "fit_convergence_harness_manifest.json"
+
+
+class TwoSides:
+    """The program, committed once. Commands are run by this process, and trainings without a prefix, too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text(TRAIN)
+        (folder / "golden.yml").write_text(STUDY)
+        (folder / ".gitignore").write_text("runs/\ngolden/\n")
+        self.git("init", "-q")
+        self.commit("first")
+
+    def git(self, *words: str) -> str:
+        identity = ("-c", "user.name=x", "-c", "user.email=x@y")
+        done = subprocess.run(["git", *identity, *words], cwd=self.folder, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def commit(self, subject: str) -> str:
+        self.git("add", "-A")
+        self.git("commit", "-qm", subject)
+        return self.git("rev-parse", "HEAD")
+
+    def move_code(self, offset: float = 1.01) -> None:
+        text = (self.folder / "train.py").read_text()
+        (self.folder / "train.py").write_text(text.replace("OFFSET = 1.0\n", f"OFFSET = {offset}\n"))
+
+    def run(self, name: str, *words: str, **env: str) -> Result:
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            run_in_process(patch, "train.py")
+            patch.chdir(self.folder)
+            for variable, value in env.items():
+                patch.setenv(variable, value)
+            code = run(["golden", name, "golden.yml", "-q", *words])
+        return Result(code, out.getvalue(), err.getvalue())
+
+    def gather(self, *words: str, **env: str) -> None:
+        ended = self.run("gather", *words, **env)
+        assert ended.code == 0, ended.out + ended.err
+
+    def read(self, *words: str, **env: str) -> dict[str, Any]:
+        """The only test of a command with `--json`."""
+        ended = self.run(*words, "--json", **env)
+        (found,) = json.loads(ended.out)
+        return {**found, "code": ended.code}
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / "golden" / MANIFEST
