@@ -57,13 +57,14 @@ def growing(rng: np.random.Generator, n: int) -> np.ndarray:
     return correlate(0.7)(rng, n) * np.linspace(0.1, 2, n)
 
 
-def mixed(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Noise of each step on top of a slow drift: lag 1 alone would miss it."""
-    return 0.8 * rng.standard_normal(n) + 0.6 * correlate(0.97)(rng, n)
+def mix(slow: float, keep: float, quick: float) -> Noise:
+    """A slow drift under quicker noise: lag 1 alone would miss it. `keep` 1: an offset that a run keeps."""
 
+    def draw(rng: np.random.Generator, n: int) -> np.ndarray:
+        drift = correlate(keep)(rng, n) if keep < 1 else rng.standard_normal()
+        return slow * drift + correlate(quick)(rng, n)
 
-def partial_offset(rng: np.random.Generator, n: int) -> np.ndarray:
-    return 0.3 * rng.standard_normal() + correlate(0.5)(rng, n)
+    return draw
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,16 @@ class Set:
 
 SETS = {
     "choose": Set(
-        {"independent": independent, "AR(1) 0.8": correlate(0.8), "offset": offset, "walk": walk}, (20, 100, 300), 1
+        {
+            "independent": independent,
+            "AR(1) 0.8": correlate(0.8),
+            "offset": offset,
+            "walk": walk,
+            "offset and steps": mix(0.3, 1.0, 0.0),
+            "drift and steps": mix(0.75, 0.97, 0.0),
+        },
+        (20, 100, 300),
+        1,
     ),
     "report": Set(
         {
@@ -83,11 +93,11 @@ SETS = {
             "AR(1) 0.95": correlate(0.95),
             "heavy tail": heavy,
             "growing": growing,
-            "steps and drift": mixed,
-            "offset and AR(1)": partial_offset,
+            "drift and AR(1)": mix(0.5, 0.99, 0.3),
+            "offset and AR(1)": mix(0.5, 1.0, 0.7),
         },
         (30, 200),
-        100_000,
+        200_000,
     ),
 }
 

@@ -1,9 +1,10 @@
 """The rule for configurations that must agree with the canonical run: `same`.
 
 The signed residuals of a configuration (its values against the mean of the recordings) are averaged over each window
-and over the whole segment. Each mean is tested on both sides against the noise between the recordings. Neighbouring
-steps are correlated, so that a mean of many counts as one of fewer: the effective sample size. Differences of both
-signs cancel, a bias does not. See docs/explanation/convergence-statistics.md.
+and over the whole segment. Each mean is tested on both sides against the noise of such means between the recordings.
+Neighbouring steps, and windows, are correlated: the mean of a segment counts as one of fewer windows than it has, the
+effective sample size. Differences of both signs cancel, a bias does not. docs/explanation/convergence-statistics.md has
+the measured error rates.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from assay.golden.judge.effects import (
     ENOUGH_RECORDINGS,
     MULTIPLE,
     Effects,
+    average,
     build_differences,
     build_floor,
     build_starts,
@@ -32,8 +34,7 @@ from assay.judge.statistics import Array, load_numpy, t_quantile
 from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, VerdictKind
 
-MOST_FREEDOM = 10_000
-FEW_RECORDINGS = 0.5  # of the degrees of freedom, with fewer than five: they show slow drift badly
+FEW_RECORDINGS = 0.5  # of the effective sample, with fewer than five: they show slow drift badly
 
 
 # ---------------------------------------------------------------- noise
@@ -41,49 +42,42 @@ FEW_RECORDINGS = 0.5  # of the degrees of freedom, with fewer than five: they sh
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What the residuals of one run do by chance. `variance`: of a step, for each window; `time`: so many neighbouring
-    steps count as one independent value; `freedom`: degrees of freedom of the estimate."""
+    """What chance does to one run. `variance`: of the mean of each window; `windows`: so many of them are independent,
+    the effective sample size of the segment; `freedom`: degrees of freedom of the estimate."""
 
     variance: Array
-    time: float
+    windows: float
     freedom: int
 
-    def count_effective(self, values: int) -> float:
-        return max(1.0, values / self.time)
-
-    def measure_error(self, values: int, window: int | None) -> float:
-        """The standard error of the mean of so many values: of a window, or of all. A window that is quieter than the
-        segment may be so by chance."""
+    def measure_error(self, window: int | None) -> float:
+        """The standard error of the mean of a window, or (None) of the segment. A window that is quieter than the
+        others may be so by chance."""
         mean = float(self.variance.mean())
-        variance = mean if window is None else max(mean, float(self.variance[window]))
-        return math.sqrt(variance / self.count_effective(values))
+        return math.sqrt(mean / self.windows if window is None else max(mean, float(self.variance[window])))
 
 
 def measure_noise(pair: Pair, starts: Sequence[int], in_logs: bool) -> Noise:
-    """From the residuals of every recording about the mean of all."""
-    np = load_numpy()
+    """From the residuals of every recording about the mean of all, averaged over windows."""
     golden = stack(pair.golden)
     rows = build_differences(golden, golden[:1], starts, None if in_logs else measure_size(golden, starts))
-    rows = (rows - rows.mean(axis=0)) * math.sqrt(len(golden) / (len(golden) - 1))
-    counts, time = np.diff([*starts, len(pair.steps)]), find_autocorrelation_time(rows)
+    means = average((rows - rows.mean(axis=0)) * math.sqrt(len(golden) / (len(golden) - 1)), starts)
+    windows = max(1.0, len(starts) / find_autocorrelation_time(means))
     few = FEW_RECORDINGS if len(golden) < ENOUGH_RECORDINGS else 1.0
-    freedom = (len(golden) - 1) * max(1.0, few * len(pair.steps) / time)
-    variance = np.add.reduceat((rows**2).mean(axis=0), starts) / counts
-    return Noise(variance, time, int(min(freedom, MOST_FREEDOM)))
+    return Noise((means**2).mean(axis=0), windows, int((len(golden) - 1) * max(1.0, few * windows)))
 
 
 def find_autocorrelation_time(rows: Array) -> float:
     """The sum of the autocorrelations of all rows together at all lags, before the first two lags whose sum is not
     positive (Geyer). The rows are not centred: an offset that a run keeps is a correlation at every lag."""
     np = load_numpy()
-    steps = rows.shape[1]
-    power = np.abs(np.fft.rfft(rows, 2 * steps)) ** 2
-    covariances = np.fft.irfft(power.sum(axis=0))[:steps]
-    if not covariances[0] > 0:
+    columns = rows.shape[1]
+    power = np.abs(np.fft.rfft(rows, 2 * columns)) ** 2
+    covariances = np.fft.irfft(power.sum(axis=0))[:columns]
+    if not covariances[0] > 0 or columns == 1:
         return 1.0
-    pairs = covariances[: steps // 2 * 2].reshape(-1, 2).sum(axis=1) / covariances[0]
+    pairs = covariances[: columns // 2 * 2].reshape(-1, 2).sum(axis=1) / covariances[0]
     ends = np.flatnonzero(pairs <= 0)
-    return float(np.clip(2 * pairs[: ends[0] if len(ends) else None].sum() - 1, 1.0, steps))
+    return float(np.clip(2 * pairs[: ends[0] if len(ends) else None].sum() - 1, 1.0, columns))
 
 
 # ---------------------------------------------------------------- means
@@ -129,7 +123,7 @@ def _build_means(
     runs = math.sqrt(1 / len(pair.checks) + 1 / len(pair.golden))
     shared, usual = (t_quantile(noise.freedom, tail) for tail in (rule.alpha / tests, rule.alpha))
     for window, (first, end) in enumerate(zip(starts, [*starts[1:], len(pair.steps)], strict=True)):
-        error = runs * noise.measure_error(end - first, window if len(starts) > 1 else None)
+        error = runs * noise.measure_error(window if len(starts) > 1 else None)
         effect = float(effects.effect[window])
         yield Mean(first, end, effect, shared * error, usual * error, float(harmless[window]))
 
