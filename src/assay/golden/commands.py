@@ -293,8 +293,9 @@ def history(request: GoldenHistoryRequest, console: Console) -> int:
     options = GoldenOptions(request.file, DEFAULT_STORE, tests=request.tests, root=request.root)
     contexts = build_contexts(load_file(options, ("run",)), options)
     for context in contexts if request.accept or request.withdraw else ():
-        night = write_accepted(context, request.accept or request.withdraw or "", request.reason or "")
-        console.message(f"{context.test.name}: {night} is {'accepted' if request.accept else 'not accepted any more'}")
+        nights = write_accepted(context, request.accept or request.withdraw or "", request.reason or "")
+        word = "accepted" if request.accept else "not accepted any more"
+        console.message(f"{context.test.name}, {word}: {', '.join(nights)}")
     found = [each for context in contexts for each in load_histories(context, find_steps)]
     document = build_history_document(request.file, found, request.every_row)
     write_document(document, request)

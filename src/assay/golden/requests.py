@@ -222,9 +222,9 @@ class GoldenHistoryRequest(ReportPages, Request):
     tests: tuple[str, ...] = tests_option()
     root: str | None = root_option("Where the runs are.  [default: ./runs]")
     accept: str | None = option(
-        "--accept", metavar="NIGHT", help="Accept a night, and with it the level that it has: its date, or last."
+        "--accept", metavar="NIGHT", help="Accept a night (its date, or last), those after it, and their level."
     )
-    withdraw: str | None = option("--withdraw", metavar="NIGHT", help="Take an earlier --accept of this night back.")
+    withdraw: str | None = option("--withdraw", metavar="NIGHT", help="Take earlier ones back, from this night on.")
     reason: str | None = option("--reason", metavar="TEXT", help="With --accept: why it is right; kept and shown.")
     every_row: bool = option("--all", default=False, help="Show every night, however many there are.")
     as_json: bool = json_option()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.api import StudyLocation
@@ -134,16 +133,17 @@ def load_accepted(location: StudyLocation) -> dict[str, str]:
     return {night: why for night, why in found.items() if why}
 
 
-def write_accepted(context: GoldenContext, night: str, reason: str) -> str:
-    """`night`: its date, or `last`; an empty reason takes an earlier word back. Raises NotFoundError."""
+def write_accepted(context: GoldenContext, night: str, reason: str) -> list[str]:
+    """A night and those after it: its date, or `last`. An empty reason takes earlier ones back. Raises NotFoundError."""
     checks, _ = _load_checks(context.location)
     dates = list(dict.fromkeys(render_date(head.at, "%Y-%m-%d") for head, _ in checks))
     chosen = dates[-1] if night == "last" and dates else night
     if chosen not in dates:
         raise NotFoundError("night", night, dates)
-    line: dict[str, Any] = {"night": chosen, "accepted": reason, "at": time.time()}
-    append_line(_find_triage(context.location), line)
-    return chosen
+    nights = dates[dates.index(chosen) :]
+    for each in nights:
+        append_line(_find_triage(context.location), {"night": each, "accepted": reason, "at": time.time()})
+    return nights
 
 
 def _find_triage(location: StudyLocation) -> str:

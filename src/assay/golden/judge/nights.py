@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import Protocol
 
@@ -148,8 +149,8 @@ def _judge_metric(
 def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[Step]) -> Iterator[Move]:
     """A step is accepted with any night of its level, and then all before it are; it is back where the last level is
     within the uncertainty of the last step from the level before it."""
-    ends = [*(step.at for step in steps[1:]), len(nights)]
-    accepted = [any(night.accepted for night in nights[step.at : end]) for step, end in zip(steps, ends, strict=True)]
+    edges = [*(step.at for step in steps), len(nights)]
+    accepted = [any(night.accepted for night in nights[start:end]) for start, end in pairwise(edges)]
     for at, step in enumerate(steps):
         low, high = steps[-1].interval
         reach = abs(high - low) / 2 * abs(steps[-1].before)
