@@ -78,7 +78,7 @@ def test_a_change_is_found_accepted_and_open_again(folder: Path, cli: Cli, monke
     (facts,) = json.loads(cli("golden", "history", "g.yml", "--json", "--html", "page.html", "--junit", "x.xml").out)
     assert (facts["verdict"], facts["changes"][0]["state"]) == ("PASS", "accepted")
     assert "level of each night" in (folder / "page.html").read_text()
-    assert cli("golden", "history", "g.yml", "--withdraw", "2026-03-12").code == 1
+    assert cli("golden", "history", "g.yml", "--withdraw", "2026-03-11").code == 1
 
 
 def test_goldens_and_devices_are_never_pooled(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         interrupted=end.interrupted if end else None,
         problem=end.problem if end else None,
         same=same,
-        origin=load_origin(reports),
+        origin=load_origin(context, reports),
     )
 
 

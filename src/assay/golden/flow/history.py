@@ -15,7 +15,7 @@ from assay.golden.flow.segments import GoldenContext, build_arguments
 from assay.golden.judge.nights import FindSteps, Move, Night, judge_nights, measure_levels
 from assay.golden.records import Head, list_ids, load_report
 from assay.golden.values import GoldenTestReport, Rule
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import append_line, load_lines
 from assay.values import layout
 from assay.values.plain import render_date
@@ -52,7 +52,8 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
         groups.setdefault(find_environment(report), []).append((head, report))
     rules = {rule.metric: rule for rule in context.test.rules}
     found = [_build_history(name, group, accepted, rules, find_steps) for name, group in groups.items()]
-    return [_add_damage(each, damaged) for each in found] or [_build_unread(context.test.name, damaged)]
+    hint = f"assay golden history {build_arguments(replace(context.options, tests=(context.test.name,)))} --accept"
+    return [_add_notes(each, damaged, hint) for each in found] or [_build_unread(context.test.name, damaged)]
 
 
 def _load_checks(location: StudyLocation) -> tuple[list[Check], list[str]]:
@@ -107,13 +108,13 @@ def _build_night(date: str, checks: Sequence[Check], accepted: str) -> Night:
     return Night(date, kind, runs, measure_levels(segments), accepted, last.origin)
 
 
-def _add_damage(history: NightHistory, damaged: Sequence[str]) -> NightHistory:
+def _add_notes(history: NightHistory, damaged: Sequence[str], hint: str) -> NightHistory:
     """Of a check that cannot be read nothing is known: it may have been the one that moved."""
     findings = [Finding(VerdictKind.INCONCLUSIVE, history.test, text) for text in damaged]
     verdict = Verdict.of([*history.verdict.findings, *findings], history.verdict.comparisons)
-    return NightHistory(
-        history.test, history.environment, history.golden, history.nights, verdict, history.moves, history.notes
-    )
+    since = [history.nights[move.at].date for move in history.moves if move.state == "open"][:1]
+    notes = [f"if this is meant:  {hint} {date} --reason 'an intended change'" for date in since]
+    return replace(history, verdict=verdict, notes=(*history.notes, *notes))
 
 
 def _build_unread(test: str, damaged: Sequence[str]) -> NightHistory:
@@ -134,7 +135,7 @@ def load_accepted(location: StudyLocation) -> dict[str, str]:
 
 
 def write_accepted(context: GoldenContext, night: str, reason: str) -> list[str]:
-    """A night and those after it: its date, or `last`. An empty reason takes earlier ones back. Raises NotFoundError."""
+    """A night (its date, or `last`) and those after it. No reason: take earlier ones back. Raises NotFoundError."""
     checks, _ = _load_checks(context.location)
     dates = list(dict.fromkeys(render_date(head.at, "%Y-%m-%d") for head, _ in checks))
     chosen = dates[-1] if night == "last" and dates else night

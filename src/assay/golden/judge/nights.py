@@ -143,7 +143,7 @@ def _judge_metric(
     bad = not all(night.is_good for night in nights[moves[still[0]].at :])
     kind = VerdictKind.FAIL if bad and not is_better else VerdictKind.CHANGED
     last = moves[still[-1]]
-    return [Finding(kind, name, describe_move(last, nights), effect=effect, interval=last.interval)], moves
+    return [Finding(kind, name, describe_moves([last], nights), effect=effect, interval=last.interval)], moves
 
 
 def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[Step]) -> Iterator[Move]:
@@ -159,12 +159,15 @@ def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[Step]) -> I
         yield Move(name, step.at, step.effect, step.interval, state)
 
 
-def describe_move(move: Move, nights: Sequence[Night]) -> str:
-    """`+2.1% [+1.8%, +2.4%] since 2026-11-12 (5 of 20 nights): package torch 2.9.1 instead of 2.9.0`."""
-    before, after = nights[move.at - 1].origin, nights[move.at].origin
+def describe_moves(moves: Sequence[Move], nights: Sequence[Night]) -> str:
+    """`loss +2.1% [+1.8%, +2.4%] and lr +2% since 2026-11-12 (5 of 20 nights): package torch 2.9.1 instead of 2.9.0`,
+    of moves that begin in the same night."""
+    at = moves[0].at
+    *sizes, last = (f"{move.metric} {render_bounded(move.effect, *move.interval)}" for move in moves)
+    before, after = nights[at - 1].origin, nights[at].origin
     names = [name for name in after if name in before and before[name] != after[name]]
     causes = [f"{name} {after[name]} instead of {before[name]}" for name in names]
-    count = f"{len(nights) - move.at} of {render_count(len(nights), 'night')}"
-    shown = f"{render_bounded(move.effect, *move.interval)} since {nights[move.at].date} ({count})"
     more = f" and {len(causes) - _MOST_CAUSES} more" if len(causes) > _MOST_CAUSES else ""
-    return f"{shown}: {', '.join(causes[:_MOST_CAUSES])}{more}" if causes else shown
+    since = f" since {nights[at].date} ({len(nights) - at} of {render_count(len(nights), 'night')})"
+    shown = f"{', '.join(sizes)} and {last}" if sizes else last
+    return f"{shown}{since}{': ' if causes else ''}{', '.join(causes[:_MOST_CAUSES])}{more}"

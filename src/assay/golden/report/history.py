@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from assay.golden.flow.history import NightHistory
-from assay.golden.judge.nights import Move, Night
+from assay.golden.judge.nights import Move, Night, describe_moves
 from assay.golden.report.rows import render_interval, render_percent
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import asdict
@@ -47,9 +48,10 @@ def build_history_document(source: str, histories: Sequence[NightHistory], every
 
 def describe_history(history: NightHistory) -> str:
     """One sentence: what moved since when."""
-    moved = [each for each in history.verdict.findings if each.kind in (VerdictKind.FAIL, VerdictKind.CHANGED)]
+    moved = [move for move in history.moves if move.state == "open"]
     if moved:
-        return "; ".join(f"{each.subject} {each.message}" for each in moved)
+        groups = [list(group) for _, group in groupby(moved, lambda move: move.at)]
+        return "; ".join(describe_moves(group, history.nights) for group in groups)
     if not history.nights:
         return "no check can be read"
     since = f"{render_count(len(history.nights), 'night')} since {history.nights[0].date}"
