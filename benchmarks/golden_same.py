@@ -1,9 +1,10 @@
 """How often `golden.same` alarms for a configuration that agrees, and how often it finds one that is biased.
 
-Residuals are simulated, with autocorrelation of several kinds. A set has shapes, noises and seeds of its own; the rule
-(alpha, and the degrees of freedom of few recordings: `--alpha`, `--few`) was chosen on the set `choose`, and the set
-`report` is the one that the documentation quotes. A configuration that agrees is drawn as the recordings are. `--train`
-runs a real training instead, with batches in parts, as configurations that are right and wrong.
+Residuals are simulated, with autocorrelation of several kinds. A set has noises, lengths and seeds of its own; the rule
+was chosen on the set `choose` (`--choose`), and the set `report` is the one that the documentation quotes. A
+configuration that agrees is drawn as the recordings are. `--train` runs real trainings instead, whose batches are
+accumulated in parts, rightly and wrongly. `--nights` is about `assay golden history`: levels of 30 nights, quiet or
+with a step before the last eight.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from assay.golden.judge.convergence import judge_segment
+from assay.bench.judge.changepoint import find_change_points
+from assay.golden.judge.convergence import judge_rules, judge_segment
+from assay.golden.judge.nights import Night, judge_nights
 from assay.golden.values import Rule, Segment, Track
 from assay.values.verdict import VerdictKind
 
@@ -151,12 +154,99 @@ def print_set(chosen: Set, alpha: float, count: int, biases: Sequence[float]) ->
             print("    " + "; ".join(f"{kind} {render(number, many)}" for kind, number in found.items()), flush=True)
 
 
+# ---------------------------------------------------------------- real trainings
+
+STEPS, ROWS, INPUTS, HIDDEN = 120, 50, 8, 16
+WRONG = {  # how the gradients of the parts of a batch are put together, and how many parts there are
+    "summed instead of averaged": (4, lambda parts: sum(grad for grad, _ in parts)),
+    "parts of unequal size with equal weights": (6, lambda parts: sum(grad for grad, _ in parts) / len(parts)),
+    "the last part is lost": (8, lambda parts: sum(grad * rows for grad, rows in parts[:-1]) / ROWS),
+    "divided by one part too many": (8, lambda parts: sum(grad for grad, _ in parts) / (len(parts) + 1)),
+}
+
+
+def average_parts(parts: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
+    return sum(grad * rows for grad, rows in parts) / sum(rows for _, rows in parts)
+
+
+def train(seed: int, parts: int, combine: Callable[..., np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """A small network on random data; its gradients have the jitter of kernels that do not keep their order."""
+    fixed = np.random.default_rng(seed)
+    weights = fixed.normal(0, 0.5, INPUTS * HIDDEN + HIDDEN)
+    teacher = fixed.standard_normal(INPUTS)
+    found: dict[str, list[float]] = {"loss": [], "grad_norm": []}
+    for step in range(STEPS):
+        x = np.random.default_rng([seed, step]).standard_normal((ROWS, INPUTS))
+        y = np.sin(x @ teacher)
+        size = math.ceil(ROWS / parts)
+        pieces = [differentiate(weights, x[at : at + size], y[at : at + size]) for at in range(0, ROWS, size)]
+        grad = combine([(each[1], each[2]) for each in pieces])
+        grad = grad * (1 + 1e-3 * rng.standard_normal(len(grad)))
+        found["loss"].append(sum(loss * rows for loss, _, rows in pieces) / ROWS)
+        found["grad_norm"].append(float(np.linalg.norm(grad)))
+        weights = weights - 0.05 * grad
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def differentiate(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, int]:
+    first, second = weights[: INPUTS * HIDDEN].reshape(INPUTS, HIDDEN), weights[INPUTS * HIDDEN :]
+    hidden = np.tanh(x @ first)
+    error = hidden @ second - y
+    back = np.outer(error, second) * (1 - hidden**2)
+    grad = np.concatenate([(x.T @ back).ravel(), hidden.T @ error]) * 2 / len(x)
+    return float((error**2).mean()), grad, len(x)
+
+
+def judge_training(recordings: Sequence[dict[str, np.ndarray]], run: dict[str, np.ndarray]) -> VerdictKind:
+    steps, names = tuple(range(STEPS)), tuple(run)
+    tracks = {name: {"": tuple(Track(steps, tuple(map(float, each[name]))) for each in recordings)} for name in names}
+    check = {name: {"": Track(steps, tuple(map(float, run[name])))} for name in names}
+    rules = [Rule(name, "same") for name in names]
+    return judge_rules(rules, Segment(0, "", tracks), [check], peers=len(names)).kind
+
+
+def print_trainings(count: int) -> None:
+    alarms, found = 0, dict.fromkeys(WRONG, 0)
+    for seed in range(count):
+        rng = np.random.default_rng([9, seed])
+        recordings = [train(seed, 1, average_parts, rng) for _ in range(5)]
+        good = [train(seed, parts, average_parts, rng) for parts in (2, 3, 8)]
+        alarms += sum(judge_training(recordings, run) is not VerdictKind.PASS for run in good)
+        for name, (parts, combine) in WRONG.items():
+            found[name] += judge_training(recordings, train(seed, parts, combine, rng)) is not VerdictKind.PASS
+    print(f"batches in 2, 3 and 8 parts, rightly: not PASS {render(alarms, 3 * count)}")
+    for name, number in found.items():
+        print(f"{name}: not PASS {render(number, count)}")
+
+
+# ---------------------------------------------------------------- nights
+
+
+def print_nights(count: int) -> None:
+    for kind, noise in {"independent": independent, "AR(1) 0.3": correlate(0.3), "heavy tail": heavy}.items():
+        for size in (0.0, 1.0, 2.0, 3.0, 5.0):
+            rng, alarms = np.random.default_rng([11, round(size), len(kind)]), 0
+            for _ in range(count):
+                levels = 2 * np.exp(LEVEL * (noise(rng, 30) + size * (np.arange(30) >= 22)))
+                nights = [Night(str(at), VerdictKind.PASS, 1, {"loss": float(each)}) for at, each in enumerate(levels)]
+                alarms += judge_nights(nights, {}, find_change_points)[0].kind is not VerdictKind.PASS
+            print(f"{kind}, a step of {size:g} sd before the last 8 nights: not PASS {render(alarms, count)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--choose", action="store_true", help="the set on which the rule was chosen")
     parser.add_argument("--count", type=int, default=200, help="configurations of each kind and length")
     parser.add_argument("--alpha", type=float, default=0.01)
+    parser.add_argument("--train", action="store_true", help="real trainings; --count of them")
+    parser.add_argument("--nights", action="store_true", help="levels of nights; --count histories of each kind")
     options = parser.parse_args()
+    if options.train:
+        print_trainings(options.count)
+    if options.nights:
+        print_nights(options.count)
+    if options.train or options.nights:
+        return
     print_set(SETS["choose" if options.choose else "report"], options.alpha, options.count, (0.0, *BIASES))
 
 

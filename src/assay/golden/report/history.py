@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from assay.golden.flow.history import NightHistory
-from assay.golden.judge.nights import Move, Night, describe_moves
+from assay.golden.judge.nights import FEWEST_NIGHTS, Move, Night, describe_moves
 from assay.golden.report.rows import render_interval, render_percent
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import asdict
@@ -55,6 +55,8 @@ def describe_history(history: NightHistory) -> str:
     if not history.nights:
         return "no check can be read"
     since = f"{render_count(len(history.nights), 'night')} since {history.nights[0].date}"
+    if len(history.nights) < FEWEST_NIGHTS:
+        return f"{since}: too few to show a lasting change"
     accepted = any(move.state != "open" for move in history.moves)
     word = "nothing moved that is not accepted or back" if accepted else "no lasting change"
     return f"{word} in {since}"

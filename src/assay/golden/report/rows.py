@@ -183,7 +183,8 @@ def describe_extent(test: GoldenTestReport, mode: str) -> str:
     count = len(test.segments) or len(test.golden.segments if test.golden else ())
     verb = "compared" if mode == "check" else "recorded"
     values = formatting.render_count(test.verdict.comparisons, "value")
-    return f"{formatting.render_count(count, 'segment')}, {values} {verb}"
+    same = f"{formatting.render_count(len(test.same), 'configuration')}, " if test.same else ""
+    return f"{formatting.render_count(count, 'segment')}, {same}{values} {verb}"
 
 
 def describe_outcome(report: GoldenReport, test: GoldenTestReport) -> str:
