@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.golden.judge.evidence import find_uncovered
 from assay.golden.report.charts import LEGEND, build_check_charts, build_recording_charts
-from assay.golden.report.matrix import build_matrix
+from assay.golden.report.matrix import build_matrix, rank_row
 from assay.golden.report.rows import (
     RUN,
     ReportRow,
@@ -117,18 +116,13 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
 
 def describe_reason(test: GoldenTestReport, rows: Sequence[ReportRow]) -> str:
     """Why the verdict is what it is, in one sentence."""
-    worst = min(rows, key=_rank, default=None)
+    worst = min(rows, key=rank_row, default=None)
     if worst is None or worst.kind is VerdictKind.PASS or worst.finding is None:
         return f"Nothing differs from the golden by more than is allowed: {test.verdict.comparisons} values compared."
     others = sum(row.kind is not VerdictKind.PASS for row in rows) - 1
     more = f"; {formatting.render_count(others, 'further row')} below did not pass either" if others else ""
     message = "; ".join(worst.finding.message.splitlines())
     return f"{worst.locate(worst.finding)}: {message}{more}."
-
-
-def _rank(row: ReportRow) -> tuple[int, float]:
-    effect = (row.finding.effect if row.finding else None) or 0.0
-    return SEVERITY.index(row.kind), 0.0 if math.isnan(effect) else -abs(effect)
 
 
 # ---------------------------------------------------------------- tables

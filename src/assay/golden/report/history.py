@@ -58,7 +58,7 @@ def describe_history(history: NightHistory) -> str:
     if len(history.nights) < FEWEST_NIGHTS:
         return f"{since}: too few to show a lasting change"
     accepted = any(move.state != "open" for move in history.moves)
-    word = "nothing moved that is not accepted or back" if accepted else "no lasting change"
+    word = "no lasting change is open" if accepted else "no lasting change"
     return f"{word} in {since}"
 
 
@@ -74,8 +74,10 @@ def _build_history(history: NightHistory, every_row: bool) -> Iterator[Block]:
         hidden = len(history.nights) - len(nights)
         breaks = {0: f"{render_count(hidden, 'earlier night')}; --all shows them"} if hidden else None
         yield Only(("terminal",), (Section((TableBlock(_build_nights(history, nights), breaks=breaks),)),))
-        yield Only(("html",), list(_build_charts(history)))
-        yield Only(("html", "markdown"), (TableBlock(_build_nights(history, history.nights)),))
+        yield Only(("html",), (Section(list(_build_charts(history)), "Levels"),))
+        yield Only(
+            ("html", "markdown"), (Section((TableBlock(_build_nights(history, history.nights)),), "All nights"),)
+        )
     open_kinds = (VerdictKind.INCONCLUSIVE, VerdictKind.ERROR)
     yield Findings([each for each in history.verdict.findings if each.kind in open_kinds])
     yield Notes(history.notes)

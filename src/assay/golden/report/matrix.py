@@ -12,6 +12,7 @@ from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, VerdictKind
 
 _CANONICAL = "canonical"
+_MOST_REASONS = 5  # below a row of a page
 
 
 def build_matrix(test: GoldenTestReport, rows: Sequence[ReportRow]) -> Section:
@@ -23,8 +24,8 @@ def build_matrix(test: GoldenTestReport, rows: Sequence[ReportRow]) -> Section:
     for name, title in groups:
         mine = [row for row in rows if row.configuration == name and row.segment is not None]
         cells.append([name or _CANONICAL, *(_build_cell(mine, metric) for metric in metrics), title])
-        bad = [row for row in mine if row.finding and row.kind is not VerdictKind.PASS] if name else []
-        notes.append([f"{row.locate(row.finding)}: {row.finding.message}" for row in bad if row.finding])
+        bad = sorted((row for row in mine if name and row.kind is not VerdictKind.PASS), key=rank_row)
+        notes.append([_describe(row) for row in bad[:_MOST_REASONS]])
         roles.append(str(min((row.kind for row in mine), key=SEVERITY.index, default=VerdictKind.ERROR)))
     return Section((TableBlock(Table(columns, cells), notes, roles),), "Configurations that must agree")
 
@@ -34,11 +35,17 @@ def _build_cell(rows: Sequence[ReportRow], metric: str) -> Span | None:
     found = [row for row in rows if row.metric == metric] or [row for row in rows if row.metric == RUN]
     if not found:
         return None
-    worst = min(found, key=lambda row: (SEVERITY.index(row.kind), -_measure(row)))
+    worst = min(found, key=rank_row)
     effect = render_percent(worst.finding.effect if worst.finding else None)
     return Span(f"{worst.kind} {effect}".strip(), str(worst.kind))
 
 
-def _measure(row: ReportRow) -> float:
-    effect = row.finding.effect if row.finding else None
-    return 0.0 if effect is None or math.isnan(effect) else abs(effect)
+def _describe(row: ReportRow) -> str:
+    finding = row.finding
+    return f"segment {row.segment} {row.metric}: {'; '.join(finding.message.splitlines()) if finding else ''}"
+
+
+def rank_row(row: ReportRow) -> tuple[int, float]:
+    """The worst first, and of those the one with the largest effect."""
+    effect = (row.finding.effect if row.finding else None) or 0.0
+    return SEVERITY.index(row.kind), 0.0 if math.isnan(effect) else -abs(effect)
