@@ -18,6 +18,8 @@ from assay.system.fast_dataclasses import replace
 from assay.values.run import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
+pytestmark = pytest.mark.needs(bench=True)
+
 STUDY = "study: charlm\ncommand: 'true'\nmetrics: {loss: 'loss ({number})'}\ngolden: {segment: 4}\n"
 LAB = {"cpu": "abacus", "commit": "old"}
 
