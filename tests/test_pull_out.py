@@ -54,7 +54,11 @@ CASES = [
     ),
     Case("golden", ("golden", "convergence")),
     Case("mcp", ("wait", "help", "mcp")),
-    Case("bench", ("bench", "perfzero")),
+    Case(
+        "bench",
+        ("bench", "perfzero"),
+        calls=(("golden history two.yml", "assay golden history needs a plug-in that is not installed"),),
+    ),
     Case("models", ("model",)),
     Case("web", ("open", "serve", "report")),
     Case(

@@ -87,6 +87,13 @@ def test_a_segment_and_a_metric_are_enough(tmp_path: Path) -> None:
         ("{segment: 6, resume: --load}", "or leave out resume: every run then begins at step 0"),
         ("{segment: 6, start: --start}", "golden.start: is for checkpoints, and save, checkpoint, resume are missing"),
         ("{segment: 6, gather: --x 1}", "golden.gather: is for checkpoints"),
+        (
+            "{segment: 6, same: {a: {flag: --x}}}",
+            "g.yml:5:33 golden.same.a.flag: unknown key\n    did you mean 'flags'",
+        ),
+        ("{segment: 6, same: {a: {}}}", "golden.same.a: changes nothing"),
+        ("{segment: 6, same: [a]}", "golden.same: must be a mapping of names to env and flags"),
+        ("{segment: 6, same: {a: {flags: training.py}}}", "g.yml:5:32 golden.same.a: is the canonical configuration"),
         ("{segment: 6, check: --x 1}", "put the arguments into `command`: gathering and checking run the same"),
     ],
 )

@@ -25,5 +25,6 @@ PLUGIN = Plugin(
         "compare_benchmarks": "assay.bench.public:compare_benchmarks",
         "benchmarks.is_archive": "assay.bench.page.contents:is_archive",
         "timings.add": "assay.bench.flow.archive:add_timings",
+        "series.change_points": "assay.bench.judge.changepoint:find_change_points",
     },
 )

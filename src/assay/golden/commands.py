@@ -13,6 +13,7 @@ from assay.golden.requests import (
     GatherRequest,
     GoldenBisectRequest,
     GoldenCheckRequest,
+    GoldenHistoryRequest,
     GoldenImportRequest,
     GoldenRequest,
     GoldenShowRequest,
@@ -20,6 +21,7 @@ from assay.golden.requests import (
     SelftestRequest,
     ValidateRequest,
 )
+from assay.golden.values import DEFAULT_STORE
 from assay.show.console import Console, build_same_call
 from assay.show.report_files import ReportFiles, ReportPages, check_targets, write_document, write_text
 from assay.system.fast_dataclasses import replace
@@ -44,6 +46,7 @@ GROUP = Group(
     {
         "gather": ("assay.golden.commands:gather", "Record a training and its noise."),
         "check": ("assay.golden.commands:check", "Check a training against its golden."),
+        "history": ("assay.golden.commands:history", "What moved over many nights, and since when?"),
         "validate": ("assay.golden.commands:validate", "Check FILE without running it."),
         "import": ("assay.golden.commands:import_", "Make a golden of another tool's files."),
         "show": ("assay.golden.commands:show", "Show a golden recording."),
@@ -274,6 +277,36 @@ def import_(request: GoldenImportRequest, console: Console) -> int:
         recordings = load_recordings(path)
     console.write_document(build_show_document(path, recordings, (), curves=False), as_json=request.as_json)
     return 0
+
+
+def history(request: GoldenHistoryRequest, console: Console) -> int:
+    """What moved over many nights, and since when?
+
+    Reads the kept checks of FILE; nothing is run. All checks of a day are one night. The level of each metric is
+    searched for lasting changes, as those of benchmarks are; goldens and devices are kept apart. A night is good when
+    it passed or was accepted.
+
+    Exit code 0: nothing moved, or it was accepted. 1: worse. 3: moved, or not yet known.
+    """
+    from assay.golden.flow.history import load_histories, write_accepted
+    from assay.golden.flow.segments import GoldenOptions, build_contexts, load_file
+    from assay.golden.report.history import build_history_document
+
+    if bool(request.accept) != bool(request.reason) or (request.accept and request.withdraw):
+        raise UsageError("--accept and --reason go together, without --withdraw", "as in --accept last --reason 'why'")
+    find_steps = plugins.require_function("series.change_points", "assay golden history")
+    takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
+    options = GoldenOptions(request.file, DEFAULT_STORE, tests=request.tests, root=request.root)
+    contexts = build_contexts(load_file(options, ("run",)), options)
+    for context in contexts if request.accept or request.withdraw else ():
+        nights = write_accepted(context, request.accept or request.withdraw or "", request.reason or "")
+        word = "accepted" if request.accept else "not accepted any more"
+        console.message(f"{context.test.name}, {word}: {', '.join(nights)}")
+    found = [each for context in contexts for each in load_histories(context, find_steps)]
+    document = build_history_document(request.file, found, request.every_row)
+    write_document(document, request)
+    console.on_stderr(takes_stdout).write_document(document, as_json=request.as_json)
+    return int(ExitCode.worst(each.verdict.kind.exit_code for each in found))
 
 
 def selftest(request: SelftestRequest, console: Console) -> int:

@@ -26,6 +26,8 @@ training is checked from its checkpoints instead, where the section defines how 
       variants:                        # changes that are harmless: gathered too, and what they show passes
         two-threads: {env: {OMP_NUM_THREADS: 2}}
         halves: {flags: --micro-batches 2}
+      same:                            # configurations that a check runs too: each must agree within the noise
+        accum8: {flags: --micro-batches 8}
       selftest:                        # faults that `assay golden selftest` injects, one at a time
         env: {CHARLM_FAULT: [lr-up-10, no-gradient-hidden-weight]}
         flags: {--lr: [x0.9, x1.1]}    # x: times the value in the command
@@ -49,12 +51,12 @@ from assay.config.source import Entry, Node, Problems, join_key, load_text, pars
 from assay.errors import did_you_mean
 from assay.golden.harness_file import Mode, compile_regex, looks_like_convergence, parse_convergence
 from assay.golden.values import OPERATORS, Fault, FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind, Variant
-from assay.values.study import MetricFile, Pattern, Study
+from assay.values.study import MetricFile, Pattern, Study, Text
 
 SECTION = "golden"
 KEYS = (
     "segment", "save", "checkpoint", "resume", "start", "length", "seed", "gather", "check", "metrics", "replicas",
-    "most_checks", "selftest", "variants",
+    "most_checks", "selftest", "variants", "same",
 )  # fmt: skip
 RULE_KEYS = ("rule", "delta", "alpha", "window", "direction", "operator", "margin")
 DEFAULT_REPLICAS = 5
@@ -153,7 +155,8 @@ class _Reader:
             env=self._study.env,
             resources=self._study.resources,
             selftest=self._selftest(),
-            variants=self._variants(),
+            variants=self._variants("variants"),
+            same=self._same(),
         )
 
     def _key(self, name: str) -> str:
@@ -229,12 +232,12 @@ class _Reader:
         entry = self._top.get(name)
         return tuple(FlagSpec(name, word) for word in self._split(entry, self._key(name))) if entry else ()
 
-    def _variants(self) -> tuple[Variant, ...]:
+    def _variants(self, name: str) -> tuple[Variant, ...]:
         """`{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
-        entry = self._top.get("variants")
+        entry = self._top.get(name)
         if entry is None:
             return ()
-        key = self._key("variants")
+        key = self._key(name)
         named = self._fields.open_mapping(entry.node, key, "a mapping of names to env and flags")
         return tuple(self._variant(each, join_key(key, each.key)) for each in named)
 
@@ -251,6 +254,20 @@ class _Reader:
         env = tuple((name, text) for name, text in texts if text is not None)
         flags = self._split(fields["flags"], join_key(key, "flags")) if "flags" in fields else ()
         return Variant(entry.key, env, flags)
+
+    def _same(self) -> tuple[Variant, ...]:
+        """As variants. The canonical configuration would agree with itself, and is refused."""
+        found = self._variants("same")
+        pieces = [piece.text for each in self._study.commands for piece in each.pieces if isinstance(piece, Text)]
+        command = f" {' '.join(pieces)} "
+        for one in found:
+            node, flags = self._top["same"].node.find(one.name), shlex.join(one.flags)
+            is_here = f" {flags} ".replace("  ", " ") in command and {*one.env} <= {*self._study.env}
+            if is_here and (one.flags or one.env) and node is not None:
+                hint = "set a variable or a flag to another value than the command has"
+                key = join_key(self._key("same"), one.name)
+                self._problems.add("is the canonical configuration itself", key, node.position, hint)
+        return found
 
     def _split(self, entry: Entry, key: str) -> tuple[str, ...]:
         """Arguments as they would be typed."""

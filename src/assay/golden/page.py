@@ -137,6 +137,10 @@ def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
     words += ["--root", root]
     return [
         ("Check again", shlex.join(["assay", "golden", "check", *words])),
+        (
+            "What moved since when",
+            shlex.join(["assay", "golden", "history", head.source, "-t", head.test, "--root", root]),
+        ),
         ("Accept the new behaviour", shlex.join(["assay", "golden", "rebase", *words, "--reason", "WHY IT IS RIGHT"])),
     ]
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 from assay.errors import FormatError, NotFoundError
 from assay.follow.api import StudyLocation
 from assay.golden.report.rows import build_test_rows
-from assay.golden.values import GoldenTestReport, ReportMode
+from assay.golden.values import GoldenTestReport, ReportMode, SegmentReport
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import write_atomic
@@ -89,7 +89,7 @@ def write_report(location: StudyLocation, mode: ReportMode, source: str, report:
     for row in build_test_rows(report):
         found = row.finding
         effect, interval = (found.effect, found.interval) if found else (None, None)
-        rows.append(JudgedRow(row.segment, row.metric, row.kind, effect, interval, row.delta))
+        rows.append(JudgedRow(row.segment, row.name, row.kind, effect, interval, row.delta))
     verdict = report.verdict
     head = Head(stamp, now, mode, source, report.test, report.manifest, verdict.kind, verdict.comparisons, tuple(rows))
     lines = (render_versioned(build_plain(head), KIND, FORMATS), json.dumps(_without_texts(build_plain(report))) + "\n")
@@ -153,11 +153,15 @@ def _load_head(path: str, wanted: str, mode: ReportMode, _mtime: int, _size: int
 
 def _without_curves(content: Any) -> Any:
     """What a verdict is made of."""
-    segments = [
+    same = [{**each, "segments": _strip_segments(each)} for each in content.get("same", ())]
+    return {**content, "golden": None, "segments": _strip_segments(content), "same": same}
+
+
+def _strip_segments(content: Any) -> list[Any]:
+    return [
         {**each, "metrics": [{**metric, "golden": {}, "check": {}} for metric in each.get("metrics", ())]}
         for each in content.get("segments", ())
     ]
-    return {**content, "golden": None, "segments": segments}
 
 
 def load_report(location: StudyLocation, wanted: str) -> tuple[Head, GoldenTestReport]:
@@ -171,12 +175,17 @@ def load_report(location: StudyLocation, wanted: str) -> tuple[Head, GoldenTestR
 
 
 def _review_report(report: GoldenTestReport) -> GoldenTestReport:
-    segments = []
-    for segment in report.segments:
-        metrics = [replace(metric, verdict=metric.verdict.review()) for metric in segment.metrics]
-        verdict = segment.verdict.review([metric.verdict for metric in metrics])
-        segments.append(replace(segment, metrics=tuple(metrics), verdict=verdict))
-    return replace(report, segments=tuple(segments), verdict=report.verdict.review([each.verdict for each in segments]))
+    segments, same = tuple(map(_review_segment, report.segments)), []
+    for each in report.same:
+        parts = tuple(map(_review_segment, each.segments))
+        same.append(replace(each, segments=parts, verdict=each.verdict.review([part.verdict for part in parts])))
+    verdict = report.verdict.review([*(each.verdict for each in segments), *(each.verdict for each in same)])
+    return replace(report, segments=segments, same=tuple(same), verdict=verdict)
+
+
+def _review_segment(segment: SegmentReport) -> SegmentReport:
+    metrics = tuple(replace(metric, verdict=metric.verdict.review()) for metric in segment.metrics)
+    return replace(segment, metrics=metrics, verdict=segment.verdict.review([each.verdict for each in metrics]))
 
 
 def _review(head: Head, verdict: Verdict) -> Head:

@@ -236,6 +236,19 @@ class GoldenCheckRequest(ReportPages, AgainstRequest, GoldenRequest):
     every_row: bool = option("--all", default=False, help="Show every segment that passed, however many there are.")
 
 
+class GoldenHistoryRequest(ReportPages, Request):
+    file: str = argument()
+    tests: tuple[str, ...] = tests_option()
+    root: str | None = root_option("Where the runs are.  [default: ./runs]")
+    accept: str | None = option(
+        "--accept", metavar="NIGHT", help="Accept a night (its date, or last), those after it, and their level."
+    )
+    withdraw: str | None = option("--withdraw", metavar="NIGHT", help="Take earlier ones back, from this night on.")
+    reason: str | None = option("--reason", metavar="TEXT", help="With --accept: why it is right; kept and shown.")
+    every_row: bool = option("--all", default=False, help="Show every night, however many there are.")
+    as_json: bool = json_option()
+
+
 def _parse_faults(texts: tuple[str, ...], flag: str) -> tuple[Fault, ...]:
     kind: Literal["env", "flag"] = "env" if flag == "--env" else "flag"
     found = []

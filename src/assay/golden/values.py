@@ -13,7 +13,7 @@ from assay.values.verdict import Verdict, VerdictKind
 
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
-RuleKind = Literal["exact", "paired", "unmatched", "margin", "digits", "noise", "level"]
+RuleKind = Literal["exact", "paired", "unmatched", "margin", "digits", "noise", "level", "same"]
 ReportMode = Literal["gather", "check"]
 DEFAULT_STORE = "golden"  # a folder in the working directory
 DEFAULT_MANIFEST = "convergence_harness_manifest.json"  # the end of its name, after that of the test
@@ -28,6 +28,7 @@ class Rule:
     unmatched  other seeds: windows and the half-curve mean against the spread of the golden's replicas
     margin     the original's operators: each step against |expected| · margin
     digits, noise, level   recordings in files (judge/against.py); `delta` is the stated tolerance
+    same       a configuration that must agree with the golden (judge/same.py): means of signed residuals
     """
 
     metric: str
@@ -166,7 +167,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A change that is declared harmless: environment variables, further arguments."""
+    """Another configuration of the program, by environment variables and further arguments: under `variants` one that
+    is declared harmless, under `same` one that must agree."""
 
     name: str
     env: tuple[tuple[str, str], ...] = ()
@@ -205,6 +207,7 @@ class GoldenTest:
     env: tuple[tuple[str, str], ...] = ()
     resources: Resources = Resources()
     variants: tuple[Variant, ...] = ()  # native: gathered with the replicas
+    same: tuple[Variant, ...] = ()  # native: configurations that a check runs too, and that must agree
     selftest: tuple[Fault, ...] = ()  # native: faults that `assay golden selftest` injects
 
     @property
@@ -295,6 +298,16 @@ class SegmentReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SameReport:
+    """One configuration of `golden.same`, over all segments."""
+
+    name: str
+    title: str  # its variables and arguments
+    verdict: Verdict
+    segments: tuple[SegmentReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GoldenTestReport:
     """One test of the file."""
 
@@ -310,6 +323,8 @@ class GoldenTestReport:
     exit_code: ExitCode | None = None  # of an error that left nothing to judge
     interrupted: str | None = None  # by this signal
     problem: str | None = None  # of the infrastructure
+    same: tuple[SameReport, ...] = ()
+    origin: Mapping[str, str] = field(default_factory=dict)  # of a check: commit, packages, device
 
     @property
     def saved_s(self) -> float:

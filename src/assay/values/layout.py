@@ -34,7 +34,7 @@
     .assay/search.json          the search that the runs trial-0000, trial-0001, … belong to
     .assay/verdicts.jsonl       what was judged: checks of the study, golden and model checks, comparisons
     .assay/golden/              goldens: the report of each gathering and check, with its curves
-    .assay/triage.jsonl         benchmarks: what people noted about changes (ack, invalid, wontfix)
+    .assay/triage.jsonl         benchmarks: what people noted about changes (ack, invalid, wontfix); goldens: nights
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +12,14 @@ from assay.follow.api import Entry, record_verdicts
 from assay.golden import manifests
 from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import SegmentFollower, describe_end, find_log, find_unread, follow_runs, load_log
-from assay.golden.flow.runs import cut_track, describe_early, falls_one_short, find_differences, find_other_environment
+from assay.golden.flow.runs import (
+    cut_track,
+    describe_early,
+    falls_one_short,
+    find_differences,
+    find_other_environment,
+    load_origin,
+)
 from assay.golden.flow.segments import (
     ENDED_WELL,
     GoldenContext,
@@ -22,6 +30,7 @@ from assay.golden.flow.segments import (
     describe_locations,
     load_golden,
     run_segments,
+    use_same,
 )
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
 from assay.golden.judge.effects import default_delta
@@ -41,10 +50,12 @@ from assay.golden.values import (
     GoldenTestReport,
     MetricReport,
     Rule,
+    SameReport,
     Segment,
     SegmentReport,
     SegmentRun,
     Track,
+    Variant,
     describe_gap,
 )
 from assay.launch.api import Report, RunHooks
@@ -72,7 +83,9 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         )
     judging = [segment for segment in golden.segments if list_rules(rules, golden, segment)]
     states = [_State(context, segment, golden) for segment in judging]
-    end = _run_rounds(context, states, hooks)
+    others = {each: _build_same(context, each, judging, golden) for each in context.test.same}
+    end = _run_rounds(context, [*states, *(state for group in others.values() for state in group)], hooks)
+    same = tuple(_report_same(each, group) for each, group in others.items())
     reports = tuple(state.report() for state in states)
     judged = list(zip(states, reports, strict=True))
     findings = [finding for report in reports for finding in report.verdict.findings]
@@ -84,7 +97,10 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         findings.append(
             Finding(VerdictKind.ERROR, context.test.name, f"not everything was run: {end.interrupted or end.problem}")
         )
-    verdict = Verdict.of(findings, sum(report.verdict.comparisons for report in reports))
+    is_bad = any(finding.kind is not VerdictKind.PASS for finding in findings)
+    every = [*findings, *(finding for each in same for finding in each.verdict.findings)]
+    compared = sum(report.verdict.comparisons for report in reports) + sum(each.verdict.comparisons for each in same)
+    verdict = Verdict.of(every, compared)
     doubts = record_verdicts(context.location, "golden check", {None: verdict})
     return GoldenTestReport(
         test=context.test.name,
@@ -101,6 +117,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
                 for state, report in judged
                 if state.log and report.verdict.kind is not VerdictKind.PASS
             ),
+            *(line for each, group in zip(same, others.values(), strict=True) for line in _describe_same(each, group)),
             *(line for state in states for line in state.describe_overrun()),
             *notes,
             *_describe_acceptance(context, findings),
@@ -111,10 +128,65 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
             *_describe_counting(states),
             *(f"{found.subject}: {found.message}" for _, found in refusals),
         ),
-        differs=() if verdict.kind is VerdictKind.PASS else tuple(find_differences(context, golden, reports)),
+        differs=tuple(find_differences(context, golden, reports)) if is_bad else (),
         interrupted=end.interrupted if end else None,
         problem=end.problem if end else None,
+        same=same,
+        origin=load_origin(context, reports),
     )
+
+
+# ---------------------------------------------------------------- configurations that must agree
+
+
+def _build_same(
+    context: GoldenContext, configuration: Variant, segments: Sequence[Segment], golden: Golden
+) -> list[_State]:
+    """Their runs have names of their own: `rebase --from check` takes those of the canonical configuration alone."""
+    prefix = f"same-{re.sub(r'[^a-zA-Z0-9_.-]', '-', configuration.name)[:40]}-"
+    used = use_same(context, configuration)
+    return [_State(used, segment, golden, prefix=prefix) for segment in segments]
+
+
+def _report_same(configuration: Variant, states: Sequence[_State]) -> SameReport:
+    reports = tuple(_name_same(configuration.name, state.report()) for state in states)
+    findings = [finding for report in reports for finding in report.verdict.findings]
+    verdict = Verdict.of(findings, sum(report.verdict.comparisons for report in reports))
+    return SameReport(configuration.name, configuration.title, verdict, reports)
+
+
+def _name_same(name: str, report: SegmentReport) -> SegmentReport:
+    """Its findings name the configuration: several have the same segments and metrics."""
+
+    def rename(verdict: Verdict) -> Verdict:
+        found = tuple(replace(each, subject=f"{name}, {each.subject}") for each in verdict.findings)
+        return replace(verdict, findings=found)
+
+    metrics = tuple(replace(metric, verdict=rename(metric.verdict)) for metric in report.metrics)
+    return replace(report, verdict=rename(report.verdict), metrics=metrics)
+
+
+def _describe_same(report: SameReport, states: Sequence[_State]) -> list[str]:
+    """Where to look, and a doubt: a configuration that is equal bit for bit may not have been read."""
+    logs = [(state.log, each) for state, each in zip(states, report.segments, strict=True) if state.log]
+    lines = [
+        f"log: {log} ({report.name}, segment {each.start_step})"
+        for log, each in logs
+        if each.verdict.kind is not VerdictKind.PASS
+    ]
+    pairs = [
+        (track.values, recordings)
+        for each in report.segments
+        for metric in each.metrics
+        for label, recordings in metric.golden.items()
+        for track in metric.check.get(label, ())
+    ]
+    if pairs and all(values in [each.values for each in recordings] for values, recordings in pairs):
+        lines.append(f"{report.name} is equal bit for bit to the recording: does the program read {report.title}?")
+    return lines
+
+
+# ---------------------------------------------------------------- running
 
 
 def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHooks) -> Report | None:
@@ -167,6 +239,7 @@ class _State:
     values: list[Values] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # about its runs, not about a metric
     log: str = ""  # of the last run
+    prefix: str = CHECK_PREFIX  # of the names of its runs
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -197,7 +270,7 @@ class _State:
     def build_spec(self, stamp: str, index: int) -> RunSpec:
         assert self.checkpoint is not None
         start, number = self.segment.start_step, len(self.runs) + 1
-        name = f"{CHECK_PREFIX}{stamp}-{index}-s{start}"
+        name = f"{self.prefix}{stamp}-{index}-s{start}"
         return build_segment_spec(self.context, name, self.checkpoint, start, beyond=self.beyond, number=number)
 
     def follow(self) -> SegmentFollower:

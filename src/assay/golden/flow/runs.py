@@ -168,6 +168,13 @@ def _load_origin(run_dir: str) -> dict[str, Any]:
     }
 
 
+def load_origin(context: GoldenContext, reports: Sequence[SegmentReport]) -> dict[str, str]:
+    """What the first run of a check found around itself, for comparing nights."""
+    runs = [run.dir for report in reports for run in report.runs]
+    command = _strip_ours(context, build_check_command(context, "", 0))
+    return {"command": command, **_flatten_origin(_load_origin(runs[0]))} if runs else {}
+
+
 _OTHER_FILES = ("ssh", "ray")  # engines whose machines may have another Python under the same path
 _MOST_DIFFERENCES = 8
 _MOST_NAMED = 4

@@ -211,6 +211,13 @@ def use_variant(context: GoldenContext, variant: Variant) -> GoldenContext:
     return replace(context, test=test, options=options)
 
 
+def use_same(context: GoldenContext, configuration: Variant) -> GoldenContext:
+    """Give a test a configuration that must agree: what is not exact is judged by the noise."""
+    context = use_variant(context, configuration)
+    rules = tuple(rule if rule.kind == "exact" else replace(rule, kind="same") for rule in context.test.rules)
+    return replace(context, test=replace(context.test, rules=rules))
+
+
 # ---------------------------------------------------------------- commands
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 
 from assay.errors import UsageError
@@ -18,6 +19,7 @@ from assay.golden.flow.segments import (
     describe_locations,
     hide_command,
     load_file,
+    use_same,
 )
 from assay.golden.recorder import LogReader, RunRecorder
 from assay.golden.values import GoldenFile, GoldenTest
@@ -73,11 +75,22 @@ def _build_commands(context: GoldenContext, notes: list[str]) -> list[tuple[str,
         golden = manifests.load_manifest(context.manifest, name)
     except UsageError:
         notes.append(f"{name}: no golden recording yet; the check's command is an example")
-        return [*found, (name, "check", hide_command(context, build_check_command(context, "CHECKPOINT", 0)))]
+        found.append((name, "check", hide_command(context, build_check_command(context, "CHECKPOINT", 0))))
+        return [*found, *_build_same(context)]
     for segment in golden.segments:
         path = manifests.find_checkpoint(context.manifest, segment.checkpoint) or segment.checkpoint
         text = build_check_command(context, path, segment.start_step, golden.steps_beyond or 0)
         found.append((name, "check", hide_command(context, text)))
+    return [*found, *_build_same(context)]
+
+
+def _build_same(context: GoldenContext) -> list[tuple[str, str, str]]:
+    """The check of each configuration that must agree, with its variables."""
+    found = []
+    for each in context.test.same:
+        text = hide_command(context, build_check_command(use_same(context, each), "CHECKPOINT", 0))
+        variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in each.env)
+        found.append((context.test.name, f"same {each.name}", f"{variables} {text}".strip()))
     return found
 
 

@@ -11,6 +11,7 @@ from assay.golden.judge.against import judge_digits, judge_level, judge_noise
 from assay.golden.judge.effects import find_resolution, find_rule_problem
 from assay.golden.judge.pairing import CheckRun, Pair, describe_subject, find_labels, line_up
 from assay.golden.judge.pointwise import find_failing, find_margin_problem, judge_exact, judge_margin
+from assay.golden.judge.same import judge_same
 from assay.golden.judge.window import judge_spikes, judge_unmatched, judge_windows
 from assay.golden.values import Golden, Rule, Segment, Track
 from assay.system.fast_dataclasses import dataclass, replace
@@ -60,6 +61,7 @@ _RULES: dict[str, Callable[[Rule, Pair, int], list[Finding]]] = {
     "digits": lambda rule, pair, _: judge_digits(rule, pair),
     "noise": judge_noise,
     "level": lambda rule, pair, _: judge_level(rule, pair),
+    "same": judge_same,
 }
 
 
@@ -92,7 +94,7 @@ def _conclude(judged: Sequence[RuleResult]) -> Verdict:
 
 def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
     """How many (segment, metric) share alpha: those judged by statistics."""
-    statistical = sum(rule.kind in ("paired", "unmatched", "noise") for rule in rules)
+    statistical = sum(rule.kind in ("paired", "unmatched", "noise", "same") for rule in rules)
     return max(1, statistical * len(golden.segments))
 
 

@@ -104,7 +104,7 @@ def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
         message = f"{pair.compared} values are equal bit for bit"
         return [Finding(VerdictKind.PASS, pair.subject, message, effect=0.0)]
     if effects.error is None:
-        return [_judge_single(pair, effects, starts)] if pair.is_whole else []
+        return [judge_single(pair, effects, starts)] if pair.is_whole else []
     limits = build_limits(rule, pair, starts, effects)
     found = decide(rule, effects, limits, len(starts) * peers)
     if effects.recordings == 1:  # only the spread of the checks is known: it can only fail
@@ -131,7 +131,7 @@ def describe_windows(report: WindowReport, found: Windows) -> list[Finding]:
     return findings
 
 
-def _judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Finding:
+def judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Finding:
     """One recording and one check that differs: it cannot be distinguished from noise."""
     np = load_numpy()
     relative = effects.relative(effects.effect)

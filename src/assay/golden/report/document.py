@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.golden.judge.evidence import find_uncovered
 from assay.golden.report.charts import LEGEND, build_check_charts, build_recording_charts
+from assay.golden.report.matrix import build_matrix, rank_row
 from assay.golden.report.rows import (
     RUN,
     ReportRow,
@@ -19,6 +19,7 @@ from assay.golden.report.rows import (
     describe_golden,
     describe_outcome,
     describe_savings,
+    list_runs,
     name_finding,
     render_interval,
     render_percent,
@@ -26,7 +27,7 @@ from assay.golden.report.rows import (
     render_step,
     sort_findings,
 )
-from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, Track
+from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, Track
 from assay.show import formatting
 from assay.show.junit import ALLOWED
 from assay.show.terminal_report import render_terminal
@@ -87,16 +88,17 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
     yield Only(("markdown",), (Text(f"{extent}{took}{'; ' + savings if savings else ''}"),))
     yield Only(("html",), [Text(describe_reason(test, rows), role="answer")] if report.mode == "check" else [])
     yield Only(("html",), [Text(text, role="soft") for text in (extent, savings, golden, coverage) if text])
-    yield Only(
-        ("html",),
-        (Notes([*warnings, *differences]), _build_page_table(rows, "recorded" if report.mode == "gather" else "")),
-    )
+    canonical = [row for row in rows if not row.configuration]
+    matrix = [build_matrix(test, rows)] if test.same else []
+    table = _build_page_table(canonical, "recorded" if report.mode == "gather" else "")
+    yield Only(("html",), (Notes([*warnings, *differences]), table, *matrix))
     if report.mode == "check" and test.segments:
-        shown = rows if every_row else choose_rows(rows)
-        hidden = len(rows) - len(shown)
+        shown = canonical if every_row else choose_rows(canonical)
+        hidden = len(canonical) - len(shown)
         breaks = {len(shown): f"{hidden} more passed; --all shows them"} if hidden else None
         yield Only(("terminal",), (Section((TableBlock(build_table(shown), breaks=breaks),)),))
-        yield Only(("markdown",), (TableBlock(build_table(rows)),))
+        yield Only(("markdown",), (TableBlock(build_table(canonical)),))
+        yield Only(("terminal", "markdown"), matrix)
     found = sort_findings(
         replace(each, subject=row.locate(each))
         for row in rows
@@ -114,18 +116,13 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
 
 def describe_reason(test: GoldenTestReport, rows: Sequence[ReportRow]) -> str:
     """Why the verdict is what it is, in one sentence."""
-    worst = min(rows, key=_rank, default=None)
+    worst = min(rows, key=rank_row, default=None)
     if worst is None or worst.kind is VerdictKind.PASS or worst.finding is None:
         return f"Nothing differs from the golden by more than is allowed: {test.verdict.comparisons} values compared."
     others = sum(row.kind is not VerdictKind.PASS for row in rows) - 1
     more = f"; {formatting.render_count(others, 'further row')} below did not pass either" if others else ""
     message = "; ".join(worst.finding.message.splitlines())
     return f"{worst.locate(worst.finding)}: {message}{more}."
-
-
-def _rank(row: ReportRow) -> tuple[int, float]:
-    effect = (row.finding.effect if row.finding else None) or 0.0
-    return SEVERITY.index(row.kind), 0.0 if math.isnan(effect) else -abs(effect)
 
 
 # ---------------------------------------------------------------- tables
@@ -195,7 +192,7 @@ def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[Block]
         yield LEGEND
         yield from build_check_charts(test)
     yield Details("Provenance", (Facts(list(_list_origin(test))),))
-    runs = [*test.runs, *(run for segment in test.segments for run in segment.runs)]
+    runs = [*test.runs, *list_runs(test)]
     if runs:
         columns = (Column("run"), Column("state", "state"), Column("took", "duration"), Column("note"))
         rows = []
@@ -243,7 +240,7 @@ def _build_suite(test: GoldenTestReport, allow_changed: bool) -> Suite:
         test.test,
         [_build_case(test, row, allow_changed) for row in build_test_rows(test)],
         properties,
-        sum(run.elapsed_s or 0.0 for segment in test.segments for run in segment.runs),
+        sum(run.elapsed_s or 0.0 for run in list_runs(test)),
         "\n".join([*(f"warning: {text}" for text in test.warnings), *describe_differences(test), *test.notes]),
     )
 
@@ -252,7 +249,7 @@ def _build_case(test: GoldenTestReport, row: ReportRow, allow_changed: bool) -> 
     excuse = ALLOWED if allow_changed and row.kind is VerdictKind.CHANGED else ""
     text = "\n".join(f"{each.kind} {each.subject}: {each.message}" for each in row.findings)
     return Case(
-        f"{test.test}.{'golden' if row.segment is None else f'segment {row.segment}'}",
+        ".".join(filter(None, (test.test, row.configuration, _name_segment(row)))),
         row.metric,
         row.kind,
         row.describe(row.finding) if row.finding else "",
@@ -263,9 +260,14 @@ def _build_case(test: GoldenTestReport, row: ReportRow, allow_changed: bool) -> 
     )
 
 
+def _name_segment(row: ReportRow) -> str:
+    return "golden" if row.segment is None else f"segment {row.segment}"
+
+
 def _case_seconds(test: GoldenTestReport, row: ReportRow) -> float:
     """A segment's runs serve all its metrics: their time is counted once, in the first case."""
-    for segment in test.segments:
+    same = [segment for each in test.same if each.name == row.configuration for segment in each.segments]
+    for segment in same if row.configuration else test.segments:
         if segment.start_step == row.segment:
             first = segment.metrics[0].metric if segment.metrics else RUN
             return sum(run.elapsed_s or 0.0 for run in segment.runs) if row.metric == first else 0.0
@@ -319,17 +321,27 @@ def _build_test_facts(test: GoldenTestReport) -> dict[str, Any]:
         "warnings": list(test.warnings),
         "differs": list(test.differs),
         "golden": _build_recording_facts(test.golden) if test.golden else None,
-        "segments": [
+        "segments": [_build_segment_facts(segment) for segment in test.segments],
+        "same": [
             {
-                "start_step": segment.start_step,
-                "checkpoint": segment.checkpoint or None,
-                **_build_verdict_facts(segment.verdict),
-                "metrics": [_build_metric_facts(metric) for metric in segment.metrics],
-                "runs": [asdict(run) for run in segment.runs],
+                "configuration": each.name,
+                "changes": each.title,
+                **_build_verdict_facts(each.verdict),
+                "segments": [_build_segment_facts(segment) for segment in each.segments],
             }
-            for segment in test.segments
+            for each in test.same
         ],
         "runs": [asdict(run) for run in test.runs],
+    }
+
+
+def _build_segment_facts(segment: SegmentReport) -> dict[str, Any]:
+    return {
+        "start_step": segment.start_step,
+        "checkpoint": segment.checkpoint or None,
+        **_build_verdict_facts(segment.verdict),
+        "metrics": [_build_metric_facts(metric) for metric in segment.metrics],
+        "runs": [asdict(run) for run in segment.runs],
     }
 
 

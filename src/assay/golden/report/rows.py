@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from assay.golden.judge.evidence import find_uncovered
 from assay.golden.judge.pointwise import render_effect
-from assay.golden.values import Golden, GoldenReport, GoldenTestReport, Rule, SegmentReport
+from assay.golden.values import Golden, GoldenReport, GoldenTestReport, Rule, SegmentReport, SegmentRun
 from assay.show import formatting
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import SEVERITY, Finding, VerdictKind
@@ -33,6 +33,12 @@ class ReportRow:
     rule: Rule | None = None
     noise: float | None = None
     delta: float | None = None  # that it was judged with: the largest effect that passes
+    configuration: str = ""  # of `golden.same`; "": the canonical one
+
+    @property
+    def name(self) -> str:
+        """`accum8 loss`."""
+        return f"{self.configuration} {self.metric}".strip()
 
     @property
     def finding(self) -> Finding | None:
@@ -42,7 +48,7 @@ class ReportRow:
     def locate(self, finding: Finding) -> str:
         """`segment 100 loss MLM`: of several labels the one that the finding is about."""
         segment = "" if self.segment is None else f"segment {self.segment} "
-        return segment + name_finding(finding, self.metric)
+        return segment + name_finding(finding, self.name)
 
     def describe(self, finding: Finding) -> str:
         """The message, with its label in front where there is one."""
@@ -56,8 +62,10 @@ def name_finding(finding: Finding, metric: str = "") -> str:
 
 
 def build_test_rows(test: GoldenTestReport) -> tuple[ReportRow, ...]:
-    rows = [row for segment in test.segments for row in _build_segment_rows(segment)]
-    known = {finding for segment in test.segments for finding in segment.verdict.findings}
+    groups = [("", test.segments), *((each.name, each.segments) for each in test.same)]
+    parts = [(name, segment) for name, segments in groups for segment in segments]
+    rows = [replace(row, configuration=name) for name, segment in parts for row in _build_segment_rows(segment)]
+    known = {finding for _, segment in parts for finding in segment.verdict.findings}
     rest = tuple(finding for finding in test.verdict.findings if finding not in known)
     bad = tuple(finding for finding in rest if finding.kind is not VerdictKind.PASS)
     if bad or not rows:
@@ -156,6 +164,12 @@ def describe_differences(test: GoldenTestReport) -> list[str]:
     return [f"differs from the recording: {each}" for each in test.differs]
 
 
+def list_runs(test: GoldenTestReport) -> list[SegmentRun]:
+    """Of a check, those of its configurations too."""
+    segments = [*test.segments, *(segment for each in test.same for segment in each.segments)]
+    return [run for segment in segments for run in segment.runs]
+
+
 def describe_savings(test: GoldenTestReport) -> str:
     if not test.saved_steps:
         return ""
@@ -169,7 +183,8 @@ def describe_extent(test: GoldenTestReport, mode: str) -> str:
     count = len(test.segments) or len(test.golden.segments if test.golden else ())
     verb = "compared" if mode == "check" else "recorded"
     values = formatting.render_count(test.verdict.comparisons, "value")
-    return f"{formatting.render_count(count, 'segment')}, {values} {verb}"
+    same = f"{formatting.render_count(len(test.same), 'configuration')}, " if test.same else ""
+    return f"{formatting.render_count(count, 'segment')}, {same}{values} {verb}"
 
 
 def describe_outcome(report: GoldenReport, test: GoldenTestReport) -> str:

@@ -1,0 +1,151 @@
+"""`assay golden history`: the kept checks of a test as nights, and what people accepted.
+
+Nights of one golden in one environment (the GPUs, or the processor) are compared; others are never pooled with them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+
+from assay.errors import FormatError, NotFoundError, UsageError
+from assay.follow.api import StudyLocation
+from assay.golden.flow.segments import GoldenContext, build_arguments
+from assay.golden.judge.nights import FindSteps, Move, Night, judge_nights, measure_levels
+from assay.golden.records import Head, list_ids, load_report
+from assay.golden.values import GoldenTestReport, Rule
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.files import append_line, load_lines
+from assay.values import layout
+from assay.values.plain import render_date
+from assay.values.verdict import Finding, Verdict, VerdictKind, find_worst
+
+TRIAGE_FILE = "triage.jsonl"
+UNKNOWN = "an unknown device"
+
+Check = tuple[Head, GoldenTestReport]
+
+
+@dataclass(frozen=True, slots=True)
+class NightHistory:
+    """The nights of one test in one environment, against its newest golden there; the oldest first."""
+
+    test: str
+    environment: str
+    golden: str  # when it was gathered
+    nights: tuple[Night, ...]
+    verdict: Verdict
+    moves: tuple[Move, ...]
+    notes: tuple[str, ...] = ()
+
+
+def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightHistory]:
+    """One for each environment. Raises UsageError where no check is kept."""
+    checks, damaged = _load_checks(context.location)
+    if not checks and not damaged:
+        hint = f"check it first: assay golden check {build_arguments(context.options)}"
+        raise UsageError(f"no check of {context.test.name} is kept in {context.location.dir}", hint)
+    accepted = load_accepted(context.location)
+    groups: dict[str, list[Check]] = {}
+    for head, report in checks:
+        groups.setdefault(find_environment(report), []).append((head, report))
+    rules = {rule.metric: rule for rule in context.test.rules}
+    found = [_build_history(name, group, accepted, rules, find_steps) for name, group in groups.items()]
+    hint = f"assay golden history {build_arguments(replace(context.options, tests=(context.test.name,)))} --accept"
+    return [_add_notes(each, damaged, hint) for each in found] or [_build_unread(context.test.name, damaged)]
+
+
+def _load_checks(location: StudyLocation) -> tuple[list[Check], list[str]]:
+    """The checks that can be read, oldest first, and why the others cannot."""
+    checks, damaged = list[Check](), list[str]()
+    for wanted, mode in reversed(list_ids(location)):
+        if mode != "check":
+            continue
+        try:
+            checks.append(load_report(location, wanted))
+        except FormatError as error:
+            damaged.append(error.message)
+        except NotFoundError:  # it was deleted since the look
+            continue
+    return checks, damaged
+
+
+def find_environment(report: GoldenTestReport) -> str:
+    return report.origin.get("GPUs") or report.origin.get("cpu") or UNKNOWN
+
+
+def _mark_golden(report: GoldenTestReport) -> str:
+    return str(report.golden.provenance.get("gathered_at", "")) if report.golden else ""
+
+
+def _build_history(
+    environment: str, checks: Sequence[Check], accepted: dict[str, str], rules: dict[str, Rule], find_steps: FindSteps
+) -> NightHistory:
+    golden = next((mark for _, report in reversed(checks) if (mark := _mark_golden(report))), "")
+    mine = [each for each in checks if _mark_golden(each[1]) in (golden, "")]
+    days: dict[str, list[Check]] = {}
+    for each in mine:
+        days.setdefault(render_date(each[0].at, "%Y-%m-%d"), []).append(each)
+    nights = tuple(_build_night(date, group, accepted.get(date, "")) for date, group in days.items())
+    by_label = {name: rule for night in nights for name in night.levels for rule in _match(name, rules)}
+    verdict, moves = judge_nights(nights, by_label, find_steps)
+    others = len(checks) - len(mine)
+    notes = [f"{others} earlier checks are against another golden, and are not compared"] if others else []
+    return NightHistory(mine[-1][1].test, environment, golden, nights, verdict, tuple(moves), tuple(notes))
+
+
+def _match(name: str, rules: dict[str, Rule]) -> Iterable[Rule]:
+    """The rule of a metric, or of `metric label`."""
+    return [rule for metric, rule in rules.items() if name == metric or name.startswith(f"{metric} ")]
+
+
+def _build_night(date: str, checks: Sequence[Check], accepted: str) -> Night:
+    """All checks of a day: their runs are one sample, and the worst verdict is the night's."""
+    segments = [segment for _, report in checks for segment in report.segments]
+    runs, last = sum(len(segment.runs) for segment in segments), checks[-1][1]
+    kind = find_worst(head.kind for head, _ in checks)
+    return Night(date, kind, runs, measure_levels(segments), accepted, last.origin)
+
+
+def _add_notes(history: NightHistory, damaged: Sequence[str], hint: str) -> NightHistory:
+    """Of a check that cannot be read nothing is known: it may have been the one that moved."""
+    findings = [Finding(VerdictKind.INCONCLUSIVE, history.test, text) for text in damaged]
+    verdict = Verdict.of([*history.verdict.findings, *findings], history.verdict.comparisons)
+    since = [history.nights[move.at].date for move in history.moves if move.state == "open"][:1]
+    notes = [f"if this is meant:  {hint} {date} --reason 'an intended change'" for date in since]
+    return replace(history, verdict=verdict, notes=(*history.notes, *notes))
+
+
+def _build_unread(test: str, damaged: Sequence[str]) -> NightHistory:
+    verdict = Verdict.of([Finding(VerdictKind.ERROR, test, text) for text in damaged], 0)
+    return NightHistory(test, UNKNOWN, "", (), verdict, ())
+
+
+# ---------------------------------------------------------------- triage
+
+
+def load_accepted(location: StudyLocation) -> dict[str, str]:
+    """Why each night was accepted, by its date; the last word on a night counts."""
+    found: dict[str, str] = {}
+    for line in load_lines(_find_triage(location)):
+        if isinstance(line.get("night"), str) and isinstance(line.get("accepted"), str):
+            found[line["night"]] = line["accepted"]
+    return {night: why for night, why in found.items() if why}
+
+
+def write_accepted(context: GoldenContext, night: str, reason: str) -> list[str]:
+    """A night (its date, or `last`) and those after it. No reason: take earlier ones back. Raises NotFoundError."""
+    checks, _ = _load_checks(context.location)
+    dates = list(dict.fromkeys(render_date(head.at, "%Y-%m-%d") for head, _ in checks))
+    chosen = dates[-1] if night == "last" and dates else night
+    if chosen not in dates:
+        raise NotFoundError("night", night, dates)
+    nights = dates[dates.index(chosen) :]
+    for each in nights:
+        append_line(_find_triage(context.location), {"night": each, "accepted": reason, "at": time.time()})
+    return nights
+
+
+def _find_triage(location: StudyLocation) -> str:
+    return os.path.join(location.dir, layout.STUDY_META_DIR, TRIAGE_FILE)

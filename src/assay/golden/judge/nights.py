@@ -1,0 +1,173 @@
+"""What moved over many nights: the level of each metric in each night, and where it changed and stayed.
+
+A night is all checks of one day, whatever their seeds. Its level of a metric is the mean over their runs, segments and
+steps, relative to the golden: a window over seeds instead of single steps. Pure functions; the change points are those
+of benchmarks, handed in by the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import Protocol
+
+from assay.golden.judge.effects import better_way
+from assay.golden.judge.pointwise import measure_relative, render_bounded
+from assay.golden.values import MetricReport, Rule, SegmentReport, Track
+from assay.show.formatting import render_count
+from assay.system.fast_dataclasses import dataclass, field
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+FEWEST_NIGHTS = 6  # with a level: fewer show no change point
+_MOST_CAUSES = 3
+
+
+class Step(Protocol):
+    """A change point: the index of its first value, the levels, and its relative size with an interval."""
+
+    at: int
+    before: float
+    after: float
+    effect: float
+    interval: tuple[float, float]
+
+
+FindSteps = Callable[[Sequence[float | None]], Sequence[Step]]
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """The checks of one day; `kind` is the worst of them. `accepted`: why people accepted it."""
+
+    date: str
+    kind: VerdictKind
+    runs: int
+    levels: Mapping[str, float]  # metric (and label)
+    accepted: str = ""
+    origin: Mapping[str, str] = field(default_factory=dict)  # of its last check
+
+    @property
+    def is_good(self) -> bool:
+        return self.kind is VerdictKind.PASS or bool(self.accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A lasting change of one metric; `state`: open, accepted, or back (the level is what it was before)."""
+
+    metric: str
+    at: int  # the first night of the new level
+    effect: float
+    interval: tuple[float, float]
+    state: str
+
+
+# ---------------------------------------------------------------- levels
+
+
+def measure_levels(segments: Sequence[SegmentReport]) -> dict[str, float]:
+    """The golden's mean of each metric, moved by the mean effect of the runs, in units of its mean size. A run that
+    was stopped early counts with the steps that it has; values that are not finite have no level."""
+    effects: dict[str, list[float]] = {}
+    goldens: dict[str, list[float]] = {}
+    for report in (metric for segment in segments for metric in segment.metrics):
+        for label, recordings in report.golden.items():
+            name = f"{report.metric} {label}".strip()
+            expected = _average_recordings(report.rule, recordings)
+            goldens.setdefault(name, []).extend(expected.values())
+            effects.setdefault(name, []).extend(_measure_runs(report, label, expected))
+    return {
+        name: fmean(goldens[name]) + fmean(map(abs, goldens[name])) * fmean(found)
+        for name, found in effects.items()
+        if found
+    }
+
+
+def _average_recordings(rule: Rule, recordings: Sequence[Track]) -> dict[int, float]:
+    """The mean of the recordings at each step; for runs of other seeds only the second half, as they are judged."""
+    steps = recordings[0].steps if recordings else ()
+    steps = steps[len(steps) // 2 :] if rule.kind == "unmatched" else steps
+    found = [dict(zip(track.steps, track.values, strict=True)) for track in recordings]
+    return {step: fmean(each[step] for each in found if step in each) for step in steps}
+
+
+def _measure_runs(report: MetricReport, label: str, expected: Mapping[int, float]) -> Iterator[float]:
+    for track in report.check.get(label, ()):
+        pairs = [
+            (value, expected[step]) for step, value in zip(track.steps, track.values, strict=True) if step in expected
+        ]
+        values, golden = ([pair[side] for pair in pairs] for side in (0, 1))
+        if pairs and all(map(math.isfinite, values)):
+            size = math.fsum(map(abs, golden))
+            yield math.fsum(map(float.__sub__, values, golden)) / size if size else 0.0
+
+
+# ---------------------------------------------------------------- judging
+
+
+def judge_nights(
+    nights: Sequence[Night], rules: Mapping[str, Rule], find_steps: FindSteps
+) -> tuple[Verdict, list[Move]]:
+    """The oldest night first. FAIL: a metric became worse, and a night of its new level is not good. CHANGED: it moved,
+    and each night passed by itself, or it became better. What people accepted, and what went back, passes."""
+    names = list(dict.fromkeys(name for night in nights for name in night.levels))
+    judged = [_judge_metric(name, nights, rules.get(name), find_steps) for name in names]
+    findings = [finding for found, _ in judged for finding in found]
+    moves = [move for _, found in judged for move in found]
+    last = next((at for at, night in enumerate(reversed(nights)) if night.is_good), len(nights))
+    if last and not any(move.state == "open" for move in moves):
+        many = "the last night" if last == 1 else f"the last {last} nights"
+        message = f"{many} did not pass, and no lasting change shows yet"
+        findings.append(Finding(VerdictKind.INCONCLUSIVE, nights[-1].date, message))
+    return Verdict.of(findings, sum(len(night.levels) for night in nights)), sorted(moves, key=lambda move: move.at)
+
+
+def _judge_metric(
+    name: str, nights: Sequence[Night], rule: Rule | None, find_steps: FindSteps
+) -> tuple[list[Finding], list[Move]]:
+    levels = [night.levels.get(name) for night in nights]
+    known = sum(level is not None for level in levels)
+    if known < FEWEST_NIGHTS:
+        message = f"{render_count(known, 'night')} with a level of it: a lasting change shows from {FEWEST_NIGHTS} on"
+        return [Finding(VerdictKind.INCONCLUSIVE, name, message)], []
+    steps = list(find_steps(levels))
+    moves = list(_build_moves(name, nights, steps))
+    still = [at for at, move in enumerate(moves) if move.state == "open"]
+    if not still:
+        return [Finding(VerdictKind.PASS, name, f"nothing moved in {render_count(known, 'night')}", effect=0.0)], moves
+    effect = measure_relative(steps[-1].after, steps[still[0]].before)
+    way = better_way(rule or Rule(name))
+    is_better = effect < 0 if way == "min" else effect > 0 if way == "max" else False
+    bad = not all(night.is_good for night in nights[moves[still[0]].at :])
+    kind = VerdictKind.FAIL if bad and not is_better else VerdictKind.CHANGED
+    last = moves[still[-1]]
+    return [Finding(kind, name, describe_moves([last], nights), effect=effect, interval=last.interval)], moves
+
+
+def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[Step]) -> Iterator[Move]:
+    """A step is accepted with any night of its level, and then all before it are; it is back where the last level is
+    within the uncertainty of the last step from the level before it."""
+    edges = [*(step.at for step in steps), len(nights)]
+    accepted = [any(night.accepted for night in nights[start:end]) for start, end in pairwise(edges)]
+    for at, step in enumerate(steps):
+        low, high = steps[-1].interval
+        reach = abs(high - low) / 2 * abs(steps[-1].before)
+        is_back = any(abs(steps[-1].after - each.before) <= reach for each in steps[: at + 1])
+        state = "accepted" if any(accepted[at:]) else "back" if is_back else "open"
+        yield Move(name, step.at, step.effect, step.interval, state)
+
+
+def describe_moves(moves: Sequence[Move], nights: Sequence[Night]) -> str:
+    """`loss +2.1% [+1.8%, +2.4%] and lr +2% since 2026-11-12 (5 of 20 nights): package torch 2.9.1 instead of 2.9.0`,
+    of moves that begin in the same night."""
+    at = moves[0].at
+    *sizes, last = (f"{move.metric} {render_bounded(move.effect, *move.interval)}" for move in moves)
+    before, after = nights[at - 1].origin, nights[at].origin
+    names = [name for name in after if name in before and before[name] != after[name]]
+    causes = [f"{name} {after[name]} instead of {before[name]}" for name in names]
+    more = f" and {len(causes) - _MOST_CAUSES} more" if len(causes) > _MOST_CAUSES else ""
+    since = f" since {nights[at].date} ({len(nights) - at} of {render_count(len(nights), 'night')})"
+    shown = f"{', '.join(sizes)} and {last}" if sizes else last
+    return f"{shown}{since}{': ' if causes else ''}{', '.join(causes[:_MOST_CAUSES])}{more}"

@@ -1,0 +1,181 @@
+"""The rule for configurations that must agree with the canonical run: `same`.
+
+The signed residuals of a configuration (its values against the mean of the recordings) are averaged over each window
+and over the whole segment. Each mean is tested on both sides against the noise of such means between the recordings.
+Neighbouring steps, and windows, are correlated: the mean of a segment counts as one of fewer windows than it has, the
+effective sample size. Differences of both signs cancel, a bias does not. docs/explanation/convergence-statistics.md has
+the measured error rates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from assay.golden.judge.effects import (
+    ENOUGH_RECORDINGS,
+    MULTIPLE,
+    Effects,
+    average,
+    build_differences,
+    build_floor,
+    build_starts,
+    default_delta,
+    find_rule_problem,
+    measure_pair,
+    measure_size,
+    stack,
+)
+from assay.golden.judge.pairing import Pair
+from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_fraction
+from assay.golden.judge.window import judge_single
+from assay.golden.values import Rule
+from assay.judge.statistics import Array, load_numpy, t_quantile
+from assay.system.fast_dataclasses import dataclass
+from assay.values.verdict import Finding, VerdictKind
+
+FEW_RECORDINGS = 0.5  # of the effective sample, with fewer than five: they show slow drift badly
+
+
+# ---------------------------------------------------------------- noise
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What chance does to one run. `variance`: of the mean of each window; `windows`: so many of them are independent,
+    the effective sample size of the segment; `freedom`: degrees of freedom of the estimate."""
+
+    variance: Array
+    windows: float
+    freedom: int
+
+    def measure_error(self, window: int | None) -> float:
+        """The standard error of the mean of a window, or (None) of the segment. A window that is quieter than the
+        others may be so by chance."""
+        mean = float(self.variance.mean())
+        return math.sqrt(mean / self.windows if window is None else max(mean, float(self.variance[window])))
+
+
+def measure_noise(pair: Pair, starts: Sequence[int], in_logs: bool) -> Noise:
+    """From the residuals of every recording about the mean of all, averaged over windows."""
+    golden = stack(pair.golden)
+    rows = build_differences(golden, golden[:1], starts, None if in_logs else measure_size(golden, starts))
+    means = average((rows - rows.mean(axis=0)) * math.sqrt(len(golden) / (len(golden) - 1)), starts)
+    windows = max(1.0, len(starts) / find_autocorrelation_time(means))
+    few = FEW_RECORDINGS if len(golden) < ENOUGH_RECORDINGS else 1.0
+    return Noise((means**2).mean(axis=0), windows, int((len(golden) - 1) * max(1.0, few * windows)))
+
+
+def find_autocorrelation_time(rows: Array) -> float:
+    """The sum of the autocorrelations of all rows together at all lags, before the first two lags whose sum is not
+    positive (Geyer). The rows are not centred: an offset that a run keeps is a correlation at every lag."""
+    np = load_numpy()
+    columns = rows.shape[1]
+    power = np.abs(np.fft.rfft(rows, 2 * columns)) ** 2
+    covariances = np.fft.irfft(power.sum(axis=0))[:columns]
+    if not covariances[0] > 0 or columns == 1:
+        return 1.0
+    pairs = covariances[: columns // 2 * 2].reshape(-1, 2).sum(axis=1) / covariances[0]
+    ends = np.flatnonzero(pairs <= 0)
+    return float(np.clip(2 * pairs[: ends[0] if len(ends) else None].sum() - 1, 1.0, columns))
+
+
+# ---------------------------------------------------------------- means
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The residuals of steps from index `first` to before `end`: their mean, how far chance moves it (`reach` among all
+    tests together, `usual` in this one alone), and what is harmless in any case."""
+
+    first: int
+    end: int
+    effect: float
+    reach: float
+    usual: float
+    harmless: float
+
+    @property
+    def excess(self) -> float:
+        """Above 0 the mean is surely outside."""
+        return abs(self.effect) - self.reach - self.harmless
+
+
+def list_means(rule: Rule, pair: Pair, peers: int) -> tuple[Effects, list[Mean]]:
+    """The whole segment, then its windows where it has several: each half of alpha, shared by what is judged
+    together."""
+    starts = build_starts(rule, pair.steps)
+    whole, effects = measure_pair(pair, [0]), measure_pair(pair, starts)
+    noise = measure_noise(pair, starts, effects.in_logs)
+    means = [*_build_means(rule, pair, whole, [0], noise, 4 * peers)]
+    if len(starts) > 1:
+        means += _build_means(rule, pair, effects, starts, noise, 4 * peers * len(starts))
+    return effects, means
+
+
+def _build_means(
+    rule: Rule, pair: Pair, effects: Effects, starts: Sequence[int], noise: Noise, tests: int
+) -> Iterator[Mean]:
+    """What variants show is harmless up to delta, as in the paired rule."""
+    np = load_numpy()
+    declared = np.minimum(MULTIPLE * effects.variants, default_delta(rule))
+    harmless = declared + build_floor(rule, pair, starts, effects)
+    runs = math.sqrt(1 / len(pair.checks) + 1 / len(pair.golden))
+    shared, usual = (t_quantile(noise.freedom, tail) for tail in (rule.alpha / tests, rule.alpha))
+    for window, (first, end) in enumerate(zip(starts, [*starts[1:], len(pair.steps)], strict=True)):
+        error = runs * noise.measure_error(window if len(starts) > 1 else None)
+        effect = float(effects.effect[window])
+        yield Mean(first, end, effect, shared * error, usual * error, float(harmless[window]))
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+def judge_same(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
+    """Surely outside is FAIL beyond delta, on whichever side, and CHANGED below it. PASS: nothing is outside, and the
+    mean of the whole segment is surely within delta. `peers`: as in the paired rule."""
+    problem = find_rule_problem(rule)
+    if problem or not pair.is_whole:
+        return [Finding(VerdictKind.ERROR, pair.subject, problem)] if problem else []
+    if any(has_equal_replicas([track.values, *(check.values for check in pair.checks)]) for track in pair.golden):
+        message = f"{pair.compared} values are equal bit for bit to a recording"
+        return [Finding(VerdictKind.PASS, pair.subject, message, effect=0.0)]
+    if len(pair.golden) == 1:
+        return [judge_single(pair, measure_pair(pair, [0]), [0])]
+    effects, means = list_means(rule, pair, peers)
+    delta = default_delta(rule)
+    outside = [mean for mean in means if mean.excess > 0]
+    beyond = [mean for mean in outside if abs(effects.relative(mean.effect)) > delta]
+    within = max(map(abs, _find_bounds(effects, means[0], means[0].usual))) <= delta
+    kind = VerdictKind.PASS if within else VerdictKind.INCONCLUSIVE
+    kind = VerdictKind.FAIL if beyond else VerdictKind.CHANGED if outside else kind
+    worst = max(beyond or outside or means[:1], key=lambda mean: abs(mean.effect))
+    return [_describe(rule, pair, effects, kind, worst, outside)]
+
+
+def _find_bounds(effects: Effects, mean: Mean, reach: float) -> tuple[float, float]:
+    low, high = (float(effects.relative(mean.effect + side * reach)) for side in (-1, 1))
+    return low, high
+
+
+def _describe(
+    rule: Rule, pair: Pair, effects: Effects, kind: VerdictKind, worst: Mean, outside: Sequence[Mean]
+) -> Finding:
+    effect, ends = (
+        float(effects.relative(worst.effect)),
+        [(pair.steps[mean.first], pair.steps[mean.end - 1]) for mean in outside],
+    )
+    low, high = _find_bounds(effects, worst, worst.reach if outside else worst.usual)
+    first, last = pair.steps[worst.first], pair.steps[worst.end - 1]
+    shown = f"{render_bounded(effect, low, high)} in the mean of steps {first} to {last}"
+    noise = f"the noise of {len(pair.golden)} recordings, ±{render_fraction(worst.reach + worst.harmless)} there"
+    delta = f"{100 * default_delta(rule):g}%"
+    message = {
+        VerdictKind.PASS: f"agrees within {delta}: {shown}",
+        VerdictKind.INCONCLUSIVE: f"cannot be distinguished from {delta}: {shown}; more replicas show it",
+        VerdictKind.CHANGED: f"{shown}\noutside {noise}; delta is {delta}",
+        VerdictKind.FAIL: f"{shown}, more than {delta}\noutside {noise}",
+    }[kind]
+    step = float(min(start for start, _ in ends)) if ends else None
+    stretches = tuple((float(start), float(end)) for start, end in ends)
+    return Finding(kind, pair.subject, message, None, None, step, effect, (low, high), stretches)

@@ -1,0 +1,132 @@
+"""Nights: the level of each metric, lasting changes, and what was accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from assay.bench.judge.changepoint import find_change_points
+from assay.golden.judge.nights import Move, Night, judge_nights, measure_levels
+from assay.golden.values import MetricReport, Rule, SegmentReport, Track
+from assay.system.fast_dataclasses import replace
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+PASSED = Verdict.of([Finding(VerdictKind.PASS, "loss", "fine")], 1)
+RULES = {"loss": Rule("loss"), "reward": Rule("reward", direction="max")}
+
+
+def build_nights(levels: Sequence[float | None], metric: str = "loss", failed: Sequence[int] = ()) -> list[Night]:
+    return [
+        Night(
+            f"2026-03-{at + 1:02}",
+            VerdictKind.FAIL if at in failed else VerdictKind.PASS,
+            3,
+            {} if level is None else {metric: level},
+            origin={"commit": "new" if at >= 12 else "old", "cpu": "abacus"},
+        )
+        for at, level in enumerate(levels)
+    ]
+
+
+def shift(*parts: tuple[int, float], noise: float = 1e-3) -> list[float]:
+    rng = np.random.default_rng(3)
+    return [float(level * math.exp(noise * rng.standard_normal())) for count, level in parts for _ in range(count)]
+
+
+def judge(nights: Sequence[Night]) -> tuple[Verdict, list[Move]]:
+    return judge_nights(nights, RULES, find_change_points)
+
+
+def test_a_quiet_metric_passes() -> None:
+    verdict, moves = judge(build_nights(shift((20, 2.0))))
+    assert (verdict.kind, moves, verdict.comparisons) == (VerdictKind.PASS, [], 20)
+
+
+def test_a_lasting_change_is_named_with_its_size_its_night_and_what_else_changed() -> None:
+    nights = build_nights(shift((12, 2.0), (8, 2.04)), failed=range(12, 20))
+    verdict, (move,) = judge(nights)
+    assert (verdict.kind, move.at, move.state) == (VerdictKind.FAIL, 12, "open")
+    (found,) = verdict.findings
+    assert found.effect == pytest.approx(0.02, abs=0.002)
+    assert "since 2026-03-13 (8 of 20 nights): commit new instead of old" in found.message
+
+
+def test_nights_that_each_passed_show_a_change_all_the_same() -> None:
+    """A drift below what one night can show: the reason to look at many."""
+    verdict, _ = judge(build_nights(shift((12, 2.0), (8, 2.01))))
+    assert verdict.kind is VerdictKind.CHANGED
+
+
+@pytest.mark.parametrize(("metric", "factor", "kind"), [("loss", 0.98, "CHANGED"), ("reward", 0.98, "FAIL")])
+def test_the_direction_decides_what_is_worse(metric: str, factor: float, kind: str) -> None:
+    nights = build_nights(shift((12, 2.0), (8, 2.0 * factor)), metric, failed=[15])
+    assert judge(nights)[0].kind == kind
+
+
+def test_what_was_accepted_passes_until_it_moves_again() -> None:
+    levels = shift((12, 2.0), (8, 2.04))
+    nights = [replace(night, accepted="new data" if at == 14 else "") for at, night in enumerate(build_nights(levels))]
+    verdict, (move,) = judge(nights)
+    assert (verdict.kind, move.state) == (VerdictKind.PASS, "accepted")
+    more = [replace(each, date=f"2026-04-{at + 1:02}") for at, each in enumerate(build_nights(shift((9, 2.1))))]
+    verdict, moves = judge([*nights, *more])
+    assert verdict.kind is VerdictKind.CHANGED
+    assert [each.state for each in moves] == ["accepted", "open"]
+
+
+def test_a_level_that_went_back_is_not_reported_as_moved() -> None:
+    verdict, moves = judge(build_nights(shift((12, 2.0), (8, 2.04), (10, 2.0))))
+    assert (verdict.kind, [each.state for each in moves]) == (VerdictKind.PASS, ["back", "back"])
+
+
+def test_the_last_nights_that_failed_are_not_hidden_by_the_quiet_ones() -> None:
+    verdict, _ = judge(build_nights(shift((18, 2.0), (2, 2.0)), failed=[18, 19]))
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "the last 2 nights did not pass" in verdict.findings[-1].message
+
+
+@pytest.mark.parametrize("levels", [[2.0], [2.0] * 5, [2.0, None, None, None, None, None, 2.0]])
+def test_few_nights_show_nothing(levels: list[float | None]) -> None:
+    verdict, _ = judge(build_nights(levels))
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "a lasting change shows from 6 on" in verdict.findings[0].message
+
+
+def test_nights_without_any_level_never_pass() -> None:
+    assert judge(build_nights([None] * 9))[0].kind is VerdictKind.ERROR
+
+
+def test_deterministic_nights_pass() -> None:
+    assert judge(build_nights([2.0] * 9))[0].kind is VerdictKind.PASS
+
+
+# ---------------------------------------------------------------- levels
+
+
+def measure(golden: Sequence[float], *checks: Sequence[float], rule: Rule = RULES["loss"]) -> dict[str, float]:
+    tracks = [Track(tuple(range(len(values))), tuple(values)) for values in (golden, *checks)]
+    report = MetricReport(rule, PASSED, {"": (tracks[0],)}, {"": tuple(tracks[1:])})
+    return measure_levels([SegmentReport(0, "", PASSED, (report,))])
+
+
+def test_a_level_is_the_mean_over_runs_and_steps() -> None:
+    assert measure([1.0, 3.0], [1.1, 3.3], [1.0, 3.0]) == {"loss": pytest.approx(2.1)}
+
+
+def test_a_run_that_was_stopped_counts_with_its_steps_and_one_that_is_not_finite_does_not() -> None:
+    assert measure([1.0, 3.0], [1.2]) == {"loss": pytest.approx(2.4)}
+    assert measure([1.0, 3.0], [math.nan, 3.0]) == {}
+    assert measure([1.0, 3.0]) == {}
+
+
+def test_a_reward_around_zero_keeps_its_differences() -> None:
+    assert measure([-1.0, 1.0], [-0.5, 1.5], rule=RULES["reward"]) == {"reward": pytest.approx(0.5)}
+
+
+def test_runs_of_other_seeds_are_compared_by_their_second_half() -> None:
+    assert measure([1.0, 2.0, 3.0, 4.0], [9.0, 9.0, 3.3, 4.4], rule=Rule("loss", "unmatched")) == {
+        "loss": pytest.approx(3.85)
+    }
