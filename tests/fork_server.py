@@ -242,9 +242,35 @@ def load(kind: str) -> None:
                 import_module(module.name)
 
 
+STUDY = """
+study: fit
+command: echo loss {x}
+params: {x: [1, 2]}
+metrics: {loss: 'loss ({number})'}
+resources: {gpus: 0}
+"""
+
+
+def warm_up() -> None:
+    """A study, run and read: what is compiled at its first use then is, for each process forked; half of its time."""
+    from assay.cli.main import run
+    from assay.system import processes
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), open("said", "w") as said:
+        os.environ |= {"ASSAY_CACHE_DIR": f"{folder}/cache", "ASSAY_SLOTS_DIR": f"{folder}/slots"}
+        with open("study.yml", "w") as file:
+            file.write(STUDY)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            for words in (["run", "study.yml"], ["sum", "fit"], ["ls", "fit"], ["show", "fit/x=1"]):
+                if run(words):
+                    raise SystemExit(f"{words} failed where the fork server warms up")
+    processes.own_start.cache_clear()  # each child has its own
+
+
 if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # old names of modules
         load(sys.argv[1])
+        warm_up()
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[2])))

@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from assay.show import formatting, heat_map
@@ -53,7 +54,13 @@ _LARGEST = 1e300  # beyond it differences overflow
 
 
 def render_html(document: Document) -> str:
-    return build_environment().get_template("report.html").render(document=document, style=load_style()) + "\n"
+    return _load_template().render(document=document, style=load_style()) + "\n"
+
+
+@cache
+def _load_template() -> Template:
+    """Compiled once: that takes longer than filling it in."""
+    return build_environment().get_template("report.html")
 
 
 def load_style() -> Markup:
