@@ -26,7 +26,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 # Read when an interpreter or a library starts: with another value of theirs it has to be a new interpreter.
 START = ("PYTHON", "LANG", "LC_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "LD_", "MPL")
@@ -64,9 +64,13 @@ def call_python(
         if start_settings(env) == SETTINGS:
             request = {"words": list(words), "cwd": os.fspath(cwd or os.getcwd()), "env": env, "session": new_session}
             server = Server.get("pytest" if words[:2] == ["-m", "pytest"] else "assay")
-            code = server.call(request, out.fileno(), err.fileno(), timeout)
-            if code is None:
-                raise subprocess.TimeoutExpired(command, timeout)
+            process = server.start(request, out.fileno(), err.fileno())
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
         else:
             code = subprocess.run(
                 command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=timeout,
@@ -75,6 +79,45 @@ def call_python(
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(command, code, out.read(), "" if is_merged else err.read())
+
+
+def start_assay(
+    arguments: Sequence[str], *, cwd: str | os.PathLike[str], env: Mapping[str, str], log: IO[str]
+) -> ForkedProcess:
+    """In the background; all that it says goes to the log. Its environment cannot be read from outside."""
+    request = {"words": ["-m", "assay", *arguments], "cwd": os.fspath(cwd), "env": dict(env), "session": False}
+    return Server.get("assay").start(request, log.fileno(), log.fileno())
+
+
+class ForkedProcess:
+    """What tests need of `subprocess.Popen`."""
+
+    def __init__(self, words: Sequence[str], answer: int) -> None:
+        self.words, self._answer = words, open(answer, "rb")  # noqa: SIM115
+        self.pid = int(self._answer.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as ready:
+                ready.register(self._answer, selectors.EVENT_READ)
+                if not ready.select(timeout):
+                    raise subprocess.TimeoutExpired(self.words, timeout or 0)
+            self.returncode = int(self._answer.readline())
+            self._answer.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def start_settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -112,22 +155,14 @@ class Server:
                 cls._started[kind] = cls(kind)
             return cls._started[kind]
 
-    def call(self, request: dict[str, Any], out: int, err: int, timeout: float) -> int | None:
-        """The exit code as `subprocess` has it; None: it did not end in time, and was killed."""
+    def start(self, request: dict[str, Any], out: int, err: int) -> ForkedProcess:
         reader, writer = os.pipe()
         data = json.dumps(request).encode("utf-8", "surrogateescape")
-        with open(reader, "rb") as answer:
-            with self._lock:
-                socket.send_fds(self.connection, [HEAD.pack(len(data))], [out, err, writer])
-                self.connection.sendall(data)
-            os.close(writer)
-            pid = int(answer.readline())
-            with selectors.DefaultSelector() as ready:
-                ready.register(answer, selectors.EVENT_READ)
-                if not ready.select(timeout):
-                    os.kill(pid, signal.SIGKILL)
-                    return None
-            return int(answer.readline())
+        with self._lock:
+            socket.send_fds(self.connection, [HEAD.pack(len(data))], [out, err, writer])
+            self.connection.sendall(data)
+        os.close(writer)
+        return ForkedProcess(request["words"], reader)
 
     def close(self) -> None:
         self.connection.close()
