@@ -34,7 +34,7 @@ def _faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(folder)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtifactBuilder]:
     """For tests that do not ask what is in the store: one worker for each target, and all that was made before."""
     with ArtifactBuilder(ArtifactStore(str(tmp_path_factory.mktemp("shared") / "store"))) as builder:
