@@ -1,8 +1,8 @@
 """Runs a page of the documentation as its reader would: writes the files it shows, types its commands, compares.
 
 A block that names a file after its language (```` ```yaml study.yml ````) is written. In a `console` block, each line that
-begins with `$ ` is typed into one bash after the other, in one folder; the lines below it are what it must print, with `…`
-for any text in a line, and a line `…` alone for any number of lines. A block without output lines accepts any output.
+begins with `$ ` is typed into one bash after the other, in one folder (a plain `assay …` is forked from a process that has loaded
+it); the lines below it are what it must print, with `…` for any text in a line, and a line `…` alone for any number of lines. A block without output lines accepts any output.
 `cd FOLDER` holds for the commands below it.
 A command must end with 0, unless `# exits with N` (or `N, M or K`) stands behind it; one with `# Ctrl-C …` is interrupted after some seconds.
 A block after `<!-- not executed: REASON -->` is left out.
@@ -18,12 +18,17 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.fork_server import call_python
+
 _BLOCK = re.compile(
     r"^(<!-- not executed: .+? -->\n+)?```(\w+)(?: ([\w./-]*\.\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _CODE = re.compile(r"\s+# (?:[^#]+; )?exits with ([\d, or]+)$")
 _INTERRUPTED = re.compile(r"\s+# Ctrl-C.*$")
 _SOON_S = 3
+# A command of ours in which bash would change nothing but take the quotes away.
+_PLAIN = re.compile(r"""assay(?: +(?:[\w./:=,@%+-]|'[^']*'|"[^"$`\\!]*")+)+""")
+_OUR_PROGRAMS = os.path.dirname(sys.executable)
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Step:
     codes: tuple[int, ...] = (0,)  # several: its result depends on the machine
 
 
-def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = os.path.dirname(sys.executable)) -> None:
+def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = _OUR_PROGRAMS) -> None:
     """Raises AssertionError with the command, what the page shows and what was printed.
 
     `programs` is the folder that `assay` and `python` are found in.
@@ -76,11 +81,16 @@ def matches(shown: tuple[str, ...], printed: str) -> bool:
 
 
 def _run(step: Step, folder: Path, env: dict[str, str], timeout_s: float) -> None:
-    argv = ["bash", "-c", step.command]
-    done = subprocess.run(
-        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False
-    )
-    printed = done.stdout.decode("utf-8", "replace")
+    if _PLAIN.fullmatch(step.command) and env["PATH"].startswith(f"{_OUR_PROGRAMS}:"):
+        words = ["-m", *shlex.split(step.command)]
+        done = call_python(words, cwd=folder, env=env, timeout=timeout_s, is_merged=True)
+    else:
+        argv = ["bash", "-c", step.command]
+        done = subprocess.run(
+            argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False,
+            text=True, errors="replace",
+        )  # fmt: skip
+    printed = done.stdout
     assert done.returncode in step.codes, f"$ {step.command}\nended with {done.returncode}:\n{printed}"
     shown = "\n".join(step.output)
     assert not step.output or matches(step.output, printed), f"$ {step.command}\nshown:\n{shown}\nprinted:\n{printed}"
