@@ -1,9 +1,9 @@
 """Runs a page of the documentation as its reader would: writes the files it shows, types its commands, compares.
 
 A block that names a file after its language (```` ```yaml study.yml ````) is written. In a `console` block, each line that
-begins with `$ ` is typed into one bash after the other, in one folder (a plain `assay …` is forked from a process that has loaded
-it); the lines below it are what it must print, with `…` for any text in a line, and a line `…` alone for any number of lines. A block without output lines accepts any output.
-`cd FOLDER` holds for the commands below it.
+begins with `$ ` is typed into one shell after the other, in one folder; the lines below it are what it must print, with
+`…` for any text in a line, and a line `…` alone for any number of lines. A block without output lines accepts any
+output. `cd FOLDER` holds for the commands below it.
 A command must end with 0, unless `# exits with N` (or `N, M or K`) stands behind it; one with `# Ctrl-C …` is interrupted after some seconds.
 A block after `<!-- not executed: REASON -->` is left out.
 """
@@ -13,12 +13,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fork_server import call_python
+from tests.fork_server import call_shell
 
 _BLOCK = re.compile(
     r"^(<!-- not executed: .+? -->\n+)?```(\w+)(?: ([\w./-]*\.\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
@@ -26,9 +25,6 @@ _BLOCK = re.compile(
 _CODE = re.compile(r"\s+# (?:[^#]+; )?exits with ([\d, or]+)$")
 _INTERRUPTED = re.compile(r"\s+# Ctrl-C.*$")
 _SOON_S = 3
-# A command of ours in which bash would change nothing but take the quotes away.
-_PLAIN = re.compile(r"""assay(?: +(?:[\w./:=,@%+-]|'[^']*'|"[^"$`\\!]*")+)+""")
-_OUR_PROGRAMS = os.path.dirname(sys.executable)
 
 
 @dataclass(frozen=True)
@@ -38,14 +34,15 @@ class Step:
     codes: tuple[int, ...] = (0,)  # several: its result depends on the machine
 
 
-def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = _OUR_PROGRAMS) -> None:
+def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = os.path.dirname(sys.executable)) -> None:
     """Raises AssertionError with the command, what the page shows and what was printed.
 
     `programs` is the folder that `assay` and `python` are found in.
     """
     env = _build_environment(programs, folder.with_name(f"{folder.name}.slots"))
-    here = folder
-    for left_out, language, name, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+    here, whole = folder, page.read_text(encoding="utf-8")
+    may_fork = "--detach" not in whole  # no reader types the next command as fast
+    for left_out, language, name, text in _BLOCK.findall(whole):
         if left_out:
             continue
         if name:
@@ -53,7 +50,7 @@ def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = _
             (folder / name).write_text(text, encoding="utf-8")
         elif language == "console":
             for step in parse_steps(text):
-                _run(step, here, env, timeout_s)
+                _run(step, here, env, timeout_s, may_fork=may_fork)
                 if step.command.startswith("cd "):
                     here /= shlex.split(step.command, comments=True)[1]
 
@@ -80,16 +77,8 @@ def matches(shown: tuple[str, ...], printed: str) -> bool:
     return re.fullmatch("".join(lines), text) is not None
 
 
-def _run(step: Step, folder: Path, env: dict[str, str], timeout_s: float) -> None:
-    if _PLAIN.fullmatch(step.command) and env["PATH"].startswith(f"{_OUR_PROGRAMS}:"):
-        words = ["-m", *shlex.split(step.command)]
-        done = call_python(words, cwd=folder, env=env, timeout=timeout_s, is_merged=True)
-    else:
-        argv = ["bash", "-c", step.command]
-        done = subprocess.run(
-            argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False,
-            text=True, errors="replace",
-        )  # fmt: skip
+def _run(step: Step, folder: Path, env: dict[str, str], timeout_s: float, *, may_fork: bool) -> None:
+    done = call_shell(step.command, cwd=folder, env=env, timeout=timeout_s, is_merged=True, may_fork=may_fork)
     printed = done.stdout
     assert done.returncode in step.codes, f"$ {step.command}\nended with {done.returncode}:\n{printed}"
     shown = "\n".join(step.output)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.fork_server import call_shell
 
 from assay.config.load import LoadOptions, load_study
 from assay.plan.expand import build_plan
@@ -42,7 +43,7 @@ def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def assay(folder: Path, *arguments: str) -> str:
-    result = call(folder, "python", "-m", "assay", *arguments)
+    result = call_shell(shlex.join(["assay", *arguments]), cwd=folder)
     assert result.returncode == 0, f"{arguments}: {result.returncode}\n{result.stdout}\n{result.stderr}"
     return result.stdout
 
