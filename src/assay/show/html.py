@@ -16,7 +16,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from assay.show import formatting, heat_map
@@ -54,13 +54,7 @@ _LARGEST = 1e300  # beyond it differences overflow
 
 
 def render_html(document: Document) -> str:
-    return _load_template().render(document=document, style=load_style()) + "\n"
-
-
-@cache
-def _load_template() -> Template:
-    """Compiled once: that takes longer than filling it in."""
-    return build_environment().get_template("report.html")
+    return build_environment().get_template("report.html").render(document=document, style=load_style()) + "\n"
 
 
 def load_style() -> Markup:
@@ -72,6 +66,7 @@ def load_style() -> Markup:
     return Markup("".join(texts))  # noqa: S704 (our own files)
 
 
+@cache  # with its compiled templates: to compile one takes longer than to fill it in
 def build_environment(*folders: str) -> Environment:
     """The environment of templates in these folders and in ours, whose `blocks.html` shows the blocks of a document."""
     environment = Environment(
