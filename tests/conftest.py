@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from tests.services import SERVICES, hide_programs
 
 pytest_plugins = ["tests.command_line", "tests.data_servers", "tests.web_client"]
@@ -83,6 +84,10 @@ def pytest_collection_finish() -> None:
 settings.register_profile("steady", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("exploring", derandomize=False, deadline=None, max_examples=200)
 settings.load_profile("steady")
+# Constants of the modules that happen to be loaded: they would make the cases others with each choice of tests, and all
+# of `src` and `tests` is parsed for them.
+EVERY_CONSTANT = providers._get_local_constants
+providers._get_local_constants = lambda: providers._local_constants
 
 
 # ---------------------------------------------------------------- services
@@ -117,6 +122,8 @@ PATHS = pytest.StashKey[Paths]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hypothesis-profile") == "exploring":
+        providers._get_local_constants = EVERY_CONSTANT
     if config.getoption("random_order") and config.getoption("order_seed") is None:
         given = getattr(config, "workerinput", {}).get("order_seed")
         config.option.order_seed = random.randrange(10**6) if given is None else given

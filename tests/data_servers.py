@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -219,10 +220,14 @@ def need_module(name: str, package: str) -> None:
 def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     need_module("moto", "moto[server]")
     need_module("s3fs", "s3fs")
-    yield from start_emulator(
-        lambda port: [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        tmp_path_factory.mktemp("moto"),
-    )
+    import botocore.session
+
+    with pytest.MonkeyPatch.context() as patch:  # each client of many parses three megabytes of descriptions of AWS
+        patch.setattr(botocore.session, "create_loader", cache(botocore.session.create_loader))
+        yield from start_emulator(
+            lambda port: [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            tmp_path_factory.mktemp("moto"),
+        )
 
 
 @pytest.fixture(scope="session")

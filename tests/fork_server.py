@@ -14,8 +14,11 @@ import gc
 import json
 import os
 import pkgutil
+import re
 import runpy
 import selectors
+import shlex
+import shutil
 import signal
 import socket
 import struct
@@ -26,7 +29,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 # Read when an interpreter or a library starts: with another value of theirs it has to be a new interpreter.
 START = ("PYTHON", "LANG", "LC_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "LD_", "MPL")
@@ -64,9 +67,13 @@ def call_python(
         if start_settings(env) == SETTINGS:
             request = {"words": list(words), "cwd": os.fspath(cwd or os.getcwd()), "env": env, "session": new_session}
             server = Server.get("pytest" if words[:2] == ["-m", "pytest"] else "assay")
-            code = server.call(request, out.fileno(), err.fileno(), timeout)
-            if code is None:
-                raise subprocess.TimeoutExpired(command, timeout)
+            process = server.start(request, out.fileno(), err.fileno())
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
         else:
             code = subprocess.run(
                 command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=timeout,
@@ -75,6 +82,68 @@ def call_python(
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(command, code, out.read(), "" if is_merged else err.read())
+
+
+# A command of ours in which bash would change nothing but take the quotes away.
+PLAIN = re.compile(r"""assay(?: +(?:[\w./:=,@%+-]|'[^']*'|"[^"$`\\!]*")+)+""")
+
+
+def call_shell(
+    command: str,
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 120,
+    is_merged: bool = False,
+    may_fork: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """A line as it is typed: by bash, or forked where it is a plain command of the Assay that is tested."""
+    program = shutil.which("assay", path=(env or os.environ)["PATH"])
+    if may_fork and PLAIN.fullmatch(command) and program == os.path.join(os.path.dirname(sys.executable), "assay"):
+        return call_python(["-m", *shlex.split(command)], cwd=cwd, env=env, timeout=timeout, is_merged=is_merged)
+    return subprocess.run(
+        ["bash", "-c", command], cwd=cwd, env=env, timeout=timeout, check=False, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT if is_merged else subprocess.PIPE,
+    )  # fmt: skip
+
+
+def start_assay(
+    arguments: Sequence[str], *, cwd: str | os.PathLike[str], env: Mapping[str, str], log: IO[str]
+) -> ForkedProcess:
+    """In the background; all that it says goes to the log. Its environment cannot be read from outside."""
+    request = {"words": ["-m", "assay", *arguments], "cwd": os.fspath(cwd), "env": dict(env), "session": False}
+    return Server.get("assay").start(request, log.fileno(), log.fileno())
+
+
+class ForkedProcess:
+    """What tests need of `subprocess.Popen`."""
+
+    def __init__(self, words: Sequence[str], answer: int) -> None:
+        self.words, self._answer = words, open(answer, "rb")  # noqa: SIM115
+        self.pid = int(self._answer.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as ready:
+                ready.register(self._answer, selectors.EVENT_READ)
+                if not ready.select(timeout):
+                    raise subprocess.TimeoutExpired(self.words, timeout or 0)
+            self.returncode = int(self._answer.readline())
+            self._answer.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def start_settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -112,22 +181,14 @@ class Server:
                 cls._started[kind] = cls(kind)
             return cls._started[kind]
 
-    def call(self, request: dict[str, Any], out: int, err: int, timeout: float) -> int | None:
-        """The exit code as `subprocess` has it; None: it did not end in time, and was killed."""
+    def start(self, request: dict[str, Any], out: int, err: int) -> ForkedProcess:
         reader, writer = os.pipe()
         data = json.dumps(request).encode("utf-8", "surrogateescape")
-        with open(reader, "rb") as answer:
-            with self._lock:
-                socket.send_fds(self.connection, [HEAD.pack(len(data))], [out, err, writer])
-                self.connection.sendall(data)
-            os.close(writer)
-            pid = int(answer.readline())
-            with selectors.DefaultSelector() as ready:
-                ready.register(answer, selectors.EVENT_READ)
-                if not ready.select(timeout):
-                    os.kill(pid, signal.SIGKILL)
-                    return None
-            return int(answer.readline())
+        with self._lock:
+            socket.send_fds(self.connection, [HEAD.pack(len(data))], [out, err, writer])
+            self.connection.sendall(data)
+        os.close(writer)
+        return ForkedProcess(request["words"], reader)
 
     def close(self) -> None:
         self.connection.close()
@@ -242,9 +303,35 @@ def load(kind: str) -> None:
                 import_module(module.name)
 
 
+STUDY = """
+study: fit
+command: echo loss {x}
+params: {x: [1, 2]}
+metrics: {loss: 'loss ({number})'}
+resources: {gpus: 0}
+"""
+
+
+def warm_up() -> None:
+    """A study, run and read: what is compiled at its first use then is, for each process forked; half of its time."""
+    from assay.cli.main import run
+    from assay.system import processes
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), open("said", "w") as said:
+        os.environ |= {"ASSAY_CACHE_DIR": f"{folder}/cache", "ASSAY_SLOTS_DIR": f"{folder}/slots"}
+        with open("study.yml", "w") as file:
+            file.write(STUDY)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            for words in (["run", "study.yml"], ["sum", "fit"], ["ls", "fit"], ["show", "fit/x=1"]):
+                if run(words):
+                    raise SystemExit(f"{words} failed where the fork server warms up")
+    processes.own_start.cache_clear()  # each child has its own
+
+
 if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # old names of modules
         load(sys.argv[1])
+        warm_up()
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[2])))

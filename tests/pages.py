@@ -1,9 +1,9 @@
 """Runs a page of the documentation as its reader would: writes the files it shows, types its commands, compares.
 
 A block that names a file after its language (```` ```yaml study.yml ````) is written. In a `console` block, each line that
-begins with `$ ` is typed into one bash after the other, in one folder; the lines below it are what it must print, with `…`
-for any text in a line, and a line `…` alone for any number of lines. A block without output lines accepts any output.
-`cd FOLDER` holds for the commands below it.
+begins with `$ ` is typed into one shell after the other, in one folder; the lines below it are what it must print, with
+`…` for any text in a line, and a line `…` alone for any number of lines. A block without output lines accepts any
+output. `cd FOLDER` holds for the commands below it.
 A command must end with 0, unless `# exits with N` (or `N, M or K`) stands behind it; one with `# Ctrl-C …` is interrupted after some seconds.
 A block after `<!-- not executed: REASON -->` is left out.
 """
@@ -13,10 +13,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.fork_server import call_shell
 
 _BLOCK = re.compile(
     r"^(<!-- not executed: .+? -->\n+)?```(\w+)(?: ([\w./-]*\.\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
@@ -39,8 +40,9 @@ def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = o
     `programs` is the folder that `assay` and `python` are found in.
     """
     env = _build_environment(programs, folder.with_name(f"{folder.name}.slots"))
-    here = folder
-    for left_out, language, name, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+    here, whole = folder, page.read_text(encoding="utf-8")
+    may_fork = "--detach" not in whole  # no reader types the next command as fast
+    for left_out, language, name, text in _BLOCK.findall(whole):
         if left_out:
             continue
         if name:
@@ -48,7 +50,7 @@ def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = o
             (folder / name).write_text(text, encoding="utf-8")
         elif language == "console":
             for step in parse_steps(text):
-                _run(step, here, env, timeout_s)
+                _run(step, here, env, timeout_s, may_fork=may_fork)
                 if step.command.startswith("cd "):
                     here /= shlex.split(step.command, comments=True)[1]
 
@@ -76,12 +78,9 @@ def matches(shown: tuple[str, ...], printed: str) -> bool:
     return re.fullmatch("".join(lines), text) is not None
 
 
-def _run(step: Step, folder: Path, env: dict[str, str], timeout_s: float) -> None:
-    argv = ["bash", "-c", step.command]
-    done = subprocess.run(
-        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False
-    )
-    printed = done.stdout.decode("utf-8", "replace")
+def _run(step: Step, folder: Path, env: dict[str, str], timeout_s: float, *, may_fork: bool) -> None:
+    done = call_shell(step.command, cwd=folder, env=env, timeout=timeout_s, is_merged=True, may_fork=may_fork)
+    printed = done.stdout
     assert done.returncode in step.codes, f"$ {step.command}\nended with {done.returncode}:\n{printed}"
     shown = "\n".join(step.output)
     assert not step.output or matches(step.output, printed), f"$ {step.command}\nshown:\n{shown}\nprinted:\n{printed}"

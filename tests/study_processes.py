@@ -8,8 +8,6 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.command_line import Result
-from tests.fork_server import call_assay
+from tests.fork_server import ForkedProcess, call_assay, start_assay
 
 from assay.record import run_directory
 from assay.values.run import State
@@ -40,7 +38,7 @@ def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_
 class StudyProcesses:
     base: Path
     env: dict[str, str]
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[ForkedProcess] = field(default_factory=list)
 
     @property
     def source(self) -> Path:
@@ -61,26 +59,18 @@ class StudyProcesses:
 
     # ------------------------------------------------------------ the program
 
-    def start(self, *arguments: str, file: str = "study.yml", **env: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, file: str = "study.yml", **env: str) -> ForkedProcess:
         """`assay run FILE` in the background; its words go to a file."""
         return self.start_other("run", file, *arguments, **env)
 
-    def start_other(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
-        log = (self.base / f"supervisor{len(self.started)}.log").open("w")
-        with log:
-            program = subprocess.Popen(
-                [sys.executable, "-m", "assay", *arguments, "--root", str(self.root)],
-                cwd=self.source,
-                env={**self.env, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                text=True,
-            )
+    def start_other(self, *arguments: str, **env: str) -> ForkedProcess:
+        words = [*arguments, "--root", str(self.root)]
+        with (self.base / f"supervisor{len(self.started)}.log").open("w") as log:
+            program = start_assay(words, cwd=self.source, env={**self.env, **env}, log=log)
         self.started.append(program)
         return program
 
-    def words(self, program: subprocess.Popen[str]) -> str:
+    def words(self, program: ForkedProcess) -> str:
         return (self.base / f"supervisor{self.started.index(program)}.log").read_text()
 
     def run(self, *arguments: str, file: str = "study.yml", **env: str) -> Result:
@@ -91,7 +81,7 @@ class StudyProcesses:
         done = call_assay(arguments, cwd=self.source, env={**self.env, **env}, timeout=PATIENCE_S)
         return Result(done.returncode, done.stdout, done.stderr)
 
-    def end(self, program: subprocess.Popen[str], number: signal.Signals) -> int:
+    def end(self, program: ForkedProcess, number: signal.Signals) -> int:
         """Send a signal and wait for the end; the exit code."""
         program.send_signal(number)
         return program.wait(PATIENCE_S)

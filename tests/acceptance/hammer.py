@@ -13,13 +13,13 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.fork_server import ForkedProcess
 from tests.study_processes import PATIENCE_S, StudyProcesses, load_environ, until
 
 from assay.follow.attempts import DEATH, MAX_DEATHS
@@ -95,8 +95,8 @@ class Hammer:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.supervisors: list[subprocess.Popen[str]] = []
-        self.reader: subprocess.Popen[str] | None = None
+        self.supervisors: list[ForkedProcess] = []
+        self.reader: ForkedProcess | None = None
         self.frozen: dict[int, float] = {}  # pid -> when it may go on
         self.markers = self.shop.base / "markers"
         self.shop.env |= {"MARKERS": str(self.markers), "SLOTS": str(self.slots)}
@@ -166,7 +166,7 @@ class Hammer:
 
     finished = False
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self) -> ForkedProcess:
         return self.shop.start("--plain", "--slots", f"cpu:{self.slots}", file=self.file)
 
     def _hit(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fork_server import call_shell
 from tests.user_folder import Said, UserFolder, open_user_folder
 
 NATIVE = "command: python train.py [lr]\nparams: {lr: [1, 2, 3]}\n"
@@ -37,7 +38,7 @@ def hints(said: Said) -> list[str]:
 
 
 def paste(command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True, timeout=120)
+    return call_shell(command)
 
 
 def run_dirs(user: UserFolder) -> set[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.acceptance.hammer import Hammer
+from tests.fork_server import call_python
 from tests.study_processes import StudyProcesses, open_study_processes
 
 from assay.values.run import State
@@ -95,15 +94,13 @@ STEPS = {
 def die_at(hammer: Hammer, step: str, side: str, count: int) -> None:
     """A supervisor that gets as far as this step."""
     arguments = ["run", hammer.file, "--root", str(hammer.shop.root), "--plain", "--slots", f"cpu:{hammer.slots}"]
-    ended = subprocess.run(
-        [sys.executable, "-c", DRIVER, step, side, str(count), *arguments],
-        cwd=hammer.shop.source,
-        env=hammer.shop.env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    drive(hammer.shop, step, side, count, arguments)
+
+
+def drive(shop: StudyProcesses, step: str, side: str, count: int, arguments: Sequence[str]) -> None:
+    driver = shop.base / "driver.py"
+    driver.write_text(DRIVER)
+    ended = call_python([str(driver), step, side, str(count), *arguments], cwd=shop.source, env=shop.env, timeout=60)
     assert ended.returncode == -signal.SIGKILL, f"{step} {side} {count} was not reached: {ended.stderr}"
 
 
@@ -166,9 +163,7 @@ def test_death_while_a_rule_ends_runs(shop: StudyProcesses, step: str, side: str
     shop.write("study.yml", PRUNED)
     arguments = ["run", "study.yml", "--root", str(shop.root), "--plain", "-j", "3"]
     for count in (1, 2):
-        command = [sys.executable, "-c", DRIVER, step, side, str(count), *arguments]
-        died = subprocess.run(command, cwd=shop.source, env=shop.env, capture_output=True, timeout=60, check=False)
-        assert died.returncode == -signal.SIGKILL, died.stderr
+        drive(shop, step, side, count, arguments)
     ended = shop.call(*arguments)
     assert ended.code == 0, ended.err
     states = {int(name.partition("=")[2]): shop.states(name) for name in shop.run_dirs()}

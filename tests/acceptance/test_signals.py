@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fork_server import ForkedProcess
 from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
 
 from assay.record.index.sqlite import SqliteIndex
@@ -34,7 +35,7 @@ def write_study(shop: StudyProcesses, script: str, more: str = "") -> None:
     shop.write("study.yml", f"study: study\ncommand: bash work.sh\n{more}")
 
 
-def start(shop: StudyProcesses, *arguments: str) -> subprocess.Popen[str]:
+def start(shop: StudyProcesses, *arguments: str) -> ForkedProcess:
     """Begin, and wait until the command says that all of it is up."""
     program = shop.start("--plain", "--slots", "0", *arguments)
     until((shop.dir(RUN) / "up").exists, "the command runs")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fork_server import ForkedProcess
 from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
 
 from assay.values.run import State
@@ -55,7 +56,7 @@ def is_up(shop: StudyProcesses, run: str) -> bool:
     return (shop.dir(run) / "up").exists()
 
 
-def start_on(shop: StudyProcesses, slot: str, run: str) -> subprocess.Popen[str]:
+def start_on(shop: StudyProcesses, slot: str, run: str) -> ForkedProcess:
     """A supervisor whose only slot is taken by this run."""
     program = shop.start("--plain", "--slots", slot)
     until(lambda: is_up(shop, run), f"{run} began")
@@ -148,7 +149,7 @@ def list_and_rebuild(shop: StudyProcesses) -> tuple[str, str]:
     return before, shop.call(*command).out
 
 
-def wait_for(program: subprocess.Popen[str], frozen: subprocess.Popen[str]) -> int:
+def wait_for(program: ForkedProcess, frozen: ForkedProcess) -> int:
     """The other one may have been stopped in the middle of a transaction of the index: then it gets a moment to end it."""
     for _ in range(5):
         try:

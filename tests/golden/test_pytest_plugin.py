@@ -13,6 +13,7 @@ import pytest
 from tests.fork_server import call_assay, call_python
 
 pytest_plugins = ["pytester"]
+LIGHT = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")  # of the plug-ins installed here the two slowest
 
 TRAIN = r"""
 import os, sys
@@ -210,7 +211,7 @@ def test_it_works_under_python_O_and_without_the_cache(gathered: Path, tmp_path:
 def test_the_installed_plugin_is_found(gathered: Path, pytester: pytest.Pytester, installed: tuple[str, ...]) -> None:
     shutil.copytree(gathered, pytester.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("test_*", ".*", "inner"))
     pytester.makepyfile(f"import pytest\n\n{mark('good')}")
-    pytester.runpytest_subprocess(*installed, "--strict-markers").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess(*installed, *LIGHT, "--strict-markers").assert_outcomes(passed=1)
 
 
 def test_other_tests_are_left_alone(pytester, installed):
@@ -227,8 +228,8 @@ def test_other_tests_are_left_alone(pytester, installed):
             assert all(name in packages or any(f".{part}" in name for part in parts) for name in ours), ours
         """
     )
-    result = pytester.runpytest_subprocess(*installed, "--strict-markers", "-W", "error")
+    result = pytester.runpytest_subprocess(*installed, *LIGHT, "--strict-markers", "-W", "error")
     result.assert_outcomes(passed=1)
     assert not (pytester.path / ".pytest_cache" / "d").exists()
-    with_us = pytester.runpytest_subprocess(*installed, "--help").stdout.str()
+    with_us = pytester.runpytest_subprocess(*installed, *LIGHT, "--help").stdout.str()
     assert "convergence" not in with_us.replace("@pytest.mark.convergence", "")

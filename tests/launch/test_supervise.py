@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.fork_server import ForkedProcess
 from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
 
 from assay.errors import InfrastructureError
@@ -140,7 +141,7 @@ def test_retry_stopped(shop: StudyProcesses) -> None:
 # ---------------------------------------------------------------- ended by a rule
 
 
-def prune_by_hand(shop: StudyProcesses, program: subprocess.Popen[str]) -> None:
+def prune_by_hand(shop: StudyProcesses, program: ForkedProcess) -> None:
     """As a supervisor that has decided to end the run, and is killed before it can."""
     until((shop.dir(RUN) / "up").exists, "it runs")
     shop.end(program, signal.SIGKILL)

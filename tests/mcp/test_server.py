@@ -9,19 +9,19 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.finished_study import BAD, GOOD, Bench, until
 
-pytest.importorskip("mcp")
-
 from assay.errors import NotFoundError, UsageError
 from assay.mcp.server import _shorten, _shorten_text
 from assay.mcp.tool_table import TOOLS, build_words
 from assay.system.processes import exists
 
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")  # slow to import
 READING = ["best", "curve", "logs", "runs", "show", "studies", "table", "wait"]
 GATED = """
 study: gated

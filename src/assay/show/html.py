@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -65,6 +66,7 @@ def load_style() -> Markup:
     return Markup("".join(texts))  # noqa: S704 (our own files)
 
 
+@cache  # with its compiled templates: to compile one takes longer than to fill it in
 def build_environment(*folders: str) -> Environment:
     """The environment of templates in these folders and in ours, whose `blocks.html` shows the blocks of a document."""
     environment = Environment(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import mannwhitneyu
 
 from assay.bench.judge.samples import (
     ALPHA,
@@ -322,6 +321,8 @@ def test_constant_trials_are_not_odd():
     st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9, unique=True),
 )
 def test_p_is_scipys_where_there_are_no_ties(base, head):
+    from scipy.stats import mannwhitneyu  # takes a second to import
+
     if not set(base) & set(head):
         assert measure_p(base, head) == pytest.approx(mannwhitneyu(base, head, method="exact").pvalue)
 
@@ -340,6 +341,8 @@ def test_p_with_ties_by_hand():
 
 
 def test_p_of_many_trials_is_close_to_the_exact_one():
+    from scipy.stats import mannwhitneyu
+
     base, head = draw(100, 60, 0), draw(101, 60, 1)
     assert measure_p(base, head) == pytest.approx(mannwhitneyu(base, head, method="exact").pvalue, rel=0.1)
     assert measure_p((1.0,) * 80, (1.0,) * 80) == 1

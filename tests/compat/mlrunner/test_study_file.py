@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.compat.mlrunner.test_command import PARAMS
 
 from assay.compat.mlrunner.study_file import parse_mlrunner
 from assay.config.load import LoadOptions, load_study
@@ -50,44 +51,7 @@ def one(template: str, params: str = "", head: str = "") -> str:
     return f"template:\n  train: {template}\nresource: [0]\n{head}\n---\n{params}\n"
 
 
-README = """
----
-template:
-  train: >
-    python train.py data-bin/{data} --seed 1
-      --save-dir {_output}
-      --tensorboard-logdir {_output}
-      --max-epochs 80
-      --normalization {norm}
-      [moment] [early-stop]
-
-  avg: >
-    python scripts/average_checkpoints.py --inputs {_output}
-      --num-epoch-checkpoints 5 --output {_output}/averaged_model.pt
-
-  test: >
-    python generate.py data-bin/{data}
-        --max-tokens 4096 --beam 5 --lenpen 1.0 --remove-bpe
-        --path {_output}/averaged_model.pt --gen-subset test
-
-default:
-  data: iwslt14
-  norm: batch
-  moment: 0.1
-  early-stop: False
-
-resource: [ 0, 1, 2, 3 ]
-
-
----
-norm: [ new, batch ]
-moment: [ 0.1, 0.05 ]
-
----
-norm: [ batch ]
-early-stop: [ True, False ]
-
-"""
+README = f"\n{PARAMS}\n"
 
 
 def test_the_documents_example(project):

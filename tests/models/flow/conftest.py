@@ -34,13 +34,6 @@ def _faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(folder)
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtifactBuilder]:
-    """For tests that do not ask what is in the store: one worker for each target, and all that was made before."""
-    with ArtifactBuilder(ArtifactStore(str(tmp_path_factory.mktemp("shared") / "store"))) as builder:
-        yield builder
-
-
 SETTINGS = ("store", "limits", "recompute", "explain_to", "dumps", "failure_dir", "slices", "notes")
 
 
