@@ -146,6 +146,9 @@ class Examination:
 
     def choose_tolerances(self, case: ModelCase) -> Tolerances:
         """What a quantised model gives as a whole may be a few steps off; a layer in isolation may not."""
+        own = self.cases.find_bounds(case)
+        if own:
+            return self._prefer_given(own, {name: case.makers.get(name, case.op) for name in case.outputs})
         if case.layer is not None:
             return self.request.tolerances
         return self._relax({name: case.makers.get(name) for name in case.outputs}, quantized=case.quantized)
@@ -196,7 +199,8 @@ class Examination:
         """
         marked = part or self.cases.marked
         ops = self.cases.makers
-        tolerances = self._relax(ops, quantized=marked.quantized)
+        own = self.cases.find_bounds(marked)
+        tolerances = self._prefer_given(own, ops) if own else self._relax(ops, quantized=marked.quantized)
         chance = self.cases.find_chance(marked)
         worst = dict[str, TensorComparison]()
         with self.builder.borrowing(), self.builder.forgetting():
@@ -216,6 +220,15 @@ class Examination:
                     _keep_worst(worst, excuse_chance(*judged, chance)[1])
             self._keep_inside(marked, worst, results)
         return worst, None
+
+    def _prefer_given(self, own: Mapping[str, Tolerance], ops: Mapping[str, str | None]) -> Tolerances:
+        """Bounds that were measured for these tensors, unless one was asked for."""
+        given = self.request.tolerances
+        asked = {name: given.choose(name, ops.get(name)) for name in own}
+        chosen = {
+            name: own[name] if each == Tolerance() else replace(each, check_dtype=False) for name, each in asked.items()
+        }
+        return Tolerances(given.model, given.by_op, chosen)
 
     def _relax(self, ops: Mapping[str, str | None], *, quantized: bool) -> Tolerances:
         """For these tensors, and the operators that make them, of several layers. Behind a quantiser the steps are
@@ -275,12 +288,13 @@ def examine_model(
     report_case: Report,
     search: Callable[[Examination], FaultSearch],
     names: Callable[[Cases], Sequence[str]] = lambda cases: [cases.outline.full_name],
+    open_cases: Callable[[ModelRequest, ArtifactBuilder], Cases] = Cases,
 ) -> ModelReport:
     """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
     begun = time.monotonic()
     builder.notes.clear()  # of an earlier check by the same builder
     builder.begin(request.reference, request.target)
-    cases = Cases(request, builder)
+    cases = open_cases(request, builder)
     chosen = names(cases)  # while the workers start
     tools = dict(builder.find_tools(request.target))
     examination = Examination(request, builder, cases, keep, report_case)
@@ -308,15 +322,17 @@ def examine_model(
         origin=render_flags(request.origin),
         command=found.command,
         folder=request.folder,
+        other=request.other,
+        coverage=found.coverage,
     )
 
 
 def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet) -> ModelReport:
     """Everything that was requested. What a target does wrong is in the report; it never raises for that."""
-    return examine_model(request, builder, keep, report_case, _check, lambda cases: cases.choose(request.only))
+    return examine_model(request, builder, keep, report_case, check_cases, lambda cases: cases.choose(request.only))
 
 
-def _check(examination: Examination) -> FaultSearch:
+def check_cases(examination: Examination) -> FaultSearch:
     cases = examination.cases
     full_name, chosen = cases.outline.full_name, cases.choose(examination.request.only)
     layers = [name for name in chosen if name != full_name]
