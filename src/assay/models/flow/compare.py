@@ -7,7 +7,6 @@ values as inputs. What a quantised layer may be off by is measured on the first 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -18,15 +17,23 @@ from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, 
 from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase, StepFailedError, Tensors, load_specs
 from assay.models.flow.check import Examination, Report, check_cases, examine_model, quiet
 from assay.models.graph.graph import build_outline, infer_specs, load_model
-from assay.models.graph.matching import WEIGHTED, Pair, Side, match_models
+from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, Pair, Side, match_models
 from assay.models.graph.onnx_library import Wiring, build_wiring, is_constant_node
-from assay.models.graph.paired_view import build_rounded, build_view, cut_model, find_bits, is_rounding, rename_ends
+from assay.models.graph.paired_view import (
+    build_rounded,
+    build_view,
+    cut_model,
+    find_bits,
+    is_rounding,
+    rename_ends,
+    sort_nodes,
+)
 from assay.models.graph.split import check
 from assay.models.graph.submodel import build_marked
 from assay.models.graph.tensorfile import import_numpy
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.layers import FaultSearch
-from assay.models.judge.rounded import build_bound
+from assay.models.judge.rounded import WORSE_DB, WORSE_INSIDE_DB, build_bound, judge_range
 from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline
 from assay.models.values.tensors import TensorSpec, Tolerance
 from assay.show.formatting import render_count
@@ -34,7 +41,6 @@ from assay.system.fast_dataclasses import replace
 from assay.values.verdict import Finding, VerdictKind
 
 LEAST_COVERAGE = 0.5  # of the layers of the model that has fewer: below, agreement proves little
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def compare_models(
@@ -53,6 +59,23 @@ def _compare(examination: Examination) -> FaultSearch:
     reports = tuple(replace(case, matched=cases.describe_pair(case.name)) for case in found.cases)
     findings = (*found.findings, *cases.judge_coverage())
     return replace(found, cases=reports, findings=findings, coverage=cases.coverage)
+
+
+class Expressible(Mapping[str, Any]):
+    """Tensors of the first model, cut off at what the integers of the second can express."""
+
+    def __init__(self, values: Arrays, ranges: Mapping[str, tuple[float, float, float]]) -> None:
+        self._values, self._ranges = values, ranges
+
+    def __getitem__(self, name: str) -> Any:
+        found = self._values[name]
+        return found.clip(*self._ranges[name][:2]).astype(found.dtype) if name in self._ranges else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 def check_ends(left: Outline, right: Outline) -> dict[str, str]:
@@ -78,7 +101,7 @@ def check_ends(left: Outline, right: Outline) -> dict[str, str]:
 
 
 def _fits(one: TensorSpec, other: TensorSpec) -> bool:
-    is_float = one.dtype in _FLOATS and other.dtype in _FLOATS
+    is_float = one.dtype in FLOATS and other.dtype in FLOATS
     if one.dtype and other.dtype and one.dtype != other.dtype and not is_float:
         return False
     if one.shape is None or other.shape is None:
@@ -123,7 +146,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def right(self) -> Side:
-        return Side(load_model(self.request.other))
+        return Side(sort_nodes(load_model(self.request.other)))
 
     @cached_property
     def pairs(self) -> dict[str, Pair]:
@@ -227,7 +250,8 @@ class ComparedCases(Cases):
         how = ", ".join(f"{count} by {way}" for way, count in ways.most_common())
         least = min(left, right)
         share = f"{pairs} of {least} ({100 * pairs / least:.0f}%)" if least else "0"
-        return f"layers paired: {share}: {how or 'none'}; {self.outline.stem} has {left}, {self.other_outline.stem} {right}"
+        others = f"{self.outline.stem} has {left}, {self.other_outline.stem} {right}"
+        return f"layers paired: {share}: {how or 'none'}; {others}"
 
     def judge_coverage(self) -> Iterator[Finding]:
         left, right, pairs = self._counts
@@ -258,7 +282,8 @@ class ComparedCases(Cases):
             types = {each: replace(spec, dtype=self.specs[each].dtype or spec.dtype) for each, spec in types.items()}
             proto = build_marked(self.view, wanted, types=types)
             inputs = self._write_values(Tensors(self.samples[number].path), proto)
-            trials.append(CaseSample(self.write_model(proto, name), inputs, Tensors(folder)))
+            expected = Expressible(Tensors(folder), self._ranges)
+            trials.append(CaseSample(self.write_model(proto, name), inputs, expected))
         self._bounds[name] = self._measure_whole(wanted)
         return ModelCase(name, None, tuple(dict.fromkeys(wanted)), (), tuple(trials))
 
@@ -276,7 +301,9 @@ class ComparedCases(Cases):
         if problem:
             return ModelCase(layer.name, layer, layer.outputs, (), (), problem)
         model = self.write_model(proto, layer.name)
-        trials = [CaseSample(model, self._write_values(each, proto), _choose(each, layer.outputs)) for each in values]
+        trials = [
+            CaseSample(model, self._write_values(each, proto), Expressible(each, self._ranges)) for each in values
+        ]
         if any(map(is_rounding, proto.graph.node)):
             self._bounds[layer.name] = self._measure_alone(layer, values[0])
         elif [node.op_type for node in proto.graph.node] == [self.left.wiring.nodes[at].op_type for at in layer.nodes]:
@@ -301,13 +328,36 @@ class ComparedCases(Cases):
         return self.write_inputs(
             {
                 name: array.astype(kinds[name])
-                if kinds[name] in _FLOATS and np.issubdtype(array.dtype, np.floating)
+                if kinds[name] in FLOATS and np.issubdtype(array.dtype, np.floating)
                 else array
                 for name, array in found.items()
             }
         )
 
     # ------------------------------------------------------------ what it may be off by
+
+    @cached_property
+    def _ranges(self) -> dict[str, tuple[float, float, float]]:
+        """By paired tensor: the least and largest number that the second model's integers can express, and a step."""
+        found = {
+            pair.left.value: self.right.find_range(pair.right) for pair in self.pairs.values() if pair.left.node >= 0
+        }
+        return {name: each for name, each in found.items() if each is not None}
+
+    def judge_integers(self, case: ModelCase) -> Iterator[Finding]:
+        """What is wrong with the scales of a layer's outputs, whatever the numbers are."""
+        for pair in (each for each in self.pairs.values() if each.left.value in case.outputs and each.left.node >= 0):
+            name, readers = pair.left.value, self.left.readers.get(pair.left.root, ())
+            shifted = (
+                "its dequantised weights are all off by about a step: a zero point" if pair.weights == SHIFTED else ""
+            )
+            for text in filter(None, (self.right.find_contradiction(pair.right), shifted)):
+                yield Finding(VerdictKind.FAIL, name, text)
+            is_cut = len(readers) == 1 and readers[0].kind in ("Relu", "Clip")  # which the integers do for it
+            values = Tensors(self.activations[0])
+            if name in self._ranges and name in values and not is_cut:
+                found = judge_range(name, values[name], *self._ranges[name])
+                yield from [found] if found else []
 
     def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:
         return {name: Tolerance(check_dtype=False) for name in case.outputs} | self._bounds.get(case.name, {})
@@ -336,7 +386,11 @@ class ComparedCases(Cases):
         if not self._rounded:
             return {}
         exact, rounded = Tensors(self.activations[0]), Tensors(self._rounded)
-        return {name: build_bound(exact[name], rounded[name]) for name in names if name in exact and name in rounded}
+        return {
+            name: build_bound(exact[name], rounded[name], WORSE_INSIDE_DB)
+            for name in names
+            if name in exact and name in rounded
+        }
 
     def _measure_alone(self, layer: Layer, values: Arrays) -> dict[str, Tolerance]:
         types = {name: replace(spec, dtype=str(values[name].dtype)) for name, spec in self._types.items()}
@@ -345,11 +399,7 @@ class ComparedCases(Cases):
         proto = build_rounded(proto, _find_ranges(values, (*names, *layer.outputs)), self.bits)
         folder = self._compute_rounded(proto, self.write_inputs({name: values[name] for name in names}), layer.name)
         rounded = Tensors(folder) if folder else {}
-        return {name: build_bound(values[name], rounded[name]) for name in layer.outputs if name in rounded}
-
-
-def _choose(values: Arrays, names: Sequence[str]) -> Arrays:
-    return {name: values[name] for name in names}
+        return {name: build_bound(values[name], rounded[name], WORSE_DB) for name in layer.outputs if name in rounded}
 
 
 def _find_ranges(values: Arrays, names: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -357,7 +407,7 @@ def _find_ranges(values: Arrays, names: Sequence[str]) -> dict[str, tuple[float,
     np = import_numpy()
     found = {}
     for name in names:
-        array = values[name] if name in values else None
+        array = values.get(name)
         if array is not None and array.size and array.dtype == np.float32 and np.isfinite(array).all():
             found[name] = min(0.0, float(array.min())), max(0.0, float(array.max()))
     return found

@@ -9,18 +9,21 @@ without a counterpart (a Relu or a BatchNormalization that was fused) belongs to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import cached_property
 
-from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring, import_onnx
+from assay.models.graph.graph import infer_specs
+from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring
 from assay.models.graph.operators import read_attributes
 from assay.models.graph.split import build_folding
 from assay.models.graph.submodel import load_constant
 from assay.models.graph.tensorfile import Array, import_numpy
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 NAME, STRUCTURE, WEIGHTS = "name", "structure", "weights"
 EQUAL, WITHIN_STEP, OTHER = "equal weights", "weights within a step", "other weights"
+SHIFTED = "weights off by a zero point"
 _SUFFIX = re.compile(r"_(?:(?:Dequantize|Quantize)Linear_(?:In|Out)put|(?:output_)?(?:de)?quantized)(?:_\d+)?$")
 ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 _HANDING_ON = ROUNDING | {"Identity", "Dropout", "Cast", "CastLike"}
@@ -30,13 +33,44 @@ _KINDS = {
     "FusedGemm": "MatMul", "DynamicQuantizeLSTM": "LSTM",
 }  # fmt: skip
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "LSTM", "GRU", "RNN"})
-_ABSORBED = frozenset("Relu Clip BatchNormalization Sigmoid Tanh LeakyRelu HardSigmoid HardSwish Elu Add Mul".split())
+_ABSORBED = frozenset(
+    [
+        "Relu",
+        "Clip",
+        "BatchNormalization",
+        "Sigmoid",
+        "Tanh",
+        "LeakyRelu",
+        "HardSigmoid",
+        "HardSwish",
+        "Elu",
+        "Add",
+        "Mul",
+    ]
+)
 _COMMUTING = frozenset({"Add", "Mul", "Max", "Min", "Sum", "Mean"})
-_MOVING = frozenset("MaxPool Reshape Transpose Flatten Squeeze Unsqueeze Gather Slice Split Relu Clip Pad".split())
+_MOVING = frozenset(
+    [
+        "MaxPool",
+        "Reshape",
+        "Transpose",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Gather",
+        "Slice",
+        "Split",
+        "Relu",
+        "Clip",
+        "Pad",
+    ]
+)
 _SCALES = {"QLinearConv": 6, "QLinearMatMul": 6, "QLinearAdd": 6, "QLinearMul": 6, "QGemm": 7, "QLinearConcat": 0}
 _AXES = {"QLinearConv": 0, "QLinearMatMul": 1, "QGemm": 1}  # of the weights, along which scales differ
 _MOST_WRONG_NAMES = 0.2  # of the names that both have: beyond, they are the numbers of another export
 _EXACT = 1e-6  # of the largest weight
+_FEWEST_WEIGHTS = 16
+_SHIFT = 0.25  # steps: rounding in any way is off by less on average
 
 
 def name_kind(op: str) -> str:
@@ -56,7 +90,8 @@ class TensorGroup:
     sources: tuple[str, ...] = ()  # roots of the groups that the node reads
     weights: tuple[str, ...] = ()  # constants that it reads
     value: str = ""  # the tensor that is read in the end: behind a DequantizeLinear, where there is one
-    scaling: tuple[str, str] | None = None  # where `value` is integers: names of their scale and zero point
+    scaling: tuple[str, str] | None = None  # names of the scale and zero point of its integers
+    is_whole: bool = False  # `value` is integers itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +103,7 @@ class Pair:
 
     @property
     def description(self) -> str:
-        return f"{self.how}, {self.weights}" if self.weights else self.how
+        return f"{self.how} ({self.weights})" if self.weights else self.how
 
 
 class Side:
@@ -78,6 +113,7 @@ class Side:
         self.model = model
         self.wiring: Wiring = build_wiring(model.graph)
         self.folding = build_folding(self.wiring)
+        self.specs = infer_specs(model)
         self._roots: dict[str, str] = {}  # tensor → the root of its group
         self._scalings: dict[str, tuple[str, str]] = {}  # of tensors of integers
         members: dict[str, list[str]] = {name: [name] for name in self.wiring.inputs}
@@ -112,13 +148,14 @@ class Side:
         if not read:
             return ""
         if node.op_type in _HANDING_ON:
-            return read[0] if node.op_type != "Cast" or self._is_to_float(node) else ""
+            return read[0] if node.op_type != "Cast" or self._is_float(node) else ""
         products = [name for name in read if self._is_integer_product(name)] if node.op_type == "Mul" else []
         return products[0] if len(products) == 1 else ""  # scales that follow a product of integers
 
-    def _is_to_float(self, node: Node) -> bool:
-        kinds = import_onnx().TensorProto
-        return read_attributes(node).get("to") in (kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE)
+    def _is_float(self, cast: Node) -> bool:
+        """From floats, or from a product of integers, to floats."""
+        kinds = [spec.dtype if (spec := self.specs.get(name)) else "" for name in (cast.input[0], cast.output[0])]
+        return kinds[1] in FLOATS and (kinds[0] in FLOATS or self._is_integer_product(cast.input[0]))
 
     def _is_integer_product(self, name: str) -> bool:
         maker = self.find_maker(self._roots.get(name, name))
@@ -144,7 +181,10 @@ class Side:
         sources = [name for name in made if (maker := self.find_maker(name)) is None or maker.op_type not in ROUNDING]
         known = tuple(name for name in read if self._is_known(name))
         kind = name_kind(self.wiring.nodes[index].op_type)
-        return TensorGroup(root, index, kind, names, tuple(sources), known, value, self._scalings.get(value))
+        maker = self.find_maker(value)
+        whole = maker.input[0] if maker is not None and maker.op_type == "DequantizeLinear" else value
+        scaling = self._scalings.get(whole)
+        return TensorGroup(root, index, kind, names, tuple(sources), known, value, scaling, value in self._scalings)
 
     def _choose_value(self, root: str, names: tuple[str, ...]) -> str:
         makers = {name: maker.op_type for name in names if (maker := self.find_maker(name)) is not None}
@@ -163,9 +203,13 @@ class Side:
 
     @cached_property
     def by_name(self) -> dict[str, TensorGroup]:
-        """By every name that a group goes under, also without what a quantiser adds to it."""
-        found = {_SUFFIX.sub("", name): group for group in self.groups.values() for name in group.names}
-        return found | {name: group for group in self.groups.values() for name in group.names}
+        """By every name that a group goes under."""
+        return {name: group for group in self.groups.values() for name in group.names}
+
+    @cached_property
+    def by_stem(self) -> dict[str, TensorGroup]:
+        """By their names without what a quantiser adds to them."""
+        return {_SUFFIX.sub("", name): group for group in self.groups.values() for name in group.names}
 
     @cached_property
     def kinds(self) -> frozenset[str]:
@@ -174,12 +218,43 @@ class Side:
     def is_output(self, group: TensorGroup) -> bool:
         return any(self.wiring.is_output(name) for name in group.names)
 
+    # ------------------------------------------------------------ integers
+
+    def find_range(self, group: TensorGroup) -> tuple[float, float, float] | None:
+        """The least and the largest number that its integers can express, and their step; None: it has no integers of
+        one scale."""
+        np = import_numpy()
+        scale, zero = (load_constant(self.wiring, name) for name in group.scaling or ("", ""))
+        if scale is None or scale.size != 1 or (zero is not None and zero.dtype.kind not in "iu"):
+            return None
+        kind = np.iinfo(np.uint8 if zero is None else zero.dtype) if zero is None or zero.dtype.isbuiltin == 1 else None
+        step, offset = float(scale.reshape(-1)[0]), 0 if zero is None else int(zero.reshape(-1)[0])
+        return None if kind is None else ((kind.min - offset) * step, (kind.max - offset) * step, step)
+
+    def find_contradiction(self, group: TensorGroup) -> str:
+        """Integers that are written with one scale and zero point, and read with others; empty: there are none."""
+        for name in (name for name in group.names if name in self._scalings):
+            written = [self._load_number(each) for each in self._scalings[name]]
+            for index in self.wiring.consumers.get(name, ()):
+                node = self.wiring.nodes[index]
+                at = list(node.input).index(name) + 1
+                is_scaled = node.op_type == "DequantizeLinear" or node.op_type.startswith(("QLinear", "QGemm"))
+                read = (
+                    [self._load_number(each) for each in (*node.input[at : at + 2], "")[:2]] if is_scaled else written
+                )
+                if None not in (*written, *read) and written != read:
+                    words = [f"scale {scale:.6g} and zero point {zero:.0f}" for scale, zero in (written, read)]
+                    return f"its integers are written with {words[0]}, and read with {words[1]}"
+        return ""
+
+    def _load_number(self, name: str) -> float | None:
+        found = load_constant(self.wiring, name) if name else None
+        return 0.0 if not name else float(found.reshape(-1)[0]) if found is not None and found.size == 1 else None
+
     # ------------------------------------------------------------ weights
 
     def load_weights(self, group: TensorGroup) -> tuple[Array, Array | float] | None:
         """The largest constant that a node of weights reads, as numbers, and how large a step of them is (0: none)."""
-        while group.kind in _ABSORBED and len(group.sources) == 1 and group.sources[0] in self.groups:
-            group = self.groups[group.sources[0]]
         if group.node < 0 or group.kind not in WEIGHTED:
             return None
         found = [each for name in group.weights if (each := self._load_numbers(name, group)) is not None]
@@ -200,9 +275,10 @@ class Side:
     def _dequantize(self, names: tuple[str, ...], axis: int) -> tuple[Array, Array] | None:
         np = import_numpy()
         loaded = [load_constant(self.wiring, name) for name in names if name]
-        if any(each is None for each in loaded):
+        known = [each.astype(np.float64) for each in loaded if each is not None]
+        if len(known) < len(loaded):
             return None
-        whole, scale, zero = (*(each.astype(np.float64) for each in loaded), np.zeros(1))[:3]
+        whole, scale, zero = (*known, np.zeros(1))[:3]
         if scale.size > 1 and (scale.ndim != 1 or whole.ndim <= axis or whole.shape[axis] != scale.size):
             return None  # of blocks
         shape = [scale.size if at == axis and scale.size > 1 else 1 for at in range(whole.ndim)]
@@ -225,7 +301,7 @@ def match_models(left: Side, right: Side, ends: Mapping[str, str]) -> dict[str, 
     found.pair_structure()
     if found.pair_weights():
         found.pair_structure()
-    return found.pairs
+    return {root: found.compare(pair) for root, pair in found.pairs.items()}
 
 
 class _Pairing:
@@ -240,9 +316,19 @@ class _Pairing:
     def add(self, left: TensorGroup, right: TensorGroup, how: str) -> None:
         if self.is_free(left, right):
             left, right = self._absorb(left, right)
-            weights = compare_weights(self.left.load_weights(left), self.right.load_weights(right))
-            self.pairs[left.root] = Pair(left, right, how, weights)
+            self.pairs[left.root] = Pair(left, right, how)
             self._taken[right.root] = left.root
+
+    def compare(self, pair: Pair) -> Pair:
+        """With how the weights compare; those of a node that belongs to this pair, before what was fused into it."""
+        left = self._find_weighted(self.left, pair.left, self.pairs)
+        right = self._find_weighted(self.right, pair.right, self._taken)
+        return replace(pair, weights=compare_weights(self.left.load_weights(left), self.right.load_weights(right)))
+
+    def _find_weighted(self, side: Side, group: TensorGroup, paired: Container[str]) -> TensorGroup:
+        while group.kind in _ABSORBED and len(group.sources) == 1 and group.sources[0] not in paired:
+            group = side.groups[group.sources[0]]
+        return group
 
     def _absorb(self, left: TensorGroup, right: TensorGroup) -> tuple[TensorGroup, TensorGroup]:
         """With what follows on one side only: an activation, a normalisation or a bias that was fused."""
@@ -279,8 +365,10 @@ class _Pairing:
         return any(name in self.right.by_name for name in left.names)
 
     def pair_names(self) -> None:
-        shared = [(group, self.right.by_name[group.root]) for group in self.left.groups.values()
-                  if group.root in self.right.by_name]  # fmt: skip
+        lists = (self.right.by_name, self.right.by_stem)  # a name itself goes before what it was made of
+        shared = [
+            (left, known[left.root]) for known in lists for left in self.left.groups.values() if left.root in known
+        ]
         likely = [pair for pair in shared if self._is_likely(*pair)]
         if len(shared) - len(likely) <= _MOST_WRONG_NAMES * len(shared):
             for left, right in likely:
@@ -349,11 +437,18 @@ def compare_weights(left: tuple[Array, Array | float] | None, right: tuple[Array
                 return EQUAL
             if (gap <= 0.51 * (step + left[1]) + exact).all():
                 return WITHIN_STEP
+            if np.all(step) and _is_shifted((turned - left[0]) / step):
+                return SHIFTED
     return OTHER
+
+
+def _is_shifted(steps: Array) -> bool:
+    """Whether all weights are off by about as many steps: each by its own rounding besides."""
+    return bool(steps.size >= _FEWEST_WEIGHTS and abs(steps.mean()) > _SHIFT and steps.std() < 2 * _SHIFT)
 
 
 def _list_views(array: Array, step: Array | float) -> Iterator[tuple[Array, Array | float]]:
     """As it is, and turned: a Gemm may hold what a MatMul has the other way round."""
     yield array, step
     if array.ndim == 2:
-        yield array.T, step.T if getattr(step, "ndim", 0) == 2 else step
+        yield array.T, import_numpy().transpose(step)

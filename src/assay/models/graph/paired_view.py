@@ -7,10 +7,20 @@ there and integers again, so that a part of the model can be cut out between any
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any
 
 from assay.models.graph.matching import ROUNDING, Pair, Side
-from assay.models.graph.onnx_library import Graph, Model, Node, Wiring, build_wiring, find_subgraphs, import_onnx
+from assay.models.graph.onnx_library import (
+    Graph,
+    Model,
+    Node,
+    Wiring,
+    build_wiring,
+    find_reads,
+    find_subgraphs,
+    import_onnx,
+)
 from assay.models.graph.operators import read_attributes
 from assay.models.graph.submodel import build_submodel, build_tensor, copy_model, load_constant
 from assay.models.graph.tensorfile import import_numpy
@@ -24,7 +34,7 @@ def build_view(side: Side, pairs: Iterable[Pair]) -> Model:
     """Inputs and paired tensors under the left names; integers are dequantised and quantised again."""
     model = copy_model(side.model)
     renamed = {pair.right.value: pair.left.value for pair in pairs}
-    whole = [pair for pair in pairs if pair.right.scaling is not None and pair.right.value in side.wiring.producers]
+    whole = [pair for pair in pairs if pair.right.is_whole and pair.right.value in side.wiring.producers]
     names = {*side.wiring.producers, *side.wiring.constants, *side.wiring.weights, *side.wiring.inputs}
     mapping = {name: renamed.get(name, OWN + name) for name in names}
     mapping |= {pair.right.value: f"{OWN}{pair.right.value}" for pair in whole}
@@ -32,6 +42,19 @@ def build_view(side: Side, pairs: Iterable[Pair]) -> Model:
     _rename(model.graph, mapping)
     for pair in whole:
         _insert_floats(model.graph, mapping[pair.right.value], pair.left.value, _scale_names(pair, mapping))
+    return model
+
+
+def sort_nodes(model: Model) -> Model:
+    """Each node behind those that it reads: converters append what they add."""
+    makers = {name: index for index, node in enumerate(model.graph.node) for name in node.output if name}
+    reads = [{makers[name] for name in find_reads(node) if name in makers} for node in model.graph.node]
+    if all(each < index for index, needed in enumerate(reads) for each in needed):
+        return model
+    order = list(TopologicalSorter(dict(enumerate(reads))).static_order())
+    nodes = [type(node).FromString(node.SerializeToString()) for node in model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes[index] for index in order)
     return model
 
 

@@ -430,7 +430,7 @@ def _judge_whole(found: TensorComparison, ranking: Ranking | None, shift: float)
         text = f"signal to noise {found.sqnr_db:.4g} dB, at least {asked.min_sqnr_db:.4g} is required"
         yield Finding(VerdictKind.FAIL, found.name, text, found.sqnr_db, asked.min_sqnr_db)
     if asked.max_shift is not None and not shift <= asked.max_shift:
-        text = f"all elements share a factor or an offset of {shift:.3g} of the scale, at most {asked.max_shift:.3g} may be"
+        text = f"all elements share a factor or an offset of {shift:.3g} of the scale; at most {asked.max_shift:.3g}"
         yield Finding(VerdictKind.FAIL, found.name, text, shift, asked.max_shift)
     if ranking is not None and ranking.agree < ranking.rows:
         text = (

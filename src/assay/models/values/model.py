@@ -225,6 +225,7 @@ class ModelRequest:
     compile_profile_dir: str | None = None
     run_profile_dir: str | None = None
     store: str = ""  # folder of the artifact store
+    keep_outputs: str = ""  # folder for the tensors of both sides
     output: str = ""  # reduce: where the smallest model goes
     folder: str = ""  # working directory of the caller: functions of inputs are looked for there
     manner: Flags = ()  # of a command line that asks for the same of another model: targets, tolerances, limits
