@@ -17,10 +17,10 @@ from assay.models.judge.tolerances import TAIL_SHARE
 from assay.models.values.tensors import Tolerance
 from assay.values.verdict import Finding, VerdictKind
 
-WORSE_DB = 16.0  # of the whole tensor, for a layer alone
-WORSE_INSIDE_DB = 24.0  # where errors of all layers before it have come together
-FURTHER = 16.0  # times, of a single element
-SHIFT = 6.0  # times the noise: an offset or a factor that all elements share
+WORSE_DB = 14.0  # of the whole tensor, for a layer alone
+WORSE_INSIDE_DB = 22.0  # where errors of all layers before it have come together
+FURTHER = 12.0  # times, of a single element
+SHIFT = 4.0  # times the noise: an offset or a factor that all elements share
 LEAST_CLIPPED_DB = 12.0  # of the values that integers can express, to those that they cannot
 _FEWEST = 64  # elements: of fewer, noise need not cancel
 _BEST_DB = 60.0
