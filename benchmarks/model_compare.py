@@ -364,7 +364,7 @@ def main() -> None:
                 continue
             for word, other in write_rewrites(models[name], folder).items():
                 bench.try_harmless(name, models[name], word, other)
-                if word in ("qdq", "qoperator", "renamed", "qdq-renamed"):
+                if word in ("qdq", "qoperator", "renamed"):
                     bench.try_faults(name, models[name], word, other, given.faults, rng)
         print_figures(bench)
 

@@ -19,6 +19,7 @@ from assay.models.flow.check import Examination, Report, check_cases, examine_mo
 from assay.models.graph.graph import build_outline, infer_specs, load_model
 from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, Pair, Side, match_models
 from assay.models.graph.onnx_library import Wiring, build_wiring, is_constant_node
+from assay.models.graph.operators import find_coarse
 from assay.models.graph.paired_view import (
     build_rounded,
     build_view,
@@ -34,6 +35,7 @@ from assay.models.graph.tensorfile import import_numpy
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.layers import FaultSearch
 from assay.models.judge.rounded import WORSE_DB, WORSE_INSIDE_DB, build_bound, judge_range
+from assay.models.judge.tolerances import coarse_tolerance
 from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline
 from assay.models.values.tensors import TensorSpec, Tolerance
 from assay.show.formatting import render_count
@@ -269,7 +271,10 @@ class ComparedCases(Cases):
             names = {twin: name for name, twin in self.ends.items()}
             model = self.write_model(rename_ends(self.right.model, names), self.other_outline.stem)
         trials = tuple(replace(trial, model=model, specs=()) for trial in base.trials)
-        self._bounds[base.name] = self._measure_whole(base.outputs)
+        coarse = find_coarse(self.right.model)
+        behind = {name: coarse[twin] for name, twin in self.ends.items() if twin in coarse}
+        known = {name: replace(coarse_tolerance(dtype), check_dtype=False) for name, dtype in behind.items()}
+        self._bounds[base.name] = known | self._measure_whole(base.outputs)
         return replace(base, specs=(), trials=trials)
 
     @cached_property

@@ -393,6 +393,7 @@ class _Pairing:
                 if group.kind == left.kind
                 and group.root not in self._taken
                 and _order(group.kind, group.sources) == wanted
+                and (left.kind in WEIGHTED or self._has_same_form(left, group))
             ]
             chosen = options if len(options) < 2 else [each for each in options if self._is_alike(left, each)]
             if chosen:
@@ -400,8 +401,15 @@ class _Pairing:
 
     def _is_alike(self, left: TensorGroup, right: TensorGroup) -> bool:
         same = compare_weights(self.left.load_weights(left), self.right.load_weights(right))
-        nodes = self.left.wiring.nodes[left.node], self.right.wiring.nodes[right.node]
-        return same in (EQUAL, WITHIN_STEP) or (not same and read_attributes(nodes[0]) == read_attributes(nodes[1]))
+        return same in (EQUAL, WITHIN_STEP) or (not same and self._has_same_form(left, right))
+
+    def _has_same_form(self, left: TensorGroup, right: TensorGroup) -> bool:
+        """Whether axes, orders and sizes are equal; numbers such as an epsilon may be wrong."""
+        mine, theirs = (
+            read_attributes(side.wiring.nodes[group.node]) for side, group in ((self.left, left), (self.right, right))
+        )
+        shared = (name for name in mine if name in theirs and not isinstance(mine[name], float))
+        return all(mine[name] == theirs[name] for name in shared)
 
     def pair_weights(self) -> int:
         """Nodes that are the only ones with these weights. How many were found."""
