@@ -13,7 +13,7 @@ from tests.quantised_models import plant, quantise, write_float
 
 
 @pytest.fixture
-def folder(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: ARG001 it changes the folder
+def folder(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -70,9 +70,7 @@ def test_what_cannot_be_compared_gets_one_line(cli: Cli, folder: Path) -> None:
         ({"a": [1.0, 2.0, 3.0], "b": [3.0, 4.0]}, 1, "shape (3,) instead of (2,)"),
     ],
 )
-def test_outputs_of_elsewhere(
-    cli: Cli, folder: Path, actual: dict[str, list[float]], code: int, message: str
-) -> None:
+def test_outputs_of_elsewhere(cli: Cli, folder: Path, actual: dict[str, list[float]], code: int, message: str) -> None:
     np.savez(folder / "expected.npz", a=np.float32([1.0, 2.0]), b=np.float32([3.0, 4.0]))
     np.savez(folder / "actual.npz", **{name: np.float32(values) for name, values in actual.items()})
     found = cli("model", "judge", "expected.npz", "actual.npz")

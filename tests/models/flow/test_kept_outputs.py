@@ -28,7 +28,9 @@ REFERENCE = Target("reference", "reference")
 
 
 def summarise(report: ModelReport) -> Any:
-    found = [(case.name, case.outcome, case.verdict, case.local, case.accumulated, case.matched) for case in report.cases]
+    found = [
+        (case.name, case.outcome, case.verdict, case.local, case.accumulated, case.matched) for case in report.cases
+    ]
     return report.verdict, report.first_wrong, report.confirmed, found
 
 

@@ -42,6 +42,7 @@ from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import replace
 from assay.values.verdict import Finding, VerdictKind
 
+_SEVERAL = 8.0  # times what one tensor of a short float type may be off by
 LEAST_COVERAGE = 0.5  # of the layers of the model that has fewer: below, agreement proves little
 
 
@@ -92,10 +93,12 @@ def check_ends(left: Outline, right: Outline) -> dict[str, str]:
             continue
         is_named = all(spec.name in known for spec in mine)
         for number, spec in enumerate(mine):
-            twin = known[spec.name] if is_named else theirs[number]
-            names[spec.name] = twin.name
-            if not _fits(spec, twin):
-                problems.append(f"{spec.name} is {_describe(spec)} in {left.stem}, {_describe(twin)} in {right.stem}")
+            counterpart = known[spec.name] if is_named else theirs[number]
+            names[spec.name] = counterpart.name
+            if not _fits(spec, counterpart):
+                problems.append(
+                    f"{spec.name} is {_describe(spec)} in {left.stem}, {_describe(counterpart)} in {right.stem}"
+                )
     if problems:
         hint = "both models must take and give the same tensors: give the two files of one network"
         raise UsageError(f"the two models cannot be compared: {'; '.join(problems)}", hint)
@@ -267,14 +270,11 @@ class ComparedCases(Cases):
     def full(self) -> ModelCase:
         """The second file as it is; with the names of the first where it has others."""
         base, model = super().full, self.other
-        if any(name != twin for name, twin in self.ends.items()):
-            names = {twin: name for name, twin in self.ends.items()}
+        if any(name != counterpart for name, counterpart in self.ends.items()):
+            names = {counterpart: name for name, counterpart in self.ends.items()}
             model = self.write_model(rename_ends(self.right.model, names), self.other_outline.stem)
         trials = tuple(replace(trial, model=model, specs=()) for trial in base.trials)
-        coarse = find_coarse(self.right.model)
-        behind = {name: coarse[twin] for name, twin in self.ends.items() if twin in coarse}
-        known = {name: replace(coarse_tolerance(dtype), check_dtype=False) for name, dtype in behind.items()}
-        self._bounds[base.name] = known | self._measure_whole(base.outputs)
+        self._bounds[base.name] = self._find_coarse(self.ends) | self._measure_whole(base.outputs)
         return replace(base, specs=(), trials=trials)
 
     @cached_property
@@ -289,7 +289,8 @@ class ComparedCases(Cases):
             inputs = self._write_values(Tensors(self.samples[number].path), proto)
             expected = Expressible(Tensors(folder), self._ranges)
             trials.append(CaseSample(self.write_model(proto, name), inputs, expected))
-        self._bounds[name] = self._measure_whole(wanted)
+        counterparts = {pair.left.value: pair.right.value for pair in self.pairs.values()}
+        self._bounds[name] = self._find_coarse(counterparts) | self._measure_whole(wanted)
         return ModelCase(name, None, tuple(dict.fromkeys(wanted)), (), tuple(trials))
 
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
@@ -366,6 +367,18 @@ class ComparedCases(Cases):
 
     def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:
         return {name: Tolerance(check_dtype=False) for name in case.outputs} | self._bounds.get(case.name, {})
+
+    def _find_coarse(self, counterparts: Mapping[str, str]) -> dict[str, Tolerance]:
+        """Of tensors behind a cast into 16 bits or fewer: several times a step of them, as errors add up."""
+        coarse = find_coarse(self.right.model)
+        found = {
+            name: coarse_tolerance(coarse[counterpart])
+            for name, counterpart in counterparts.items()
+            if counterpart in coarse
+        }
+        return {
+            name: replace(each, rel=_SEVERAL * (each.rel or 0.0), check_dtype=False) for name, each in found.items()
+        }
 
     def find_origin(self, case: ModelCase, number: int) -> LayerOrigin | None:
         return super().find_origin(case, number) if case.name in self._same_ops else None

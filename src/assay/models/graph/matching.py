@@ -2,8 +2,8 @@
 
 Tensors are looked at in groups: what a node makes, with all that only hands it on (QuantizeLinear, DequantizeLinear, a
 cast, an Identity). Groups are paired by name; then by structure, in the order of computation: the same operator that
-reads what is paired already; then by weights that are equal, or equal to within a step once they are dequantised. A node
-without a counterpart (a Relu or a BatchNormalization that was fused) belongs to the one before it.
+reads what is paired already; then by weights that are equal, or equal to within a step once they are dequantised. A
+node without a counterpart (a Relu or a BatchNormalization that was fused) belongs to the one before it.
 """
 
 from __future__ import annotations
@@ -218,6 +218,13 @@ class Side:
     def is_output(self, group: TensorGroup) -> bool:
         return any(self.wiring.is_output(name) for name in group.names)
 
+    def list_sizes(self, group: TensorGroup) -> list[list[int]]:
+        """Constants that say where to cut or what shape to make."""
+        found = [load_constant(self.wiring, name) for name in group.weights]
+        return [
+            each.ravel().tolist() for each in found if each is not None and each.dtype == "int64" and each.size < 64
+        ]
+
     # ------------------------------------------------------------ integers
 
     def find_range(self, group: TensorGroup) -> tuple[float, float, float] | None:
@@ -382,7 +389,7 @@ class _Pairing:
         return left.kind == right.kind or is_fused or is_split or is_alone
 
     def pair_structure(self) -> None:
-        """The same operator that reads what is paired; of several, the one with the same weights or attributes."""
+        """Pair operators that read what is paired; of several equal ones, those with equal weights or attributes."""
         for left in self.left.groups.values():
             if left.root in self.pairs or not left.sources or any(name not in self.pairs for name in left.sources):
                 continue
@@ -409,7 +416,9 @@ class _Pairing:
             read_attributes(side.wiring.nodes[group.node]) for side, group in ((self.left, left), (self.right, right))
         )
         shared = (name for name in mine if name in theirs and not isinstance(mine[name], float))
-        return all(mine[name] == theirs[name] for name in shared)
+        sizes = [side.list_sizes(group) for side, group in ((self.left, left), (self.right, right))]
+        is_known = len(sizes[0]) == len(sizes[1])
+        return all(mine[name] == theirs[name] for name in shared) and (sizes[0] == sizes[1] or not is_known)
 
     def pair_weights(self) -> int:
         """Nodes that are the only ones with these weights. How many were found."""

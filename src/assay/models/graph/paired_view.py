@@ -26,6 +26,7 @@ from assay.models.graph.submodel import build_submodel, build_tensor, copy_model
 from assay.models.graph.tensorfile import import_numpy
 from assay.models.values.tensors import TensorSpec
 
+Specs = Mapping[str, TensorSpec]
 OWN = "other/"  # before the names of tensors that only the second model has
 _FLOAT8_BITS = 5  # three bits of a mantissa: as coarse as so many of an integer
 
@@ -108,8 +109,9 @@ def _insert_floats(graph: Graph, whole: str, name: str, scales: Sequence[str]) -
     graph.node.insert(at, helper.make_node("DequantizeLinear", [whole, *scales], [name]))
 
 
-def cut_model(model: Model, wiring: Wiring, stops: Iterable[str], outputs: Sequence[str], specs: Mapping[str, TensorSpec],
-              name: str) -> Model:  # fmt: skip
+def cut_model(
+    model: Model, wiring: Wiring, stops: Iterable[str], outputs: Sequence[str], specs: Specs, name: str
+) -> Model:
     """What makes the outputs of the nearest of the stops."""
     borders = set(stops) - set(outputs)
     indices = wiring.find_ancestors(outputs, stop=borders)

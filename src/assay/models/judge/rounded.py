@@ -21,6 +21,7 @@ WORSE_DB = 14.0  # of the whole tensor, for a layer alone
 WORSE_INSIDE_DB = 22.0  # where errors of all layers before it have come together
 FURTHER = 12.0  # times, of a single element
 SHIFT = 4.0  # times the noise: an offset or a factor that all elements share
+LEAST_DB = 8.0  # of a layer alone: with less it computes something else, whatever rounding does to it
 LEAST_CLIPPED_DB = 12.0  # of the values that integers can express, to those that they cannot
 _FEWEST = 64  # elements: of fewer, noise need not cancel
 _BEST_DB = 60.0
@@ -42,7 +43,7 @@ def build_bound(expected: Array, rounded: Array, worse_db: float) -> Tolerance:
         rel=FURTHER
         * 10 ** ((worse_db - WORSE_DB) / 20)
         * max(found.max_rel if math.isfinite(found.max_rel) else 0.0, noise * signal),
-        min_sqnr_db=min(found.sqnr_db, _BEST_DB) - worse_db,
+        min_sqnr_db=max(min(found.sqnr_db, _BEST_DB) - worse_db, LEAST_DB if worse_db == WORSE_DB else -math.inf),
         max_shift=SHIFT * 10 ** ((worse_db - WORSE_DB) / 20) * noise * signal if expected.size >= _FEWEST else None,
         allowed_wrong=TAIL_SHARE,
         check_dtype=False,

@@ -345,7 +345,8 @@ def describe_surroundings(report: ModelReport) -> str:
 
 def describe_briefly(report: ModelReport) -> str:
     """For the head of a page, where tools and paths are among the provenance: `cnn.onnx, reference ort, 12s`."""
-    return ", ".join((os.path.basename(report.model), f"reference {report.reference}", *_list_amounts(report)))
+    models = [os.path.basename(path) for path in (report.other, report.model) if path]
+    return ", ".join((" against ".join(models), f"reference {report.reference}", *_list_amounts(report)))
 
 
 def _list_amounts(report: ModelReport) -> list[str]:
