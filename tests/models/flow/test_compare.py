@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from onnxruntime.transformers.float16 import convert_float_to_float16
 from tests.example_models import write_model
 from tests.quantised_models import plant, quantise, rename, write_float
 
@@ -149,3 +150,22 @@ def test_what_cannot_be_compared_is_refused(compare: Compare, net: Path, tmp_pat
     more = write_model(tmp_path / "more.onnx", [node], {"x": [1, 5], "z": [1]}, {"y": [1, 5]})
     with pytest.raises(UsageError, match="net has the inputs x, more has x, z"):
         compare(net, more)
+
+
+def test_a_tensor_of_another_layout_is_not_paired_though_its_name_is_the_same(compare: Compare, tmp_path: Path) -> None:
+    ends: Any = {"x": [2, 3]}, {"y": [2, 3]}
+    nodes = [helper.make_node(op, [read], [made]) for op, read, made in (("Abs", "x", "a"), ("Tanh", "a", "y"))]
+    first = write_model(tmp_path / "first.onnx", nodes, *ends)
+    steps = (("Transpose", "x", "t"), ("Abs", "t", "a"), ("Transpose", "a", "b"), ("Tanh", "b", "y"))
+    turned = [helper.make_node(op, [read], [made]) for op, read, made in steps]
+    report = compare(first, write_model(tmp_path / "turned.onnx", turned, *ends))
+    assert report.verdict.kind is VerdictKind.PASS, describe_outcome(report)
+    assert [case.layer.ops for case in report.cases if case.layer] == [("Tanh", "Abs")]
+
+
+def test_floats_of_16_bits_pass_with_what_their_type_allows(compare: Compare, net: Path, tmp_path: Path) -> None:
+    short = convert_float_to_float16(onnx.load(net), keep_io_types=False)
+    onnx.save(short, tmp_path / "short.onnx")
+    report = compare(net, tmp_path / "short.onnx")
+    assert report.verdict.kind is VerdictKind.PASS, describe_outcome(report)
+    assert 0 < max(each.error for case in report.cases for each in case.local) < 0.01

@@ -17,7 +17,7 @@ from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, 
 from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase, StepFailedError, Tensors, load_specs
 from assay.models.flow.check import Examination, Report, check_cases, examine_model, quiet
 from assay.models.graph.graph import build_outline, infer_specs, load_model
-from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, Pair, Side, match_models
+from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, Pair, Side, match_models, name_kind
 from assay.models.graph.onnx_library import Wiring, build_wiring, is_constant_node
 from assay.models.graph.operators import find_coarse
 from assay.models.graph.paired_view import (
@@ -155,7 +155,14 @@ class ComparedCases(Cases):
 
     @cached_property
     def pairs(self) -> dict[str, Pair]:
-        return match_models(self.left, self.right, self.ends)
+        """Without those that have other shapes, as after a change of the layout: no number can be compared."""
+        found = match_models(self.left, self.right, self.ends)
+        return {root: pair for root, pair in found.items() if self._has_one_shape(pair)}
+
+    def _has_one_shape(self, pair: Pair) -> bool:
+        sides = (self.left.specs.get(pair.left.value), self.right.specs.get(pair.right.value))
+        shapes = [TensorSpec("", "", None if spec is None else spec.shape) for spec in sides]
+        return _fits(*shapes)
 
     @cached_property
     def view(self) -> Any:
@@ -191,7 +198,7 @@ class ComparedCases(Cases):
         rows, used = dict[int, tuple[Layer, Pair]](), set[int]()
         for pair in (each for each in self.pairs.values() if each.left.node in owners):
             nodes = self._find_nodes(pair)
-            heavy = [owners[index] for index in nodes if self._is_heavy(index)]
+            heavy = [owners[index] for index in nodes if name_kind(self.left.wiring.nodes[index].op_type) in WEIGHTED]
             main = next((layer for layer in heavy if layer.number not in used), owners[pair.left.node])
             main = owners[pair.left.node] if main.number in used else main
             known = rows.get(main.number)
@@ -206,16 +213,6 @@ class ComparedCases(Cases):
         wiring = self.left.wiring
         found = wiring.find_ancestors([pair.left.value], stop=set(self.stops) - {pair.left.value})
         return [index for index in found if not is_constant_node(wiring.nodes[index])]
-
-    def _is_heavy(self, index: int) -> bool:
-        return any(group.node == index and group.kind in WEIGHTED for group in self._by_node.get(index, ()))
-
-    @cached_property
-    def _by_node(self) -> dict[int, list[Any]]:
-        found: dict[int, list[Any]] = {}
-        for group in self.left.groups.values():
-            found.setdefault(group.node, []).append(group)
-        return found
 
     def _build_layer(self, main: Layer, nodes: Sequence[int], pair: Pair) -> Layer:
         wiring = self.left.wiring
@@ -273,7 +270,8 @@ class ComparedCases(Cases):
         if any(name != counterpart for name, counterpart in self.ends.items()):
             names = {counterpart: name for name, counterpart in self.ends.items()}
             model = self.write_model(rename_ends(self.right.model, names), self.other_outline.stem)
-        trials = tuple(replace(trial, model=model, specs=()) for trial in base.trials)
+        inputs = [self._write_values(Tensors(sample.path), self.view) for sample in self.samples]
+        trials = tuple(replace(trial, model=model, inputs=inputs[at], specs=()) for at, trial in enumerate(base.trials))
         self._bounds[base.name] = self._find_coarse(self.ends) | self._measure_whole(base.outputs)
         return replace(base, specs=(), trials=trials)
 
