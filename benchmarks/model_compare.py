@@ -100,7 +100,7 @@ def write_rewrites(path: Path, folder: Path) -> dict[str, Path]:
         target = folder / f"{path.stem}-{name}.onnx"
         try:
             make(target)
-            ort.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+            _open(str(target))
             made[name] = target
         except Exception as error:  # noqa: BLE001 whatever a quantiser raises for a model that it cannot take
             print(f"  ({path.stem}: no {name}: {str(error)[:80]})")
@@ -260,13 +260,16 @@ def measure_effect(clean: Any, faulty: Any, tensor: str, feeds: Any) -> float:
 
 
 def _run(model: Any, tensor: str, feeds: Any) -> Any:
+    return _open(model.SerializeToString()).run([tensor], feeds)[0]
+
+
+def _open(model: str | bytes) -> Any:
+    """Without optimisations: onnxruntime 1.31 dies in those of some quantised models."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.graph_optimization_level, options.log_severity_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, 3
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
-        [tensor], feeds
-    )[0]
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 # ---------------------------------------------------------------- the measurement
