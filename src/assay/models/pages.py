@@ -17,7 +17,14 @@ from assay.models.judge.tensors import judge_outputs
 from assay.models.records import judge_run, load_report
 from assay.models.report import tensor_diff
 from assay.models.report.check import CASES, build_document
-from assay.models.report.summary import build_case_metrics, build_diff_commands, label_of, render_error, render_ms
+from assay.models.report.summary import (
+    build_case_metrics,
+    build_diff_commands,
+    label_of,
+    name_subject,
+    render_error,
+    render_ms,
+)
 from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import STUDY, WRONG, CaseReport, ModelReport, Step, Tolerances
 from assay.models.values.tensors import TensorComparison, TensorDiff
@@ -120,7 +127,7 @@ def _summarise(path: str, state: State, reason: str, _mtime: int, _size: int) ->
     first = next((case for case in report.cases if case.name == report.first_wrong), None)
     return {
         "stem": report.stem,
-        "target": report.target,
+        "target": os.path.basename(report.other) or report.target,
         "reference": report.reference,
         "kind": report.verdict.kind,
         "problem": "" if report is found else report.findings[-1].message,
@@ -452,7 +459,7 @@ def build_tensor_blocks(
     op = case.layer.ops[0] if case.layer and len(case.layer.ops) == 1 else None
     verdict, compared = judge_outputs(expected, actual, Tolerances(by_tensor=known), op=op)
     diffs = [draw_diff(TensorDiff(each, "", ""), expected[each.name], actual[each.name], op) for each in compared]
-    title = f"{label_of(case, report)} of {report.stem} on {report.target}"
+    title = f"{label_of(case, report)} of {name_subject(report)}"
     return choose_blocks(tensor_diff.build_document(diffs, verdict, title=title).blocks, "html"), list_diffs(report)
 
 
@@ -488,7 +495,7 @@ def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]
         if report is not None:
             reports.append(report)
     names = list(dict.fromkeys(label_of(case, report) for report in reports for case in report.cases))
-    heads = [f"{number}: {report.stem} on {report.target}" for number, report in enumerate(reports, 1)]
+    heads = [f"{number}: {name_subject(report)}" for number, report in enumerate(reports, 1)]
     rows = []
     for name in names:
         cells: list[str | None] = []

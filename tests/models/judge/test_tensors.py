@@ -74,6 +74,7 @@ LOOSEST: dict[str, Tolerance] = {
     "allowed_wrong": Tolerance(allowed_wrong=0.999999),
     "min_cosine": Tolerance(min_cosine=-0.999),
     "min_sqnr_db": Tolerance(min_sqnr_db=-1e9),
+    "max_shift": Tolerance(max_shift=1e30),
     "top_k": Tolerance(top_k=10**9),
     "allow_constant": Tolerance(allow_constant=True),
     "check_dtype": Tolerance(check_dtype=False),
@@ -81,7 +82,7 @@ LOOSEST: dict[str, Tolerance] = {
 }
 ALL_AT_ONCE = Tolerance(
     abs=1e30, rel=1e30, ulp=2**62, int_abs=2**62, int_share=1.0, allowed_wrong=0.999999, allow_constant=True,
-    check_dtype=False, quantized=True,
+    check_dtype=False, quantized=True, max_shift=1e30,
 )  # fmt: skip
 BROKEN = {
     "NaN": (f32(1, 2, 3), f32(1, math.nan, 3)),
@@ -108,6 +109,15 @@ def test_no_option_lets_everything_pass(tolerance: Tolerance, damage: str) -> No
     found = compare_tensors("y", expected, actual, tolerance)
     assert found.verdict.kind is FAIL
     assert found.is_broken
+
+
+def test_a_shift_that_all_elements_share_is_bounded_apart_from_their_errors() -> None:
+    expected = np.random.default_rng(1).normal(size=256).astype(np.float32)
+    noisy = expected + np.float32(0.1) * np.tile(np.float32([1, -1]), 128)
+    loose = Tolerance(rel=1.0, max_shift=0.05)
+    assert compare_tensors("y", expected, noisy, loose).verdict.kind is PASS
+    shifted = compare_tensors("y", expected, expected + np.float32(0.1), loose)
+    assert "all elements share a factor or an offset of" in messages(shifted)
 
 
 def test_the_type_counts() -> None:

@@ -1,4 +1,4 @@
-"""`assay model check`, `bisect` and `reduce`."""
+"""`assay model check`, `bisect` and `reduce`; how a report of theirs is shown."""
 
 from __future__ import annotations
 
@@ -25,16 +25,29 @@ if TYPE_CHECKING:
 _PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  # of a report: parts of command lines
 
 
-class ModelRunRequest(RunFlags, ReportPages, ModelFlags):
-    """The options of the three commands, each of which is a run."""
+class ShowRequest(ReportPages):
+    """How a report is printed and written."""
 
-    quiet: bool = quiet_option()
     as_json: bool = json_option("Print the report as JSON.")
     every: bool = option("--all", default=False, help="Every layer in the table, also of a very long model.")
 
 
+class ModelRunRequest(RunFlags, ShowRequest, ModelFlags):
+    """The options of the commands that are a run."""
+
+    quiet: bool = quiet_option()
+
+
+def keep_option() -> str | None:
+    found: str | None = option(
+        "--keep-outputs", metavar="DIR", help="Keep the tensors of both sides here, for assay model judge."
+    )
+    return found
+
+
 class CheckModelRequest(ModelRunRequest):
     output: None = None
+    keep_outputs: str | None = keep_option()
 
 
 def check(request: CheckModelRequest, console: Console) -> int:
@@ -44,7 +57,7 @@ def check(request: CheckModelRequest, console: Console) -> int:
     assay model check net.onnx --target iree
     assay model check net.onnx --target sim --only 'Conv_*' --samples 3
     """
-    return _run(request, "check", console)
+    return run_request(request, "check", console, keep_outputs=request.keep_outputs)
 
 
 class BisectModelRequest(ModelRunRequest):
@@ -54,7 +67,7 @@ class BisectModelRequest(ModelRunRequest):
 
 def bisect(request: BisectModelRequest, console: Console) -> int:
     """Find the first layer of MODEL that a target gets wrong, for as little work as it takes."""
-    return _run(request, "bisect", console)
+    return run_request(request, "bisect", console)
 
 
 class ReduceRequest(ModelRunRequest):
@@ -63,16 +76,21 @@ class ReduceRequest(ModelRunRequest):
 
 def reduce(request: ReduceRequest, console: Console) -> int:
     """Find the smallest part of MODEL that fails on a target in the same way, with its inputs."""
-    return _run(request, "reduce", console)
+    return run_request(request, "reduce", console)
 
 
-def _run(request: ModelRunRequest, goal: Goal, console: Console) -> int:
+def run_request(
+    request: ModelRunRequest, goal: Goal, console: Console, *, keep_outputs: str | None = None, other: str = ""
+) -> int:
     from assay.models.flow.options import build_request
+    from assay.models.flow.output_keeper import choose_folder
     from assay.models.flow.run import run_model
     from assay.plugins import find_function
 
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
-    asked = build_request(request, goal)
+    asked = replace(build_request(request, goal), keep_outputs=choose_folder(keep_outputs), other=other)
+    if other and request.target == request.reference:
+        asked = replace(asked, target=asked.reference)
     with _following(request, console) as hooks:
         finished = run_model(asked, request, hooks, find_function("timings.add"), tuple(sys.argv))
     for note in finished.notes:
@@ -80,11 +98,11 @@ def _run(request: ModelRunRequest, goal: Goal, console: Console) -> int:
     if finished.report is None:
         console.error(f"interrupted by {finished.interrupted}; what was made is kept in the cache")
         return int(ExitCode.INTERRUPTED)
-    _show(finished.report, request, takes_stdout, console)
+    show_report(finished.report, request, takes_stdout, console)
     return int(finished.report.exit_code)
 
 
-def _show(report: ModelReport, request: ModelRunRequest, takes_stdout: bool, console: Console) -> None:
+def show_report(report: ModelReport, request: ShowRequest, takes_stdout: bool, console: Console) -> None:
     from assay.models.report.check import build_document
 
     document = build_document(report)

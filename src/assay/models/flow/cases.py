@@ -29,8 +29,9 @@ from assay.models.graph.submodel import build_marked, build_typed, describe_arra
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
 from assay.models.judge.alone import LayerOrigin
 from assay.models.values.model import Layer, ModelRequest, Outline, Step, StepEnding, StepOutcome, Target
-from assay.models.values.tensors import TensorRef, TensorSpec
+from assay.models.values.tensors import TensorRef, TensorSpec, Tolerance
 from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.values.verdict import Finding
 
 Arrays = Mapping[str, Any]  # name → numpy array
 _CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")
@@ -287,6 +288,21 @@ class Cases:
             values = Tensors(self.samples[number].path, self.activations[number])
             self._magnitudes[number] = Magnitudes(self.proto, values)
         return self._magnitudes[number].find(tensor, _CARRIED)
+
+    def find_skipped(self, name: str) -> str:  # noqa: ARG002 for other cases than these
+        """Why a case was not computed alone, where that is known beforehand."""
+        return ""
+
+    def load_sample(self, number: int) -> Arrays:
+        return Tensors(self.samples[number].path)
+
+    def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:  # noqa: ARG002 for other cases than these
+        """By tensor: bounds that were measured for this case; none: those of its types and operators hold."""
+        return {}
+
+    def judge_integers(self, case: ModelCase) -> Iterator[Finding]:  # noqa: ARG002 for other cases than these
+        """What is wrong with the scales of a layer, whatever the numbers are."""
+        return iter(())
 
     def find_origin(self, case: ModelCase, number: int) -> LayerOrigin | None:
         """How a layer alone makes its outputs, in one sample; None for what is made of several layers."""

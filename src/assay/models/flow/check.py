@@ -16,6 +16,7 @@ from typing import Any
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
 from assay.models.flow.cases import Arrays, Cases, ModelCase, StepFailedError, Tensors, describe_dims, name_kind
+from assay.models.flow.output_keeper import OutputKeeper
 from assay.models.flow.targets import VoterTests
 from assay.models.graph.tensorfile import write_tensors
 from assay.models.judge.layers import FaultSearch, conclude, excuse_chance, judge_votes, select
@@ -57,6 +58,7 @@ class Examination:
     report_case: Report = quiet
     notes: list[str] = field(default_factory=list)
     inside: dict[str, tuple[str, str]] = field(default_factory=dict)  # tensors that differ inside the model
+    keeper: OutputKeeper | None = None
     voter_tests: VoterTests = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +73,8 @@ class Examination:
             text = f"this layer cannot be computed alone: {case.problem}"
             verdict = Verdict.of([Finding(VerdictKind.INCONCLUSIVE, case.name, text)], 0)
             report = CaseReport(case.name, target, verdict, case.layer)
+            if self.keeper is not None:
+                self.keeper.add(case, Work(), [])
         else:
             with self.builder.borrowing():
                 work, results = self.compute(case)
@@ -110,15 +114,18 @@ class Examination:
             with self.builder.dumping(dumps):
                 work = self.builder.compute(request.target, trial.model, trial.inputs, wants, case.name)
             if work.failed is not None:
-                return replace(work, steps=tuple(map(self.cases.fix_hint, work.steps))), []
+                first, results = replace(work, steps=tuple(map(self.cases.fix_hint, work.steps))), []
+                break
             first = first if first.steps else work
             results.append(Tensors(work.outputs))
+        if self.keeper is not None:
+            self.keeper.add(case, first, results)
         return first, results
 
     def compare(self, case: ModelCase, steps: tuple[StepOutcome, ...], results: Sequence[Arrays]) -> CaseReport:
         verdict, comparisons = self.judge(case, results)
         if verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED) and self.request.voter is not None:
-            verdict = self._vote(case, comparisons, verdict, self.request.voter)
+            verdict = self.vote(case, comparisons, verdict, self.request.voter)
         wrong = [pair for pair in enumerate(comparisons) if pair[1].verdict.kind is not VerdictKind.PASS]
         kept = [self._keep_pair(case, results, compared, number) for number, compared in wrong]
         diffs = tuple(each[0] for each in kept if each is not None)
@@ -141,16 +148,23 @@ class Examination:
         reach = partial(self.cases.find_magnitude, case, number)
         origin = self.cases.find_origin(case, number)
         tolerances = self.choose_tolerances(case)
-        judged = judge_outputs(wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin)
-        return excuse_chance(*judged, self.cases.find_chance(case))
+        verdict, found = judge_outputs(
+            wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin
+        )
+        if case.layer is not None:
+            verdict = Verdict.of((*verdict.findings, *self.cases.judge_integers(case)), verdict.comparisons)
+        return excuse_chance(verdict, found, self.cases.find_chance(case))
 
     def choose_tolerances(self, case: ModelCase) -> Tolerances:
         """What a quantised model gives as a whole may be a few steps off; a layer in isolation may not."""
+        own = self.cases.find_bounds(case)
+        if own:
+            return self._prefer_given(own, {name: case.makers.get(name, case.op) for name in case.outputs})
         if case.layer is not None:
             return self.request.tolerances
         return self._relax({name: case.makers.get(name) for name in case.outputs}, quantized=case.quantized)
 
-    def _vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
+    def vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
         """The verdict with the vote of a second reference. One that cannot compute the case has no vote."""
         results = []
         for trial in case.trials:
@@ -164,7 +178,10 @@ class Examination:
                 return verdict
             results.append(Tensors(work.outputs))
         voted = judge_votes(ours, self.judge(case, results)[1])
-        return verdict if voted.kind is not verdict.kind and self._is_refused(voter, case) else voted
+        is_refused = voted.kind is not verdict.kind and self._is_refused(voter, case)
+        if self.keeper is not None:
+            self.keeper.add_vote(case, results, is_refused=is_refused)
+        return verdict if is_refused else voted
 
     def _is_refused(self, voter: Target, case: ModelCase) -> bool:
         """Whether the voter has no vote: one that would excuse the target must compute these operators right."""
@@ -196,7 +213,8 @@ class Examination:
         """
         marked = part or self.cases.marked
         ops = self.cases.makers
-        tolerances = self._relax(ops, quantized=marked.quantized)
+        own = self.cases.find_bounds(marked)
+        tolerances = self._prefer_given(own, ops) if own else self._relax(ops, quantized=marked.quantized)
         chance = self.cases.find_chance(marked)
         worst = dict[str, TensorComparison]()
         with self.builder.borrowing(), self.builder.forgetting():
@@ -216,6 +234,15 @@ class Examination:
                     _keep_worst(worst, excuse_chance(*judged, chance)[1])
             self._keep_inside(marked, worst, results)
         return worst, None
+
+    def _prefer_given(self, own: Mapping[str, Tolerance], ops: Mapping[str, str | None]) -> Tolerances:
+        """Bounds that were measured for these tensors, unless one was asked for."""
+        given = self.request.tolerances
+        asked = {name: given.choose(name, ops.get(name)) for name in own}
+        chosen = {
+            name: own[name] if each == Tolerance() else replace(each, check_dtype=False) for name, each in asked.items()
+        }
+        return Tolerances(given.model, given.by_op, chosen)
 
     def _relax(self, ops: Mapping[str, str | None], *, quantized: bool) -> Tolerances:
         """For these tensors, and the operators that make them, of several layers. Behind a quantiser the steps are
@@ -275,21 +302,23 @@ def examine_model(
     report_case: Report,
     search: Callable[[Examination], FaultSearch],
     names: Callable[[Cases], Sequence[str]] = lambda cases: [cases.outline.full_name],
+    open_cases: Callable[[ModelRequest, ArtifactBuilder], Cases] = Cases,
 ) -> ModelReport:
     """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
     begun = time.monotonic()
     builder.notes.clear()  # of an earlier check by the same builder
     builder.begin(request.reference, request.target)
-    cases = Cases(request, builder)
+    cases = open_cases(request, builder)
     chosen = names(cases)  # while the workers start
     tools = dict(builder.find_tools(request.target))
-    examination = Examination(request, builder, cases, keep, report_case)
+    keeper = OutputKeeper(request.keep_outputs, cases) if request.keep_outputs else None
+    examination = Examination(request, builder, cases, keep, report_case, keeper=keeper)
     try:
         found = search(examination)
     except StepFailedError as error:
         finding = Finding(VerdictKind.ERROR, cases.outline.stem, error.message)
         found = FaultSearch(build_refused(request, cases, chosen, error), findings=(finding,))
-    return ModelReport(
+    report = ModelReport(
         model=request.model,
         stem=cases.outline.stem,
         reference=request.reference.name,
@@ -308,15 +337,20 @@ def examine_model(
         origin=render_flags(request.origin),
         command=found.command,
         folder=request.folder,
+        other=request.other,
+        coverage=found.coverage,
     )
+    if keeper is not None:
+        keeper.finish(request, report)
+    return report
 
 
 def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet) -> ModelReport:
     """Everything that was requested. What a target does wrong is in the report; it never raises for that."""
-    return examine_model(request, builder, keep, report_case, _check, lambda cases: cases.choose(request.only))
+    return examine_model(request, builder, keep, report_case, check_cases, lambda cases: cases.choose(request.only))
 
 
-def _check(examination: Examination) -> FaultSearch:
+def check_cases(examination: Examination) -> FaultSearch:
     cases = examination.cases
     full_name, chosen = cases.outline.full_name, cases.choose(examination.request.only)
     layers = [name for name in chosen if name != full_name]
@@ -375,6 +409,8 @@ class Trivial:
 
     def find_reason(self, name: str) -> str:
         """Why it need not be computed alone; empty: it must be."""
+        if known := self._examination.cases.find_skipped(name):
+            return known
         layer = self._layers.get(name)
         found = select(layer, self._accumulated)
         if layer is None or len(found) < len(layer.outputs):

@@ -33,7 +33,7 @@ from assay.models.values.model import DEFAULT_GROUPS, Flags, InputChoice, ModelR
 from assay.models.values.tensors import Tolerance
 from assay.system.fast_dataclasses import fields, replace
 
-Goal = Literal["check", "bisect", "reduce"]
+Goal = Literal["check", "compare", "bisect", "reduce"]
 
 
 def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
@@ -87,14 +87,18 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     )
 
 
+def check_file(path: str) -> None:
+    if not os.path.exists(path):
+        raise UsageError(f"there is no model {path}", "give the path of an ONNX file")
+    if not os.path.isfile(path):
+        raise UsageError(f"{path} is a folder, not a model", "give the path of an ONNX file")
+    if not os.path.getsize(path):
+        raise UsageError(f"{path} is not an ONNX model: the file is empty", "export or download it again")
+
+
 def _check_flags(flags: ModelFlags, goal: Goal) -> None:
-    if not os.path.exists(flags.model):
-        raise UsageError(f"there is no model {flags.model}", "give the path of an ONNX file")
-    if not os.path.isfile(flags.model):
-        raise UsageError(f"{flags.model} is a folder, not a model", "give the path of an ONNX file")
-    if not os.path.getsize(flags.model):
-        raise UsageError(f"{flags.model} is not an ONNX model: the file is empty", "export or download it again")
-    if flags.only and goal != "check":
+    check_file(flags.model)
+    if flags.only and goal not in ("check", "compare"):
         raise UsageError(f"--only is for check: {goal} looks for the layer itself", "omit it")
     if flags.function and flags.inputs:
         raise UsageError("inputs come from files or from a function, not from both", "give --input or --function")

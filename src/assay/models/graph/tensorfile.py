@@ -72,11 +72,11 @@ def content_sha(array: Array) -> str:
     if name_dtype(array) == STRING:
         digest.update(json.dumps(_texts(array)).encode())
     else:
-        digest.update(_storable(np.asarray(array, order="C")).reshape(-1).view(np.uint8))
+        digest.update(store(np.asarray(array, order="C")).reshape(-1).view(np.uint8))
     return digest.hexdigest()
 
 
-def _storable(array: Array) -> Array:
+def store(array: Array) -> Array:
     """The array's numbers in a type that numpy's files and buffers know, in the machine's byte order."""
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
@@ -117,7 +117,7 @@ def _write_one(folder: str, number: int, name: str, array: Array) -> TensorRef:
             json.dump({"shape": array.shape, "texts": _texts(array)}, text)
     else:
         with open(path, "wb") as stream:
-            np.save(stream, _storable(array), allow_pickle=False)
+            np.save(stream, store(array), allow_pickle=False)
     return TensorRef(name, path, dtype, tuple(array.shape), content_sha(array))
 
 

@@ -296,7 +296,7 @@ def _compare_numbers(
         *formal,
         *_judge_misplaced(found, elements),
         *by_size,
-        *_judge_whole(found, ranking if is_asked else None),
+        *_judge_whole(found, ranking if is_asked else None, tally.find_common(scale.whole)),
         *_judge_constants(found, surveys, op, 0.0 if slack is None else found.tolerance.abs or 0.0),
     ]
     if all(finding.kind is not VerdictKind.FAIL for finding in findings):
@@ -420,7 +420,7 @@ def _bound(found: TensorComparison, is_float: bool) -> str:
     return text if tolerance.ulp is None else f"{text} or by more than {tolerance.ulp} ULP"
 
 
-def _judge_whole(found: TensorComparison, ranking: Ranking | None) -> Iterator[Finding]:
+def _judge_whole(found: TensorComparison, ranking: Ranking | None, shift: float) -> Iterator[Finding]:
     """Bounds on the tensor as a whole. One that cannot be computed is not kept."""
     asked = found.tolerance
     if asked.min_cosine is not None and found.cosine is not None and not found.cosine >= asked.min_cosine:
@@ -429,6 +429,9 @@ def _judge_whole(found: TensorComparison, ranking: Ranking | None) -> Iterator[F
     if asked.min_sqnr_db is not None and found.sqnr_db is not None and not found.sqnr_db >= asked.min_sqnr_db:
         text = f"signal to noise {found.sqnr_db:.4g} dB, at least {asked.min_sqnr_db:.4g} is required"
         yield Finding(VerdictKind.FAIL, found.name, text, found.sqnr_db, asked.min_sqnr_db)
+    if asked.max_shift is not None and not shift <= asked.max_shift:
+        text = f"all elements share a factor or an offset of {shift:.3g} of the scale; at most {asked.max_shift:.3g}"
+        yield Finding(VerdictKind.FAIL, found.name, text, shift, asked.max_shift)
     if ranking is not None and ranking.agree < ranking.rows:
         text = (
             f"{_share(ranking.rows - ranking.agree, ranking.rows)} rows have others among their {asked.top_k} largest"

@@ -183,7 +183,7 @@ def complete_tolerance(
 
 def check_tolerance(tolerance: Tolerance) -> None:
     """A bound that could let everything pass is refused: NaN, infinite, negative, a share of everything."""
-    for name in ("abs", "rel", "ulp", "int_abs", "min_sqnr_db"):
+    for name in ("abs", "rel", "ulp", "int_abs", "max_shift", "min_sqnr_db"):
         value = getattr(tolerance, name)
         if value is not None and (not math.isfinite(value) or (value < 0 and name != "min_sqnr_db")):
             raise UsageError(f"a tolerance of {name} {value} is not valid", "it is a finite number from 0 up")

@@ -26,6 +26,7 @@ from assay.models.report.summary import (
     group_failures,
     join_names,
     label_of,
+    name_subject,
     ops_of,
     render_command,
     render_cosine,
@@ -90,7 +91,7 @@ def render_case_line(case: CaseReport) -> str:
 def build_document(report: ModelReport, *, every: bool = False) -> Document:
     """`every`: the terminal's table leaves no layer out."""
     return Document(
-        title=f"{report.verdict.kind} {report.stem} on {report.target}",
+        title=f"{report.verdict.kind} {name_subject(report)}",
         blocks=(
             Only(("terminal",), list(_build_terminal(report, every))),
             Only(("markdown",), list(_build_markdown(report))),
@@ -109,7 +110,7 @@ def build_document(report: ModelReport, *, every: bool = False) -> Document:
 def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
     """The answer first, then the table, then what failed and how, then what to do, then what it was made with."""
     kind, sentence, around = str(report.verdict.kind), describe_outcome(report), describe_surroundings(report)
-    head = Text((Span(kind, kind), f" {report.stem} on {report.target}: {sentence}"))
+    head = Text((Span(kind, kind), f" {name_subject(report)}: {sentence}"))
     yield Section([head])
     shown = list(report.cases) if every else choose_cases(report)
     yield Section([_build_table_block(shown, report)])
@@ -173,7 +174,7 @@ def find_mismatches(report: ModelReport) -> list[CaseReport]:
 
 
 def _build_markdown(report: ModelReport) -> Iterator[Block]:
-    yield Heading(f"{report.stem} on {report.target}", report.verdict.kind)
+    yield Heading(name_subject(report), report.verdict.kind)
     yield Text(describe_outcome(report))
     shown = choose_cases(report)
     yield TableBlock(build_table(shown, report))
@@ -190,7 +191,7 @@ def _build_remarks(report: ModelReport) -> list[Block]:
 
 
 def _list_notes(report: ModelReport) -> list[str]:
-    return [text for text in (*describe_ranks(report), *report.notes, describe_times(report)) if text]
+    return [text for text in (report.coverage, *describe_ranks(report), *report.notes, describe_times(report)) if text]
 
 
 # ---------------------------------------------------------------- the page
@@ -198,7 +199,7 @@ def _list_notes(report: ModelReport) -> list[str]:
 
 def _build_page(report: ModelReport) -> Iterator[Block]:
     answer = describe_outcome(report)
-    yield Heading(f"{report.stem} on {report.target}", report.verdict.kind, level=1)
+    yield Heading(name_subject(report), report.verdict.kind, level=1)
     yield Text(describe_briefly(report), role="soft")
     yield Text(_link_first(answer[:1].upper() + answer[1:], report), role="answer")
     findings, notes, commands = _build_remarks(report)
@@ -209,7 +210,12 @@ def _build_page(report: ModelReport) -> Iterator[Block]:
     groups = group_failures(report)
     if groups:
         yield Section([_build_failure(each, "html", is_open=len(groups) == 1) for each in groups], "Steps that failed")
-    origin = [("model", report.model), ("reference", report.reference), ("target", report.target)]
+    origin = [
+        ("model", report.model),
+        *([("compared with", report.other)] if report.other else []),
+        ("reference", report.reference),
+        ("target", report.target),
+    ]
     run = [("run", report.run_dir)] if report.run_dir else []
     yield Details("Provenance", [Facts([*origin, *report.tools.items(), *run])])
 
@@ -258,6 +264,7 @@ def build_table(cases: Sequence[CaseReport], report: ModelReport) -> Table:
         Column("layer"),
         Column("op", rank=5),
         Column("node", rank=6),
+        Column("paired by", rank=2),
         Column("outcome"),
         Column("local error", "number", key="local_error", short="local"),
         Column("accumulated error", "number", key="accumulated_error", short="accum."),
@@ -281,13 +288,13 @@ def _build_row(case: CaseReport, report: ModelReport) -> list[str | Span | None]
         label_of(case, report),
         ops_of(case) or None,
         (case.layer.title or None) if case.layer else None,
+        case.matched or None,
         Span(case.outcome, str(case.verdict.kind)),
         render_error(metrics.local),
         render_error(metrics.accumulated),
         render_cosine(metrics.cosine),
         render_db(metrics.sqnr_db),
-        render_ms(metrics.compile_s),
-        render_ms(metrics.run_s),
+        *((None, None) if report.other else (render_ms(metrics.compile_s), render_ms(metrics.run_s))),
     ]
 
 
@@ -349,11 +356,11 @@ def _build_suite(report: ModelReport) -> Suite:
         ("target", report.target),
         ("verdict", report.verdict.kind),
         ("summary", describe_outcome(report)),
+        *([("other", report.other), ("coverage", report.coverage)] if report.other else []),
         *([("first_wrong", report.first_wrong)] if report.first_wrong else []),
         *((f"tool.{name}", version) for name, version in report.tools.items()),
     ]
-    name = f"{report.stem} on {report.target}"
-    return Suite(name, cases, properties, report.elapsed_s, "\n".join(report.notes))
+    return Suite(name_subject(report), cases, properties, report.elapsed_s, "\n".join(report.notes))
 
 
 def _build_case(case: CaseReport, report: ModelReport) -> Case:

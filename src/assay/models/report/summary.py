@@ -127,6 +127,12 @@ def join_names(names: Sequence[str]) -> str:
 # ---------------------------------------------------------------- what it comes to
 
 
+def name_subject(report: ModelReport) -> str:
+    """`net on iree`; of two models `int8 against float`."""
+    other = os.path.splitext(os.path.basename(report.other))[0]
+    return f"{other} against {report.stem}" if other else f"{report.stem} on {report.target}"
+
+
 def describe_outcome(report: ModelReport) -> str:
     """The one sentence to read: the first wrong layer, or what else is wrong, or that nothing is."""
     first = find_first(report)
@@ -138,7 +144,7 @@ def describe_outcome(report: ModelReport) -> str:
         return _describe_first(report, first)
     kind = report.verdict.kind
     if kind is VerdictKind.PASS:
-        return f"{_count_cases(report)} with {report.reference}"
+        return f"{_count_cases(report)} with {report.stem if report.other else report.reference}"
     for finding in report.findings:  # what the verdict is based on; a finding about the whole before one about a part
         if finding.kind is kind:
             return finding.message
@@ -308,6 +314,8 @@ def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
     commands = build_diff_commands(first)
     if commands:
         yield "show the numbers", commands[0]
+    if report.other:  # no part of one model shows the fault
+        return
     # a command can be pasted anywhere: targets are found in the settings of a folder, inputs often next to them
     there = f"cd {shlex.quote(report.folder)} && " if report.folder else ""
     if report.command:
@@ -337,7 +345,8 @@ def describe_surroundings(report: ModelReport) -> str:
 
 def describe_briefly(report: ModelReport) -> str:
     """For the head of a page, where tools and paths are among the provenance: `cnn.onnx, reference ort, 12s`."""
-    return ", ".join((os.path.basename(report.model), f"reference {report.reference}", *_list_amounts(report)))
+    models = [os.path.basename(path) for path in (report.other, report.model) if path]
+    return ", ".join((" against ".join(models), f"reference {report.reference}", *_list_amounts(report)))
 
 
 def _list_amounts(report: ModelReport) -> list[str]:

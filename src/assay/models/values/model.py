@@ -211,7 +211,8 @@ class ModelRequest:
     reference: Target
     target: Target
     voter: Target | None = None  # a second reference, asked where the target differs
-    goal: Literal["check", "bisect", "reduce"] = "check"
+    goal: Literal["check", "compare", "bisect", "reduce"] = "check"
+    other: str = ""  # compare: the second model, which the target computes; absolute
     inputs: InputChoice = field(default_factory=InputChoice)
     tolerances: Tolerances = field(default_factory=Tolerances)
     groups: tuple[tuple[str, ...], ...] = DEFAULT_GROUPS
@@ -224,6 +225,7 @@ class ModelRequest:
     compile_profile_dir: str | None = None
     run_profile_dir: str | None = None
     store: str = ""  # folder of the artifact store
+    keep_outputs: str = ""  # folder for the tensors of both sides
     output: str = ""  # reduce: where the smallest model goes
     folder: str = ""  # working directory of the caller: functions of inputs are looked for there
     manner: Flags = ()  # of a command line that asks for the same of another model: targets, tolerances, limits
@@ -247,6 +249,7 @@ class CaseReport:
     accumulated: tuple[TensorComparison, ...] = ()  # as it comes out of the model on the target
     diffs: tuple[tuple[str, str], ...] = ()  # (expected file, actual file) of each output that differs
     skipped: str = ""  # why it was not computed alone, though it is correct
+    matched: str = ""  # compare: how the two layers were found to be one
 
     @property
     def failed_step(self) -> StepOutcome | None:
@@ -297,6 +300,8 @@ class ModelReport:
     command: str = ""  # shows again what was found, without looking for it: of a reduction
     folder: str = ""  # where commands are to be typed: settings and the user's own code are found from there
     unseen: int = 0  # layers before `first_wrong` that were not requested: it is the first that was tried
+    other: str = ""  # path of the second model, where two were compared
+    coverage: str = ""  # how many layers of the two were paired, and how
 
     @property
     def verdict(self) -> Verdict:

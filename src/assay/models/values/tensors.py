@@ -61,6 +61,7 @@ class Tolerance:
     allowed_wrong: float = 0.0  # share of elements that may break abs/rel/ulp
     min_cosine: float | None = None
     min_sqnr_db: float | None = None
+    max_shift: float | None = None  # of a factor or an offset that all elements share, at the scale
     top_k: int | None = None  # the k largest along the last axis must be the same ones
     allow_constant: bool = False  # both all zero proves nothing, and is not PASS unless this allows it
     check_dtype: bool = True

@@ -1,0 +1,429 @@
+"""`assay model compare`: two models that should compute the same, before and after quantisation or a rewrite.
+
+The first model is the reference. Its layers are paired with those of the second (`graph.matching`), which is then
+looked at as a target is: as a whole, with every paired tensor as an output, and layer by layer with the first model's
+values as inputs. What a quantised layer may be off by is measured on the first model, rounded to as many bits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from assay.errors import UsageError
+from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, load_product
+from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase, StepFailedError, Tensors, load_specs
+from assay.models.flow.check import Examination, Report, check_cases, examine_model, quiet
+from assay.models.graph.graph import build_outline, infer_specs, load_model
+from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, Pair, Side, match_models, name_kind
+from assay.models.graph.onnx_library import Wiring, build_wiring, is_constant_node
+from assay.models.graph.operators import find_coarse
+from assay.models.graph.paired_view import (
+    build_rounded,
+    build_view,
+    cut_model,
+    find_bits,
+    is_rounding,
+    rename_ends,
+    sort_nodes,
+)
+from assay.models.graph.split import check
+from assay.models.graph.submodel import build_marked
+from assay.models.graph.tensorfile import import_numpy
+from assay.models.judge.alone import LayerOrigin
+from assay.models.judge.layers import FaultSearch
+from assay.models.judge.rounded import WORSE_DB, WORSE_INSIDE_DB, build_bound, judge_range
+from assay.models.judge.tolerances import coarse_tolerance
+from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline
+from assay.models.values.tensors import TensorSpec, Tolerance
+from assay.show.formatting import render_count
+from assay.system.fast_dataclasses import replace
+from assay.values.verdict import Finding, VerdictKind
+
+_SEVERAL = 8.0  # times what one tensor of a short float type may be off by
+LEAST_COVERAGE = 0.5  # of the layers of the model that has fewer: below, agreement proves little
+
+
+def compare_models(
+    request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet
+) -> ModelReport:
+    def choose(cases: Cases) -> Sequence[str]:
+        return cases.choose(request.only)
+
+    return examine_model(request, builder, keep, report_case, _compare, choose, ComparedCases)
+
+
+def _compare(examination: Examination) -> FaultSearch:
+    cases = examination.cases
+    assert isinstance(cases, ComparedCases)
+    found = check_cases(examination)
+    reports = tuple(replace(case, matched=cases.describe_pair(case.name)) for case in found.cases)
+    findings = (*found.findings, *cases.judge_coverage())
+    return replace(found, cases=reports, findings=findings, coverage=cases.coverage)
+
+
+class Expressible(Mapping[str, Any]):
+    """Tensors of the first model, cut off at what the integers of the second can express."""
+
+    def __init__(self, values: Arrays, ranges: Mapping[str, tuple[float, float, float]]) -> None:
+        self._values, self._ranges = values, ranges
+
+    def __getitem__(self, name: str) -> Any:
+        found = self._values[name]
+        return found.clip(*self._ranges[name][:2]).astype(found.dtype) if name in self._ranges else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def check_ends(left: Outline, right: Outline) -> dict[str, str]:
+    """Inputs and outputs of the second model by name of the first; in the same order where names differ. Raises
+    UsageError where the two cannot be compared."""
+    problems, names = [], dict[str, str]()
+    for word, mine, theirs in (("inputs", left.inputs, right.inputs), ("outputs", left.outputs, right.outputs)):
+        known = {spec.name: spec for spec in theirs}
+        if len(mine) != len(theirs):
+            lists = [", ".join(spec.name for spec in each) for each in (mine, theirs)]
+            problems.append(f"{left.stem} has the {word} {lists[0]}, {right.stem} has {lists[1]}")
+            continue
+        is_named = all(spec.name in known for spec in mine)
+        for number, spec in enumerate(mine):
+            counterpart = known[spec.name] if is_named else theirs[number]
+            names[spec.name] = counterpart.name
+            if not _fits(spec, counterpart):
+                problems.append(
+                    f"{spec.name} is {_describe(spec)} in {left.stem}, {_describe(counterpart)} in {right.stem}"
+                )
+    if problems:
+        hint = "both models must take and give the same tensors: give the two files of one network"
+        raise UsageError(f"the two models cannot be compared: {'; '.join(problems)}", hint)
+    return names
+
+
+def _fits(one: TensorSpec, other: TensorSpec) -> bool:
+    is_float = one.dtype in FLOATS and other.dtype in FLOATS
+    if one.dtype and other.dtype and one.dtype != other.dtype and not is_float:
+        return False
+    if one.shape is None or other.shape is None:
+        return True
+    pairs = zip(one.shape, other.shape, strict=False)
+    known = [pair for pair in pairs if all(isinstance(dim, int) for dim in pair)]
+    return len(one.shape) == len(other.shape) and all(mine == theirs for mine, theirs in known)
+
+
+def _describe(spec: TensorSpec) -> str:
+    return f"{spec.dtype or '?'}{list(spec.shape) if spec.shape is not None else ''}"
+
+
+class ComparedCases(Cases):
+    """The first model's cases, with parts of the second one for the target to compute."""
+
+    def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
+        super().__init__(request, builder)
+        self._bounds: dict[str, dict[str, Tolerance]] = {}  # by case, then by tensor
+        self._same_ops: set[str] = set()  # cases whose operators are the same on both sides, in floats
+        self.ends = check_ends(self.whole, self.other_outline)
+        if load_product(request.model).sha == self.other.sha:
+            text = f"{request.model} and {request.other} are equal: there is nothing to compare"
+            raise UsageError(text, "give the model before and the model after the change")
+
+    @cached_property
+    def whole(self) -> Outline:
+        """The first model, with all its layers."""
+        return build_outline(self.request.model, groups=self.request.groups)
+
+    @cached_property
+    def other(self) -> Product:
+        return load_product(self.request.other)
+
+    @cached_property
+    def other_outline(self) -> Outline:
+        return build_outline(self.request.other, groups=())
+
+    @cached_property
+    def left(self) -> Side:
+        return Side(self.proto)
+
+    @cached_property
+    def right(self) -> Side:
+        return Side(sort_nodes(load_model(self.request.other)))
+
+    @cached_property
+    def pairs(self) -> dict[str, Pair]:
+        """Without those that have other shapes, as after a change of the layout: no number can be compared."""
+        found = match_models(self.left, self.right, self.ends)
+        return {root: pair for root, pair in found.items() if self._has_one_shape(pair)}
+
+    def _has_one_shape(self, pair: Pair) -> bool:
+        sides = (self.left.specs.get(pair.left.value), self.right.specs.get(pair.right.value))
+        shapes = [TensorSpec("", "", None if spec is None else spec.shape) for spec in sides]
+        return _fits(*shapes)
+
+    @cached_property
+    def view(self) -> Any:
+        return build_view(self.right, list(self.pairs.values()))
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        return build_wiring(self.view.graph)
+
+    @cached_property
+    def specs(self) -> dict[str, TensorSpec]:
+        return infer_specs(self.view)
+
+    @cached_property
+    def bits(self) -> tuple[int | None, int | None]:
+        return find_bits(self.right)
+
+    @cached_property
+    def stops(self) -> tuple[str, ...]:
+        """Tensors that both models have."""
+        return tuple(pair.left.value for pair in self.pairs.values())
+
+    @cached_property
+    def closed(self) -> ModelCase | None:
+        return None
+
+    # ------------------------------------------------------------ layers
+
+    @cached_property
+    def _rows(self) -> dict[str, tuple[Layer, Pair]]:
+        """By name of the case: what the first model computes between paired tensors, and the pair at its end."""
+        owners = {index: layer for layer in self.whole.layers for index in layer.nodes}
+        rows, used = dict[int, tuple[Layer, Pair]](), set[int]()
+        for pair in (each for each in self.pairs.values() if each.left.node in owners):
+            nodes = self._find_nodes(pair)
+            heavy = [owners[index] for index in nodes if name_kind(self.left.wiring.nodes[index].op_type) in WEIGHTED]
+            main = next((layer for layer in heavy if layer.number not in used), owners[pair.left.node])
+            main = owners[pair.left.node] if main.number in used else main
+            known = rows.get(main.number)
+            if known is not None:  # another output of the same node
+                rows[main.number] = replace(known[0], outputs=(*known[0].outputs, pair.left.value)), known[1]
+                continue
+            used.add(main.number)
+            rows[main.number] = self._build_layer(main, nodes, pair), pair
+        return {layer.name: (layer, pair) for _, (layer, pair) in sorted(rows.items())}
+
+    def _find_nodes(self, pair: Pair) -> list[int]:
+        wiring = self.left.wiring
+        found = wiring.find_ancestors([pair.left.value], stop=set(self.stops) - {pair.left.value})
+        return [index for index in found if not is_constant_node(wiring.nodes[index])]
+
+    def _build_layer(self, main: Layer, nodes: Sequence[int], pair: Pair) -> Layer:
+        wiring = self.left.wiring
+        made = {name for index in nodes for name in wiring.nodes[index].output}
+        read = dict.fromkeys(name for index in nodes for name in wiring.reads[index])
+        inputs = tuple(name for name in read if name not in made and not wiring.is_constant(name))
+        others = [index for index in nodes if index not in main.nodes]
+        ops = (*main.ops, *(wiring.nodes[index].op_type for index in others))
+        names = tuple(wiring.nodes[index].name for index in (*main.nodes, *others))
+        return replace(main, ops=ops, nodes=tuple(nodes), inputs=inputs, outputs=(pair.left.value,), node_names=names)
+
+    @cached_property
+    def outline(self) -> Outline:
+        return replace(self.whole, layers=tuple(layer for layer, _ in self._rows.values()))
+
+    @cached_property
+    def trivial_layers(self) -> tuple[Layer, ...]:
+        return ()
+
+    @cached_property
+    def quantized(self) -> bool:
+        return False  # what a tensor may be off by is measured
+
+    def describe_pair(self, name: str) -> str:
+        return self._rows[name][1].description if name in self._rows else ""
+
+    @cached_property
+    def _counts(self) -> tuple[int, int, int]:
+        """Layers of the first model, of the second, and pairs."""
+        found = [sum(group.node >= 0 for group in side.groups.values()) for side in (self.left, self.right)]
+        return found[0], found[1], sum(pair.left.node >= 0 for pair in self.pairs.values())
+
+    @property
+    def coverage(self) -> str:
+        left, right, pairs = self._counts
+        ways = Counter(pair.description for pair in self.pairs.values() if pair.left.node >= 0)
+        how = ", ".join(f"{count} by {way}" for way, count in ways.most_common())
+        least = min(left, right)
+        share = f"{pairs} of {least} ({100 * pairs / least:.0f}%)" if least else "0"
+        others = f"{self.outline.stem} has {left}, {self.other_outline.stem} {right}"
+        return f"layers paired: {share}: {how or 'none'}; {others}"
+
+    def judge_coverage(self) -> Iterator[Finding]:
+        left, right, pairs = self._counts
+        if pairs < LEAST_COVERAGE * min(left, right) or not pairs:
+            text = f"only {render_count(pairs, 'layer')} of {min(left, right)} could be paired: agreement proves little"
+            yield Finding(VerdictKind.INCONCLUSIVE, self.outline.stem, text)
+
+    # ------------------------------------------------------------ what the target computes
+
+    @cached_property
+    def full(self) -> ModelCase:
+        """The second file as it is; with the names of the first where it has others."""
+        base, model = super().full, self.other
+        if any(name != counterpart for name, counterpart in self.ends.items()):
+            names = {counterpart: name for name, counterpart in self.ends.items()}
+            model = self.write_model(rename_ends(self.right.model, names), self.other_outline.stem)
+        inputs = [self._write_values(Tensors(sample.path), self.view) for sample in self.samples]
+        trials = tuple(replace(trial, model=model, inputs=inputs[at], specs=()) for at, trial in enumerate(base.trials))
+        self._bounds[base.name] = self._find_coarse(self.ends) | self._measure_whole(base.outputs)
+        return replace(base, specs=(), trials=trials)
+
+    @cached_property
+    def marked(self) -> ModelCase:
+        wanted = [name for layer in self.outline.layers for name in layer.outputs]
+        name = f"{self.outline.stem}_marked"
+        trials = []
+        for number, folder in enumerate(self.activations):
+            types = {spec.name: spec for spec in load_specs(self.samples[number].path)}
+            types = {each: replace(spec, dtype=self.specs[each].dtype or spec.dtype) for each, spec in types.items()}
+            proto = build_marked(self.view, wanted, types=types)
+            inputs = self._write_values(Tensors(self.samples[number].path), proto)
+            expected = Expressible(Tensors(folder), self._ranges)
+            trials.append(CaseSample(self.write_model(proto, name), inputs, expected))
+        counterparts = {pair.left.value: pair.right.value for pair in self.pairs.values()}
+        self._bounds[name] = self._find_coarse(counterparts) | self._measure_whole(wanted)
+        return ModelCase(name, None, tuple(dict.fromkeys(wanted)), (), tuple(trials))
+
+    def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
+        for layer in (layer for layer in self.outline.layers if layer.name in set(names)):
+            values = [
+                Tensors(sample.path, folder) for sample, folder in zip(self.samples, self.activations, strict=True)
+            ]
+            yield self._build_alone(layer, values)
+
+    def _build_alone(self, layer: Layer, values: Sequence[Arrays]) -> ModelCase:
+        proto = cut_model(self.view, self.wiring, self.stops, layer.outputs, self._types, layer.name)
+        missing = [value.name for value in proto.graph.input if value.name not in values[0]]
+        problem = f"{', '.join(missing)} of {self.other_outline.stem} is not paired" if missing else check(proto)
+        if problem:
+            return ModelCase(layer.name, layer, layer.outputs, (), (), problem)
+        model = self.write_model(proto, layer.name)
+        trials = [
+            CaseSample(model, self._write_values(each, proto), Expressible(each, self._ranges)) for each in values
+        ]
+        if any(map(is_rounding, proto.graph.node)):
+            self._bounds[layer.name] = self._measure_alone(layer, values[0])
+        elif [node.op_type for node in proto.graph.node] == [self.left.wiring.nodes[at].op_type for at in layer.nodes]:
+            self._same_ops.add(layer.name)
+        return ModelCase(layer.name, layer, layer.outputs, (), tuple(trials))
+
+    @cached_property
+    def _types(self) -> dict[str, TensorSpec]:
+        """Of paired tensors: the type that the second model has there, and no sizes: samples may differ in them."""
+        found = {}
+        for folder in (self.samples[0].path, self.activations[0]):
+            for spec in (each for each in load_specs(folder) if each.name in self.stops):
+                dtype = self.specs.get(spec.name, spec).dtype or spec.dtype
+                found[spec.name] = TensorSpec(spec.name, dtype, (None,) * len(spec.shape or ()))
+        return found
+
+    def _write_values(self, values: Arrays, proto: Any) -> Product:
+        """For the inputs of a part of the second model, in its types."""
+        np = import_numpy()
+        kinds = {value.name: self.specs.get(value.name, TensorSpec("", "")).dtype for value in proto.graph.input}
+        found = {name: values[name] for name in kinds}
+        return self.write_inputs(
+            {
+                name: array.astype(kinds[name])
+                if kinds[name] in FLOATS and np.issubdtype(array.dtype, np.floating)
+                else array
+                for name, array in found.items()
+            }
+        )
+
+    # ------------------------------------------------------------ what it may be off by
+
+    @cached_property
+    def _ranges(self) -> dict[str, tuple[float, float, float]]:
+        """By paired tensor: the least and largest number that the second model's integers can express, and a step."""
+        found = {
+            pair.left.value: self.right.find_range(pair.right) for pair in self.pairs.values() if pair.left.node >= 0
+        }
+        return {name: each for name, each in found.items() if each is not None}
+
+    def judge_integers(self, case: ModelCase) -> Iterator[Finding]:
+        """What is wrong with the scales of a layer's outputs, whatever the numbers are."""
+        for pair in (each for each in self.pairs.values() if each.left.value in case.outputs and each.left.node >= 0):
+            name, readers = pair.left.value, self.left.readers.get(pair.left.root, ())
+            shifted = (
+                "its dequantised weights are all off by about a step: a zero point" if pair.weights == SHIFTED else ""
+            )
+            for text in filter(None, (self.right.find_contradiction(pair.right), shifted)):
+                yield Finding(VerdictKind.FAIL, name, text)
+            is_cut = len(readers) == 1 and readers[0].kind in ("Relu", "Clip")  # which the integers do for it
+            values = Tensors(self.activations[0])
+            if name in self._ranges and name in values and not is_cut:
+                found = judge_range(name, values[name], *self._ranges[name])
+                yield from [found] if found else []
+
+    def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:
+        return {name: Tolerance(check_dtype=False) for name in case.outputs} | self._bounds.get(case.name, {})
+
+    def _find_coarse(self, counterparts: Mapping[str, str]) -> dict[str, Tolerance]:
+        """Of tensors behind a cast into 16 bits or fewer: several times a step of them, as errors add up."""
+        coarse = find_coarse(self.right.model)
+        found = {
+            name: coarse_tolerance(coarse[counterpart])
+            for name, counterpart in counterparts.items()
+            if counterpart in coarse
+        }
+        return {
+            name: replace(each, rel=_SEVERAL * (each.rel or 0.0), check_dtype=False) for name, each in found.items()
+        }
+
+    def find_origin(self, case: ModelCase, number: int) -> LayerOrigin | None:
+        return super().find_origin(case, number) if case.name in self._same_ops else None
+
+    @cached_property
+    def _rounded(self) -> str:
+        """The first model's tensors when it is rounded, of the first sample; empty: the second is not, or it fails."""
+        if self.bits == (None, None):
+            return ""
+        values = Tensors(self.samples[0].path, self.activations[0])
+        proto = build_rounded(build_marked(self.proto), _find_ranges(values, self.stops), self.bits)
+        return self._compute_rounded(proto, self.samples[0], f"{self.outline.stem}_rounded")
+
+    def _compute_rounded(self, proto: Any, inputs: Product, name: str) -> str:
+        names = tuple(value.name for value in proto.graph.output)
+        try:
+            with self._builder.keeping():
+                return self.ask(self.write_model(proto, name), inputs, Wants(names), "rounded")
+        except StepFailedError:
+            return ""
+
+    def _measure_whole(self, names: Sequence[str]) -> dict[str, Tolerance]:
+        if not self._rounded:
+            return {}
+        exact, rounded = Tensors(self.activations[0]), Tensors(self._rounded)
+        return {
+            name: build_bound(exact[name], rounded[name], WORSE_INSIDE_DB)
+            for name in names
+            if name in exact and name in rounded
+        }
+
+    def _measure_alone(self, layer: Layer, values: Arrays) -> dict[str, Tolerance]:
+        types = {name: replace(spec, dtype=str(values[name].dtype)) for name, spec in self._types.items()}
+        proto = cut_model(self.proto, self.left.wiring, self.stops, layer.outputs, types, layer.name)
+        names = [value.name for value in proto.graph.input]
+        proto = build_rounded(proto, _find_ranges(values, (*names, *layer.outputs)), self.bits)
+        folder = self._compute_rounded(proto, self.write_inputs({name: values[name] for name in names}), layer.name)
+        rounded = Tensors(folder) if folder else {}
+        return {name: build_bound(values[name], rounded[name], WORSE_DB) for name in layer.outputs if name in rounded}
+
+
+def _find_ranges(values: Arrays, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Of floats: their least and largest values, zero among them."""
+    np = import_numpy()
+    found = {}
+    for name in names:
+        array = values.get(name)
+        if array is not None and array.size and array.dtype == np.float32 and np.isfinite(array).all():
+            found[name] = min(0.0, float(array.min())), max(0.0, float(array.max()))
+    return found

@@ -1,0 +1,185 @@
+"""`--keep-outputs`: the tensors of both sides in plain files, for `assay model judge` (`flow.kept_outputs`).
+
+A folder has `reference.npz`, `target.npz` and `inputs.npz`, whose arrays are called `CASE/SAMPLE/TENSOR`, and
+`outputs.json`, which is written last: the request, the cases, and what is known of their graph. `context.npz` has what
+bounds are computed from (magnitudes of sums, values before they were rounded), `voter.npz` what a second reference
+made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from assay.errors import InfrastructureError, UsageError
+from assay.models.flow.artifact_builder import Work
+from assay.models.flow.cases import Arrays, Cases, ModelCase
+from assay.models.graph.tensorfile import STRING, content_sha, import_numpy, load_refs, name_dtype, store
+from assay.models.judge.alone import LayerOrigin
+from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline, StepOutcome
+from assay.models.values.tensors import TensorSpec, Tolerance
+from assay.record.formats import Format, render_versioned
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import write_atomic
+from assay.values.plain import build_plain
+from assay.values.verdict import Finding
+
+INDEX_FILE = "outputs.json"
+KIND = "model outputs"
+FORMATS = {KIND: Format(1, "keep the outputs again: assay model check … --keep-outputs DIR")}
+SIDES = ("reference", "target", "inputs", "context", "voter")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCase:
+    """One case as it was computed. Arrays are in the files, under its name."""
+
+    name: str
+    layer: Layer | None = None
+    outputs: tuple[str, ...] = ()
+    makers: Mapping[str, str] = field(default_factory=dict)
+    quantized: bool = False
+    problem: str = ""
+    samples: int = 0
+    steps: tuple[StepOutcome, ...] = ()
+    bounds: Mapping[str, Tolerance] = field(default_factory=dict)
+    chance: Mapping[str, str] = field(default_factory=dict)
+    integers: tuple[Finding, ...] = ()
+    ops: tuple[str, ...] = ()  # of a layer that is judged by how far correct runtimes are apart
+    terms: tuple[int, ...] = ()  # by sample
+    is_refused: bool = False  # the second reference has no vote here
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOutputs:
+    """`outputs.json`."""
+
+    request: ModelRequest
+    report: ModelReport  # without its cases
+    outline: Outline
+    cases: tuple[KeptCase, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)  # case → why it was not computed alone
+    matched: Mapping[str, str] = field(default_factory=dict)
+    coarse: Mapping[str, str] = field(default_factory=dict)
+    step_sizes: Mapping[str, float] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)  # file name → sha256
+    inputs: tuple[tuple[TensorSpec, ...], ...] = ()  # by sample
+    files: Mapping[str, str] = field(default_factory=dict)  # file name → sha256
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of arrays whose type numpy's files do not know
+
+
+def choose_folder(path: str | None) -> str:
+    """Where outputs go. Raises UsageError for a folder with something else in it."""
+    if not path:
+        return ""
+    if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, INDEX_FILE)):
+        raise UsageError(f"--keep-outputs {path}: the folder has other files", "name a new or an empty folder")
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise UsageError(f"--keep-outputs {path}: it is a file", "name a new or an empty folder")
+    return os.path.abspath(path)
+
+
+# ---------------------------------------------------------------- writing
+
+
+class OutputKeeper:
+    """Takes what an examination computes, case by case: the activations of a large model do not fit in memory."""
+
+    def __init__(self, folder: str, cases: Cases) -> None:
+        self._folder, self._cases = folder, cases
+        self._found: dict[str, KeptCase] = {}
+        self._dtypes: dict[str, str] = {}
+        try:
+            os.makedirs(folder, exist_ok=True)
+            for name in os.listdir(folder):
+                os.remove(os.path.join(folder, name))  # ours: see `choose_folder`
+            self._files = {side: zipfile.ZipFile(self._path(side), "w", allowZip64=True) for side in SIDES}
+        except OSError as error:
+            raise InfrastructureError(f"outputs cannot be kept in {folder}: {error.strerror}") from error
+
+    def _path(self, side: str) -> str:
+        return os.path.join(self._folder, f"{side}.npz")
+
+    def add(self, case: ModelCase, work: Work, results: Sequence[Arrays]) -> None:
+        if case.name in self._found:
+            return
+        cases, terms = self._cases, []
+        origins = [cases.find_origin(case, number) for number in range(len(results))]
+        for number, result in enumerate(results):
+            expected = case.trials[number].expected
+            origin = origins[number]
+            terms += [origin.count_terms() if origin is not None else 0]
+            for name in case.outputs:
+                key = f"{case.name}/{number}/{name}"
+                sides = {"reference": expected.get(name), "target": result.get(name)}
+                self._write(key, {side: array for side, array in sides.items() if array is not None})
+                if self._differs(*sides.values()):
+                    self._write_context(case, number, name, key, origin)
+        self._found[case.name] = KeptCase(
+            case.name, case.layer, case.outputs, case.makers, case.quantized, case.problem, len(results), work.steps,
+            dict(cases.find_bounds(case)), cases.find_chance(case) if not case.problem else {},
+            tuple(cases.judge_integers(case)) if case.layer is not None and results else (),
+            origins[0].ops if origins and origins[0] is not None else (), tuple(terms),
+        )  # fmt: skip
+
+    def _differs(self, expected: Any, actual: Any) -> bool:
+        return hasattr(expected, "dtype") and hasattr(actual, "dtype") and content_sha(expected) != content_sha(actual)
+
+    def _write_context(self, case: ModelCase, number: int, name: str, key: str, origin: LayerOrigin | None) -> None:
+        np = import_numpy()
+        found = self._cases.find_magnitude(case, number, name)
+        self._write(f"{key}/magnitude", {"context": np.asarray(found)} if found is not None else {})
+        unrounded = origin.compute_unrounded(name) if origin is not None else None
+        self._write(f"{key}/unrounded", {"context": unrounded} if unrounded is not None else {})
+
+    def add_vote(self, case: ModelCase, results: Sequence[Arrays], *, is_refused: bool) -> None:
+        for number, result in enumerate(results):
+            for name in (name for name in case.outputs if name in result):
+                self._write(f"{case.name}/{number}/{name}", {"voter": result[name]})
+        self._found[case.name] = replace(self._found[case.name], is_refused=is_refused)
+
+    def _write(self, key: str, arrays: Mapping[str, Any]) -> None:
+        np = import_numpy()
+        for side, array in arrays.items():
+            if not hasattr(array, "dtype"):
+                continue  # a sequence: it is not compared
+            if name_dtype(array) != STRING and array.dtype.isbuiltin != 1:
+                self._dtypes[f"{side}/{key}"] = name_dtype(array)
+            plain = array.astype(str) if name_dtype(array) == STRING else store(np.asarray(array, order="C"))
+            with self._files[side].open(f"{key}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, plain, allow_pickle=False)
+
+    def finish(self, request: ModelRequest, report: ModelReport) -> None:
+        cases = self._cases
+        for number, sample in enumerate(cases.samples):
+            for ref, array in zip(load_refs(sample.path), cases.load_sample(number).values(), strict=True):
+                self._write(f"{number}/{ref.name}", {"inputs": array})
+        for file in self._files.values():
+            file.close()
+        models = [path for path in (request.model, request.other) if path]
+        kept = KeptOutputs(
+            request,
+            replace(report, cases=()),
+            cases.outline,
+            tuple(self._found.values()),
+            {case.name: case.skipped for case in report.cases if case.skipped},
+            {case.name: case.matched for case in report.cases if case.matched},
+            cases.coarse,
+            cases.steps,
+            {os.path.basename(path): hash_file(path) for path in models},
+            tuple(
+                tuple(TensorSpec(each.name, each.dtype, each.shape) for each in load_refs(s.path))
+                for s in cases.samples
+            ),
+            {f"{side}.npz": hash_file(self._path(side)) for side in SIDES},
+            self._dtypes,
+        )
+        write_atomic(os.path.join(self._folder, INDEX_FILE), render_versioned(build_plain(kept), KIND, FORMATS))
+
+
+def hash_file(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,171 @@
+"""Two models that should compute the same: what is paired, what passes, and which layer is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnxruntime.transformers.float16 import convert_float_to_float16
+from tests.example_models import write_model
+from tests.quantised_models import plant, quantise, rename, write_float
+
+from assay.errors import UsageError
+from assay.models.flow.artifact_builder import ArtifactBuilder
+from assay.models.flow.compare import compare_models
+from assay.models.report.summary import describe_outcome, label_of
+from assay.models.values.model import ModelReport, ModelRequest, Target, Tolerances
+from assay.models.values.tensors import Tolerance
+from assay.values.verdict import VerdictKind
+
+PLAIN = Target("ort", "ort", {"optimize": "none"})
+Compare = Callable[..., ModelReport]
+
+
+@pytest.fixture
+def compare(shared: ArtifactBuilder, tmp_path: Path) -> Compare:
+    def call(first: Path, second: Path, **further: Any) -> ModelReport:
+        request = ModelRequest(str(first), PLAIN, PLAIN, goal="compare", other=str(second), **further)
+        return compare_models(request, shared, str(tmp_path / "keep"))
+
+    return call
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    return write_float(tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize("form", ["QDQ", "QOperator", "dynamic"])
+def test_what_a_quantiser_makes_passes_under_its_names_and_under_others(
+    compare: Compare, net: Path, tmp_path: Path, form: str
+) -> None:
+    made = quantise(net, tmp_path / "int8.onnx", form)
+    named = compare(net, made)
+    assert named.verdict.kind is VerdictKind.PASS, describe_outcome(named)
+    assert "(100%)" in named.coverage
+    assert {case.matched.split(" ")[0] for case in named.cases if case.layer} == {"name"}
+    other = compare(net, rename(made, tmp_path / "renamed.onnx"))
+    assert other.verdict.kind is VerdictKind.PASS, describe_outcome(other)
+    assert {case.matched.split(" ")[0] for case in other.cases if case.layer} == {"structure"}
+    if form != "dynamic":
+        assert any("weights within a step" in case.matched for case in other.cases)
+
+
+def _double(array: Any) -> Any:
+    return (array * np.float32(1.5)).astype(array.dtype)
+
+
+def _one_more(array: Any) -> Any:
+    return (array + 1).astype(array.dtype)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "change", "layer"),
+    [
+        ("w_scale", _double, "Conv_0"),
+        ("v_zero_point", _one_more, "Conv_3"),
+        ("v_quantized", lambda array: np.swapaxes(array, -1, -2), "Conv_3"),
+        ("b_quantized", np.zeros_like, "Conv_0"),
+    ],
+)
+def test_the_layer_of_a_planted_fault_is_named(
+    compare: Compare, net: Path, tmp_path: Path, tensor: str, change: Any, layer: str
+) -> None:
+    made = quantise(net, tmp_path / "int8.onnx")
+    report = compare(net, plant(made, tmp_path / "faulty.onnx", tensor, change))
+    assert report.verdict.kind is VerdictKind.FAIL
+    first = next(case for case in report.cases if case.name == report.first_wrong)
+    assert label_of(first, report) == layer
+
+
+def test_integers_that_are_read_with_another_zero_point_than_they_are_written_with_are_named(
+    compare: Compare, net: Path, tmp_path: Path
+) -> None:
+    made = onnx.load(quantise(net, tmp_path / "int8.onnx"))
+    node = next(node for node in made.graph.node if node.output[0] == "less_DequantizeLinear_Output")
+    zero = next(each for each in made.graph.initializer if each.name == node.input[2])
+    array = _one_more(onnx.numpy_helper.to_array(zero))
+    made.graph.initializer.append(onnx.numpy_helper.from_array(array, "other_zero"))
+    node.input[2] = "other_zero"
+    onnx.save(made, tmp_path / "faulty.onnx")
+    report = compare(net, tmp_path / "faulty.onnx")
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert "MaxPool_2" in str(report.first_wrong)
+    messages = [finding.message for case in report.cases for finding in case.verdict.findings]
+    assert any("its integers are written with scale" in message for message in messages)
+
+
+def test_a_fused_activation_belongs_to_the_layer_before_it(compare: Compare, net: Path, tmp_path: Path) -> None:
+    """As a converter does it that keeps no name: the Relu is an attribute of the convolution."""
+    model = onnx.load(net)
+    conv, relu = model.graph.node[0], model.graph.node[1]
+    conv.op_type, conv.domain, conv.output[0] = "FusedConv", "com.microsoft", relu.output[0]
+    conv.attribute.append(helper.make_attribute("activation", "Relu"))
+    model.graph.node.remove(relu)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, tmp_path / "fused.onnx")
+    report = compare(net, rename(tmp_path / "fused.onnx", tmp_path / "renamed.onnx"))
+    assert report.verdict.kind is VerdictKind.PASS, describe_outcome(report)
+    assert report.cases[0].layer is not None
+    assert report.cases[0].layer.ops == ("Conv", "Relu")
+    assert report.cases[0].matched == "structure (equal weights)"
+
+
+def test_few_pairs_prove_nothing(compare: Compare, tmp_path: Path) -> None:
+    ends: Any = {"x": [4]}, {"y": [4]}
+    ops = ["Neg", "Neg", "Neg", "Neg", "Relu"]
+    names = ["x", "a", "b", "c", "d", "y"]
+    nodes = [helper.make_node(op, [names[at]], [names[at + 1]]) for at, op in enumerate(ops)]
+    first = write_model(tmp_path / "first.onnx", nodes, *ends)
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    others = [helper.make_node("Div", [f"t{at}" if at else "x", "one"], [f"t{at + 1}"]) for at in range(4)]
+    others.append(helper.make_node("Max", ["t4", "zero"], ["y"]))
+    report = compare(first, write_model(tmp_path / "second.onnx", others, *ends, {"one": one, "zero": zero}))
+    assert all(case.verdict.kind is VerdictKind.PASS for case in report.cases)
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "only 1 layer of 5 could be paired" in describe_outcome(report)
+
+
+def test_a_tolerance_that_is_given_holds_instead_of_what_was_measured(
+    compare: Compare, net: Path, tmp_path: Path
+) -> None:
+    made = quantise(net, tmp_path / "int8.onnx")
+    strict = compare(net, made, tolerances=Tolerances(Tolerance(rel=1e-6)))
+    assert strict.verdict.kind is VerdictKind.FAIL
+    assert compare(net, made, tolerances=Tolerances(Tolerance(rel=0.5))).verdict.kind is VerdictKind.PASS
+
+
+def test_what_cannot_be_compared_is_refused(compare: Compare, net: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="are equal: there is nothing to compare"):
+        compare(net, net)
+    node = helper.make_node("Relu", ["x"], ["y"])
+    other = write_model(tmp_path / "other.onnx", [node], {"x": [1, 5]}, {"y": [1, 5]})
+    with pytest.raises(UsageError, match=r"x is float32\[1, 3, 8, 8\] in net, float32\[1, 5\] in other"):
+        compare(net, other)
+    more = write_model(tmp_path / "more.onnx", [node], {"x": [1, 5], "z": [1]}, {"y": [1, 5]})
+    with pytest.raises(UsageError, match="net has the inputs x, more has x, z"):
+        compare(net, more)
+
+
+def test_a_tensor_of_another_layout_is_not_paired_though_its_name_is_the_same(compare: Compare, tmp_path: Path) -> None:
+    ends: Any = {"x": [2, 3]}, {"y": [2, 3]}
+    nodes = [helper.make_node(op, [read], [made]) for op, read, made in (("Abs", "x", "a"), ("Tanh", "a", "y"))]
+    first = write_model(tmp_path / "first.onnx", nodes, *ends)
+    steps = (("Transpose", "x", "t"), ("Abs", "t", "a"), ("Transpose", "a", "b"), ("Tanh", "b", "y"))
+    turned = [helper.make_node(op, [read], [made]) for op, read, made in steps]
+    report = compare(first, write_model(tmp_path / "turned.onnx", turned, *ends))
+    assert report.verdict.kind is VerdictKind.PASS, describe_outcome(report)
+    assert [case.layer.ops for case in report.cases if case.layer] == [("Tanh", "Abs")]
+
+
+def test_floats_of_16_bits_pass_with_what_their_type_allows(compare: Compare, net: Path, tmp_path: Path) -> None:
+    short = convert_float_to_float16(onnx.load(net), keep_io_types=False)
+    onnx.save(short, tmp_path / "short.onnx")
+    report = compare(net, tmp_path / "short.onnx")
+    assert report.verdict.kind is VerdictKind.PASS, describe_outcome(report)
+    assert 0 < max(each.error for case in report.cases for each in case.local) < 0.01
