@@ -46,7 +46,6 @@ from assay.bench.records import Judgement, Triage, add_triage, load_triage
 from assay.bench.values.comparison import (
     CONTAMINATED,
     DISTURBED,
-    INTERRUPTED,
     PROFILED,
     REFUSED,
     TAKEN_BY_ALL,
@@ -152,7 +151,7 @@ def _find_open(history: MetricHistory) -> str:
 
 def _describe_never(executions: Sequence[BenchExecution]) -> Iterator[str]:
     """Benchmarks that failed from their first execution on report no metric at all, and would be ignored."""
-    by_method = {execution.method: execution for execution in executions if not execution.is_interrupted}
+    by_method = {execution.method: execution for execution in executions if not execution.void}
     reported = {execution.method for execution in executions if execution.result.numbers}
     for method, last in by_method.items():
         if method not in reported and last.result.findings:
@@ -299,7 +298,7 @@ def _list_meant(executions: Sequence[BenchExecution], options: HistoryOptions) -
         execution
         for execution in executions
         if (execution.label == options.label if options.label is not None else not execution.is_compared)
-        and not execution.is_interrupted
+        and not execution.void
     ]
 
 
@@ -326,8 +325,8 @@ def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, in
     """None: it counts. An empty string: it does not belong to this history."""
     if options.label is not None and execution.label != options.label:
         return ""
-    if execution.is_interrupted:
-        return "" if execution.is_compared else INTERRUPTED
+    if execution.void:
+        return "" if execution.is_compared else execution.void
     if metric not in execution.numbers:
         return ""
     if not math.isfinite(execution.numbers[metric]) or not execution.result.is_measured:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 
 from assay.bench.judge.environments import describe_differences, match_environments, name_environments, shorten
 from assay.bench.judge.history import count_executions
-from assay.bench.values.comparison import INTERRUPTED, PROFILED, TAKEN_BY_ALL, Samples
+from assay.bench.values.comparison import INTERRUPTED, PROFILED, SKIPPED, TAKEN_BY_ALL, Samples
 from assay.bench.values.execution import STUDY, BenchExecution, BenchRequest, BenchVariant
 from assay.code.checkout import Checkouts, Commit, commit_work_tree, open_checkouts
 from assay.config.settings import load_settings
@@ -43,9 +43,10 @@ class Executions:
 
     def put_aside(self, *, everything: bool) -> Executions:
         """This side without interrupted executions, and without profiled ones unless everything is wanted. Failed
-        ones stay: they are reported, profiled or not."""
+        ones stay: they are reported, profiled or not. Skipped ones go: where both sides skip there is nothing to say.
+        """
         reasons = (INTERRUPTED,) if everything else (INTERRUPTED, PROFILED)
-        found = tuple(e for e in self.found if _why_aside(e) not in reasons)
+        found = tuple(e for e in self.found if _why_aside(e) not in (*reasons, SKIPPED))
         aside = tuple(e for e in self.found if _why_aside(e) in reasons)
         return replace(self, found=found, aside=(*self.aside, *aside))
 
@@ -81,8 +82,8 @@ def choose_side(executions: Iterable[BenchExecution], name: str) -> list[BenchEx
 
 
 def _why_aside(execution: BenchExecution) -> str:
-    if execution.is_interrupted:
-        return INTERRUPTED
+    if execution.void:
+        return execution.void
     return PROFILED if execution.is_profiled and execution.result.is_measured else ""
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.bench.judge.trials import merge_reasons
-from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import CPU_TIME, BenchExecution, BenchReport, is_size
 from assay.show.chart import build_log_ticks, build_ticks
 from assay.show.formatting import clean, render_duration, render_number, render_size
@@ -65,6 +64,8 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
     if execution.result.findings:
         finding = execution.result.findings[0]
         return clean(f"{name}: {_name_kind(execution, finding)}: {finding.message}")
+    if execution.result.skipped:
+        return clean(f"{name}: skipped: {execution.result.skipped}")
     figures = execution.result.numbers
     first = next((key for key in ("wall_time", "throughput", *figures) if key in figures), None)
     figure = f"{first} {render_values(first, [figures[first]])}" if first else "it reported nothing"
@@ -77,7 +78,7 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
 
 def _name_kind(execution: BenchExecution, finding: Finding) -> str:
     """An interrupted execution is not a failure of the benchmark."""
-    return INTERRUPTED if execution.is_interrupted else str(finding.kind)
+    return execution.void or str(finding.kind)
 
 
 def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, str], list[BenchExecution]]:
@@ -88,7 +89,7 @@ def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, st
 
 
 def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) -> Table:
-    names = _choose_metrics([e for found in groups.values() for e in found if not e.is_interrupted])
+    names = _choose_metrics([e for found in groups.values() for e in found if not e.void])
     has_labels = any(label for _, label in groups)
     columns = [Column("method", cut="left"), *([Column("label")] if has_labels else []), Column("ok")]
     columns += build_figure_columns(names)
@@ -97,7 +98,7 @@ def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) 
     columns += [Column("peak GPU memory", "size", key="gpu_memory_bytes")] if has_gpu else []
     rows = []
     for (method, label), found in groups.items():
-        ended = [execution for execution in found if not execution.is_interrupted]
+        ended = [execution for execution in found if not execution.void]
         good = sum(execution.succeeded for execution in ended)
         cells = [_render_cell(name, [e for e in ended if name in e.result.numbers]) for name in names]
         peak = max(execution.peaks.max_rss for execution in found)
@@ -205,6 +206,8 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
         for finding in execution.result.findings:
             text = f"{_name_kind(execution, finding)} {method}: {finding.message}"
             lines.setdefault(text, []).append(execution.trial)
+        if execution.result.skipped:
+            lines.setdefault(f"skipped {method}: {execution.result.skipped}", []).append(execution.trial)
         for note in execution.notes:
             lines.setdefault(f"{method}: {note}", []).append(execution.trial)
     for word in ("REFUSED", "contaminated"):  # what failed has no result that could be others' fault
@@ -243,9 +246,10 @@ def build_run_cases(report: BenchReport) -> list[tuple[str, str, Verdict]]:
 
 
 def _list_findings(execution: BenchExecution) -> list[Finding]:
-    if execution.is_interrupted:
-        why = "; ".join(finding.message for finding in execution.result.findings)
-        return [Finding(VerdictKind.INCONCLUSIVE, execution.method, f"{INTERRUPTED}: {why}" if why else INTERRUPTED)]
+    if execution.void:
+        why = execution.result.skipped or "; ".join(finding.message for finding in execution.result.findings)
+        message = f"{execution.void}: {why}" if why else execution.void
+        return [Finding(VerdictKind.INCONCLUSIVE, execution.method, message)]
     findings = list(execution.result.findings)
     if execution.refused:
         findings.append(Finding(VerdictKind.INCONCLUSIVE, execution.method, "; ".join(execution.contaminated)))

@@ -14,6 +14,7 @@ Cause = Literal["code", "environment", "label", "either", "load", "unknown"]
 CONTAMINATED = "contaminated"
 PROFILED = "profiled"
 INTERRUPTED = "interrupted"
+SKIPPED = "skipped"
 UNOBSERVED = "not observed"
 REFUSED = "refused as contaminated"
 DISTURBED = (CONTAMINATED, UNOBSERVED)  # by others, perhaps: drawn grey
