@@ -1,5 +1,5 @@
 """asv's benchmarks, run as asv runs them: `setup_cache`, `setup`, the method, `teardown`; attributes of the function
-come before those of its class and its module. A sample of `time_` lasts a millisecond at least; `setup` prepares each."""
+come before those of its class and its module. A sample of `time_` lasts a millisecond or more, after a `setup`."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from assay.bench.commands.options import (
 )
 from assay.bench.flow.archive import import_results
 from assay.bench.flow.bisect import BisectQuestion, bisect_benchmark
+from assay.bench.flow.commits import CommitsQuestion, run_commits
 from assay.bench.flow.compare import (
     DEFAULT_MOST,
     DEFAULT_TRIALS,
@@ -32,7 +33,7 @@ from assay.bench.flow.compare import (
 )
 from assay.bench.flow.history import HistoryOptions, confirm_newest, load_histories, triage_change
 from assay.bench.flow.tables import describe_table, load_table
-from assay.bench.report.executions import build_run_cases, build_run_document
+from assay.bench.report.executions import build_commits_document, build_run_cases, build_run_document
 from assay.bench.report.history import (
     build_bisect_document,
     build_comparison_cases,
@@ -43,10 +44,11 @@ from assay.bench.report.history import (
     render_setups,
 )
 from assay.bench.values.comparison import ComparisonReport
-from assay.bench.values.execution import BenchReport, ProfileWindow, parse_windows
+from assay.bench.values.execution import BenchReport, BenchRequest, ProfileWindow, parse_windows
 from assay.errors import ExitCode, UsageError
 from assay.launch.api import SideOptions
 from assay.show.console import Console, build_same_call
+from assay.show.formatting import render_count
 from assay.values.options import Request, argument, json_option, option, split_commas
 from assay.values.series import Direction
 from assay.values.verdict import VerdictKind
@@ -66,23 +68,53 @@ class BenchRunRequest(ResultRequest, ExecuteRequest):
     profiler: Literal["auto", "framework", "py-spy"] = option(
         "--profiler", choices=("auto", "framework", "py-spy"), default="auto", help="What takes the profile."
     )
+    commits: str | None = option(
+        "--commits", metavar="A..B", help="At each commit after A up to B, checked out one by one in random order."
+    )
+    every: int = option(
+        "--every", type=int, minimum=1, default=1, metavar="N", help="With --commits: every Nth, counted back from B."
+    )
+    skip_existing: bool = option(
+        "--skip-existing", default=False, help="With --commits: not what was measured there in this environment."
+    )
+    build: str | None = option("--build", metavar="TEXT", help="With --commits: run this in each work tree first.")
 
 
 def run(request: BenchRunRequest, console: Console) -> int:
     """Run benchmarks: one process for each method and trial.
 
     A benchmark that raises, crashes, hangs, reports NaN or nothing at all is a recorded failure, and the others still
-    run. Exit code 0: all succeeded. Every execution is a run of the study `bench`.
+    run. Exit code 0: all succeeded. Every execution is a run of the study `bench`. METHOD may be the folder or a file
+    of a suite of asv's, or of tests with pytest's fixture `benchmark`.
+
+    With --commits the user's files are not touched. Killed, the same call goes on. A commit that cannot be built is
+    skipped: exit code 3.
     """
     check_result_options(request)
-    check_folders(request.first_path)
     asked = build_request(
         request.methods, request, label=request.label, profile=request.profile or (), profiler=request.profiler
     )
-    report = build_run(console.quieted(request.quiet or request.as_json))(asked)
+    quieted = console.quieted(request.quiet or request.as_json)
+    if request.commits is not None:
+        return _run_commits(request, asked, console, quieted)
+    if request.every > 1 or request.skip_existing or request.build:
+        raise UsageError("--every, --skip-existing and --build are for --commits", "name a range: --commits A..B")
+    check_folders(request.first_path)
+    report = build_run(quieted)(asked)
     _report_problems(report, console)
     show(request, console, build_run_document(report), build_run_cases(report))
     return int(report.exit_code)
+
+
+def _run_commits(request: BenchRunRequest, asked: BenchRequest, console: Console, quieted: Console) -> int:
+    question = CommitsQuestion(request.commits or "", request.every, request.skip_existing, request.build)
+    found = run_commits(question, asked, build_run(quieted), quieted)
+    _report_problems(found.report, console)
+    show(request, console, build_commits_document(found), build_run_cases(found.report))
+    if found.end.interrupted or found.end.problem:
+        left = found.total - len(found.outcomes)
+        console.error(f"{render_count(left, 'commit')} left; continue with: {build_same_call()}")
+    return int(found.exit_code)
 
 
 def _report_problems(report: BenchReport, console: Console) -> None:

@@ -373,11 +373,11 @@ def compare_revisions(
     return _record(found, request.root)
 
 
-def parse_span(span: str) -> tuple[str, str]:
+def parse_span(span: str, flag: str = "--git") -> tuple[str, str]:
     base, dots, head = span.partition("..")
     if not dots or not base or not head.strip("."):
         raise UsageError(
-            f"--git {span!r} does not name two commits", "write --git base..head, such as --git main..HEAD"
+            f"{flag} {span!r} does not name two commits", f"write {flag} base..head, such as {flag} main..HEAD"
         )
     return base, head.lstrip(".")
 

@@ -208,8 +208,7 @@ def _group(executions: Sequence[BenchExecution]) -> list[list[BenchExecution]]:
 
 def _build_points(found: Sequence[BenchExecution], metric: str) -> tuple[MetricPoint, ...]:
     return tuple(
-        MetricPoint(e.execution_id, e.numbers[metric], e.started_at, e.commit, e.result.samples.get(metric, ()))
-        for e in found
+        MetricPoint(e.execution_id, e.numbers[metric], e.at, e.commit, e.result.samples.get(metric, ())) for e in found
     )
 
 
@@ -472,7 +471,7 @@ def _build_change(
         step=step,
         execution_id=first.execution_id,
         until=last.execution_id,
-        at=first.started_at,
+        at=first.at,
         commits=(before.commit, after.commit),
         cause=cause,
         reason=reason,
@@ -554,7 +553,7 @@ def _build_move(
         step=step,
         execution_id=after.execution_id,
         until=[e for e in found if find_series(e) == find_series(after)][-1].execution_id,
-        at=after.started_at,
+        at=after.at,
         commits=(before.commit, after.commit),
         cause=cause,
         reason=f"{describe_few(old, new, what)}; {reason}" if few else reason,

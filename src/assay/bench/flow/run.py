@@ -292,7 +292,7 @@ def _build_spec(
         else f"{layout.RUN_DIR_REFERENCE}/{BENCH_OUTPUT_DIR}"
     )
     commands = (Command(COMMAND, _render_command(request, method, variant, output)),)
-    label = variant.label if variant else request.label
+    label = (variant.label or None) if variant else request.label
     params: dict[str, Any] = {"method": method.name, "kind": method.kind, "trial": trial}
     if label is not None:
         params["label"] = label

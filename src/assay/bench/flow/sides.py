@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -220,9 +222,28 @@ def commit_files(checkouts: Checkouts, request: BenchRequest) -> Commit:
     return commit_work_tree(checkouts.open("head"), root, settings.secrets.file_patterns)
 
 
-def find_logs(checkouts: Checkouts) -> str:
-    """The folder of the logs of searches."""
-    return os.path.join(os.path.dirname(os.path.dirname(checkouts.folder)), BISECT_DIR)
+def open_question(
+    checkouts: Checkouts, ends: Sequence[Commit], request: BenchRequest, asked: Mapping[str, object]
+) -> str:
+    """The folder of a question about two commits. One that is asked again has its earlier folder: that is how an
+    interrupted call is found again."""
+    content = {
+        "repository": checkouts.repository,
+        "inside": checkouts.inside[0],
+        "ends": [end.sha for end in ends],
+        **asked,
+        "trials": request.trials,
+        "arguments": dict(request.constructor_args),
+        "environment": request.env,
+        "python": [request.python, request.python_path, request.first_path],
+        "patterns": request.patterns,
+        "limits": [request.timeout_s, request.foreign_limit],
+    }
+    key = hashlib.blake2b(json.dumps(content, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
+    meta = os.path.dirname(os.path.dirname(checkouts.folder))
+    folder = os.path.join(meta, BISECT_DIR, f"{ends[0].sha[:7]}-{ends[-1].sha[:7]}-{key}")
+    os.makedirs(folder, exist_ok=True)
+    return folder
 
 
 def open_trees(

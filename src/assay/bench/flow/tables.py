@@ -120,7 +120,7 @@ def _build_rows(good: Sequence[_Shown], keys: Sequence[str], names: Sequence[str
     for shown in good:
         execution = shown[0]
         groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(shown)
-        commit, at = value_of(execution, "commit"), execution.started_at or 0.0
+        commit, at = value_of(execution, "commit"), execution.at or 0.0
         first_seen[commit] = min(at, first_seen.get(commit, at))
 
     def sort_by(values: tuple[str, ...]) -> list[tuple[float, str]]:

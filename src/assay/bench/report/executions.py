@@ -8,18 +8,21 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.bench.judge.trials import merge_reasons
 from assay.bench.values.execution import CPU_TIME, BenchExecution, BenchReport, is_size
 from assay.show.chart import build_log_ticks, build_ticks
-from assay.show.formatting import clean, render_duration, render_number, render_size
+from assay.show.formatting import clean, render_count, render_duration, render_number, render_size
 from assay.show.junit import ALLOWED
 from assay.system.fast_dataclasses import asdict
 from assay.values import layout
 from assay.values.document import Block, Case, Document, Heading, Notes, Only, Span, Suite, TableBlock, Text
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from assay.bench.flow.commits import CommitsReport
 
 Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric), what was found
 
@@ -39,6 +42,37 @@ def build_run_document(report: BenchReport) -> Document:
     lines += _describe_files(report.executions)
     blocks: list[Block] = [TableBlock(build_run_table(groups), hint="--json has them"), Notes([*lines, *report.notes])]
     return build_bench_document("assay bench run", build_run_cases(report), blocks, build_report_facts(report))
+
+
+def build_commits_document(found: CommitsReport) -> Document:
+    """One row for each commit, oldest first; figures where there is one benchmark."""
+    report = found.report
+    groups = group_executions(report.executions)
+    names = _choose_metrics([e for e in report.executions if not e.void]) if len(groups) == 1 else []
+    columns = (Column("commit"), Column("subject"), Column("ok", align="right"), *build_figure_columns(names))
+    rows = []
+    for outcome in found.outcomes:
+        ended = [each for each in outcome.executions if not each.void]
+        good = f"{sum(each.succeeded for each in ended)}/{len(ended)}"
+        good = good if ended or not (outcome.known or outcome.problem) else "-"
+        cells = [_render_cell(name, [e for e in ended if name in e.result.numbers]) for name in names]
+        rows.append([outcome.commit.short, outcome.commit.subject, good, *cells])
+    lines = [f"skipped: {outcome.problem}" for outcome in found.outcomes if outcome.problem]
+    lines += [line for (method, label), each in groups.items() for line in _describe_trouble(method, label, each)]
+    lines += _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
+    lines += _describe_files(report.executions)
+    known = sum(outcome.known for outcome in found.outcomes)
+    lines += [f"{render_count(known, 'execution')} of earlier calls: not repeated"] if known else []
+    facts = {**build_report_facts(report), "exit_code": int(found.exit_code), "commits": _build_commit_facts(found)}
+    blocks = [TableBlock(Table(columns, rows), hint="--json has them"), Notes(lines)]
+    return build_bench_document(f"assay bench run --commits {found.span}", build_run_cases(report), blocks, facts)
+
+
+def _build_commit_facts(found: CommitsReport) -> list[dict[str, Any]]:
+    return [
+        {**asdict(each.commit), "executions": len(each.executions), "known": each.known, "problem": each.problem}
+        for each in found.outcomes
+    ]
 
 
 def _advise_disturbed(spoilt: Sequence[BenchExecution]) -> Iterator[str]:

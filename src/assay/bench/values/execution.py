@@ -38,6 +38,8 @@ BENCH_MACHINE_FILE = "machine.json"  # of a trial on a farm: what was seen of it
 BENCH_OUTPUT_DIR = "output"
 BENCH_PROFILE_DIR = "profile"
 ENV_SOURCE = "ASSAY_SOURCE"  # on a farm: the folder that the node has Assay in
+RANGE = "commit_range"  # in `extra` of executions at the commits of a range: which call of `assay bench run` made them
+COMMITTED_AT = "committed_at"  # and their place in time
 COMPARED = {"part_of": "comparison"}  # in `extra` of executions that are not in the order of their commits
 
 MethodKind = Literal["method", "command", "import"]
@@ -331,6 +333,12 @@ class BenchExecution:
         """The fraction of all cores that others used, during the run or just before it; None: not known."""
         during = self.machine.foreign_cpu
         return self.machine.foreign_cpu_before if during is None else during
+
+    @property
+    def at(self) -> float | None:
+        """Its place in a history: when it began, or of what was run at an old commit, when that was committed."""
+        placed = self.extra.get(COMMITTED_AT)
+        return float(placed) if isinstance(placed, (int, float)) else self.started_at
 
     @property
     def is_compared(self) -> bool:
