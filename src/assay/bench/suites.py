@@ -107,7 +107,9 @@ def _split(text: str) -> tuple[str, str]:
 
 def _find_files(path: str) -> tuple[list[str], list[str]]:
     """Files of pytest's benchmarks; and those of asv's, none where no file looks like one of asv's."""
-    tests, others, is_asv = [], [], False
+    tests: list[str] = []
+    others: list[str] = []
+    is_asv = False
     for file in [path] if os.path.isfile(path) else _walk(path):
         with open(file, encoding="utf-8", errors="replace") as opened:
             content = opened.read()

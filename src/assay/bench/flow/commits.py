@@ -176,7 +176,8 @@ class _Range:
         found = resolve_methods(replace(self.request, folder=folder))
         methods = [method for method in found if not method.is_filter]
         missing = ", ".join(method.text for method in found if method.is_filter)
-        known, executions = self._count_known(commit, methods), []
+        known = self._count_known(commit, methods)
+        executions: list[BenchExecution] = []
         for left in sorted({self._count_left(commit, each) for each in methods} - {0}):
             chosen = tuple(each for each in methods if self._count_left(commit, each) == left)
             executions += self._execute(commit, at, folder, chosen, left)

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from itertools import pairwise
 
 from assay.bench.flow.archive import find_location, is_named, load_executions
@@ -50,13 +51,22 @@ from assay.bench.values.comparison import (
     REFUSED,
     TAKEN_BY_ALL,
     UNOBSERVED,
+    LastingChange,
     LevelStep,
     MetricChange,
     MetricHistory,
     MetricPoint,
     MetricSeries,
 )
-from assay.bench.values.execution import ASSAY, CPU_TIME, NOT_OBSERVED, BenchExecution, BenchReport, is_sensitive
+from assay.bench.values.execution import (
+    ASSAY,
+    CPU_TIME,
+    NOT_OBSERVED,
+    WALL_TIME,
+    BenchExecution,
+    BenchReport,
+    is_sensitive,
+)
 from assay.errors import FormatError, NotFoundError, UsageError, suggest
 from assay.judge.statistics import needed_for
 from assay.record.run_directory import load_record
@@ -85,6 +95,7 @@ class HistoryOptions:
     recent: int | None = None  # only changes within the last N executions of a series raise an alarm
     everything: bool = False  # contaminated and profiled executions count as well
     direction: Direction | None = None
+    since: float | None = None  # seconds since the epoch: what is older is not looked at
 
     @property
     def reported(self) -> float:
@@ -100,7 +111,9 @@ def load_histories(
 ) -> list[MetricHistory]:
     """The history of one method, or of every method that reports the metric."""
     location = find_location(options.root)
-    executions = load_executions(location, method, console)
+    executions = [each for each in load_executions(location, method, console) if _is_recent(each.at, options)]
+    if not executions:
+        raise UsageError("nothing was executed since then", "`assay bench history` without --since looks at everything")
     meant = [execution for execution in executions if options.label in (None, execution.label)]
     if options.label is not None and not meant:
         raise NotFoundError("label", options.label, sorted({each.label for each in executions if each.label}))
@@ -122,6 +135,55 @@ def load_histories(
     for line in _describe_never([e for e in meant if e.method not in named]):
         console.warning(line)
     return found
+
+
+def parse_date(text: str) -> float | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").timestamp()  # noqa: DTZ007 as dates are shown: local
+    except (ValueError, OverflowError):
+        return None
+
+
+def _is_recent(at: float | None, options: HistoryOptions) -> bool:
+    return options.since is None or (at or 0.0) >= options.since
+
+
+def load_changes(
+    metric: str | None, method: str | None, options: HistoryOptions, console: Console = SILENT
+) -> tuple[list[LastingChange], int, int]:
+    """Every change of every benchmark that has lasted, oldest first; how many histories have been looked at, and how
+    many are too short. Levels before `since` are known, changes before it are left out."""
+    location = find_location(options.root)
+    executions = load_executions(location, method, console)
+    names = {(each.method, name) for each in executions for name in each.numbers if metric in (None, name)}
+    if not names:
+        raise NotFoundError("metric", metric or "", sorted({name for each in executions for name in each.numbers}))
+    triage, looked, steps = load_triage(location.dir), 0, []
+    for name, each in sorted(names):
+        with suppress(UsageError):  # too short
+            history = build_history(name, each, [e for e in executions if e.method == name], options, triage)
+            looked += 1
+            steps += [(name, each, change) for change in history.changes if _is_lasting(change, options)]
+    return _group_changes(steps, options), looked, len(names) - looked
+
+
+def _is_lasting(change: MetricChange, options: HistoryOptions) -> bool:
+    return change.holds and change.kind != "newest" and not change.too_few and _is_recent(change.at, options)
+
+
+def _group_changes(steps: Sequence[tuple[str, str, MetricChange]], options: HistoryOptions) -> list[LastingChange]:
+    """One for each benchmark and place; the metric that changed most comes first."""
+    groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}
+    for method, metric, change in steps:
+        groups.setdefault((method, change.execution_id), []).append((metric, change))
+    found = []
+    for (method, _), together in groups.items():
+        ordered = sorted(together, key=lambda pair: (pair[0] != WALL_TIME, -abs(pair[1].step.effect)))
+        given = (("--label", options.label), ("--root", options.root))
+        flags = [*(word for flag, value in given if value for word in (flag, value)), *["--all"] * options.everything]
+        command = shlex.join(["assay", "bench", "history", ordered[0][0], method, *flags])
+        found.append(LastingChange(method, tuple(ordered), command))
+    return sorted(found, key=lambda each: (each.first.at or 0.0, each.method))
 
 
 def confirm_newest(

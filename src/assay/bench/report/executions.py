@@ -64,7 +64,7 @@ def build_commits_document(found: CommitsReport) -> Document:
     known = sum(outcome.known for outcome in found.outcomes)
     lines += [f"{render_count(known, 'execution')} of earlier calls: not repeated"] if known else []
     facts = {**build_report_facts(report), "exit_code": int(found.exit_code), "commits": _build_commit_facts(found)}
-    blocks = [TableBlock(Table(columns, rows), hint="--json has them"), Notes(lines)]
+    blocks: list[Block] = [TableBlock(Table(columns, rows), hint="--json has them"), Notes(lines)]
     return build_bench_document(f"assay bench run --commits {found.span}", build_run_cases(report), blocks, facts)
 
 

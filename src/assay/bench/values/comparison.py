@@ -153,6 +153,19 @@ class MetricHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class LastingChange:
+    """Where a benchmark left a level for another one and has stayed there: every metric that did so at that place."""
+
+    method: str
+    steps: tuple[tuple[str, MetricChange], ...]  # metric, and its change
+    command: str  # that shows it
+
+    @property
+    def first(self) -> MetricChange:
+        return self.steps[0][1]
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
     """One side of a comparison."""
 
