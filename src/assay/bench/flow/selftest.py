@@ -37,7 +37,8 @@ def run_selftest(request: BenchRequest, run: Run = run_benchmarks) -> SelftestRe
     own = request.methods == (WORK,)
     report = run(replace(request, variants=_SIDES, extra={**request.extra, **COMPARED}))
     a, b = (Executions(v.label, tuple(e for e in report.executions if e.label == v.label)) for v in _SIDES)
-    options = CompareOptions(metrics=(CPU_TIME, WALL_TIME) if own else (), in_turns=True, across=True)
+    times = {name for each in report.executions for name in each.numbers} & {CPU_TIME, WALL_TIME}
+    options = CompareOptions(metrics=tuple(sorted(times)) if own else (), in_turns=True, across=True)
     is_ended = bool(report.interrupted or report.problem)
     compared = compare_executions(a, b, options)
     exact = compare_executions(a, b, replace(options, min_effect=0.0))
