@@ -13,7 +13,7 @@ import pytest
 
 from assay.bench.benchmark import ENV_BENCH_REPORT
 from assay.bench.child_report import load_child_report
-from assay.bench.suites import is_suite, render_parameters
+from assay.bench.suite_benchmark import is_suite, render_parameters
 from assay.bench.values.execution import ChildReport
 
 ASV = {

@@ -22,7 +22,7 @@ from typing import Any
 
 from assay.bench.benchmark import measure, report_benchmark, report_timing
 from assay.bench.framework import load_peaks
-from assay.bench.suites import NoSuchBenchmarkError, SkippedError, SuiteBenchmark, render_parameters
+from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, SuiteBenchmark, render_parameters
 from assay.system.fast_dataclasses import dataclass
 
 _NAME = re.compile(r"(timeraw|time|peakmem|mem|track)_.+|(Timeraw|Time|PeakMem|Mem|Track)[A-Z_].+")

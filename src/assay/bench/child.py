@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.bench.benchmark import ENV_BENCH_REPORT, ENV_TF_REPORT, Benchmark, write_line
 from assay.bench.framework import find_framework, find_packages, is_library, load_peaks
-from assay.bench.suites import NoSuchBenchmarkError, SkippedError, is_suite, list_suite, run_suite
+from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, is_suite
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import asdict, dataclass, field
 
@@ -82,6 +82,8 @@ def _list(options: argparse.Namespace) -> int:
 
 def _list_one(text: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     if is_suite(text):
+        from assay.bench.suites import list_suite
+
         return [asdict(each) for each in list_suite(text)]
     return [{"text": name, "name": name} for name in find_matches(text, _build_arguments(options))]
 
@@ -97,6 +99,8 @@ def _run(options: argparse.Namespace) -> int:
     end: dict[str, Any] = {"kind": "end", "ok": False}
     try:
         if is_suite(method):
+            from assay.bench.suites import run_suite
+
             _execute(lambda: end.update(run_suite(method)), options, end)
         else:
             target = _find(method, options)

@@ -10,17 +10,20 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from assay.bench.benchmark import Timing, measure, measure_rounds, report_timing
-from assay.bench.suites import NoSuchBenchmarkError, SkippedError, SuiteBenchmark
+from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, SuiteBenchmark
+
+if TYPE_CHECKING:
+    import pytest
 
 _OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors")
 
 
 def list_tests(files: Sequence[str]) -> list[SuiteBenchmark]:
+    import pytest
+
     session = _Session()
     pytest.main([*_OPTIONS, "--collect-only", *files], plugins=[session])
     found = [_describe(item) for item in session.items if "benchmark" in getattr(item, "fixturenames", ())]
@@ -38,6 +41,8 @@ def _name(item: pytest.Item) -> str:
 
 def run_test(path: str, name: str) -> Mapping[str, str]:
     """The parameters of the test. Raises what it raised."""
+    import pytest
+
     session = _Session(name)
     pytest.main([*_OPTIONS, path], plugins=[session])
     if session.error is not None:
@@ -66,9 +71,10 @@ class _Session:
         config.addinivalue_line("markers", "benchmark: options of the fixture `benchmark`")
         if config.pluginmanager.has_plugin("benchmark"):  # pytest-benchmark refuses another fixture of that name
             config.pluginmanager.unregister(name="benchmark")
-        config.pluginmanager.register(_FixturePlugin(self))  # after all others: of several fixtures the last one counts
+        config.pluginmanager.register(
+            _build_fixture_plugin(self)
+        )  # after all others: of several fixtures the last one counts
 
-    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._wanted is not None:
             items[:] = [item for item in items if _name(item) == self._wanted]
@@ -87,15 +93,17 @@ class _Session:
             self.skipped = reason.removeprefix("Skipped: ")
 
 
-class _FixturePlugin:
-    def __init__(self, session: _Session) -> None:
-        self._session = session
+def _build_fixture_plugin(session: _Session) -> object:
+    import pytest
 
-    @pytest.fixture
-    def benchmark(self, request: pytest.FixtureRequest) -> Iterator[BenchmarkFixture]:
-        self._session.fixture = fixture = BenchmarkFixture(request.node)
-        yield fixture
-        fixture.report()
+    class FixturePlugin:
+        @pytest.fixture
+        def benchmark(self, request: pytest.FixtureRequest) -> Iterator[BenchmarkFixture]:
+            session.fixture = fixture = BenchmarkFixture(request.node)
+            yield fixture
+            fixture.report()
+
+    return FixturePlugin()
 
 
 class Statistics(dict[str, float]):

@@ -11,41 +11,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from assay.bench.asv_suite import list_asv, run_asv
+from assay.bench.suite_benchmark import NoSuchBenchmarkError, SuiteBenchmark
 from assay.errors import did_you_mean
-from assay.system.fast_dataclasses import dataclass, field
 
 _TEST = re.compile(r"def \w+\([^)]*\bbenchmark\b")
 _ASV = re.compile(r"(?m)^\s*(?:def (?:time|timeraw|peakmem|mem|track)_|class (?:Time|Timeraw|PeakMem|Mem|Track)[A-Z_])")
 _BENCHMARK_DIR = re.compile(r'(?m)^\s*"benchmark_dir"\s*:\s*"([^"]+)"')  # the file is JSON with comments
 _BOUNDARIES = ("", ".", ":", "(", "[")  # after the name of a part
-
-
-class NoSuchBenchmarkError(Exception):
-    """The name does not exist; the message lists what does."""
-
-
-class SkippedError(Exception):
-    """A benchmark that says itself that it does not apply here: it has neither a result nor failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class SuiteBenchmark:
-    """One benchmark of a suite, with its parameters. `name` is the other tool's own, as it is in its results."""
-
-    text: str  # PATH::NAME, by which it is run
-    name: str
-    timeout_s: float | None = None
-    parameters: Mapping[str, str] = field(default_factory=dict)
-
-
-def is_suite(text: str) -> bool:
-    """By its form alone: a path, which a dotted name is not. `module.Class.filter:REGEX` may contain anything."""
-    path, colons, _ = text.partition("::")
-    is_path = os.sep in path or path.endswith((".py", ".json")) or "." not in path
-    return ".filter:" not in text and (bool(colons) or (is_path and ":" not in path))
 
 
 def list_suite(text: str) -> list[SuiteBenchmark]:
@@ -59,8 +35,6 @@ def list_suite(text: str) -> list[SuiteBenchmark]:
 
         found += list_tests(tests)
     if others:
-        from assay.bench.asv_suite import list_asv
-
         found += list_asv(path, others)
     module = f"{os.path.basename(path)[:-3]}." if path.endswith(".py") else ""
     chosen = [each for each in found if _is_part(name, each, module)]
@@ -83,8 +57,6 @@ def run_suite(text: str) -> Mapping[str, Any]:
             from assay.bench.pytest_suite import run_test
 
             return {"parameters": run_test(path, name)}
-        from assay.bench.asv_suite import run_asv
-
         return {"parameters": run_asv(path, name)}
     except NoSuchBenchmarkError:
         list_suite(text)  # says what there is
@@ -133,8 +105,3 @@ def _is_part(name: str, benchmark: SuiteBenchmark, module: str) -> bool:
 
 def _starts(full: str, name: str) -> bool:
     return full.startswith(name) and full[len(name) : len(name) + 1] in _BOUNDARIES
-
-
-def render_parameters(values: Iterable[object]) -> str:
-    """`(10, 'f4')`, as asv has them in its results; without addresses, which differ in every process."""
-    return f"({', '.join(re.sub(r' at 0x[0-9a-fA-F]+', '', repr(value)) for value in values)})"

@@ -163,12 +163,17 @@ def load_changes(
         with suppress(UsageError):  # too short
             history = build_history(name, each, [e for e in executions if e.method == name], options, triage)
             looked += 1
-            steps += [(name, each, change) for change in history.changes if _is_lasting(change, options)]
+            steps += [(name, each, change) for change in _list_lasting(history) if _is_recent(change.at, options)]
     return _group_changes(steps, options), looked, len(names) - looked
 
 
-def _is_lasting(change: MetricChange, options: HistoryOptions) -> bool:
-    return change.holds and change.kind != "newest" and not change.too_few and _is_recent(change.at, options)
+def _list_lasting(history: MetricHistory) -> Iterator[MetricChange]:
+    """Neither a level that was left again, nor the way back from it."""
+    for number, change in enumerate(history.changes):
+        gone = [each.step for each in history.changes[:number] if not each.holds]
+        is_return = any(abs(change.step.after - each.before) < abs(each.after - each.before) / 2 for each in gone)
+        if change.holds and change.kind != "newest" and not change.too_few and not is_return:
+            yield change
 
 
 def _group_changes(steps: Sequence[tuple[str, str, MetricChange]], options: HistoryOptions) -> list[LastingChange]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Literal
 
-from assay.bench.suites import is_suite
+from assay.bench.suite_benchmark import is_suite
 from assay.errors import ExitCode, UsageError
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.environment import GitState
