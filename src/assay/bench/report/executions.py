@@ -63,6 +63,7 @@ def build_commits_document(found: CommitsReport) -> Document:
     lines += _describe_files(report.executions)
     known = sum(outcome.known for outcome in found.outcomes)
     lines += [f"{render_count(known, 'execution')} of earlier calls: not repeated"] if known else []
+    lines += ["what changed: `assay bench history --changes`"] if len(found.outcomes) > 1 else []
     facts = {**build_report_facts(report), "exit_code": int(found.exit_code), "commits": _build_commit_facts(found)}
     blocks: list[Block] = [TableBlock(Table(columns, rows), hint="--json has them"), Notes(lines)]
     return build_bench_document(f"assay bench run --commits {found.span}", build_run_cases(report), blocks, facts)
@@ -249,6 +250,8 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
         merged = merge_reasons((e.trial, reason) for e in mine for reason in e.contaminated)
         lines |= {f"{word} {method}: {reason}": trials for reason, trials in merged.items()}
     suffix = f" ({label})" if label else ""
+    if len({execution.commit for execution in found}) > 1:  # their trials have the same numbers
+        return [f"{text}{suffix} ({len(trials)} of {len(found)} executions)" for text, trials in lines.items()]
     several = len(found) > 1
     return [
         text + suffix + (f" (trial {', '.join(map(str, trials))})" if several else "") for text, trials in lines.items()

@@ -183,7 +183,7 @@ def _build_lasting(change: LastingChange) -> Iterator[Text]:
     mark = Span("worse", str(VerdictKind.FAIL)) if first.is_worse else Span("better", str(VerdictKind.PASS))
     judged = f" ({first.judgement}{f': {first.note}' if first.note else ''})" if first.judgement else ""
     yield Text((mark, f" {change.method}: {effects}{judged}"))
-    yield Text(f"{describe_place(first)}: {first.reason}", indent=1)
+    yield Text(f"{describe_place(first)}, {first.cause}: {first.reason}", indent=1)
     yield Text(change.command, indent=1)
 
 
