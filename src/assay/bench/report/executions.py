@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.bench.judge.trials import merge_reasons
-from assay.bench.values.execution import CPU_TIME, BenchExecution, BenchReport, is_size
+from assay.bench.values.execution import CPU_TIME, RANGE, BenchExecution, BenchReport, is_size
 from assay.show.chart import build_log_ticks, build_ticks
 from assay.show.formatting import clean, render_count, render_duration, render_number, render_size
 from assay.show.junit import ALLOWED
@@ -250,7 +250,7 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
         merged = merge_reasons((e.trial, reason) for e in mine for reason in e.contaminated)
         lines |= {f"{word} {method}: {reason}": trials for reason, trials in merged.items()}
     suffix = f" ({label})" if label else ""
-    if len({execution.commit for execution in found}) > 1:  # their trials have the same numbers
+    if any(RANGE in execution.extra for execution in found):  # the trials of several commits have the same numbers
         return [f"{text}{suffix} ({len(trials)} of {len(found)} executions)" for text, trials in lines.items()]
     several = len(found) > 1
     return [
