@@ -52,7 +52,7 @@ SUB_PLUGINS = ("runx", "mlrunner", "harness", "perfzero", "torq")  # folders of 
 # Imported into users' programs: they import values, system, errors and one another.
 _FACES = "script logx checkpoint wandb lightning transformers bench"
 _OF_EXCHANGE = "script_run shim.wandb wandb_media"
-_OF_BENCH = "child command command_profile framework profiling benchmark values.execution"
+_OF_BENCH = "child command command_profile framework profiling benchmark values.execution suites suite_benchmark asv_suite pytest_suite"
 IN_USERS_PROGRAMS = (
     *(f"assay.{name}" for name in _FACES.split()),
     *(f"assay.exchange.{name}" for name in _OF_EXCHANGE.split()),
@@ -73,6 +73,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "optuna": ("assay.search.optuna_proposals",),
     "cmaes": ("assay.search.optuna_proposals",),
     "ruptures": ("assay.bench.judge",),
+    "pympler": ("assay.bench.asv_suite",),
     "pyarrow": ("assay.exchange.parquet_file",),
     "mlflow": ("assay.exchange.mlflow_export",),
     "ray": ("assay.farms.ray_bridge", "assay.farms.ray_nodes"),
@@ -97,6 +98,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "jinja2": ("assay.show.html", "assay.web.site"),
     "markupsafe": ("assay.show.html",),
     "pytest": (
+        "assay.bench.pytest_suite",
         "assay.golden.pytest_plugin",
         "assay.models.pytest_plugin",
         "assay.exchange.pytest_plugin",

@@ -138,15 +138,15 @@ def test_what_no_frame_of_the_user_raised_is_a_line(child: Any) -> None:
     assert reported.end["error"]["lines"] == ["TypeError: the constructor of Bad takes no 'size'"]
 
 
-def test_the_error_for_a_suite_of_asv_names_what_is_not_supported(child: Any, tmp_path: Path) -> None:
+def test_the_error_for_a_suite_of_asv_names_the_call_that_runs_it(child: Any, tmp_path: Path) -> None:
     (tmp_path / "suite.py").write_text(
         "class Sort:\n    params = [1, 2]\n    def setup(self, n): ...\n    def time_x(self, n): ...\n"
     )
     code, reported, _ = child("run", "suite.Sort.time_x")
     assert code == 1
     message = reported.end["error"]["message"]
-    assert message.startswith("Sort.time_x needs 'n', but a benchmark is called without arguments; it looks like")
-    assert "assay bench import" in message
+    assert message.startswith("Sort.time_x needs 'n', but a benchmark is called without arguments; it is one of asv")
+    assert message.endswith("`assay bench run suite.py::Sort`")
 
 
 def test_leaving_with_zero_is_well(child: Any) -> None:
@@ -233,7 +233,7 @@ def test_a_function_that_reports_is_called_once(child: Any) -> None:
 def test_listing_prints_nothing_but_the_list(child: Any) -> None:
     _, _, out = child("list", "mod.B.filter:good", "mod.B.filter:nothing", "absent.B.filter:x")
     found = json.loads(out)
-    assert found["mod.B.filter:good"] == ["mod.B.good"]
+    assert found["mod.B.filter:good"] == [{"text": "mod.B.good", "name": "mod.B.good"}]
     assert "matches" in found["mod.B.filter:nothing"]
     assert "no module" in found["absent.B.filter:x"]
 

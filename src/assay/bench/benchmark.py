@@ -260,50 +260,81 @@ def measure(
     seconds: float = 1.0,
     inner: int | None = None,
     sync: Sync = None,
+    before: Callable[[], object] | None = None,
+    shortest_s: float = _SHORTEST_S,
 ) -> Timing:
     """Call `function` again and again; seconds per call.
 
     `repeats` samples, or as many as fit into `seconds` (at least 10, at most 1000) after `warmup` calls (or a tenth
     of a second of them). `sync` is the framework whose device is waited for: `torch`, `jax`, `tensorflow`, `cupy`, your
-    own function, or False; None waits for each of them that the program has loaded.
+    own function, or False; None waits for each of them that the program has loaded. `before` is called before each
+    sample, and is not measured; samples last `shortest_s` or longer.
     """
     for name, value in (("repeats", repeats), ("inner", inner)):
         if value is not None and value < 1:
             raise ValueError(f"measure: {name} must be at least 1, not {value}")
+    prepare = before or _do_nothing
+    prepare()
     result = function()  # the first call may start the device to wait for
     wait = build_wait(sync)
     wait(result)
     del result
-    once_s = _warm_up(function, warmup, wait)
-    calls = inner or max(1, min(1_000_000, round(_SHORTEST_S / once_s) if once_s < _SHORTEST_S else 1))
+    once_s = _warm_up(function, warmup, wait, prepare)
+    calls = inner or max(1, min(1_000_000, round(shortest_s / once_s) if once_s < shortest_s else 1))
     count = repeats or max(_FEWEST, min(_MOST, int(seconds / (once_s * calls))))
     events = _find_events(sync)
     with _no_collection():
         if events is not None:
-            return _sample_with_events(function, count, calls, wait, events)
-        return _sample_often(function, count, calls, wait)
+            return _sample_with_events(function, count, calls, wait, events, prepare)
+        return _sample_often(function, count, calls, wait, prepare)
 
 
-def _warm_up(function: Callable[[], object], warmup: int | None, wait: Wait) -> float:
+def measure_rounds(function: Callable[[], object], rounds: int, calls: int, before: Callable[[], object]) -> Timing:
+    """Exactly so many samples of so many calls, each after `before`, without a warm-up."""
+    if rounds < 1 or calls < 1:
+        raise ValueError(f"measure_rounds: rounds and calls must be at least 1, not {rounds} and {calls}")
+    with _no_collection():
+        return _sample_often(function, rounds, calls, build_wait(), before)
+
+
+def report_timing(timing: Timing, extras: Mapping[str, object] | None = None) -> None:
+    """What `report_benchmark` is given for a timing."""
+    samples = {"wall_time": timing.samples_s, **({"cpu_time": timing.cpu_samples_s} if timing.cpu_median_s else {})}
+    report_benchmark(timing.iters, timing.cpu_median_s, timing.median_s, extras=extras, samples=samples)
+
+
+def sort_words() -> None:
+    """What `assay bench selftest` measures: about a millisecond of memory accesses, comparisons and allocations."""
+    words = [str(number * 7919 % 4001) for number in range(4000)]
+    "".join(sorted(words))
+
+
+def _do_nothing() -> None:
+    """Before a sample that needs no preparation."""
+
+
+def _warm_up(function: Callable[[], object], warmup: int | None, wait: Wait, prepare: Callable[[], object]) -> float:
     """The time of one call, after caches are warm and compilation at first use is done."""
     times: list[float] = []
     began = time.perf_counter()
     while not times or (len(times) < warmup if warmup is not None else time.perf_counter() - began < _WARM_S):
+        prepare()
         times.append(_sample(function, 1, wait)[0])
         if warmup is None and len(times) >= _MOST:
             break
     return max(min(times), 1e-9)
 
 
-def _sample_often(function: Callable[[], object], count: int, calls: int, wait: Wait) -> Timing:
+def _sample_often(
+    function: Callable[[], object], count: int, calls: int, wait: Wait, prepare: Callable[[], object]
+) -> Timing:
     samples: list[tuple[float, float]] = []
     switches: list[int] = []
-    before = _count_switches()
     for _ in range(count):
+        prepare()
+        before = _count_switches()
         samples.append(_sample(function, calls, wait))
-        after = _count_switches()
-        switches.append(after - before)
-        before = after
+        switches.append(_count_switches() - before)
     walls, cpus = zip(*samples, strict=True)
     return Timing(walls, calls, switches=tuple(switches), cpu_samples_s=cpus)
 
@@ -350,13 +381,19 @@ def _load_children_s() -> float:
 
 
 def _sample_with_events(
-    function: Callable[[], object], count: int, calls: int, wait: Wait, make: Callable[[], Any]
+    function: Callable[[], object],
+    count: int,
+    calls: int,
+    wait: Wait,
+    make: Callable[[], Any],
+    prepare: Callable[[], object],
 ) -> Timing:
     walls: list[float] = []
     cpus: list[float] = []
     switches: list[int] = []
     pairs: list[tuple[Any, Any]] = []
     for _ in range(count):
+        prepare()
         before, after = make(), make()
         lost, cpu = _count_switches(), CpuClock()
         began = time.perf_counter()

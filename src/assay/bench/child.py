@@ -1,7 +1,7 @@
 """`python -m assay child bench`: one benchmark in one process, which writes lines to report.jsonl.
 
     run METHOD …        begin, report …, end
-    list FILTER …       the methods that filters match, as JSON on stdout
+    list FILTER …       the methods that filters match, and the benchmarks of suites, as JSON on stdout
 
 The parent reads the lines afterwards. There is no `end` line where the process was killed or exited by os._exit; what
 was reported before that counts."""
@@ -16,6 +16,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import sys
 import time
 import traceback
@@ -26,17 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 from assay.bench.benchmark import ENV_BENCH_REPORT, ENV_TF_REPORT, Benchmark, write_line
 from assay.bench.framework import find_framework, find_packages, is_library, load_peaks
+from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, is_suite
 from assay.errors import did_you_mean
-from assay.system.fast_dataclasses import dataclass, field
+from assay.system.fast_dataclasses import asdict, dataclass, field
 
 if TYPE_CHECKING:
     from assay.bench.profiling import Profile
 
 _LAST_LINES = 40
-_ASV_HINT = (
-    "it looks like a suite of asv, whose `params` and `setup` are not used here: write a method for each value that "
-    "prepares itself, or run asv and import its results with `assay bench import`"
-)
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -75,11 +73,19 @@ def _list(options: argparse.Namespace) -> int:
     found: dict[str, object] = {}
     for text in options.methods:
         try:
-            found[text] = find_matches(text, _build_arguments(options))
+            found[text] = _list_one(text, options)
         except BaseException as error:  # noqa: BLE001 a module may do anything when it is imported
             found[text] = f"{type(error).__name__}: {error}"
     ours.write(json.dumps(found))
     return 0
+
+
+def _list_one(text: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    if is_suite(text):
+        from assay.bench.suites import list_suite
+
+        return [asdict(each) for each in list_suite(text)]
+    return [{"text": name, "name": name} for name in find_matches(text, _build_arguments(options))]
 
 
 # ---------------------------------------------------------------- run
@@ -92,10 +98,16 @@ def _run(options: argparse.Namespace) -> int:
         faulthandler.enable()
     end: dict[str, Any] = {"kind": "end", "ok": False}
     try:
-        target = _find(method, options)
-        call = target.build(_build_arguments(options))
-        _execute(target, call, options, end)
+        if is_suite(method):
+            from assay.bench.suites import run_suite
+
+            _execute(lambda: end.update(run_suite(method)), options, end)
+        else:
+            target = _find(method, options)
+            _execute(target.build(_build_arguments(options)), options, end, is_plain=target.is_plain)
         end["ok"] = True
+    except SkippedError as skip:
+        end |= {"ok": True, "skipped": str(skip)}
     except SystemExit as leave:
         end["ok"] = leave.code in (None, 0)
         end["error"] = {"type": "SystemExit", "message": f"it called sys.exit({leave.code!r})"}
@@ -122,14 +134,14 @@ def _find(method: str, options: argparse.Namespace) -> BenchmarkTarget:
 
 
 def _execute(
-    target: BenchmarkTarget, call: Callable[..., Any], options: argparse.Namespace, end: dict[str, Any]
+    call: Callable[..., Any], options: argparse.Namespace, end: dict[str, Any], *, is_plain: bool = False
 ) -> None:
     profile = _start_profile(options)
     began, cpu = time.perf_counter(), time.process_time()
     try:
         before = _count_reports()
         call()
-        if target.is_plain and _count_reports() == before:
+        if is_plain and _count_reports() == before:
             bench = Benchmark()
             timing = bench.measure(call, warmup=2)
             bench.report_benchmark(iters=timing.iters, wall_time=timing.median_s)
@@ -176,17 +188,14 @@ def _render_traceback(error: BaseException) -> str:
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         is_import = file == importlib.__file__ or file.startswith("<frozen importlib")
-        if os.path.dirname(file) != _OWN_FOLDER and not is_import:
+        is_pytest = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("_pytest", "pluggy")
+        if os.path.dirname(file) != _OWN_FOLDER and not is_import and not is_pytest:
             break
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
 
 
 # ---------------------------------------------------------------- from `module.Class.method` to what can be called
-
-
-class NoSuchBenchmarkError(Exception):
-    """The name does not exist; the message lists what does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +246,13 @@ def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
     wanted = [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
     if wanted:
         text = f"{name} needs {', '.join(map(repr, wanted))}, but a benchmark is called without arguments"
-        raise TypeError(_join(text, _ASV_HINT if hasattr(owner, "params") else None))
+        raise TypeError(_join(text, _advise_suite(owner) if hasattr(owner, "params") else None))
+
+
+def _advise_suite(owner: Any) -> str:
+    """asv's benchmarks are named by their file."""
+    name = shlex.quote(f"{os.path.relpath(inspect.getfile(owner))}::{owner.__qualname__}")
+    return f"it is one of asv's, which are named by their file: `assay bench run {name}`"
 
 
 def find_target(text: str) -> BenchmarkTarget:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal
+from typing import Literal, TypeVar
 
 from assay.bench.values.execution import BenchExecution
+from assay.errors import FormatError
 from assay.record import run_directory
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.fast_dataclasses import asdict, dataclass, replace
@@ -22,7 +23,10 @@ from assay.values.run import RunSpec
 BENCH_FILE = "benchmark.json"
 POINTS_FILE = "bench.jsonl"  # in metrics/
 TRIAGE_FILE = "triage.jsonl"  # in .assay of the study, as are these
+BASELINES_FILE = "baselines.json"
+SELFTEST_FILE = "selftest.json"
 QUEUE_PREFIX = "bench-queue."  # of what a call of `assay bench run` is going to run; gone when it has ended
+_Named = TypeVar("_Named", "Baseline", "Selftest")
 FORMATS = {"benchmark": Format(1, "delete the file: it is made again from what the benchmark reported")}
 
 
@@ -113,6 +117,65 @@ def add_triage(study_dir: str, triage: Triage) -> None:
 
 def _triage_path(study_dir: str) -> str:
     return os.path.join(study_dir, layout.STUDY_META_DIR, TRIAGE_FILE)
+
+
+# ---------------------------------------------------------------- baselines, and what the machine can show
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Executions with a name. They stay the same although newer ones come."""
+
+    what: str  # the revision or label that it was set to
+    runs: tuple[str, ...]  # names of run directories
+    at: float
+    commit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selftest:
+    """What a comparison of equal code with itself has shown, of one benchmark on one machine."""
+
+    host: str
+    trials: int  # on each side
+    visible: Mapping[str, float]  # metric → the smallest effect that 9 of 10 comparisons show
+    at: float
+
+
+def load_baselines(study_dir: str) -> dict[str, Baseline]:
+    return _load_named(study_dir, BASELINES_FILE, Baseline)
+
+
+def write_baselines(study_dir: str, baselines: Mapping[str, Baseline]) -> None:
+    _write_named(study_dir, BASELINES_FILE, baselines)
+
+
+def load_selftests(study_dir: str) -> dict[str, Selftest]:
+    """By the name of the benchmark."""
+    return _load_named(study_dir, SELFTEST_FILE, Selftest)
+
+
+def write_selftests(study_dir: str, selftests: Mapping[str, Selftest]) -> None:
+    _write_named(study_dir, SELFTEST_FILE, selftests)
+
+
+def _load_named(study_dir: str, name: str, kind: type[_Named]) -> dict[str, _Named]:
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = parse_json(file.read())
+        return {key: parse_strict(kind, fields) for key, fields in content["named"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"{path} cannot be read: {error}", "delete the file, and set what it held again") from error
+
+
+def _write_named(study_dir: str, name: str, values: Mapping[str, Baseline] | Mapping[str, Selftest]) -> None:
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    content = {"format": 1, "named": {key: asdict(value) for key, value in values.items()}}
+    write_atomic(path, json.dumps(content, indent=1))
 
 
 # ---------------------------------------------------------------- what is still to be run

@@ -115,6 +115,30 @@ def load_parents(repository: str, good: str, bad: str) -> Mapping[str, tuple[str
     return {good: (), **{words[0]: tuple(words[1:]) for words in (line.split() for line in lines)}}
 
 
+def load_range(repository: str, first: str, last: str) -> list[tuple[Commit, float]]:
+    """The commits of `first..last` along first parents, oldest first and without `first`, each with its place in time:
+    the seconds of its commit, made to increase where several are of one second or a clock was wrong."""
+    ends = [load_commit(repository, name).sha for name in (first, last)]
+    form = f"--format={_FIELDS}%x00%ct"
+    lines = _git(repository, "log", "--first-parent", "--reverse", form, f"{ends[0]}..{ends[1]}").splitlines()
+    if not lines:
+        is_swapped = ends[0] != ends[1] and _is_ancestor(repository, ends[1], ends[0])
+        hint = f"swap the ends: {last}..{first}" if is_swapped else f"write {first}~1..{last} for that commit alone"
+        raise UsageError(f"{first}..{last} has no commit", hint)
+    number = int(_git(repository, "rev-list", "--count", "--first-parent", ends[1])) - len(lines)
+    found, latest = [], 0.0
+    for place, line in enumerate(lines, number):
+        *fields, at = line.split("\0")
+        latest = max(latest + 1e-6, float(at) + place * 1e-6)
+        found.append((Commit(*fields), latest))
+    return found
+
+
+def has_edits(repository: str) -> bool:
+    """Whether files that git knows differ from HEAD."""
+    return bool(run_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
+
+
 def _is_ancestor(repository: str, one: str, other: str) -> bool:
     return run_git(repository, "merge-base", "--is-ancestor", one, other).returncode == 0
 

@@ -10,8 +10,9 @@ CPU = "cpu"
 _DEVICE = r"\d+|(?:GPU|MIG)-[\w/.:-]+"  # as CUDA_VISIBLE_DEVICES has them
 _SLIP = r"(?ia)(?P<kind>cpus?|gpu|cuda)\W*(?P<number>\d+)"
 
-_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION_PART = r"(\d+(?:\.\d+)?)\s*(ms|min|[smhd])\s*"
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATION_UNITS |= {"d": 86400.0, "w": 7 * 86400.0, "y": 365.25 * 86400.0}
+_DURATION_PART = r"(\d+(?:\.\d+)?)\s*(ms|min|[smhdwy])\s*"
 _SIZE = r"(\d+(?:\.\d+)?)\s*(?:([kKmMgGtT])([iI]?))?[bB]?"
 _SIZE_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from assay.bench.commands.options import (
@@ -18,35 +19,45 @@ from assay.bench.commands.options import (
     effect_option,
     foreign_option,
     most_option,
+    parse_since,
     show,
 )
-from assay.bench.flow.archive import import_results
+from assay.bench.flow.archive import find_location, import_results
+from assay.bench.flow.baselines import HEAD, remove_baseline, set_baseline
 from assay.bench.flow.bisect import BisectQuestion, bisect_benchmark
+from assay.bench.flow.commits import CommitsQuestion, run_commits
 from assay.bench.flow.compare import (
     DEFAULT_MOST,
     DEFAULT_TRIALS,
     CompareOptions,
+    compare_baseline,
     compare_recorded,
     compare_revisions,
     parse_span,
 )
-from assay.bench.flow.history import HistoryOptions, confirm_newest, load_histories, triage_change
+from assay.bench.flow.history import HistoryOptions, confirm_newest, load_changes, load_histories, triage_change
+from assay.bench.flow.selftest import WORK, check_gate, run_selftest
 from assay.bench.flow.tables import describe_table, load_table
-from assay.bench.report.executions import build_run_cases, build_run_document
+from assay.bench.records import load_baselines
+from assay.bench.report.executions import build_commits_document, build_run_cases, build_run_document
 from assay.bench.report.history import (
+    build_baselines_document,
     build_bisect_document,
+    build_changes_document,
     build_comparison_cases,
     build_comparison_document,
     build_history_cases,
     build_history_document,
+    build_selftest_document,
     choose_exit_code,
     render_setups,
 )
 from assay.bench.values.comparison import ComparisonReport
-from assay.bench.values.execution import BenchReport, ProfileWindow, parse_windows
+from assay.bench.values.execution import BenchReport, BenchRequest, ProfileWindow, parse_windows
 from assay.errors import ExitCode, UsageError
 from assay.launch.api import SideOptions
 from assay.show.console import Console, build_same_call
+from assay.show.formatting import render_count
 from assay.values.options import Request, argument, json_option, option, split_commas
 from assay.values.series import Direction
 from assay.values.verdict import VerdictKind
@@ -66,23 +77,53 @@ class BenchRunRequest(ResultRequest, ExecuteRequest):
     profiler: Literal["auto", "framework", "py-spy"] = option(
         "--profiler", choices=("auto", "framework", "py-spy"), default="auto", help="What takes the profile."
     )
+    commits: str | None = option(
+        "--commits", metavar="A..B", help="At each commit after A up to B, checked out one by one in random order."
+    )
+    every: int = option(
+        "--every", type=int, minimum=1, default=1, metavar="N", help="With --commits: every Nth, counted back from B."
+    )
+    skip_existing: bool = option(
+        "--skip-existing", default=False, help="With --commits: not what was measured there in this environment."
+    )
+    build: str | None = option("--build", metavar="TEXT", help="With --commits: run this in each work tree first.")
 
 
 def run(request: BenchRunRequest, console: Console) -> int:
     """Run benchmarks: one process for each method and trial.
 
     A benchmark that raises, crashes, hangs, reports NaN or nothing at all is a recorded failure, and the others still
-    run. Exit code 0: all succeeded. Every execution is a run of the study `bench`.
+    run. Exit code 0: all succeeded. Every execution is a run of the study `bench`. METHOD may be the folder or a file
+    of a suite of asv's, or of tests with pytest's fixture `benchmark`.
+
+    With --commits the user's files are not touched. Killed, the same call goes on. A commit that cannot be built is
+    skipped: exit code 3.
     """
     check_result_options(request)
-    check_folders(request.first_path)
     asked = build_request(
         request.methods, request, label=request.label, profile=request.profile or (), profiler=request.profiler
     )
-    report = build_run(console.quieted(request.quiet or request.as_json))(asked)
+    quieted = console.quieted(request.quiet or request.as_json)
+    if request.commits is not None:
+        return _run_commits(request, asked, console, quieted)
+    if request.every > 1 or request.skip_existing or request.build:
+        raise UsageError("--every, --skip-existing and --build are for --commits", "name a range: --commits A..B")
+    check_folders(request.first_path)
+    report = build_run(quieted)(asked)
     _report_problems(report, console)
     show(request, console, build_run_document(report), build_run_cases(report))
     return int(report.exit_code)
+
+
+def _run_commits(request: BenchRunRequest, asked: BenchRequest, console: Console, quieted: Console) -> int:
+    question = CommitsQuestion(request.commits or "", request.every, request.skip_existing, request.build)
+    found = run_commits(question, asked, build_run(quieted), quieted)
+    _report_problems(found.report, console)
+    show(request, console, build_commits_document(found), build_run_cases(found.report))
+    if found.end.interrupted or found.end.problem:
+        left = found.total - len(found.outcomes)
+        console.error(f"{render_count(left, 'commit')} left; continue with: {build_same_call()}")
+    return int(found.exit_code)
 
 
 def _report_problems(report: BenchReport, console: Console) -> None:
@@ -117,6 +158,9 @@ class CompareRequest(ResultRequest, ExecuteRequest):
     allow_changed: bool = option(
         "--allow-changed", default=False, help="Better than expected is good enough: exit code 0."
     )
+    baseline: str | None = option(
+        "--baseline", metavar="NAME", help="Base: these executions. Head: METHOD... run now, or the newest code."
+    )
     no_confirm: bool = option("--no-confirm", default=False, help="With --git: report FAIL without running again.")
     everything: bool = all_option()
 
@@ -129,9 +173,13 @@ def compare(request: CompareRequest, console: Console) -> int:
 
     With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
     before it is called a FAIL. --a-rev and --b-rev name them one by one; --a-rev alone compares with the files as they
-    are. Exit code 0: not worse. 1: worse. 3: inconclusive.
+    are. Exit code 0: not worse. 1: worse. 3: inconclusive. 2: --min-effect is below what this machine can show by its
+    last `assay bench selftest`.
     """
     check_result_options(request)
+    methods = [*request.what, *(method.name for method in request.commands)]
+    most = request.most_trials or DEFAULT_MOST
+    check_gate(request.min_effect, request.only, methods, most, request.root)
     options = CompareOptions(
         metrics=request.only,
         directions=request.better,
@@ -140,12 +188,16 @@ def compare(request: CompareRequest, console: Console) -> int:
         across=request.across,
         confirm=not request.no_confirm,
         build=request.build,
-        most=request.most_trials or DEFAULT_MOST,
+        most=most,
     )
     revisions = _choose_revisions(request)
-    if revisions is not None:
+    quieted = console.quieted(request.quiet or request.as_json)
+    if request.baseline is not None:
+        if revisions is not None:
+            raise UsageError("--baseline names the base, as --git and --a-rev do", "give one of them")
+        report = _compare_baseline(request, options, console, quieted)
+    elif revisions is not None:
         asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
-        quieted = console.quieted(request.quiet or request.as_json)
         report = compare_revisions(*revisions, asked, options, build_run(quieted), quieted)
     else:
         if len(request.what) != 2:
@@ -156,6 +208,16 @@ def compare(request: CompareRequest, console: Console) -> int:
         base, head = request.what
         report = compare_recorded(base, head, request.method, request.root, options, console)
     return _show_comparison(report, request, console)
+
+
+def _compare_baseline(
+    request: CompareRequest, options: CompareOptions, console: Console, quieted: Console
+) -> ComparisonReport:
+    now = None
+    if request.what or request.commands:
+        asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
+        now = partial(build_run(quieted), asked)
+    return compare_baseline(request.baseline or "", now, request.method, request.root, options, console)
 
 
 def _choose_revisions(request: CompareRequest) -> tuple[str, str | None] | None:
@@ -207,12 +269,15 @@ def bisect(request: BenchBisectRequest, console: Console) -> int:
     The first worse commit and the one before it are tried twice before one is named. Every answer is kept:
     killed, the same call goes on. Exit code 0: found. 3: not found, and it says why.
     """
+    methods = [*request.methods, *(method.name for method in request.commands)]
+    most = request.most_trials or DEFAULT_MOST
+    check_gate(request.min_effect, (request.metric,), methods, most, request.root)
     options = CompareOptions(
         directions=request.better,
         min_effect=request.min_effect,
         everything=request.everything,
         build=request.build,
-        most=request.most_trials or DEFAULT_MOST,
+        most=most,
     )
     found = bisect_benchmark(
         BisectQuestion(request.good, request.bad, request.metric, request.fresh),
@@ -231,7 +296,7 @@ def bisect(request: BenchBisectRequest, console: Console) -> int:
 
 
 class HistoryRequest(ResultRequest):
-    metric: str = argument()
+    metric: str | None = argument(required=False)
     method: str | None = argument(required=False)
     label: str | None = option("--label", metavar="TEXT", help="Only executions with this label.")
     min_effect: float | None = effect_option(
@@ -240,6 +305,12 @@ class HistoryRequest(ResultRequest):
     )
     recent: int | None = option(
         "--recent", type=int, minimum=1, metavar="N", help="Only changes within the last N executions raise an alarm."
+    )
+    since: float | None = option(
+        "--since", metavar="TIME", parse=parse_since, help="Only from then on: a duration such as 1y or 6w, or a date."
+    )
+    changes: bool = option(
+        "--changes", default=False, help="List each lasting change of every benchmark and metric: exit code 0."
     )
     better: Literal["min", "max"] | None = option(
         "--better", choices=("min", "max"), help="Which direction is better, where the name does not tell."
@@ -265,18 +336,94 @@ def history(request: HistoryRequest, console: Console) -> int:
     """
     check_result_options(request)
     options = HistoryOptions(
-        request.root, request.label, request.min_effect, request.recent, request.everything, request.better
+        request.root,
+        request.label,
+        request.min_effect,
+        request.recent,
+        request.everything,
+        request.better,
+        request.since,
     )
-    found, codes = load_histories(request.metric, request.method, options, console), set()
+    if request.changes:
+        return _list_changes(request, options, console)
+    if request.metric is None:
+        raise UsageError("no METRIC is named", "such as wall_time; or --changes, which looks at all of them")
+    metric = request.metric
+    found, codes = load_histories(metric, request.method, options, console), set()
     if request.confirm:
         again = build_again(console.quieted(request.as_json), request.root, request.foreign_limit)
-        found, ended = confirm_newest(found, lambda: load_histories(request.metric, request.method, options), again)
+        found, ended = confirm_newest(found, lambda: load_histories(metric, request.method, options), again)
         if ended:
             _report_problems(ended, console)
             codes = {ended.exit_code}
-    document = build_history_document(f"assay bench history {request.metric}", found)
+    document = build_history_document(f"assay bench history {metric}", found)
     show(request, console, document, build_history_cases(found))
     return int(ExitCode.worst({*codes, *(each.verdict.kind.exit_code for each in found)}))
+
+
+def _list_changes(request: HistoryRequest, options: HistoryOptions, console: Console) -> int:
+    changes, looked, short = load_changes(request.metric, request.method, options, console)
+    document = build_changes_document("assay bench history --changes", changes, looked, short)
+    show(request, console, document, ())
+    return int(ExitCode.OK)
+
+
+# ---------------------------------------------------------------- baseline, selftest
+
+
+class BaselineRequest(Request):
+    action: Literal["list", "set", "remove"] | None = argument(required=False, choices=("list", "set", "remove"))
+    name: str | None = argument(required=False)
+    rev: str | None = argument(required=False)
+    as_json: bool = json_option("Print the list as JSON.")
+    root: str | None = bench_root_option()
+
+
+def baseline(request: BaselineRequest, console: Console) -> int:
+    """Name executions to compare with.
+
+    `set NAME [REV]` names the executions that a label or commit has now; REV is HEAD where it is left out. They stay
+    the base of `assay bench compare --baseline NAME` although newer ones come. `remove NAME` forgets the name.
+    """
+    if request.action in ("set", "remove") and request.name is None:
+        raise UsageError("no NAME is given", f"such as: assay bench baseline {request.action} main")
+    if request.action == "set" and request.name:
+        made = set_baseline(request.name, request.rev or HEAD, request.root, console)
+        count = render_count(len(made.runs), "execution")
+        console.print(f"{request.name} is {count} of {made.what}{f' ({made.commit[:12]})' if made.commit else ''}")
+    elif request.action == "remove" and request.name:
+        remove_baseline(request.name, request.root)
+    else:
+        known = load_baselines(find_location(request.root).dir)
+        console.write_document(build_baselines_document(known), as_json=request.as_json)
+    return int(ExitCode.OK)
+
+
+class SelftestRequest(ResultRequest, ExecuteRequest):
+    methods: tuple[str, ...] = argument("METHOD", multiple=True, required=False)
+
+
+def selftest(request: SelftestRequest, console: Console) -> int:
+    """Show the smallest effect that can be seen on this machine.
+
+    Compares a benchmark with itself, in turns: METHOD, or one of our own. The result is kept: `assay bench compare`
+    refuses a smaller --min-effect. Exit code 0: equal code is judged as equal. 1: as different, an alarm without a
+    cause. 3: it is not decided.
+    """
+    check_result_options(request)
+    quieted = console.quieted(request.quiet or request.as_json)
+    is_own = not (request.methods or request.commands)
+    asked = build_request((WORK.text,) if is_own else request.methods, request, default_trials=DEFAULT_TRIALS)
+    if len(asked.methods) != 1 or asked.methods[0].is_filter:
+        raise UsageError("a selftest is of one benchmark", "name one METHOD, or one --command, or none")
+    found = run_selftest(asked, build_run(quieted))
+    if found.report.problem:
+        console.error(f"assay: {found.report.problem}")
+    show(request, console, build_selftest_document(found), build_comparison_cases(found.report))
+    kind = found.report.verdict.kind
+    codes = {kind.exit_code if kind is not VerdictKind.CHANGED else ExitCode.FAILED}
+    codes |= {ExitCode.INTERRUPTED} if found.report.interrupted else set()
+    return int(ExitCode.worst(codes))
 
 
 # ---------------------------------------------------------------- triage

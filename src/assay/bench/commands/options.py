@@ -9,12 +9,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.compare import Run
+from assay.bench.flow.history import parse_date
 from assay.bench.flow.run import run_again, run_benchmarks
 from assay.bench.report.executions import Cases, build_cases_facts, render_execution
 from assay.bench.values.execution import (
@@ -45,7 +47,7 @@ from assay.values.options import (
 )
 from assay.values.secrets import hide_text
 from assay.values.series import Direction, expand_number
-from assay.values.units import parse_slot_flags, parse_timeout
+from assay.values.units import parse_duration, parse_slot_flags, parse_timeout
 from assay.values.verdict import VerdictKind
 
 LEAST_PYTHON = (3, 10)  # of --python: what a method's own process imports of ours
@@ -150,6 +152,18 @@ def _ask_version(python: str) -> tuple[int, ...]:
         return tuple(map(int, done.stdout.split()[-2:])) if done.returncode == 0 else ()
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return ()
+
+
+def parse_since(text: str | None, flag: str) -> float | None:
+    """Seconds since the epoch, of a duration before now or a date."""
+    if text is None:
+        return None
+    date, duration = parse_date(text), parse_duration(text)
+    if date is None and not duration:
+        raise UsageError(
+            f"{flag} {text!r} is neither a duration nor a date", f"write for example {flag} 1y, 6w, 30d or 2026-01-31"
+        )
+    return date if date is not None else time.time() - (duration or 0.0)
 
 
 def check_folders(paths: Sequence[str]) -> None:

@@ -70,7 +70,9 @@ def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console 
     """Oldest first. What cannot be read is a warning, and an execution that failed."""
     chosen = _leave_out_uploads(location, list(rows), console)
     found = [_add_sender(execution, row) for row in chosen if (execution := _load(location, row, console))]
-    return sorted(found, key=lambda execution: (execution.started_at or 0.0, execution.execution_id))
+    return sorted(
+        found, key=lambda execution: (execution.at or 0.0, execution.started_at or 0.0, execution.execution_id)
+    )
 
 
 def _leave_out_uploads(location: StudyLocation, rows: Sequence[RunRow], console: Console) -> Sequence[RunRow]:

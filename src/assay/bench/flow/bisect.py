@@ -7,8 +7,6 @@ that was killed continues when the command is given again.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -16,7 +14,7 @@ from typing import Any, get_args
 
 from assay.bench.flow.compare import CompareOptions, Contest, Run
 from assay.bench.flow.run import run_benchmarks
-from assay.bench.flow.sides import check_out, find_logs, open_trees
+from assay.bench.flow.sides import check_out, open_question, open_trees
 from assay.bench.values.comparison import ComparisonReport, MetricComparison
 from assay.bench.values.execution import BenchRequest
 from assay.code.checkout import Checkouts, Commit, load_commit, load_parents
@@ -104,24 +102,8 @@ def bisect_benchmark(
 def _open_log(
     checkouts: Checkouts, ends: tuple[Commit, Commit], request: BenchRequest, options: CompareOptions, fresh: bool
 ) -> str:
-    """A question that is asked again has its earlier log: that is how an interrupted search is found again."""
-    asked = {
-        "repository": checkouts.repository,
-        "inside": checkouts.inside[0],
-        "ends": [end.sha for end in ends],
-        "method": asdict(request.methods[0]),
-        "options": asdict(options),
-        "trials": request.trials,
-        "arguments": dict(request.constructor_args),
-        "environment": request.env,
-        "python": [request.python, request.python_path, request.first_path],
-        "patterns": request.patterns,
-        "limits": [request.timeout_s, request.foreign_limit],
-    }
-    key = hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
-    folder = os.path.join(find_logs(checkouts), f"{ends[0].sha[:7]}-{ends[1].sha[:7]}-{key}")
-    os.makedirs(folder, exist_ok=True)
-    log = os.path.join(folder, LOG_FILE)
+    asked = {"method": asdict(request.methods[0]), "options": asdict(options)}
+    log = os.path.join(open_question(checkouts, ends, request, asked), LOG_FILE)
     if fresh:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(log)

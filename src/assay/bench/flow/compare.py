@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from assay.bench.flow.archive import find_location, is_named, load_executions, load_file_executions
+from assay.bench.flow.baselines import find_pinned
 from assay.bench.flow.history import advise_all, list_invalid
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import (
@@ -39,7 +40,7 @@ from assay.bench.judge.samples import (
     decide_next,
     find_fewest,
 )
-from assay.bench.records import BENCH_FILE, load_triage
+from assay.bench.records import BENCH_FILE, load_baselines, load_triage
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, SampleComparison, Samples, Side
 from assay.bench.values.execution import (
     COMPARED,
@@ -98,6 +99,28 @@ def compare_recorded(
     return _record(compare_executions(*sides, options), root)
 
 
+def compare_baseline(
+    name: str,
+    run: Callable[[], BenchReport] | None,
+    method: str | None,
+    root: str | None,
+    options: CompareOptions,
+    console: Console = SILENT,
+) -> ComparisonReport:
+    """A baseline against what `run` executes now; without it against the newest code that was measured."""
+    known = _Known(root, method, console)
+    base = known.load_baseline(name)
+    report = run() if run is not None else None
+    if report is None:
+        return _record(compare_executions(base, known.load_newest(base), options), root)
+    here = {each.method for each in report.executions}
+    base = replace(base, found=tuple(each for each in base.found if each.method in here))
+    if not base.found and here:
+        raise UsageError(f"the baseline {name} has no execution of {', '.join(sorted(here))}", "`assay bench baseline`")
+    compared = compare_executions(base, Executions("now", report.executions), options)
+    return _record(sign_end(compared, report if report.interrupted or report.problem else None), root)
+
+
 def _record(report: ComparisonReport, root: str | None) -> ComparisonReport:
     """Record the verdict in the study, and from there in the index; without a study nothing is recorded."""
     location = find_location(root)
@@ -124,11 +147,14 @@ class _Known:
             found = load_file_executions(name)
         else:
             found = load_foreign(name)
+        return self._build(name, found, name if is_path else self._location.dir)
+
+    def _build(self, name: str, found: Sequence[BenchExecution], path: str) -> Executions:
         if self._method:
             found = [e for e in found if is_named(self._method, e.method)]
         if not found:
             raise UsageError(f"{name} has no execution of {self._method}")
-        triage = load_triage(self._location.dir) if not is_path or is_inside(name, self._location.dir) else []
+        triage = load_triage(self._location.dir) if is_inside(path, self._location.dir) else []
         # a triage covers the executions between two others, so the whole history is needed
         is_triaged = any(each.judgement == "invalid" for each in triage)
         return Executions(name, tuple(found), list_invalid(self._load_all(), triage) if is_triaged else {})
@@ -142,8 +168,26 @@ class _Known:
         known = self._load_all()
         if found := choose_side(known, name):
             return found
-        names = {e.label for e in known if e.label} | {e.commit[:12] for e in known if e.commit}
-        raise NotFoundError("label, commit or file", name, names)
+        baselines = load_baselines(self._location.dir)
+        if name in baselines:
+            return find_pinned(name, self._location.dir, known)
+        names = {e.label for e in known if e.label} | {e.commit[:12] for e in known if e.commit} | {*baselines}
+        raise NotFoundError("label, commit, baseline or file", name, names)
+
+    def load_baseline(self, name: str) -> Executions:
+        return self._build(name, find_pinned(name, self._location.dir, self._load_all()), self._location.dir)
+
+    def load_newest(self, base: Executions) -> Executions:
+        """The newest code that was measured and is not in the base, with all its executions of the same label."""
+        pinned = {each.run_dir for each in base.found}
+        others = [e for e in self._load_all() if e.run_dir not in pinned and not e.void and not e.is_compared]
+        if not others:
+            hint = "execute some: `assay bench run METHOD --trials 10`"
+            raise UsageError(f"nothing was executed besides the baseline {base.name}", hint)
+        newest = max(others, key=lambda each: each.at or 0.0)
+        name = newest.label or (newest.commit or "")[:12] or "newest"
+        meant = [each for each in others if (each.code, each.label) == (newest.code, newest.label)]
+        return self._build(f"newest-{name}" if name == base.name else name, meant, self._location.dir)
 
 
 # ---------------------------------------------------------------- judging
@@ -373,11 +417,11 @@ def compare_revisions(
     return _record(found, request.root)
 
 
-def parse_span(span: str) -> tuple[str, str]:
+def parse_span(span: str, flag: str = "--git") -> tuple[str, str]:
     base, dots, head = span.partition("..")
     if not dots or not base or not head.strip("."):
         raise UsageError(
-            f"--git {span!r} does not name two commits", "write --git base..head, such as --git main..HEAD"
+            f"{flag} {span!r} does not name two commits", f"write {flag} base..head, such as {flag} main..HEAD"
         )
     return base, head.lstrip(".")
 
@@ -402,12 +446,12 @@ class Contest:
         first = self.run_round(confirmed=not self._options.confirm)
         suspects = [metric for metric in first.metrics if metric.finding.kind is VerdictKind.FAIL]
         if not suspects or not self._options.confirm or self.end:
-            return self._sign(first)
+            return sign_end(first, self.end)
         methods = {metric.method for metric in suspects}
         self._request = replace(
             self._request, methods=tuple(m for m in self._request.methods if m.name in methods or m.is_filter)
         )
-        return self._sign(_settle(first, suspects, self.run_round(confirmed=True), self._options))
+        return sign_end(_settle(first, suspects, self.run_round(confirmed=True), self._options), self.end)
 
     def run_round(self, *, confirmed: bool) -> ComparisonReport:
         """Trials until decided. A FAIL ends the round at once, unless this round is the confirmation."""
@@ -442,18 +486,17 @@ class Contest:
                 return result
             request = replace(request, trials=step.trials)
 
-    def _sign(self, report: ComparisonReport) -> ComparisonReport:
-        end = self.end
-        if end is None:
-            return report
-        found = report.verdict
-        left = "not all trials were run" if report.metrics else "nothing could be compared yet"
-        cut = Finding(
-            VerdictKind.INCONCLUSIVE, "comparison", f"it was ended by {end.interrupted or end.problem}: {left}"
-        )
-        before = () if found == Verdict.of((), 0) else found.findings
-        verdict = Verdict.of([*before, cut], found.comparisons)
-        return replace(report, verdict=verdict, interrupted=end.interrupted, problem=end.problem)
+
+def sign_end(report: ComparisonReport, end: BenchReport | None) -> ComparisonReport:
+    """The comparison of what was executed before it was interrupted."""
+    if end is None:
+        return report
+    found = report.verdict
+    left = "not all trials were run" if report.metrics else "nothing could be compared yet"
+    cut = Finding(VerdictKind.INCONCLUSIVE, "comparison", f"it was ended by {end.interrupted or end.problem}: {left}")
+    before = () if found == Verdict.of((), 0) else found.findings
+    verdict = Verdict.of([*before, cut], found.comparisons)
+    return replace(report, verdict=verdict, interrupted=end.interrupted, problem=end.problem)
 
 
 def _settle(

@@ -128,6 +128,8 @@ def _load_extra(spec: RunSpec, reported: ChildReport, profiles: tuple[str, ...])
         extra = dict(parse_json(dict(spec.env).get(ENV_EXTRA, "{}")))
     except (TypeError, ValueError):
         return {}
+    if parameters := (reported.end or {}).get("parameters"):
+        extra["parameters"] = parameters
     if isinstance(asked := extra.get(PROFILE), dict):
         if reported.end is None:
             notes = [] if profiles else ["it ended before it wrote its profile"]

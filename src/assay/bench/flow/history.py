@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from itertools import pairwise
 
 from assay.bench.flow.archive import find_location, is_named, load_executions
@@ -46,18 +47,26 @@ from assay.bench.records import Judgement, Triage, add_triage, load_triage
 from assay.bench.values.comparison import (
     CONTAMINATED,
     DISTURBED,
-    INTERRUPTED,
     PROFILED,
     REFUSED,
     TAKEN_BY_ALL,
     UNOBSERVED,
+    LastingChange,
     LevelStep,
     MetricChange,
     MetricHistory,
     MetricPoint,
     MetricSeries,
 )
-from assay.bench.values.execution import ASSAY, CPU_TIME, NOT_OBSERVED, BenchExecution, BenchReport, is_sensitive
+from assay.bench.values.execution import (
+    ASSAY,
+    CPU_TIME,
+    NOT_OBSERVED,
+    WALL_TIME,
+    BenchExecution,
+    BenchReport,
+    is_sensitive,
+)
 from assay.errors import FormatError, NotFoundError, UsageError, suggest
 from assay.judge.statistics import needed_for
 from assay.record.run_directory import load_record
@@ -86,6 +95,7 @@ class HistoryOptions:
     recent: int | None = None  # only changes within the last N executions of a series raise an alarm
     everything: bool = False  # contaminated and profiled executions count as well
     direction: Direction | None = None
+    since: float | None = None  # seconds since the epoch: what is older is not looked at
 
     @property
     def reported(self) -> float:
@@ -101,7 +111,9 @@ def load_histories(
 ) -> list[MetricHistory]:
     """The history of one method, or of every method that reports the metric."""
     location = find_location(options.root)
-    executions = load_executions(location, method, console)
+    executions = [each for each in load_executions(location, method, console) if _is_recent(each.at, options)]
+    if not executions:
+        raise UsageError("nothing was executed since then", "`assay bench history` without --since looks at everything")
     meant = [execution for execution in executions if options.label in (None, execution.label)]
     if options.label is not None and not meant:
         raise NotFoundError("label", options.label, sorted({each.label for each in executions if each.label}))
@@ -123,6 +135,60 @@ def load_histories(
     for line in _describe_never([e for e in meant if e.method not in named]):
         console.warning(line)
     return found
+
+
+def parse_date(text: str) -> float | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").timestamp()  # noqa: DTZ007 as dates are shown: local
+    except (ValueError, OverflowError):
+        return None
+
+
+def _is_recent(at: float | None, options: HistoryOptions) -> bool:
+    return options.since is None or (at or 0.0) >= options.since
+
+
+def load_changes(
+    metric: str | None, method: str | None, options: HistoryOptions, console: Console = SILENT
+) -> tuple[list[LastingChange], int, int]:
+    """Every change of every benchmark that has lasted, oldest first; how many histories have been looked at, and how
+    many are too short. Levels before `since` are known, changes before it are left out."""
+    location = find_location(options.root)
+    executions = load_executions(location, method, console)
+    names = {(each.method, name) for each in executions for name in each.numbers if metric in (None, name)}
+    if not names:
+        raise NotFoundError("metric", metric or "", sorted({name for each in executions for name in each.numbers}))
+    triage, looked, steps = load_triage(location.dir), 0, []
+    for name, each in sorted(names):
+        with suppress(UsageError):  # too short
+            history = build_history(name, each, [e for e in executions if e.method == name], options, triage)
+            looked += 1
+            steps += [(name, each, change) for change in _list_lasting(history) if _is_recent(change.at, options)]
+    return _group_changes(steps, options), looked, len(names) - looked
+
+
+def _list_lasting(history: MetricHistory) -> Iterator[MetricChange]:
+    """Neither a level that was left again, nor the way back from it."""
+    for number, change in enumerate(history.changes):
+        gone = [each.step for each in history.changes[:number] if not each.holds]
+        is_return = any(abs(change.step.after - each.before) < abs(each.after - each.before) / 2 for each in gone)
+        if change.holds and change.kind != "newest" and not change.too_few and not is_return:
+            yield change
+
+
+def _group_changes(steps: Sequence[tuple[str, str, MetricChange]], options: HistoryOptions) -> list[LastingChange]:
+    """One for each benchmark and place; the metric that changed most comes first."""
+    groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}
+    for method, metric, change in steps:
+        groups.setdefault((method, change.execution_id), []).append((metric, change))
+    found = []
+    for (method, _), together in groups.items():
+        ordered = sorted(together, key=lambda pair: (pair[0] != WALL_TIME, -abs(pair[1].step.effect)))
+        given = (("--label", options.label), ("--root", options.root))
+        flags = [*(word for flag, value in given if value for word in (flag, value)), *["--all"] * options.everything]
+        command = shlex.join(["assay", "bench", "history", ordered[0][0], method, *flags])
+        found.append(LastingChange(method, tuple(ordered), command))
+    return sorted(found, key=lambda each: (each.first.at or 0.0, each.method))
 
 
 def confirm_newest(
@@ -152,7 +218,7 @@ def _find_open(history: MetricHistory) -> str:
 
 def _describe_never(executions: Sequence[BenchExecution]) -> Iterator[str]:
     """Benchmarks that failed from their first execution on report no metric at all, and would be ignored."""
-    by_method = {execution.method: execution for execution in executions if not execution.is_interrupted}
+    by_method = {execution.method: execution for execution in executions if not execution.void}
     reported = {execution.method for execution in executions if execution.result.numbers}
     for method, last in by_method.items():
         if method not in reported and last.result.findings:
@@ -209,8 +275,7 @@ def _group(executions: Sequence[BenchExecution]) -> list[list[BenchExecution]]:
 
 def _build_points(found: Sequence[BenchExecution], metric: str) -> tuple[MetricPoint, ...]:
     return tuple(
-        MetricPoint(e.execution_id, e.numbers[metric], e.started_at, e.commit, e.result.samples.get(metric, ()))
-        for e in found
+        MetricPoint(e.execution_id, e.numbers[metric], e.at, e.commit, e.result.samples.get(metric, ())) for e in found
     )
 
 
@@ -299,7 +364,7 @@ def _list_meant(executions: Sequence[BenchExecution], options: HistoryOptions) -
         execution
         for execution in executions
         if (execution.label == options.label if options.label is not None else not execution.is_compared)
-        and not execution.is_interrupted
+        and not execution.void
     ]
 
 
@@ -326,8 +391,8 @@ def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, in
     """None: it counts. An empty string: it does not belong to this history."""
     if options.label is not None and execution.label != options.label:
         return ""
-    if execution.is_interrupted:
-        return "" if execution.is_compared else INTERRUPTED
+    if execution.void:
+        return "" if execution.is_compared else execution.void
     if metric not in execution.numbers:
         return ""
     if not math.isfinite(execution.numbers[metric]) or not execution.result.is_measured:
@@ -473,7 +538,7 @@ def _build_change(
         step=step,
         execution_id=first.execution_id,
         until=last.execution_id,
-        at=first.started_at,
+        at=first.at,
         commits=(before.commit, after.commit),
         cause=cause,
         reason=reason,
@@ -555,7 +620,7 @@ def _build_move(
         step=step,
         execution_id=after.execution_id,
         until=[e for e in found if find_series(e) == find_series(after)][-1].execution_id,
-        at=after.started_at,
+        at=after.at,
         commits=(before.commit, after.commit),
         cause=cause,
         reason=f"{describe_few(old, new, what)}; {reason}" if few else reason,

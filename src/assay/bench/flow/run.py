@@ -211,8 +211,12 @@ def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
     methods: dict[str, BenchMethod] = {}
     for method in request.methods:
         matches = found.get(method.text)
-        for name in matches if isinstance(matches, list) else [None]:
-            chosen = method if name is None else BenchMethod(name, name)
+        for match in matches if isinstance(matches, list) else [None]:
+            chosen = (
+                method
+                if match is None
+                else BenchMethod(match["text"], match["name"], timeout_s=match.get("timeout_s"), is_listed=True)
+            )
             _check_name(chosen, methods.get(chosen.name))
             methods.setdefault(chosen.name, chosen)
     return tuple(methods.values())
@@ -288,7 +292,7 @@ def _build_spec(
         else f"{layout.RUN_DIR_REFERENCE}/{BENCH_OUTPUT_DIR}"
     )
     commands = (Command(COMMAND, _render_command(request, method, variant, output)),)
-    label = variant.label if variant else request.label
+    label = (variant.label or None) if variant else request.label
     params: dict[str, Any] = {"method": method.name, "kind": method.kind, "trial": trial}
     if label is not None:
         params["label"] = label
@@ -311,7 +315,7 @@ def _build_spec(
         tag=label,
         resources=Resources(gpus=0),
         patterns=tuple(Pattern(metric, regex) for metric, regex in request.patterns),
-        timeout_s=request.timeout_s,
+        timeout_s=request.timeout_s or method.timeout_s,
         env=tuple(env.items()),
         code=CodePolicy("live"),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +11,7 @@ from contextlib import AbstractContextManager
 
 from assay.bench.judge.environments import describe_differences, match_environments, name_environments, shorten
 from assay.bench.judge.history import count_executions
-from assay.bench.values.comparison import INTERRUPTED, PROFILED, TAKEN_BY_ALL, Samples
+from assay.bench.values.comparison import INTERRUPTED, PROFILED, SKIPPED, TAKEN_BY_ALL, Samples
 from assay.bench.values.execution import STUDY, BenchExecution, BenchRequest, BenchVariant
 from assay.code.checkout import Checkouts, Commit, commit_work_tree, open_checkouts
 from assay.config.settings import load_settings
@@ -43,9 +45,10 @@ class Executions:
 
     def put_aside(self, *, everything: bool) -> Executions:
         """This side without interrupted executions, and without profiled ones unless everything is wanted. Failed
-        ones stay: they are reported, profiled or not."""
+        ones stay: they are reported, profiled or not. Skipped ones go: where both sides skip there is nothing to say.
+        """
         reasons = (INTERRUPTED,) if everything else (INTERRUPTED, PROFILED)
-        found = tuple(e for e in self.found if _why_aside(e) not in reasons)
+        found = tuple(e for e in self.found if _why_aside(e) not in (*reasons, SKIPPED))
         aside = tuple(e for e in self.found if _why_aside(e) in reasons)
         return replace(self, found=found, aside=(*self.aside, *aside))
 
@@ -81,8 +84,8 @@ def choose_side(executions: Iterable[BenchExecution], name: str) -> list[BenchEx
 
 
 def _why_aside(execution: BenchExecution) -> str:
-    if execution.is_interrupted:
-        return INTERRUPTED
+    if execution.void:
+        return execution.void
     return PROFILED if execution.is_profiled and execution.result.is_measured else ""
 
 
@@ -219,9 +222,28 @@ def commit_files(checkouts: Checkouts, request: BenchRequest) -> Commit:
     return commit_work_tree(checkouts.open("head"), root, settings.secrets.file_patterns)
 
 
-def find_logs(checkouts: Checkouts) -> str:
-    """The folder of the logs of searches."""
-    return os.path.join(os.path.dirname(os.path.dirname(checkouts.folder)), BISECT_DIR)
+def open_question(
+    checkouts: Checkouts, ends: Sequence[Commit], request: BenchRequest, asked: Mapping[str, object]
+) -> str:
+    """The folder of a question about two commits. One that is asked again has its earlier folder: that is how an
+    interrupted call is found again."""
+    content = {
+        "repository": checkouts.repository,
+        "inside": checkouts.inside[0],
+        "ends": [end.sha for end in ends],
+        **asked,
+        "trials": request.trials,
+        "arguments": dict(request.constructor_args),
+        "environment": request.env,
+        "python": [request.python, request.python_path, request.first_path],
+        "patterns": request.patterns,
+        "limits": [request.timeout_s, request.foreign_limit],
+    }
+    key = hashlib.blake2b(json.dumps(content, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
+    meta = os.path.dirname(os.path.dirname(checkouts.folder))
+    folder = os.path.join(meta, BISECT_DIR, f"{ends[0].sha[:7]}-{ends[-1].sha[:7]}-{key}")
+    os.makedirs(folder, exist_ok=True)
+    return folder
 
 
 def open_trees(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
 from assay.bench.records import Triage, load_triage
-from assay.bench.values.comparison import DISTURBED, INTERRUPTED, TAKEN_BY_ALL
+from assay.bench.values.comparison import DISTURBED, TAKEN_BY_ALL
 from assay.bench.values.execution import BenchExecution
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.show.console import SILENT, Console
@@ -71,8 +71,8 @@ def build_table(
     good: list[_Shown] = []
     left_out: Counter[str] = Counter()
     for execution in executions:
-        if execution.is_interrupted or not execution.result.is_measured:
-            left_out[INTERRUPTED if execution.is_interrupted else "failed"] += 1
+        if execution.void or not execution.result.is_measured:
+            left_out[execution.void or "failed"] += 1
             continue
         doubts = {
             name: find_doubt(execution, name, triaged.get((execution.method, name), set()), everything)
@@ -120,7 +120,7 @@ def _build_rows(good: Sequence[_Shown], keys: Sequence[str], names: Sequence[str
     for shown in good:
         execution = shown[0]
         groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(shown)
-        commit, at = value_of(execution, "commit"), execution.started_at or 0.0
+        commit, at = value_of(execution, "commit"), execution.at or 0.0
         first_seen[commit] = min(at, first_seen.get(commit, at))
 
     def sort_by(values: tuple[str, ...]) -> list[tuple[float, str]]:

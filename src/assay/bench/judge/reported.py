@@ -32,10 +32,11 @@ def judge_report(name: str, reported: ChildReport, ending: ProcessEnd, *, is_com
     metrics = tuple({metric.name: metric for metric in (*promoted, *merged.metrics.values())}.values())
     is_unfinished = not is_command and not (reported.end or {}).get("ok")
     has_exception = ending.state != "done" or is_unfinished
+    skipped = "" if has_exception else str((reported.end or {}).get("skipped", ""))
     findings = [
         *_find_end(name, reported, ending, is_command),
         *(Finding(VerdictKind.ERROR, name, problem) for problem in reported.problems),
-        *([] if has_exception else _find_silence(name, merged)),
+        *([] if has_exception or skipped else _find_silence(name, merged)),
         *_find_bad_numbers(name, measured.items()),
     ]
     # also those of which a later report has replaced something
@@ -45,7 +46,7 @@ def judge_report(name: str, reported: ChildReport, ending: ProcessEnd, *, is_com
     iters = merged.plain.get("iters")
     return BenchResult(
         name=name,
-        succeeded=not has_exception and not findings,
+        succeeded=not has_exception and not findings and not skipped,
         has_exception=has_exception,
         iters=int(iters) if iters is not None and math.isfinite(iters) else None,
         wall_time=merged.plain.get("wall_time", NOT_REPORTED),
@@ -55,6 +56,7 @@ def judge_report(name: str, reported: ChildReport, ending: ProcessEnd, *, is_com
         extras=merged.extras,
         samples={key: tuple(values) for key, values in merged.samples.items()},
         findings=tuple(findings),
+        skipped=skipped,
     )
 
 

@@ -351,6 +351,11 @@ def _find_detectable(shift: Shift, asked: Question, unit: float) -> float:
     return max(quantile * error, math.log1p(asked.threshold) * unit) + room
 
 
+def scale_visible(visible: float, trials: int, wanted: int) -> float:
+    """What another number of trials would show: noise becomes smaller with the root of their number."""
+    return visible * math.sqrt(trials / wanted)
+
+
 def _allow_for_processes(pair: SamplePair, shift: Shift, p: float, spread: float) -> tuple[Shift, float]:
     """Samples of one process vary less than processes do, and do not show how much processes vary.
 

@@ -6,11 +6,10 @@ import math
 import shlex
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import pairwise
 
 from assay.bench.flow.archive import describe_received, load_rows
-from assay.bench.flow.history import render_again
+from assay.bench.flow.history import parse_date, render_again
 from assay.bench.flow.tables import build_table, describe_table
 from assay.bench.page.overview import find_judge, group_rows, list_metrics, name_series, try_history
 from assay.bench.page.parameters import ParameterAxis, build_axes
@@ -129,13 +128,6 @@ class Zoom:
 
 
 _DAY_S = 86400.0
-
-
-def parse_date(text: str) -> float | None:
-    try:
-        return datetime.strptime(text, "%Y-%m-%d").timestamp()  # noqa: DTZ007 as dates are shown: local
-    except (ValueError, OverflowError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)

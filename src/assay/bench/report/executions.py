@@ -8,19 +8,21 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.bench.judge.trials import merge_reasons
-from assay.bench.values.comparison import INTERRUPTED
-from assay.bench.values.execution import CPU_TIME, BenchExecution, BenchReport, is_size
+from assay.bench.values.execution import CPU_TIME, RANGE, BenchExecution, BenchReport, is_size
 from assay.show.chart import build_log_ticks, build_ticks
-from assay.show.formatting import clean, render_duration, render_number, render_size
+from assay.show.formatting import clean, render_count, render_duration, render_number, render_size
 from assay.show.junit import ALLOWED
 from assay.system.fast_dataclasses import asdict
 from assay.values import layout
 from assay.values.document import Block, Case, Document, Heading, Notes, Only, Span, Suite, TableBlock, Text
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from assay.bench.flow.commits import CommitsReport
 
 Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric), what was found
 
@@ -40,6 +42,38 @@ def build_run_document(report: BenchReport) -> Document:
     lines += _describe_files(report.executions)
     blocks: list[Block] = [TableBlock(build_run_table(groups), hint="--json has them"), Notes([*lines, *report.notes])]
     return build_bench_document("assay bench run", build_run_cases(report), blocks, build_report_facts(report))
+
+
+def build_commits_document(found: CommitsReport) -> Document:
+    """One row for each commit, oldest first; figures where there is one benchmark."""
+    report = found.report
+    groups = group_executions(report.executions)
+    names = _choose_metrics([e for e in report.executions if not e.void]) if len(groups) == 1 else []
+    columns = (Column("commit"), Column("subject"), Column("ok", align="right"), *build_figure_columns(names))
+    rows = []
+    for outcome in found.outcomes:
+        ended = [each for each in outcome.executions if not each.void]
+        good = f"{sum(each.succeeded for each in ended)}/{len(ended)}"
+        good = good if ended or not (outcome.known or outcome.problem) else "-"
+        cells = [_render_cell(name, [e for e in ended if name in e.result.numbers]) for name in names]
+        rows.append([outcome.commit.short, outcome.commit.subject, good, *cells])
+    lines = [f"skipped: {outcome.problem}" for outcome in found.outcomes if outcome.problem]
+    lines += [line for (method, label), each in groups.items() for line in _describe_trouble(method, label, each)]
+    lines += _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
+    lines += _describe_files(report.executions)
+    known = sum(outcome.known for outcome in found.outcomes)
+    lines += [f"{render_count(known, 'execution')} of earlier calls: not repeated"] if known else []
+    lines += ["what changed: `assay bench history --changes`"] if len(found.outcomes) > 1 else []
+    facts = {**build_report_facts(report), "exit_code": int(found.exit_code), "commits": _build_commit_facts(found)}
+    blocks: list[Block] = [TableBlock(Table(columns, rows), hint="--json has them"), Notes(lines)]
+    return build_bench_document(f"assay bench run --commits {found.span}", build_run_cases(report), blocks, facts)
+
+
+def _build_commit_facts(found: CommitsReport) -> list[dict[str, Any]]:
+    return [
+        {**asdict(each.commit), "executions": len(each.executions), "known": each.known, "problem": each.problem}
+        for each in found.outcomes
+    ]
 
 
 def _advise_disturbed(spoilt: Sequence[BenchExecution]) -> Iterator[str]:
@@ -65,6 +99,8 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
     if execution.result.findings:
         finding = execution.result.findings[0]
         return clean(f"{name}: {_name_kind(execution, finding)}: {finding.message}")
+    if execution.result.skipped:
+        return clean(f"{name}: skipped: {execution.result.skipped}")
     figures = execution.result.numbers
     first = next((key for key in ("wall_time", "throughput", *figures) if key in figures), None)
     figure = f"{first} {render_values(first, [figures[first]])}" if first else "it reported nothing"
@@ -77,7 +113,7 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
 
 def _name_kind(execution: BenchExecution, finding: Finding) -> str:
     """An interrupted execution is not a failure of the benchmark."""
-    return INTERRUPTED if execution.is_interrupted else str(finding.kind)
+    return execution.void or str(finding.kind)
 
 
 def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, str], list[BenchExecution]]:
@@ -88,7 +124,7 @@ def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, st
 
 
 def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) -> Table:
-    names = _choose_metrics([e for found in groups.values() for e in found if not e.is_interrupted])
+    names = _choose_metrics([e for found in groups.values() for e in found if not e.void])
     has_labels = any(label for _, label in groups)
     columns = [Column("method", cut="left"), *([Column("label")] if has_labels else []), Column("ok")]
     columns += build_figure_columns(names)
@@ -97,7 +133,7 @@ def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) 
     columns += [Column("peak GPU memory", "size", key="gpu_memory_bytes")] if has_gpu else []
     rows = []
     for (method, label), found in groups.items():
-        ended = [execution for execution in found if not execution.is_interrupted]
+        ended = [execution for execution in found if not execution.void]
         good = sum(execution.succeeded for execution in ended)
         cells = [_render_cell(name, [e for e in ended if name in e.result.numbers]) for name in names]
         peak = max(execution.peaks.max_rss for execution in found)
@@ -205,6 +241,8 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
         for finding in execution.result.findings:
             text = f"{_name_kind(execution, finding)} {method}: {finding.message}"
             lines.setdefault(text, []).append(execution.trial)
+        if execution.result.skipped:
+            lines.setdefault(f"skipped {method}: {execution.result.skipped}", []).append(execution.trial)
         for note in execution.notes:
             lines.setdefault(f"{method}: {note}", []).append(execution.trial)
     for word in ("REFUSED", "contaminated"):  # what failed has no result that could be others' fault
@@ -212,6 +250,8 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
         merged = merge_reasons((e.trial, reason) for e in mine for reason in e.contaminated)
         lines |= {f"{word} {method}: {reason}": trials for reason, trials in merged.items()}
     suffix = f" ({label})" if label else ""
+    if any(RANGE in execution.extra for execution in found):  # the trials of several commits have the same numbers
+        return [f"{text}{suffix} ({len(trials)} of {len(found)} executions)" for text, trials in lines.items()]
     several = len(found) > 1
     return [
         text + suffix + (f" (trial {', '.join(map(str, trials))})" if several else "") for text, trials in lines.items()
@@ -243,9 +283,10 @@ def build_run_cases(report: BenchReport) -> list[tuple[str, str, Verdict]]:
 
 
 def _list_findings(execution: BenchExecution) -> list[Finding]:
-    if execution.is_interrupted:
-        why = "; ".join(finding.message for finding in execution.result.findings)
-        return [Finding(VerdictKind.INCONCLUSIVE, execution.method, f"{INTERRUPTED}: {why}" if why else INTERRUPTED)]
+    if execution.void:
+        why = execution.result.skipped or "; ".join(finding.message for finding in execution.result.findings)
+        message = f"{execution.void}: {why}" if why else execution.void
+        return [Finding(VerdictKind.INCONCLUSIVE, execution.method, message)]
     findings = list(execution.result.findings)
     if execution.refused:
         findings.append(Finding(VerdictKind.INCONCLUSIVE, execution.method, "; ".join(execution.contaminated)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from assay.bench.judge.samples import scale_visible
 from assay.bench.report.executions import (
     build_bench_document,
     build_figure_columns,
@@ -17,6 +18,7 @@ from assay.bench.report.executions import (
 from assay.bench.values.comparison import (
     TAKEN_BY_ALL,
     ComparisonReport,
+    LastingChange,
     MetricChange,
     MetricComparison,
     MetricHistory,
@@ -36,6 +38,8 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 if TYPE_CHECKING:
     from assay.bench.flow.bisect import BenchBisect
+    from assay.bench.flow.selftest import SelftestReport
+    from assay.bench.records import Baseline
 
 _BARS = "▁▂▃▄▅▆▇█"
 _GAP = "·"
@@ -153,6 +157,43 @@ def _describe_change(change: MetricChange, finding: Finding) -> tuple[str | Span
     return mark, f" {effect} {where}: {rest}"
 
 
+def build_changes_document(title: str, changes: Sequence[LastingChange], looked: int, short: int) -> Document:
+    blocks = [block for change in changes for block in _build_lasting(change)]
+    counts = [render_count(len(changes), "lasting change"), f"{render_count(looked, 'history', 'histories')} looked at"]
+    counts += [f"{render_count(short, 'history', 'histories')} too short"] if short else []
+    facts = {"changes": [asdict(change) for change in changes], "histories": looked, "too_short": short}
+    cases = [
+        (change.method, metric, Verdict.of([_build_change_finding(change.method, metric, step)], 1))
+        for change in changes
+        for metric, step in change.steps
+    ]
+    return build_bench_document(title, cases, [*blocks, Text("; ".join(counts))], facts)
+
+
+def _build_change_finding(method: str, metric: str, change: MetricChange) -> Finding:
+    step, kind = change.step, VerdictKind.CHANGED
+    message = f"{metric} {'worse' if change.is_worse else 'better'} {describe_place(change)}"
+    return Finding(kind, method, message, step.after, step.before, effect=step.effect, interval=step.interval)
+
+
+def _build_lasting(change: LastingChange) -> Iterator[Text]:
+    """Three lines: what changed, where, and the command that shows it."""
+    effects = ", ".join(f"{metric} {each.step.effect:+.1%}" for metric, each in change.steps)
+    first = change.first
+    mark = Span("worse", str(VerdictKind.FAIL)) if first.is_worse else Span("better", str(VerdictKind.PASS))
+    judged = f" ({first.judgement}{f': {first.note}' if first.note else ''})" if first.judgement else ""
+    yield Text((mark, f" {change.method}: {effects}{judged}"))
+    yield Text(f"{describe_place(first)}, {first.cause}: {first.reason}", indent=1)
+    yield Text(change.command, indent=1)
+
+
+def describe_place(change: MetricChange) -> str:
+    day = render_date(change.at, "%Y-%m-%d") if change.at else ""
+    before, after = (commit[:12] if commit else "?" for commit in change.commits)
+    where = f"at {after}" if before == after else f"{before}..{after}"
+    return f"{day} {where}".strip()
+
+
 # ---------------------------------------------------------------- comparison
 
 
@@ -234,6 +275,43 @@ def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Ver
     return cases + [
         (found.subject, "execution", Verdict.of([found], 0)) for found in report.verdict.findings if found not in judged
     ]
+
+
+def build_baselines_document(baselines: Mapping[str, Baseline]) -> Document:
+    columns = (Column("baseline"), Column("of"), Column("commit"), Column("executions", "number"), Column("set"))
+    rows = [
+        [name, each.what, (each.commit or "-")[:12], len(each.runs), render_date(each.at, "%Y-%m-%d %H:%M")]
+        for name, each in sorted(baselines.items())
+    ]
+    empty = Text("there is no baseline; set one: `assay bench baseline set NAME`")
+    facts = {name: asdict(each) for name, each in baselines.items()}
+    return Document("assay bench baseline", [TableBlock(Table(columns, rows)) if rows else empty], facts=facts)
+
+
+def build_selftest_document(found: SelftestReport) -> Document:
+    counts = (found.found.trials, *(count for count in (10, 30, 100) if count > found.found.trials))
+    columns = (Column("metric"), *(Column(f"{count} trials", "text", "right", cut="never") for count in counts))
+    rows = [
+        [metric, *(f"{scale_visible(visible, found.found.trials, count):.2%}" for count in counts)]
+        for metric, visible in sorted(found.found.visible.items())
+    ]
+    verdict = found.report.verdict
+    seen = {VerdictKind.PASS: "judged as equal", VerdictKind.INCONCLUSIVE: "not decided"}
+    lines = [finding.message for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
+    kept = "`assay bench compare` refuses a smaller --min-effect on this machine from now on"
+    blocks: list[Block] = [
+        Text(
+            (
+                build_mark(verdict.kind),
+                f" {found.method}: equal code is {seen.get(verdict.kind, 'judged as different')}",
+            )
+        ),
+        *([Text("smallest effect that 9 of 10 comparisons show, by their trials on each side:")] if rows else []),
+        TableBlock(Table(columns, rows)),
+        Notes([*lines, *found.report.notes, kept if found.kept else "nothing is kept of it: run it again"]),
+    ]
+    facts = {"method": found.method, "verdict": str(verdict.kind), "kept": found.kept, **asdict(found.found)}
+    return build_bench_document("assay bench selftest", build_comparison_cases(found.report), blocks, facts)
 
 
 # ---------------------------------------------------------------- environments, bisection

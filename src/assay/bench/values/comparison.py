@@ -14,6 +14,7 @@ Cause = Literal["code", "environment", "label", "either", "load", "unknown"]
 CONTAMINATED = "contaminated"
 PROFILED = "profiled"
 INTERRUPTED = "interrupted"
+SKIPPED = "skipped"
 UNOBSERVED = "not observed"
 REFUSED = "refused as contaminated"
 DISTURBED = (CONTAMINATED, UNOBSERVED)  # by others, perhaps: drawn grey
@@ -149,6 +150,19 @@ class MetricHistory:
     def changes(self) -> tuple[MetricChange, ...]:
         every = [change for series in self.series for change in series.changes] + list(self.moves)
         return tuple(sorted(every, key=lambda change: change.at or 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class LastingChange:
+    """Where a benchmark left a level for another one and has stayed there: every metric that did so at that place."""
+
+    method: str
+    steps: tuple[tuple[str, MetricChange], ...]  # metric, and its change
+    command: str  # that shows it
+
+    @property
+    def first(self) -> MetricChange:
+        return self.steps[0][1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Literal
 
+from assay.bench.suite_benchmark import is_suite
 from assay.errors import ExitCode, UsageError
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.environment import GitState
@@ -37,6 +38,8 @@ BENCH_MACHINE_FILE = "machine.json"  # of a trial on a farm: what was seen of it
 BENCH_OUTPUT_DIR = "output"
 BENCH_PROFILE_DIR = "profile"
 ENV_SOURCE = "ASSAY_SOURCE"  # on a farm: the folder that the node has Assay in
+RANGE = "commit_range"  # in `extra` of executions at the commits of a range: which call of `assay bench run` made them
+COMMITTED_AT = "committed_at"  # and their place in time
 COMPARED = {"part_of": "comparison"}  # in `extra` of executions that are not in the order of their commits
 
 MethodKind = Literal["method", "command", "import"]
@@ -52,20 +55,27 @@ class BenchMethod:
     text: str  # as the user wrote it: `module.Class:method`, `module.function`, a command line
     name: str
     kind: MethodKind = "method"
+    timeout_s: float | None = None  # its own, where it is one of a suite
+    is_listed: bool = False  # it is one of a suite, and not the name of several
 
     @property
     def is_filter(self) -> bool:
-        """`module.Class.filter:REGEX` matches methods of the class by a regular expression."""
-        return self.kind == "method" and ".filter:" in self.text
+        """`module.Class.filter:REGEX` matches methods of the class by a regular expression; the path of a suite, or of
+        a part of it, means all benchmarks in it."""
+        is_several = ".filter:" in self.text or (is_suite(self.text) and not self.is_listed)
+        return self.kind == "method" and is_several
 
 
 def parse_method(text: str) -> BenchMethod:
-    """`module.Class.method`, `module.Class:method`, `module.function` or `module.Class.filter:REGEX`."""
+    """`module.Class.method`, `module.Class:method`, `module.function`, `module.Class.filter:REGEX`, or the path of a
+    suite of asv's or pytest's: `benchmarks`, `tests/test_x.py::test_sort`."""
+    if text.strip() and is_suite(text):
+        return BenchMethod(text, text)
     head, colon, tail = text.partition(":")
     if not text.strip() or not head.strip(".") or (colon and not tail):
         raise UsageError(
             f"{text!r} does not name a benchmark",
-            "write module.Class.method, module.function or module.Class.filter:REGEX",
+            "write module.Class.method, module.function, module.Class.filter:REGEX, or the path of a suite",
         )
     if colon and head.endswith(".filter"):
         try:
@@ -73,12 +83,7 @@ def parse_method(text: str) -> BenchMethod:
         except re.error as error:
             raise UsageError(f"{text!r}: broken regular expression: {error}") from None
         return BenchMethod(text, text)
-    name = f"{head}.{tail}" if colon else head
-    if "." not in name:
-        raise UsageError(
-            f"{text!r} does not name a benchmark: its module is missing", "write module.Class.method or module.function"
-        )
-    return BenchMethod(text, name)
+    return BenchMethod(text, f"{head}.{tail}" if colon else head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +226,7 @@ class BenchResult:
     extras: Mapping[str, float | str] = field(default_factory=dict)
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # metric → raw measurements
     findings: tuple[Finding, ...] = ()
+    skipped: str = ""  # why it does not apply here, by its own account: it has no result, and has not failed
 
     @property
     def is_measured(self) -> bool:
@@ -307,6 +313,8 @@ class BenchExecution:
     @property
     def numbers(self) -> dict[str, float]:
         """Every number that has a history: what was reported, and the peaks of memory."""
+        if self.result.skipped:
+            return {}
         peaks = {PEAK_MEMORY: self.peaks.max_rss, PEAK_GPU_MEMORY: self.peaks.gpu_memory_bytes}
         return {name: float(value) for name, value in peaks.items() if value} | self.result.numbers
 
@@ -327,6 +335,12 @@ class BenchExecution:
         return self.machine.foreign_cpu_before if during is None else during
 
     @property
+    def at(self) -> float | None:
+        """Its place in a history: when it began, or of what was run at an old commit, when that was committed."""
+        placed = self.extra.get(COMMITTED_AT)
+        return float(placed) if isinstance(placed, (int, float)) else self.started_at
+
+    @property
     def is_compared(self) -> bool:
         """Run by a comparison or a search: old commits in turns with new ones, so not part of a history."""
         return COMPARED.items() <= self.extra.items()
@@ -335,6 +349,11 @@ class BenchExecution:
     def is_interrupted(self) -> bool:
         """It was interrupted, by Ctrl-C or otherwise: it has no result and has not failed."""
         return self.state == State.STOPPED
+
+    @property
+    def void(self) -> str:
+        """Why it has no result although it has not failed: it was interrupted, or skipped itself. Empty: it counts."""
+        return "interrupted" if self.is_interrupted else "skipped" if self.result.skipped else ""
 
     @property
     def is_profiled(self) -> bool:
@@ -404,7 +423,11 @@ class BenchReport:
     @property
     def exit_code(self) -> ExitCode:
         codes = set() if self.executions else {ExitCode.FAILED}
+        if self.executions and all(execution.result.skipped for execution in self.executions):
+            codes = {VerdictKind.INCONCLUSIVE.exit_code}
         for execution in self.executions:
+            if execution.result.skipped:
+                continue
             refused = VerdictKind.INCONCLUSIVE.exit_code if execution.refused else ExitCode.OK
             codes.add(refused if execution.result.succeeded else ExitCode.FAILED)
         if self.interrupted:

@@ -1,0 +1,318 @@
+"""asv's benchmarks, run as asv runs them: `setup_cache`, `setup`, the method, `teardown`; attributes of the function
+come before those of its class and its module. A sample of `time_` lasts a millisecond or more, after a `setup`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import itertools
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+from assay.bench.benchmark import measure, report_benchmark, report_timing
+from assay.bench.framework import load_peaks
+from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, SuiteBenchmark, render_parameters
+from assay.system.fast_dataclasses import dataclass
+
+_NAME = re.compile(r"(timeraw|time|peakmem|mem|track)_.+|(Timeraw|Time|PeakMem|Mem|Track)[A-Z_].+")
+_SAMPLE_S = 0.001  # shorter than asv's: on a busy machine some of them are undisturbed
+_FEWEST, _MOST, _SECONDS = 10, 100, 1.0  # samples, where the benchmark has no `repeat`
+_LONGEST_S = 20.0  # fewer than the fewest, where these would take longer
+
+
+@dataclass(frozen=True, slots=True)
+class AsvBenchmark:
+    """A function or method. `sources`: the function, the object, the module."""
+
+    path: str  # below the folder of the suite
+    kind: str
+    call: Callable[..., Any]
+    sources: tuple[Any, ...]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return next((getattr(each, key) for each in self.sources if hasattr(each, key)), default)
+
+    def get_all(self, key: str) -> list[Callable[..., Any]]:
+        return [getattr(each, key) for each in self.sources if hasattr(each, key)]
+
+    @property
+    def parameters(self) -> list[tuple[Any, ...]]:
+        """Every set of values, as asv makes them of `params`."""
+        params = list(self.get("params", ()))
+        axes = params if params and isinstance(params[0], (list, tuple)) else [params] if params else []
+        return list(itertools.product(*axes))
+
+    def name_parameters(self, values: Sequence[Any]) -> dict[str, str]:
+        names = list(self.get("param_names", ()))
+        names += [f"param{number}" for number in range(len(names) + 1, len(values) + 1)]
+        return {str(name): str(value) for name, value in zip(names, values, strict=False)}
+
+
+# ---------------------------------------------------------------- which there are
+
+
+def list_asv(path: str, files: Sequence[str]) -> list[SuiteBenchmark]:
+    root, found = _find_root(path), []
+    for file in files:
+        module = os.path.relpath(file, root).removesuffix(".py").replace(os.sep, ".").removesuffix(".__init__")
+        try:
+            benchmarks = list(_find_benchmarks(_load(root, module), module))
+        except BaseException:  # noqa: BLE001 a module may do anything when it is imported
+            found.append(SuiteBenchmark(f"{root}::{module}", module))
+            continue
+        found += [listed for each in benchmarks for listed in _list_sets(root, each)]
+    return found
+
+
+def _list_sets(root: str, benchmark: AsvBenchmark) -> Iterator[SuiteBenchmark]:
+    name, timeout_s = str(benchmark.get("benchmark_name", benchmark.path)), benchmark.get("timeout")
+    for values in benchmark.parameters:
+        text = render_parameters(values) if values else ""
+        yield SuiteBenchmark(f"{root}::{benchmark.path}{text}", name + text, timeout_s and float(timeout_s))
+
+
+def _find_root(path: str) -> str:
+    """asv's benchmark_dir: the folder that was named; of a file the outermost one that is a package."""
+    root = path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
+    while not os.path.isdir(path) and os.path.exists(
+        os.path.join(os.path.dirname(os.path.abspath(root)), "__init__.py")
+    ):
+        root = os.path.relpath(os.path.dirname(os.path.abspath(root)))
+    return root
+
+
+def _load(root: str, module: str) -> ModuleType:
+    """A module of the suite. Its folder is a package with or without __init__.py, whatever else has its name, and the
+    folder above it is not put on sys.path: the code that is measured is that of the working directory."""
+    package = os.path.basename(os.path.abspath(root))
+    if getattr(sys.modules.get(package), "__path__", None) != [os.path.abspath(root)]:
+        _make_package(package, os.path.abspath(root))
+    return importlib.import_module(package if module in ("__init__", os.curdir) else f"{package}.{module}")
+
+
+def _make_package(package: str, root: str) -> None:
+    start = os.path.join(root, "__init__.py")
+    if not os.path.exists(start):
+        made = ModuleType(package)
+        made.__path__ = [root]
+        sys.modules[package] = made
+        return
+    spec = importlib.util.spec_from_file_location(package, start, submodule_search_locations=[root])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[package])
+
+
+def _find_benchmarks(module: ModuleType, path: str) -> Iterator[AsvBenchmark]:
+    prefix = "" if path == "__init__" else f"{path}."
+    for name, value in list(vars(module).items()):
+        if name.startswith("_"):
+            continue
+        if inspect.isclass(value) and not inspect.isabstract(value):
+            yield from _find_methods(value, module, f"{prefix}{name}")
+        elif inspect.isfunction(value) and (kind := _find_kind(value, name)):
+            yield AsvBenchmark(prefix + name, kind, value, (value, module))
+
+
+def _find_methods(owner: type, module: ModuleType, path: str) -> Iterator[AsvBenchmark]:
+    kinds = {name: _find_kind(each, name) for name, each in inspect.getmembers(owner, inspect.isfunction)}
+    made = None
+    for name, kind in kinds.items():
+        if kind and not name.startswith("_"):
+            made = owner() if made is None else made
+            call = getattr(made, name)
+            yield AsvBenchmark(f"{path}.{name}", kind, call, (call, made, module))
+
+
+def _find_kind(function: Callable[..., Any], name: str) -> str:
+    match = _NAME.fullmatch(str(getattr(function, "benchmark_name", name)).rpartition(".")[2])
+    return (match[1] or match[2]).lower() if match else ""
+
+
+# ---------------------------------------------------------------- one of them
+
+
+def run_asv(path: str, text: str) -> Mapping[str, str]:
+    """Its parameters, by their names. In a folder of its own, as asv: what a benchmark writes is not left anywhere."""
+    benchmark, values = _find_one(_find_root(path), text)
+    sys.path[:] = [each or os.getcwd() for each in sys.path]
+    here = os.getcwd()
+    with tempfile.TemporaryDirectory(prefix="assay-asv-") as folder:
+        os.chdir(folder)
+        try:
+            _run(benchmark, (*_load_cache(benchmark), *values))
+        finally:
+            os.chdir(here)
+    return benchmark.name_parameters(values)
+
+
+def _find_one(root: str, text: str) -> tuple[AsvBenchmark, tuple[Any, ...]]:
+    own = text.partition("(")[0]
+    parts = own.split(".")
+    known = [count for count in range(1, len(parts) + 1) if os.path.exists(_locate(root, parts[:count]))]
+    module = ".".join(parts[: known[-1]]) if known else "__init__"
+    for each in _find_benchmarks(_load(root, module), module):
+        if each.path == own:
+            for values in each.parameters:
+                if text == own + (render_parameters(values) if values else ""):
+                    return each, values
+    raise NoSuchBenchmarkError(f"{root} has no benchmark {text!r}")
+
+
+def _locate(root: str, parts: Sequence[str]) -> str:
+    path = os.path.join(root, *parts)
+    return path if os.path.exists(os.path.join(path, "__init__.py")) else f"{path}.py"
+
+
+def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:
+    """What `setup_cache` made, in a process of its own: the memory that it takes is not the benchmark's."""
+    make = benchmark.get("setup_cache")
+    if make is None:
+        return ()
+    path = os.path.join(tempfile.mkdtemp(dir=os.getcwd()), "cache")
+    pid = os.fork()
+    if pid == 0:
+        _write_cache(make, path)
+    os.waitpid(pid, 0)
+    with open(path, "rb") as file:
+        made, problem = pickle.load(file)  # noqa: S301 of our own child
+    if problem:
+        raise RuntimeError(f"setup_cache failed: {problem}")
+    return () if made is None else (made,)
+
+
+def _write_cache(make: Callable[[], Any], path: str) -> None:
+    content = pickle.dumps((None, "its process was ended"))
+    try:
+        content = pickle.dumps((make(), ""))
+    except BaseException as error:  # noqa: BLE001 it may raise anything, and the parent reports it
+        content = pickle.dumps((None, f"{type(error).__name__}: {error}"))
+    finally:
+        with open(path, "wb") as file:
+            file.write(content)
+        os._exit(0)
+
+
+def _run(benchmark: AsvBenchmark, values: tuple[Any, ...]) -> None:
+    setups, teardowns = benchmark.get_all("setup")[::-1], benchmark.get_all("teardown")
+    for function in (*setups, benchmark.call, *teardowns):
+        _check_fit(benchmark, function, values)
+
+    def prepare() -> None:
+        for each in setups:
+            each(*values)
+
+    def clear() -> None:
+        for each in teardowns:
+            each(*values)
+
+    def again() -> None:
+        clear()
+        prepare()
+
+    try:
+        prepare()
+    except NotImplementedError as error:
+        raise SkippedError(str(error) or "its setup raised NotImplementedError") from None
+    try:
+        _MEASURES[benchmark.kind](benchmark, lambda: benchmark.call(*values), again)
+    except NotImplementedError as error:
+        if type(error).__name__ != "SkipNotImplemented":  # of asv's decorators
+            raise
+        raise SkippedError(str(error)) from None
+    finally:
+        clear()
+
+
+def _check_fit(benchmark: AsvBenchmark, function: Callable[..., Any], values: tuple[Any, ...]) -> None:
+    with suppress(ValueError):  # written in C
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*values)
+        except TypeError:
+            what = f"{function.__qualname__}{signature} is called with {len(values)} arguments"
+            cache = " (the first is what setup_cache returned)" if benchmark.get("setup_cache") else ""
+            raise TypeError(f"{what}, {render_parameters(values)}{cache}: `params` does not fit it") from None
+
+
+def _count_samples(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> int:
+    """`repeat`: a number, or asv's (least, most, seconds)."""
+    repeat = benchmark.get("repeat", 0)
+    if isinstance(repeat, int) and repeat:
+        return repeat
+    began = time.perf_counter()
+    call()
+    again()
+    once_s = max(time.perf_counter() - began, _SAMPLE_S)
+    least, most, seconds = repeat or (min(_FEWEST, int(_LONGEST_S / once_s)), _MOST, _SECONDS)
+    return max(1, min(int(most), max(int(least), int(seconds / once_s))))
+
+
+def _time(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> None:
+    report_timing(
+        measure(
+            call,
+            repeats=_count_samples(benchmark, call, again),
+            warmup=1 if benchmark.get("number") else None,
+            inner=int(benchmark.get("number", 0)) or None,
+            before=again,
+            shortest_s=float(benchmark.get("sample_time", _SAMPLE_S)),
+        )
+    )
+
+
+def _time_raw(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> None:
+    """A statement, or a statement and its preparation, in a new interpreter for each sample."""
+    code = call()
+    statement, start = map(textwrap.dedent, (code, "") if isinstance(code, str) else code)
+    number = int(benchmark.get("number", 0)) or 1
+    script = f"import timeit; print(timeit.timeit({statement!r}, {start!r}, number={number}))"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def sample() -> float:
+        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"its code failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+        return float(done.stdout.split()[-1]) / number
+
+    count = _count_samples(benchmark, sample, again)
+    samples = [sample() for _ in range(count)]
+    report_benchmark(iters=count * number, wall_time=sorted(samples)[count // 2], samples={"wall_time": samples})
+
+
+def _track(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
+    _report(benchmark, benchmark.path.rpartition(".")[2], call())
+
+
+def _peak(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
+    call()
+    _report(benchmark, "peak_memory", load_peaks()["max_rss"])
+
+
+def _size(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
+    """The size of an object without what it shares with its copy, as asv measures it."""
+    from copy import copy
+
+    asizeof = importlib.import_module("pympler.asizeof").asizeof
+    made = call()
+    _report(benchmark, "memory", asizeof([made, copy(made)]) - asizeof([made, made]))
+
+
+def _report(benchmark: AsvBenchmark, name: str, value: object) -> None:
+    unit = benchmark.get("unit")
+    report_benchmark(metrics=[{"name": name, "value": value}], extras={"unit": str(unit)} if unit else None)
+
+
+_MEASURES = {"time": _time, "timeraw": _time_raw, "track": _track, "peakmem": _peak, "mem": _size}

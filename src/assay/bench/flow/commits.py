@@ -1,0 +1,255 @@
+"""`assay bench run --commits A..B`: benchmarks at each commit of a range, checked out next to the user's tree.
+
+The order is random: where a machine becomes slower with time, that does not look like a change of the code. Histories
+have the executions at the place of their commits. A file holds the name of the call until all of it has been run: given
+again after a kill, the call executes what is missing and nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from assay.bench.flow.archive import find_location, load_executions
+from assay.bench.flow.compare import Run, parse_span
+from assay.bench.flow.execution_builder import build_environment
+from assay.bench.flow.run import resolve_methods, run_benchmarks
+from assay.bench.flow.sides import open_question, open_trees
+from assay.bench.values.execution import (
+    COMMITTED_AT,
+    RANGE,
+    BenchExecution,
+    BenchMethod,
+    BenchReport,
+    BenchRequest,
+    BenchVariant,
+)
+from assay.code.checkout import Checkouts, Commit, has_edits, load_range
+from assay.errors import ExitCode, UsageError
+from assay.execute.machine_lease import keeping_lease
+from assay.follow.api import closing_quietly, open_index, refresh_study
+from assay.observe.devices import Devices
+from assay.observe.environment import load_environment
+from assay.observe.machine import load_machine
+from assay.record.run_directory import new_uid
+from assay.show.console import SILENT, Console
+from assay.system.fast_dataclasses import asdict, dataclass, field, replace
+from assay.system.files import parse_json, write_atomic
+from assay.values.state import State
+
+_PLAN_FILE = "range.json"
+_ASK_S = 0.5
+_VERSIONS = """
+import importlib.metadata, json, sys
+found = {each.name: each.version for each in importlib.metadata.distributions()}
+print(json.dumps({**found, "python": "%d.%d" % sys.version_info[:2]}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitsQuestion:
+    span: str
+    every: int = 1  # of the commits, counted back from the last one
+    skip_existing: bool = False  # what was measured at a commit in this environment is not measured again
+    build: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    commit: Commit
+    at: float
+    executions: tuple[BenchExecution, ...] = ()
+    known: int = 0  # that an earlier call has made
+    problem: str = ""  # why it, or a benchmark of it, was skipped
+
+
+@dataclass(frozen=True, slots=True)
+class CommitsReport:
+    span: str
+    outcomes: tuple[CommitOutcome, ...]  # oldest first
+    total: int  # commits that were asked for
+    resumed: bool = False
+    end: BenchReport = field(default_factory=lambda: BenchReport(()))  # how it was interrupted
+
+    @property
+    def report(self) -> BenchReport:
+        """All executions, as of one call."""
+        every = tuple(execution for outcome in self.outcomes for execution in outcome.executions)
+        return replace(self.end, executions=every)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """A commit that was skipped has not passed."""
+        is_idle = not self.report.executions and any(outcome.known for outcome in self.outcomes)
+        codes = {ExitCode.OK} if is_idle and not self.end.interrupted else {self.report.exit_code}
+        codes |= {ExitCode.INCONCLUSIVE} if any(outcome.problem for outcome in self.outcomes) else set()
+        return ExitCode.worst(codes)
+
+
+def run_commits(
+    question: CommitsQuestion, request: BenchRequest, run: Run = run_benchmarks, console: Console = SILENT
+) -> CommitsReport:
+    ends = parse_span(question.span, "--commits")
+    with open_trees(request, question.build, console) as checkouts, keeping_lease():
+        commits = load_range(checkouts.repository, *ends)[:: -question.every][::-1]
+        if has_edits(checkouts.repository):
+            console.message("local edits are not used: each commit is checked out as it is")
+        return _Range(checkouts, question, request, run, console).run(commits)
+
+
+@dataclass(slots=True)
+class _Range:
+    checkouts: Checkouts
+    question: CommitsQuestion
+    request: BenchRequest
+    execute: Run
+    console: Console
+    name: str = ""  # of this call, in each of its executions
+    known: Counter[tuple[str, str]] = field(default_factory=Counter)  # executions that are not to be repeated
+    end: BenchReport = field(default_factory=lambda: BenchReport(()))
+
+    def run(self, commits: Sequence[tuple[Commit, float]]) -> CommitsReport:
+        plan, resumed = self._open_plan([commit for commit, _ in commits])
+        self._load_known(resumed=resumed)
+        order = random.Random(self.name).sample(list(commits), len(commits))
+        outcomes: list[CommitOutcome] = []
+        for number, (commit, at) in enumerate(order, 1):
+            self.console.message(f"commit {number} of {len(order)}: {commit.short} {commit.subject}")
+            outcomes.append(self._measure(commit, at))
+            if outcomes[-1].problem:
+                self.console.warning(outcomes[-1].problem)
+            if self.end.interrupted or self.end.problem:
+                break
+        else:
+            with suppress(FileNotFoundError):
+                os.unlink(plan)
+        outcomes.sort(key=lambda outcome: outcome.at)
+        return CommitsReport(self.question.span, tuple(outcomes), len(commits), resumed, self.end)
+
+    def _open_plan(self, commits: Sequence[Commit]) -> tuple[str, bool]:
+        """The file of this call; whether an earlier one with the same options has left it."""
+        asked = {"methods": [asdict(each) for each in self.request.methods], "options": asdict(self.question)}
+        ends = (commits[0], commits[-1])
+        path = os.path.join(open_question(self.checkouts, ends, self.request, asked), _PLAN_FILE)
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            with open(path, encoding="utf-8") as file:
+                self.name = str(parse_json(file.read())["name"])
+            return path, True
+        self.name = new_uid()
+        write_atomic(path, json.dumps({"name": self.name}))
+        return path, False
+
+    def _load_known(self, *, resumed: bool) -> None:
+        if not resumed and not self.question.skip_existing:
+            return
+        _wait_for_left(self.request.root, self.console)
+        with suppress(UsageError):  # there is none yet
+            every = [each for each in load_executions(find_location(self.request.root)) if not each.is_interrupted]
+            mine = [each for each in every if each.extra.get(RANGE) == self.name]
+            self.known.update((each.commit or "", each.method) for each in mine)
+            if resumed:
+                self.console.message(f"continuing an earlier call, which has made {len(mine)} executions")
+            if self.question.skip_existing:
+                self._add_existing([each for each in every if each not in mine])
+
+    def _add_existing(self, executions: Sequence[BenchExecution]) -> None:
+        is_here = build_matcher(self.request)
+        for each in executions:
+            if each.commit and each.code == each.commit and not each.is_compared and is_here(each.setup):
+                self.known[each.commit, each.method] = self.request.trials
+
+    def _measure(self, commit: Commit, at: float) -> CommitOutcome:
+        named = [method for method in self.request.methods if not method.is_filter]
+        if len(named) == len(self.request.methods) and not any(self._count_left(commit, each) for each in named):
+            return CommitOutcome(commit, at, known=self._count_known(commit, named))
+        try:
+            folder = self.checkouts.enter("head", commit)
+        except UsageError as error:
+            return CommitOutcome(commit, at, problem=error.message)
+        found = resolve_methods(replace(self.request, folder=folder))
+        methods = [method for method in found if not method.is_filter]
+        missing = ", ".join(method.text for method in found if method.is_filter)
+        known = self._count_known(commit, methods)
+        executions: list[BenchExecution] = []
+        for left in sorted({self._count_left(commit, each) for each in methods} - {0}):
+            chosen = tuple(each for each in methods if self._count_left(commit, each) == left)
+            executions += self._execute(commit, at, folder, chosen, left)
+        problem = f"commit {commit.short} has no benchmark {missing}" if missing else ""
+        return CommitOutcome(commit, at, tuple(executions), known, problem)
+
+    def _count_left(self, commit: Commit, method: BenchMethod) -> int:
+        return max(0, self.request.trials - self.known[commit.sha, method.name])
+
+    def _count_known(self, commit: Commit, methods: Sequence[BenchMethod]) -> int:
+        return sum(self.known[commit.sha, each.name] for each in methods)
+
+    def _execute(
+        self, commit: Commit, at: float, folder: str, methods: tuple[BenchMethod, ...], trials: int
+    ) -> tuple[BenchExecution, ...]:
+        if self.end.interrupted or self.end.problem:
+            return ()
+        report = self.execute(
+            replace(
+                self.request,
+                methods=methods,
+                trials=trials,
+                variants=(BenchVariant(self.request.label or "", folder, commit.sha),),
+                extra={**self.request.extra, RANGE: self.name, COMMITTED_AT: at},
+            )
+        )
+        if report.interrupted or report.problem:
+            self.end = replace(report, executions=())
+        return report.executions
+
+
+def _wait_for_left(root: str | None, console: Console) -> None:
+    """Until what a killed call had started has ended: its tree must not change while it runs."""
+    location, is_said = find_location(root), False
+    with closing_quietly(open_index(location.root, is_needed=False)) as index:
+        while True:
+            refresh_study(index, location)
+            running = [row for row in index.load_runs([location.name]) if row.state is State.RUNNING]
+            if not running:
+                return
+            if not is_said:
+                console.message(f"waiting for {running[0].key}, which an earlier call has started")
+            is_said = True
+            time.sleep(_ASK_S)
+
+
+# ---------------------------------------------------------------- which environment
+
+
+def build_matcher(request: BenchRequest) -> Callable[[Mapping[str, str]], bool]:
+    """Whether the environment of an execution is what this call would run in: the machine, and the versions of what the
+    execution had loaded."""
+    devices = Devices()
+    environment = load_environment(request.folder or os.getcwd(), (), devices)
+    machine = load_machine(environment, devices, tuple(gpu.index for gpu in devices.list()))
+    versions = _load_versions(request.python or sys.executable)
+    here = {**build_environment(machine, None, {}), "python": versions.get("python", "")}
+
+    def matches(setup: Mapping[str, str]) -> bool:
+        loaded = {key: value for key, value in setup.items() if key not in here}
+        name, _, version = loaded.pop("framework", "").partition(" ")
+        loaded |= {name: version} if name else {}
+        same = all(setup.get(key, "") == value for key, value in here.items())
+        return same and all(versions.get(key, value) == value for key, value in loaded.items())
+
+    return matches
+
+
+def _load_versions(python: str) -> Mapping[str, str]:
+    """Of the interpreter and what is installed for it."""
+    try:
+        done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, timeout=60, check=True)
+        return dict(parse_json(done.stdout))
+    except (OSError, ValueError, TypeError, subprocess.SubprocessError):
+        return {}

@@ -1,0 +1,70 @@
+"""`assay bench selftest`: equal code against itself, which shows the smallest effect that this machine can show."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+
+from assay.bench.flow.archive import find_location
+from assay.bench.flow.compare import CompareOptions, Run, compare_executions, sign_end
+from assay.bench.flow.run import run_benchmarks
+from assay.bench.flow.sides import Executions
+from assay.bench.judge.samples import scale_visible
+from assay.bench.records import Selftest, load_selftests, write_selftests
+from assay.bench.values.comparison import ComparisonReport
+from assay.bench.values.execution import COMPARED, CPU_TIME, WALL_TIME, BenchRequest, BenchVariant, parse_method
+from assay.errors import UsageError
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.processes import host_name
+from assay.values.plain import render_date
+from assay.values.verdict import VerdictKind
+
+WORK = parse_method("assay.bench.benchmark.sort_words")  # where no METHOD is named
+_SIDES = (BenchVariant("a"), BenchVariant("b"))
+
+
+@dataclass(frozen=True, slots=True)
+class SelftestReport:
+    report: ComparisonReport  # equal code: a difference is an alarm without a cause
+    method: str
+    found: Selftest
+    kept: bool  # a gate below it is refused from now on
+
+
+def run_selftest(request: BenchRequest, run: Run = run_benchmarks) -> SelftestReport:
+    """Both sides are the same code and run in turns, as in a comparison of commits."""
+    own = request.methods == (WORK,)
+    report = run(replace(request, variants=_SIDES, extra={**request.extra, **COMPARED}))
+    a, b = (Executions(v.label, tuple(e for e in report.executions if e.label == v.label)) for v in _SIDES)
+    times = {name for each in report.executions for name in each.numbers} & {CPU_TIME, WALL_TIME}
+    options = CompareOptions(metrics=tuple(sorted(times)) if own else (), in_turns=True, across=True)
+    is_ended = bool(report.interrupted or report.problem)
+    compared = compare_executions(a, b, options)
+    exact = compare_executions(a, b, replace(options, min_effect=0.0))
+    visible = {each.metric: each.detectable for each in exact.metrics if each.detectable is not None}
+    found = Selftest(host_name(), request.trials, visible, time.time())
+    kept = bool(visible) and not is_ended and compared.verdict.kind in (VerdictKind.PASS, VerdictKind.INCONCLUSIVE)
+    if kept:
+        folder = find_location(request.root).dir
+        write_selftests(folder, {**load_selftests(folder), request.methods[0].name: found})
+    return SelftestReport(sign_end(compared, report if is_ended else None), request.methods[0].name, found, kept)
+
+
+def check_gate(
+    min_effect: float, metrics: Iterable[str], methods: Iterable[str], trials: int, root: str | None
+) -> None:
+    """Refuse a threshold that so many trials cannot show on this machine, as far as a selftest has shown it."""
+    known = load_selftests(find_location(root).dir)
+    mine = [name for name in methods if name in known] or [WORK.name]
+    asked = set(metrics)
+    for each in (known[name] for name in mine if name in known and known[name].host == host_name()):
+        for metric, visible in each.visible.items():
+            least = scale_visible(visible, each.trials, trials)
+            if (not asked or metric in asked) and min_effect < least:
+                seen = f"{trials} trials on each side show no {metric} effect below {least:.2%} on this machine"
+                day = render_date(each.at, "%Y-%m-%d")
+                more = math.ceil(trials * (least / max(min_effect, 1e-4)) ** 2)
+                hint = f"use --min-effect {math.ceil(least * 1000) / 1000:g} or more"
+                hint += f", or --most-trials {more}" if min_effect and more <= 1000 else ""
+                raise UsageError(f"--min-effect {min_effect:g} is too small: {seen} (selftest of {day})", hint)

@@ -1,0 +1,211 @@
+"""Tests that take pytest's fixture `benchmark`, each in a process of its own.
+
+The fixture is ours only while `assay bench run` runs a test. pytest-benchmark may be installed: its options, marks and
+declared hooks are there, and it measures nothing itself. The project's `addopts` are not used, since they may ask for
+several processes or a coverage; PYTEST_ADDOPTS is.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from assay.bench.benchmark import Timing, measure, measure_rounds, report_timing
+from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, SuiteBenchmark
+
+if TYPE_CHECKING:
+    import pytest
+
+_OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors")
+
+
+def list_tests(files: Sequence[str]) -> list[SuiteBenchmark]:
+    import pytest
+
+    session = _Session()
+    pytest.main([*_OPTIONS, "--collect-only", *files], plugins=[session])
+    found = [_describe(item) for item in session.items if "benchmark" in getattr(item, "fixturenames", ())]
+    return found + [SuiteBenchmark(f"{path}::", path) for path in session.broken]
+
+
+def _describe(item: pytest.Item) -> SuiteBenchmark:
+    path = os.path.relpath(item.path)
+    return SuiteBenchmark(f"{path}::{_name(item)}", item.nodeid)
+
+
+def _name(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[2]
+
+
+def run_test(path: str, name: str) -> Mapping[str, str]:
+    """The parameters of the test. Raises what it raised."""
+    import pytest
+
+    session = _Session(name)
+    pytest.main([*_OPTIONS, path], plugins=[session])
+    if session.error is not None:
+        raise session.error
+    if session.broken or not session.items:
+        raise NoSuchBenchmarkError(f"{path} cannot be collected by pytest" if session.broken else f"no test {name!r}")
+    if session.skipped is not None:
+        raise SkippedError(session.skipped)
+    if session.fixture is None or session.fixture.timing is None:
+        raise RuntimeError("the test did not call its fixture `benchmark`")
+    return session.fixture.parameters
+
+
+class _Session:
+    """A plug-in of pytest: collects the tests, or runs the one that is wanted, and keeps what became of it."""
+
+    def __init__(self, wanted: str | None = None) -> None:
+        self._wanted = wanted
+        self.items: list[pytest.Item] = []
+        self.broken: list[str] = []  # files
+        self.error: BaseException | None = None
+        self.skipped: str | None = None
+        self.fixture: BenchmarkFixture | None = None
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", "benchmark: options of the fixture `benchmark`")
+        if config.pluginmanager.has_plugin("benchmark"):  # pytest-benchmark refuses another fixture of that name
+            config.pluginmanager.unregister(name="benchmark")
+        config.pluginmanager.register(
+            _build_fixture_plugin(self)
+        )  # after all others: of several fixtures the last one counts
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._wanted is not None:
+            items[:] = [item for item in items if _name(item) == self._wanted]
+        self.items = list(items)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.broken.append(report.nodeid)
+
+    def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
+        self.error = self.error or (call.excinfo.value if call.excinfo else None)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self.skipped = reason.removeprefix("Skipped: ")
+
+
+def _build_fixture_plugin(session: _Session) -> object:
+    import pytest
+
+    class FixturePlugin:
+        @pytest.fixture
+        def benchmark(self, request: pytest.FixtureRequest) -> Iterator[BenchmarkFixture]:
+            session.fixture = fixture = BenchmarkFixture(request.node)
+            yield fixture
+            fixture.report()
+
+    return FixturePlugin()
+
+
+class Statistics(dict[str, float]):
+    """`benchmark.stats`: the numbers that tests look at, as `stats["mean"]`, `stats.mean` and `stats.stats.mean`."""
+
+    @property
+    def stats(self) -> Statistics:
+        return self
+
+    def __getattr__(self, name: str) -> float:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class BenchmarkFixture:
+    """pytest-benchmark's fixture, as tests use it."""
+
+    enabled, disabled = True, False
+
+    def __init__(self, node: Any) -> None:
+        mark = node.get_closest_marker("benchmark")
+        self._options: Mapping[str, Any] = mark.kwargs if mark else {}
+        self.name, self.fullname = node.name, node.nodeid
+        self.params: Mapping[str, Any] | None = node.callspec.params if hasattr(node, "callspec") else None
+        self.param: str | None = node.callspec.id if hasattr(node, "callspec") else None
+        self.group: str | None = self._options.get("group")
+        self.extra_info: dict[str, Any] = {}
+        self.timing: Timing | None = None
+
+    def __repr__(self) -> str:
+        return "benchmark"
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        return {name: str(value) for name, value in (self.params or {}).items()}
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._check_unused()
+        seconds = float(self._options.get("max_time", 1.0))
+        self.timing = measure(lambda: function(*args, **kwargs), seconds=seconds)
+        return function(*args, **kwargs)
+
+    def pedantic(
+        self,
+        target: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        setup: Callable[[], Any] | None = None,
+        teardown: Callable[..., Any] | None = None,
+        rounds: int = 1,
+        warmup_rounds: int = 0,
+        iterations: int = 1,
+    ) -> Any:
+        """Exactly so many calls; `setup` before and `teardown` after each round are not measured."""
+        self._check_unused()
+        for name, value, least in (
+            ("rounds", rounds, 1),
+            ("iterations", iterations, 1),
+            ("warmup_rounds", warmup_rounds, 0),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number, at least {least}: {value!r}")
+        if setup is not None and iterations > 1:
+            raise ValueError("`setup` prepares one call: iterations must be 1")
+        given: list[Any] = [args, kwargs or {}]
+        kept: list[Any] = []
+
+        def end_round() -> None:
+            if kept and teardown is not None:
+                teardown(*given[0], **given[1])
+            kept.clear()
+
+        def begin_round() -> None:
+            end_round()
+            given[:] = (setup() if setup is not None else None) or given
+
+        def call() -> None:
+            kept[:] = [target(*given[0], **given[1])]
+
+        for _ in range(warmup_rounds):
+            begin_round()
+            call()
+        self.timing = measure_rounds(call, rounds, iterations, begin_round)
+        result = kept[0]
+        end_round()
+        return result
+
+    def _check_unused(self) -> None:
+        if self.timing is not None:
+            raise RuntimeError("the fixture `benchmark` can be used once in a test")
+
+    @property
+    def stats(self) -> Statistics | None:
+        if self.timing is None:
+            return None
+        values = self.timing.samples_s
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        found = {"min": min(values), "max": max(values), "mean": self.timing.mean_s, "median": self.timing.median_s}
+        return Statistics(found, stddev=spread, rounds=len(values), iterations=self.timing.inner, total=sum(values))
+
+    def report(self) -> None:
+        if self.timing is not None:
+            report_timing(self.timing, {**self.extra_info, **({"group": self.group} if self.group else {})})

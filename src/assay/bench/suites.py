@@ -1,0 +1,107 @@
+"""Suites of other tools, run as they are: `PATH`, or `PATH::NAME` for a part of one.
+
+    benchmarks, benchmarks/sorting.py, asv.conf.json     asv's `time_`, `timeraw_`, `peakmem_`, `mem_` and `track_`
+    tests, tests/test_sorting.py                         tests that use pytest's fixture `benchmark`
+
+A file is pytest's where a function in it takes `benchmark`; every other one is asv's. What is imported here needs the
+standard library alone, and Python 3.10.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from assay.bench.asv_suite import list_asv, run_asv
+from assay.bench.suite_benchmark import NoSuchBenchmarkError, SuiteBenchmark
+from assay.errors import did_you_mean
+
+_TEST = re.compile(r"def \w+\([^)]*\bbenchmark\b")
+_ASV = re.compile(r"(?m)^\s*(?:def (?:time|timeraw|peakmem|mem|track)_|class (?:Time|Timeraw|PeakMem|Mem|Track)[A-Z_])")
+_BENCHMARK_DIR = re.compile(r'(?m)^\s*"benchmark_dir"\s*:\s*"([^"]+)"')  # the file is JSON with comments
+_BOUNDARIES = ("", ".", ":", "(", "[")  # after the name of a part
+
+
+def list_suite(text: str) -> list[SuiteBenchmark]:
+    """The benchmarks of a suite, or of the part of it that is named. A module that cannot be imported is one: its run
+    fails and says why."""
+    path, name = _split(text)
+    tests, others = _find_files(path)
+    found: list[SuiteBenchmark] = []
+    if tests:
+        from assay.bench.pytest_suite import list_tests
+
+        found += list_tests(tests)
+    if others:
+        found += list_asv(path, others)
+    module = f"{os.path.basename(path)[:-3]}." if path.endswith(".py") else ""
+    chosen = [each for each in found if _is_part(name, each, module)]
+    if not chosen:
+        known = [each.text.partition("::")[2] for each in found]
+        hint = did_you_mean(name, known) or (f"it has: {', '.join(known[:6])}" if known else _FORMS)
+        raise NoSuchBenchmarkError(f"{path} has no benchmark{f' {name!r}' if name else ''}; {hint}")
+    return chosen
+
+
+_FORMS = "one is a method time_x of asv's kind, or a test that takes pytest's fixture `benchmark`"
+
+
+def run_suite(text: str) -> Mapping[str, Any]:
+    """Run one benchmark that was listed; returns what is kept of it beside its report. Raises SkippedError."""
+    path, name = _split(text)
+    tests, _ = _find_files(path)
+    try:
+        if tests and os.path.isfile(path):
+            from assay.bench.pytest_suite import run_test
+
+            return {"parameters": run_test(path, name)}
+        return {"parameters": run_asv(path, name)}
+    except NoSuchBenchmarkError:
+        list_suite(text)  # says what there is
+        raise
+
+
+def _split(text: str) -> tuple[str, str]:
+    path, _, name = text.partition("::")
+    if not os.path.exists(path):
+        hint = "; a benchmark of a module is module.Class.method" if os.sep not in path else ""
+        raise NoSuchBenchmarkError(f"there is no file or folder {path!r} in {os.getcwd()}{hint}")
+    if path.endswith(".json"):
+        with open(path, encoding="utf-8") as file:
+            match = _BENCHMARK_DIR.search(file.read())
+        path = os.path.join(os.path.dirname(path), match[1] if match else "benchmarks")
+        if not os.path.isdir(path):
+            raise NoSuchBenchmarkError(f"there is no folder {path!r}, which {text!r} names")
+    return os.path.normpath(path), name
+
+
+def _find_files(path: str) -> tuple[list[str], list[str]]:
+    """Files of pytest's benchmarks; and those of asv's, none where no file looks like one of asv's."""
+    tests: list[str] = []
+    others: list[str] = []
+    is_asv = False
+    for file in [path] if os.path.isfile(path) else _walk(path):
+        with open(file, encoding="utf-8", errors="replace") as opened:
+            content = opened.read()
+        is_asv = is_asv or bool(_ASV.search(content))
+        is_test = _TEST.search(content) or os.path.basename(file).startswith(("test_", "conftest."))
+        (tests if _TEST.search(content) else [] if is_test else others).append(file)
+    return tests, others if is_asv else []
+
+
+def _walk(folder: str) -> Iterator[str]:
+    for base, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+        yield from (os.path.join(base, name) for name in sorted(names) if name.endswith(".py"))
+
+
+def _is_part(name: str, benchmark: SuiteBenchmark, module: str) -> bool:
+    """In a file, the name of its module may be left out."""
+    own = benchmark.text.partition("::")[2]
+    return not name or any(_starts(each, name) for each in (own, own.removeprefix(module), benchmark.name))
+
+
+def _starts(full: str, name: str) -> bool:
+    return full.startswith(name) and full[len(name) : len(name) + 1] in _BOUNDARIES

@@ -1,0 +1,222 @@
+"""Suites of asv and of pytest's fixture, as their own tools know them; each benchmark is a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.bench.benchmark import ENV_BENCH_REPORT
+from assay.bench.child_report import load_child_report
+from assay.bench.suite_benchmark import is_suite, render_parameters
+from assay.bench.values.execution import ChildReport
+
+ASV = {
+    "asv.conf.json": '{\n    // where they are\n    "benchmark_dir": "benchmarks",\n}\n',
+    "code_under_test.py": "def order(numbers): return sorted(numbers)\n",
+    "benchmarks/__init__.py": "",
+    "benchmarks/common.py": "def make(size, order): return list(range(size)) if order == 'up' else list(range(size, 0, -1))\n",
+    "benchmarks/broken.py": "import a_module_that_is_not_there\n\ndef time_x(): ...\n",
+    "benchmarks/sorting.py": """
+import os
+from code_under_test import order as sort
+from .common import make
+
+class Sorting:
+    params = ([10, 100], ["up", "down"])
+    param_names = ["size", "order"]
+    number, repeat, timeout = 1, 3, 30
+    def setup(self, size, order):
+        if size == 100 and order == "down":
+            raise NotImplementedError("too large")
+        self.numbers = make(size, order)
+    def time_sort(self, size, order):
+        assert len(self.numbers) == size
+        self.numbers.clear()  # the next sample has a new setup
+    def track_length(self, size, order): return len(sort(self.numbers))
+    track_length.unit = "items"
+
+class Cached:
+    number, repeat = 1, 2
+    def setup_cache(self):
+        with open("written", "w") as file: file.write("xyz")
+        return {"pid": os.getpid()}
+    def track_other_process(self, cache): return int(cache["pid"] != os.getpid())
+    def track_file(self, cache): return len(open("written").read())
+
+class Wrong:
+    params = [1]
+    def time_none(self): ...
+
+class Broken:
+    def setup_cache(self): raise ValueError("no data")
+    def time_x(self, cache): ...
+
+def peakmem_list(): [0] * 5_000_000
+def timeraw_json(): return "json.dumps(1)", "import json"
+timeraw_json.repeat = 2
+""",
+}
+TESTS = {
+    "conftest.py": """
+import pytest
+
+class Other:  # as pytest-benchmark, which refuses any other fixture of this name
+    @pytest.fixture
+    def benchmark(self): raise AssertionError("not mine")
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        yield
+        assert "benchmark" not in item.funcargs
+
+def pytest_configure(config):
+    config.pluginmanager.register(Other(), "benchmark")
+""",
+    "pytest.ini": "[pytest]\naddopts = --an-option-of-another-plugin\n",
+    "test_fib.py": """
+import pytest
+
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_fib(benchmark, n):
+    assert benchmark(fib, n) == (1 if n == 2 else 5)
+    benchmark.extra_info["calls"] = 7
+
+@pytest.mark.benchmark(group="exact")
+def test_pedantic(benchmark):
+    made = []
+    def setup():
+        made.append(1)
+        return ([3, 2, 1],), {"reverse": False}
+    assert benchmark.pedantic(sorted, setup=setup, rounds=4, warmup_rounds=2) == [1, 2, 3]
+    assert len(made) == 6
+    assert benchmark.stats["rounds"] == 4 and benchmark.stats.stats.min <= benchmark.stats.mean
+    with pytest.raises(RuntimeError, match="once"):
+        benchmark(fib, 2)
+
+def test_fails(benchmark):
+    assert benchmark(fib, 3) == 9
+
+def test_skips(benchmark): pytest.skip("not here")
+def test_unused(benchmark): ...
+def test_plain(): ...
+""",
+}
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Any:
+    for name, text in {**ASV, **TESTS}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def run(*arguments: str) -> tuple[str, ChildReport]:
+        report = tmp_path / "report.jsonl"
+        report.unlink(missing_ok=True)
+        words = [sys.executable, "-m", "assay", "child", "bench", *arguments]
+        env = {**os.environ, ENV_BENCH_REPORT: str(report)}
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+        return done.stdout, load_child_report(str(report))
+
+    return run
+
+
+def test_a_suite_lists_its_benchmarks_with_parameters_and_names_of_its_own_tool(child: Any) -> None:
+    found = json.loads(
+        child("list", "asv.conf.json", "benchmarks/sorting.py::Sorting", "test_fib.py", "benchmarks::sorting.Nothing")[
+            0
+        ]
+    )
+    names = [each["name"] for each in found["asv.conf.json"]]
+    assert names[:3] == ["broken", "sorting.Sorting.time_sort(10, 'up')", "sorting.Sorting.time_sort(10, 'down')"]
+    assert names[-2:] == ["sorting.peakmem_list", "sorting.timeraw_json"]
+    sorting = found["benchmarks/sorting.py::Sorting"]
+    assert len(sorting) == 8
+    assert sorting[0]["text"] == "benchmarks::sorting.Sorting.time_sort(10, 'up')"
+    assert {each["timeout_s"] for each in sorting} == {30.0}
+    assert [each["name"] for each in found["test_fib.py"]] == [
+        f"test_fib.py::{name}" for name in ("test_fib[2]", "test_fib[5]", "test_pedantic", "test_fails", "test_skips", "test_unused")
+    ]  # fmt: skip
+    assert found["benchmarks::sorting.Nothing"].startswith(
+        "NoSuchBenchmarkError: benchmarks has no benchmark 'sorting.Nothing'"
+    )
+
+
+def test_a_method_of_asv_is_prepared_before_each_sample(child: Any) -> None:
+    _, reported = child("run", "benchmarks::sorting.Sorting.time_sort(10, 'down')")
+    (report,) = reported.reports
+    assert len(report["samples"]["wall_time"]) == 3
+    assert reported.end["parameters"] == {"size": "10", "order": "down"}
+    assert reported.end["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "value"),
+    [("Sorting.track_length(100, 'up')", "track_length", 100), ("Cached.track_other_process", "track_other_process", 1),
+     ("Cached.track_file", "track_file", 3)],
+)  # fmt: skip
+def test_what_asv_tracks_is_a_metric_of_its_name(child: Any, name: str, metric: str, value: float) -> None:
+    """The cache is made by another process, in the folder that the benchmark runs in."""
+    _, reported = child("run", f"benchmarks::sorting.{name}")
+    assert [(each["name"], each["value"]) for each in reported.reports[0]["metrics"]] == [(metric, value)]
+
+
+def test_memory_and_code_of_a_new_interpreter(child: Any) -> None:
+    _, reported = child("run", "benchmarks::sorting.peakmem_list")
+    (metric,) = reported.reports[0]["metrics"]
+    assert metric["name"] == "peak_memory"
+    assert metric["value"] > 40_000_000
+    assert len(child("run", "benchmarks::sorting.timeraw_json")[1].reports[0]["samples"]["wall_time"]) == 2
+
+
+def test_what_does_not_apply_is_skipped_and_has_not_failed(child: Any) -> None:
+    for name, why in (("benchmarks::sorting.Sorting.time_sort(100, 'down')", "too large"), ("test_fib.py::test_skips", "not here")):  # fmt: skip
+        _, reported = child("run", name)
+        assert (reported.end["skipped"], reported.end["ok"], reported.reports) == (why, True, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("benchmarks::sorting.Wrong.time_none(1)", "Wrong.time_none() is called with 1 arguments, (1): `params` does not fit it"),
+        ("benchmarks::sorting.Broken.time_x", "setup_cache failed: ValueError: no data"),
+        ("benchmarks::broken", "No module named 'a_module_that_is_not_there'"),
+        ("test_fib.py::test_fails", "assert 2 == 9\n +  where 2 = benchmark(fib, 3)"),
+        ("test_fib.py::test_unused", "the test did not call its fixture `benchmark`"),
+        ("nowhere", "there is no file or folder 'nowhere'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(child: Any, name: str, message: str) -> None:
+    _, reported = child("run", name)
+    assert reported.end["ok"] is False
+    assert reported.end["error"]["message"].startswith(message)
+
+
+def test_the_fixture_of_pytest_measures_although_another_plug_in_has_one(child: Any) -> None:
+    _, reported = child("run", "test_fib.py::test_fib[5]")
+    (report,) = reported.reports
+    assert report["wall_time"] > 0
+    assert report["extras"] == {"calls": 7}
+    assert reported.end["parameters"] == {"n": "5"}
+    (exact,) = child("run", "test_fib.py::test_pedantic")[1].reports
+    assert len(exact["samples"]["wall_time"]) == exact["iters"] == 4
+    assert exact["extras"] == {"group": "exact"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("benchmarks", True), ("a/b.py", True), ("asv.conf.json", True), ("x.py::test_a[b.c]", True), ("module.Class.method", False),
+     ("module.Class:method", False), ("m.C.filter:a/b", False), ("m.C.filter:x::y", False)],
+)  # fmt: skip
+def test_a_path_is_known_by_its_form(text: str, expected: bool) -> None:
+    assert is_suite(text) is expected
+
+
+def test_parameters_have_no_addresses() -> None:
+    assert render_parameters([1, "a", object()]) == "(1, 'a', <object object>)"
