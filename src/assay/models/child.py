@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from tempfile import TemporaryDirectory
 
 from assay.errors import AssayError, InfrastructureError
 from assay.models.flow.artifact_builder import ArtifactBuilder
@@ -62,8 +63,8 @@ def examine(request: ModelRequest, run_dir: str) -> ModelReport:
     if request.folder:
         sys.path.insert(0, request.folder)  # functions that make inputs are looked for there
     keep = os.path.join(run_dir, MODEL_TENSORS_DIR)
-    with ArtifactBuilder(
-        ArtifactStore(request.store),
+    with TemporaryDirectory(prefix="assay-model-") as own, ArtifactBuilder(
+        ArtifactStore(request.store or own),
         request.limits,
         recompute=request.recompute,
         explain_to=partial(print, flush=True) if request.explain else None,

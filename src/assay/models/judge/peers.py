@@ -1,0 +1,137 @@
+"""Layers of one kind next to each other, and parts of one tensor: is one of them further off than the others?
+
+On one target, layers of one class round alike: in bfloat16 their errors agree within a few percent, and so do rows and
+columns of one output. A layer that is several times further off than its peers computes something else, although it is
+within what its type allows and the end of the model hides it; so does one row in a thousand. `benchmarks/torch_models.py`
+measures how often that finds a planted fault, and that it blames no correct model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+from assay.models.judge.tensor_errors import load_numpy
+from assay.models.judge.tolerances import FLOATS
+from assay.models.values.model import CaseReport
+from assay.models.values.tensors import TensorComparison
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+FACTOR = 3.0  # times the median of the peers
+SLICE_FACTOR = 6.0  # times the median of the tensor's other rows: of a thousand rows one is far out by chance
+FEWEST_PEERS = 4  # with itself
+FEWEST_SLICES = 8
+FEWEST_ELEMENTS = 16  # of a slice: of fewer, errors differ by chance
+MOST_SHARE = 0.25  # of the slices: where more are off, it is not a few of them
+_SUMS = 1e-6  # what another order of a sum does in float32
+
+
+def find_floor(grain: str) -> float:
+    """An error below this is rounding of this type, whatever that of the others is."""
+    kind = FLOATS.get("float16" if grain == "tf32" else grain)
+    return max(_SUMS if kind is None or kind.bits <= 32 else 0.0, kind.eps / 4 if kind else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class OddSlice:
+    axis: int
+    index: int
+    count: int  # of slices that are odd
+    length: int
+    error: float  # of the worst, as a fraction of its norm
+    usual: float
+
+
+def find_odd_slice(expected: Any, actual: Any, floor: float) -> OddSlice | None:
+    """The worst of the rows or columns that are further off than the others, in their own size and in theirs."""
+    np = load_numpy()
+    if expected.shape != actual.shape or expected.dtype.kind in "biuOSU" or not np.size(expected):
+        return None
+    left, right = (np.asarray(each).astype(np.float64) for each in (expected, actual))
+    if not (np.isfinite(left).all() and np.isfinite(right).all()):
+        return None
+    found = [each for axis in range(left.ndim) if (each := _find_on_axis(np, left, right - left, axis, floor))]
+    return max(found, key=lambda each: each.error / max(each.usual, floor), default=None)
+
+
+def _find_on_axis(np: Any, left: Any, difference: Any, axis: int, floor: float) -> OddSlice | None:
+    length = left.shape[axis]
+    if length < FEWEST_SLICES or left.size / length < FEWEST_ELEMENTS:
+        return None
+    others = tuple(each for each in range(left.ndim) if each != axis)
+    off, size = (np.sqrt(np.sum(np.square(each), axis=others)) for each in (difference, left))
+    used = size > 0
+    if np.count_nonzero(used) < FEWEST_SLICES:
+        return None
+    errors = np.divide(off, size, out=np.zeros_like(off), where=used)
+    usual = float(np.median(errors[used]))
+    is_odd = used & (errors > SLICE_FACTOR * max(usual, floor)) & (off > SLICE_FACTOR * np.median(off[used]))
+    count = int(np.count_nonzero(is_odd))
+    if not count or count > max(1, MOST_SHARE * length):
+        return None
+    index = int(np.argmax(np.where(is_odd, errors, 0.0)))
+    return OddSlice(axis, index, count, length, float(errors[index]), usual)
+
+
+def judge_slices(compared: TensorComparison, expected: Any, actual: Any, floor: float) -> TensorComparison:
+    """With what is found in its rows and columns."""
+    odd = find_odd_slice(expected, actual, floor)
+    if odd is None or compared.verdict.kind is VerdictKind.FAIL:
+        return compared
+    several = f"{odd.count} of {odd.length} slices" if odd.count > 1 else f"1 of {odd.length} slices"
+    text = f"{several} along axis {odd.axis} are off, index {odd.index} by {odd.error:.2g} of its size"
+    text = f"{text}; the others by {odd.usual:.2g}".replace("slices along", "slices along", 1)
+    return _add(compared, text, odd.error, max(odd.usual, floor) * SLICE_FACTOR)
+
+
+def _add(compared: TensorComparison, text: str, value: float, bound: float) -> TensorComparison:
+    finding = Finding(VerdictKind.FAIL, compared.name, text, value, bound)
+    return replace(compared, verdict=Verdict.of((*compared.verdict.findings, finding), compared.verdict.comparisons))
+
+
+# ---------------------------------------------------------------- layers of one kind
+
+
+def judge_peers(reports: Sequence[CaseReport], floor: float) -> list[CaseReport]:
+    """The reports, with a finding for each tensor that is further off than those of other layers of its kind."""
+    peers: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for report, compared in _list_local(reports):
+        peers[name_kind(report, compared)].append(find_rms(compared))
+    usual = {kind: median(errors) for kind, errors in peers.items() if len(errors) >= FEWEST_PEERS}
+    return [_judge_case(report, usual, {kind: len(errors) for kind, errors in peers.items()}, floor) for report in reports]
+
+
+def _list_local(reports: Iterable[CaseReport]) -> Iterable[tuple[CaseReport, TensorComparison]]:
+    return ((report, each) for report in reports if report.layer for each in report.local if each.sqnr_db is not None)
+
+
+def name_kind(report: CaseReport, compared: TensorComparison) -> tuple[str, str]:
+    """The class of the layer, and which of its tensors it is: an output, or the gradient of a weight."""
+    assert report.layer is not None
+    return report.layer.ops[0], compared.name.removeprefix(report.layer.label.partition(":")[0])
+
+
+def find_rms(compared: TensorComparison) -> float:
+    """The norm of the difference, as a fraction of the tensor's."""
+    return 10 ** (-compared.sqnr_db / 20) if compared.sqnr_db is not None else math.nan
+
+
+def _judge_case(
+    report: CaseReport, usual: dict[tuple[str, str], float], counts: dict[tuple[str, str], int], floor: float
+) -> CaseReport:
+    if report.layer is None or report.verdict.kind not in (VerdictKind.PASS, VerdictKind.CHANGED):
+        return report
+    local = []
+    for compared in report.local:
+        kind = name_kind(report, compared)
+        error, typical = find_rms(compared), usual.get(kind)
+        if typical is not None and error > FACTOR * max(typical, floor):
+            text = f"off by {error:.2g} of its norm; the median of {counts[kind]} {kind[0]} layers is {typical:.2g}"
+            compared = _add(compared, text, error, FACTOR * max(typical, floor))
+        local.append(compared)
+    verdict = Verdict.of([each for one in local for each in one.verdict.findings], report.verdict.comparisons)
+    return replace(report, local=tuple(local), verdict=verdict) if tuple(local) != report.local else report
