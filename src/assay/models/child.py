@@ -63,13 +63,16 @@ def examine(request: ModelRequest, run_dir: str) -> ModelReport:
     if request.folder:
         sys.path.insert(0, request.folder)  # functions that make inputs are looked for there
     keep = os.path.join(run_dir, MODEL_TENSORS_DIR)
-    with TemporaryDirectory(prefix="assay-model-") as own, ArtifactBuilder(
-        ArtifactStore(request.store or own),
-        request.limits,
-        recompute=request.recompute,
-        explain_to=partial(print, flush=True) if request.explain else None,
-        failure_dir=keep,
-    ) as builder:
+    with (
+        TemporaryDirectory(prefix="assay-model-") as own,
+        ArtifactBuilder(
+            ArtifactStore(request.store or own),
+            request.limits,
+            recompute=request.recompute,
+            explain_to=partial(print, flush=True) if request.explain else None,
+            failure_dir=keep,
+        ) as builder,
+    ):
         report = _GOALS[request.goal](request, builder, keep, lambda case: print(render_case_line(case), flush=True))
         slices = tuple(builder.slices)
     write_metrics(run_dir, report)

@@ -14,6 +14,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
@@ -61,6 +62,7 @@ class PartSpec:
     label: str = ""
     grain: str = ""
     grad_outs: tuple[str, ...] = ()
+    noise: bool = False  # of a call: with rounding of this type in its inputs, and at the borders inside it
     state: str = ""  # of the reference's parameters and buffers
 
 
@@ -85,7 +87,7 @@ class TorchBackend(Backend):
         self._precision = self.choose("precision", PRECISIONS)
         self._is_compiled = self.choose("optimize", ("none", "compile")) == "compile"
         self._rewrite = str(target.options.get("rewrite", ""))
-        self._opened: dict[tuple[int, bool], Opened] = {}
+        self._opened: dict[tuple[str, int, bool], Opened] = {}
 
     def identity(self) -> Mapping[str, str]:
         torch = import_torch()
@@ -117,7 +119,7 @@ class TorchBackend(Backend):
     # ------------------------------------------------------------ the model
 
     def _open(self, spec: PartSpec) -> Opened:
-        key = spec.seed, spec.ops
+        key = spec.model, spec.seed, spec.ops
         if key not in self._opened:
             self._opened.clear()  # one at a time: models are large
             self._opened[key] = self._build(spec)
@@ -195,9 +197,8 @@ class TorchBackend(Backend):
     def _do_noise(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
         """The reference with rounding of the target's type at each border of a call, and in the parameters."""
         torch, opened = import_torch(), self._open(spec)
-        grain = torch.float16 if spec.grain == TF32 else getattr(torch, spec.grain)
-        recorder = Recorder(noise=torch.finfo(grain).eps / 2)
-        with preserved(opened.built.module, grain):
+        recorder = Recorder(noise=find_noise(spec.grain))
+        with preserved(opened.built.module, torch.float16 if spec.grain == TF32 else getattr(torch, spec.grain)):
             found, _ = run_model(opened, recorder, spec)
         return {**recorder.tensors, **found}, []
 
@@ -260,22 +261,28 @@ class TorchBackend(Backend):
         refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
         grain = getattr(torch, spec.grain) if spec.grain not in ("", TF32) else None
 
+        recorder = Recorder(noise=find_noise(spec.grain) if spec.noise else 0.0)
+
         def load(name: str) -> Any:
             tensor = from_array(load_ref(refs[name]))
-            rounded = tensor.to(grain).to(tensor.dtype) if grain is not None and tensor.is_floating_point() else tensor
-            return self._cast(opened.built, rounded)
+            if tensor.is_floating_point():
+                tensor = tensor.to(grain).to(tensor.dtype) if grain is not None else tensor
+                tensor = recorder.perturb(tensor) if spec.noise else tensor
+            return self._cast(opened.built, tensor)
 
         compiled, kept = self._compile(function), load_kept(job)[spec.label]
         ends = spec.grad_outs if spec.backward else None
-        times_s, found = [], {}
-        module = function if isinstance(function, torch.nn.Module) else opened.built.module
-        with preserved(module, grain) if module is function else _nothing():
-            for turn in range(job.repeats + self._is_compiled):
+        times_s: list[float] = []
+        found: dict[str, Any] = {}
+        with ExitStack() as held:
+            if isinstance(function, torch.nn.Module):
+                held.enter_context(preserved(function, grain))
+                held.enter_context(hooked(function, recorder)) if spec.noise else None
+            for _ in range(job.repeats + self._is_compiled):
                 seed_all(spec.seed)
-                begun = time.perf_counter()
-                made = call_alone(compiled, spec.label, kept, load, find_params(function), ends)
-                times_s.append(time.perf_counter() - begun)
+                made = call_alone(compiled, spec.label, kept, load, find_params(function), ends, times_s)
                 found = found or made
+        found = {name: recorder.perturb(each) for name, each in found.items()} if spec.noise else found
         return found, times_s[-job.repeats :]
 
     def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -290,10 +297,10 @@ class TorchBackend(Backend):
         return torch.compile(lambda *args, **kwargs: function(*args, **kwargs))  # type: ignore[no-any-return]
 
 
-class _nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
+def find_noise(grain: str) -> float:
+    """Half a unit in the last place, as a fraction."""
+    torch = import_torch()
+    return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
 
 
 def describe(spec: PartSpec, target: str) -> str:

@@ -14,6 +14,7 @@ import inspect
 import os
 import pickle
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +57,9 @@ def map_leaves(value: Any, kind: type, change: Change, path: str = "") -> Any:
     if isinstance(value, kind):
         return change(path, value)
     if isinstance(value, Mapping):
-        return _rebuild_mapping(value, {key: map_leaves(each, kind, change, _join(path, key)) for key, each in value.items()})
+        return _rebuild_mapping(
+            value, {key: map_leaves(each, kind, change, _join(path, key)) for key, each in value.items()}
+        )
     if isinstance(value, list | tuple):
         made = [map_leaves(each, kind, change, _join(path, number)) for number, each in enumerate(value)]
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
@@ -276,8 +279,8 @@ class Recorder:
 
     def _note_output(self, call: Call, path: str, tensor: Tensor) -> Tensor:
         name = name_leaf(call.label, path)
-        if self._noise and tensor.is_floating_point():
-            tensor = tensor + (tensor * self._draw(tensor)).detach()
+        if self._noise:
+            tensor = self.perturb(tensor)
         self._keep(name, tensor)
         self._names[id(tensor), tensor._version] = name  # noqa: SLF001
         call.outputs.append(name)
@@ -285,16 +288,18 @@ class Recorder:
             tensor.register_hook(lambda grad: self._keep_gradient(f"{call.label}:grad_out[{path}]", grad))
         return tensor
 
-    def _draw(self, like: Tensor) -> Tensor:
-        return (self.torch.rand_like(like) * 2 - 1) * self._noise
+    def perturb(self, tensor: Tensor) -> Tensor:
+        """Each element moved by up to the noise; gradients go through."""
+        if not tensor.is_floating_point():
+            return tensor
+        return tensor + (tensor.detach() * (self.torch.rand_like(tensor) * 2 - 1) * self._noise)
 
     def _keep(self, name: str, tensor: Tensor) -> None:
         self._alive.append(tensor)
         self.tensors[name] = tensor.detach().clone().cpu() if tensor.device.type == "cpu" else tensor.detach().cpu()
 
     def _keep_gradient(self, name: str, grad: Tensor) -> Tensor:
-        if self._noise:
-            grad = grad + grad * self._draw(grad)
+        grad = self.perturb(grad) if self._noise else grad
         self.tensors[name] = grad.detach().clone().cpu()
         return grad
 
@@ -403,9 +408,9 @@ def _name_seen(seen: Sequence[tuple[str, Any]], kind: type) -> dict[str, Tensor]
 
 def call_alone(
     function: Callable[..., Any], label: str, kept: bytes, load: Callable[[str], Tensor], params: Mapping[str, Tensor],
-    grad_outs: Sequence[str] | None,
+    grad_outs: Sequence[str] | None, times_s: list[float],
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Outputs by name; with `grad_outs` the gradients of inputs and parameters instead."""
+    """Outputs by name; with `grad_outs` the gradients of inputs and parameters instead. The time goes to `times_s`."""
     torch = import_torch()
     leaves: dict[str, Tensor] = {}
 
@@ -418,11 +423,13 @@ def call_alone(
 
     given = map_leaves(pickle.loads(kept), TensorName, place)  # noqa: S301 - we wrote it
     args = [given[key] for key in given if isinstance(key, int)]
+    begun = time.perf_counter()
     with torch.set_grad_enabled(grad_outs is not None):
         output = function(*args, **{key: each for key, each in given.items() if isinstance(key, str)})
     found: dict[str, Tensor] = {}
     map_leaves(output, torch.Tensor, lambda path, each: found.setdefault(path, each))
     if grad_outs is None:
+        times_s.append(time.perf_counter() - begun)
         return {name_leaf(label, path): each for path, each in found.items()}
     wanted = {path: f"{label}:grad_out[{path}]" for path, each in found.items() if each.requires_grad}
     ends = {path: load(name).to(found[path].dtype) for path, name in wanted.items() if name in grad_outs}
@@ -433,6 +440,7 @@ def call_alone(
     grads = torch.autograd.grad(
         [found[path] for path in ends], list(starts.values()), list(ends.values()), allow_unused=True
     )
+    times_s.append(time.perf_counter() - begun)
     return {name: grad for name, grad in zip(starts, grads, strict=True) if grad is not None}
 
 

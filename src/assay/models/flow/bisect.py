@@ -91,11 +91,17 @@ def _bisect(examination: Examination) -> FaultSearch:
 def find_wrong(search: LayerSearch) -> None:
     """The cheapest view first. A view that shows nothing hands on to the next one."""
     accumulated, failed = search.examination.accumulate()
+    if failed is not None and search.examination.request.is_torch:
+        _find_wrong_call(search, {})
+        return
     if failed is not None:
         _find_failing(search, failed)
         return
     found = _try_suspects(search, accumulated)
     if search.first is not None:
+        return
+    if search.examination.request.is_torch:
+        _find_wrong_call(search, accumulated)
         return
     if search.cases.quantized and _try_alone(search, search.cases.outline.layers, accumulated):
         return
@@ -114,6 +120,22 @@ def find_wrong(search: LayerSearch) -> None:
         "outputs hide the fault, as they can keep layers from being fused"
     )
     _halve(search, build_signature(full), is_inside_known=True)
+
+
+def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> None:
+    """Of a torch module: each call alone, until one is wrong; one that is odd next to its peers needs all of them."""
+    for layer in search.cases.outline.layers:
+        report = search.reports.get(layer.name) or search.examine_layer(layer, accumulated)
+        if confirm(report):
+            break
+    reports = search.cases.judge_peers(list(search.reports.values()))
+    wrong = sorted((each for each in reports if each.layer and confirm(each)), key=lambda each: each.layer.number)
+    search.reports = {each.name: each for each in reports if each.verdict.kind is not VerdictKind.PASS}
+    if wrong:
+        search.first, search.confirmed = wrong[0].layer, True
+        return
+    full = search.examine(search.cases.full)
+    _conclude_right(search, full, "")
 
 
 def _is_open_only(search: LayerSearch, full: CaseReport) -> bool:

@@ -259,12 +259,12 @@ class Cases:
         """By tensor inside the model: what it may be off by, where that is not what its type and operator allow."""
         return {name: coarse_tolerance(dtype) for name, dtype in self.coarse.items()}
 
-    def choose_tolerances(self, given: Tolerances) -> Tolerances:
+    def choose_tolerances(self, given: Tolerances, _case: ModelCase) -> Tolerances:
         """Of a layer alone."""
         return given
 
-    def look_closer(self, _wanted: Arrays, _actual: Arrays, judged: Judged) -> Judged:
-        """What is found in parts of the tensors of a layer alone."""
+    def look_closer(self, _case: ModelCase, _wanted: Arrays, _actual: Arrays, judged: Judged) -> Judged:
+        """With what is found in parts of the tensors."""
         return judged
 
     def judge_peers(self, reports: Sequence[CaseReport]) -> list[CaseReport]:

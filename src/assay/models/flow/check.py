@@ -143,13 +143,13 @@ class Examination:
         origin = self.cases.find_origin(case, number)
         tolerances = self.choose_tolerances(case)
         judged = judge_outputs(wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin)
-        judged = self.cases.look_closer(wanted, actual, judged) if case.layer is not None else judged
+        judged = self.cases.look_closer(case, wanted, actual, judged)
         return excuse_chance(*judged, self.cases.find_chance(case))
 
     def choose_tolerances(self, case: ModelCase) -> Tolerances:
         """What a quantised model gives as a whole may be a few steps off; a layer in isolation may not."""
         if case.layer is not None:
-            return self.cases.choose_tolerances(self.request.tolerances)
+            return self.cases.choose_tolerances(self.request.tolerances, case)
         return self._relax({name: case.makers.get(name) for name in case.outputs}, quantized=case.quantized)
 
     def _vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:

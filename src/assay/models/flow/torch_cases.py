@@ -10,40 +10,49 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from assay.errors import UsageError
 from assay.models.backends.torch_backend import PLAN_FILE, SURVEY_FILE, PartSpec
-from assay.models.flow.artifact_builder import Product, Wants
-from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase, StepFailedError, Tensors, hash_refs, load_specs
+from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
+from assay.models.flow.cases import Arrays, Cases, CaseSample, Judged, ModelCase, StepFailedError, Tensors, hash_refs
 from assay.models.graph.tensorfile import load_refs
 from assay.models.judge.alone import LayerOrigin
-from assay.models.judge.peers import find_floor, judge_peers, judge_slices
+from assay.models.judge.peers import find_floor, judge_peers, judge_slices, measure_typical
 from assay.models.judge.tensors import compare_tensors
 from assay.models.judge.tolerances import FLOATS
 from assay.models.values.model import (
     CaseReport,
     Layer,
+    ModelRequest,
     Outline,
     StepEnding,
     StepOutcome,
     Target,
     Tolerances,
 )
-from assay.models.values.tensors import TensorComparison, TensorSpec, Tolerance
+from assay.models.values.tensors import OTHER_LARGEST, TensorComparison, TensorSpec, Tolerance
 from assay.system.fast_dataclasses import asdict, replace
 from assay.values.verdict import Verdict
 
 BACKWARD = ":backward"
-NOISE_FACTOR = 6.0  # times what rounding at the borders does to the reference
+NOISE_FACTOR = 4.0  # times what rounding at the borders does to the reference
 _CHANCE = "random numbers"
 
 
 class TorchCases(Cases):
     tests_voters = False  # float64 is right by definition
+
+    def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
+        super().__init__(request, builder)
+        self.stem = os.path.splitext(os.path.basename(request.model))[0]
+        self._alone: dict[str, dict[str, Tolerance]] = {}  # bounds, by case
+        self._errors: dict[tuple[str, str], float] = {}  # of ordinary rows, by case and tensor
+        self._unknown: set[str] = set()  # tensors that are rounding alone
 
     # ------------------------------------------------------------ what the reference and the target have
 
@@ -51,11 +60,10 @@ class TorchCases(Cases):
     def samples(self) -> tuple[Product, ...]:
         """One recording for each sample: `build()` is called with another seed."""
         found = []
-        with self._builder.keeping():
-            for number in range(self.request.inputs.samples):
-                spec = self._write(self._spec("trace", number))
-                folder = self._compute(self.request.reference, spec, spec, (), "trace").outputs
-                found.append(Product(folder, hash_refs(load_refs(folder))))
+        for number in range(self.request.inputs.samples):
+            spec = self._write(self._spec("trace", number))
+            folder = self._compute(self.request.reference, spec, spec, f"{self.stem}_trace")
+            found.append(Product(folder, hash_refs(load_refs(folder))))
         return tuple(found)
 
     @cached_property
@@ -70,14 +78,13 @@ class TorchCases(Cases):
     def survey(self) -> dict[str, Any]:
         """Which calls the target can make, its type, and what can be seen of its inside."""
         spec = self._write(self._spec("survey", 0))
-        with self._builder.keeping():
-            folder = self._compute(self.request.target, spec, self.samples[0], (), "survey").outputs
+        folder = self._compute(self.request.target, spec, self.samples[0], f"{self.stem}_survey")
         return _load(os.path.join(folder, SURVEY_FILE))
 
     @property
     def grain(self) -> str:
         """The coarser of the two types."""
-        return max((self.plans[0]["grain"], self.survey["grain"]), key=lambda name: find_floor(name))
+        return max((self.plans[0]["grain"], self.survey["grain"]), key=find_floor)
 
     @cached_property
     def calls(self) -> list[dict[str, Any]]:
@@ -101,7 +108,7 @@ class TorchCases(Cases):
 
     @cached_property
     def outline(self) -> Outline:
-        stem = os.path.splitext(os.path.basename(self.request.model))[0]
+        stem = self.stem
         forward = [_Part(call) for call in self.calls]
         backward = [_Part(call, is_backward=True) for call in sorted(self.calls, key=lambda call: -call["order"])]
         parts = [*forward, *(part for part in backward if self.request.backward and part.call["grad_outs"])]
@@ -117,7 +124,7 @@ class TorchCases(Cases):
 
     @cached_property
     def full(self) -> ModelCase:
-        names = tuple(self.plans[0]["outputs"])
+        names = self._choose_known(self.bounds, self.plans[0]["outputs"])
         return self._build("full", self.outline.full_name, names)
 
     @cached_property
@@ -126,7 +133,8 @@ class TorchCases(Cases):
         chosen = kinds.get(self.survey["observes"], ("inputs", "outputs", "grad_outs", "grad_ins"))
         names = dict.fromkeys(name for call in self.calls for kind in chosen for name in call[kind])
         known = set.intersection(*(set(Tensors(folder)) for folder in self.activations))
-        return self._build("marked", f"{self.outline.stem}_marked", tuple(name for name in names if name in known))
+        outputs = self._choose_known(self.bounds, [name for name in names if name in known])
+        return self._build("marked", f"{self.outline.stem}_marked", outputs)
 
     def _build(self, part: str, name: str, outputs: tuple[str, ...]) -> ModelCase:
         trials = []
@@ -149,19 +157,43 @@ class TorchCases(Cases):
         label, _, direction = layer.label.partition(":")
         call = self.parts[label]
         problem = call["problem"] or ("it draws random numbers" if call["draws"] else "")
-        trials, outputs = [], layer.outputs
+        trials, bounds = [], dict[str, Tolerance]()
+        refs = [load_refs(folder) for folder in self.activations]
         for number, sample in enumerate(self.samples if not problem else ()):
             spec = self._spec("call", number)
-            spec = replace(spec, label=label, backward=bool(direction), grad_outs=tuple(call["grad_outs"]), grain=self.grain)
+            spec = replace(
+                spec, label=label, backward=bool(direction), grad_outs=tuple(call["grad_outs"]), grain=self.grain
+            )
             product = self._write(spec)
-            with self._builder.keeping():
-                work = self._compute(self.request.reference, product, sample, (), layer.name)
-            expected = Tensors(work.outputs)
-            shared = {f"{label}:grad.{name}" for name in self.survey["labels"][label]}
-            outputs = tuple(name for name in expected if ":grad." not in name or name in shared)
+            expected = Tensors(self._compute(self.request.reference, product, sample, layer.name))
+            noisy = self._compute(self.request.reference, self._write(replace(spec, noise=True)), sample, layer.name)
+            terms = max((math.prod(ref.shape) for ref in refs[number] if ref.name in call["grad_outs"]), default=1)
+            self._widen(bounds, expected, Tensors(noisy), terms)
             problem = problem or self._find_state(spec, sample, expected)
-            trials.append(CaseSample(product, sample, expected, load_specs(work.outputs)))
+            trials.append(CaseSample(product, sample, expected))
+        shared = {f"{label}:grad.{name}" for name in self.survey["labels"][label]}
+        outputs = self._choose_known(bounds, [name for name in bounds if ":grad." not in name or name in shared])
+        self._alone[layer.name] = bounds
         return ModelCase(layer.name, layer, outputs, (), tuple(trials), problem)
+
+    def _choose_known(self, bounds: Mapping[str, Tolerance], names: Sequence[str]) -> tuple[str, ...]:
+        """Without tensors that are rounding alone, as the gradient of a bias that changes nothing."""
+        found = tuple(name for name in names if name not in bounds or (bounds[name].rel or 0.0) < NOISE_FACTOR / 2)
+        self._unknown |= {name for name in names if name not in found}
+        return found
+
+    def _widen(self, bounds: dict[str, Tolerance], exact: Arrays, noisy: Arrays, size: int) -> None:
+        """By tensor: what rounding of the target's type does to it, several times; in the gradient of a bias or a
+        scale, which is a sum over `size` elements, torch may round after each of them."""
+        least, unit = self._least, FLOATS[self._kind].eps
+        for name in noisy:
+            if name not in exact:
+                continue
+            array = exact[name]
+            error = compare_tensors(name, array, noisy[name], worst=0).max_rel * NOISE_FACTOR
+            is_sum = ":grad" in name and array.ndim == 1
+            sums = unit * math.sqrt(size / array.size) if is_sum and array.size else 0.0
+            bounds[name] = replace(least, rel=max(bounds.get(name, least).rel or 0.0, error, sums))
 
     def _find_state(self, spec: PartSpec, sample: Product, expected: Arrays) -> str:
         """Why a call is not a function of its inputs: alone, the reference gives something else than in the model."""
@@ -170,7 +202,9 @@ class TorchCases(Cases):
         inside = Tensors(sample.path)
         compared = [compare_tensors(name, inside[name], expected[name]) for name in expected if name in inside]
         worst = max((each.error for each in compared), default=0.0)
-        return "" if worst < FLOATS["bfloat16"].rel else "it depends on more than its inputs: alone, the reference differs"
+        return (
+            "" if worst < FLOATS["bfloat16"].rel else "it depends on more than its inputs: alone, the reference differs"
+        )
 
     def discard(self, case: ModelCase) -> None:
         """Files of a call are small, and go with the store."""
@@ -181,38 +215,51 @@ class TorchCases(Cases):
     def bounds(self) -> dict[str, Tolerance]:
         """By tensor: what rounding of the target's type does to it inside the reference, several times."""
         found: dict[str, Tolerance] = {}
-        least = self.choose_tolerances(Tolerances()).model
         for number, sample in enumerate(self.samples):
             spec = self._write(replace(self._spec("noise", number), grain=self.grain))
-            with self._builder.borrowing():
-                noisy = Tensors(self._compute(self.request.reference, spec, spec, (), "noise").outputs)
-                exact = Tensors(sample.path)
-                for name in noisy:
-                    if name in exact:
-                        error = compare_tensors(name, exact[name], noisy[name], worst=0).max_rel * NOISE_FACTOR
-                        before = found.get(name, least).rel or 0.0
-                        found[name] = replace(least, rel=max(before, error))
+            noisy = self._compute(self.request.reference, spec, spec, f"{self.stem}_noise")
+            terms = max(math.prod(ref.shape) for ref in load_refs(sample.path))
+            self._widen(found, Tensors(sample.path), Tensors(noisy), terms)
         return found
 
-    def choose_tolerances(self, given: Tolerances) -> Tolerances:
-        """Of a layer alone: what the coarser type allows, unless a bound was given."""
-        kind = FLOATS["float16" if self.grain == "tf32" else self.grain]
-        model = given.model if given.model.rel is not None else replace(given.model, rel=kind.rel)
-        return replace(given, model=replace(model, check_dtype=False))
+    @property
+    def _least(self) -> Tolerance:
+        """What the coarser of the two types allows."""
+        return Tolerance(rel=FLOATS[self._kind].rel, check_dtype=False)
 
-    def look_closer(
-        self, wanted: Arrays, actual: Arrays, judged: tuple[Verdict, tuple[TensorComparison, ...]]
-    ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
-        """Rows and columns of a layer alone."""
+    @property
+    def _kind(self) -> str:
+        return "float16" if self.grain == "tf32" else self.grain  # as many bits
+
+    def choose_tolerances(self, given: Tolerances, case: ModelCase) -> Tolerances:
+        """Of a layer alone: what the reference itself does with rounding in it, unless a bound was given."""
+        if given.model.rel is not None:
+            return given
+        model = replace(given.model, rel=self._least.rel, check_dtype=False)
+        return replace(given, model=model, by_tensor={**self._alone.get(case.name, {}), **given.by_tensor})
+
+    def look_closer(self, case: ModelCase, wanted: Arrays, actual: Arrays, judged: Judged) -> Judged:
+        """Rows and columns of a layer alone. Of the whole, gradients are no scores."""
         floor = find_floor(self.grain)
+        if case.layer is None:
+            return judged[0], tuple(_forget_ranks(each) if ":grad" in each.name else each for each in judged[1])
         compared = tuple(judge_slices(each, wanted[each.name], actual[each.name], floor) for each in judged[1])
+        for each in compared:
+            error = measure_typical(wanted[each.name], actual[each.name])
+            known = self._errors.get((case.name, each.name), 0.0)
+            self._errors |= {(case.name, each.name): max(known, error)} if error is not None else {}
         named = {each.name for each in compared}
         others = [finding for finding in judged[0].findings if finding.subject not in named]
         found = [finding for each in compared for finding in each.verdict.findings]
         return Verdict.of([*found, *others], judged[0].comparisons), compared
 
     def judge_peers(self, reports: Sequence[CaseReport]) -> list[CaseReport]:
-        return judge_peers(reports, find_floor(self.grain))
+        if self._unknown:
+            one = min(self._unknown)
+            self.notes.append(
+                f"not compared, as they are rounding alone: {one} and {len(self._unknown) - 1} more tensors"
+            )
+        return judge_peers(reports, self._errors, find_floor(self.grain))
 
     def find_chance(self, case: ModelCase) -> dict[str, str]:
         is_drawn = case.layer is None and any(call["draws"] for call in self.calls)
@@ -252,14 +299,19 @@ class TorchCases(Cases):
             file.write(text)
         return Product(path, hashlib.sha256(text.encode()).hexdigest())
 
-    def _compute(self, engine: Target, spec: Product, inputs: Product, names: tuple[str, ...], what: str) -> Any:
-        """Raises UsageError for what the user's own code does, StepFailedError for a crash or a limit."""
-        work = self._builder.compute(engine, spec, inputs, Wants(names), what)
+    def _compute(self, engine: Target, spec: Product, inputs: Product, what: str) -> str:
+        """A folder of tensors. Raises UsageError for what the user's own code does, StepFailedError for a crash."""
+        with self._builder.keeping():
+            work = self._builder.compute(engine, spec, inputs, Wants(()), what)
         if work.failed is None:
-            return work
+            return work.outputs
         if work.failed.ending is StepEnding.ERROR:
             raise UsageError(work.failed.message, work.failed.hint or None)
         raise StepFailedError(f"{engine.name} cannot compute this model", work.failed)
+
+
+def _forget_ranks(compared: TensorComparison) -> TensorComparison:
+    return replace(compared, flags=tuple(each for each in compared.flags if not each.startswith(OTHER_LARGEST)))
 
 
 class _Part:
@@ -277,7 +329,9 @@ class _Part:
             grads = [f"{label}:grad.{name}" for name in call["params"]]
             inputs, outputs, path = [*call["grad_outs"], *call["inputs"]], [*call["grad_ins"], *grads], label + BACKWARD
         kinds = (call["kind"],)
-        return Layer(f"{stem}_layer_{path}".replace("/", "_"), number, kinds, (number,), tuple(inputs), tuple(outputs), path=path)
+        return Layer(
+            f"{stem}_layer_{path}".replace("/", "_"), number, kinds, (number,), tuple(inputs), tuple(outputs), path=path
+        )
 
 
 def _load(path: str) -> dict[str, Any]:

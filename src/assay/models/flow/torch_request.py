@@ -19,8 +19,8 @@ _RUN_S = 900.0  # torch.compile is a part of it
 DEFAULT_REFERENCE, DEFAULT_VOTER = "torch", "torch-float64"
 _OTHERS = {  # what only an ONNX model has
     "inputs": "--input", "function": "--function", "ranges": "--range", "dims": "--dim", "keep_dims": "--keep-dims",
-    "groups": "--group", "compile_flags": "--compiler-options", "run_flags": "--runtime-options", "ir_dir": "--debug-ir",
-    "compile_profile_dir": "--compile-profile", "run_profile_dir": "--run-profile", "recompute": "--recompute-cache",
+    "groups": "--group", "compile_flags": "--compiler-options", "run_flags": "--runtime-options",
+    "ir_dir": "--debug-ir", "compile_profile_dir": "--compile-profile", "run_profile_dir": "--run-profile", "recompute": "--recompute-cache",
 }  # fmt: skip
 
 
@@ -30,7 +30,9 @@ def build_torch_request(
     """Raises UsageError for what cannot be meant, before anything runs."""
     path, _, name = flags.model.rpartition(":")
     if not os.path.isfile(path):
-        raise UsageError(f"there is no file {path}", f"write a file with a function {name}() that returns (module, inputs)")
+        raise UsageError(
+            f"there is no file {path}", f"write a file with a function {name}() that returns (module, inputs)"
+        )
     strange = [flag for field, flag in _OTHERS.items() if getattr(flags, field)]
     if strange:
         raise UsageError(f"{', '.join(strange)}: not for a torch module", "build() returns the module with its inputs")
@@ -59,7 +61,9 @@ def build_torch_request(
         folder=os.getcwd(),
         manner=build_manner(flags, target),
         origin=tuple(
-            (flag, str(value)) for flag, value in (("--samples", flags.samples), ("--seed", flags.seed)) if value is not None
+            (flag, str(value))
+            for flag, value in (("--samples", flags.samples), ("--seed", flags.seed))
+            if value is not None
         ),
         ops=flags.ops,
         backward=not flags.forward,
@@ -84,7 +88,9 @@ def load_torch_target(text: str) -> Target:
     target = load_checked_target(text)
     if target.backend != BACKEND:
         known = [name for name in list_target_names() if name.startswith("torch-")]
-        raise UsageError(f"{text} computes ONNX models, not torch modules", f"choose {', '.join(known)} or module:Class")
+        raise UsageError(
+            f"{text} computes ONNX models, not torch modules", f"choose {', '.join(known)} or module:Class"
+        )
     return target
 
 
