@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 HERE = os.path.abspath(__file__)
 SOURCE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "src")
@@ -47,7 +47,7 @@ class Attention(nn.Module):
         q, k, v = self.project(x)
         length, width = x.shape[1], SIZE // HEADS
         allowed = torch.ones(length, length, dtype=torch.bool, device=x.device).tril(1 if self.is_leaking else 0)
-        y = F.scaled_dot_product_attention(q, k, v, allowed, scale=width**self.power)
+        y = functional.scaled_dot_product_attention(q, k, v, allowed, scale=width**self.power)
         y = y[:, [1, 0, *range(2, HEADS)]] if self.is_swapped else y
         return self.out(y.transpose(1, 2).flatten(2))
 
@@ -154,17 +154,17 @@ def scale(module: nn.Module, rng: random.Random) -> str:
 
 class WrongGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor) -> torch.Tensor:
+    def forward(_ctx: Any, weight: torch.Tensor) -> torch.Tensor:
         return weight.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    def backward(_ctx: Any, grad: torch.Tensor) -> torch.Tensor:
         return grad * 1.1
 
 
 class WrongLinear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, WrongGradient.apply(self.weight), self.bias)
+        return functional.linear(x, WrongGradient.apply(self.weight), self.bias)
 
 
 class WrongConv(nn.Conv2d):
@@ -213,7 +213,9 @@ class SplitLinear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         half = self.in_features // 2
         wide, weight = x.float(), self.weight.float()
-        y = F.linear(wide[..., half:], weight[:, half:]) + F.linear(wide[..., :half], weight[:, :half])
+        y = functional.linear(wide[..., half:], weight[:, half:]) + functional.linear(
+            wide[..., :half], weight[:, :half]
+        )
         return (y + self.bias.float()).to(x.dtype)
 
 
@@ -362,7 +364,7 @@ def run_one(checks: Checks, model: str, name: str, seed: int, mode: str, named: 
         return
     quiet[name, mode].append(kind)
     print(f"{model} {mode} {name} {seed}: {kind} {first}  {took}", flush=True)
-    for case in found.cases if kind not in ("PASS",) else ():
+    for case in found.cases if kind != "PASS" else ():
         for finding in case.verdict.findings:
             print(f"    {case.name} {finding.kind} {finding.subject}: {finding.message}"[:200], flush=True)
 

@@ -29,6 +29,7 @@ from assay.models.backends.torch_calls import (
     from_array,
     hooked,
     import_torch,
+    join_some,
     load_attribute,
     map_leaves,
     name_leaf,
@@ -72,9 +73,9 @@ class Opened:
 
     built: Built
     functions: dict[str, Callable[..., Any]]
-    kinds: dict[str, str]
     notes: list[str]
     state: str
+    path: str  # of the user's file
     graph: Any = None  # with ops
 
 
@@ -141,8 +142,8 @@ class TorchBackend(Backend):
         built.module.to(device=self._device or None, dtype=dtype)
         built = self._move(built)
         graph = export_ops(built) if spec.ops else None
-        functions, kinds = list_functions(built.module) if graph is None else list_ops(graph)
-        return Opened(built, functions, kinds, notes, state, graph)
+        functions = list_functions(built.module) if graph is None else list_ops(graph)
+        return Opened(built, functions, notes, state, spec.model.rpartition(":")[0], graph)
 
     def _change(self, module: Any, folder: str) -> Any:
         torch = import_torch()
@@ -213,7 +214,8 @@ class TorchBackend(Backend):
             if function is not None and forward is not None and fits_call(forward, blob):
                 labels[label] = list(find_params(function))
         observes = "all" if not self._is_compiled else "outputs" if spec.ops else "forward"
-        survey = {"labels": labels, "kinds": opened.kinds, "grain": self._grain(opened.built), "observes": observes}
+        params = {f"{name}:grad": list(each.shape) for name, each in find_params(opened.built.module).items()}
+        survey = {"labels": labels, "params": params, "grain": self._grain(opened.built), "observes": observes}
         write_atomic(os.path.join(folder, SURVEY_FILE), json.dumps(survey))
         return {}, []
 
@@ -294,13 +296,22 @@ class TorchBackend(Backend):
         torch._dynamo.utils.counters.clear()  # noqa: SLF001
         if isinstance(function, torch.nn.Module):
             return torch.compile(function)  # type: ignore[no-any-return]
-        return torch.compile(lambda *args, **kwargs: function(*args, **kwargs))  # type: ignore[no-any-return]
+        return torch.compile(_wrap(function))  # type: ignore[no-any-return]
 
 
 def find_noise(grain: str) -> float:
     """Half a unit in the last place, as a fraction."""
     torch = import_torch()
     return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
+
+
+def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An op of C, as a function of Python."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
 
 
 def describe(spec: PartSpec, target: str) -> str:
@@ -333,9 +344,8 @@ def find_params(function: Any) -> dict[str, Any]:
     return {name: each for name, each in function.named_parameters() if each.requires_grad}
 
 
-def list_functions(module: Any) -> tuple[dict[str, Callable[..., Any]], dict[str, str]]:
-    named = {name: each for name, each in module.named_modules() if name}
-    return named, {name: type(each).__name__ for name, each in named.items()}
+def list_functions(module: Any) -> dict[str, Callable[..., Any]]:
+    return {name: each for name, each in module.named_modules() if name}
 
 
 def load_kept(job: Job) -> dict[str, bytes]:
@@ -350,7 +360,7 @@ def _quieten(module: Any) -> list[str]:
     active = [name for name, each in module.named_modules() if isinstance(each, dropout) and each.training and each.p]
     for name in active:
         module.get_submodule(name).eval()
-    return [f"{len(active)} dropout modules in training mode were switched off: {active[0]} …"] if active else []
+    return [f"switched off, as dropout draws other numbers on each target: {join_some(active)}"] if active else []
 
 
 def _describe_uncalled(opened: Opened, recorder: Recorder) -> list[str]:
@@ -362,10 +372,7 @@ def _describe_uncalled(opened: Opened, recorder: Recorder) -> list[str]:
         for name, each in opened.functions.items()
         if opened.graph is None and name not in called and not isinstance(each, containers)
     ]
-    if not left:
-        return []
-    more = f" and {len(left) - 4} more" if len(left) > 4 else ""
-    return [f"not called by the model, and so not judged: {', '.join(left[:4])}{more}"]
+    return [f"not called by the model, and so not judged: {join_some(left)}"] if left else []
 
 
 NO_BACKWARD = "the backward pass is not judged"
@@ -406,12 +413,12 @@ def run_model(
 
 def _execute(opened: Opened, recorder: Recorder | None, function: Any, args: Any, kwargs: Any) -> Any:
     built = opened.built
-    with blaming("", "the module cannot be called with its example inputs"):
+    with blaming(opened.path, "the module fails with its example inputs"):
         if opened.graph is not None and (recorder is not None or function is None):
             flat = import_torch().utils._pytree.tree_flatten((args, kwargs))[0]  # noqa: SLF001
             return build_interpreter(opened.graph, recorder).run(*flat, enable_io_processing=False)
         if recorder is None:
-            return (function or built.module)(*args, **kwargs)
+            return (built.module if function is None else function)(*args, **kwargs)
         with hooked(built.module, recorder):
             return built.module(*args, **kwargs)
 
@@ -451,9 +458,8 @@ def name_op(target: Any) -> str:
     return str(getattr(target, "_opname", "") or getattr(target, "__name__", target)).partition(".")[0]
 
 
-def list_ops(graph: Any) -> tuple[dict[str, Callable[..., Any]], dict[str, str]]:
-    nodes = [node for node in graph.graph.nodes if _is_judged(node)]
-    return {node.name: node.target for node in nodes}, {node.name: name_op(node.target) for node in nodes}
+def list_ops(graph: Any) -> dict[str, Callable[..., Any]]:
+    return {node.name: node.target for node in graph.graph.nodes if _is_judged(node)}
 
 
 def build_interpreter(graph: Any, recorder: Recorder | None) -> Any:

@@ -1,8 +1,8 @@
 """Calls of torch modules and ops: recorded inside a model, with their gradients, and executed again alone.
 
 A recorded call keeps its arguments with the name of a tensor in the place of each tensor, so that another process can
-make the same call. Each use of a tensor is an alias of it: the gradient of this use alone is seen. Values that go in are
-copied before the call, since a module may work in place.
+make the same call. Each use of a tensor is an alias of it: the gradient of this use alone is seen. Values that go in
+are copied before the call, since a module may work in place.
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ def _rebuild_mapping(value: Mapping[Any, Any], made: dict[Any, Any]) -> Any:
 
 def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
+
+
+def join_some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def name_leaf(label: str, path: str) -> str:
@@ -427,20 +431,21 @@ def call_alone(
     with torch.set_grad_enabled(grad_outs is not None):
         output = function(*args, **{key: each for key, each in given.items() if isinstance(key, str)})
     found: dict[str, Tensor] = {}
-    map_leaves(output, torch.Tensor, lambda path, each: found.setdefault(path, each))
+    map_leaves(output, torch.Tensor, found.setdefault)
+    times_s.append(time.perf_counter() - begun)
     if grad_outs is None:
-        times_s.append(time.perf_counter() - begun)
         return {name_leaf(label, path): each for path, each in found.items()}
     wanted = {path: f"{label}:grad_out[{path}]" for path, each in found.items() if each.requires_grad}
     ends = {path: load(name).to(found[path].dtype) for path, name in wanted.items() if name in grad_outs}
     if not ends:
         return {}
-    starts = {**{f"{label}:grad_in[{path}]": each for path, each in leaves.items()}}
+    starts = {f"{label}:grad_in[{path}]": each for path, each in leaves.items()}
     starts |= {f"{label}:grad.{name}": each for name, each in params.items()}
+    begun = time.perf_counter()
     grads = torch.autograd.grad(
         [found[path] for path in ends], list(starts.values()), list(ends.values()), allow_unused=True
     )
-    times_s.append(time.perf_counter() - begun)
+    times_s[-1] += time.perf_counter() - begun
     return {name: grad for name, grad in zip(starts, grads, strict=True) if grad is not None}
 
 

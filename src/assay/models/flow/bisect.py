@@ -91,17 +91,17 @@ def _bisect(examination: Examination) -> FaultSearch:
 def find_wrong(search: LayerSearch) -> None:
     """The cheapest view first. A view that shows nothing hands on to the next one."""
     accumulated, failed = search.examination.accumulate()
-    if failed is not None and search.examination.request.is_torch:
-        _find_wrong_call(search, {})
-        return
-    if failed is not None:
-        _find_failing(search, failed)
-        return
-    found = _try_suspects(search, accumulated)
-    if search.first is not None:
-        return
     if search.examination.request.is_torch:
         _find_wrong_call(search, accumulated)
+    elif failed is not None:
+        _find_failing(search, failed)
+    else:
+        _find_wrong_layer(search, accumulated)
+
+
+def _find_wrong_layer(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> None:
+    found = _try_suspects(search, accumulated)
+    if search.first is not None:
         return
     if search.cases.quantized and _try_alone(search, search.cases.outline.layers, accumulated):
         return
@@ -124,6 +124,10 @@ def find_wrong(search: LayerSearch) -> None:
 
 def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> None:
     """Of a torch module: each call alone, until one is wrong; one that is odd next to its peers needs all of them."""
+    if accumulated:
+        _try_suspects(search, accumulated)
+        if search.first is not None:
+            return
     for layer in search.cases.outline.layers:
         report = search.reports.get(layer.name) or search.examine_layer(layer, accumulated)
         if confirm(report):

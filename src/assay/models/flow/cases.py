@@ -263,7 +263,7 @@ class Cases:
         """Of a layer alone."""
         return given
 
-    def look_closer(self, _case: ModelCase, _wanted: Arrays, _actual: Arrays, judged: Judged) -> Judged:
+    def look_closer(self, _case: ModelCase, _number: int, _wanted: Arrays, _actual: Arrays, judged: Judged) -> Judged:
         """With what is found in parts of the tensors."""
         return judged
 

@@ -143,7 +143,7 @@ class Examination:
         origin = self.cases.find_origin(case, number)
         tolerances = self.choose_tolerances(case)
         judged = judge_outputs(wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin)
-        judged = self.cases.look_closer(case, wanted, actual, judged)
+        judged = self.cases.look_closer(case, number, wanted, actual, judged)
         return excuse_chance(*judged, self.cases.find_chance(case))
 
     def choose_tolerances(self, case: ModelCase) -> Tolerances:

@@ -1,9 +1,9 @@
-"""The cases of a torch module: its calls of modules or ops, forward and backward, in the place of an ONNX model's layers.
+"""The cases of a torch module: its calls of modules or ops, forward and backward, in the place of a model's layers.
 
-The reference records every call with its tensors, once for each sample. A call is then made alone by the reference and by
-the target, from the same inputs, rounded to the target's type: what differs is the call's own. Inside the model errors
-accumulate; how much is right there is measured by the reference itself, with rounding of the target's type added at each
-border.
+The reference records every call with its tensors, once for each sample. A call is then made alone by the reference and
+by the target, from the same inputs, rounded to the target's type: what differs is the call's own. How much may differ
+is measured by the reference itself, with rounding of the target's type added at each border: for a call alone, and for
+the whole model, inside which errors accumulate.
 """
 
 from __future__ import annotations
@@ -18,11 +18,20 @@ from typing import Any
 
 from assay.errors import UsageError
 from assay.models.backends.torch_backend import PLAN_FILE, SURVEY_FILE, PartSpec
+from assay.models.backends.torch_calls import join_some
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
 from assay.models.flow.cases import Arrays, Cases, CaseSample, Judged, ModelCase, StepFailedError, Tensors, hash_refs
 from assay.models.graph.tensorfile import load_refs
 from assay.models.judge.alone import LayerOrigin
-from assay.models.judge.peers import find_floor, judge_peers, judge_slices, measure_typical
+from assay.models.judge.peers import (
+    COMPOSITE_FACTOR,
+    FACTOR,
+    TypicalError,
+    find_floor,
+    judge_peers,
+    judge_slices,
+    measure_typical,
+)
 from assay.models.judge.tensors import compare_tensors
 from assay.models.judge.tolerances import FLOATS
 from assay.models.values.model import (
@@ -41,6 +50,7 @@ from assay.values.verdict import Verdict
 
 BACKWARD = ":backward"
 NOISE_FACTOR = 4.0  # times what rounding at the borders does to the reference
+LOST_DB = -20 * math.log10(NOISE_FACTOR / 2)  # noise of half the tensor's own size: its numbers say nothing
 _CHANCE = "random numbers"
 
 
@@ -51,7 +61,8 @@ class TorchCases(Cases):
         super().__init__(request, builder)
         self.stem = os.path.splitext(os.path.basename(request.model))[0]
         self._alone: dict[str, dict[str, Tolerance]] = {}  # bounds, by case
-        self._errors: dict[tuple[str, str], float] = {}  # of ordinary rows, by case and tensor
+        self._errors: dict[tuple[str, str], TypicalError] = {}  # by case and tensor
+        self._noisy: dict[tuple[str, int], Arrays] = {}  # by case and sample: the reference with rounding in it
         self._unknown: set[str] = set()  # tensors that are rounding alone
 
     # ------------------------------------------------------------ what the reference and the target have
@@ -95,10 +106,8 @@ class TorchCases(Cases):
         calls = [call for call in plan["calls"] if call["label"] in shared]
         missing = [call["label"] for call in calls if call["label"] not in known]
         if missing:
-            named = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
-            self.notes.append(
-                f"{self.request.target.name} has no module of this name with these arguments, not judged alone: {named}"
-            )
+            what = f"{self.request.target.name} has no module of this name that takes these arguments"
+            self.notes.append(f"{what}, so not judged alone: {join_some(missing)}")
         drawing = [call["label"] for call in calls if call["draws"]]
         if drawing:
             self.notes.append(f"random numbers are drawn in {drawing[0]}: call module.eval() in build() to judge it")
@@ -124,8 +133,20 @@ class TorchCases(Cases):
 
     @cached_property
     def full(self) -> ModelCase:
-        names = self._choose_known(self.bounds, self.plans[0]["outputs"])
-        return self._build("full", self.outline.full_name, names)
+        """With the gradients of parameters that both have."""
+        shapes = {ref.name: list(ref.shape) for ref in load_refs(self.activations[0])}
+        known = self.survey["params"]
+        names = [
+            name
+            for name in self.plans[0]["outputs"]
+            if not name.endswith(":grad") or name.startswith("input[") or known.get(name) == shapes[name]
+        ]
+        if len(names) < len(self.plans[0]["outputs"]):
+            left = len(self.plans[0]["outputs"]) - len(names)
+            self.notes.append(
+                f"{self.request.target.name} has no parameter of this name and shape for {left} gradients"
+            )
+        return self._build("full", self.outline.full_name, self._choose_known(self.bounds, names))
 
     @cached_property
     def marked(self) -> ModelCase:
@@ -133,7 +154,10 @@ class TorchCases(Cases):
         chosen = kinds.get(self.survey["observes"], ("inputs", "outputs", "grad_outs", "grad_ins"))
         names = dict.fromkeys(name for call in self.calls for kind in chosen for name in call[kind])
         known = set.intersection(*(set(Tensors(folder)) for folder in self.activations))
-        outputs = self._choose_known(self.bounds, [name for name in names if name in known])
+        made = {name for call in self.calls for name in call["outputs"]}
+        owned = tuple(f"{call['label']}{mark}" for call in self.calls for mark in "<:")
+        seen = [name for name in names if name in known and (name in made or name.startswith(owned))]
+        outputs = self._choose_known(self.bounds, seen)
         return self._build("marked", f"{self.outline.stem}_marked", outputs)
 
     def _build(self, part: str, name: str, outputs: tuple[str, ...]) -> ModelCase:
@@ -166,9 +190,11 @@ class TorchCases(Cases):
             )
             product = self._write(spec)
             expected = Tensors(self._compute(self.request.reference, product, sample, layer.name))
-            noisy = self._compute(self.request.reference, self._write(replace(spec, noise=True)), sample, layer.name)
+            rough = self._write(replace(spec, noise=True))
+            noisy = Tensors(self._compute(self.request.reference, rough, sample, layer.name))
+            self._noisy[layer.name, number] = noisy
             terms = max((math.prod(ref.shape) for ref in refs[number] if ref.name in call["grad_outs"]), default=1)
-            self._widen(bounds, expected, Tensors(noisy), terms)
+            self._widen(bounds, expected, noisy, terms)
             problem = problem or self._find_state(spec, sample, expected)
             trials.append(CaseSample(product, sample, expected))
         shared = {f"{label}:grad.{name}" for name in self.survey["labels"][label]}
@@ -178,7 +204,8 @@ class TorchCases(Cases):
 
     def _choose_known(self, bounds: Mapping[str, Tolerance], names: Sequence[str]) -> tuple[str, ...]:
         """Without tensors that are rounding alone, as the gradient of a bias that changes nothing."""
-        found = tuple(name for name in names if name not in bounds or (bounds[name].rel or 0.0) < NOISE_FACTOR / 2)
+        lost = {name for name, bound in bounds.items() if (bound.min_sqnr_db or 0.0) < LOST_DB}
+        found = tuple(name for name in names if name not in lost)
         self._unknown |= {name for name in names if name not in found}
         return found
 
@@ -190,10 +217,16 @@ class TorchCases(Cases):
             if name not in exact:
                 continue
             array = exact[name]
-            error = compare_tensors(name, array, noisy[name], worst=0).max_rel * NOISE_FACTOR
+            known = bounds.get(name, least)
+            compared = compare_tensors(name, array, noisy[name], worst=0)
             is_sum = ":grad" in name and array.ndim == 1
             sums = unit * math.sqrt(size / array.size) if is_sum and array.size else 0.0
-            bounds[name] = replace(least, rel=max(bounds.get(name, least).rel or 0.0, error, sums))
+            largest = max(compared.max_rel * NOISE_FACTOR, sums)
+            if compared.sqnr_db is None:  # no number of it is finite, or it has none
+                continue
+            usual = max(10 ** (-compared.sqnr_db / 20) * NOISE_FACTOR, sums, least.rel or 0.0)
+            worst_db = min(known.min_sqnr_db or math.inf, -20 * math.log10(usual))
+            bounds[name] = replace(least, rel=max(known.rel or 0.0, largest), min_sqnr_db=worst_db)
 
     def _find_state(self, spec: PartSpec, sample: Product, expected: Arrays) -> str:
         """Why a call is not a function of its inputs: alone, the reference gives something else than in the model."""
@@ -238,27 +271,31 @@ class TorchCases(Cases):
         model = replace(given.model, rel=self._least.rel, check_dtype=False)
         return replace(given, model=model, by_tensor={**self._alone.get(case.name, {}), **given.by_tensor})
 
-    def look_closer(self, case: ModelCase, wanted: Arrays, actual: Arrays, judged: Judged) -> Judged:
+    def look_closer(self, case: ModelCase, number: int, wanted: Arrays, actual: Arrays, judged: Judged) -> Judged:
         """Rows and columns of a layer alone. Of the whole, gradients are no scores."""
-        floor = find_floor(self.grain)
         if case.layer is None:
             return judged[0], tuple(_forget_ranks(each) if ":grad" in each.name else each for each in judged[1])
-        compared = tuple(judge_slices(each, wanted[each.name], actual[each.name], floor) for each in judged[1])
-        for each in compared:
-            error = measure_typical(wanted[each.name], actual[each.name])
-            known = self._errors.get((case.name, each.name), 0.0)
-            self._errors |= {(case.name, each.name): max(known, error)} if error is not None else {}
+        compared = tuple(self._look_at(case, number, each, wanted[each.name], actual[each.name]) for each in judged[1])
         named = {each.name for each in compared}
         others = [finding for finding in judged[0].findings if finding.subject not in named]
         found = [finding for each in compared for finding in each.verdict.findings]
         return Verdict.of([*found, *others], judged[0].comparisons), compared
 
+    def _look_at(self, case: ModelCase, number: int, compared: TensorComparison, *pair: Any) -> TensorComparison:
+        noisy, floor = self._noisy[case.name, number].get(compared.name), find_floor(self.grain)
+        error = measure_typical(*pair)
+        if noisy is None or error is None:
+            return compared
+        label = case.layer.label.partition(":")[0] if case.layer else ""
+        factor = FACTOR if self.parts[label]["is_leaf"] else COMPOSITE_FACTOR
+        found = TypicalError(error, measure_typical(pair[0], noisy) or 0.0, factor)
+        known = self._errors.get((case.name, compared.name), found)
+        self._errors[case.name, compared.name] = max(known, found, key=lambda each: each.compare(floor))
+        return judge_slices(compared, *pair, noisy, floor)
+
     def judge_peers(self, reports: Sequence[CaseReport]) -> list[CaseReport]:
         if self._unknown:
-            one = min(self._unknown)
-            self.notes.append(
-                f"not compared, as they are rounding alone: {one} and {len(self._unknown) - 1} more tensors"
-            )
+            self.notes.append(f"not compared, as they are rounding alone: {join_some(sorted(self._unknown))}")
         return judge_peers(reports, self._errors, find_floor(self.grain))
 
     def find_chance(self, case: ModelCase) -> dict[str, str]:

@@ -17,11 +17,10 @@ from assay.system.fast_dataclasses import replace
 BACKEND = "torch"
 _RUN_S = 900.0  # torch.compile is a part of it
 DEFAULT_REFERENCE, DEFAULT_VOTER = "torch", "torch-float64"
-_OTHERS = {  # what only an ONNX model has
-    "inputs": "--input", "function": "--function", "ranges": "--range", "dims": "--dim", "keep_dims": "--keep-dims",
-    "groups": "--group", "compile_flags": "--compiler-options", "run_flags": "--runtime-options",
-    "ir_dir": "--debug-ir", "compile_profile_dir": "--compile-profile", "run_profile_dir": "--run-profile", "recompute": "--recompute-cache",
-}  # fmt: skip
+_OTHERS = (  # what only an ONNX model has
+    "inputs function ranges dims keep_dims groups compile_flags run_flags ir_dir compile_profile_dir run_profile_dir "
+    "recompute"
+)
 
 
 def build_torch_request(
@@ -33,7 +32,7 @@ def build_torch_request(
         raise UsageError(
             f"there is no file {path}", f"write a file with a function {name}() that returns (module, inputs)"
         )
-    strange = [flag for field, flag in _OTHERS.items() if getattr(flags, field)]
+    strange = [flags.OPTIONS[field].names[0] for field in _OTHERS.split() if getattr(flags, field)]
     if strange:
         raise UsageError(f"{', '.join(strange)}: not for a torch module", "build() returns the module with its inputs")
     settings = load_project(os.getcwd()).settings

@@ -22,7 +22,9 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 FACTOR = 1.4  # times the median of the peers, and more for a small tensor: see `find_limit`
+COMPOSITE_FACTOR = 2.5  # of a call that makes others: values near thresholds inside it go either way
 SLICE_FACTOR = 6.0  # times the median of the tensor's other rows: of a thousand rows one is far out by chance
+NOISE_FACTOR = 3.0  # times the worst row of the reference with rounding in it
 FEWEST_PEERS = 3  # with itself
 FEWEST_SLICES = 8
 FEWEST_ELEMENTS = 16  # of a slice: of fewer, errors differ by chance
@@ -46,30 +48,37 @@ class OddSlice:
     usual: float
 
 
-def find_odd_slice(expected: Any, actual: Any, floor: float) -> OddSlice | None:
-    """The worst of the rows or columns that are further off than the others, in their own size and in theirs."""
+def find_odd_slice(expected: Any, actual: Any, noisy: Any, floor: float) -> OddSlice | None:
+    """The worst of the rows or columns that are further off than the others, in their own size and in theirs, and than
+    those of the reference with rounding in it (`noisy`): a value at a threshold moves a whole row."""
     np = load_numpy()
-    if expected.shape != actual.shape or expected.dtype.kind in "biuOSU" or not np.size(expected):
+    if len({each.shape for each in (expected, actual, noisy)}) > 1 or not _has_numbers(expected):
         return None
-    left, right = (np.asarray(each).astype(np.float64) for each in (expected, actual))
+    left, right, rounded = (np.asarray(each).astype(np.float64) for each in (expected, actual, noisy))
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         return None
-    found = [each for axis in range(left.ndim) if (each := _find_on_axis(np, left, right - left, axis, floor))]
+    parts = left, right - left, rounded - left
+    found = [each for axis in range(left.ndim) if (each := _find_on_axis(np, *parts, axis, floor))]
     return max(found, key=lambda each: each.error / max(each.usual, floor), default=None)
 
 
-def _find_on_axis(np: Any, left: Any, difference: Any, axis: int, floor: float) -> OddSlice | None:
+def _has_numbers(array: Any) -> bool:
+    return bool(array.size) and array.dtype.kind not in "biuOSU"
+
+
+def _find_on_axis(np: Any, left: Any, difference: Any, noise: Any, axis: int, floor: float) -> OddSlice | None:
     length = left.shape[axis]
     if length < FEWEST_SLICES or left.size / length < FEWEST_ELEMENTS:
         return None
     others = tuple(each for each in range(left.ndim) if each != axis)
-    off, size = (np.sqrt(np.sum(np.square(each), axis=others)) for each in (difference, left))
+    off, size, moved = (np.sqrt(np.sum(np.square(each), axis=others)) for each in (difference, left, noise))
     used = size > 0
     if np.count_nonzero(used) < FEWEST_SLICES:
         return None
     errors = np.divide(off, size, out=np.zeros_like(off), where=used)
     usual = float(np.median(errors[used]))
-    is_odd = used & (errors > SLICE_FACTOR * max(usual, floor)) & (off > SLICE_FACTOR * np.median(off[used]))
+    limit = max(SLICE_FACTOR * max(usual, floor), NOISE_FACTOR * float(np.max(moved[used] / size[used])))
+    is_odd = used & (errors > limit) & (off > SLICE_FACTOR * np.median(off[used]))
     count = int(np.count_nonzero(is_odd))
     if not count or count > max(1, MOST_SHARE * length):
         return None
@@ -77,14 +86,14 @@ def _find_on_axis(np: Any, left: Any, difference: Any, axis: int, floor: float) 
     return OddSlice(axis, index, count, length, float(errors[index]), usual)
 
 
-def judge_slices(compared: TensorComparison, expected: Any, actual: Any, floor: float) -> TensorComparison:
+def judge_slices(compared: TensorComparison, expected: Any, actual: Any, noisy: Any, floor: float) -> TensorComparison:
     """With what is found in its rows and columns."""
-    odd = find_odd_slice(expected, actual, floor)
+    odd = find_odd_slice(expected, actual, noisy, floor)
     if odd is None or compared.verdict.kind is VerdictKind.FAIL:
         return compared
     are = "are" if odd.count > 1 else "is"
-    text = f"{odd.count} of {odd.length} slices along axis {odd.axis} {are} off, [{odd.index}] by {odd.error:.2g} of its size"
-    text += f"; the others by {odd.usual:.2g}"
+    text = f"{odd.count} of {odd.length} slices along axis {odd.axis} {are} off, [{odd.index}] by {odd.error:.2g}"
+    text += f" of its size; the others by {odd.usual:.2g}"
     return _add(compared, text, odd.error, max(odd.usual, floor) * SLICE_FACTOR)
 
 
@@ -97,10 +106,10 @@ def _add(compared: TensorComparison, text: str, value: float, bound: float) -> T
 
 
 def measure_typical(expected: Any, actual: Any) -> float | None:
-    """How far off an ordinary row is, as a fraction of its size: a few huge elements, as language models have them, decide
-    nothing. None: there is no number to compare."""
+    """How far off an ordinary row is, as a fraction of its size: a few huge elements, as language models have them,
+    decide nothing. None: there is no number to compare."""
     np = load_numpy()
-    if expected.shape != actual.shape or expected.dtype.kind in "biuOSU" or not np.size(expected):
+    if expected.shape != actual.shape or not _has_numbers(expected):
         return None
     left, right = (np.asarray(each).astype(np.float64) for each in (expected, actual))
     width = left.shape[-1] if left.ndim > 1 and left.shape[-1] >= FEWEST_ELEMENTS else left.size
@@ -109,7 +118,19 @@ def measure_typical(expected: Any, actual: Any) -> float | None:
     return float(np.median(off[used] / size[used])) if used.any() else None
 
 
-Errors = Mapping[tuple[str, str], float]  # by case and tensor: `measure_typical`
+@dataclass(frozen=True, slots=True)
+class TypicalError:
+    """Of one tensor: on the target, and of the reference with rounding in it."""
+
+    target: float
+    noise: float
+    factor: float = FACTOR
+
+    def compare(self, floor: float) -> float:
+        return self.target / max(self.noise, floor)
+
+
+Errors = Mapping[tuple[str, str], TypicalError]  # by case and tensor
 _Kind = tuple[str, str]
 
 
@@ -119,7 +140,7 @@ def judge_peers(reports: Sequence[CaseReport], errors: Errors, floor: float) -> 
     for report in reports:
         for compared in report.local if report.layer else ():
             if (report.name, compared.name) in errors:
-                peers[name_kind(report, compared)].append(errors[report.name, compared.name])
+                peers[name_kind(report, compared)].append(errors[report.name, compared.name].compare(floor))
     known = {kind: found for kind, found in peers.items() if len(found) >= FEWEST_PEERS}
     return [_judge_case(report, known, errors, floor) for report in reports]
 
@@ -130,9 +151,10 @@ def name_kind(report: CaseReport, compared: TensorComparison) -> _Kind:
     return report.layer.ops[0], compared.name.removeprefix(report.layer.label.partition(":")[0])
 
 
-def find_limit(peers: Sequence[float], count: int, floor: float) -> float:
-    """`count`: of the elements. Errors of few elements differ by chance."""
-    return FACTOR * (1 + 3 / math.sqrt(max(count, 1))) * max(median(peers), floor)
+def find_limit(peers: Sequence[float], error: TypicalError, count: int, floor: float) -> float:
+    """What a tensor of so many elements may be off by: as its peers, each next to its noise. Few differ by chance."""
+    usual = max(median(peers) * max(error.noise, floor), floor)
+    return error.factor * (1 + 3 / math.sqrt(max(count, 1))) * usual
 
 
 def _judge_case(report: CaseReport, known: Mapping[_Kind, Sequence[float]], errors: Errors, floor: float) -> CaseReport:
@@ -149,10 +171,8 @@ def _judge_tensor(
     kind, error = name_kind(report, compared), errors.get((report.name, compared.name))
     if error is None or kind not in known:
         return compared
-    limit, usual = find_limit(known[kind], compared.count, floor), median(known[kind])
-    if error <= limit:
+    limit = find_limit(known[kind], error, compared.count, floor)
+    if error.target <= limit:
         return compared
-    text = (
-        f"an ordinary row is off by {error:.2g} of its size; in the {len(known[kind])} {kind[0]} layers by {usual:.2g}"
-    )
-    return _add(compared, text, error, limit)
+    others = f"as in the other {len(known[kind]) - 1} {kind[0]} layers it would be at most {limit:.2g}"
+    return _add(compared, f"its rows are off by {error.target:.2g} of their size; {others}", error.target, limit)
