@@ -14,9 +14,11 @@ from assay.models.backends.registry import build_backend
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import bisect_model
 from assay.models.flow.check import check_model
+from assay.models.flow.reduce import reduce_failure
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.model import WRONG, ModelReport, ModelRequest, StepOutcome, Target
 from assay.models.worker import Worker
+from assay.system.fast_dataclasses import replace
 
 NET = """
 import torch
@@ -146,7 +148,7 @@ def same(module):
 
 def row(module):
     with torch.no_grad():
-        module.blocks[1].up.weight[17] *= 1.05
+        module.blocks[1].up.weight[17] *= 1.03
     return module
 
 
@@ -206,6 +208,35 @@ def number(module):
 """
 
 
+OWN_OP = """
+import torch
+from torch import nn
+
+
+@torch.library.custom_op("assay_test::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * (2.0 if x.dtype is torch.float32 else 2.2)
+
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.b(twice(torch.relu(self.a(x)).detach()))
+
+
+def build():
+    return Net(), torch.randn(16, 32)
+"""
+
+
 class InProcess:
     """What a worker process is to the builder."""
 
@@ -229,6 +260,11 @@ class LocalBuilder(ArtifactBuilder):
         if name not in self._workers:
             self._workers[name] = InProcess(target)  # type: ignore[assignment]
         return self._workers[name]
+
+
+@pytest.fixture(autouse=True)
+def _torch_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))  # torch.export sets it otherwise
 
 
 @pytest.fixture(scope="module")
@@ -307,13 +343,33 @@ def test_what_the_end_hides_is_found_by_rows_and_by_bisect(local: ArtifactBuilde
     full = next(case for case in report.cases if case.layer is None)
     assert full.verdict.kind == "PASS"
     (wrong,) = [case for case in report.cases if case.name == report.first_wrong]
-    assert "1 of 128 slices along axis 1 is off, [17] by 0.05" in wrong.verdict.findings[0].message
+    assert "1 of 128 slices along axis 1 is off, [17] by 0.03" in wrong.verdict.findings[0].message
     found = bisect_model(
         build_request(folder, "build", "row", options=BF16, goal="bisect"), local, str(folder / "keep")
     )
     assert find_first(found) == "blocks.1.up"
     right = bisect_model(build_request(folder, "build", goal="bisect"), local, str(folder / "keep"))
     assert (right.verdict.kind, right.first_wrong) == ("PASS", None)
+
+
+def test_reduce_writes_the_wrong_call_as_a_model_of_its_own(
+    local: ArtifactBuilder, folder: Path, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "small.py")
+    request = build_request(folder, "build", "row", goal="reduce", output=output, manner=(("--target", "net.py:row"),))
+    report = reduce_failure(request, local, str(folder / "keep"))
+    assert find_first(report) == "blocks.1.up"
+    assert report.command == f"assay model check {output}:build --target {output}:target"
+    assert f"its inputs: {tmp_path}/small.pt, 1 rows" in report.notes
+    target = Target("small", "torch", {"rewrite": f"{output}:target"})
+    again = check_model(
+        ModelRequest(f"{output}:build", Target("torch", "torch"), target, VOTER, folder=str(folder)),
+        local,
+        str(tmp_path),
+    )
+    assert find_first(again) == "part"
+    right = reduce_failure(build_request(folder, "build", goal="reduce"), local, str(folder / "keep"))
+    assert "no call fails alone: there is nothing to reduce" in right.notes
 
 
 def test_another_implementation_is_compared_where_names_agree(local: ArtifactBuilder, folder: Path) -> None:
@@ -327,10 +383,14 @@ def test_another_implementation_is_compared_where_names_agree(local: ArtifactBui
 
 
 def test_ops_take_the_place_of_modules(local: ArtifactBuilder, folder: Path) -> None:
-    report = check(local, folder, "epsilon", ops=True, backward=False, options=BF16)
-    assert find_first(report) == "layer_norm_2"
-    assert {case.layer.ops[0] for case in report.cases if case.layer} >= {"linear", "layer_norm", "roll", "mul"}
-    with pytest.raises(UsageError, match="--ops: torch.export cannot export this model"):
+    (folder / "own_op.py").write_text(OWN_OP)
+    request = build_request(folder, "build", ops=True)
+    request = replace(request, model=f"{folder}/own_op.py:build", target=Target("torch-bf16", "torch", BF16))
+    report = check_model(request, local, str(folder / "keep"))
+    assert find_first(report) == "twice"
+    labels = [case.layer.label for case in report.cases if case.layer]
+    assert labels == ["linear", "relu", "detach", "twice", "linear_1", "linear_1:backward"]
+    with pytest.raises(UsageError, match=r"--ops: torch\.export cannot export this model"):
         check(local, folder, "same", "deciding", ops=True)
 
 

@@ -22,6 +22,7 @@ from assay.models.backends.base import Backend, BackendError, Made, describe_cpu
 from assay.models.backends.torch_calls import (
     Built,
     Recorder,
+    TensorName,
     blaming,
     build_model,
     call_alone,
@@ -29,6 +30,7 @@ from assay.models.backends.torch_calls import (
     from_array,
     hooked,
     import_torch,
+    join_given,
     join_some,
     load_attribute,
     map_leaves,
@@ -36,6 +38,7 @@ from assay.models.backends.torch_calls import (
     preserved,
     record_compiled,
     seed_all,
+    split_given,
     to_array,
 )
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
@@ -44,9 +47,9 @@ from assay.system.fast_dataclasses import asdict, dataclass, replace
 from assay.system.files import write_atomic
 
 PRECISIONS = ("", "float32", "bfloat16", "float16", "float64")
-PLAN_FILE, SURVEY_FILE, CALLS_FILE = "plan.json", "survey.json", "calls.pkl"
+PLAN_FILE, SURVEY_FILE, CALLS_FILE, INPUTS_FILE = "plan.json", "survey.json", "calls.pkl", "inputs.pt"
 TF32 = "tf32"
-PARTS = ("trace", "noise", "survey", "full", "marked", "call")
+PARTS = ("trace", "noise", "survey", "full", "marked", "call", "keep")
 _PLAIN_OPS = ("getitem", "_assert", "sym_", "_guards", "eq", "ge", "le", "gt", "lt")
 
 
@@ -64,6 +67,7 @@ class PartSpec:
     grain: str = ""
     grad_outs: tuple[str, ...] = ()
     noise: bool = False  # of a call: with rounding of this type in its inputs, and at the borders inside it
+    rows: int = 0  # of a part that is kept: so many of its inputs; 0: all
     state: str = ""  # of the reference's parameters and buffers
 
 
@@ -159,7 +163,8 @@ class TorchBackend(Backend):
 
     def _move(self, built: Built) -> Built:
         torch = import_torch()
-        args, kwargs = map_leaves((built.args, built.kwargs), torch.Tensor, lambda _path, each: self._cast(built, each))
+        given = join_given(built.args, built.kwargs)
+        args, kwargs = split_given(map_leaves(given, torch.Tensor, lambda _path, each: self._cast(built, each)))
         return replace(built, args=args, kwargs=kwargs)
 
     def _cast(self, built: Built, tensor: Any) -> Any:
@@ -287,8 +292,25 @@ class TorchBackend(Backend):
         found = {name: recorder.perturb(each) for name, each in found.items()} if spec.noise else found
         return found, times_s[-job.repeats :]
 
+    def _do_keep(self, spec: PartSpec, job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
+        """The arguments of one call as a file, cut to so many rows along the first axis of the first tensor."""
+        refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
+        given = map_leaves(
+            pickle.loads(load_kept(job)[spec.label]),  # noqa: S301
+            TensorName,
+            lambda _path, ref: from_array(load_ref(refs[ref.name])),
+        )
+        shapes: list[tuple[int, ...]] = []
+        map_leaves(given, import_torch().Tensor, lambda _path, each: shapes.append(tuple(each.shape)))
+        length = next((shape[0] for shape in shapes if shape), 0)
+        rows = spec.rows or length
+        cut = map_leaves(given, import_torch().Tensor, lambda _path, each: _cut(each, length, rows))
+        args, kwargs = split_given(cut)
+        import_torch().save({"args": args, "kwargs": kwargs, "rows": rows}, os.path.join(folder, INPUTS_FILE))
+        return {"rows": import_torch().tensor(rows)}, []
+
     def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Compiled anew for each job: after some calls of one function dynamo gives up, and runs it as it is."""
+        """Compiled again for each job: after some modules of one class dynamo gives up, and runs the next as it is."""
         if not self._is_compiled:
             return function
         torch = import_torch()
@@ -297,6 +319,10 @@ class TorchBackend(Backend):
         if isinstance(function, torch.nn.Module):
             return torch.compile(function)  # type: ignore[no-any-return]
         return torch.compile(_wrap(function))  # type: ignore[no-any-return]
+
+
+def _cut(tensor: Any, length: int, rows: int) -> Any:
+    return tensor[:rows].clone() if tensor.ndim and tensor.shape[0] == length else tensor
 
 
 def find_noise(grain: str) -> float:
@@ -392,7 +418,7 @@ def run_model(
         leaves[path] = tensor.detach().clone().requires_grad_()
         return leaves[path].clone()
 
-    args, kwargs = map_leaves((built.args, built.kwargs), torch.Tensor, place)
+    args, kwargs = split_given(map_leaves(join_given(built.args, built.kwargs), torch.Tensor, place))
     for each in built.module.parameters():
         each.grad = None
     with torch.set_grad_enabled(spec.backward):

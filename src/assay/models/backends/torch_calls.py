@@ -89,6 +89,15 @@ def join_some(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
+def join_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int | str, Any]:
+    return {**dict[int | str, Any](enumerate(args)), **kwargs}
+
+
+def split_given(given: Mapping[int | str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args = tuple(each for key, each in given.items() if isinstance(key, int))
+    return args, {key: each for key, each in given.items() if isinstance(key, str)}
+
+
 def name_leaf(label: str, path: str) -> str:
     return f"{label}[{path}]" if path else label
 
@@ -242,7 +251,7 @@ class Recorder:
         call = Call(label, kind, len(self.calls) + len(self._open), params=list(params))
         for outer, _ in self._open:
             outer.is_leaf = False
-        given = {**dict(enumerate(args)), **kwargs}
+        given = join_given(args, kwargs)
         tree = map_leaves(given, self.torch.Tensor, lambda path, each: self._note_input(call, path, each))
         try:
             self.kept[label] = pickle.dumps(tree)
@@ -250,7 +259,7 @@ class Recorder:
             call.problem = f"its arguments cannot be kept: {type(error).__name__}: {error}"
         self._open.append((call, self._generator_state()))
         changed = map_leaves(given, self.torch.Tensor, lambda path, each: self._alias(call, path, each))
-        return tuple(changed[n] for n in range(len(args))), {key: changed[key] for key in kwargs}
+        return split_given(changed)
 
     def leave(self, output: Any) -> Any:
         """What goes on in the place of the output."""
@@ -365,7 +374,7 @@ def record_compiled(module: Module, run: Callable[[], Any]) -> tuple[Any, dict[s
         if each is not module:
 
             def enter(_this: Module, args: Any, kwargs: Any, name: str = name) -> None:
-                seen.append((name, _clone({**dict(enumerate(args)), **kwargs})))
+                seen.append((name, _clone(join_given(args, kwargs))))
 
             def leave(_this: Module, _args: Any, output: Any) -> None:
                 seen.append(("", _clone(output)))
@@ -426,10 +435,10 @@ def call_alone(
         return leaves[path].clone()  # one that works in place cannot be given a leaf
 
     given = map_leaves(pickle.loads(kept), TensorName, place)  # noqa: S301 - we wrote it
-    args = [given[key] for key in given if isinstance(key, int)]
+    args, kwargs = split_given(given)
     begun = time.perf_counter()
     with torch.set_grad_enabled(grad_outs is not None):
-        output = function(*args, **{key: each for key, each in given.items() if isinstance(key, str)})
+        output = function(*args, **kwargs)
     found: dict[str, Tensor] = {}
     map_leaves(output, torch.Tensor, found.setdefault)
     times_s.append(time.perf_counter() - begun)
@@ -451,10 +460,9 @@ def call_alone(
 
 def fits_call(function: Callable[..., Any], kept: bytes) -> bool:
     """Whether a function takes these arguments."""
-    given = pickle.loads(kept)  # noqa: S301
-    args = [each for key, each in given.items() if isinstance(key, int)]
+    args, kwargs = split_given(pickle.loads(kept))  # noqa: S301
     try:
-        inspect.signature(function).bind(*args, **{key: each for key, each in given.items() if isinstance(key, str)})
+        inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
         return False
     except ValueError:  # one of C has no signature

@@ -205,9 +205,8 @@ class TorchCases(Cases):
     def _choose_known(self, bounds: Mapping[str, Tolerance], names: Sequence[str]) -> tuple[str, ...]:
         """Without tensors that are rounding alone, as the gradient of a bias that changes nothing."""
         lost = {name for name, bound in bounds.items() if (bound.min_sqnr_db or 0.0) < LOST_DB}
-        found = tuple(name for name in names if name not in lost)
-        self._unknown |= {name for name in names if name not in found}
-        return found
+        self._unknown |= lost & set(names)
+        return tuple(name for name in names if name not in lost) or tuple(names)
 
     def _widen(self, bounds: dict[str, Tolerance], exact: Arrays, noisy: Arrays, size: int) -> None:
         """By tensor: what rounding of the target's type does to it, several times; in the gradient of a bias or a
@@ -238,6 +237,12 @@ class TorchCases(Cases):
         return (
             "" if worst < FLOATS["bfloat16"].rel else "it depends on more than its inputs: alone, the reference differs"
         )
+
+    def keep_inputs(self, label: str, rows: int) -> tuple[str, int]:
+        """A folder with the arguments of a call, and how many rows they have."""
+        spec = self._write(replace(self._spec("keep", 0), label=label, rows=rows))
+        folder = self._compute(self.request.reference, spec, self.samples[0], f"{self.stem}_keep")
+        return folder, int(Tensors(folder)["rows"])
 
     def discard(self, case: ModelCase) -> None:
         """Files of a call are small, and go with the store."""
@@ -299,8 +304,9 @@ class TorchCases(Cases):
         return judge_peers(reports, self._errors, find_floor(self.grain))
 
     def find_chance(self, case: ModelCase) -> dict[str, str]:
-        is_drawn = case.layer is None and any(call["draws"] for call in self.calls)
-        return dict.fromkeys(case.outputs, _CHANCE) if is_drawn else {}
+        if case.layer is None and any(call["draws"] for call in self.calls):
+            return dict.fromkeys(case.outputs, _CHANCE)
+        return {name: "rounding alone" for name in case.outputs if name in self._unknown}
 
     # ------------------------------------------------------------ what a torch module does not have
 

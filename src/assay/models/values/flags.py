@@ -62,7 +62,9 @@ class InputFlags(Request):
     """The model and its inputs."""
 
     model: str = argument()
-    reference: str | None = option("--reference", metavar="TARGET", help="The reference.  [default: ort]")
+    reference: str | None = option(
+        "--reference", metavar="TARGET", help="The reference.  [default: ort; of a torch module: torch]"
+    )
     samples: int | None = option(
         "--samples", type=int, minimum=1, metavar="N", help="Samples of the inputs.  [default: 1]"
     )
