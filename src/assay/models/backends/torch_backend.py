@@ -380,7 +380,7 @@ def load_kept(job: Job) -> dict[str, bytes]:
 
 
 def _quieten(module: Any) -> list[str]:
-    """Dropout draws other numbers on each target: it is switched off, and that is said."""
+    """Switch dropout off, as it draws other numbers on each target: a note about it."""
     torch = import_torch()
     dropout = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001
     active = [name for name, each in module.named_modules() if isinstance(each, dropout) and each.training and each.p]
@@ -450,7 +450,7 @@ def _execute(opened: Opened, recorder: Recorder | None, function: Any, args: Any
 
 
 def _draw_gradient(number: int, output: Any) -> Any:
-    """The same on every target. A loss gets 1."""
+    """Equal on every target; a loss gets 1."""
     torch = import_torch()
     if not output.ndim:
         return torch.ones_like(output)

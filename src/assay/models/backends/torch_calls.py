@@ -53,7 +53,7 @@ class TensorName:
 
 
 def map_leaves(value: Any, kind: type, change: Change, path: str = "") -> Any:
-    """The same structure with each leaf of this type changed; anything else stays: numbers, None, objects."""
+    """A structure of the same form with each leaf of this type changed; what else is in it stays."""
     if isinstance(value, kind):
         return change(path, value)
     if isinstance(value, Mapping):
@@ -90,7 +90,8 @@ def join_some(names: Sequence[str]) -> str:
 
 
 def join_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int | str, Any]:
-    return {**dict[int | str, Any](enumerate(args)), **kwargs}
+    given: dict[int | str, Any] = dict(enumerate(args))
+    return given | dict(kwargs.items())
 
 
 def split_given(given: Mapping[int | str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -133,10 +133,10 @@ def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorCompar
         if confirm(report):
             break
     reports = search.cases.judge_peers(list(search.reports.values()))
-    wrong = sorted((each for each in reports if each.layer and confirm(each)), key=lambda each: each.layer.number)
+    wrong = [each.layer for each in reports if each.layer is not None and confirm(each)]
     search.reports = {each.name: each for each in reports if each.verdict.kind is not VerdictKind.PASS}
     if wrong:
-        search.first, search.confirmed = wrong[0].layer, True
+        search.first, search.confirmed = min(wrong, key=lambda layer: layer.number), True
         return
     full = search.examine(search.cases.full)
     _conclude_right(search, full, "")

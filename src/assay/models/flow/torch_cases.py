@@ -95,7 +95,7 @@ class TorchCases(Cases):
     @property
     def grain(self) -> str:
         """The coarser of the two types."""
-        return max((self.plans[0]["grain"], self.survey["grain"]), key=find_floor)
+        return str(max((self.plans[0]["grain"], self.survey["grain"]), key=find_floor))
 
     @cached_property
     def calls(self) -> list[dict[str, Any]]:
@@ -286,17 +286,19 @@ class TorchCases(Cases):
         found = [finding for each in compared for finding in each.verdict.findings]
         return Verdict.of([*found, *others], judged[0].comparisons), compared
 
-    def _look_at(self, case: ModelCase, number: int, compared: TensorComparison, *pair: Any) -> TensorComparison:
+    def _look_at(
+        self, case: ModelCase, number: int, compared: TensorComparison, expected: Any, actual: Any
+    ) -> TensorComparison:
         noisy, floor = self._noisy[case.name, number].get(compared.name), find_floor(self.grain)
-        error = measure_typical(*pair)
+        error = measure_typical(expected, actual)
         if noisy is None or error is None:
             return compared
         label = case.layer.label.partition(":")[0] if case.layer else ""
-        factor = FACTOR if self.parts[label]["is_leaf"] else COMPOSITE_FACTOR
-        found = TypicalError(error, measure_typical(pair[0], noisy) or 0.0, factor)
+        factor = FACTOR if self.parts[label]["is_leaf"] and expected.ndim > 1 else COMPOSITE_FACTOR
+        found = TypicalError(error, measure_typical(expected, noisy) or 0.0, factor)
         known = self._errors.get((case.name, compared.name), found)
         self._errors[case.name, compared.name] = max(known, found, key=lambda each: each.compare(floor))
-        return judge_slices(compared, *pair, noisy, floor)
+        return judge_slices(compared, expected, actual, noisy, floor)
 
     def judge_peers(self, reports: Sequence[CaseReport]) -> list[CaseReport]:
         if self._unknown:

@@ -22,7 +22,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 FACTOR = 1.4  # times the median of the peers, and more for a small tensor: see `find_limit`
-COMPOSITE_FACTOR = 2.5  # of a call that makes others: values near thresholds inside it go either way
+COMPOSITE_FACTOR = 2.5  # of a call that makes others, and of a bias: thresholds, and sums that are rounded on the way
 SLICE_FACTOR = 6.0  # times the median of the tensor's other rows: of a thousand rows one is far out by chance
 NOISE_FACTOR = 3.0  # times the worst row of the reference with rounding in it
 FEWEST_PEERS = 3  # with itself
