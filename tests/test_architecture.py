@@ -59,7 +59,7 @@ IN_USERS_PROGRAMS = (
     *(f"assay.bench.{name}" for name in _OF_BENCH.split()),
 )
 
-# Each library has its home. torch and tensorflow have none but the functions of logx that are handed a model.
+# Each library has its home.
 HOMES: dict[str, tuple[str, ...]] = {
     "click": ("assay.cli", "assay.compat"),
     "yaml": ("assay.config", "assay.compat.originals", "assay.golden.harness_file", "assay.examine"),
@@ -67,7 +67,13 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pandas": ("assay.runs", "assay.examine"),
     "matplotlib": ("assay.plots.figure",),
     "tensorboardX": ("assay.logx", "assay.exchange.tensorboard"),
-    "torch": ("assay.logx", "assay.checkpoint", "assay.bench.profiling"),
+    "torch": (
+        "assay.logx",
+        "assay.checkpoint",
+        "assay.bench.profiling",
+        "assay.models.backends.torch_backend",
+        "assay.models.backends.torch_calls",
+    ),
     "numpy": ("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.models", "assay.checkpoint"),
     "scipy": ("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.search.optuna_proposals"),
     "optuna": ("assay.search.optuna_proposals",),

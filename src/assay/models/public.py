@@ -22,7 +22,8 @@ def check_model(
     root: Path | None = None,
     timeout_s: float | None = None,
 ) -> Judgement:
-    """Compute every layer of an ONNX model on a target and on the reference, as `assay model check` does."""
+    """Compute every layer of an ONNX model, or of a torch module, `net.py:build`, on a target and on the reference, as
+    `assay model check` does."""
     from assay.models.flow.options import build_request
     from assay.models.flow.run import run_model
     from assay.models.report.check import build_document

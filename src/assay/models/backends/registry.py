@@ -29,6 +29,7 @@ BACKENDS: dict[str, str] = {
     "iree": "assay.models.backends.iree_backend:IreeBackend",
     "command": "assay.models.backends.command:CommandBackend",
     "ssh": "assay.models.backends.ssh:SshBackend",
+    "torch": "assay.models.backends.torch_backend:TorchBackend",
 }
 
 

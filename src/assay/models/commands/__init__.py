@@ -3,13 +3,14 @@
 from assay.values.options import Group
 
 GROUP = Group(
-    """Which layer of an ONNX model does a target get wrong?
+    """Which layer of an ONNX model or a torch module does a target get wrong?
 
     \b
     assay model check net.onnx --target iree       every layer, and the whole
     assay model bisect net.onnx --target iree      only the first wrong one
     assay model reduce net.onnx --target iree      the smallest model that shows it
     assay model compare float.onnx int8.onnx       before and after quantisation or a rewrite
+    assay model check net.py:build --target torch-compile      of a torch module
     """,
     {
         "check": ("assay.models.commands.check:check", "Compare every layer and the full model with the reference."),

@@ -53,9 +53,12 @@ class CheckModelRequest(ModelRunRequest):
 def check(request: CheckModelRequest, console: Console) -> int:
     """Compute every layer of MODEL, and the full model, on a target and on the reference.
 
+    MODEL is an ONNX file, or FILE.py:FUNCTION, which returns a torch module and example inputs.
+
     \b
     assay model check net.onnx --target iree
     assay model check net.onnx --target sim --only 'Conv_*' --samples 3
+    assay model check net.py:build --target torch-bf16
     """
     return run_request(request, "check", console, keep_outputs=request.keep_outputs)
 

@@ -14,12 +14,19 @@ from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.tensorfile import write_tensors
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.flags import InputFlags, ModelFlags, group_option, only_option
-from assay.models.values.model import ModelRequest, Outline
+from assay.models.values.model import ModelRequest, Outline, is_torch_model
 from assay.show import formatting
 from assay.show.console import Console
 from assay.system.fast_dataclasses import asdict, dataclass
 from assay.values.options import Request, argument, json_option, option
 from assay.values.plain import build_plain
+
+
+def _refuse_torch(model: str) -> None:
+    if is_torch_model(model):
+        hint = f"`assay model check {model} --target torch-bf16 --all` lists the calls of a torch module"
+        raise UsageError(f"{model} is a torch module, not an ONNX model", hint)
+
 
 # ---------------------------------------------------------------- split
 
@@ -47,6 +54,7 @@ class Piece:
 
 def split(request: SplitRequest, console: Console) -> int:
     """Write each layer of MODEL as a model of its own, with its inputs and the outputs of the reference."""
+    _refuse_torch(request.model)
     flags = ModelFlags(**{name: getattr(request, name) for name in InputFlags.OPTIONS}, only=request.only)
     folder = request.output or f"{os.path.splitext(request.model)[0]}_layers"
     pieces = split_model(build_split_request(flags), os.path.abspath(folder))
@@ -92,6 +100,7 @@ class LayersRequest(Request):
 
 def layers(request: LayersRequest, console: Console) -> int:
     """List the cases of MODEL: what `check` would compute. Nothing is executed, no weight is read."""
+    _refuse_torch(request.model)
     outline = build_outline(request.model, groups=choose_groups(request.groups))
     if request.as_json:
         console.write_json(build_plain(outline))
@@ -123,6 +132,7 @@ class ConvertRequest(Request):
 
 def convert(request: ConvertRequest, console: Console) -> int:
     """Write MODEL with another opset."""
+    _refuse_torch(request.model)
     target = request.output or f"{os.path.splitext(request.model)[0]}_opset{request.opset}.onnx"
     if os.path.realpath(target) == os.path.realpath(request.model):
         raise UsageError(f"{target} would overwrite the model itself", "name another file with -o")

@@ -56,12 +56,17 @@ _BUILT_IN: dict[str, Target] = {
     "iree:llvm-cpu": Target("iree:llvm-cpu", "iree", {"device": "llvm-cpu"}),
     "iree:vmvx": Target("iree:vmvx", "iree", {"device": "vmvx"}),
     "torq": Target("torq", "command", TORQ),
+    "torch": Target("torch", "torch"),
+    "torch-compile": Target("torch-compile", "torch", {"optimize": "compile"}),
+    "torch-bf16": Target("torch-bf16", "torch", {"precision": "bfloat16"}),
+    "torch-float64": Target("torch-float64", "torch", {"precision": "float64"}),
+    "torch-cuda": Target("torch-cuda", "torch", {"device": "cuda"}),
 }
 
 _TEMPLATE: Kind = (str, list)
 # What a table may say, and of which kind it is. Back ends look at the values once more, each at its own.
 OPTIONS: dict[str, Kind] = {
-    "optimize": str, "threads": int, "precision": str, "device": str, "driver": str, "cpu": str,
+    "optimize": str, "rewrite": str, "threads": int, "precision": str, "device": str, "driver": str, "cpu": str,
     "run": _TEMPLATE, "compile": _TEMPLATE, "import": _TEMPLATE, "input": str, "artifact": str, "input_flag": str,
     "output_flag": str, "input_join": str, "input_format": str, "output_format": str, "chip": str, "hardware": str,
     "env": dict, "cwd": str, "depends": list, "version": (str, list, bool),
@@ -73,6 +78,7 @@ BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
     "reference": (),
     "openvino": ("precision", "threads"),
     "iree": ("device", "driver", "cpu"),
+    "torch": ("device", "precision", "optimize", "rewrite"),
 }
 FLAGS = ("compile_flags", "run_flags")
 KEYS = ("backend", "like", *OPTIONS, *FLAGS)
@@ -166,7 +172,7 @@ class _Reader:
         backend = str(table.content.get("backend") or (base.backend if base else "command"))
         if backend == "command" and "address" in options:
             backend = "ssh"
-        if backend in ("command", "ssh") or ":" in backend:
+        if backend in ("command", "ssh") or ":" in backend or "rewrite" in options:
             options["folder"] = os.path.dirname(table.file)
         problems.found += self._find_strange_options(table, backend)
         problems.raise_if_any()

@@ -91,9 +91,15 @@ def _bisect(examination: Examination) -> FaultSearch:
 def find_wrong(search: LayerSearch) -> None:
     """The cheapest view first. A view that shows nothing hands on to the next one."""
     accumulated, failed = search.examination.accumulate()
-    if failed is not None:
+    if search.examination.request.is_torch:
+        _find_wrong_call(search, accumulated)
+    elif failed is not None:
         _find_failing(search, failed)
-        return
+    else:
+        _find_wrong_layer(search, accumulated)
+
+
+def _find_wrong_layer(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> None:
     found = _try_suspects(search, accumulated)
     if search.first is not None:
         return
@@ -114,6 +120,26 @@ def find_wrong(search: LayerSearch) -> None:
         "outputs hide the fault, as they can keep layers from being fused"
     )
     _halve(search, build_signature(full), is_inside_known=True)
+
+
+def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> None:
+    """Of a torch module: each call alone, until one is wrong; one that is odd next to its peers needs all of them."""
+    if accumulated:
+        _try_suspects(search, accumulated)
+        if search.first is not None:
+            return
+    for layer in search.cases.outline.layers:
+        report = search.reports.get(layer.name) or search.examine_layer(layer, accumulated)
+        if confirm(report):
+            break
+    reports = search.cases.judge_peers(list(search.reports.values()))
+    wrong = [each.layer for each in reports if each.layer is not None and confirm(each)]
+    search.reports = {each.name: each for each in reports if each.verdict.kind is not VerdictKind.PASS}
+    if wrong:
+        search.first, search.confirmed = min(wrong, key=lambda layer: layer.number), True
+        return
+    full = search.examine(search.cases.full)
+    _conclude_right(search, full, "")
 
 
 def _is_open_only(search: LayerSearch, full: CaseReport) -> bool:

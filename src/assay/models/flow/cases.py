@@ -28,12 +28,24 @@ from assay.models.graph.split import build_folding, build_layers
 from assay.models.graph.submodel import build_marked, build_typed, describe_array
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
 from assay.models.judge.alone import LayerOrigin
-from assay.models.values.model import Layer, ModelRequest, Outline, Step, StepEnding, StepOutcome, Target
-from assay.models.values.tensors import TensorRef, TensorSpec, Tolerance
+from assay.models.judge.tolerances import coarse_tolerance
+from assay.models.values.model import (
+    CaseReport,
+    Layer,
+    ModelRequest,
+    Outline,
+    Step,
+    StepEnding,
+    StepOutcome,
+    Target,
+    Tolerances,
+)
+from assay.models.values.tensors import TensorComparison, TensorRef, TensorSpec, Tolerance
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.values.verdict import Finding
+from assay.values.verdict import Finding, Verdict
 
 Arrays = Mapping[str, Any]  # name → numpy array
+Judged = tuple[Verdict, tuple[TensorComparison, ...]]
 _CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")
 _LACKING = re.compile(r"no implementation of (?P<op>\w+)\b(?![.:])")
 _LARGER = (64, 512, 4096, 16000)  # sizes of open dimensions that are tried where the reference refuses the first guess
@@ -112,6 +124,8 @@ class ModelCase:
 class Cases:
     """Everything is made when it is first asked for; the reference's results come from the store when it has them. The
     target of the request makes no difference here."""
+
+    tests_voters = True  # before a second reference votes, the operators concerned are tested
 
     def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
         self.request = request
@@ -239,6 +253,23 @@ class Cases:
     def coarse(self) -> dict[str, str]:
         """By tensor behind a cast into fewer bits: that type."""
         return find_coarse(self.proto)
+
+    @property
+    def bounds(self) -> Mapping[str, Tolerance]:
+        """By tensor inside the model: what it may be off by, where that is not what its type and operator allow."""
+        return {name: coarse_tolerance(dtype) for name, dtype in self.coarse.items()}
+
+    def choose_tolerances(self, given: Tolerances, _case: ModelCase) -> Tolerances:
+        """Of a layer alone."""
+        return given
+
+    def look_closer(self, _case: ModelCase, _number: int, _wanted: Arrays, _actual: Arrays, judged: Judged) -> Judged:
+        """With what is found in parts of the tensors."""
+        return judged
+
+    def judge_peers(self, reports: Sequence[CaseReport]) -> list[CaseReport]:
+        """Layers next to others of their kind."""
+        return list(reports)
 
     def find_chance(self, case: ModelCase) -> dict[str, str]:
         """By tensor that is drawn, or depends on what is: the operator that draws; for a layer alone, in it."""

@@ -18,10 +18,11 @@ from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
 from assay.models.flow.cases import Arrays, Cases, ModelCase, StepFailedError, Tensors, describe_dims, name_kind
 from assay.models.flow.output_keeper import OutputKeeper
 from assay.models.flow.targets import VoterTests
+from assay.models.flow.torch_cases import TorchCases
 from assay.models.graph.tensorfile import write_tensors
 from assay.models.judge.layers import FaultSearch, conclude, excuse_chance, judge_votes, select
 from assay.models.judge.tensors import judge_outputs
-from assay.models.judge.tolerances import coarse_tolerance, step_tolerance
+from assay.models.judge.tolerances import step_tolerance
 from assay.models.values.model import (
     WRONG,
     CaseReport,
@@ -148,9 +149,8 @@ class Examination:
         reach = partial(self.cases.find_magnitude, case, number)
         origin = self.cases.find_origin(case, number)
         tolerances = self.choose_tolerances(case)
-        verdict, found = judge_outputs(
-            wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin
-        )
+        judged = judge_outputs(wanted, actual, tolerances, op=case.op, makers=case.makers, reach=reach, origin=origin)
+        verdict, found = self.cases.look_closer(case, number, wanted, actual, judged)
         if case.layer is not None:
             verdict = Verdict.of((*verdict.findings, *self.cases.judge_integers(case)), verdict.comparisons)
         return excuse_chance(verdict, found, self.cases.find_chance(case))
@@ -161,7 +161,7 @@ class Examination:
         if own:
             return self._prefer_given(own, {name: case.makers.get(name, case.op) for name in case.outputs})
         if case.layer is not None:
-            return self.request.tolerances
+            return self.cases.choose_tolerances(self.request.tolerances, case)
         return self._relax({name: case.makers.get(name) for name in case.outputs}, quantized=case.quantized)
 
     def vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
@@ -185,6 +185,8 @@ class Examination:
 
     def _is_refused(self, voter: Target, case: ModelCase) -> bool:
         """Whether the voter has no vote: one that would excuse the target must compute these operators right."""
+        if not self.cases.tests_voters:
+            return False
         fault = self.voter_tests.find_fault(voter, case)
         if fault:
             self._note(f"{fault}; it has no vote there")
@@ -249,7 +251,7 @@ class Examination:
         counted, behind a cast those of the coarser type, unless a bound was asked for."""
         given, cases = self.request.tolerances, self.cases
         free = [name for name, op in ops.items() if given.choose(name, op) == Tolerance()]
-        coarse = {name: coarse_tolerance(cases.coarse[name]) for name in free if name in cases.coarse}
+        coarse = {name: cases.bounds[name] for name in free if name in cases.bounds}
         if not quantized:
             return replace(given, by_tensor={**given.by_tensor, **coarse})
         by_tensor = {name: replace(given.choose(name, op), quantized=True) for name, op in ops.items()}
@@ -308,7 +310,7 @@ def examine_model(
     begun = time.monotonic()
     builder.notes.clear()  # of an earlier check by the same builder
     builder.begin(request.reference, request.target)
-    cases = open_cases(request, builder)
+    cases = TorchCases(request, builder) if request.is_torch else open_cases(request, builder)
     chosen = names(cases)  # while the workers start
     tools = dict(builder.find_tools(request.target))
     keeper = OutputKeeper(request.keep_outputs, cases) if request.keep_outputs else None
@@ -356,7 +358,7 @@ def check_cases(examination: Examination) -> FaultSearch:
     layers = [name for name in chosen if name != full_name]
     full = examination.examine(cases.full) if full_name in chosen else None
     accumulated, marked_failed = examination.accumulate() if layers else ({}, None)
-    reports = list(_examine_layers(examination, layers, accumulated))
+    reports = cases.judge_peers(list(_examine_layers(examination, layers, accumulated)))
     closed = examination.describe_closed(full) if full is not None else ""
     is_wrong = full is not None and (full.verdict.kind in WRONG or bool(closed))
     if is_wrong and all(each.verdict.kind not in WRONG for each in reports):

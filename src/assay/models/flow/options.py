@@ -26,10 +26,21 @@ from assay.models.flow.discovery import (
     refuse_unknown_of_model,
 )
 from assay.models.flow.targets import choose_voter, load_checked_target, load_reference
+from assay.models.flow.torch_request import BACKEND as TORCH
+from assay.models.flow.torch_request import build_torch_request
 from assay.models.graph.graph import build_outline
 from assay.models.store.artifacts import choose_store_folder, parse_limit
 from assay.models.values.flags import ModelFlags
-from assay.models.values.model import DEFAULT_GROUPS, Flags, InputChoice, ModelRequest, StepLimits, Target, Tolerances
+from assay.models.values.model import (
+    DEFAULT_GROUPS,
+    Flags,
+    InputChoice,
+    ModelRequest,
+    StepLimits,
+    Target,
+    Tolerances,
+    is_torch_model,
+)
 from assay.models.values.tensors import Tolerance
 from assay.system.fast_dataclasses import fields, replace
 
@@ -39,6 +50,8 @@ Goal = Literal["check", "compare", "bisect", "reduce"]
 def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     """Raises UsageError for what cannot be meant, before anything runs."""
     _check_flags(flags, goal)
+    if is_torch_model(flags.model):
+        return build_torch_request(flags, goal, _choose_limits(flags))
     project = load_project(os.getcwd())
     settings = project.settings
     stem = os.path.splitext(os.path.basename(flags.model))[0]
@@ -52,7 +65,6 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     known = list_names(build_outline(flags.model, groups=groups)) if held.by_op or held.by_tensor else KnownNames()
     others = list_stems(project.folders) if settings.models else []
     notes = [*_judge_names(flags, project, stem, known), *find_unknown_stems(settings, [stem, *others])]
-    limits = StepLimits()
     vote = choose_voter(flags.vote, settings.vote, reference, target, None)
     is_own = tolerances != settings.tolerances  # of the model's own name: another file would not get them
     kept = [text for text in render_tolerances(held) if is_known(text, known)]  # settings are for other models too
@@ -66,12 +78,7 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
         tolerances=held,
         groups=groups,
         only=flags.only,
-        limits=replace(
-            limits,
-            compile_s=flags.compile_timeout_s or limits.compile_s,
-            run_s=flags.run_timeout_s or limits.run_s,
-            memory_bytes=_parse_memory(flags.memory) if flags.memory else None,
-        ),
+        limits=_choose_limits(flags),
         repeats=flags.repeats,
         recompute=flags.recompute,
         explain=flags.explain,
@@ -87,7 +94,19 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     )
 
 
+def _choose_limits(flags: ModelFlags) -> StepLimits:
+    limits = StepLimits()
+    return replace(
+        limits,
+        compile_s=flags.compile_timeout_s or limits.compile_s,
+        run_s=flags.run_timeout_s or limits.run_s,
+        memory_bytes=_parse_memory(flags.memory) if flags.memory else None,
+    )
+
+
 def check_file(path: str) -> None:
+    if path.endswith(".py"):
+        raise UsageError(f"{path} is not an ONNX model", f"name the function too: {path}:build")
     if not os.path.exists(path):
         raise UsageError(f"there is no model {path}", "give the path of an ONNX file")
     if not os.path.isfile(path):
@@ -97,6 +116,12 @@ def check_file(path: str) -> None:
 
 
 def _check_flags(flags: ModelFlags, goal: Goal) -> None:
+    if is_torch_model(flags.model):
+        if flags.only and goal != "check":
+            raise UsageError(f"--only is for check: {goal} looks for the layer itself", "omit it")
+        return
+    if flags.ops or flags.forward:
+        raise UsageError("--ops and --forward are for a torch module", "give it as net.py:build")
     check_file(flags.model)
     if flags.only and goal not in ("check", "compare"):
         raise UsageError(f"--only is for check: {goal} looks for the layer itself", "omit it")
@@ -133,6 +158,8 @@ def _choose_target(flags: ModelFlags, settings: ModelSettings) -> Target:
             "which target?", 'name one with --target, or in the settings: [tool.assay.models] targets = ["iree"]'
         )
     target = load_checked_target(text)
+    if target.backend == TORCH:
+        raise UsageError(f"{text} computes torch modules, not ONNX models", "give the model as net.py:build")
     return replace(
         target,
         compile_flags=(*target.compile_flags, *flags.compile_flags),

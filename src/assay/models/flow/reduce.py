@@ -17,6 +17,7 @@ from assay.models.flow.bisect import LayerSearch, find_wrong
 from assay.models.flow.cases import CaseSample, ModelCase, StepFailedError, Tensors, is_quantized, load_specs
 from assay.models.flow.check import Examination, Report, examine_model, quiet
 from assay.models.flow.discovery import TOLERANCE_FLAG, KnownNames, is_known, list_names
+from assay.models.flow.torch_reduce import reduce_call
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.reduction import Candidate, Reduced, count_nodes, reduce_model
 from assay.models.graph.submodel import build_marked
@@ -44,6 +45,8 @@ def reduce_failure(
 
 
 def _search(examination: Examination) -> FaultSearch:
+    if examination.request.is_torch:
+        return reduce_call(examination)
     search, report_case = LayerSearch(examination), examination.report_case
     with examination.builder.forgetting():  # no copy is kept of what was tried
         find_wrong(search)

@@ -66,7 +66,7 @@ _NEIGHBOURS = 2  # correct layers that are shown around what is not
 _NAMED = ("layer", "op", "outcome")  # columns that are always there
 _IN_FULL = 3  # mismatches and failures that a terminal shows in full
 _TAIL_LINES = {"terminal": 8, "markdown": 40, "html": 200}  # of a tool's output
-_MOST_FINDINGS = 5  # of one case, on a page
+_MOST_FINDINGS = 5  # of one case
 _VERBS = {VerdictKind.INCONCLUSIVE: "is not decided", VerdictKind.ERROR: "has no result"}
 
 
@@ -149,9 +149,12 @@ def _build_mismatches(report: ModelReport) -> Iterator[Block]:
     later = [command for _, command in build_next_steps(report)]
     for case in wrong[:_IN_FULL]:
         differences = [command for command in build_diff_commands(case) if command not in later]
-        commands = [Code(_from_here(command), wraps=True) for command in differences]
+        commands = [Code(_from_here(command), wraps=True) for command in differences[:_MOST_FINDINGS]]
         title = f"{label_of(case, report)} {_VERBS.get(case.verdict.kind, 'differs')}:"
-        yield Section([*(Text(describe_finding(finding, case)) for finding in find_bad(case)), *commands], title)
+        bad = find_bad(case)
+        found = [describe_finding(finding, case) for finding in bad[:_MOST_FINDINGS]]
+        found += [f"and {len(bad) - _MOST_FINDINGS} more (--json has them)"] if len(bad) > _MOST_FINDINGS else []
+        yield Section([*map(Text, found), *commands], title)
     if len(wrong) > _IN_FULL:
         names = join_names([label_of(case, report) for case in wrong[_IN_FULL:]])
         yield Section([Text(f"the same applies to {names} (--json has the commands that show them)")])

@@ -8,7 +8,10 @@ from assay.errors import UsageError
 from assay.values.options import Request, argument, farm_option, option, root_option
 from assay.values.units import parse_timeout
 
-_TARGETS = "ort, ort:unoptimized, reference, openvino, iree, iree:vmvx, torq, or one of your settings"
+_TARGETS = (
+    "ort, ort:unoptimized, reference, openvino, iree, iree:vmvx, torq, or one of your settings; of a torch module "
+    "torch-compile, torch-bf16, torch-cuda, or module:Class"
+)
 
 
 def split_words(text: str, flag: str) -> tuple[str, ...]:
@@ -59,7 +62,9 @@ class InputFlags(Request):
     """The model and its inputs."""
 
     model: str = argument()
-    reference: str | None = option("--reference", metavar="TARGET", help="The reference.  [default: ort]")
+    reference: str | None = option(
+        "--reference", metavar="TARGET", help="The reference.  [default: ort; of a torch module: torch]"
+    )
     samples: int | None = option(
         "--samples", type=int, minimum=1, metavar="N", help="Samples of the inputs.  [default: 1]"
     )
@@ -96,6 +101,8 @@ class ModelFlags(InputFlags):
         metavar="BOUNDS",
         help="rel=1e-3,abs=1e-5; Conv:rel=1e-2 for an operator; tensor=logits:top_k=5 for a tensor.",
     )
+    ops: bool = option("--ops", default=False, help="Of a torch module: each op of its exported graph.")
+    forward: bool = option("--forward", default=False, help="Of a torch module: no gradients.")
     repeats: int = option(
         "--repeats", type=int, minimum=1, default=1, metavar="N", help="Timed executions of each case."
     )

@@ -135,6 +135,7 @@ class Layer:
     inputs: tuple[str, ...]  # activations; initialisers and constants do not count
     outputs: tuple[str, ...]  # used outside, or outputs of the graph
     node_names: tuple[str, ...] = ()  # as other viewers show them; "": a node without one
+    path: str = ""  # of a call inside a torch module: `layers.0.attn`, `layers.0.attn:backward`
 
     @property
     def title(self) -> str:
@@ -143,8 +144,8 @@ class Layer:
 
     @property
     def label(self) -> str:
-        """`Conv_3`: the name without the model's."""
-        return f"{self.ops[0]}_{self.number}"
+        """`Conv_3`, or the path: the name without the model's."""
+        return self.path or f"{self.ops[0]}_{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,11 @@ class InputChoice:
     keep_dims: bool = False  # open dimensions are not closed, to the sample's sizes, for a second view of the model
 
 
+def is_torch_model(text: str) -> bool:
+    """Whether it is `net.py:build` and not the path of an ONNX file."""
+    return re.search(r"\.py:\w+$", text) is not None
+
+
 Flags = tuple[tuple[str, str], ...]  # (flag, value): `--vote`, `ort`; `--compiler-options=`, `-O3`; `--keep-dims`, ``
 
 
@@ -231,6 +237,12 @@ class ModelRequest:
     manner: Flags = ()  # of a command line that asks for the same of another model: targets, tolerances, limits
     origin: Flags = ()  # where the inputs come from
     notes: tuple[str, ...] = ()  # what a command reports besides
+    ops: bool = False  # of a torch module: each op of its exported graph in the place of each module
+    backward: bool = True  # of a torch module: gradients too
+
+    @property
+    def is_torch(self) -> bool:
+        return is_torch_model(self.model)
 
 
 # ---------------------------------------------------------------- what came of it

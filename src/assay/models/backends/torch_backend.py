@@ -1,0 +1,519 @@
+"""torch modules: the reference as `build()` returns it, compiled, in another precision, on a GPU, or rewritten.
+
+Options: `device` (cpu, cuda), `precision` (float32, bfloat16, float16, float64), `optimize` (compile), `rewrite`
+(`module:Class`, which is called with the module and returns another one). The source of a job is a small JSON file that
+says which part of the model is computed: see `PARTS`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from assay.errors import InfrastructureError, UsageError
+from assay.models.backends.base import Backend, BackendError, Made, describe_cpu
+from assay.models.backends.torch_calls import (
+    Built,
+    Recorder,
+    TensorName,
+    blaming,
+    build_model,
+    call_alone,
+    fits_call,
+    from_array,
+    hooked,
+    import_torch,
+    join_given,
+    join_some,
+    load_attribute,
+    map_leaves,
+    name_leaf,
+    preserved,
+    record_compiled,
+    seed_all,
+    split_given,
+    to_array,
+)
+from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
+from assay.models.values.model import Job, Step, StepEnding, Target
+from assay.system.fast_dataclasses import asdict, dataclass, replace
+from assay.system.files import write_atomic
+
+PRECISIONS = ("", "float32", "bfloat16", "float16", "float64")
+PLAN_FILE, SURVEY_FILE, CALLS_FILE, INPUTS_FILE = "plan.json", "survey.json", "calls.pkl", "inputs.pt"
+TF32 = "tf32"
+PARTS = ("trace", "noise", "survey", "full", "marked", "call", "keep")
+_PLAIN_OPS = ("getitem", "_assert", "sym_", "_guards", "eq", "ge", "le", "gt", "lt")
+
+
+@dataclass(frozen=True, slots=True)
+class PartSpec:
+    """What a job computes; `grain`: the type that inputs and parameters of a call alone are rounded to first."""
+
+    model: str
+    folder: str
+    part: str
+    seed: int
+    ops: bool = False
+    backward: bool = True
+    label: str = ""
+    grain: str = ""
+    grad_outs: tuple[str, ...] = ()
+    noise: bool = False  # of a call: with rounding of this type in its inputs, and at the borders inside it
+    rows: int = 0  # of a part that is kept: so many of its inputs; 0: all
+    state: str = ""  # of the reference's parameters and buffers
+
+
+@dataclass(slots=True)
+class Opened:
+    """A model that is ready to be run: `functions` by label; an op is a function, a module a module."""
+
+    built: Built
+    functions: dict[str, Callable[..., Any]]
+    notes: list[str]
+    state: str
+    path: str  # of the user's file
+    graph: Any = None  # with ops
+
+
+class TorchBackend(Backend):
+    steps = (Step.RUN,)
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._device = self.choose("device", ("", "cpu", "cuda"))
+        self._precision = self.choose("precision", PRECISIONS)
+        self._is_compiled = self.choose("optimize", ("none", "compile")) == "compile"
+        self._rewrite = str(target.options.get("rewrite", ""))
+        self._opened: dict[tuple[str, int, bool], Opened] = {}
+
+    def identity(self) -> Mapping[str, str]:
+        torch = import_torch()
+        if self._device == "cuda" and not torch.cuda.is_available():
+            reason = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no GPU"
+            raise InfrastructureError(
+                f"no CUDA device for the target {self.target.name}: {reason} (torch {torch.__version__})",
+                "run it on a machine with an NVIDIA GPU, or choose --target torch-compile or torch-bf16",
+            )
+        where = torch.cuda.get_device_name() if self._device == "cuda" else describe_cpu()
+        return {"torch": str(torch.__version__), "device": where, "threads": str(torch.get_num_threads())}
+
+    def warm_up(self) -> None:
+        torch = import_torch()
+        torch.backends.cudnn.allow_tf32 = False  # build() may switch it on
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+    def perform(self, job: Job) -> Made:
+        with open(job.source, encoding="utf-8") as file:
+            spec = PartSpec(**json.load(file))
+        folder = os.path.join(job.folder, "outputs")
+        os.makedirs(folder)
+        seed_all(spec.seed)
+        tensors, times_s = getattr(self, f"_do_{spec.part}")(spec, job, folder)
+        wanted = {name: each for name, each in tensors.items() if not job.outputs or name in set(job.outputs)}
+        write_tensors(folder, {name: to_array(each) for name, each in wanted.items()})
+        return Made(folder, describe(spec, self.target.name), times_s=tuple(times_s))
+
+    # ------------------------------------------------------------ the model
+
+    def _open(self, spec: PartSpec) -> Opened:
+        key = spec.model, spec.seed, spec.ops
+        if key not in self._opened:
+            self._opened.clear()  # one at a time: models are large
+            self._opened[key] = self._build(spec)
+        return self._opened[key]
+
+    def _build(self, spec: PartSpec) -> Opened:
+        built = build_model(spec.model, spec.folder, spec.seed)
+        notes = list(_quieten(built.module))
+        state = hash_state(built.module)
+        if spec.state and state != spec.state:
+            raise BackendError(
+                "build() makes another model in each process: its parameters are not the reference's",
+                hint="seed what it draws from; torch, numpy and random are seeded before it is called",
+            )
+        if self._rewrite:
+            built = replace(built, module=self._change(built.module, spec.folder))
+        torch = import_torch()
+        dtype = getattr(torch, self._precision) if self._precision else None
+        built.module.to(device=self._device or None, dtype=dtype)
+        built = self._move(built)
+        graph = export_ops(built) if spec.ops else None
+        functions = list_functions(built.module) if graph is None else list_ops(graph)
+        return Opened(built, functions, notes, state, spec.model.rpartition(":")[0], graph)
+
+    def _change(self, module: Any, folder: str) -> Any:
+        torch = import_torch()
+        folder = str(self.target.options.get("folder") or folder)
+        change = load_attribute(self._rewrite, folder, "class")
+        path = os.path.abspath(self._rewrite.rpartition(":")[0])
+        with blaming(path, f"{self._rewrite} failed"):
+            found = change(copy.deepcopy(module))
+        if not isinstance(found, torch.nn.Module):
+            text = f"{self._rewrite} returned {type(found).__name__}, not a torch module"
+            raise UsageError(text, "it is called with the reference's module and returns the module that is tested")
+        return found.train(module.training) if found.training != module.training else found
+
+    def _move(self, built: Built) -> Built:
+        torch = import_torch()
+        given = join_given(built.args, built.kwargs)
+        args, kwargs = split_given(map_leaves(given, torch.Tensor, lambda _path, each: self._cast(built, each)))
+        return replace(built, args=args, kwargs=kwargs)
+
+    def _cast(self, built: Built, tensor: Any) -> Any:
+        dtype = find_dtype(built.module) if self._precision or self._rewrite else None
+        device = next((each.device for each in built.module.parameters()), tensor.device)
+        is_float = tensor.is_floating_point() and dtype is not None
+        return tensor.detach().to(device=device, dtype=dtype if is_float else None)
+
+    def _grain(self, built: Built) -> str:
+        torch = import_torch()
+        dtype = str(find_dtype(built.module)).removeprefix("torch.")
+        flags = torch.backends.cudnn.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
+        return TF32 if dtype == "float32" and flags and self._device == "cuda" else dtype
+
+    # ------------------------------------------------------------ parts
+
+    def _do_trace(self, spec: PartSpec, _job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
+        """The reference, with every call, its tensors and gradients."""
+        opened, recorder = self._open(spec), Recorder()
+        with preserved(opened.built.module):
+            found, notes = run_model(opened, recorder, spec)
+        recorder.finish()
+        notes += _describe_uncalled(opened, recorder)
+        plan = {
+            "calls": [asdict(call) for call in recorder.calls],
+            "outputs": list(found),
+            "notes": [*opened.notes, *notes],
+            "state": opened.state,
+            "grain": self._grain(opened.built),
+        }
+        write_atomic(os.path.join(folder, PLAN_FILE), json.dumps(plan))
+        with open(os.path.join(folder, CALLS_FILE), "wb") as file:
+            pickle.dump(recorder.kept, file)
+        return {**recorder.tensors, **found}, []
+
+    def _do_noise(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
+        """The reference with rounding of the target's type at each border of a call, and in the parameters."""
+        torch, opened = import_torch(), self._open(spec)
+        recorder = Recorder(noise=find_noise(spec.grain))
+        with preserved(opened.built.module, torch.float16 if spec.grain == TF32 else getattr(torch, spec.grain)):
+            found, _ = run_model(opened, recorder, spec)
+        return {**recorder.tensors, **found}, []
+
+    def _do_survey(self, spec: PartSpec, job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
+        """Which of the reference's calls the target can make."""
+        opened, kept = self._open(spec), load_kept(job)
+        labels = {}
+        for label, blob in kept.items():
+            name = label.partition("#")[0]
+            function = opened.functions.get(name)
+            forward = getattr(function, "forward", function)
+            if function is not None and forward is not None and fits_call(forward, blob):
+                labels[label] = list(find_params(function))
+        observes = "all" if not self._is_compiled else "outputs" if spec.ops else "forward"
+        params = {f"{name}:grad": list(each.shape) for name, each in find_params(opened.built.module).items()}
+        survey = {"labels": labels, "params": params, "grain": self._grain(opened.built), "observes": observes}
+        write_atomic(os.path.join(folder, SURVEY_FILE), json.dumps(survey))
+        return {}, []
+
+    def _do_full(self, spec: PartSpec, job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
+        opened = self._open(spec)
+        function = self._compile(opened.built.module if opened.graph is None else opened.graph)
+        times_s = []
+        with preserved(opened.built.module):
+            found, notes = run_model(opened, None, spec, function)
+            for _ in range(job.repeats):
+                begun = time.perf_counter()
+                run_model(opened, None, spec, function)
+                times_s.append(time.perf_counter() - begun)
+        if self._is_compiled and not import_torch()._dynamo.utils.counters["stats"]["unique_graphs"]:  # noqa: SLF001
+            raise BackendError("torch.compile compiled nothing of this model", ending=StepEnding.UNSUPPORTED)
+        if any(note.startswith(NO_BACKWARD) for note in notes) and spec.grad_outs:
+            raise BackendError(notes[-1])
+        return found, times_s
+
+    def _do_marked(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
+        """Every call's tensors as they come out of the model on this target."""
+        opened = self._open(spec)
+        with preserved(opened.built.module):
+            if self._is_compiled:
+                return self._mark_compiled(opened, spec), []
+            recorder = Recorder()
+            found, _ = run_model(opened, recorder, spec)
+        return {**recorder.tensors, **found}, []
+
+    def _mark_compiled(self, opened: Opened, spec: PartSpec) -> dict[str, Any]:
+        torch, built = import_torch(), opened.built
+        if opened.graph is not None:
+            marked, names = mark_ops(opened.graph)
+            with torch.no_grad():
+                values = self._compile(marked)(*_flatten(built))
+            return dict(zip(names, values, strict=True))
+        function = self._compile(built.module)
+        found, seen = record_compiled(built.module, lambda: run_model(opened, None, spec, function)[0])
+        return {**seen, **found}
+
+    def _do_call(self, spec: PartSpec, job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
+        """One call alone, with the reference's inputs, forward or backward."""
+        torch, opened = import_torch(), self._open(spec)
+        function = opened.functions[spec.label.partition("#")[0]]
+        refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
+        grain = getattr(torch, spec.grain) if spec.grain not in ("", TF32) else None
+
+        recorder = Recorder(noise=find_noise(spec.grain) if spec.noise else 0.0)
+
+        def load(name: str) -> Any:
+            tensor = from_array(load_ref(refs[name]))
+            if tensor.is_floating_point():
+                tensor = tensor.to(grain).to(tensor.dtype) if grain is not None else tensor
+                tensor = recorder.perturb(tensor) if spec.noise else tensor
+            return self._cast(opened.built, tensor)
+
+        compiled, kept = self._compile(function), load_kept(job)[spec.label]
+        ends = spec.grad_outs if spec.backward else None
+        times_s: list[float] = []
+        found: dict[str, Any] = {}
+        with ExitStack() as held:
+            if isinstance(function, torch.nn.Module):
+                held.enter_context(preserved(function, grain))
+                held.enter_context(hooked(function, recorder)) if spec.noise else None
+            for _ in range(job.repeats + self._is_compiled):
+                seed_all(spec.seed)
+                made = call_alone(compiled, spec.label, kept, load, find_params(function), ends, times_s)
+                found = found or made
+        found = {name: recorder.perturb(each) for name, each in found.items()} if spec.noise else found
+        return found, times_s[-job.repeats :]
+
+    def _do_keep(self, spec: PartSpec, job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
+        """The arguments of one call as a file, cut to so many rows along the first axis of the first tensor."""
+        refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
+        given = map_leaves(
+            pickle.loads(load_kept(job)[spec.label]),  # noqa: S301
+            TensorName,
+            lambda _path, ref: from_array(load_ref(refs[ref.name])),
+        )
+        shapes: list[tuple[int, ...]] = []
+        map_leaves(given, import_torch().Tensor, lambda _path, each: shapes.append(tuple(each.shape)))
+        length = next((shape[0] for shape in shapes if shape), 0)
+        rows = spec.rows or length
+        cut = map_leaves(given, import_torch().Tensor, lambda _path, each: _cut(each, length, rows))
+        args, kwargs = split_given(cut)
+        import_torch().save({"args": args, "kwargs": kwargs, "rows": rows}, os.path.join(folder, INPUTS_FILE))
+        return {"rows": import_torch().tensor(rows)}, []
+
+    def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Compiled again for each job: after some modules of one class dynamo gives up, and runs the next as it is."""
+        if not self._is_compiled:
+            return function
+        torch = import_torch()
+        torch._dynamo.reset()  # noqa: SLF001
+        torch._dynamo.utils.counters.clear()  # noqa: SLF001
+        if isinstance(function, torch.nn.Module):
+            return torch.compile(function)  # type: ignore[no-any-return]
+        return torch.compile(_wrap(function))  # type: ignore[no-any-return]
+
+
+def _cut(tensor: Any, length: int, rows: int) -> Any:
+    return tensor[:rows].clone() if tensor.ndim and tensor.shape[0] == length else tensor
+
+
+def find_noise(grain: str) -> float:
+    """Half a unit in the last place, as a fraction."""
+    torch = import_torch()
+    return float(torch.finfo(torch.float16 if grain == TF32 else getattr(torch, grain)).eps) / 2
+
+
+def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An op of C, as a function of Python."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+def describe(spec: PartSpec, target: str) -> str:
+    only = f" --only {spec.label!r}" if spec.label else ""
+    return f"assay model check {spec.model} --target {target}{only}{' --ops' if spec.ops else ''}"
+
+
+# ---------------------------------------------------------------- parts of a model
+
+
+def hash_state(module: Any) -> str:
+    digest = hashlib.sha256()
+    for name, each in module.state_dict().items():
+        if hasattr(each, "detach"):
+            digest.update(f"{name} {each.dtype} {list(each.shape)}".encode())
+            digest.update(to_array(each).tobytes())
+    return digest.hexdigest()
+
+
+def find_dtype(module: Any) -> Any:
+    """Of its parameters: the shortest floating-point type."""
+    torch = import_torch()
+    found = [each.dtype for each in (*module.parameters(), *module.buffers()) if each.is_floating_point()]
+    return min(found, key=lambda dtype: torch.finfo(dtype).bits, default=torch.float32)
+
+
+def find_params(function: Any) -> dict[str, Any]:
+    if not hasattr(function, "named_parameters"):
+        return {}
+    return {name: each for name, each in function.named_parameters() if each.requires_grad}
+
+
+def list_functions(module: Any) -> dict[str, Callable[..., Any]]:
+    return {name: each for name, each in module.named_modules() if name}
+
+
+def load_kept(job: Job) -> dict[str, bytes]:
+    with open(os.path.join(job.inputs or "", CALLS_FILE), "rb") as file:
+        return pickle.load(file)  # type: ignore[no-any-return]  # noqa: S301 - the reference's worker wrote it
+
+
+def _quieten(module: Any) -> list[str]:
+    """Switch dropout off, as it draws other numbers on each target: a note about it."""
+    torch = import_torch()
+    dropout = torch.nn.modules.dropout._DropoutNd  # noqa: SLF001
+    active = [name for name, each in module.named_modules() if isinstance(each, dropout) and each.training and each.p]
+    for name in active:
+        module.get_submodule(name).eval()
+    return [f"switched off, as dropout draws other numbers on each target: {join_some(active)}"] if active else []
+
+
+def _describe_uncalled(opened: Opened, recorder: Recorder) -> list[str]:
+    torch = import_torch()
+    called = {call.label.partition("#")[0] for call in recorder.calls}
+    containers = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
+    left = [
+        name
+        for name, each in opened.functions.items()
+        if opened.graph is None and name not in called and not isinstance(each, containers)
+    ]
+    return [f"not called by the model, and so not judged: {join_some(left)}"] if left else []
+
+
+NO_BACKWARD = "the backward pass is not judged"
+
+
+def run_model(
+    opened: Opened, recorder: Recorder | None, spec: PartSpec, function: Callable[..., Any] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Forward, and backward from fixed random gradients of the outputs: outputs and gradients by name, and notes."""
+    torch, built = import_torch(), opened.built
+    seed_all(spec.seed)
+    leaves: dict[str, Any] = {}
+
+    def place(path: str, tensor: Any) -> Any:
+        if not tensor.is_floating_point() or not spec.backward:
+            return tensor.clone()
+        leaves[path] = tensor.detach().clone().requires_grad_()
+        return leaves[path].clone()
+
+    args, kwargs = split_given(map_leaves(join_given(built.args, built.kwargs), torch.Tensor, place))
+    for each in built.module.parameters():
+        each.grad = None
+    with torch.set_grad_enabled(spec.backward):
+        output = _execute(opened, recorder, function, args, kwargs)
+    outputs: dict[str, Any] = {}
+    map_leaves(output, torch.Tensor, lambda path, each: outputs.setdefault(name_leaf("output", path), each))
+    ends = {name: each for name, each in outputs.items() if each.requires_grad}
+    if not spec.backward or not ends:
+        return outputs, [f"{NO_BACKWARD}: no output has a gradient"] if spec.backward else []
+    try:
+        torch.autograd.backward(list(ends.values()), [_draw_gradient(n, each) for n, each in enumerate(ends.values())])
+    except RuntimeError as error:
+        return outputs, [f"{NO_BACKWARD}: {' '.join(str(error).split())[:200]}"]
+    grads = {f"{name}:grad": each.grad for name, each in built.module.named_parameters()}
+    grads |= {f"input[{path}]:grad": each.grad for path, each in leaves.items()}
+    return {**outputs, **{name: each for name, each in grads.items() if each is not None}}, []
+
+
+def _execute(opened: Opened, recorder: Recorder | None, function: Any, args: Any, kwargs: Any) -> Any:
+    built = opened.built
+    with blaming(opened.path, "the module fails with its example inputs"):
+        if opened.graph is not None and (recorder is not None or function is None):
+            flat = import_torch().utils._pytree.tree_flatten((args, kwargs))[0]  # noqa: SLF001
+            return build_interpreter(opened.graph, recorder).run(*flat, enable_io_processing=False)
+        if recorder is None:
+            return (built.module if function is None else function)(*args, **kwargs)
+        with hooked(built.module, recorder):
+            return built.module(*args, **kwargs)
+
+
+def _draw_gradient(number: int, output: Any) -> Any:
+    """Equal on every target; a loss gets 1."""
+    torch = import_torch()
+    if not output.ndim:
+        return torch.ones_like(output)
+    drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(number))
+    return drawn.to(device=output.device, dtype=output.dtype)
+
+
+# ---------------------------------------------------------------- ops of an exported graph
+
+
+def export_ops(built: Built) -> Any:
+    """Raises UsageError: without a graph there are modules only."""
+    torch = import_torch()
+    try:
+        return torch.export.export(built.module, built.args, built.kwargs, strict=False).module()
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise UsageError(
+            f"--ops: torch.export cannot export this model: {type(error).__name__}: {text}",
+            "leave --ops out: its modules are judged then",
+        ) from error
+
+
+def _is_judged(node: Any) -> bool:
+    name = name_op(node.target)
+    return node.op == "call_function" and not name.startswith(_PLAIN_OPS)
+
+
+def name_op(target: Any) -> str:
+    """`linear` of `aten.linear.default`."""
+    return str(getattr(target, "_opname", "") or getattr(target, "__name__", target)).partition(".")[0]
+
+
+def list_ops(graph: Any) -> dict[str, Callable[..., Any]]:
+    return {node.name: node.target for node in graph.graph.nodes if _is_judged(node)}
+
+
+def build_interpreter(graph: Any, recorder: Recorder | None) -> Any:
+    torch = import_torch()
+
+    class Recording(torch.fx.Interpreter):  # type: ignore[misc,name-defined]
+        def run_node(self, node: Any) -> Any:
+            if recorder is None or not _is_judged(node):
+                return super().run_node(node)
+            given = self.fetch_args_kwargs_from_env(node)
+            args, kwargs = recorder.enter(node.name, name_op(node.target), *given)
+            return recorder.leave(node.target(*args, **kwargs))
+
+    return Recording(graph)
+
+
+def mark_ops(graph: Any) -> tuple[Any, list[str]]:
+    """The graph with every op's tensor as an output, and their names."""
+    torch = import_torch()
+    marked = copy.deepcopy(graph)
+    marked.graph.set_codegen(torch.fx.graph.CodeGen())
+    nodes = [node for node in marked.graph.nodes if _is_judged(node) and hasattr(node.meta.get("val"), "dtype")]
+    (end,) = [node for node in marked.graph.nodes if node.op == "output"]
+    end.args = (tuple(nodes),)
+    marked.recompile()
+    return marked, [node.name for node in nodes]
+
+
+def _flatten(built: Built) -> list[Any]:
+    found: list[Any] = import_torch().utils._pytree.tree_flatten((built.args, built.kwargs))[0]  # noqa: SLF001
+    return found

@@ -1,0 +1,384 @@
+"""The cases of a torch module: its calls of modules or ops, forward and backward, in the place of a model's layers.
+
+The reference records every call with its tensors, once for each sample. A call is then made alone by the reference and
+by the target, from the same inputs, rounded to the target's type: what differs is the call's own. How much may differ
+is measured by the reference itself, with rounding of the target's type added at each border: for a call alone, and for
+the whole model, inside which errors accumulate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from assay.errors import UsageError
+from assay.models.backends.torch_backend import PLAN_FILE, SURVEY_FILE, PartSpec
+from assay.models.backends.torch_calls import join_some
+from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
+from assay.models.flow.cases import Arrays, Cases, CaseSample, Judged, ModelCase, StepFailedError, Tensors, hash_refs
+from assay.models.graph.tensorfile import load_refs
+from assay.models.judge.alone import LayerOrigin
+from assay.models.judge.peers import (
+    COMPOSITE_FACTOR,
+    FACTOR,
+    TypicalError,
+    find_floor,
+    judge_peers,
+    judge_slices,
+    measure_typical,
+)
+from assay.models.judge.tensors import compare_tensors
+from assay.models.judge.tolerances import FLOATS
+from assay.models.values.model import (
+    CaseReport,
+    Layer,
+    ModelRequest,
+    Outline,
+    StepEnding,
+    StepOutcome,
+    Target,
+    Tolerances,
+)
+from assay.models.values.tensors import OTHER_LARGEST, TensorComparison, TensorSpec, Tolerance
+from assay.system.fast_dataclasses import asdict, replace
+from assay.values.verdict import Verdict
+
+BACKWARD = ":backward"
+NOISE_FACTOR = 4.0  # times what rounding at the borders does to the reference
+LOST_DB = -20 * math.log10(NOISE_FACTOR / 2)  # noise of half the tensor's own size: its numbers say nothing
+_CHANCE = "random numbers"
+
+
+class TorchCases(Cases):
+    tests_voters = False  # float64 is right by definition
+
+    def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
+        super().__init__(request, builder)
+        self.stem = os.path.splitext(os.path.basename(request.model))[0]
+        self._alone: dict[str, dict[str, Tolerance]] = {}  # bounds, by case
+        self._errors: dict[tuple[str, str], TypicalError] = {}  # by case and tensor
+        self._noisy: dict[tuple[str, int], Arrays] = {}  # by case and sample: the reference with rounding in it
+        self._unknown: set[str] = set()  # tensors that are rounding alone
+
+    # ------------------------------------------------------------ what the reference and the target have
+
+    @cached_property
+    def samples(self) -> tuple[Product, ...]:
+        """One recording for each sample: `build()` is called with another seed."""
+        found = []
+        for number in range(self.request.inputs.samples):
+            spec = self._write(self._spec("trace", number))
+            folder = self._compute(self.request.reference, spec, spec, f"{self.stem}_trace")
+            found.append(Product(folder, hash_refs(load_refs(folder))))
+        return tuple(found)
+
+    @cached_property
+    def activations(self) -> tuple[str, ...]:
+        return tuple(each.path for each in self.samples)
+
+    @cached_property
+    def plans(self) -> list[dict[str, Any]]:
+        return [_load(os.path.join(folder, PLAN_FILE)) for folder in self.activations]
+
+    @cached_property
+    def survey(self) -> dict[str, Any]:
+        """Which calls the target can make, its type, and what can be seen of its inside."""
+        spec = self._write(self._spec("survey", 0))
+        folder = self._compute(self.request.target, spec, self.samples[0], f"{self.stem}_survey")
+        return _load(os.path.join(folder, SURVEY_FILE))
+
+    @property
+    def grain(self) -> str:
+        """The coarser of the two types."""
+        return str(max((self.plans[0]["grain"], self.survey["grain"]), key=find_floor))
+
+    @cached_property
+    def calls(self) -> list[dict[str, Any]]:
+        """Calls of all samples that the target can make, in the order of their ends. Notes name the others."""
+        plan, known = self.plans[0], self.survey["labels"]
+        self.notes += plan["notes"]
+        shared = set.intersection(*({call["label"] for call in each["calls"]} for each in self.plans))
+        calls = [call for call in plan["calls"] if call["label"] in shared]
+        missing = [call["label"] for call in calls if call["label"] not in known]
+        if missing:
+            what = f"{self.request.target.name} has no module of this name that takes these arguments"
+            self.notes.append(f"{what}, so not judged alone: {join_some(missing)}")
+        drawing = [call["label"] for call in calls if call["draws"]]
+        if drawing:
+            self.notes.append(f"random numbers are drawn in {drawing[0]}: call module.eval() in build() to judge it")
+        return [call for call in calls if call["label"] in known]
+
+    # ------------------------------------------------------------ the outline
+
+    @cached_property
+    def outline(self) -> Outline:
+        stem = self.stem
+        forward = [_Part(call) for call in self.calls]
+        backward = [_Part(call, is_backward=True) for call in sorted(self.calls, key=lambda call: -call["order"])]
+        parts = [*forward, *(part for part in backward if self.request.backward and part.call["grad_outs"])]
+        layers = tuple(part.build_layer(stem, number) for number, part in enumerate(parts))
+        outputs = tuple(TensorSpec(name, "") for name in self.plans[0]["outputs"])
+        return Outline(stem, self.request.model, 0, (), outputs, layers)
+
+    @cached_property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        return {call["label"]: call for call in self.calls}
+
+    # ------------------------------------------------------------ cases
+
+    @cached_property
+    def full(self) -> ModelCase:
+        """With the gradients of parameters that both have."""
+        shapes = {ref.name: list(ref.shape) for ref in load_refs(self.activations[0])}
+        known = self.survey["params"]
+        names = [
+            name
+            for name in self.plans[0]["outputs"]
+            if not name.endswith(":grad") or name.startswith("input[") or known.get(name) == shapes[name]
+        ]
+        if len(names) < len(self.plans[0]["outputs"]):
+            left = len(self.plans[0]["outputs"]) - len(names)
+            self.notes.append(
+                f"{self.request.target.name} has no parameter of this name and shape for {left} gradients"
+            )
+        return self._build("full", self.outline.full_name, self._choose_known(self.bounds, names))
+
+    @cached_property
+    def marked(self) -> ModelCase:
+        kinds = {"outputs": ("outputs",), "forward": ("inputs", "outputs")}
+        chosen = kinds.get(self.survey["observes"], ("inputs", "outputs", "grad_outs", "grad_ins"))
+        names = dict.fromkeys(name for call in self.calls for kind in chosen for name in call[kind])
+        known = set.intersection(*(set(Tensors(folder)) for folder in self.activations))
+        made = {name for call in self.calls for name in call["outputs"]}
+        owned = tuple(f"{call['label']}{mark}" for call in self.calls for mark in "<:")
+        seen = [name for name in names if name in known and (name in made or name.startswith(owned))]
+        outputs = self._choose_known(self.bounds, seen)
+        return self._build("marked", f"{self.outline.stem}_marked", outputs)
+
+    def _build(self, part: str, name: str, outputs: tuple[str, ...]) -> ModelCase:
+        trials = []
+        for number, sample in enumerate(self.samples):
+            spec = replace(self._spec(part, number), grad_outs=("output",) if self._has_gradients else ())
+            trials.append(CaseSample(self._write(spec), sample, Tensors(sample.path)))
+        return ModelCase(name, None, outputs, (), tuple(trials), makers=self.makers)
+
+    @property
+    def _has_gradients(self) -> bool:
+        return any(name.endswith(":grad") for name in self.plans[0]["outputs"])
+
+    def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
+        wanted = set(names)
+        for layer in self.outline.layers:
+            if layer.name in wanted:
+                yield self._build_alone(layer)
+
+    def _build_alone(self, layer: Layer) -> ModelCase:
+        label, _, direction = layer.label.partition(":")
+        call = self.parts[label]
+        problem = call["problem"] or ("it draws random numbers" if call["draws"] else "")
+        trials, bounds = [], dict[str, Tolerance]()
+        refs = [load_refs(folder) for folder in self.activations]
+        for number, sample in enumerate(self.samples if not problem else ()):
+            spec = self._spec("call", number)
+            spec = replace(
+                spec, label=label, backward=bool(direction), grad_outs=tuple(call["grad_outs"]), grain=self.grain
+            )
+            product = self._write(spec)
+            expected = Tensors(self._compute(self.request.reference, product, sample, layer.name))
+            rough = self._write(replace(spec, noise=True))
+            noisy = Tensors(self._compute(self.request.reference, rough, sample, layer.name))
+            self._noisy[layer.name, number] = noisy
+            terms = max((math.prod(ref.shape) for ref in refs[number] if ref.name in call["grad_outs"]), default=1)
+            self._widen(bounds, expected, noisy, terms)
+            problem = problem or self._find_state(spec, sample, expected)
+            trials.append(CaseSample(product, sample, expected))
+        shared = {f"{label}:grad.{name}" for name in self.survey["labels"][label]}
+        outputs = self._choose_known(bounds, [name for name in bounds if ":grad." not in name or name in shared])
+        self._alone[layer.name] = bounds
+        return ModelCase(layer.name, layer, outputs, (), tuple(trials), problem)
+
+    def _choose_known(self, bounds: Mapping[str, Tolerance], names: Sequence[str]) -> tuple[str, ...]:
+        """Without tensors that are rounding alone, as the gradient of a bias that changes nothing."""
+        lost = {name for name, bound in bounds.items() if (bound.min_sqnr_db or 0.0) < LOST_DB}
+        self._unknown |= lost & set(names)
+        return tuple(name for name in names if name not in lost) or tuple(names)
+
+    def _widen(self, bounds: dict[str, Tolerance], exact: Arrays, noisy: Arrays, size: int) -> None:
+        """By tensor: what rounding of the target's type does to it, several times; in the gradient of a bias or a
+        scale, which is a sum over `size` elements, torch may round after each of them."""
+        least, unit = self._least, FLOATS[self._kind].eps
+        for name in noisy:
+            if name not in exact:
+                continue
+            array = exact[name]
+            known = bounds.get(name, least)
+            compared = compare_tensors(name, array, noisy[name], worst=0)
+            is_sum = ":grad" in name and array.ndim == 1
+            sums = unit * math.sqrt(size / array.size) if is_sum and array.size else 0.0
+            largest = max(compared.max_rel * NOISE_FACTOR, sums)
+            if compared.sqnr_db is None:  # no number of it is finite, or it has none
+                continue
+            usual = max(10 ** (-compared.sqnr_db / 20) * NOISE_FACTOR, sums, least.rel or 0.0)
+            worst_db = min(known.min_sqnr_db or math.inf, -20 * math.log10(usual))
+            bounds[name] = replace(least, rel=max(known.rel or 0.0, largest), min_sqnr_db=worst_db)
+
+    def _find_state(self, spec: PartSpec, sample: Product, expected: Arrays) -> str:
+        """Why a call is not a function of its inputs: alone, the reference gives something else than in the model."""
+        if spec.backward or self.grain != self.plans[0]["grain"]:
+            return ""  # rounded to another type, they are not comparable
+        inside = Tensors(sample.path)
+        compared = [compare_tensors(name, inside[name], expected[name]) for name in expected if name in inside]
+        worst = max((each.error for each in compared), default=0.0)
+        return (
+            "" if worst < FLOATS["bfloat16"].rel else "it depends on more than its inputs: alone, the reference differs"
+        )
+
+    def keep_inputs(self, label: str, rows: int) -> tuple[str, int]:
+        """A folder with the arguments of a call, and how many rows they have."""
+        spec = self._write(replace(self._spec("keep", 0), label=label, rows=rows))
+        folder = self._compute(self.request.reference, spec, self.samples[0], f"{self.stem}_keep")
+        return folder, int(Tensors(folder)["rows"])
+
+    def discard(self, case: ModelCase) -> None:
+        """Files of a call are small, and go with the store."""
+
+    # ------------------------------------------------------------ how far off is right
+
+    @cached_property
+    def bounds(self) -> dict[str, Tolerance]:
+        """By tensor: what rounding of the target's type does to it inside the reference, several times."""
+        found: dict[str, Tolerance] = {}
+        for number, sample in enumerate(self.samples):
+            spec = self._write(replace(self._spec("noise", number), grain=self.grain))
+            noisy = self._compute(self.request.reference, spec, spec, f"{self.stem}_noise")
+            terms = max(math.prod(ref.shape) for ref in load_refs(sample.path))
+            self._widen(found, Tensors(sample.path), Tensors(noisy), terms)
+        return found
+
+    @property
+    def _least(self) -> Tolerance:
+        """What the coarser of the two types allows."""
+        return Tolerance(rel=FLOATS[self._kind].rel, check_dtype=False)
+
+    @property
+    def _kind(self) -> str:
+        return "float16" if self.grain == "tf32" else self.grain  # as many bits
+
+    def choose_tolerances(self, given: Tolerances, case: ModelCase) -> Tolerances:
+        """Of a layer alone: what the reference itself does with rounding in it, unless a bound was given."""
+        if given.model.rel is not None:
+            return given
+        model = replace(given.model, rel=self._least.rel, check_dtype=False)
+        return replace(given, model=model, by_tensor={**self._alone.get(case.name, {}), **given.by_tensor})
+
+    def look_closer(self, case: ModelCase, number: int, wanted: Arrays, actual: Arrays, judged: Judged) -> Judged:
+        """Rows and columns of a layer alone. Of the whole, gradients are no scores."""
+        if case.layer is None:
+            return judged[0], tuple(_forget_ranks(each) if ":grad" in each.name else each for each in judged[1])
+        compared = tuple(self._look_at(case, number, each, wanted[each.name], actual[each.name]) for each in judged[1])
+        named = {each.name for each in compared}
+        others = [finding for finding in judged[0].findings if finding.subject not in named]
+        found = [finding for each in compared for finding in each.verdict.findings]
+        return Verdict.of([*found, *others], judged[0].comparisons), compared
+
+    def _look_at(
+        self, case: ModelCase, number: int, compared: TensorComparison, expected: Any, actual: Any
+    ) -> TensorComparison:
+        noisy, floor = self._noisy[case.name, number].get(compared.name), find_floor(self.grain)
+        error = measure_typical(expected, actual)
+        if noisy is None or error is None:
+            return compared
+        label = case.layer.label.partition(":")[0] if case.layer else ""
+        factor = FACTOR if self.parts[label]["is_leaf"] and expected.ndim > 1 else COMPOSITE_FACTOR
+        found = TypicalError(error, measure_typical(expected, noisy) or 0.0, factor)
+        known = self._errors.get((case.name, compared.name), found)
+        self._errors[case.name, compared.name] = max(known, found, key=lambda each: each.compare(floor))
+        return judge_slices(compared, expected, actual, noisy, floor)
+
+    def judge_peers(self, reports: Sequence[CaseReport]) -> list[CaseReport]:
+        if self._unknown:
+            self.notes.append(f"not compared, as they are rounding alone: {join_some(sorted(self._unknown))}")
+        return judge_peers(reports, self._errors, find_floor(self.grain))
+
+    def find_chance(self, case: ModelCase) -> dict[str, str]:
+        if case.layer is None and any(call["draws"] for call in self.calls):
+            return dict.fromkeys(case.outputs, _CHANCE)
+        return {name: "rounding alone" for name in case.outputs if name in self._unknown}
+
+    # ------------------------------------------------------------ what a torch module does not have
+
+    quantized = False
+    closed = None
+    trivial_layers = ()
+
+    @property
+    def steps(self) -> dict[str, float]:
+        return {}
+
+    def find_magnitude(self, _case: ModelCase, _number: int, _tensor: str) -> Any:
+        return 0.0
+
+    def find_origin(self, _case: ModelCase, _number: int) -> LayerOrigin | None:
+        return None
+
+    def fix_hint(self, outcome: StepOutcome) -> StepOutcome:
+        return outcome
+
+    # ------------------------------------------------------------ jobs
+
+    def _spec(self, part: str, number: int) -> PartSpec:
+        request = self.request
+        state = "" if part == "trace" else self.plans[number]["state"]
+        seed = request.inputs.seed + number
+        return PartSpec(request.model, request.folder, part, seed, request.ops, request.backward, state=state)
+
+    def _write(self, spec: PartSpec) -> Product:
+        text = json.dumps(asdict(spec))
+        path = os.path.join(self._builder.make_folder("part"), f"{spec.part}.json")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return Product(path, hashlib.sha256(text.encode()).hexdigest())
+
+    def _compute(self, engine: Target, spec: Product, inputs: Product, what: str) -> str:
+        """A folder of tensors. Raises UsageError for what the user's own code does, StepFailedError for a crash."""
+        with self._builder.keeping():
+            work = self._builder.compute(engine, spec, inputs, Wants(()), what)
+        if work.failed is None:
+            return work.outputs
+        if work.failed.ending is StepEnding.ERROR:
+            raise UsageError(work.failed.message, work.failed.hint or None)
+        raise StepFailedError(f"{engine.name} cannot compute this model", work.failed)
+
+
+def _forget_ranks(compared: TensorComparison) -> TensorComparison:
+    return replace(compared, flags=tuple(each for each in compared.flags if not each.startswith(OTHER_LARGEST)))
+
+
+class _Part:
+    """One call in one direction."""
+
+    def __init__(self, call: dict[str, Any], *, is_backward: bool = False) -> None:
+        self.call = call
+        self._is_backward = is_backward
+
+    def build_layer(self, stem: str, number: int) -> Layer:
+        call, label = self.call, self.call["label"]
+        if not self._is_backward:
+            inputs, outputs, path = call["inputs"], call["outputs"], label
+        else:
+            grads = [f"{label}:grad.{name}" for name in call["params"]]
+            inputs, outputs, path = [*call["grad_outs"], *call["inputs"]], [*call["grad_ins"], *grads], label + BACKWARD
+        kinds = (call["kind"],)
+        return Layer(
+            f"{stem}_layer_{path}".replace("/", "_"), number, kinds, (number,), tuple(inputs), tuple(outputs), path=path
+        )
+
+
+def _load(path: str) -> dict[str, Any]:
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)  # type: ignore[no-any-return]

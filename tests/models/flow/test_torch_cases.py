@@ -1,0 +1,449 @@
+"""Torch modules through the checks of models, with back ends in the test's own process: torch is loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from assay.errors import InfrastructureError, UsageError
+from assay.models.backends.registry import build_backend
+from assay.models.flow.artifact_builder import ArtifactBuilder
+from assay.models.flow.bisect import bisect_model
+from assay.models.flow.check import check_model
+from assay.models.flow.reduce import reduce_failure
+from assay.models.store.artifacts import ArtifactStore
+from assay.models.values.model import WRONG, ModelReport, ModelRequest, StepOutcome, Target
+from assay.models.worker import Worker
+from assay.system.fast_dataclasses import replace
+
+NET = """
+import torch
+from torch import nn
+
+
+class Mixer(nn.Module):
+    shift = 1
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.left(x) * self.right(x).roll(self.shift, 0)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mixer, self.up, self.act, self.down = (
+            nn.LayerNorm(32), Mixer(), nn.Linear(32, 128), nn.ReLU(inplace=True), nn.Linear(128, 32)
+        )
+
+    def forward(self, x):
+        return x + self.mixer(self.norm(x)) + self.down(self.act(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.blocks, self.unused = nn.Embedding(50, 32), nn.ModuleList(Block() for _ in range(3)), nn.Linear(2, 2)
+
+    def forward(self, ids, mask=None):
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return {"hidden": x, "ids": ids}
+
+
+class Frozen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Flatten()
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Drawing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(8, 8), Noise(), nn.Dropout(0.3)
+
+    def forward(self, x):
+        return self.b(self.drop(self.a(x)))
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.5)
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step, self.counter = nn.Linear(8, 8), Counter()
+
+    def forward(self, x):
+        return self.counter(self.counter(self.step(x)))
+
+
+class Counter(nn.Module):
+    count = 0
+
+    def forward(self, x):
+        self.count += 1
+        return x * self.count
+
+
+class Deciding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.a(x) if x.sum().item() > 0 else x
+
+
+def build():
+    return Net(), {"ids": torch.randint(0, 50, (64,)), "mask": None}
+
+
+def drawing():
+    return Drawing(), torch.randn(16, 8)
+
+
+def counting():
+    return Counting(), torch.randn(16, 8)
+
+
+def deciding():
+    return Deciding(), torch.randn(16, 8)
+
+
+def frozen():
+    return Frozen(), torch.arange(12).reshape(3, 4)
+
+
+def unfitting():
+    return Net(), torch.randn(3)
+
+
+def unseeded():
+    module = nn.Linear(4, 4)
+    with torch.no_grad():
+        module.weight.add_(id(module) % 1000 + next(TIMES))
+    return module, torch.randn(4, 4)
+
+
+TIMES = iter(range(100))
+
+
+def same(module):
+    return module
+
+
+def row(module):
+    with torch.no_grad():
+        module.blocks[1].up.weight[17] *= 1.03
+    return module
+
+
+def epsilon(module):
+    module.blocks[2].norm.eps = 3e-2
+    return module
+
+
+def glue(module):
+    module.blocks[0].mixer.shift = 2
+    return module
+
+
+class Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 1.2
+
+
+def gradient(module):
+    layer = module.blocks[1].down
+    forward = layer.forward
+    layer.forward = lambda x: nn.functional.linear(x, Wrong.apply(layer.weight), layer.bias)
+    return module
+
+
+class FusedMixer(nn.Module):
+    def __init__(self, other):
+        super().__init__()
+        self.both = nn.Linear(32, 64)
+        with torch.no_grad():
+            self.both.weight.copy_(torch.cat([other.left.weight, other.right.weight]))
+            self.both.bias.copy_(torch.cat([other.left.bias, other.right.bias]))
+
+    def forward(self, x):
+        left, right = self.both(x).chunk(2, -1)
+        return left * right.roll(1, 0)
+
+
+def fused(module):
+    for block in module.blocks:
+        block.mixer = FusedMixer(block.mixer)
+    return module
+
+
+def dead(module):
+    module.blocks[0].up.forward = lambda x: torch.full((64, 128), float("nan"))
+    return module
+
+
+def number(module):
+    return 3
+"""
+
+
+OWN_OP = """
+import torch
+from torch import nn
+
+
+@torch.library.custom_op("assay_test::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * (2.0 if x.dtype is torch.float32 else 2.2)
+
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.b(twice(torch.relu(self.a(x)).detach()))
+
+
+def build():
+    return Net(), torch.randn(16, 32)
+"""
+
+
+class InProcess:
+    """What a worker process is to the builder."""
+
+    _process = None  # there is none to end
+
+    def __init__(self, target: Target) -> None:
+        self.backend = build_backend(target)
+        self.steps, self._worker = self.backend.steps, Worker(-1)
+        self._worker._backend = self.backend
+
+    def identity(self, _step: object = None) -> dict[str, str]:
+        return dict(self.backend.identity())
+
+    def work(self, job: Any, _limits: object) -> StepOutcome:
+        return self._worker._work(job)
+
+
+class LocalBuilder(ArtifactBuilder):
+    def _find_worker(self, target: Target) -> Any:
+        name = repr(target)
+        if name not in self._workers:
+            self._workers[name] = InProcess(target)  # type: ignore[assignment]
+        return self._workers[name]
+
+
+@pytest.fixture(autouse=True)
+def _torch_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))  # torch.export sets it otherwise
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("net")
+    (made / "net.py").write_text(NET)
+    return made
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtifactBuilder]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with LocalBuilder(ArtifactStore(str(tmp_path_factory.mktemp("store")))) as builder:
+        yield builder
+    torch.set_num_threads(before)
+
+
+VOTER = Target("torch-float64", "torch", {"precision": "float64"})
+
+
+def build_request(folder: Path, model: str, change: str = "same", **more: Any) -> ModelRequest:
+    options = {**more.pop("options", {}), "rewrite": f"{folder}/net.py:{change}"}
+    target = Target(change, "torch", options)
+    return ModelRequest(f"{folder}/net.py:{model}", Target("torch", "torch"), target, VOTER, folder=str(folder), **more)
+
+
+def check(local: ArtifactBuilder, folder: Path, change: str, model: str = "build", **more: Any) -> ModelReport:
+    return check_model(build_request(folder, model, change, **more), local, str(folder / "keep"))
+
+
+def find_first(report: ModelReport) -> str:
+    return next((case.layer.label for case in report.cases if case.layer and case.name == report.first_wrong), "")
+
+
+BF16 = {"precision": "bfloat16"}
+
+
+@pytest.mark.parametrize("options", [{}, BF16], ids=["float32", "bfloat16"])
+def test_a_correct_target_passes_and_every_call_is_compared(
+    local: ArtifactBuilder, folder: Path, options: dict[str, str]
+) -> None:
+    report = check(local, folder, "same", options=options)
+    assert report.verdict.kind == "PASS"
+    labels = [case.layer.label for case in report.cases if case.layer]
+    block = [f"blocks.0.{name}" for name in ("norm", "mixer.left", "mixer.right", "mixer", "up", "act", "down")]
+    assert labels[:9] == ["embed", *block, "blocks.0"]
+    assert labels[-1] == "embed:backward"
+    assert labels.index("blocks.2.mixer.left:backward") < labels.index("blocks.2.mixer:backward")
+    assert len(labels) == 2 * 25
+    assert all(case.local and case.verdict.comparisons for case in report.cases)
+    assert "not called by the model, and so not judged: unused" in report.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "place"),
+    [
+        ("row", BF16, "blocks.1.up"),
+        ("epsilon", BF16, "blocks.2.norm"),
+        ("glue", {}, "blocks.0.mixer"),
+        ("gradient", BF16, "blocks.1.down:backward"),
+        ("dead", {}, "blocks.0.up"),
+    ],
+)
+def test_a_planted_fault_is_named(
+    local: ArtifactBuilder, folder: Path, change: str, options: dict[str, str], place: str
+) -> None:
+    report = check(local, folder, change, options=options)
+    assert report.verdict.kind in WRONG
+    assert find_first(report) == place
+    assert report.confirmed
+
+
+def test_what_the_end_hides_is_found_by_rows_and_by_bisect(local: ArtifactBuilder, folder: Path) -> None:
+    report = check(local, folder, "row", options=BF16)
+    full = next(case for case in report.cases if case.layer is None)
+    assert full.verdict.kind == "PASS"
+    (wrong,) = [case for case in report.cases if case.name == report.first_wrong]
+    assert "1 of 128 slices along axis 1 is off, [17] by 0.03" in wrong.verdict.findings[0].message
+    found = bisect_model(
+        build_request(folder, "build", "row", options=BF16, goal="bisect"), local, str(folder / "keep")
+    )
+    assert find_first(found) == "blocks.1.up"
+    right = bisect_model(build_request(folder, "build", goal="bisect"), local, str(folder / "keep"))
+    assert (right.verdict.kind, right.first_wrong) == ("PASS", None)
+
+
+def test_reduce_writes_the_wrong_call_as_a_model_of_its_own(
+    local: ArtifactBuilder, folder: Path, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "small.py")
+    request = build_request(folder, "build", "row", goal="reduce", output=output, manner=(("--target", "net.py:row"),))
+    report = reduce_failure(request, local, str(folder / "keep"))
+    assert find_first(report) == "blocks.1.up"
+    assert report.command == f"assay model check {output}:build --target {output}:target"
+    assert f"its inputs: {tmp_path}/small.pt, 1 rows" in report.notes
+    target = Target("small", "torch", {"rewrite": f"{output}:target"})
+    again = check_model(
+        ModelRequest(f"{output}:build", Target("torch", "torch"), target, VOTER, folder=str(folder)),
+        local,
+        str(tmp_path),
+    )
+    assert find_first(again) == "part"
+    right = reduce_failure(build_request(folder, "build", goal="reduce"), local, str(folder / "keep"))
+    assert "no call fails alone: there is nothing to reduce" in right.notes
+
+
+def test_another_implementation_is_compared_where_names_agree(local: ArtifactBuilder, folder: Path) -> None:
+    report = check(local, folder, "fused")
+    assert report.verdict.kind == "PASS"
+    labels = [case.layer.label for case in report.cases if case.layer]
+    assert "blocks.0.mixer" in labels
+    assert "blocks.0.mixer.left" not in labels
+    assert any("so not judged alone: blocks.0.mixer.left" in note for note in report.notes)
+    assert any("no parameter of this name and shape for 12 gradients" in note for note in report.notes)
+
+
+def test_ops_take_the_place_of_modules(local: ArtifactBuilder, folder: Path) -> None:
+    (folder / "own_op.py").write_text(OWN_OP)
+    request = build_request(folder, "build", ops=True)
+    request = replace(request, model=f"{folder}/own_op.py:build", target=Target("torch-bf16", "torch", BF16))
+    report = check_model(request, local, str(folder / "keep"))
+    assert find_first(report) == "twice"
+    labels = [case.layer.label for case in report.cases if case.layer]
+    assert labels == ["linear", "relu", "detach", "twice", "linear_1", "linear_1:backward"]
+    with pytest.raises(UsageError, match=r"--ops: torch\.export cannot export this model"):
+        check(local, folder, "same", "deciding", ops=True)
+
+
+def test_forward_alone_and_several_samples(local: ArtifactBuilder, folder: Path) -> None:
+    request = build_request(folder, "build", backward=False)
+    several = check_model(
+        ModelRequest(**{name: getattr(request, name) for name in ("model", "reference", "target", "folder", "backward")},
+                     inputs=type(request.inputs)(samples=2)), local, str(folder / "keep")
+    )  # fmt: skip
+    assert several.verdict.kind == "PASS"
+    assert several.samples == 2
+    assert not any(":backward" in case.name for case in several.cases)
+
+
+def test_what_draws_or_counts_proves_nothing(local: ArtifactBuilder, folder: Path) -> None:
+    drawn = check(local, folder, "same", "drawing")
+    assert drawn.verdict.kind == "INCONCLUSIVE"
+    by_label = {case.layer.label: case for case in drawn.cases if case.layer}
+    assert by_label["a"].verdict.kind == "PASS"
+    assert "it draws random numbers" in by_label["b"].verdict.findings[0].message
+    assert any("switched off" in note and note.endswith("drop") for note in drawn.notes)
+    counted = check(local, folder, "same", "counting")
+    assert counted.verdict.kind == "INCONCLUSIVE"
+    assert any(
+        "depends on more than its inputs" in finding.message
+        for case in counted.cases
+        for finding in case.verdict.findings
+    )
+
+
+def test_without_gradients_the_note_says_so(local: ArtifactBuilder, folder: Path) -> None:
+    report = check(local, folder, "same", "frozen")
+    assert report.verdict.kind == "PASS"
+    assert "the backward pass is not judged: no output has a gradient" in report.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "model", "message"),
+    [
+        ("same", "unfitting", r"net\.py:\d+: the module fails with its example inputs"),
+        ("same", "unseeded", r"build\(\) makes another model in each process"),
+        ("number", "build", "returned int, not a torch module"),
+        ("nothing_of_this_name", "build", "has no class 'nothing_of_this_name'"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(
+    local: ArtifactBuilder, folder: Path, change: str, model: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        check(local, folder, change, model)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_that_is_not_there_is_an_error(local: ArtifactBuilder, folder: Path) -> None:
+    with pytest.raises(InfrastructureError, match="no CUDA device for the target"):
+        check(local, folder, "same", options={"device": "cuda"})
