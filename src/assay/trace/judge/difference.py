@@ -176,7 +176,7 @@ class _Judgement:
             wanted = []
         else:
             numbers = [int(each) for each in self.a.rows["inputs"][int(compared.a[number])] if each]
-            wanted = [None if each == _UNKNOWN else self._at(each - 1) for each in numbers]
+            wanted = [None if each == UNKNOWN else self._at(each - 1) for each in numbers]
         known = [each for each in wanted if each is not None]
         errors = [float(compared.error[each]) for each in known]
         agree = bool(known) and len(known) == len(wanted) and all(self.ratio[each] <= WITHIN for each in known)
@@ -324,7 +324,7 @@ class _Judgement:
 PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "parameter")
 _KINDS = {"gradient": "gradient", "parameter": "optimiser", "optimiser": "optimiser", "input": "input"}
 _BEFORE = {"gradient": "backward", "parameter": "gradient", "optimiser": "gradient"}
-_UNKNOWN = 0xFFFFFFFF
+UNKNOWN = 0xFFFFFFFF
 _FACTS = ("flag", "group", "random", "weights", "ranks")
 
 
