@@ -83,6 +83,12 @@ CASES = [
     Case("start", ("init", "completion")),
     Case("gate", ("try", "tries")),
     Case(
+        "trace",
+        ("trace",),
+        "command: echo {x}\nparams: {x: [1]}\ntrace: {steps: [1]}\n",
+        "uses.yml:3:1 trace: ",
+    ),
+    Case(
         "compat",
         ("runx", "sumx", "mlrunner", "convergence", "perfzero"),
         "CMD: echo\nHPARAMS: {x: [1]}\n",
