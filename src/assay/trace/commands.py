@@ -23,6 +23,7 @@ GROUP = Group(
     {
         "run": ("assay.trace.commands:run", "Run a torch program and record its tensors."),
         "show": ("assay.trace.commands:show", "Show what a run recorded."),
+        "diff": ("assay.trace.diff_command:diff", "Find where two traces begin to differ."),
     },
 )
 
