@@ -1,4 +1,4 @@
-"""The models of `trace_faults.py`: a small decoder with planted faults, and transformers' Llama with the same weights."""
+"""The models of `trace_faults.py`: a small decoder with planted faults, and transformers' Llama with its weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH, BATCH = 64, 64, 4, 3, 16, 8
 AT = 1  # the layer that has the fault
@@ -28,15 +28,20 @@ class Setting:
     experts: bool = False
     variant: str = ""  # a harmless one
     steps: int = 2
+    perturbed: int = 0  # execution whose first activation is moved by one unit in the last place
 
 
 class Norm(nn.Module):
+    built_in = False
+
     def __init__(self, epsilon: float = 1e-6) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(WIDTH))
         self.epsilon = epsilon
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if Norm.built_in:
+            return functional.rms_norm(x, (WIDTH,), self.weight, self.epsilon)
         wide = x.float()
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.epsilon)).to(x.dtype) * self.weight
 
@@ -59,6 +64,8 @@ class Attention(nn.Module):
         self.o = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.variant == "other strides":
+            x = x.transpose(0, 1).contiguous().transpose(0, 1)
         parts = self.qkv(x).chunk(3, -1) if hasattr(self, "qkv") else (self.q(x), self.k(x), self.v(x))
         q, k, v = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in parts)
         base = 9000.0 if self.fault == "rope base" else 10000.0
@@ -71,8 +78,10 @@ class Attention(nn.Module):
             scores = scores.masked_fill(~mask, -math.inf)
             scores = scores.bfloat16() if self.fault == "softmax in bf16" else scores
             y = scores.softmax(-1).to(v.dtype) @ v
+        elif self.variant == "causal flag":
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         if self.fault == "heads swapped":
             y = y[:, [1, 0, *range(2, HEADS)]]
         return self.o(y.transpose(1, 2).flatten(-2))
@@ -89,7 +98,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gated = self.gate(x)
-        hidden = (F.silu(gated + 1e-3) if self.fault == "activation" else self.act(gated)) * self.up(x)
+        hidden = (functional.silu(gated + 1e-3) if self.fault == "activation" else self.act(gated)) * self.up(x)
         if self.fault == "stale scale":  # of the step before: amax moved, the scale did not
             hidden = hidden * self.scale
             self.scale = (hidden.detach().abs().amax() / hidden.detach().abs().amax().round(decimals=1)).clamp(0.9, 1.1)
@@ -144,6 +153,7 @@ class Decoder(nn.Module):
 
 def build(setting: Setting) -> nn.Module:
     torch.manual_seed(setting.seed)
+    Norm.built_in = setting.variant == "built-in norm"
     plain = Decoder(Setting(setting.seed, experts=setting.experts))
     state = plain.state_dict()
     if setting.names == "transformers":
@@ -196,13 +206,27 @@ def train(setting: Setting, rank: int = 0, world: int = 1) -> None:
     if setting.compiled:
         for layer in model.layers:
             layer.compile()
+    if setting.variant == "two threads":
+        torch.set_num_threads(2)
     if setting.fault == "gradient missing":
         model.layers[AT].mlp.up.weight.requires_grad_(False)
     wrapped = torch.nn.parallel.DistributedDataParallel(model) if _uses_ddp(setting, world) else model
-    optimiser = torch.optim.AdamW(_build_groups(model, setting), lr=1e-3, betas=_choose_betas(setting))
+    if setting.perturbed:
+        embedding = next(each for each in model.modules() if isinstance(each, nn.Embedding))
+        embedding.register_forward_hook(lambda _m, _x, y: _move(y, setting.perturbed))
+    choices = {"foreach": False} if setting.variant == "optimiser one by one" else {}
+    optimiser = torch.optim.AdamW(_build_groups(model, setting), lr=1e-3, betas=_choose_betas(setting), **choices)
     with _precise(setting):
         for step in range(setting.steps):
             _step(wrapped, optimiser, setting, step, rank, world)
+
+
+def _move(x: torch.Tensor, number: int) -> torch.Tensor:
+    """Every element by one unit in the last place, up or down."""
+    words = x.detach().view(torch.int32 if x.dtype is torch.float32 else torch.int16)
+    generator = torch.Generator().manual_seed(number)
+    signs = torch.randint(2, x.shape, generator=generator, dtype=words.dtype) * 2 - 1
+    return x + ((words + signs).view(x.dtype) - x.detach())
 
 
 def _uses_ddp(setting: Setting, world: int) -> bool:
@@ -214,10 +238,10 @@ def _choose_betas(setting: Setting) -> tuple[float, float]:
 
 
 def _build_groups(model: nn.Module, setting: Setting) -> list[dict[str, Any]]:
-    is_decayed = (lambda p: True) if setting.fault == "wrong decay group" else (lambda p: p.dim() > 1)
     parts: tuple[list[Any], list[Any]] = ([], [])
     for parameter in model.parameters():
-        parts[0 if is_decayed(parameter) else 1].append(parameter)
+        is_decayed = parameter.dim() > 1 or setting.fault == "wrong decay group"
+        parts[0 if is_decayed else 1].append(parameter)
     return [{"params": part, "weight_decay": decay} for part, decay in zip(parts, (0.1, 0.0), strict=True) if part]
 
 
@@ -237,7 +261,7 @@ def _step(model: Any, optimiser: Any, setting: Setting, step: int, rank: int, wo
         logits = model(x)
         logits = getattr(logits, "logits", logits).float()
         smoothing = 0.05 if setting.fault == "label smoothing" else 0.0
-        loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), label_smoothing=smoothing)
+        loss = functional.cross_entropy(logits.flatten(0, 1), y.flatten(), label_smoothing=smoothing)
         (loss / len(halves)).backward()
     if world > 1 and setting.fault == "sum for mean over ranks":
         for parameter in model.parameters():
@@ -260,17 +284,19 @@ def _precise(setting: Setting) -> Iterator[None]:
         yield
         return
     torch.backends.cuda.matmul.allow_tf32 = True
-    plain = F.linear
+    plain = functional.linear
 
     def rounded(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not torch.float32:
             return x
-        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) if not x.requires_grad else x + (
-            ((x.detach().contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) - x
-        ).detach()
+        return (
+            ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+            if not x.requires_grad
+            else x + (((x.detach().contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) - x).detach()
+        )
 
-    F.linear = lambda x, w, b=None: plain(rounded(x), rounded(w), b)
+    functional.linear = lambda x, w, b=None: plain(rounded(x), rounded(w), b)
     try:
         yield
     finally:
-        F.linear = plain
+        functional.linear = plain

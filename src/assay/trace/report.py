@@ -75,7 +75,7 @@ def build_diff_document(a: Recording, b: Recording, found: Comparison, left: Sid
 
 def _list_answers(verdict: Verdict) -> Iterator[tuple[str | Span, ...]]:
     for finding in verdict.findings:
-        subject = f" {finding.subject}" if finding.subject else ""
+        subject = "" if finding.subject in finding.message else f" {finding.subject}"
         yield (Span(str(finding.kind), str(finding.kind)), f"{subject}: {finding.message}")
 
 

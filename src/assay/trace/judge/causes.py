@@ -40,7 +40,7 @@ def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
         flags = [{**side.meta.get("flags", {}), **(line.get("flags") or {})} for side, line in ((a, mine), (b, theirs))]
         found += _find_flags(flags[0], flags[1], step)
         if _differs(mine, theirs, "random"):
-            found.append(Cause("random", step, "random state", f"the random state differs before step {step}"))
+            found.append(Cause("random", step, "random state", "the random states of torch are not the same"))
         found += _find_groups(mine.get("groups") or [], theirs.get("groups") or [], step)
     for label, side in (("A", a), ("B", b)):
         if side.drift is not None:
@@ -65,15 +65,18 @@ def _find_flags(mine: Mapping[str, Any], theirs: Mapping[str, Any], step: int) -
 
 
 def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step: int) -> Iterator[Cause]:
-    """Groups are compared by what each of their parameters gets; how they are split does not matter."""
-    if _count_settings(mine) == _count_settings(theirs):
+    """Groups are compared by what each of their parameters gets; how they are split does not matter. A model with fused
+    weights has fewer parameters: there only the values count."""
+    counts, others = _count_settings(mine), _count_settings(theirs)
+    if counts == others or (counts.total() != others.total() and set(counts) == set(others)):
         return
     if len(mine) != len(theirs):
         text = f"A has {render_count(len(mine), 'group')} and B {len(theirs)}, with other values"
         yield Cause("group", step, "optimiser groups", text)
         return
     for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
-        names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
+        different = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
+        names = [name for name in different if name != "parameters"] or different
         if names:
             text = ", ".join(f"{name} {_show(one.get(name))} in A, {_show(other.get(name))} in B" for name in names)
             yield Cause("group", step, f"optimiser group {number}", f"group {number} of the optimiser has {text}")

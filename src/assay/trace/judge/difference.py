@@ -35,10 +35,12 @@ class Coverage:
 
     @property
     def fraction(self) -> float:
-        """Of the side that recorded fewer points: a compiled program is recorded at the borders of its regions."""
+        """Of the side that recorded fewer points: a compiled program is recorded at the borders of its regions. Pairs
+        by order alone count up to the number of all others."""
         fewest = min(self.points_a, self.points_b)
         paired = self.paired_a if self.points_a <= self.points_b else self.paired_b
-        return paired / fewest if fewest else 0.0
+        sure = paired - self.by.get(SEQUENCE, 0)
+        return min(paired, 2 * sure) / fewest if fewest else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class _Judgement:
         self.a, self.b, self.pairs, self.compared, self.causes = a, b, pairs, compared, causes
         self.has_noise = has_noise
         self.ratio = compared.ratio
-        self.coverage = _measure_coverage(a, b, pairs, len(compared.a))
+        self.coverage = _measure_coverage(a, b, pairs, compared)
         self.precision = _find_precision(a, b, compared)
         self.missing = _find_missing(a, b, pairs)
         self.first = self._find_first()
@@ -117,7 +119,14 @@ class _Judgement:
         row = self._build_row(number) if number is not None else None
         if self.missing is not None and (row is None or self._comes_before(self.missing, row)):
             row = self.missing
-        return self._blame(row)
+        return self._blame(row or self._find_drift())
+
+    def _find_drift(self) -> First | None:
+        """Replicas that are no longer the same, on one side alone; the first of them may still be right."""
+        if (self.a.drift is None) == (self.b.drift is None):
+            return None
+        step, module, name = self.a.drift or self.b.drift or (0, "", "")
+        return First("ranks", step, "parameter", module, name, "")
 
     def _find_row(self) -> int | None:
         """The first row beyond noise. Where precisions differ it is the one at which the error grows most."""
@@ -136,7 +145,8 @@ class _Judgement:
             return None
         for cause in self.causes:
             is_early = cause.step < row.step or (cause.step == row.step and _can_show(cause, row))
-            if cause.kind == "random" and not self._draws(row):
+            is_rounded = cause.kind == "weights" and self.precision not in ("", "bfloat16")
+            if is_rounded or (cause.kind == "random" and not self._draws(row)):
                 continue
             if is_early and not cause.is_benign:
                 shown = f"; it shows first at {describe_point(row)}"
@@ -284,7 +294,8 @@ class _Judgement:
             return VerdictKind.FAIL
         if not self.has_noise:
             return VerdictKind.CHANGED
-        is_clear = self.missing is not None or bool((self.ratio > BEYOND).any())
+        is_exact = self.first is not None and self.first.index < 0  # missing gradients, replicas that are not the same
+        is_clear = is_exact or bool((self.ratio > BEYOND).any())
         return VerdictKind.FAIL if is_clear else VerdictKind.INCONCLUSIVE
 
     def _describe_pass(self) -> str:
@@ -348,13 +359,15 @@ def render_error(value: float | None) -> str:
     return "unknown" if value is None else "nothing" if value == 0 else render_number(value, 2)
 
 
-def _measure_coverage(a: Side, b: Side, pairs: Pairs, rows: int) -> Coverage:
-    by = Counter(how for how in pairs.how if how)
+def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Coverage:
+    """Points count as paired when a row of theirs was compared."""
+    mine = {*compared.point.tolist(), *(i for found, _ in pairs.fused for i in found)}
+    theirs = {*b.rows["point"][compared.b].tolist(), *(j for _, found in pairs.fused for j in found)}
+    by = Counter(pairs.how[i] for i in mine if pairs.how[i])
     if pairs.fused:
-        by["fused weights"] = sum(len(mine) for mine, _ in pairs.fused)
+        by["fused weights"] = sum(len(found) for found, _ in pairs.fused)
     unplaced = a.unplaced + b.unplaced
-    points = (len(set(side.rows["point"].tolist())) if side.world > 1 else len(side.keys) for side in (a, b))
-    return Coverage(*points, len(pairs.paired_a), len(pairs.paired_b), dict(by), rows, unplaced)
+    return Coverage(len(a.keys), len(b.keys), len(mine), len(theirs), dict(by), len(compared.a), unplaced)
 
 
 def _find_precision(a: Side, b: Side, compared: Compared) -> str:
@@ -375,9 +388,7 @@ def _find_growth(compared: Compared, a: Side) -> int | None:
     """The row of a forward pass at which the error grows most, from the largest error before it in the step."""
     np = load_numpy()
     forward = np.array([key[0] in ("input", "forward", "loss") for key in a.keys], bool)
-    at = np.flatnonzero(
-        forward[compared.point] & np.isfinite(compared.error) & (compared.step == compared.step.min(initial=0))
-    )
+    at = np.flatnonzero(forward[compared.point] & np.isfinite(compared.error) & (compared.step == compared.step[:1]))
     if not len(at):
         return None
     errors = np.maximum.accumulate(compared.error[at])
@@ -392,8 +403,9 @@ def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
     for i, key in enumerate(a.keys):
         if key[0] == "gradient" and pairs.other[i] < 0 and key[1:3] in mine:
             return _build_missing(a, i, "B")
+    taken = set(pairs.other.tolist())
     for j, key in enumerate(b.keys):
-        if key[0] == "gradient" and j not in pairs.paired_b and key[1:3] in back:
+        if key[0] == "gradient" and j not in taken and key[1:3] in back:
             return _build_missing(b, j, "A")
     return None
 

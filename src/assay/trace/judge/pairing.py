@@ -7,6 +7,7 @@ module that is paired takes its other points with it, and a module whose childre
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -33,14 +34,6 @@ class Pairs:
     other: Array
     how: Sequence[str]  # of each point of A
     fused: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
-
-    @property
-    def paired_a(self) -> set[int]:
-        return {i for i, j in enumerate(self.other.tolist()) if j >= 0} | {i for a, _ in self.fused for i in a}
-
-    @property
-    def paired_b(self) -> set[int]:
-        return {j for j in self.other.tolist() if j >= 0} | {j for _, b in self.fused for j in b}
 
 
 class _Pairing:
@@ -86,10 +79,9 @@ def pair_points(a: Side, b: Side, names: Sequence[tuple[str, str]] = ()) -> Pair
         modules = {**modules, **known}
         pairing.follow(modules, WEIGHTS)
         pairing.follow(_find_parents(modules, parts), WEIGHTS)
-        _align(pairing)
-        aligned = _find_modules(pairing)
-        pairing.follow(aligned, SEQUENCE)
         fused = tuple(_list_fused(pairing, parts))
+        _align(pairing, fused)
+        pairing.follow(_find_modules(pairing), SEQUENCE)
     return Pairs(load_numpy().array(pairing.other, dtype=int), pairing.how, fused)
 
 
@@ -154,9 +146,15 @@ def match_weights(a: Sequence[Weight], b: Sequence[Weight]) -> tuple[dict[str, s
     matched_a, matched_b = {mine for mine, _ in same}, {theirs for _, theirs in same}
     rest_a = [each for each in a if (each.module, each.name) not in matched_a]
     rest_b = [each for each in b if (each.module, each.name) not in matched_b]
-    inside_b = _match_parts(rest_a, rest_b)
-    inside_a = [(theirs, mine) for mine, theirs in _match_parts(rest_b, rest_a)]
-    return modules, [*inside_b, *inside_a]
+    sizes = {(each.module, each.name): len(each.hashes) for each in (*rest_a, *rest_b)}
+    parts = []
+    for mine, theirs in _match_parts(rest_a, rest_b):
+        if sizes[mine] < sizes[theirs]:
+            parts.append((mine, theirs))
+        else:  # most of its rows, or all in another order
+            modules.setdefault(mine[0], theirs[0])
+    inside_a = [(theirs, mine) for mine, theirs in _match_parts(rest_b, rest_a) if sizes[mine] < sizes[theirs]]
+    return modules, [*parts, *inside_a]
 
 
 def _match_whole(a: Sequence[Weight], b: Sequence[Weight]) -> list[tuple[Parameter, Parameter]]:
@@ -179,7 +177,7 @@ def _group(weights: Sequence[Weight]) -> dict[bytes, list[Parameter]]:
 
 
 def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple[Parameter, Parameter]]:
-    """Parameters whose rows are found among those of a larger one, in any order."""
+    """Parameters most of whose rows are found among those of one that is as large or larger, in any order."""
     np = load_numpy()
     if not small or not large:
         return []
@@ -192,7 +190,7 @@ def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple
         at = np.minimum(np.searchsorted(rows, each.hashes), len(rows) - 1)
         hits = owners[at[rows[at] == each.hashes]]
         best = int(np.bincount(hits).argmax()) if len(hits) else -1
-        is_part = best >= 0 and len(large[best].hashes) > len(each.hashes) > 1
+        is_part = best >= 0 and len(large[best].hashes) >= len(each.hashes) > 1
         if is_part and (hits == best).sum() >= _CERTAIN * len(each.hashes):
             found.append(((each.module, each.name), (large[best].module, large[best].name)))
     return found
@@ -235,8 +233,12 @@ def _list_fused(pairing: _Pairing, parts: Sequence[tuple[Parameter, Parameter]])
         for j, key in enumerate(others.keys):
             if j in left and key[1] == one[0]:
                 found = tuple(i for i, own in enumerate(side.keys) if i in free and _is_part(own, key, members, one[1]))
-                if len(found) == len(members):
+                if len(found) == len(members) and sum(_size(side, i) for i in found) == _size(others, j):
                     yield (found, (j,)) if many == "A" else ((j,), found)
+
+
+def _size(side: Side, number: int) -> int:
+    return math.prod(side.points[number].shape)
 
 
 def _is_part(own: Key, whole: Key, members: set[Parameter], parameter: str) -> bool:
@@ -249,9 +251,11 @@ def _is_part(own: Key, whole: Key, members: set[Parameter], parameter: str) -> b
 # ---------------------------------------------------------------- the order between those
 
 
-def _align(pairing: _Pairing) -> None:
+def _align(pairing: _Pairing, fused: Iterable[tuple[Iterable[int], Iterable[int]]]) -> None:
     """Pair what is left by phase, name and size, between anchors that come in the same order on both sides."""
     a, b = pairing.a, pairing.b
+    signs = _sign(a), _sign(b)
+    parts_a, parts_b = {i for mine, _ in fused for i in mine}, {j for _, theirs in fused for j in theirs}
     for phase in ("input", "forward", "loss", "backward"):
         mine = [i for i, key in enumerate(a.keys) if key[0] == phase]
         theirs = [j for j, key in enumerate(b.keys) if key[0] == phase]
@@ -259,28 +263,32 @@ def _align(pairing: _Pairing) -> None:
         anchors = [(n, position[pairing.other[i]]) for n, i in enumerate(mine) if pairing.other[i] in position]
         edges = [(-1, -1), *_keep_rising(anchors), (len(mine), len(theirs))]
         for (start_a, start_b), (end_a, end_b) in pairwise(edges):
-            left = [i for i in mine[start_a + 1 : end_a] if pairing.other[i] < 0]
-            right = [j for j in theirs[start_b + 1 : end_b] if j not in pairing.taken]
-            _align_segment(pairing, left, right)
+            left = [i for i in mine[start_a + 1 : end_a] if pairing.other[i] < 0 and i not in parts_a]
+            right = [j for j in theirs[start_b + 1 : end_b] if j not in pairing.taken and j not in parts_b]
+            _align_segment(pairing, left, right, *signs)
 
 
-def _align_segment(pairing: _Pairing, left: Sequence[int], right: Sequence[int]) -> None:
+def _align_segment(pairing: _Pairing, left: Sequence[int], right: Sequence[int], a: Any, b: Any) -> None:
     from difflib import SequenceMatcher
 
     if not left or not right or max(len(left), len(right)) > _LONGEST_SEGMENT:
         return
-    mine, theirs = [_sign(pairing.a, i) for i in left], [_sign(pairing.b, j) for j in right]
+    mine, theirs = [a[i] for i in left], [b[j] for j in right]
     for block in SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks():
         for n in range(block.size):
             pairing.add(left[block.a + n], right[block.b + n], SEQUENCE)
 
 
-def _sign(side: Side, number: int) -> tuple[Any, ...]:
-    """What two points must have in common to be aligned: how many elements they have, and of which output they are."""
-    import math
-
-    key, point = side.keys[number], side.points[number]
-    return (math.prod(point.shape), key[2], key[3], key[4], key[6])
+def _sign(side: Side) -> list[tuple[Any, ...]]:
+    """What two points must have in common to be aligned: how many elements they have, which output of their module
+    they are, and the shapes of its parameters."""
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    for each in side.weights:
+        shapes.setdefault(each.module, []).append(tuple(each.shape))
+    return [
+        (_size(side, number), *key[2:5], key[6], tuple(sorted(shapes.get(key[1], ()))))
+        for number, key in enumerate(side.keys)
+    ]
 
 
 def _keep_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

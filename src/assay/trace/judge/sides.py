@@ -140,7 +140,7 @@ def combine_ranks(ranks: Sequence[Trace]) -> Side:
     known = (kinds == "shard") | (kinds == "partial") | (kinds == "replicate") | is_equal
     rows = total[known]
     side = _finish(ranks, points, build_keys(points), rows, np.flatnonzero(known), (kinds != "partial")[known])
-    unplaced = len({int(index) for index in parts[0]["point"][~known]})
+    unplaced = len(set(parts[0]["point"][~known].tolist()))
     return replace(side, unplaced=unplaced)
 
 
