@@ -76,6 +76,7 @@ def load_trace(folder: str) -> Trace:
     points = tuple(_build_point(each) for each in _load_lines(os.path.join(folder, "points.jsonl")))
     lines = list(_load_lines(os.path.join(folder, "steps.jsonl")))
     steps = tuple(each for each in lines if "step" in each)
+    meta = {**meta, "graphs": next((each.get("graphs") or {} for each in lines if each.get("end")), {})}
     rows = _load_rows(os.path.join(folder, "rows.bin"))
     known = rows["point"] < len(points)
     whole = rows if known.all() else rows[: int(known.argmin())]

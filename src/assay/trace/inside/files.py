@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import struct
@@ -18,7 +19,6 @@ class TraceFiles:
 
     def __init__(self, parent: str, rank: int, facts: dict[str, Any]) -> None:
         self.folder = _make_folder(parent, f"rank-{rank}")
-        self.rows = 0
         self._open: dict[str, BinaryIO] = {}
         with open(os.path.join(self.folder, "trace.json"), "w", encoding="utf-8") as file:
             file.write(json.dumps({"format": FORMAT, **facts}))
@@ -32,6 +32,15 @@ class TraceFiles:
     def append_lines(self, name: str, lines: list[Any]) -> None:
         if lines:
             self.append(name, "".join(f"{json.dumps(each)}\n" for each in lines).encode())
+
+    def append_weights(self, found: list[tuple[dict[str, Any], Any]]) -> None:
+        """Hashes of rows, as tensors of int64, and what each belongs to."""
+        lines, offset = [], 0
+        for facts, hashes in found:
+            self.append("weights.bin", ctypes.string_at(hashes.data_ptr(), 8 * len(hashes)))
+            lines.append({**facts, "rows": len(hashes), "offset": offset})
+            offset += len(hashes)
+        self.append_lines("weights.jsonl", lines)
 
     def close(self) -> None:
         for file in self._open.values():

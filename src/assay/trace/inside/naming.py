@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import sys
 import weakref
 from typing import Any
 
@@ -40,6 +39,10 @@ class Names:
 
     def list_parameters(self) -> list[tuple[Any, str, str]]:
         return [(held, module, name) for ref, module, name in self._parameters.values() if (held := ref()) is not None]
+
+    def list_modules(self) -> list[tuple[Any, str]]:
+        self._scan()
+        return list(self._modules.items())
 
     def _scan(self) -> None:
         """Find new models among all objects: those that are in no other one, the largest first."""
@@ -88,13 +91,3 @@ def _clean(path: str, is_parallel: bool) -> str:
 
 def _join(prefix: str, path: str) -> str:
     return f"{prefix}.{path}" if prefix and path else prefix or path
-
-
-def find_source(skip: tuple[str, ...]) -> str | None:
-    """The line of the program that is executed: the innermost one that is neither torch's nor ours."""
-    frame = sys._getframe(1)  # noqa: SLF001
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(skip):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return None

@@ -3,278 +3,133 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
+import functools
 import os
 import sys
 import weakref
-from fnmatch import fnmatchcase
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
-from assay.trace.inside.digest import SLOT, digest_into, plain_tensor
-from assay.trace.inside.files import TraceFiles, build_row
-from assay.trace.inside.naming import Names, find_source
+from assay.trace.inside.compiled import count_graphs, hide_from_dynamo, watch_compiler, watch_inside
+from assay.trace.inside.files import TraceFiles
+from assay.trace.inside.imports import call_after_import
+from assay.trace.inside.modules import ModuleHooks, find_tensors
+from assay.trace.inside.naming import Names
+from assay.trace.inside.ops import build_mode, push_below, remove_mode
+from assay.trace.inside.rows import Rows
 from assay.trace.inside.state import describe_group, describe_program, hash_random, load_flags
-from assay.trace.inside.weights import hash_rows
 
-_SLOTS = 1 << 15  # of 304 bytes: 10 MB on the device, and as much for the copy
+Note = Callable[..., None]
 
 
 class Recorder:
-    """One for each process. `settings`: steps, level, modules (patterns), keep (patterns), perturbed."""
+    """One for each process. `settings`: steps, level, in, keep, inside, perturbed. `note` is told what goes wrong."""
 
-    def __init__(self, parent: str, settings: dict[str, Any]) -> None:
-        self.level = settings.get("level", "module")
-        self.steps = frozenset(settings.get("steps", (1,)))
-        self.only = tuple(settings.get("in", ()))
+    def __init__(self, parent: str, settings: dict[str, Any], note: Note) -> None:
         self.step, self.is_active = 1, False
-        self._parent, self._settings = parent, settings
-        self._files: TraceFiles | None = None
-        self._names = Names()
-        self._points: dict[Any, int] = {}
-        self._new_points: list[dict[str, Any]] = []
-        self._pending: list[tuple[int, int, tuple[int, ...], int, int]] = []  # point, flags, inputs, count, slot
-        self._rows = 0
-        self._slots: Any = None
-        self._used = 0
-        self._known: dict[int, tuple[Any, int, int]] = {}  # id of a tensor -> itself, its version, its row
-        self._calls: dict[Any, int] = {}
-        self._stack: list[Any] = []
-        self._handles: list[Any] = []
-        self._backwards = 0
-        self._loss_row: int | None = None
-        self._groups: list[dict[str, Any]] = []
-        self._random = ""
-        self._stepped: set[int] = set()
-        self._optimisers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._has_weights = False
+        self._parent, self._settings, self._note = parent, settings, note
+        self._level = settings.get("level", "module")
+        self._steps = frozenset(settings.get("steps", (1,)))
         self._skip = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(sys.modules["torch"].__file__ or ""))
         self._pid = os.getpid()
+        self._files: TraceFiles | None = None
+        self._names = Names()
+        self._rows = Rows(self._open_files)
+        self._hooks = ModuleHooks(self._rows, self._names, settings, self._skip)
+        self._hooks.on_end = self._on_outermost
+        self._mode: Any = None
+        self._optimisers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._idle: weakref.WeakSet[Any] = weakref.WeakSet()  # optimisers that nobody waits for: they never stepped
+        self._stepped: set[int] = set()
+        self._groups: list[dict[str, Any]] = []
+        self._random = ""
+        self._has_weights = False
+        self._undo: list[Callable[[], None]] = []
+        self._root: Callable[[], Any] = lambda: None  # of a program that only infers
+        self._root_hook: Any = None
 
     # ------------------------------------------------------------ beginning and end
 
     def install(self) -> None:
-        """Count optimisers' steps; everything else is registered when a traced step begins."""
+        """Count steps of optimisers; everything else is registered when a traced step begins."""
+        import torch
         from torch.optim import optimizer
 
-        self._always = [
-            optimizer.register_optimizer_step_pre_hook(self._before_optimiser),
-            optimizer.register_optimizer_step_post_hook(self._after_optimiser),
+        guard = self._guard
+        handles = [
+            optimizer.register_optimizer_step_pre_hook(guard(self._before_optimiser)),
+            optimizer.register_optimizer_step_post_hook(guard(self._after_optimiser)),
         ]
+        self._undo += [handle.remove for handle in handles]
+        self._wrap(optimizer.Optimizer, "__init__", lambda args, _: self._on_new_optimiser(args[0]))
+        self._wrap(torch.amp.GradScaler, "step", lambda args, kwargs: self._on_scaler([*args, *kwargs.values()][1]))
         os.register_at_fork(after_in_child=self.abandon)
         atexit.register(self.close)
+        call_after_import("torch._dynamo", watch_compiler)
+        if self._settings.get("inside") and self._level != "step":
+            watch_inside(self._rows, self._names, self._hooks, guard)
         self._begin_step()
+
+    def _wrap(self, owner: Any, name: str, after: Callable[[Any, Any], None]) -> None:
+        """Call `after` with the arguments each time that a method has returned."""
+        plain, guarded = getattr(owner, name), self._guard(after)
+
+        @functools.wraps(plain)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = plain(*args, **kwargs)
+            guarded(args, kwargs)
+            return result
+
+        hide_from_dynamo(call, is_deep=False)
+        setattr(owner, name, call)
+        self._undo.append(lambda: setattr(owner, name, plain))
+
+    def _guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What fails in here ends the record, never the program; what it computes is not recorded."""
+        import torch
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            if self._pid != os.getpid():
+                return
+            apart = torch._C._DisableTorchDispatch if self._mode is not None else nullcontext  # noqa: SLF001
+            try:
+                with apart(), torch.no_grad():
+                    function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 whatever it is
+                self._fail(error)
+
+        return hide_from_dynamo(call)
+
+    def _fail(self, error: BaseException) -> None:
+        self._leave()
+        self._steps = frozenset()
+        self._note("problem", step=self.step, text=f"{type(error).__name__}: {error}")
 
     def abandon(self) -> None:
         """A forked child records nothing."""
         self._leave()
-        self.steps = frozenset()
-        self._files = None
-        self._pid = 0
+        self._steps, self._files, self._pid = frozenset(), None, 0
 
     def close(self) -> None:
+        """Write what is left, and remove everything."""
         if self._pid != os.getpid():
             return
         self._leave()
-        if self._pending:
-            self._flush(is_whole=False)
-        if self._files is not None:
-            self._files.append_lines("steps.jsonl", [{"end": True}])
-            self._files.close()
-            self._files = None
-        self.steps = frozenset()
-
-    def _begin_step(self) -> None:
-        if self.step not in self.steps or self.is_active:
-            return
-        self.is_active = True
-        self._random = hash_random()
-        if self.level == "step":
-            return
-        from torch.nn.modules import module
-
-        self._handles = [
-            module.register_module_forward_pre_hook(self._enter_module),
-            module.register_module_forward_hook(self._leave_module, with_kwargs=False, always_call=True),
-        ]
-        self._watch_backward()
-
-    def _leave(self) -> None:
-        """Remove every hook."""
-        self.is_active = False
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._stack = [], []
-        if self._plain_backward is not None:
-            import torch
-
-            torch.autograd.backward, self._plain_backward = self._plain_backward, None
-
-    _plain_backward: Any = None
-
-    def _end_step(self, *, skipped: bool | None = False) -> None:
-        if self.is_active:
-            self._leave()
-            self._flush(is_whole=True, skipped=skipped)
-        self.step += 1
-        self._calls, self._known, self._stepped = {}, {}, set()
-        self._begin_step()
-
-    # ------------------------------------------------------------ modules
-
-    def _enter_module(self, module: Any, args: Any) -> None:
-        if not self._stack and not self._backwards:
-            path = self._names.find_module(module)
-            for index, tensor in enumerate(_find_tensors(args)):
-                self._record("input", path, module, f"input.{index}", self._count(path), tensor)
-        self._stack.append(module)
-
-    def _leave_module(self, module: Any, args: Any, result: Any) -> None:
-        if self._stack:
-            self._stack.pop()
-        if self._backwards or type(module).__name__ == "OptimizedModule":
-            return
-        path = self._names.find_module(module)
-        if self.only and not any(fnmatchcase(path, each) for each in self.only):
-            return
-        call = self._calls[path] = self._count(path) + 1
-        inputs = tuple(self._find_row(each) for each in _find_tensors(args))
-        for index, tensor in enumerate(_find_tensors(result)):
-            row = self._record("forward", path, module, f"output.{index}", call - 1, tensor, inputs)
-            if tensor.requires_grad and not tensor.is_leaf:
-                point = ("backward", path, module, f"output.{index}", call - 1)
-                tensor.register_hook(lambda gradient, point=point, row=row: self._on_gradient(point, gradient, row))
-
-    def _count(self, path: str) -> int:
-        return self._calls.get(path, 0)
-
-    def _on_gradient(self, point: Any, gradient: Any, row: int) -> None:
-        if self.is_active:
-            self._record(*point, gradient, (row,))
-
-    def _watch_backward(self) -> None:
-        import torch
-
-        plain = self._plain_backward = torch.autograd.backward
-
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._backwards:
-                for index, tensor in enumerate(_find_tensors(tensors)):
-                    name = f"loss.{index}"
-                    call = self._calls[name] = self._count(name) + 1
-                    self._loss_row = self._record("loss", "", None, name, call - 1, tensor, (self._find_row(tensor),))
-            self._backwards += 1
-            try:
-                return plain(tensors, *args, **kwargs)
-            finally:
-                self._backwards -= 1
-
-        torch.autograd.backward = backward
-
-    # ------------------------------------------------------------ optimisers
-
-    def _before_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
-        if not self.is_active:
-            return
-        for index, parameter in _list_parameters(optimiser):
-            module, name = self._names.find_parameter(parameter, f"parameter.{index}")
-            if parameter.grad is not None:
-                self._record("gradient", module, None, name, 0, parameter.grad)
-        self._groups = [describe_group(each) for each in optimiser.param_groups]
-        self._write_weights(optimiser)
-
-    def _after_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
-        self._optimisers.add(optimiser)
-        if self.is_active:
-            for index, parameter in _list_parameters(optimiser):
-                module, name = self._names.find_parameter(parameter, f"parameter.{index}")
-                self._record("parameter", module, None, name, 0, parameter)
-                for key, value in optimiser.state.get(parameter, {}).items():
-                    if hasattr(value, "untyped_storage"):
-                        self._record("optimiser", module, None, f"{name}.{key}", 0, value)
-        self._stepped.add(id(optimiser))
-        self._end_step()
-
-    def _write_weights(self, optimiser: Any) -> None:
-        if self._has_weights:
-            return
-        self._has_weights = True
-        lines, offset, data = [], 0, b""
-        for index, parameter in _list_parameters(optimiser):
-            module, name = self._names.find_parameter(parameter, f"parameter.{index}")
-            found = hash_rows(parameter)
-            count = len(found) // 8
-            lines.append(
-                {"module": module, "name": name, "shape": list(parameter.shape), "rows": count, "offset": offset}
-            )
-            offset, data = offset + count, data + found
-        files = self._open_files()
-        files.append("weights.bin", data)
-        files.append_lines("weights.jsonl", lines)
-
-    # ------------------------------------------------------------ rows
-
-    def _record(
-        self, phase: str, path: str, module: Any, name: str, call: int, tensor: Any, inputs: tuple[int, ...] = ()
-    ) -> int:
-        """Digest a tensor; returns its row's number + 1."""
-        kind = type(module).__name__ if module is not None else ""
-        key = (phase, path, kind, name, call, tensor.shape, tensor.dtype, tensor.device)
-        point = self._points.get(key)
-        if point is None:
-            point = self._add_point(key)
-        values, flags = plain_tensor(tensor)
-        slot = self._take_slot(tensor.device)
-        if values is not None:
-            digest_into(values, self._slots[slot])
-        self._pending.append((point, flags, inputs, tensor.numel(), slot))
-        self._rows += 1
-        if phase in ("input", "forward"):
-            self._known[id(tensor)] = (tensor, tensor._version, self._rows)  # noqa: SLF001
-        return self._rows
-
-    def _find_row(self, tensor: Any) -> int:
-        known = self._known.get(id(tensor))
-        return known[2] if known is not None and known[0] is tensor else 0
-
-    def _add_point(self, key: Any) -> int:
-        phase, path, kind, name, call, shape, dtype, device = key
-        self._points[key] = len(self._points)
-        facts = {"phase": phase, "module": path, "kind": kind, "name": name, "call": call, "op": None}
-        facts |= {"shape": list(shape), "dtype": str(dtype).removeprefix("torch."), "device": str(device)}
-        source = find_source(self._skip) if phase in ("input", "forward", "loss") else None
-        self._new_points.append({**facts, "placement": None, "source": source})
-        return self._points[key]
-
-    def _take_slot(self, _device: Any) -> int:
-        import torch
-
-        if self._slots is None:
-            self._slots = torch.zeros(_SLOTS, SLOT.size // 8, dtype=torch.int64)
-        if self._used == _SLOTS:
-            self._flush(is_whole=False)
-        self._used += 1
-        return self._used - 1
-
-    def _flush(self, *, is_whole: bool, skipped: bool | None = False) -> None:
-        files = self._open_files()
-        data = ctypes.string_at(self._slots.data_ptr(), self._used * SLOT.size) if self._used else b""
-        files.append_lines("points.jsonl", self._new_points)
-        rows = [
-            build_row(point, self.step, flags, inputs, count, data[slot * SLOT.size : (slot + 1) * SLOT.size])
-            for point, flags, inputs, count, slot in self._pending
-        ]
-        files.append("rows.bin", b"".join(rows))
-        files.rows += len(rows)
-        loss = None
-        if self._loss_row is not None:
-            first = files.rows - len(rows)
-            loss = SLOT.unpack_from(data, self._pending[self._loss_row - 1 - first][4] * SLOT.size)[3]
-        self._new_points, self._pending, self._used = [], [], 0
-        if is_whole:
-            facts = {"step": self.step, "loss": loss, "groups": self._groups, "random": self._random}
-            facts |= {"flags": load_flags(), "skipped": skipped, "rows": files.rows}
-            files.append_lines("steps.jsonl", [facts])
-            self._loss_row = None
+        for undo in self._undo:
+            undo()
+        self._undo, self._steps = [], frozenset()
+        atexit.unregister(self.close)
+        try:
+            if self._files is not None or self._rows.count:
+                self._rows.write()
+                self._open_files().append_lines("steps.jsonl", [{"end": True, "graphs": count_graphs()}])
+                self._open_files().close()
+        except Exception as error:  # noqa: BLE001 a full disk, a broken device
+            self._note("problem", step=self.step, text=f"{type(error).__name__}: {error}")
+        if self._rows.problem:
+            self._note("left out", text=self._rows.problem)
+        self._pid = 0
 
     def _open_files(self) -> TraceFiles:
         if self._files is None:
@@ -282,24 +137,146 @@ class Recorder:
             self._files = TraceFiles(self._parent, facts["rank"], facts)
         return self._files
 
+    # ------------------------------------------------------------ steps
 
-def start_recorder(parent: str, settings: dict[str, Any], note: Any) -> None:
-    """Record what this process does from now on. `note` is told what goes wrong."""
-    Recorder(parent, settings).install()
+    def _begin_step(self) -> None:
+        is_wanted = self.step in self._steps
+        is_noisy = self._settings.get("perturbed") is not None and bool(self._steps) and self.step <= max(self._steps)
+        if not (is_wanted or is_noisy):
+            self._watch_root()
+            return
+        self.is_active, self._rows.step, self._random = is_wanted, self.step, hash_random()
+        self._rows.is_silent = not is_wanted
+        if self._level != "step" or not self._optimisers or is_noisy:
+            self._hooks.watch_modules(self._guard)
+        self._hooks.watch_backward(self._guard)
+        if self._level == "op" and is_wanted:
+            self._mode = build_mode(self._rows, self._hooks, self._guard, self._skip)
+            push_below(self._mode)
+
+    def _leave(self) -> None:
+        """Remove every hook of the step."""
+        self.is_active = False
+        self._hooks.remove()
+        if self._mode is not None:
+            remove_mode(self._mode)
+            self._mode = None
+        if self._root_hook is not None:
+            self._root_hook.remove()
+            self._root_hook = None
+
+    def _end_step(self, *, skipped: bool | None = False) -> None:
+        was_active = self.is_active
+        self._leave()
+        if was_active:
+            facts = {"groups": self._groups, "random": self._random, "flags": load_flags(), "skipped": skipped}
+            self._rows.end_step(facts)
+        self.step += 1
+        self._stepped, self._groups = set(), []
+        self._begin_step()
+
+    # ------------------------------------------------------------ optimisers
+
+    def _on_new_optimiser(self, optimiser: Any) -> None:
+        self._optimisers.add(optimiser)
+        if self._level == "step" and self._settings.get("perturbed") is None:
+            self._hooks.remove_modules()
+        if self._root_hook is not None:
+            self._root_hook.remove()
+            self._root_hook = None
+
+    def _before_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
+        if not self.is_active:
+            return
+        if self._mode is not None:
+            remove_mode(self._mode)  # what the optimiser computes is in its parameters and states
+        for module, name, parameter in self._list_parameters(optimiser):
+            if parameter.grad is not None:
+                self._rows.add(("gradient", module, "", name, len(self._stepped), None), parameter.grad)
+        self._groups += [describe_group(each) for each in optimiser.param_groups]
+        self._add_weights([(parameter, *found) for *found, parameter in self._list_parameters(optimiser)])
+
+    def _after_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
+        if self.is_active:
+            call = len(self._stepped)
+            for module, name, parameter in self._list_parameters(optimiser):
+                self._rows.add(("parameter", module, "", name, call, None), parameter)
+                for key, value in optimiser.state.get(parameter, {}).items():
+                    for index, tensor in enumerate(find_tensors(value)):
+                        label = f"{name}.{key}{f'.{index}' if index else ''}"
+                        self._rows.add(("optimiser", module, "", label, call, None), tensor)
+            if self._mode is not None:
+                push_below(self._mode)
+        self._count_step(optimiser, skipped=None if getattr(optimiser, "found_inf", None) is not None else False)
+
+    def _on_scaler(self, optimiser: Any) -> None:
+        """GradScaler has left the optimiser's step out: it ends all the same."""
+        if self._last_stepped != id(optimiser):
+            self._before_optimiser(optimiser, (), {})
+            self._count_step(optimiser, skipped=True)
+        self._last_stepped = 0
+
+    _last_stepped = 0
+
+    def _count_step(self, optimiser: Any, *, skipped: bool | None) -> None:
+        """A step ends when each optimiser has stepped that ever does."""
+        self._optimisers.add(optimiser)
+        self._idle.discard(optimiser)
+        self._last_stepped = id(optimiser)
+        if id(optimiser) in self._stepped:  # the second time: who has not stepped by now is not part of the cycle
+            self._idle.update(each for each in self._optimisers if id(each) not in self._stepped)
+        self._stepped.add(id(optimiser))
+        if all(id(each) in self._stepped for each in self._optimisers if each not in self._idle):
+            self._end_step(skipped=skipped)
+
+    def _list_parameters(self, optimiser: Any) -> list[tuple[str, str, Any]]:
+        """Module, name and parameter, of modules that are wanted."""
+        found = (parameter for group in optimiser.param_groups for parameter in group["params"])
+        named = [(*self._names.find_parameter(each, f"parameter.{index}"), each) for index, each in enumerate(found)]
+        return [each for each in named if self._hooks.is_wanted(each[0])]
+
+    def _add_weights(self, parameters: list[tuple[Any, str, str]]) -> None:
+        if not self._has_weights:
+            self._has_weights = True
+            self._rows.add_weights(parameters)
+
+    # ------------------------------------------------------------ programs that only infer
+
+    def _on_outermost(self, module: Any, result: Any) -> None:
+        """A call of the outermost module is a step where there is no optimiser and nothing to be learned."""
+        if self._optimisers or any(each.requires_grad for each in find_tensors(result)):
+            return
+        self._root = self._root if self._root() is not None else weakref.ref(module)
+        if self._root() is not module:
+            return
+        if self.is_active:
+            self._add_weights(self._names.list_parameters())
+        self._end_step()
+
+    def _watch_root(self) -> None:
+        """Count calls of the outermost module, on steps that are not traced, while there is no optimiser."""
+        if self._optimisers or not self._steps or self.step > max(self._steps):
+            return
+        from torch.nn.modules import module
+
+        root = self._root()
+        if root is not None:
+            self._root_hook = root.register_forward_hook(self._guard(self._on_call))
+        else:
+            self._root_hook = module.register_module_forward_pre_hook(self._guard(self._find_root))
+
+    def _find_root(self, module: Any, _args: Any) -> None:
+        """The first module that is called; from now on it alone has a hook."""
+        self._root_hook.remove()
+        self._root = weakref.ref(module)
+        self._root_hook = module.register_forward_hook(self._guard(self._on_call))
+
+    def _on_call(self, module: Any, _args: Any, result: Any) -> None:
+        self._on_outermost(module, result)
 
 
-def _find_tensors(value: Any) -> list[Any]:
-    """The tensors in nested lists, tuples, dictionaries and objects with fields, in order."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [tensor for each in value for tensor in _find_tensors(each)]
-    return []
-
-
-def _list_parameters(optimiser: Any) -> list[tuple[int, Any]]:
-    return list(enumerate(parameter for group in optimiser.param_groups for parameter in group["params"]))
+def start_recorder(parent: str, settings: dict[str, Any], note: Note) -> Recorder:
+    """Record what this process does from now on."""
+    recorder = Recorder(parent, settings, note)
+    recorder.install()
+    return recorder

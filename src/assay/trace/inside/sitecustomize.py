@@ -5,19 +5,15 @@ It hands on to the `sitecustomize` that it hides, and does nothing in a program 
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _SETTINGS = "ASSAY_TRACE"  # JSON
-_RUN_DIR = "ASSAY_RUN_DIR"
 
 
 def _note(event: str, **facts: Any) -> None:
@@ -34,43 +30,13 @@ def _note(event: str, **facts: Any) -> None:
         pass
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for torch, and starts the recorder once its import is complete."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: Any) -> Any:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        _start()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-
 def _start() -> None:
     """Nothing that fails here may stop the program."""
     try:
         from assay.trace.inside.recorder import start_recorder
 
-        start_recorder(os.path.dirname(_FOLDER), json.loads(os.environ[_SETTINGS]), _note)
+        settings = json.loads(os.environ[_SETTINGS])
+        start_recorder(os.path.join(os.path.dirname(_FOLDER), settings.get("below", "")), settings, _note)
         _note("torch")
     except Exception as error:  # noqa: BLE001 whatever it is, the program goes on
         _note("problem", text=f"{type(error).__name__}: {error}")
@@ -86,8 +52,16 @@ def _load_hidden() -> None:
         spec.loader.exec_module(module)
 
 
+def _prepare() -> None:
+    from assay.trace.inside.imports import call_after_import
+
+    if '"inside":true' in os.environ[_SETTINGS]:
+        os.environ["TORCHINDUCTOR_EMULATE_PRECISION_CASTS"] = "1"  # else hooks in a compiled region move its result
+    call_after_import("torch", _start)
+    _note("python")
+
+
 if __name__ == "sitecustomize":
     if os.environ.get(_SETTINGS):
-        sys.meta_path.insert(0, _Finder())
-        _note("python")
+        _prepare()
     _load_hidden()
