@@ -3,12 +3,12 @@
     python benchmarks/trace_faults.py [--seeds 4] [--columns eager,compiled,bf16,names,ranks] [--harmless 100]
     python benchmarks/trace_faults.py --speed
 
-20 faults in one layer, the optimiser, the data, a flag or the reduction over ranks; each is compared with the training as
-it should be: both eager; against `torch.compile` (each block); fp32 against bf16; own names with a fused qkv against
-transformers' Llama; one process against two (DDP over gloo). Faults that a column cannot have are listed. Each side is a
-real recording of a real training of two steps; the reference has three perturbed executions. Then harmless variants of
-the same training: none may be FAIL. Seeds with even numbers chose the factors of `judge/errors.py`; odd ones are what to
-report. Intervals are Wilson's, 95%.
+22 faults in one layer, the optimiser, the data, a flag or the reduction over ranks; each is compared with the training
+as it should be: both eager; against `torch.compile` (each block); fp32 against bf16; own names with a fused qkv against
+transformers' Llama; one process against two (DDP over gloo). Faults that a column cannot have are listed. Each side is
+a real recording of a real training of two steps; the reference has three perturbed executions. Then harmless variants
+of the same training: none may be FAIL. Seeds with even numbers chose the factors of `judge/errors.py`; odd ones are
+what to report. Intervals are Wilson's, 95%.
 """
 
 from __future__ import annotations
@@ -124,9 +124,10 @@ def _train(folder: str, setting: Setting, rank: int, world: int, perturbed: int 
         }
         if world > 1:
             torch.distributed.init_process_group("gloo")
-        recorder = Recorder(folder, {"level": "module", "steps": (1, 2), "perturbed": perturbed})
+        settings = {"level": "module", "steps": (1, 2), "perturbed": perturbed}
+        recorder = Recorder(folder, settings, lambda *words, **_: print(*words, file=sys.stderr))
         recorder.install()
-        train(replace(setting, perturbed=perturbed or 0), rank, world)
+        train(setting, rank, world)
         recorder.close()
     except BaseException:  # noqa: BLE001 a child must not go on as its parent
         import traceback
@@ -176,7 +177,7 @@ def _is_same(column: str, wanted: str, name: str) -> bool:
     plain = ".".join(words.get(part, part) for part in name.removeprefix("model.").split("."))
     if column == "compiled" and plain == LAYER:
         return True  # the compiled region that holds it
-    return plain == wanted or plain == f"{wanted}.o" or (wanted.endswith(".drop") and plain == LAYER)
+    return plain in (wanted, f"{wanted}.o") or (wanted.endswith(".drop") and plain == LAYER)
 
 
 def examine(
@@ -217,8 +218,8 @@ def examine_harmless(recordings: Recordings, count: int) -> Iterator[dict[str, A
         first = found.first
         yield {
             "variant": variant, "seed": seed, "verdict": str(found.kind), "coverage": round(found.coverage.fraction, 3),
-            "ratio": float(finite.max(initial=0.0)), "first": [first.kind, first.module, first.phase] if first else None,
-            "why": found.verdict.findings[-1].message,
+            "ratio": float(finite.max(initial=0.0)), "why": found.verdict.findings[-1].message,
+            "first": [first.kind, first.module, first.phase] if first else None,
         }  # fmt: skip
 
 
@@ -255,9 +256,8 @@ def report_harmless(found: Sequence[dict[str, Any]]) -> None:
         own = [each for each in found if each["variant"] == variant]
         if own:
             worst = max(own, key=lambda each: each["ratio"])
-            print(
-                f"  {variant:24} {dict(Counter(each['verdict'] for each in own))} largest {worst['ratio']:.2g} times noise"
-            )
+            kinds = dict(Counter(each["verdict"] for each in own))
+            print(f"  {variant:24} {kinds}, largest {worst['ratio']:.2g} times noise")
 
 
 def measure_speed(folder: str, rows: int = 1_000_000, points: int = 20_000) -> None:

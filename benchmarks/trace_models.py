@@ -28,7 +28,6 @@ class Setting:
     experts: bool = False
     variant: str = ""  # a harmless one
     steps: int = 2
-    perturbed: int = 0  # execution whose first activation is moved by one unit in the last place
 
 
 class Norm(nn.Module):
@@ -211,22 +210,11 @@ def train(setting: Setting, rank: int = 0, world: int = 1) -> None:
     if setting.fault == "gradient missing":
         model.layers[AT].mlp.up.weight.requires_grad_(False)
     wrapped = torch.nn.parallel.DistributedDataParallel(model) if _uses_ddp(setting, world) else model
-    if setting.perturbed:
-        embedding = next(each for each in model.modules() if isinstance(each, nn.Embedding))
-        embedding.register_forward_hook(lambda _m, _x, y: _move(y, setting.perturbed))
     choices = {"foreach": False} if setting.variant == "optimiser one by one" else {}
     optimiser = torch.optim.AdamW(_build_groups(model, setting), lr=1e-3, betas=_choose_betas(setting), **choices)
     with _precise(setting):
         for step in range(setting.steps):
             _step(wrapped, optimiser, setting, step, rank, world)
-
-
-def _move(x: torch.Tensor, number: int) -> torch.Tensor:
-    """Every element by one unit in the last place, up or down."""
-    words = x.detach().view(torch.int32 if x.dtype is torch.float32 else torch.int16)
-    generator = torch.Generator().manual_seed(number)
-    signs = torch.randint(2, x.shape, generator=generator, dtype=words.dtype) * 2 - 1
-    return x + ((words + signs).view(x.dtype) - x.detach())
 
 
 def _uses_ddp(setting: Setting, world: int) -> bool:

@@ -214,11 +214,7 @@ def write_ranks(run_dir: Path, placements: dict[str, Any], *, drift: float = 0.0
         writer = Writer(run_dir, rank=rank, world=world)
         part = x[rank * 4 : rank * 4 + 4] if placements else x
         at = writer.row(1, "forward", "layer", part, start=rank * part.size, placement=placements.get("forward"))
-        share = (
-            gradient * (0.25 if rank else 0.75)
-            if (placements.get("gradient") or {}).get("kind") == "partial"
-            else gradient
-        )
+        share = gradient * (0.25 if rank else 0.75) if placements.get("gradient") == PARTIAL else gradient
         writer.row(
             1,
             "gradient",
@@ -235,7 +231,7 @@ def write_ranks(run_dir: Path, placements: dict[str, Any], *, drift: float = 0.0
         writer.close()
 
 
-REPLICATE, SHARD, PARTIAL = {"kind": "replicate"}, {"kind": "shard"}, {"kind": "partial", "reduce": "sum"}
+REPLICATE, SHARD, PARTIAL = {"placements": ["R"]}, {"placements": ["S(0)"], "global": True}, {"placements": ["P(sum)"]}
 
 
 @pytest.mark.parametrize(
@@ -260,9 +256,11 @@ def test_ranks_add_up_to_one_process(
         assert "2 times that of A" in found.first.text
 
 
-def test_an_unknown_placement_is_inconclusive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("placement", [None, {"placements": ["S(0)"]}])
+def test_an_unknown_placement_is_inconclusive(tmp_path: Path, placement: Any) -> None:
+    """Also that of shards whose indices are their own."""
     write_ranks(tmp_path / "a", {})
-    write_ranks(tmp_path / "b", {"forward": None, "gradient": None, "x": None}, drift=0.1)
+    write_ranks(tmp_path / "b", {"forward": placement, "gradient": None, "x": None}, drift=0.1)
     found, *_ = compare(*(load_recording(str(tmp_path / name)) for name in "ab"))
     assert (found.kind, found.coverage.unplaced) == ("INCONCLUSIVE", 2)
     assert any("placement is not known" in note for note in found.notes)

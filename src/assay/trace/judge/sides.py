@@ -133,8 +133,8 @@ def combine_ranks(ranks: Sequence[Trace]) -> Side:
     chosen = [key for key in lines[0] if key in common]  # in the order of the first rank
     parts = [np.array(each.rows[[line[key] for key in chosen]]) for each, line in zip(ranks, lines, strict=True)]
     points = ranks[0].points
-    kinds = np.array([(points[index].placement or {}).get("kind", "") for index in parts[0]["point"]], dtype=object)
-    means = np.array([(points[index].placement or {}).get("reduce") == "mean" for index in parts[0]["point"]], bool)
+    kinds = np.array([find_placement(points[index]) for index in parts[0]["point"]], dtype=object)
+    means = np.array(["avg" in str(points[index].placement) for index in parts[0]["point"]], bool)
     is_equal = np.logical_and.reduce([part["hash"] == parts[0]["hash"] for part in parts[1:]])
     total = _add(parts, kinds, means)
     known = (kinds == "shard") | (kinds == "partial") | (kinds == "replicate") | is_equal
@@ -142,6 +142,16 @@ def combine_ranks(ranks: Sequence[Trace]) -> Side:
     side = _finish(ranks, points, build_keys(points), rows, np.flatnonzero(known), (kinds != "partial")[known])
     unplaced = len(set(parts[0]["point"][~known].tolist()))
     return replace(side, unplaced=unplaced)
+
+
+def find_placement(point: Point) -> str:
+    """How ranks share a tensor: shard, partial, replicate; empty: unknown. Torch writes S(0), P(sum) and R. Shards
+    whose indices are not those of the whole tensor do not add up."""
+    facts = point.placement or {}
+    letters = {str(name).lstrip("_")[:1] for name in facts.get("placements") or ()}
+    if "S" in letters:
+        return "shard" if facts.get("global") and "P" not in letters else ""
+    return "partial" if "P" in letters else "replicate" if letters else ""
 
 
 def _number_rows(trace: Trace) -> dict[tuple[Any, ...], int]:
@@ -177,8 +187,8 @@ def find_drift(ranks: Sequence[Trace]) -> tuple[int, str, str] | None:
     began = _find_replicas(ranks)
     for key, row in lines[0].items():
         phase, module, name, step = key[0], key[1], key[2], key[-2]
-        placement = ranks[0].points[int(ranks[0].rows["point"][row])].placement or {}
-        is_replica = phase == "parameter" or (phase == "gradient" and placement.get("kind") == "replicate")
+        placement = find_placement(ranks[0].points[int(ranks[0].rows["point"][row])])
+        is_replica = phase == "parameter" or (phase == "gradient" and placement == "replicate")
         if not is_replica or (module, name) not in began:
             continue
         others = [line.get(key) for line in lines[1:]]
@@ -191,8 +201,6 @@ def find_drift(ranks: Sequence[Trace]) -> tuple[int, str, str] | None:
 def _find_replicas(ranks: Sequence[Trace]) -> set[tuple[str, str]]:
     """Parameters whose rows are equal on all ranks when the trace begins."""
     tables = [{(each.module, each.name): each.hashes.tobytes() for each in rank.weights} for rank in ranks]
-    sharded = {
-        (point.module, point.name) for point in ranks[0].points if (point.placement or {}).get("kind") == "shard"
-    }
+    sharded = {(point.module, point.name) for point in ranks[0].points if find_placement(point) == "shard"}
     same = {key for key, value in tables[0].items() if all(other.get(key) == value for other in tables[1:])}
     return same - sharded
