@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 _hidden: list[tuple[Any, dict[Any, Any]]] = []
@@ -22,15 +23,29 @@ def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> Any:
     return function
 
 
-def watch_compiler() -> None:
-    """While dynamo traces, the global hooks are away; called when torch._dynamo is loaded."""
-    from torch._dynamo.callback import callback_handler
+def watch_compiler() -> Callable[[], None]:
+    """While dynamo traces, the global hooks are away; called when torch._dynamo is loaded. Returns what undoes it."""
+    from torch._dynamo.callback import callback_handler as handler
 
-    callback_handler.register_start_callback(_hide)
-    callback_handler.register_end_callback(_restore)
+    start, end = handler.run_start_callbacks, handler.run_end_callbacks
+
+    def run_start(args: Any) -> None:  # not a callback of theirs: torch._dynamo.reset() removes those
+        start(args)
+        _hide()
+
+    def run_end(args: Any) -> None:
+        _restore()
+        end(args)
+
+    handler.run_start_callbacks, handler.run_end_callbacks = run_start, run_end  # type: ignore[method-assign]
+
+    def undo() -> None:
+        handler.run_start_callbacks, handler.run_end_callbacks = start, end  # type: ignore[method-assign]
+
+    return undo
 
 
-def _hide(_args: Any) -> None:
+def _hide() -> None:
     from torch.nn.modules import module
 
     for each in (module._global_forward_pre_hooks, module._global_forward_hooks):  # noqa: SLF001
@@ -41,7 +56,7 @@ def _hide(_args: Any) -> None:
         module._global_forward_hooks[-1] = _digest_inside  # noqa: SLF001
 
 
-def _restore(_args: Any) -> None:
+def _restore() -> None:
     while _hidden:
         hooks, held = _hidden.pop()
         hooks.clear()

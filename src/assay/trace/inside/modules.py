@@ -94,6 +94,8 @@ class ModuleHooks:
 
         for handle in self._handles:
             handle.remove()
+            module._global_forward_hooks_always_called.pop(handle.id, None)  # noqa: SLF001 torch forgets these
+            module._global_forward_hooks_with_kwargs.pop(handle.id, None)  # noqa: SLF001
         if "any" in self._plain:
             module._has_any_global_hook = self._plain.pop("any")  # noqa: SLF001
         self._handles = []
@@ -130,9 +132,11 @@ class ModuleHooks:
                 self._rows.add(("input", path, kind, f"input.{index}", call, None), tensor, (), self._skip)
         stack.append(module)
 
-    def _leave(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _leave(self, module: Any, args: Any, *rest: Any) -> None:
+        """`rest`: keyword arguments and result; after an exception torch leaves the former out."""
         if is_wrapper(module):
             return
+        result, kwargs = rest[-1], rest[0] if len(rest) > 1 else {}
         stack = self.stack
         while stack and stack.pop() is not module:
             pass  # one that ended with an exception

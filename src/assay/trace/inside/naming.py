@@ -37,8 +37,8 @@ class Names:
             known = self._parameters[id(parameter)] = (weakref.ref(parameter), "", otherwise)
         return known[1], known[2]
 
-    def list_parameters(self) -> list[tuple[Any, str, str]]:
-        return [(held, module, name) for ref, module, name in self._parameters.values() if (held := ref()) is not None]
+    def list_parameters(self, root: Any) -> list[tuple[Any, str, str]]:
+        return [(each, *self.find_parameter(each, f"parameter.{i}")) for i, each in enumerate(root.parameters())]
 
     def list_modules(self) -> list[tuple[Any, str]]:
         self._scan()

@@ -66,7 +66,7 @@ class Recorder:
         self._wrap(torch.amp.GradScaler, "step", lambda args, kwargs: self._on_scaler([*args, *kwargs.values()][1]))
         os.register_at_fork(after_in_child=self.abandon)
         atexit.register(self.close)
-        call_after_import("torch._dynamo", watch_compiler)
+        call_after_import("torch._dynamo", lambda: self._undo.append(watch_compiler()))
         if self._settings.get("inside") and self._level != "step":
             watch_inside(self._rows, self._names, self._hooks, guard)
         self._begin_step()
@@ -250,7 +250,7 @@ class Recorder:
         if self._root() is not module:
             return
         if self.is_active:
-            self._add_weights(self._names.list_parameters())
+            self._add_weights(self._names.list_parameters(module))
         self._end_step()
 
     def _watch_root(self) -> None:
