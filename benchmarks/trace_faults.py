@@ -142,7 +142,8 @@ def _train(folder: str, setting: Setting, rank: int, world: int, perturbed: int 
 
 def build_pair(column: str, fault: str, seed: int) -> tuple[tuple[Setting, int], tuple[Setting, int]]:
     """The reference, and the training that has the fault: setting and number of processes of each."""
-    plain = Setting(seed, experts=fault == "expert order")
+    variant = "no clipping" if fault == "sum for mean over ranks" else ""  # it would hide a factor
+    plain = Setting(seed, experts=fault == "expert order", variant=variant)
     wrong = replace(plain, fault=fault)
     if column == "compiled":
         return (plain, 1), (replace(wrong, compiled=True), 1)
@@ -235,6 +236,11 @@ def wilson(right: int, total: int) -> str:
     return f"{right} of {total} ({p:.0%}; {max(low, 0):.0%} to {min(high, 1):.0%})"
 
 
+def show(case: dict[str, Any]) -> dict[str, Any]:
+    print(json.dumps(case), file=sys.stderr, flush=True)
+    return case
+
+
 def report(found: Sequence[dict[str, Any]], half: Callable[[int], bool], title: str) -> None:
     chosen = [each for each in found if half(each["seed"])]
     print(f"\n{title}: {wilson(sum(each['right'] for each in chosen), len(chosen))} named")
@@ -319,8 +325,8 @@ def main() -> None:
             return
         recordings = Recordings(str(folder))
         faults = [each for each in options.faults.split(",") if each]
-        found = list(examine(recordings, options.columns.split(","), faults, options.seeds))
-        harmless = list(examine_harmless(recordings, options.harmless))
+        found = list(map(show, examine(recordings, options.columns.split(","), faults, options.seeds)))
+        harmless = list(map(show, examine_harmless(recordings, options.harmless)))
         for column in COLUMNS:
             left = [fault for fault in FAULTS if not is_applicable(column, fault)]
             print(f"{column}: {len(FAULTS) - len(left)} faults; not applicable: {', '.join(left) or 'none'}")

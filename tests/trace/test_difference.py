@@ -263,7 +263,7 @@ def test_an_unknown_placement_is_inconclusive(tmp_path: Path, placement: Any) ->
     write_ranks(tmp_path / "b", {"forward": placement, "gradient": None, "x": None}, drift=0.1)
     found, *_ = compare(*(load_recording(str(tmp_path / name)) for name in "ab"))
     assert (found.kind, found.coverage.unplaced) == ("INCONCLUSIVE", 2)
-    assert any("placement is not known" in note for note in found.notes)
+    assert any("the placement of 2 points on the ranks is not known" in each.message for each in found.verdict.findings)
 
 
 def test_as_many_ranks_are_compared_one_by_one(tmp_path: Path) -> None:

@@ -279,6 +279,10 @@ class _Judgement:
         if self.coverage.fraction < LEAST_COVERAGE:
             text = f"only {self.coverage.fraction:.0%} of the points are paired, {LEAST_COVERAGE:.0%} are needed"
             yield Finding(VerdictKind.INCONCLUSIVE, "coverage", text)
+        if self.coverage.unplaced:
+            points = render_count(self.coverage.unplaced, "point")
+            text = f"the placement of {points} on the ranks is not known: only norms were compared there"
+            yield Finding(VerdictKind.INCONCLUSIVE, "placement", text)
         for label, side in (("A", self.a), ("B", self.b)):
             if not side.is_whole:
                 text = f"the trace of {label} ends before its program did: compared up to there"
@@ -288,7 +292,8 @@ class _Judgement:
             yield Finding(VerdictKind.INCONCLUSIVE, "not finite", text)
 
     def _find_kind(self) -> VerdictKind:
-        if self.precision or self.coverage.fraction < LEAST_COVERAGE:
+        is_unsure = self.precision or self.coverage.fraction < LEAST_COVERAGE
+        if is_unsure or (self.first is not None and self._is_by_norm(self.first)):
             return VerdictKind.INCONCLUSIVE
         if self.first is not None and self.first.kind == "nonfinite":
             return VerdictKind.FAIL
@@ -297,6 +302,12 @@ class _Judgement:
         is_exact = self.first is not None and self.first.index < 0  # missing gradients, replicas that are not the same
         is_clear = is_exact or bool((self.ratio > BEYOND).any())
         return VerdictKind.FAIL if is_clear else VerdictKind.INCONCLUSIVE
+
+    def _is_by_norm(self, first: First) -> bool:
+        if first.index < 0:
+            return False
+        a, b = int(self.compared.a[first.index]), int(self.compared.b[first.index])
+        return bool(self.a.by_norm[a] or self.b.by_norm[b])
 
     def _describe_pass(self) -> str:
         np = load_numpy()
@@ -324,9 +335,6 @@ class _Judgement:
         if len(self.causes) > 8:
             yield f"and {len(self.causes) - 8} more differences of settings and weights"
         yield from _compare_metas(self.a, self.b)
-        if self.coverage.unplaced:
-            left_out = render_count(self.coverage.unplaced, "point")
-            yield f"{left_out} of several ranks left out: their placement is not known"
         aligned = self.coverage.by.get(SEQUENCE, 0)
         if aligned:
             yield f"{render_count(aligned, 'point')} paired by their order alone"

@@ -48,6 +48,9 @@ def compare_rows(
     np = load_numpy()
     lean_a, lean_b = load_lean(a.rows), load_lean(b.rows)
     ia, ib = match_rows(lean_a, lean_b, other)
+    by_norm = a.by_norm[ia] | b.by_norm[ib]
+    whole = ~by_norm | (lean_a["count"][ia] == lean_b["count"][ib])  # parts that are not all of it are not comparable
+    ia, ib = ia[whole], ib[whole]
     order = np.lexsort((a.order[ia], lean_a["step"][ia]))
     ia, ib = ia[order], ib[order]
     error = _measure(a, b, lean_a, lean_b, ia, ib)
@@ -96,11 +99,14 @@ def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array
     is_equal &= lean_a["count"][ia] == lean_b["count"][ib]
     odd = (lean_a["count"][ia] != lean_b["count"][ib]) | (lean_a["nonfinite"][ia] != lean_b["nonfinite"][ib])
     error[odd] = np.inf
+    by_norm = np.flatnonzero(a.by_norm[ia] | b.by_norm[ib])
+    is_equal[by_norm] = True
     rows = np.flatnonzero(~is_equal & ~odd)
     error[rows] = _measure_sketches(a.rows, b.rows, ia[rows], ib[rows])
     both = np.fmax(lean_a["sumsq"][ia[rows]], lean_b["sumsq"][ib[rows]]) ** 0.5
     with np.errstate(invalid="ignore", divide="ignore"):
         error[rows] = np.where(error[rows] == 0, np.where(same[rows], _TINY, 0.0), error[rows] / both)
+    error[by_norm] = _measure_norms(lean_a, lean_b, ia[by_norm], ib[by_norm])
     return error
 
 
@@ -125,6 +131,15 @@ def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:
         release(a)
         release(b)
     return distance
+
+
+def _measure_norms(a: dict[str, Array], b: dict[str, Array], ia: Array, ib: Array) -> Array:
+    """At least so large is the error, by norms and sums alone."""
+    np = load_numpy()
+    size = np.fmax(np.fmax(a["sumsq"][ia], b["sumsq"][ib]) ** 0.5, 1e-300)
+    norms = np.abs(a["sumsq"][ia] ** 0.5 - b["sumsq"][ib] ** 0.5)
+    sums = np.abs(a["sum"][ia] - b["sum"][ib]) / np.fmax(a["count"][ia], 1) ** 0.5
+    return np.fmax(norms, sums) / size
 
 
 def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple[Side, Array]]) -> Array:

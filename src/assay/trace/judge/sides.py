@@ -2,7 +2,8 @@
 
 Several ranks become one side. Where both sides have as many ranks, each rank is compared with its own number. Otherwise
 the ranks of a side are added up: replicas count once, shards add up (hash, sketch and counts: their indices are
-global), partial sums add up by their sketch. What has no known placement and is not equal on all ranks is left out.
+global), partial sums add up by their sketch. Of what has no known placement and is not equal on all ranks only the
+norms add up: that shows where to look, and never passes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.trace.records import Point, Trace, Weight
 
 _CHUNK = 1 << 15  # rows that are read at once
-LEAN = ("point", "step", "hash", "count", "nonfinite", "zeros", "sumsq")
+LEAN = ("point", "step", "hash", "count", "nonfinite", "zeros", "sum", "sumsq")
 
 
 Key = tuple[str, str, str, int, str | None, int, int]  # phase, module, name, call, op, repeat, rank
@@ -33,7 +34,8 @@ class Side:
     weights: Sequence[Weight]
     world: int
     is_whole: bool  # every process ended in order
-    unplaced: int = 0  # points of several ranks that cannot be put together
+    by_norm: Array = None  # of each row: parts of unknown placement, of which only counts and norms add up
+    unplaced: int = 0  # points that have such rows
     drift: tuple[int, str, str] | None = None  # step, module and name: the first parameter whose replicas differ
 
     @property
@@ -71,6 +73,7 @@ def _finish(
 ) -> Side:
     steps = {each["step"]: each for each in reversed(ranks[0].steps)}
     drift = find_drift(ranks) if len(ranks) > 1 else None
+    by_norm = load_numpy().zeros(len(rows), bool)
     return Side(
         ranks[0].meta,
         points,
@@ -82,8 +85,8 @@ def _finish(
         ranks[0].weights,
         len(ranks),
         all(each.is_complete for each in ranks),
-        0,
-        drift,
+        by_norm,
+        drift=drift,
     )
 
 
@@ -136,12 +139,11 @@ def combine_ranks(ranks: Sequence[Trace]) -> Side:
     kinds = np.array([find_placement(points[index]) for index in parts[0]["point"]], dtype=object)
     means = np.array(["avg" in str(points[index].placement) for index in parts[0]["point"]], bool)
     is_equal = np.logical_and.reduce([part["hash"] == parts[0]["hash"] for part in parts[1:]])
-    total = _add(parts, kinds, means)
     known = (kinds == "shard") | (kinds == "partial") | (kinds == "replicate") | is_equal
-    rows = total[known]
-    side = _finish(ranks, points, build_keys(points), rows, np.flatnonzero(known), (kinds != "partial")[known])
-    unplaced = len(set(parts[0]["point"][~known].tolist()))
-    return replace(side, unplaced=unplaced)
+    kinds[~known] = "norm"
+    rows, keys = _add(parts, kinds, means), build_keys(points)
+    side = _finish(ranks, points, keys, rows, np.arange(len(rows)), (kinds != "partial") & known)
+    return replace(side, by_norm=~known, unplaced=len(set(rows["point"][~known].tolist())))
 
 
 def find_placement(point: Point) -> str:
@@ -170,7 +172,7 @@ def _add(parts: Sequence[Array], kinds: Array, means: Array) -> Array:
     np = load_numpy()
     total = parts[0].copy()
     total["inputs"] = 0
-    adds, partial = (kinds == "shard") | (kinds == "partial"), kinds == "partial"
+    adds, partial = (kinds != "replicate") & (kinds != ""), kinds == "partial"
     for name in ("hash", "count", "nonfinite", "zeros", "sum", "sumsq", "sketch"):
         values = np.stack([part[name][adds] for part in parts])
         total[name][adds] = values.sum(axis=0, dtype=values.dtype)
