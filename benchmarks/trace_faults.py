@@ -1,6 +1,6 @@
 """Faults planted into trainings, one at a time: does `assay trace diff` name what began the difference?
 
-    python benchmarks/trace_faults.py [--seeds 4] [--columns eager,compiled,bf16,names,ranks] [--harmless 100]
+    python benchmarks/trace_faults.py [--seeds 0,1,2,3] [--columns eager,compiled,bf16,names,ranks] [--harmless 100]
     python benchmarks/trace_faults.py --speed
 
 22 faults in one layer, the optimiser, the data, a flag or the reduction over ranks; each is compared with the training
@@ -182,11 +182,11 @@ def _is_same(column: str, wanted: str, name: str) -> bool:
 
 
 def examine(
-    recordings: Recordings, columns: Sequence[str], faults: Sequence[str], seeds: int
+    recordings: Recordings, columns: Sequence[str], faults: Sequence[str], seeds: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     for column in columns:
         for fault in faults:
-            for seed in range(seeds if is_applicable(column, fault) else 0):
+            for seed in seeds if is_applicable(column, fault) else ():
                 (plain, ranks), (wrong, others) = build_pair(column, fault, seed)
                 a = recordings.make(plain, ranks, NOISE)
                 found, *_ = compare(a, recordings.make(wrong, others))
@@ -208,8 +208,9 @@ def examine_harmless(recordings: Recordings, count: int) -> Iterator[dict[str, A
         plain, world = Setting(seed), 1
         other = replace(plain, variant=variant)
         if variant in ("compiled", "names"):
-            other = replace(plain, compiled=variant == "compiled", names="fused" if variant == "names" else "own")
-            plain = replace(plain, names="transformers") if variant == "names" else plain
+            other = replace(
+                plain, compiled=variant == "compiled", names="transformers" if variant == "names" else "own"
+            )
         if variant == "ranks":
             other, world = plain, 2
         a = recordings.make(plain, 1, NOISE)
@@ -306,14 +307,15 @@ def measure_speed(folder: str, rows: int = 1_000_000, points: int = 20_000) -> N
         )
     started = time.monotonic()
     _, _, usage = os.wait4(child, 0)
-    print(f"diff of two traces of {rows:,} rows: {time.monotonic() - started:.2f} s, {usage.ru_maxrss / 1024:.0f} MB")
+    wall, cpu = time.monotonic() - started, usage.ru_utime + usage.ru_stime
+    print(f"diff of two traces of {rows:,} rows: {wall:.2f} s ({cpu:.2f} s of CPU), {usage.ru_maxrss / 1024:.0f} MB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", default="0,1,2,3")
     parser.add_argument("--columns", default=",".join(COLUMNS))
-    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--faults", default=",".join(FAULTS), help="empty: none")
     parser.add_argument("--harmless", type=int, default=100)
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--json", metavar="FILE")
@@ -324,8 +326,11 @@ def main() -> None:
             measure_speed(str(folder))
             return
         recordings = Recordings(str(folder))
-        faults = [each for each in options.faults.split(",") if each]
-        found = list(map(show, examine(recordings, options.columns.split(","), faults, options.seeds)))
+        faults, seeds = (
+            [each for each in options.faults.split(",") if each],
+            [int(each) for each in options.seeds.split(",")],
+        )
+        found = list(map(show, examine(recordings, options.columns.split(","), faults, seeds)))
         harmless = list(map(show, examine_harmless(recordings, options.harmless)))
         for column in COLUMNS:
             left = [fault for fault in FAULTS if not is_applicable(column, fault)]

@@ -11,7 +11,7 @@ from assay.system.fast_dataclasses import dataclass
 from assay.trace.judge.difference import Comparison, judge_traces
 from assay.trace.judge.finite import First
 from assay.trace.judge.pairing import translate_names
-from assay.trace.judge.sides import Side, build_side, build_sides
+from assay.trace.judge.sides import Side, build_side, build_sides, combine_ranks, release
 from assay.trace.records import TRACE_DIR, Trace, list_traces, load_trace
 from assay.values.verdict import Verdict
 
@@ -69,6 +69,7 @@ def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
     """One for each rank: of several processes with the same one that which recorded most."""
     ranks: dict[int, Trace] = {}
     for trace in map(load_trace, folders):
+        release(trace.rows)
         rank = int(trace.meta.get("rank", 0))
         if rank not in ranks or len(trace.rows) > len(ranks[rank].rows):
             ranks[rank] = trace
@@ -87,8 +88,6 @@ def compare(a: Recording, b: Recording, names: str | None = None) -> tuple[Compa
 
 
 def _build_noise(ranks: Sequence[Trace], combined: bool) -> Side:
-    from assay.trace.judge.sides import combine_ranks
-
     return combine_ranks(ranks) if combined else build_side(ranks)
 
 

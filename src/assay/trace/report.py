@@ -166,7 +166,7 @@ def _name(side: Side, found: Comparison, number: int) -> str:
 
 
 def _name_b(view: _View, number: int) -> str:
-    return _join(view.right.keys[int(view.right.rows["point"][int(view.found.compared.b[number])])])
+    return _join(view.right.keys[int(view.found.compared.other[number])])
 
 
 def _join(key: tuple[Any, ...]) -> str:

@@ -83,7 +83,9 @@ class Rows:
         import torch
 
         if torch.cuda.is_current_stream_capturing():
-            self.problem = self.problem or "a CUDA graph was captured in a traced step: what it computes is not recorded"
+            self.problem = (
+                self.problem or "a CUDA graph was captured in a traced step: what it computes is not recorded"
+            )
             return True
         return False
 

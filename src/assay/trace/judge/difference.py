@@ -344,6 +344,7 @@ PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "para
 _KINDS = {"gradient": "gradient", "parameter": "optimiser", "optimiser": "optimiser", "input": "input"}
 _BEFORE = {"gradient": "backward", "parameter": "gradient", "optimiser": "gradient"}
 UNKNOWN = 0xFFFFFFFF
+_FIELDS = ("a", "b", "error", "noise", "step", "point", "other")
 _FACTS = ("flag", "group", "random", "weights", "ranks")
 
 
@@ -370,7 +371,7 @@ def render_error(value: float | None) -> str:
 def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Coverage:
     """Points count as paired when a row of theirs was compared."""
     mine = {*compared.point.tolist(), *(i for found, _ in pairs.fused for i in found)}
-    theirs = {*b.rows["point"][compared.b].tolist(), *(j for _, found in pairs.fused for j in found)}
+    theirs = {*compared.other.tolist(), *(j for _, found in pairs.fused for j in found)}
     by = Counter(pairs.how[i] for i in mine if pairs.how[i])
     if pairs.fused:
         by["fused weights"] = sum(len(found) for found, _ in pairs.fused)
@@ -382,7 +383,7 @@ def _find_precision(a: Side, b: Side, compared: Compared) -> str:
     """The type of B where the floating-point types of more than a few pairs differ."""
     np = load_numpy()
     points, at = np.unique(compared.point, return_index=True)
-    others = b.rows["point"][compared.b[at]]
+    others = compared.other[at]
     types = [(_get_type(a.points[int(i)]), _get_type(b.points[int(j)])) for i, j in zip(points, others, strict=True)]
     different = [theirs for mine, theirs in types if mine != theirs and mine in EPSILONS and theirs in EPSILONS]
     return Counter(different).most_common(1)[0][0] if len(different) > _PRECISION * len(types) else ""
@@ -465,7 +466,7 @@ def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, 
     modules = {a.keys[int(i)][1] for i in wrong}
     bad = np.array([weak[i] and key[1] in modules for i, key in enumerate(a.keys)], bool)
     keep = ~bad[compared.point]
-    kept = Compared(*(getattr(compared, name)[keep] for name in ("a", "b", "error", "noise", "step", "point")))
+    kept = Compared(*(getattr(compared, name)[keep] for name in _FIELDS))
     other = np.where(bad, -1, pairs.other)
     return Pairs(other, ["" if bad[i] else how for i, how in enumerate(pairs.how)], pairs.fused), kept
 
@@ -482,15 +483,14 @@ def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
             error = abs(square_a**0.5 - square_b**0.5) / size if size else 0.0
             near = compared.noise[(compared.step == step)]
             noise = float(np.median(near)) if len(near) else 0.0
-            found.append((row_a, row_b, error if error > 1e-9 else 0.0, noise, step, mine[0]))
+            found.append((row_a, row_b, error if error > 1e-9 else 0.0, noise, step, mine[0], theirs[0]))
     if not found:
         return compared
     columns: list[Array] = [np.array(column) for column in zip(*found, strict=True)]
-    names = ("a", "b", "error", "noise", "step", "point")
-    joined = [np.concatenate([getattr(compared, name), column]) for name, column in zip(names, columns, strict=True)]
+    joined = [np.concatenate([getattr(compared, name), column]) for name, column in zip(_FIELDS, columns, strict=True)]
     order = np.lexsort((a.order[joined[0].astype(int)], joined[4]))
     return Compared(
-        *(each[order].astype(getattr(compared, name).dtype) for name, each in zip(names, joined, strict=True))
+        *(each[order].astype(getattr(compared, name).dtype) for name, each in zip(_FIELDS, joined, strict=True))
     )
 
 

@@ -32,6 +32,7 @@ class Compared:
     noise: Array  # largest noise of the row, with what rounding may do; 0 without noise
     step: Array
     point: Array  # of A
+    other: Array  # point of B
 
     @property
     def ratio(self) -> Array:
@@ -61,7 +62,7 @@ def compare_rows(
         noise = np.fmax(noise, UNITS * units)
     else:  # partial sums have no hash: what rounding may do is not a difference
         noise = np.where(a.exact[ia] & b.exact[ib], 0.0, BEYOND * UNITS * units)
-    return Compared(ia, ib, error, noise, lean_a["step"][ia], lean_a["point"][ia])
+    return Compared(ia, ib, error, noise, lean_a["step"][ia], lean_a["point"][ia], lean_b["point"][ib])
 
 
 def match_rows(a: dict[str, Array], b: dict[str, Array], other: Array) -> tuple[Array, Array]:

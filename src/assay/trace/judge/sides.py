@@ -141,9 +141,13 @@ def combine_ranks(ranks: Sequence[Trace]) -> Side:
     is_equal = np.logical_and.reduce([part["hash"] == parts[0]["hash"] for part in parts[1:]])
     known = (kinds == "shard") | (kinds == "partial") | (kinds == "replicate") | is_equal
     kinds[~known] = "norm"
-    rows, keys = _add(parts, kinds, means), build_keys(points)
-    side = _finish(ranks, points, keys, rows, np.arange(len(rows)), (kinds != "partial") & known)
-    return replace(side, by_norm=~known, unplaced=len(set(rows["point"][~known].tolist())))
+    unplaced = len(set(parts[0]["point"][~known].tolist()))
+    # gradients of activations are those of each rank's own loss
+    forward = np.array([points[index].phase in ("input", "forward") for index in parts[0]["point"]], bool)
+    keep = known | forward
+    rows, keys = _add([part[keep] for part in parts], kinds[keep], means[keep]), build_keys(points)
+    side = _finish(ranks, points, keys, rows, np.arange(len(rows)), ((kinds != "partial") & known)[keep])
+    return replace(side, by_norm=~known[keep], unplaced=unplaced)
 
 
 def find_placement(point: Point) -> str:
