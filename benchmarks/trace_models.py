@@ -30,8 +30,24 @@ class Setting:
     steps: int = 2
 
 
+class Linear(nn.Linear):
+    """Without a bias; `split`: the sum in two halves."""
+
+    split = False
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not Linear.split:
+            return super().forward(x)
+        half = x.shape[-1] // 2
+        first = functional.linear(x[..., :half], self.weight[:, :half])
+        return first + functional.linear(x[..., half:], self.weight[:, half:])
+
+
 class Norm(nn.Module):
-    built_in = False
+    wide = torch.float32
 
     def __init__(self, epsilon: float = 1e-6) -> None:
         super().__init__()
@@ -39,9 +55,7 @@ class Norm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if Norm.built_in:
-            return functional.rms_norm(x, (WIDTH,), self.weight, self.epsilon)
-        wide = x.float()
+        wide = x.to(Norm.wide)
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.epsilon)).to(x.dtype) * self.weight
 
 
@@ -57,14 +71,12 @@ class Attention(nn.Module):
         super().__init__()
         self.fault, self.variant = fault, variant
         if fused:
-            self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+            self.qkv = Linear(WIDTH, 3 * WIDTH)
         else:
-            self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
-        self.o = nn.Linear(WIDTH, WIDTH, bias=False)
+            self.q, self.k, self.v = (Linear(WIDTH, WIDTH) for _ in range(3))
+        self.o = Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.variant == "other strides":
-            x = x.transpose(0, 1).contiguous().transpose(0, 1)
         parts = self.qkv(x).chunk(3, -1) if hasattr(self, "qkv") else (self.q(x), self.k(x), self.v(x))
         q, k, v = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in parts)
         base = 9000.0 if self.fault == "rope base" else 10000.0
@@ -77,8 +89,9 @@ class Attention(nn.Module):
             scores = scores.masked_fill(~mask, -math.inf)
             scores = scores.bfloat16() if self.fault == "softmax in bf16" else scores
             y = scores.softmax(-1).to(v.dtype) @ v
-        elif self.variant == "causal flag":
-            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        elif self.variant == "attention in float64":
+            wide = (each.double() for each in (q, k, v))
+            y = functional.scaled_dot_product_attention(*wide, attn_mask=mask).to(v.dtype)
         else:
             y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         if self.fault == "heads swapped":
@@ -90,9 +103,9 @@ class Mlp(nn.Module):
     def __init__(self, fault: str) -> None:
         super().__init__()
         self.fault = fault
-        self.gate, self.up = (nn.Linear(WIDTH, 2 * WIDTH, bias=False) for _ in range(2))
+        self.gate, self.up = (Linear(WIDTH, 2 * WIDTH) for _ in range(2))
         self.act = nn.SiLU()
-        self.down = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        self.down = Linear(2 * WIDTH, WIDTH)
         self.register_buffer("scale", torch.ones(()), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -108,8 +121,8 @@ class Experts(nn.Module):
     def __init__(self, fault: str) -> None:
         super().__init__()
         self.fault = fault
-        self.router = nn.Linear(WIDTH, 4, bias=False)
-        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        self.router = Linear(WIDTH, 4)
+        self.experts = nn.ModuleList(Linear(WIDTH, WIDTH) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weights = self.router(x).softmax(-1)
@@ -141,7 +154,7 @@ class Decoder(nn.Module):
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
         self.layers = nn.ModuleList(Block(setting, number) for number in range(LAYERS))
         self.norm = Norm()
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head = Linear(WIDTH, VOCABULARY)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.embed(x)
@@ -152,7 +165,8 @@ class Decoder(nn.Module):
 
 def build(setting: Setting) -> nn.Module:
     torch.manual_seed(setting.seed)
-    Norm.built_in = setting.variant == "built-in norm"
+    Norm.wide = torch.float64 if setting.variant == "norm in float64" else torch.float32
+    Linear.split = setting.variant == "sums in halves"
     plain = Decoder(Setting(setting.seed, experts=setting.experts))
     state = plain.state_dict()
     if setting.names == "transformers":
@@ -210,7 +224,7 @@ def train(setting: Setting, rank: int = 0, world: int = 1) -> None:
     if setting.fault == "gradient missing":
         model.layers[AT].mlp.up.weight.requires_grad_(False)
     wrapped = torch.nn.parallel.DistributedDataParallel(model) if _uses_ddp(setting, world) else model
-    choices = {"foreach": False} if setting.variant == "optimiser one by one" else {}
+    choices = {"fused": True} if setting.variant == "fused optimiser" else {}
     optimiser = torch.optim.AdamW(_build_groups(model, setting), lr=1e-3, betas=_choose_betas(setting), **choices)
     with _precise(setting):
         for step in range(setting.steps):

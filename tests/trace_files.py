@@ -102,6 +102,7 @@ class Program:
         self.facts: dict[str, Any] = {}
         self.meta: dict[str, Any] = {}
         self.shift = 0  # of the data
+        self.batch = 8
         for name, value in changes.items():
             assert hasattr(self, name), name
             setattr(self, name, value)
@@ -121,7 +122,7 @@ class Program:
         return run_dir
 
     def _step(self, writer: Writer, weights: list[Values], step: int) -> list[Values]:
-        data = np.random.default_rng(100 + step + self.shift).standard_normal((16, 8)).astype(self.dtype)
+        data = np.random.default_rng(100 + step + self.shift).standard_normal((16, self.batch)).astype(self.dtype)
         signs = np.random.default_rng(int(1e9 * self.noise) + step).choice([-1.0, 1.0], data.shape)
         at = writer.row(step, "input", "", data, kind="")
         x = (data * (1 + self.noise * signs)).astype(self.dtype)

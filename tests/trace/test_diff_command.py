@@ -37,7 +37,7 @@ def test_the_answer_is_printed_and_written_as_one_page(tmp_path: Path, cli: Cli)
     result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b" / "trace"), "--html", str(page))
     assert result.code == 1
     assert result.out.startswith("FAIL: layers.1 in step 1 differs by 0.0095")
-    assert "what went in (layers.0) by nothing" in result.out
+    assert "what went in (layers.0) by 0" in result.out
     assert "source    model.py:8" in result.out
     assert "growth " in result.out
     html = page.read_text()

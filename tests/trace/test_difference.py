@@ -94,6 +94,13 @@ def test_data_in_another_order_and_rows_in_another_order_are_said(tmp_path: Path
     assert "2 of its 16 rows are in another order" in found.first.text
 
 
+def test_another_size_of_the_batch_is_inconclusive(tmp_path: Path) -> None:
+    found = judge(tmp_path, Program(batch=4), noise=1)
+    assert found.first is not None
+    assert (found.kind, found.first.phase) == ("INCONCLUSIVE", "input")
+    assert "has the shape [16, 8] in A and [16, 4] in B" in found.first.text
+
+
 def test_another_precision_is_inconclusive(tmp_path: Path) -> None:
     found = judge(tmp_path, Program(dtype=BF16, scale={(1, 1): 1.5}), noise=3)
     assert (found.kind, found.other_precision) == ("INCONCLUSIVE", "bfloat16")

@@ -236,10 +236,11 @@ def _build_depth(view: _View, step: int) -> Chart:
     """Every point of a step, in the order of execution."""
     np = load_numpy()
     compared, found = view.found.compared, view.found
-    numbers = [int(n) for n in np.flatnonzero(compared.step == step)]
+    first = found.first.index if found.first else -1
+    state = np.array([key[0] == "optimiser" for key in view.left.keys], bool)  # between parameters, in other units
+    numbers = [int(n) for n in np.flatnonzero(compared.step == step) if n == first or not state[compared.point[n]]]
     names = [f"{view.left.points[int(compared.point[n])].phase} {_name(view.left, found, n)}" for n in numbers]
     errors, noise = [float(compared.error[n]) for n in numbers], [WITHIN * float(compared.noise[n]) for n in numbers]
-    first = found.first.index if found.first else -1
     marks = [float(x) for x, n in enumerate(numbers) if n == first]
     texts = [f"{name}\nerror {_show(error)}" for name, error in zip(names, errors, strict=True)]
     return _draw(

@@ -53,9 +53,9 @@ def _build_blocks(a: str, b: str | None) -> Sequence[Block]:
 
     mine = load_recording(a)
     if b is None:
-        return build_finite_document(mine, *check_finite(mine)).blocks
+        return build_finite_document(mine, *check_finite(mine)).blocks[1:]  # without its heading
     theirs = load_recording(b)
-    return build_diff_document(mine, theirs, *compare(mine, theirs)).blocks
+    return build_diff_document(mine, theirs, *compare(mine, theirs)).blocks[1:]
 
 
 def find_related(slug: str, run: str, files: set[str]) -> Sequence[tuple[str, str]]:

@@ -112,6 +112,7 @@ class _Judgement:
         self.coverage = _measure_coverage(a, b, pairs, compared)
         self.precision = _find_precision(a, b, compared)
         self.missing = _find_missing(a, b, pairs)
+        self.reshaped = _find_reshaped(a, b, compared)
         self.first = self._find_first()
 
     def _find_first(self) -> First | None:
@@ -119,6 +120,8 @@ class _Judgement:
         row = self._build_row(number) if number is not None else None
         if self.missing is not None and (row is None or self._comes_before(self.missing, row)):
             row = self.missing
+        if self.reshaped is not None and (row is None or self._comes_before(self.reshaped, row)):
+            return self.reshaped
         return self._blame(row or self._find_drift())
 
     def _find_drift(self) -> First | None:
@@ -292,7 +295,7 @@ class _Judgement:
             yield Finding(VerdictKind.INCONCLUSIVE, "not finite", text)
 
     def _find_kind(self) -> VerdictKind:
-        is_unsure = self.precision or self.coverage.fraction < LEAST_COVERAGE
+        is_unsure = self.precision or self.first is self.reshaped or self.coverage.fraction < LEAST_COVERAGE
         if is_unsure or (self.first is not None and self._is_by_norm(self.first)):
             return VerdictKind.INCONCLUSIVE
         if self.first is not None and self.first.kind == "nonfinite":
@@ -365,7 +368,7 @@ def describe_point(row: First) -> str:
 
 
 def render_error(value: float | None) -> str:
-    return "unknown" if value is None else "nothing" if value == 0 else render_number(value, 2)
+    return "unknown" if value is None else "0" if value == 0 else render_number(value, 2)
 
 
 def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Coverage:
@@ -419,6 +422,18 @@ def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
     return None
 
 
+def _find_reshaped(a: Side, b: Side, compared: Compared) -> First | None:
+    """The first tensors that could not be compared: other batches, or parts of them."""
+    if compared.reshaped is None:
+        return None
+    row, other = compared.reshaped
+    i, j = int(a.rows["point"][row]), int(b.rows["point"][other])
+    key, shapes = a.keys[i], (list(a.points[i].shape), list(b.points[j].shape))
+    first = First(_KINDS.get(key[0], "module"), int(a.rows["step"][row]), key[0], key[1] or OUTERMOST, key[2], "")
+    text = f"{describe_point(first)} has the shape {shapes[0]} in A and {shapes[1]} in B: not comparable from there on"
+    return replace(first, text=text, source=(a.points[i].source or "", b.points[j].source or ""))
+
+
 def _build_missing(side: Side, number: int, without: str) -> First:
     key, point = side.keys[number], side.points[number]
     rows = load_numpy().flatnonzero(side.rows["point"] == number)
@@ -466,7 +481,7 @@ def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, 
     modules = {a.keys[int(i)][1] for i in wrong}
     bad = np.array([weak[i] and key[1] in modules for i, key in enumerate(a.keys)], bool)
     keep = ~bad[compared.point]
-    kept = Compared(*(getattr(compared, name)[keep] for name in _FIELDS))
+    kept = replace(compared, **{name: getattr(compared, name)[keep] for name in _FIELDS})
     other = np.where(bad, -1, pairs.other)
     return Pairs(other, ["" if bad[i] else how for i, how in enumerate(pairs.how)], pairs.fused), kept
 
@@ -489,9 +504,10 @@ def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
     columns: list[Array] = [np.array(column) for column in zip(*found, strict=True)]
     joined = [np.concatenate([getattr(compared, name), column]) for name, column in zip(_FIELDS, columns, strict=True)]
     order = np.lexsort((a.order[joined[0].astype(int)], joined[4]))
-    return Compared(
-        *(each[order].astype(getattr(compared, name).dtype) for name, each in zip(_FIELDS, joined, strict=True))
-    )
+    sorted_rows = [
+        each[order].astype(getattr(compared, name).dtype) for name, each in zip(_FIELDS, joined, strict=True)
+    ]
+    return replace(compared, **dict(zip(_FIELDS, sorted_rows, strict=True)))
 
 
 def _sum_squares(side: Side, points: Sequence[int]) -> dict[int, tuple[int, float]]:

@@ -19,6 +19,7 @@ BEYOND = 32.0  # times the noise: what is larger is a fault; between the two not
 UNITS = 4.0  # of the type's last place: what every rounding may do, before the factors
 EPSILONS = {"float64": 2**-52, "float32": 2**-23, "bfloat16": 2**-7, "float16": 2**-10}
 EPSILONS |= {"complex64": 2**-23, "complex128": 2**-52, "float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2}
+_FLOWING = ("input", "forward", "loss", "backward")  # their size is that of the batch
 _CHUNK = 1 << 14
 
 
@@ -33,6 +34,7 @@ class Compared:
     step: Array
     point: Array  # of A
     other: Array  # point of B
+    reshaped: tuple[int, int] | None = None  # the first rows of A and B that are left out: they have other sizes
 
     @property
     def ratio(self) -> Array:
@@ -49,11 +51,14 @@ def compare_rows(
     np = load_numpy()
     lean_a, lean_b = load_lean(a.rows), load_lean(b.rows)
     ia, ib = match_rows(lean_a, lean_b, other)
-    by_norm = a.by_norm[ia] | b.by_norm[ib]
-    whole = ~by_norm | (lean_a["count"][ia] == lean_b["count"][ib])  # parts that are not all of it are not comparable
-    ia, ib = ia[whole], ib[whole]
     order = np.lexsort((a.order[ia], lean_a["step"][ia]))
     ia, ib = ia[order], ib[order]
+    by_norm = a.by_norm[ia] | b.by_norm[ib]
+    flows = np.array([key[0] in _FLOWING for key in a.keys], bool)[lean_a["point"][ia]]
+    odd = (lean_a["count"][ia] != lean_b["count"][ib]) & (flows | by_norm)
+    left = np.flatnonzero(odd & ~by_norm)
+    reshaped = (int(ia[left[0]]), int(ib[left[0]])) if len(left) else None
+    ia, ib = ia[~odd], ib[~odd]
     error = _measure(a, b, lean_a, lean_b, ia, ib)
     noise = _measure_noise(a, lean_a, noise_a)[ia]
     noise = np.fmax(noise, _measure_noise(b, lean_b, noise_b)[ib])
@@ -62,7 +67,7 @@ def compare_rows(
         noise = np.fmax(noise, UNITS * units)
     else:  # partial sums have no hash: what rounding may do is not a difference
         noise = np.where(a.exact[ia] & b.exact[ib], 0.0, BEYOND * UNITS * units)
-    return Compared(ia, ib, error, noise, lean_a["step"][ia], lean_a["point"][ia], lean_b["point"][ib])
+    return Compared(ia, ib, error, noise, lean_a["step"][ia], lean_a["point"][ia], lean_b["point"][ib], reshaped)
 
 
 def match_rows(a: dict[str, Array], b: dict[str, Array], other: Array) -> tuple[Array, Array]:
