@@ -73,8 +73,8 @@ NOT_APPLICABLE = {
     "ranks": ("data order",),
 }
 VARIANTS = (
-    "written-out attention", "attention in float64", "norm in float64", "sums in halves", "fused optimiser", "two threads",
-    "smaller micro-batches", "names", "ranks", "compiled",
+    "written-out attention", "attention in float64", "norm in float64", "sums in halves", "fused optimiser",
+    "two threads", "smaller micro-batches", "names", "ranks", "compiled",
 )  # fmt: skip
 NOISE = 3
 
