@@ -25,6 +25,7 @@ class DeviceSlots:
 
         self._is_cuda = device.type == "cuda"
         self.data = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, device=device)
+        self.doubles, self.floats = self.data.view(torch.float64), self.data.view(torch.float32)
         self._host = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, pin_memory=self._is_cuda)
         self._event: Any = torch.cuda.Event() if self._is_cuda else None
         self.used = self._copied = 0
@@ -123,7 +124,11 @@ class Rows:
         if slots.used == _SLOTS:
             self.write()
         slots.used += 1
-        _choose_digest(values)(values, slots.data[slots.used - 1])
+        kernels = load_kernels() if values.is_cuda else None
+        if kernels is not None and kernels.can_digest(values):
+            kernels.digest_into(values, slots, slots.used - 1)
+        else:
+            digest_into(values, slots.data[slots.used - 1])
         return (values.device, slots.used - 1), flags
 
     def add_weights(self, parameters: list[tuple[Any, str, str]]) -> None:
@@ -132,7 +137,8 @@ class Rows:
             values, _ = plain_tensor(parameter.to_local() if hasattr(parameter, "to_local") else parameter)
             if values is not None and values.numel():
                 facts = {"module": module, "name": name, "shape": list(parameter.shape)}
-                self._weights.append((facts, _choose_hash(values)(values)))
+                kernels = load_kernels() if values.is_cuda and values.is_floating_point() else None
+                self._weights.append((facts, (kernels.hash_rows if kernels else hash_rows)(values)))
 
     def keep(self, row: int, tensor: Any) -> None:
         """Write a whole tensor. This waits for the device."""
@@ -196,29 +202,19 @@ def _cut(digest: Any, data: dict[Any, bytes]) -> bytes:
     return data[device][number * SLOT.size : (number + 1) * SLOT.size]
 
 
-def _choose_digest(values: Any) -> Any:
-    """One kernel on a GPU that Triton knows; torch operations elsewhere."""
-    kernels = load_kernels() if values.is_cuda else None
-    return kernels.digest_into if kernels is not None and kernels.can_digest(values) else digest_into
-
-
-def _choose_hash(values: Any) -> Any:
-    kernels = load_kernels() if values.is_cuda else None
-    return kernels.hash_rows if kernels is not None else hash_rows
-
-
 _kernels: list[Any] = []
 
 
 def load_kernels() -> Any:
-    """The Triton kernels; None where Triton is not installed."""
+    """One kernel for each tensor; None where Triton is not installed, and torch operations do it."""
     if not _kernels:
+        from assay.trace.inside import kernels
+
         try:
-            from assay.trace.inside import kernels
+            kernels.load_kernels()
+            _kernels.append(kernels)
         except ImportError:
             _kernels.append(None)
-        else:
-            _kernels.append(kernels)
     return _kernels[0]
 
 
