@@ -42,7 +42,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
 )
 LEVELS = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-PLUGINS = ("search", "farms", "plots", "golden", "bench", "models", "web", "exchange", "compat", "start", "gate", "mcp")
+PLUGINS = (
+    *("search", "farms", "plots", "golden", "bench", "models", "web", "exchange", "compat", "start", "gate", "mcp"),
+    "trace",
+)
 OWNERS = {  # modules that users import by these names, and the plug-in that each belongs to
     **dict.fromkeys(("wandb", "lightning", "transformers"), "exchange"),
     **dict.fromkeys(("logx", "checkpoint", "examine", "convergence"), "compat"),
@@ -53,10 +56,12 @@ SUB_PLUGINS = ("runx", "mlrunner", "harness", "perfzero", "torq")  # folders of 
 _FACES = "script logx checkpoint wandb lightning transformers bench"
 _OF_EXCHANGE = "script_run shim.wandb wandb_media"
 _OF_BENCH = "child command command_profile framework profiling benchmark values.execution suites suite_benchmark asv_suite pytest_suite"
+_OF_TRACE = "digest files naming recorder sitecustomize state weights"
 IN_USERS_PROGRAMS = (
     *(f"assay.{name}" for name in _FACES.split()),
     *(f"assay.exchange.{name}" for name in _OF_EXCHANGE.split()),
     *(f"assay.bench.{name}" for name in _OF_BENCH.split()),
+    *(f"assay.trace.inside.{name}" for name in _OF_TRACE.split()),
 )
 
 # Each library has its home.
@@ -73,8 +78,12 @@ HOMES: dict[str, tuple[str, ...]] = {
         "assay.bench.profiling",
         "assay.models.backends.torch_backend",
         "assay.models.backends.torch_calls",
+        "assay.trace.inside",
     ),
-    "numpy": ("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.models", "assay.checkpoint"),
+    "numpy": (
+        *("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.models", "assay.checkpoint"),
+        *("assay.trace.records", "assay.trace.judge"),
+    ),
     "scipy": ("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.search.optuna_proposals"),
     "optuna": ("assay.search.optuna_proposals",),
     "cmaes": ("assay.search.optuna_proposals",),

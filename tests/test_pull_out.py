@@ -88,6 +88,12 @@ CASES = [
     Case("plots", ("plot", "open", "serve", "report")),
     Case("gate", ("try", "tries")),
     Case(
+        "trace",
+        ("trace",),
+        "command: echo {x}\nparams: {x: [1]}\ntrace: {steps: [1]}\n",
+        "uses.yml:3:1 trace: ",
+    ),
+    Case(
         "compat",
         ("runx", "sumx", "mlrunner", "convergence", "perfzero"),
         "CMD: echo\nHPARAMS: {x: [1]}\n",

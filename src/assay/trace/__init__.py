@@ -1,0 +1,12 @@
+"""Traces of torch programs. `from assay.trace import record` records a part of a program of your own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assay.system.lazy import build_getattr
+
+if TYPE_CHECKING:
+    from assay.trace.inside.context import record as record  # noqa: PLC0414 the public name
+
+__getattr__ = build_getattr(__name__, {"assay.trace.inside.context": "record"})

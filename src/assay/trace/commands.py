@@ -1,0 +1,127 @@
+"""`assay trace run` and `assay trace show`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from assay.errors import ExitCode, UsageError
+from assay.show.console import Console
+from assay.show.formatting import render_count, render_size
+from assay.trace.settings import LEVELS, TraceSettings, parse_steps
+from assay.values.options import Group, Request, argument, json_option, option, quiet_option, root_option
+
+if TYPE_CHECKING:
+    from assay.trace.recording import Recording
+
+GROUP = Group(
+    """Record the tensors of a torch program; find where two programs begin to differ.
+
+    The program is not edited, and its result is not changed: `assay trace run -- python train.py`.
+    """,
+    {
+        "run": ("assay.trace.commands:run", "Run a torch program and record its tensors."),
+        "show": ("assay.trace.commands:show", "Show what a run recorded."),
+        "diff": ("assay.trace.diff_command:diff", "Find where two traces begin to differ."),
+    },
+)
+
+
+class TraceRunRequest(Request):
+    command: tuple[str, ...] = argument("-- COMMAND...", multiple=True)
+    output: str | None = option("-o", "--output", metavar="DIR", help="Also copy the record to this folder.")
+    steps: tuple[int, ...] = option(
+        "--steps", default=(1,), metavar="N,N", parse=parse_steps, help="Steps to record, from 1.  [default: 1]"
+    )
+    level: str = option("--level", default="module", choices=LEVELS, help="How much of each step.  [default: module]")
+    only: tuple[str, ...] = option("--in", multiple=True, metavar="PATTERN", help="Only modules of these paths.")
+    keep: tuple[str, ...] = option(
+        "--keep", multiple=True, metavar="PATTERN", help="Keep whole tensors of these modules."
+    )
+    inside: bool = option("--inside", default=False, help="Also inside compiled regions: emulates precision casts.")
+    root: str | None = root_option("Output root.  [default: ./runs]")
+    quiet: bool = quiet_option()
+    as_json: bool = json_option("Print the outcome as JSON.")
+
+
+def run(request: TraceRunRequest, console: Console) -> int:
+    """Run a torch program and record its tensors: hashes and sketches, not values.
+
+    \b
+    assay trace run --steps 1,2 -- python train.py --lr 0.1
+
+    The program is started as it is, also `python -m` and torchrun. A step ends with the optimiser's step; in a program
+    that only infers it is a call of the outermost module.
+    """
+    from assay.trace.recording import check_target, copy_record, describe_nothing, record_program
+
+    if request.output:
+        check_target(request.output, "-o")
+    settings = TraceSettings(request.steps, request.level, request.only, request.keep, request.inside)
+    quieted = console.quieted(request.quiet or request.as_json)
+    echo = None if quieted.quiet else console.write_bytes
+    found = record_program(request.command, settings, quieted, request.root, echo=echo, command_line=tuple(sys.argv))
+    if found.report.interrupted:
+        return int(ExitCode.INTERRUPTED)
+    if found.traces and request.output:
+        copy_record(found.entry.dir, request.output)
+    facts = _describe(found)
+    if not found.traces:
+        console.error(f"nothing was recorded: {describe_nothing(found.entry.dir)}")
+    if request.as_json:
+        console.write_json(facts)
+    elif found.traces:
+        console.print(_render(found, facts))
+    return int(ExitCode.worst([found.report.exit_code, ExitCode.OK if found.traces else ExitCode.FAILED]))
+
+
+def _describe(found: Recording) -> dict[str, Any]:
+    """The facts of `--json`."""
+    from assay.trace.records import load_trace
+
+    traces = [load_trace(folder) for folder in found.traces]
+    return {
+        "run": found.report.prepared.location.key(found.entry.dir),
+        "dir": found.entry.dir,
+        "state": str(found.entry.state),
+        "processes": len(traces),
+        "steps": sorted({int(each["step"]) for trace in traces for each in trace.steps}),
+        "points": sum(len(trace.points) for trace in traces),
+        "rows": sum(len(trace.rows) for trace in traces),
+        "bytes": sum(os.path.getsize(os.path.join(folder, "rows.bin")) for folder in found.traces),
+    }
+
+
+def _render(found: Recording, facts: dict[str, Any]) -> str:
+    steps = ", ".join(map(str, facts["steps"])) or "none was completed"
+    parts = [f"step {steps}", render_count(facts["rows"], "tensor"), render_size(facts["bytes"])]
+    if facts["processes"] > 1:
+        parts.insert(0, render_count(facts["processes"], "process", "processes"))
+    return f"{facts['run']}: {', '.join(parts)}"
+
+
+class TraceShowRequest(Request):
+    run: str = argument("RUN")
+    step: int | None = option("--step", type=int, minimum=1, metavar="N", help="Only this step.")
+    only: tuple[str, ...] = option("--in", multiple=True, metavar="PATTERN", help="Only modules of these paths.")
+    rank: int = option("--rank", type=int, minimum=0, default=0, metavar="N", help="Of this process.  [default: 0]")
+    root: str | None = root_option()
+    as_json: bool = json_option()
+
+
+def show(request: TraceShowRequest, console: Console) -> int:
+    """Show what a run recorded: one line for each tensor.
+
+    RUN is a run, or the folder of `assay trace run -o`.
+    """
+    from assay.trace.listing import build_listing, find_record
+    from assay.trace.records import load_trace
+
+    folders = find_record(request.run, request.root)
+    if request.rank >= len(folders):
+        known = render_count(len(folders), "process", "processes")
+        raise UsageError(f"--rank {request.rank}: {request.run} has the record of {known}", "they count from 0")
+    document = build_listing(load_trace(folders[request.rank]), request.step, request.only)
+    console.write_document(document, as_json=request.as_json)
+    return int(ExitCode.OK)

@@ -1,0 +1,129 @@
+"""From two names on the command line to a comparison: finds runs and folders, loads their traces, reads names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from assay.errors import ConfigError, NotFoundError, UsageError, did_you_mean
+from assay.follow.locations import find_one_run, show_path
+from assay.system.fast_dataclasses import dataclass
+from assay.trace.judge.difference import Comparison, judge_traces
+from assay.trace.judge.finite import First
+from assay.trace.judge.pairing import translate_names
+from assay.trace.judge.sides import Side, build_side, build_sides, combine_ranks, release
+from assay.trace.records import TRACE_DIR, Trace, list_traces, load_trace
+from assay.values.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The traces of a run: one for each rank, and the same of each perturbed execution."""
+
+    label: str
+    folder: str
+    ranks: tuple[Trace, ...]
+    noise: tuple[tuple[Trace, ...], ...] = ()
+
+
+def load_recording(name: str, root: str | None = None) -> Recording:
+    """Load a run by its name, its directory, or the folder of its trace."""
+    folder = os.path.abspath(name)
+    if os.path.isdir(folder):
+        return _load(show_path(folder), folder)
+    try:
+        run = find_one_run(name, root)
+    except NotFoundError as error:
+        raise NotFoundError("run or folder", name, error.known, error.hint) from None
+    return _load(name, run.dir)
+
+
+def _load(label: str, folder: str) -> Recording:
+    run_dir = _find_run(folder)
+    found = list_traces(run_dir) if run_dir else []
+    if not found and os.path.isfile(os.path.join(folder, "trace.json")):
+        found = [folder]  # the trace of one rank
+    if not found:
+        hint = f"record one: assay trace run -o {show_path(folder)} -- python train.py"
+        raise UsageError(f"{label} has no trace", hint)
+    noise = [_load_ranks(each) for each in _list_noise(run_dir)] if run_dir else []
+    return Recording(label, folder, _load_ranks(found), tuple(noise))
+
+
+def _find_run(folder: str) -> str | None:
+    """The directory that has a folder `trace`, or whose folder `trace` this is."""
+    if list_traces(folder):
+        return folder
+    parent = os.path.dirname(folder)
+    return parent if os.path.basename(folder) == TRACE_DIR and list_traces(parent) else None
+
+
+def _list_noise(run_dir: str) -> Iterator[list[str]]:
+    inner = os.path.join(run_dir, TRACE_DIR)
+    for name in sorted(os.listdir(inner)):
+        if name.startswith("noise-") and (found := list_traces(run_dir, name)):
+            yield found
+
+
+def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
+    """One for each rank: of several processes with the same one that which recorded most."""
+    ranks: dict[int, Trace] = {}
+    for trace in map(load_trace, folders):
+        release(trace.rows)
+        rank = int(trace.meta.get("rank", 0))
+        if rank not in ranks or len(trace.rows) > len(ranks[rank].rows):
+            ranks[rank] = trace
+    return tuple(ranks[rank] for rank in sorted(ranks))
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def compare(a: Recording, b: Recording, names: str | None = None) -> tuple[Comparison, Side, Side]:
+    mine, theirs = build_sides(a.ranks, b.ranks)
+    pairs = load_names(names, mine.names, theirs.names) if names else []
+    combined = len(a.ranks) != len(b.ranks)
+    noise = [[_build_noise(each, combined) for each in recording.noise] for recording in (a, b)]
+    return judge_traces(mine, theirs, noise[0], noise[1], pairs), mine, theirs
+
+
+def _build_noise(ranks: Sequence[Trace], combined: bool) -> Side:
+    return combine_ranks(ranks) if combined else build_side(ranks)
+
+
+def check_finite(recording: Recording) -> tuple[Verdict, First | None, Side]:
+    from assay.trace.judge.finite import judge_finite
+
+    side = build_side(recording.ranks)
+    verdict, first = judge_finite(side)
+    return verdict, first, side
+
+
+def load_names(path: str, mine: set[str], theirs: set[str]) -> list[tuple[str, str]]:
+    """Lines `NAME-IN-A = NAME-IN-B`; `*` stands for the same text in both. Every name must be known."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
+    pairs, problems = list[tuple[str, str]](), list[str]()
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0]
+        if not text.strip():
+            continue
+        left, equals, right = (part.strip() for part in text.partition("="))
+        problem = _find_problem(left, right, mine, theirs) if equals else "is not NAME-IN-A = NAME-IN-B"
+        if problem:
+            problems.append(f"{path}:{number}:1: {problem}")
+        pairs.append((left, right))
+    if problems:
+        raise ConfigError(problems)
+    return pairs
+
+
+def _find_problem(left: str, right: str, mine: set[str], theirs: set[str]) -> str:
+    found = translate_names(sorted(mine), [(left, right)])
+    if not found:
+        return f"A has no module {left!r}; {did_you_mean(left, mine) or ''}".rstrip("; ")
+    unknown = [name for name in found.values() if name not in theirs]
+    return f"B has no module {unknown[0]!r}; {did_you_mean(unknown[0], theirs) or ''}".rstrip("; ") if unknown else ""

@@ -1,0 +1,141 @@
+"""torch.compile and traces: hooks are not seen by dynamo, so that compiled regions are what they are without them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_hidden: list[tuple[Any, dict[Any, Any]]] = []
+
+
+def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> Any:
+    """Neither this function nor, with `is_deep`, what it calls is ever compiled, nor counted as a frame."""
+    from torch._C._dynamo import eval_frame
+
+    code = getattr(function, "__func__", function).__code__
+    if hasattr(eval_frame, "_FrameExecStrategy"):
+        action = eval_frame._FrameAction  # noqa: SLF001
+        strategy = eval_frame._FrameExecStrategy(action.SKIP, action.SKIP if is_deep else action.DEFAULT)  # noqa: SLF001
+        eval_frame.set_code_exec_strategy(code, strategy)
+    elif hasattr(eval_frame, "skip_code"):
+        eval_frame.skip_code(code)
+    return function
+
+
+def watch_compiler() -> Callable[[], None]:
+    """While dynamo traces, the global hooks are away; called when torch._dynamo is loaded. Returns what undoes it."""
+    from torch._dynamo.callback import callback_handler as handler
+
+    start, end = handler.run_start_callbacks, handler.run_end_callbacks
+
+    def run_start(args: Any) -> None:  # not a callback of theirs: torch._dynamo.reset() removes those
+        start(args)
+        _hide()
+
+    def run_end(args: Any) -> None:
+        _restore()
+        end(args)
+
+    handler.run_start_callbacks, handler.run_end_callbacks = run_start, run_end  # type: ignore[method-assign]
+
+    def undo() -> None:
+        handler.run_start_callbacks, handler.run_end_callbacks = start, end  # type: ignore[method-assign]
+
+    return undo
+
+
+def _hide() -> None:
+    from torch.nn.modules import module
+
+    for each in (module._global_forward_pre_hooks, module._global_forward_hooks):  # noqa: SLF001
+        _hidden.append((each, dict(each)))
+        each.clear()
+    if _inside:
+        _inside[0].name_modules()
+        module._global_forward_hooks[-1] = _digest_inside  # noqa: SLF001
+
+
+def _restore() -> None:
+    while _hidden:
+        hooks, held = _hidden.pop()
+        hooks.clear()
+        hooks.update(held)
+
+
+# ---------------------------------------------------------------- --inside
+
+
+class _Inside:
+    """Modules by number, for an operation that compiled code calls with that number."""
+
+    def __init__(self, rows: Any, names: Any, hooks: Any, guard: Any) -> None:
+        import torch
+
+        self.mark = torch.zeros(1)  # the operation changes it, so that no compiler leaves the operation out
+        self._rows, self._names, self._hooks = rows, names, hooks
+        self._modules: list[tuple[str, str]] = []
+        record = guard(self._record)
+
+        def digest(tensor: torch.Tensor, mark: torch.Tensor, number: int, index: int) -> None:  # noqa: ARG001
+            record(tensor, number, index)
+
+        digest.__annotations__ = {"tensor": torch.Tensor, "mark": torch.Tensor, "number": int, "index": int}
+        digest.__annotations__["return"] = None
+        self.operation = torch.library.custom_op("assay_trace::digest", digest, mutates_args=("mark",))
+        self.operation.register_fake(lambda *_args: None)
+
+    def name_modules(self) -> None:
+        for module, path in self._names.list_modules():
+            if "_assay_number" not in module.__dict__:
+                module.__dict__["_assay_number"] = len(self._modules)
+                self._modules.append((path, type(module).__name__))
+
+    def _record(self, tensor: Any, number: int, index: int) -> None:
+        if self._hooks.is_watching and not self._hooks.backwards:
+            path, kind = self._modules[number]
+            if self._hooks.is_wanted(path):
+                key = ("forward", path, kind, f"output.{index}", self._hooks.count(("inside", path, index)), None)
+                self._rows.add(key, tensor)
+
+
+_inside: list[_Inside] = []
+
+
+def watch_inside(rows: Any, names: Any, hooks: Any, guard: Any) -> None:
+    """From now on what is compiled records the outputs of its modules by itself."""
+    _inside[:] = [_Inside(rows, names, hooks, guard)]
+
+
+def _digest_inside(module: Any, _args: Any, result: Any) -> None:
+    """The hook that dynamo traces."""
+    import torch
+
+    number = getattr(module, "_assay_number", -1)
+    if number >= 0:
+        results = (result,) if isinstance(result, torch.Tensor) else result
+        for index, tensor in enumerate(results if isinstance(results, (tuple, list)) else ()):
+            if isinstance(tensor, torch.Tensor):
+                _inside[0].operation(tensor.detach(), _inside[0].mark, number, index)
+
+
+def count_graphs() -> dict[str, int]:
+    """Graphs, breaks and compiled frames so far: those of a program that is not traced must be the same."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return {}
+    counters = sys.modules["torch._dynamo.utils"].counters
+    stats, frames = counters["stats"], counters["frames"]
+    breaks = sum(counters["graph_break"].values())
+    found = {"graphs": stats["unique_graphs"], "breaks": breaks, "frames": frames["total"]}
+    return {name: int(number) for name, number in found.items()} if found["frames"] else {}
+
+
+def is_in_compiled() -> bool:
+    """Whether what runs belongs to a compiled region, forward or backward."""
+    import torch
+    from torch._C._dynamo.eval_frame import get_eval_frame_callback
+
+    if get_eval_frame_callback() is not None:
+        return True
+    node = torch._C._current_autograd_node()  # noqa: SLF001
+    return node is not None and node.name().startswith("CompiledFunction")

@@ -1,0 +1,68 @@
+"""The files of a trace, written by the process that is traced: only appended to, and readable after a kill."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import struct
+from typing import Any, BinaryIO
+
+FORMAT = 1
+HEAD = struct.Struct("<8I")  # point, step, flags, spare, four inputs
+COUNT = struct.Struct("<Q")
+ROW_BYTES = 344
+
+
+class TraceFiles:
+    """The folder of one process: `trace.json`, `points.jsonl`, `rows.bin`, `steps.jsonl`, `weights.*`."""
+
+    def __init__(self, parent: str, rank: int, facts: dict[str, Any]) -> None:
+        self.folder = _make_folder(parent, f"rank-{rank}")
+        self._open: dict[str, BinaryIO] = {}
+        with open(os.path.join(self.folder, "trace.json"), "w", encoding="utf-8") as file:
+            file.write(json.dumps({"format": FORMAT, **facts}))
+
+    def append(self, name: str, data: bytes) -> None:
+        """One write: what follows a cut is never read."""
+        if name not in self._open:
+            self._open[name] = open(os.path.join(self.folder, name), "ab", buffering=0)  # noqa: SIM115 until the end
+        self._open[name].write(data)
+
+    def append_lines(self, name: str, lines: list[Any]) -> None:
+        if lines:
+            self.append(name, "".join(f"{json.dumps(each)}\n" for each in lines).encode())
+
+    def append_weights(self, found: list[tuple[dict[str, Any], Any]]) -> None:
+        """Hashes of rows, as tensors of int64, and what each belongs to."""
+        lines, offset = [], 0
+        for facts, hashes in found:
+            self.append("weights.bin", ctypes.string_at(hashes.data_ptr(), 8 * len(hashes)))
+            lines.append({**facts, "rows": len(hashes), "offset": offset})
+            offset += len(hashes)
+        self.append_lines("weights.jsonl", lines)
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open = {}
+
+
+def _make_folder(parent: str, name: str) -> str:
+    """A new one for each process: several may have the same rank, one after another."""
+    os.makedirs(parent, exist_ok=True)
+    number = 1
+    while True:
+        folder = os.path.join(parent, name if number == 1 else f"{name}.{number}")
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def build_row(point: int, step: int, flags: int, inputs: tuple[int, ...], count: int, digest: bytes) -> bytes:
+    """One row of `rows.bin`; `digest` is a slot of 304 bytes."""
+    head = HEAD.pack(point, step, flags, 0, *(*inputs, 0, 0, 0, 0)[:4])
+    return head + digest[:8] + COUNT.pack(count) + digest[8:]

@@ -1,0 +1,229 @@
+"""Hooks of a traced step: outputs of modules, their gradients, the loss. Registered when it begins, removed at its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from assay.trace.inside.compiled import hide_from_dynamo
+from assay.trace.inside.naming import Names
+from assay.trace.inside.perturb import move_first
+from assay.trace.inside.rows import Rows
+
+_WRAPPERS = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+Guard = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class ModuleHooks:
+    """`is_outer_only`: level `step` of a program that only infers. `on_end`: called when an outermost call ends."""
+
+    def __init__(self, rows: Rows, names: Names, settings: dict[str, Any], skip: tuple[str, ...]) -> None:
+        self._rows, self._names, self._skip = rows, names, skip
+        self._only, self._keep = tuple(settings.get("in") or ()), tuple(settings.get("keep") or ())
+        self._perturbed = settings.get("perturbed")
+        self._is_outer_only = settings.get("level") == "step"
+        self._local = threading.local()
+        self._handles: list[Any] = []
+        self._plain: dict[str, Any] = {}
+        self._calls: dict[Any, int] = {}
+        self._without_grad: dict[str, list[int]] = {}
+        self.backwards = 0  # nested ones: reentrant checkpoints
+        self.backward_path = ""  # of the module whose gradient came last
+        self._guard: Guard = lambda function: function
+        self.on_end: Callable[[Any, Any], None] = lambda _module, _result: None
+
+    @property
+    def is_watching(self) -> bool:
+        return bool(self._handles)
+
+    @property
+    def stack(self) -> list[Any]:
+        """The modules that this thread is in."""
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        found: list[Any] = self._local.stack
+        return found
+
+    @property
+    def path(self) -> str:
+        """The module that is executed."""
+        if self.backwards:
+            return self.backward_path
+        return self._names.find_module(self.stack[-1]) if self.stack else ""
+
+    def watch_modules(self, guard: Guard) -> None:
+        from torch.nn.modules import module
+
+        self._guard = guard
+        enter, leave = guard(self._enter), guard(self._leave)
+        self._handles = [
+            module.register_module_forward_pre_hook(enter),
+            module.register_module_forward_hook(leave, with_kwargs=True, always_call=True),
+        ]
+        self._plain["any"] = module._has_any_global_hook  # noqa: SLF001
+        module._has_any_global_hook = lambda: False  # type: ignore[assignment] # noqa: SLF001 it would warn of ours
+
+    def watch_backward(self, guard: Guard) -> None:
+        """The loss is what `backward` is called on; while it runs, modules that are called are called again."""
+        import torch
+
+        add_losses = guard(self._add_losses)
+        for name in ("backward", "grad"):
+            plain = self._plain[name] = getattr(torch.autograd, name)
+            setattr(torch.autograd, name, self._build_watcher(name, plain, add_losses))
+
+    def _build_watcher(self, name: str, plain: Any, add_losses: Any) -> Any:
+        def watch(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if name == "backward" and not self.backwards:
+                add_losses(tensors)
+            self.backwards += 1
+            try:
+                return plain(tensors, *args, **kwargs)
+            finally:
+                self.backwards -= 1
+
+        hide_from_dynamo(watch, is_deep=False)
+        return watch
+
+    def remove_modules(self) -> None:
+        from torch.nn.modules import module
+
+        for handle in self._handles:
+            handle.remove()
+            module._global_forward_hooks_always_called.pop(handle.id, None)  # noqa: SLF001 torch forgets these
+            module._global_forward_hooks_with_kwargs.pop(handle.id, None)  # noqa: SLF001
+        if "any" in self._plain:
+            module._has_any_global_hook = self._plain.pop("any")  # noqa: SLF001
+        self._handles = []
+
+    def remove(self) -> None:
+        import torch
+
+        self.remove_modules()
+        for name, plain in self._plain.items():
+            setattr(torch.autograd, name, plain)
+        self._plain, self._calls, self._without_grad = {}, {}, {}
+        self._local = threading.local()
+        self.backward_path = ""
+
+    def count(self, key: Any) -> int:
+        """How often this was asked for in the step, from 0."""
+        number = self._calls.get(key, 0)
+        self._calls[key] = number + 1
+        return number
+
+    def is_wanted(self, path: str) -> bool:
+        return not self._only or any(fnmatchcase(path, each) for each in self._only)
+
+    # ------------------------------------------------------------ hooks
+
+    def _enter(self, module: Any, args: Any) -> None:
+        if is_wrapper(module):
+            return
+        stack = self.stack
+        if not stack and not self.backwards:
+            path, kind = self._names.find_module(module), type(module).__name__
+            call = self._calls.get(path, 0)
+            for index, tensor in enumerate(find_tensors((args, _find_keywords()))):
+                self._rows.add(("input", path, kind, f"input.{index}", call, None), tensor, (), self._skip)
+        stack.append(module)
+
+    def _leave(self, module: Any, args: Any, *rest: Any) -> None:
+        """`rest`: keyword arguments and result; after an exception torch leaves the former out."""
+        if is_wrapper(module):
+            return
+        result, kwargs = rest[-1], rest[0] if len(rest) > 1 else {}
+        stack = self.stack
+        while stack and stack.pop() is not module:
+            pass  # one that ended with an exception
+        path = self._names.find_module(module)
+        if self.backwards:
+            self._watch_again(path, module, result)
+            return
+        if self._perturbed is not None and not self.count("perturbed"):
+            move_first(find_tensors(result), self._perturbed)
+        if self.is_wanted(path) and not (stack and self._is_outer_only):
+            inputs = tuple(self._rows.find(each) for each in find_tensors((args, kwargs))[:4])
+            self._add_outputs(path, module, result, inputs)
+        if not stack:
+            self.on_end(module, result)
+
+    def _add_outputs(self, path: str, module: Any, result: Any, inputs: tuple[int, ...]) -> None:
+        kind, call = type(module).__name__, self.count(path)
+        has_gradient = False
+        is_kept = bool(self._keep) and any(fnmatchcase(path, each) for each in self._keep)
+        for index, tensor in enumerate(find_tensors(result)):
+            row = self._rows.add(("forward", path, kind, f"output.{index}", call, None), tensor, inputs, self._skip)
+            if is_kept:
+                self._rows.keep(row, tensor)
+            has_gradient |= self._watch_tensor(path, kind, index, call, tensor, is_kept)
+        if not has_gradient:
+            self._without_grad.setdefault(path, []).append(call)
+
+    def _watch_tensor(self, path: str, kind: str, index: int, call: int, tensor: Any, is_kept: bool) -> bool:
+        if not tensor.requires_grad or tensor.is_leaf:
+            return False
+        key = ("backward", path, kind, f"output.{index}", call, None)
+        forward = self._rows.find(tensor)
+
+        def on_gradient(gradient: Any) -> None:
+            if self.is_watching:
+                known = self._rows.find(gradient)
+                row = self._rows.add(key, gradient, (forward,))
+                self.backward_path = path if not known else self.backward_path  # the innermost of equal outputs
+                if is_kept:
+                    self._rows.keep(row, gradient)
+
+        tensor.register_hook(self._guard(on_gradient))
+        return True
+
+    def _watch_again(self, path: str, module: Any, result: Any) -> None:
+        """The second forward of a reentrant checkpoint: its first one had no gradients."""
+        calls = self._without_grad.get(path)
+        tensors = find_tensors(result)
+        if calls and any(each.requires_grad for each in tensors):
+            call = calls.pop()
+            for index, tensor in enumerate(tensors):
+                self._watch_tensor(path, type(module).__name__, index, call, tensor, False)
+
+    def _add_losses(self, tensors: Any) -> None:
+        for index, tensor in enumerate(find_tensors(tensors)):
+            key = ("loss", "", "", f"loss.{index}", self.count(f"loss.{index}"), None)
+            self._rows.loss = self._rows.add(key, tensor, (self._rows.find(tensor),), self._skip)
+
+
+def is_wrapper(module: Any) -> bool:
+    """Whether it only hands on to a module that is recorded, or is a graph that torch.compile made."""
+    kind = type(module).__name__
+    if kind.startswith("GraphModule"):
+        return "dynamo_flat_name_to_original_fqn" in getattr(module, "meta", ())
+    return kind in _WRAPPERS
+
+
+def find_tensors(value: Any) -> list[Any]:
+    """The tensors in nested lists, tuples, dictionaries and dataclasses, in order."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, each.name, None) for each in dataclasses.fields(value)]
+    if isinstance(value, (list, tuple)):
+        return [tensor for each in value for tensor in find_tensors(each)]
+    return []
+
+
+def _find_keywords() -> Any:
+    """The keyword arguments of the module call: torch hands them to hooks of one module only."""
+    frame: Any = sys._getframe(1)  # noqa: SLF001
+    for _ in range(6):
+        frame = frame.f_back if frame is not None else None
+        if frame is not None and frame.f_code.co_name in ("inner", "_call_impl"):
+            return frame.f_locals.get("kwargs")
+    return None

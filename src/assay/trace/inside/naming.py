@@ -1,0 +1,93 @@
+"""Names of modules and parameters: paths in the model, the same at every level and under wrappers."""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+from typing import Any
+
+_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?:\.|$)")
+_PARALLEL = ("DistributedDataParallel", "DataParallel")
+
+
+class Names:
+    """Paths by module and by parameter. The model with most parameters has no prefix, others that of their class."""
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._parameters: dict[int, tuple[Any, str, str]] = {}
+        self._prefixes: dict[str, int] = {}
+        self._has_main = False
+
+    def find_module(self, module: Any) -> str:
+        found = self._modules.get(module)
+        if found is None:
+            self._scan()
+            found = self._modules.get(module)
+        return found if found is not None else self._add(module)
+
+    def find_parameter(self, parameter: Any, otherwise: str) -> tuple[str, str]:
+        """Module and name. `otherwise`: the name of a parameter that no module has."""
+        known = self._parameters.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            self._scan()
+            known = self._parameters.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            known = self._parameters[id(parameter)] = (weakref.ref(parameter), "", otherwise)
+        return known[1], known[2]
+
+    def list_parameters(self, root: Any) -> list[tuple[Any, str, str]]:
+        return [(each, *self.find_parameter(each, f"parameter.{i}")) for i, each in enumerate(root.parameters())]
+
+    def list_modules(self) -> list[tuple[Any, str]]:
+        self._scan()
+        return list(self._modules.items())
+
+    def _scan(self) -> None:
+        """Find new models among all objects: those that are in no other one, the largest first."""
+        from torch.nn import Module
+
+        found = [each for each in gc.get_objects() if issubclass(type(each), Module) and each not in self._modules]
+        inner = {id(child) for each in found for child in each._modules.values()}  # noqa: SLF001
+        roots = [each for each in found if id(each) not in inner]
+        for root in sorted(roots, key=_count_parameters, reverse=True):
+            self._add(root)
+
+    def _add(self, root: Any) -> str:
+        prefix = ""
+        if self._has_main or not _count_parameters(root):
+            kind = type(root).__name__
+            number = self._prefixes[kind] = self._prefixes.get(kind, 0) + 1
+            prefix = kind if number == 1 else f"{kind}#{number}"
+        else:
+            self._has_main = True
+        is_parallel = type(root).__name__ in _PARALLEL
+        for path, module in root.named_modules():
+            self._add_module(module, _join(prefix, _clean(path, is_parallel)))
+        return self._modules[root]
+
+    def _add_module(self, module: Any, path: str) -> None:
+        if module in self._modules:
+            return
+        self._modules[module] = path
+        for name, parameter in module._parameters.items():  # noqa: SLF001
+            if parameter is not None and not self._is_known(parameter):
+                self._parameters[id(parameter)] = (weakref.ref(parameter), path, name)
+
+    def _is_known(self, parameter: Any) -> bool:
+        known = self._parameters.get(id(parameter))
+        return known is not None and known[0]() is parameter
+
+
+def _count_parameters(root: Any) -> int:
+    return sum(each.numel() for each in root.parameters())
+
+
+def _clean(path: str, is_parallel: bool) -> str:
+    path = _WRAPPERS.sub("", path).rstrip(".")
+    return path.partition(".")[2] if is_parallel and path.partition(".")[0] == "module" else path
+
+
+def _join(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix and path else prefix or path

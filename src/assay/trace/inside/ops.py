@@ -1,0 +1,84 @@
+"""Level `op`: every dispatched operation, by a mode that leaves compiled regions compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from assay.trace.inside.compiled import hide_from_dynamo, is_in_compiled
+from assay.trace.inside.modules import ModuleHooks, find_tensors
+from assay.trace.inside.rows import Rows
+
+
+def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, skip: tuple[str, ...]) -> Any:
+    """The mode; it is not on the stack yet."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    on_op = guard(_build_observer(rows, hooks, skip))
+
+    class OpMode(TorchDispatchMode):
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True  # else torch.compile would silently run everything eagerly
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # it would load the compiler
+
+        def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if not is_in_compiled():
+                on_op(func, args, kwargs, result)
+            return result
+
+    hide_from_dynamo(OpMode.__torch_dispatch__, is_deep=False)
+    return OpMode()
+
+
+def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Callable[..., None]:
+    def observe(func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        path = hooks.path
+        inputs = [row for each in find_tensors((args, kwargs)) if (row := rows.find(each))]
+        if _is_view(func):
+            for each in find_tensors(result) if inputs else ():
+                rows.remember(each, inputs[0])
+            return
+        if not hooks.is_wanted(path):
+            return
+        name, phase = str(func), "backward" if hooks.backwards else "forward"
+        call = hooks.count((phase, path, name))
+        for index, tensor in enumerate(find_tensors(result)):
+            rows.add((phase, path, "", f"output.{index}", call, name), tensor, tuple(inputs), skip)
+
+    return observe
+
+
+_views: dict[Any, bool] = {}
+
+
+def _is_view(func: Any) -> bool:
+    """Whether it computes nothing: every result shows the values of an argument."""
+    if func not in _views:
+        returns = func._schema.returns  # noqa: SLF001
+        aliases = [each.alias_info for each in returns]
+        _views[func] = bool(returns) and all(each is not None and not each.is_write for each in aliases)
+    return _views[func]
+
+
+def push_below(mode: Any) -> None:
+    """Put the mode below those of the program, which end in an order of their own."""
+    _replace_modes(lambda modes: [mode, *modes])
+
+
+def remove_mode(mode: Any) -> None:
+    _replace_modes(lambda modes: [each for each in modes if each is not mode])
+
+
+def _replace_modes(change: Callable[[list[Any]], list[Any]]) -> None:
+    """Change the stack of modes, lowest first."""
+    from torch._C import _len_torch_dispatch_stack
+    from torch.utils._python_dispatch import _pop_mode, _push_mode
+
+    found = [_pop_mode() for _ in range(_len_torch_dispatch_stack())][::-1]
+    for each in change(found):
+        _push_mode(each)

@@ -1,0 +1,282 @@
+"""Records the steps of a torch program that are asked for. On other steps nothing is registered but the counter."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from assay.trace.inside.compiled import count_graphs, hide_from_dynamo, watch_compiler, watch_inside
+from assay.trace.inside.files import TraceFiles
+from assay.trace.inside.imports import call_after_import
+from assay.trace.inside.modules import ModuleHooks, find_tensors
+from assay.trace.inside.naming import Names
+from assay.trace.inside.ops import build_mode, push_below, remove_mode
+from assay.trace.inside.rows import Rows
+from assay.trace.inside.state import describe_group, describe_program, hash_random, load_flags
+
+Note = Callable[..., None]
+
+
+class Recorder:
+    """One for each process. `settings`: steps, level, in, keep, inside, perturbed. `note` is told what goes wrong."""
+
+    def __init__(self, parent: str, settings: dict[str, Any], note: Note) -> None:
+        self.step, self.is_active = 1, False
+        self._parent, self._settings, self._note = parent, settings, note
+        self._level = settings.get("level", "module")
+        self._steps = frozenset(settings.get("steps", (1,)))
+        self._skip = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(sys.modules["torch"].__file__ or ""))
+        self._pid = os.getpid()
+        self._files: TraceFiles | None = None
+        self._names = Names()
+        self._rows = Rows(self._open_files)
+        self._hooks = ModuleHooks(self._rows, self._names, settings, self._skip)
+        self._hooks.on_end = self._on_outermost
+        self._mode: Any = None
+        self._optimisers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._idle: weakref.WeakSet[Any] = weakref.WeakSet()  # optimisers that nobody waits for: they never stepped
+        self._stepped: set[int] = set()
+        self._groups: list[dict[str, Any]] = []
+        self._random = ""
+        self._has_weights = False
+        self._undo: list[Callable[[], None]] = []
+        self._root: Callable[[], Any] = lambda: None  # of a program that only infers
+        self._root_hook: Any = None
+
+    # ------------------------------------------------------------ beginning and end
+
+    def install(self) -> None:
+        """Count steps of optimisers; everything else is registered when a traced step begins."""
+        import torch
+        from torch.optim import optimizer
+
+        guard = self._guard
+        handles = [
+            optimizer.register_optimizer_step_pre_hook(guard(self._before_optimiser)),
+            optimizer.register_optimizer_step_post_hook(guard(self._after_optimiser)),
+        ]
+        self._undo += [handle.remove for handle in handles]
+        self._wrap(optimizer.Optimizer, "__init__", lambda args, _: self._on_new_optimiser(args[0]))
+        self._wrap(torch.amp.GradScaler, "step", lambda args, kwargs: self._on_scaler([*args, *kwargs.values()][1]))
+        os.register_at_fork(after_in_child=self.abandon)
+        atexit.register(self.close)
+        call_after_import("torch._dynamo", lambda: self._undo.append(watch_compiler()))
+        if self._settings.get("inside") and self._level != "step":
+            watch_inside(self._rows, self._names, self._hooks, guard)
+        self._begin_step()
+
+    def _wrap(self, owner: Any, name: str, after: Callable[[Any, Any], None]) -> None:
+        """Call `after` with the arguments each time that a method has returned."""
+        plain, guarded = getattr(owner, name), self._guard(after)
+
+        @functools.wraps(plain)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = plain(*args, **kwargs)
+            guarded(args, kwargs)
+            return result
+
+        hide_from_dynamo(call, is_deep=False)
+        setattr(owner, name, call)
+        self._undo.append(lambda: setattr(owner, name, plain))
+
+    def _guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What fails in here ends the record, never the program; what it computes is not recorded."""
+        import torch
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            if self._pid != os.getpid():
+                return
+            apart = torch._C._DisableTorchDispatch if self._mode is not None else nullcontext  # noqa: SLF001
+            try:
+                with apart(), torch.no_grad():
+                    function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 whatever it is
+                self._fail(error)
+
+        return hide_from_dynamo(call)
+
+    def _fail(self, error: BaseException) -> None:
+        self._leave()
+        self._steps = frozenset()
+        self._note("problem", step=self.step, text=f"{type(error).__name__}: {error}")
+
+    def abandon(self) -> None:
+        """A forked child records nothing."""
+        self._leave()
+        self._steps, self._files, self._pid = frozenset(), None, 0
+
+    def close(self) -> None:
+        """Write what is left, and remove everything."""
+        if self._pid != os.getpid():
+            return
+        self._leave()
+        for undo in self._undo:
+            undo()
+        self._undo, self._steps = [], frozenset()
+        atexit.unregister(self.close)
+        try:
+            if self._files is not None or self._rows.count:
+                self._rows.write()
+                self._open_files().append_lines("steps.jsonl", [{"end": True, "graphs": count_graphs()}])
+                self._open_files().close()
+        except Exception as error:  # noqa: BLE001 a full disk, a broken device
+            self._note("problem", step=self.step, text=f"{type(error).__name__}: {error}")
+        if self._rows.problem:
+            self._note("left out", text=self._rows.problem)
+        self._pid = 0
+
+    def _open_files(self) -> TraceFiles:
+        if self._files is None:
+            facts = describe_program(self._settings)
+            self._files = TraceFiles(self._parent, facts["rank"], facts)
+        return self._files
+
+    # ------------------------------------------------------------ steps
+
+    def _begin_step(self) -> None:
+        is_wanted = self.step in self._steps
+        is_noisy = self._settings.get("perturbed") is not None and bool(self._steps) and self.step <= max(self._steps)
+        if not (is_wanted or is_noisy):
+            self._watch_root()
+            return
+        self.is_active, self._rows.step, self._random = is_wanted, self.step, hash_random()
+        self._rows.is_silent = not is_wanted
+        if self._level != "step" or not self._optimisers or is_noisy:
+            self._hooks.watch_modules(self._guard)
+        self._hooks.watch_backward(self._guard)
+        if self._level == "op" and is_wanted:
+            self._mode = build_mode(self._rows, self._hooks, self._guard, self._skip)
+            push_below(self._mode)
+
+    def _leave(self) -> None:
+        """Remove every hook of the step."""
+        self.is_active = False
+        self._hooks.remove()
+        if self._mode is not None:
+            remove_mode(self._mode)
+            self._mode = None
+        if self._root_hook is not None:
+            self._root_hook.remove()
+            self._root_hook = None
+
+    def _end_step(self, *, skipped: bool | None = False) -> None:
+        was_active = self.is_active
+        self._leave()
+        if was_active:
+            facts = {"groups": self._groups, "random": self._random, "flags": load_flags(), "skipped": skipped}
+            self._rows.end_step(facts)
+        self.step += 1
+        self._stepped, self._groups = set(), []
+        self._begin_step()
+
+    # ------------------------------------------------------------ optimisers
+
+    def _on_new_optimiser(self, optimiser: Any) -> None:
+        self._optimisers.add(optimiser)
+        if self._level == "step" and self._settings.get("perturbed") is None:
+            self._hooks.remove_modules()
+        if self._root_hook is not None:
+            self._root_hook.remove()
+            self._root_hook = None
+
+    def _before_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
+        if not self.is_active:
+            return
+        if self._mode is not None:
+            remove_mode(self._mode)  # what the optimiser computes is in its parameters and states
+        for module, name, parameter in self._list_parameters(optimiser):
+            if parameter.grad is not None:
+                self._rows.add(("gradient", module, "", name, len(self._stepped), None), parameter.grad)
+        self._groups += [describe_group(each) for each in optimiser.param_groups]
+        self._add_weights([(parameter, *found) for *found, parameter in self._list_parameters(optimiser)])
+
+    def _after_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
+        if self.is_active:
+            call = len(self._stepped)
+            for module, name, parameter in self._list_parameters(optimiser):
+                self._rows.add(("parameter", module, "", name, call, None), parameter)
+                for key, value in optimiser.state.get(parameter, {}).items():
+                    for index, tensor in enumerate(find_tensors(value)):
+                        label = f"{name}.{key}{f'.{index}' if index else ''}"
+                        self._rows.add(("optimiser", module, "", label, call, None), tensor)
+            if self._mode is not None:
+                push_below(self._mode)
+        self._count_step(optimiser, skipped=None if getattr(optimiser, "found_inf", None) is not None else False)
+
+    def _on_scaler(self, optimiser: Any) -> None:
+        """GradScaler has left the optimiser's step out: it ends all the same."""
+        if self._last_stepped != id(optimiser):
+            self._before_optimiser(optimiser, (), {})
+            self._count_step(optimiser, skipped=True)
+        self._last_stepped = 0
+
+    _last_stepped = 0
+
+    def _count_step(self, optimiser: Any, *, skipped: bool | None) -> None:
+        """A step ends when each optimiser has stepped that ever does."""
+        self._optimisers.add(optimiser)
+        self._idle.discard(optimiser)
+        self._last_stepped = id(optimiser)
+        if id(optimiser) in self._stepped:  # the second time: who has not stepped by now is not part of the cycle
+            self._idle.update(each for each in self._optimisers if id(each) not in self._stepped)
+        self._stepped.add(id(optimiser))
+        if all(id(each) in self._stepped for each in self._optimisers if each not in self._idle):
+            self._end_step(skipped=skipped)
+
+    def _list_parameters(self, optimiser: Any) -> list[tuple[str, str, Any]]:
+        """Module, name and parameter, of modules that are wanted."""
+        found = (parameter for group in optimiser.param_groups for parameter in group["params"])
+        named = [(*self._names.find_parameter(each, f"parameter.{index}"), each) for index, each in enumerate(found)]
+        return [each for each in named if self._hooks.is_wanted(each[0])]
+
+    def _add_weights(self, parameters: list[tuple[Any, str, str]]) -> None:
+        if not self._has_weights:
+            self._has_weights = True
+            self._rows.add_weights(parameters)
+
+    # ------------------------------------------------------------ programs that only infer
+
+    def _on_outermost(self, module: Any, result: Any) -> None:
+        """A call of the outermost module is a step where there is no optimiser and nothing to be learned."""
+        if self._optimisers or any(each.requires_grad for each in find_tensors(result)):
+            return
+        self._root = self._root if self._root() is not None else weakref.ref(module)
+        if self._root() is not module:
+            return
+        if self.is_active:
+            self._add_weights(self._names.list_parameters(module))
+        self._end_step()
+
+    def _watch_root(self) -> None:
+        """Count calls of the outermost module, on steps that are not traced, while there is no optimiser."""
+        if self._optimisers or not self._steps or self.step > max(self._steps):
+            return
+        from torch.nn.modules import module
+
+        root = self._root()
+        if root is not None:
+            self._root_hook = root.register_forward_hook(self._guard(self._on_call))
+        else:
+            self._root_hook = module.register_module_forward_pre_hook(self._guard(self._find_root))
+
+    def _find_root(self, module: Any, _args: Any) -> None:
+        """The first module that is called; from now on it alone has a hook."""
+        self._root_hook.remove()
+        self._root = weakref.ref(module)
+        self._root_hook = module.register_forward_hook(self._guard(self._on_call))
+
+    def _on_call(self, module: Any, _args: Any, result: Any) -> None:
+        self._on_outermost(module, result)
+
+
+def start_recorder(parent: str, settings: dict[str, Any], note: Note) -> Recorder:
+    """Record what this process does from now on."""
+    recorder = Recorder(parent, settings, note)
+    recorder.install()
+    return recorder

@@ -1,0 +1,258 @@
+"""The rows of a step: digests in buffers of a fixed size, and what they become in the files."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from assay.trace.inside.digest import NO_VALUES, SLOT, WORDS, digest_cpu, digest_into, hash_rows, plain_tensor
+from assay.trace.inside.files import TraceFiles, build_row
+
+_SLOTS = 1 << 15  # of 304 bytes: 10 MB on a device, and as much for the copy
+_NOTHING = bytes(SLOT.size)
+_RAW = "bfloat16 float16 float32 float64 int8 int16 int32 int64 uint8 bool".split()
+
+
+class DeviceSlots:
+    """The digests of one device. They are copied once a step, and nothing waits for the copy before the next one."""
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._is_cuda = device.type == "cuda"
+        self.data = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, device=device)
+        self.doubles, self.floats = self.data.view(torch.float64), self.data.view(torch.float32)
+        self._host = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, pin_memory=self._is_cuda)
+        self._event: Any = torch.cuda.Event() if self._is_cuda else None
+        self.used = self._copied = 0
+
+    def copy(self) -> None:
+        self._host[: self.used].copy_(self.data[: self.used], non_blocking=self._is_cuda)
+        if self._is_cuda:
+            self._event.record()
+        self.data[: self.used].zero_()
+        self._copied, self.used = self.used, 0
+
+    def load(self) -> bytes:
+        if self._is_cuda:
+            self._event.synchronize()
+        return ctypes.string_at(self._host.data_ptr(), self._copied * SLOT.size)
+
+
+class Rows:
+    """Points, rows and parameters' hashes of one process. A row is known by its number, counted from 1."""
+
+    def __init__(self, open_files: Callable[[], TraceFiles]) -> None:
+        self._open_files = open_files
+        self._points: dict[Any, int] = {}
+        self._new_points: list[dict[str, Any]] = []
+        self._pending: list[tuple[int, int, tuple[int, ...], int, Any]] = []  # point, flags, inputs, count, digest
+        self._waiting: Any = None  # what was copied and not written: rows, lines of points, facts
+        self._slots: dict[Any, DeviceSlots] = {}
+        self._known: dict[int, tuple[Any, int, int, Any]] = {}  # id of a tensor -> itself, version, row, digest
+        self._weights: list[tuple[dict[str, Any], Any]] = []
+        self._kept = 0
+        self.count = 0
+        self.loss: int | None = None
+        self.problem = ""
+        self.is_silent = False  # noise moves the program; this step is not recorded
+        self.step = 1
+
+    def add(
+        self, key: tuple[str, str, str, str, int, str | None], tensor: Any, inputs: tuple[int, ...] = (), skip: Any = ()
+    ) -> int:
+        """Digest a tensor. `key`: phase, module, kind, name, call, op. `skip`: files that are not the program's."""
+        if self.is_silent or (tensor.is_cuda and self._is_refused()):
+            return 0
+        whole = (*key, tensor.shape, tensor.dtype, tensor.device)
+        point = self._points.get(whole)
+        if point is None:
+            point = self._points[whole] = len(self._points)
+            self._new_points.append(_describe_point(whole, tensor, find_source(skip) if skip else None))
+        digest, flags = self._find_digest(tensor)
+        self._pending.append((point, flags, inputs[:4], tensor.numel(), digest))
+        self.count += 1
+        self.remember(tensor, self.count, (digest, flags))
+        return self.count
+
+    def _is_refused(self) -> bool:
+        """Whether a CUDA graph is being captured: what is recorded then would be replayed with it."""
+        import torch
+
+        if torch.cuda.is_current_stream_capturing():
+            self.problem = (
+                self.problem or "a CUDA graph was captured in a traced step: what it computes is not recorded"
+            )
+            return True
+        return False
+
+    def remember(self, tensor: Any, row: int, digest: Any = None) -> None:
+        version = -1 if tensor.is_inference() else tensor._version  # noqa: SLF001
+        self._known[id(tensor)] = (weakref.ref(tensor), version, row, digest)
+
+    def find(self, tensor: Any) -> int:
+        """The row of the tensor's values; 0: not known."""
+        known = self._known.get(id(tensor))
+        return known[2] if known is not None and known[0]() is tensor else 0
+
+    def _find_digest(self, tensor: Any) -> tuple[Any, int]:
+        """Bytes, or the device and the number of a slot; a tensor that has not changed is digested once."""
+        known = self._known.get(id(tensor))
+        if known is not None and known[3] is not None and known[0]() is tensor and not tensor.is_inference():
+            if known[1] == tensor._version:  # noqa: SLF001
+                return known[3]  # type: ignore[no-any-return]
+        try:
+            return self._digest(tensor)
+        except Exception as error:  # noqa: BLE001 a kind of tensor that nobody has seen must not stop the others
+            self.problem = self.problem or f"{type(tensor).__name__}: {type(error).__name__}: {error}"
+            return _NOTHING, NO_VALUES
+
+    def _digest(self, tensor: Any) -> tuple[Any, int]:
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        values, flags = plain_tensor(local)
+        if values is None or not values.numel():
+            return _NOTHING, flags
+        if values.device.type == "cpu":
+            return digest_cpu(values), flags
+        slots = self._slots.get(values.device)
+        if slots is None:
+            slots = self._slots[values.device] = DeviceSlots(values.device)
+        if slots.used == _SLOTS:
+            self.write()
+        slots.used += 1
+        kernels = load_kernels() if values.is_cuda else None
+        if kernels is not None and kernels.can_digest(values):
+            kernels.digest_into(values, slots, slots.used - 1)
+        else:
+            digest_into(values, slots.data[slots.used - 1])
+        return (values.device, slots.used - 1), flags
+
+    def add_weights(self, parameters: list[tuple[Any, str, str]]) -> None:
+        """Hash the rows of all parameters, once."""
+        for parameter, module, name in parameters:
+            values, _ = plain_tensor(parameter.to_local() if hasattr(parameter, "to_local") else parameter)
+            if values is not None and values.numel():
+                facts = {"module": module, "name": name, "shape": list(parameter.shape)}
+                kernels = load_kernels() if values.is_cuda and values.is_floating_point() else None
+                self._weights.append((facts, (kernels.hash_rows if kernels else hash_rows)(values)))
+
+    def keep(self, row: int, tensor: Any) -> None:
+        """Write a whole tensor. This waits for the device."""
+        if not row:
+            return
+        values, _ = plain_tensor(tensor.detach())
+        name = str(values.dtype).removeprefix("torch.") if values is not None else ""
+        if name not in _RAW:
+            return
+        values = values.contiguous().cpu()
+        size = values.numel() * values.element_size()
+        files = self._open_files()
+        files.append("kept.bin", ctypes.string_at(values.data_ptr(), size))
+        facts = {"row": row, "dtype": name, "shape": list(values.shape), "offset": self._kept, "bytes": size}
+        files.append_lines("kept.jsonl", [facts])
+        self._kept += size
+
+    # ------------------------------------------------------------ to the files
+
+    def end_step(self, facts: dict[str, Any]) -> None:
+        """Start the copy of this step's digests, and write those of the step before."""
+        self.flush()
+        self._start_copy(facts)
+        if not any(slots.data.is_cuda for slots in self._slots.values()):
+            self.flush()
+        self._known, self.loss = {}, None
+
+    def write(self) -> None:
+        """Write everything now: the buffer is full, or the process ends."""
+        self.flush()
+        self._start_copy(None)
+        self.flush()
+
+    def _start_copy(self, facts: dict[str, Any] | None) -> None:
+        for slots in self._slots.values():
+            slots.copy()
+        loss = self._pending[self.loss - 1 - self.count][4] if facts and self.loss else None  # counted from the end
+        self._waiting = (self.step, self._pending, self._new_points, self._weights, facts, loss, self.count)
+        self._pending, self._new_points, self._weights = [], [], []
+
+    def flush(self) -> None:
+        """Write what was copied."""
+        if self._waiting is None:
+            return
+        (step, pending, points, weights, facts, loss, count), self._waiting = self._waiting, None
+        files = self._open_files()
+        data = {device: slots.load() for device, slots in self._slots.items()}
+        files.append_lines("points.jsonl", points)
+        files.append("rows.bin", b"".join(build_row(*row[:1], step, *row[1:4], _cut(row[4], data)) for row in pending))
+        if weights:
+            files.append_weights([(each, hashes.cpu()) for each, hashes in weights])
+        if facts is not None:
+            value = SLOT.unpack(_cut(loss, data))[3] if loss is not None else None
+            files.append_lines("steps.jsonl", [{"step": step, "loss": value, **facts, "rows": count}])
+
+
+def _cut(digest: Any, data: dict[Any, bytes]) -> bytes:
+    if isinstance(digest, bytes):
+        return digest
+    device, number = digest
+    return data[device][number * SLOT.size : (number + 1) * SLOT.size]
+
+
+_kernels: list[Any] = []
+
+
+def load_kernels() -> Any:
+    """One kernel for each tensor; None where Triton is not installed, and torch operations do it."""
+    if not _kernels:
+        from assay.trace.inside import kernels
+
+        try:
+            kernels.load_kernels()
+            _kernels.append(kernels)
+        except ImportError:
+            _kernels.append(None)
+    return _kernels[0]
+
+
+def _describe_point(whole: Any, tensor: Any, source: str | None) -> dict[str, Any]:
+    phase, module, kind, name, call, op, shape, dtype, device = whole
+    return {
+        **{"phase": phase, "module": module, "kind": kind, "name": name, "call": call, "op": op},
+        **{"shape": list(shape), "dtype": str(dtype).removeprefix("torch."), "device": str(device)},
+        **{"placement": _find_placement(tensor), "source": source},
+    }
+
+
+def _find_placement(tensor: Any) -> dict[str, Any] | None:
+    """Of a DTensor: which part of the whole this process has."""
+    if not hasattr(tensor, "placements"):
+        return None
+    mesh = tensor.device_mesh
+    local = tensor.to_local()
+    return {
+        "placements": [str(each) for each in tensor.placements],
+        "mesh": list(mesh.shape),
+        "coordinate": mesh.get_coordinate(),
+        "local": list(local.shape),
+    }
+
+
+def find_source(skip: tuple[str, ...]) -> str | None:
+    """The line of the program that is executed: the innermost one that is neither torch's nor ours."""
+    frame: Any = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(skip) and not file.startswith("<"):
+            return f"{_shorten(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+def _shorten(file: str) -> str:
+    """Relative to the working directory, or to where packages are installed."""
+    roots = sorted({os.getcwd(), *sys.path}, key=len, reverse=True)
+    return next((os.path.relpath(file, root) for root in roots if root and file.startswith(f"{root}{os.sep}")), file)

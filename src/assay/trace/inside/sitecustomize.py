@@ -1,0 +1,67 @@
+"""Loaded by every Python of a run whose PYTHONPATH names its folder: brings the recorder in when torch is imported.
+
+It hands on to the `sitecustomize` that it hides, and does nothing in a program that does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_SETTINGS = "ASSAY_TRACE"  # JSON
+
+
+def _note(event: str, **facts: Any) -> None:
+    """One line of `processes.jsonl`: what became of the recorder in this process."""
+    line = json.dumps({"pid": os.getpid(), "event": event, **facts}) + "\n"
+    try:
+        path = os.path.join(os.path.dirname(_FOLDER), "processes.jsonl")
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+    except OSError:  # a full disk is the run's own problem
+        pass
+
+
+def _start() -> None:
+    """Nothing that fails here may stop the program."""
+    try:
+        from assay.trace.inside.recorder import start_recorder
+
+        settings = json.loads(os.environ[_SETTINGS])
+        start_recorder(os.path.join(os.path.dirname(_FOLDER), settings.get("below", "")), settings, _note)
+        _note("torch")
+    except Exception as error:  # noqa: BLE001 whatever it is, the program goes on
+        _note("problem", text=f"{type(error).__name__}: {error}")
+
+
+def _load_hidden() -> None:
+    """The `sitecustomize` that Python would have loaded without this one."""
+    others = [each for each in sys.path if os.path.abspath(each or os.curdir) != _FOLDER]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def _prepare() -> None:
+    from assay.trace.inside.imports import call_after_import
+
+    if '"inside":true' in os.environ[_SETTINGS]:
+        os.environ["TORCHINDUCTOR_EMULATE_PRECISION_CASTS"] = "1"  # else hooks in a compiled region move its result
+    call_after_import("torch", _start)
+    _note("python")
+
+
+if __name__ == "sitecustomize":
+    if os.environ.get(_SETTINGS):
+        _prepare()
+    _load_hidden()

@@ -1,0 +1,126 @@
+"""What two sides were given, apart from their tensors: flags of torch, groups of the optimiser, random state, weights.
+
+These are facts, not errors: whether one of them began a difference is decided by when the tensors begin to differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from assay.judge.statistics import load_numpy
+from assay.show.formatting import render_count, render_number
+from assay.system.fast_dataclasses import dataclass
+from assay.trace.judge.pairing import Pairs, find_moved_rows
+from assay.trace.judge.sides import Side
+from assay.trace.records import Weight
+
+Kind = Literal["flag", "group", "random", "weights", "ranks"]
+# what changes the order of sums at most: never named as the cause of what is beyond noise
+_BENIGN = ("thread", "deterministic", "benchmark", "emulate_precision_casts")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    kind: Kind
+    step: int  # from which on it can show
+    name: str
+    text: str
+    module: str = ""
+    is_benign: bool = False
+
+
+def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
+    """All of them, in the order in which they can show within a step."""
+    steps = sorted(set(a.steps) & set(b.steps))
+    found = [*_find_weights(a, b, pairs, steps[0] if steps else 0)]
+    for step in steps:
+        mine, theirs = a.steps[step], b.steps[step]
+        flags = [{**side.meta.get("flags", {}), **(line.get("flags") or {})} for side, line in ((a, mine), (b, theirs))]
+        found += _find_flags(flags[0], flags[1], step)
+        if _differs(mine, theirs, "random"):
+            found.append(Cause("random", step, "random state", "the random states of torch are not the same"))
+        found += _find_groups(mine.get("groups") or [], theirs.get("groups") or [], step)
+    for label, side in (("A", a), ("B", b)):
+        if side.drift is not None:
+            step, module, name = side.drift
+            what = f"{module}.{name}".strip(".")
+            text = f"the ranks of {label} had the same {what} at first, and no longer after step {step}"
+            found.append(Cause("ranks", step, what, f"{text}: the gradients were not reduced over the ranks", module))
+    return list(
+        {(each.kind, each.name, each.text.partition(" at step")[0]): each for each in reversed(found)}.values()
+    )[::-1]
+
+
+def _differs(mine: Mapping[str, Any], theirs: Mapping[str, Any], key: str) -> bool:
+    return None not in (mine.get(key), theirs.get(key)) and mine[key] != theirs[key]
+
+
+def _find_flags(mine: Mapping[str, Any], theirs: Mapping[str, Any], step: int) -> Iterator[Cause]:
+    for name in dict.fromkeys([*mine, *theirs]):
+        if name in mine and name in theirs and mine[name] != theirs[name]:
+            text = f"{name} is {mine[name]} in A and {theirs[name]} in B"
+            yield Cause("flag", step, name, text, is_benign=any(word in name.lower() for word in _BENIGN))
+
+
+def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step: int) -> Iterator[Cause]:
+    """Groups are compared by what each of their parameters gets; how they are split does not matter. A model with fused
+    weights has fewer parameters: there only the values count."""
+    counts, others = _count_settings(mine), _count_settings(theirs)
+    if counts == others or (counts.total() != others.total() and set(counts) == set(others)):
+        return
+    if len(mine) != len(theirs):
+        text = f"A has {render_count(len(mine), 'group')} and B {len(theirs)}, with other values"
+        yield Cause("group", step, "optimiser groups", text)
+        return
+    for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+        different = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
+        names = [name for name in different if name != "parameters"] or different
+        if names:
+            text = ", ".join(f"{name} {_show(one.get(name))} in A, {_show(other.get(name))} in B" for name in names)
+            yield Cause("group", step, f"optimiser group {number}", f"group {number} of the optimiser has {text}")
+
+
+def _count_settings(groups: list[dict[str, Any]]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for group in groups:
+        settings = {name: value for name, value in group.items() if name != "parameters"}
+        counts[repr(sorted(settings.items(), key=repr))] += group.get("parameters", 1)
+    return counts
+
+
+def _show(value: Any) -> str:
+    return render_number(value, 6) if isinstance(value, float) else str(value)
+
+
+def _find_weights(a: Side, b: Side, pairs: Pairs, step: int) -> Iterator[Cause]:
+    """Parameters that differ before the first traced step; when that is not the first one, they may have been trained
+    apart, within noise."""
+    if step > 1:
+        return
+    theirs = {(each.module, each.name): each for each in b.weights}
+    names = _pair_parameters(a, b, pairs)
+    for mine in a.weights:
+        other = theirs.get(names.get((mine.module, mine.name), (mine.module, mine.name)))
+        if other is not None and mine.hashes.shape == other.hashes.shape and (mine.hashes != other.hashes).any():
+            name = f"{mine.module}.{mine.name}".strip(".")
+            text = f"{name} differs before step {step}: {_describe_rows(mine, other)}"
+            yield Cause("weights", step, name, text, mine.module)
+
+
+def _pair_parameters(a: Side, b: Side, pairs: Pairs) -> dict[tuple[str, str], tuple[str, str]]:
+    chosen = [i for i, key in enumerate(a.keys) if key[0] == "parameter" and pairs.other[i] >= 0]
+    return {
+        (a.points[i].module, a.points[i].name): (b.points[j].module, b.points[j].name)
+        for i, j in ((i, int(pairs.other[i])) for i in chosen)
+    }
+
+
+def _describe_rows(mine: Weight, other: Weight) -> str:
+    moved = find_moved_rows(mine.hashes, other.hashes)
+    total = len(mine.hashes)
+    if moved:
+        return f"{moved} of its {total} rows are in another order"
+    count = int(load_numpy().count_nonzero(mine.hashes != other.hashes))
+    return f"{count} of its {render_count(total, 'row')} {'is' if count == 1 else 'are'} not the same"

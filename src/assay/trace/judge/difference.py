@@ -1,0 +1,537 @@
+"""The verdict on two traces: the first point whose inputs agree and whose output does not, or what began it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from assay.judge.statistics import Array, load_numpy
+from assay.show.formatting import render_count, render_number
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.trace.judge.causes import Cause, find_causes
+from assay.trace.judge.errors import BEYOND, EPSILONS, WITHIN, Compared, compare_rows
+from assay.trace.judge.pairing import SEQUENCE, STRONG, Pairs, pair_points
+from assay.trace.judge.sides import Side, load_lean
+from assay.trace.records import Point
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+LEAST_COVERAGE = 0.7  # of the points of the side that has fewer
+_PRECISION = 0.1  # of all pairs may differ in their type; more is another precision
+_COMMON_FACTOR = 0.9  # of all gradients have the same factor
+OUTERMOST = "(model)"
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    points_a: int
+    points_b: int
+    paired_a: int
+    paired_b: int
+    by: Mapping[str, int]  # how pairs were made → number
+    rows: int  # compared
+    unplaced: int  # points of several ranks whose placement is not known
+
+    @property
+    def fraction(self) -> float:
+        """Of the side that recorded fewer points: a compiled program is recorded at the borders of its regions. Pairs
+        by order alone count up to the number of all others."""
+        fewest = min(self.points_a, self.points_b)
+        paired = self.paired_a if self.points_a <= self.points_b else self.paired_b
+        sure = paired - self.by.get(SEQUENCE, 0)
+        return min(paired, 2 * sure) / fewest if fewest else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """What began the difference. `inside`: the module whose code, before this point, can be meant as well, because not
+    all of what went in was recorded."""
+
+    kind: str  # module, gradient, optimiser, input, flag, group, random, weights, ranks, missing, nonfinite
+    step: int
+    phase: str
+    module: str
+    name: str
+    text: str
+    inside: str = ""
+    error_in: float | None = None
+    error_out: float | None = None
+    noise: float | None = None
+    inputs: tuple[str, ...] = ()
+    source: tuple[str, str] = ("", "")
+    how: str = ""
+    index: int = -1  # in the rows that were compared
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    verdict: Verdict
+    first: First | None
+    coverage: Coverage
+    pairs: Pairs
+    compared: Compared
+    causes: tuple[Cause, ...]
+    notes: tuple[str, ...]
+    has_noise: bool
+    other_precision: str = ""  # the type of B, where most points have another one
+
+    @property
+    def kind(self) -> VerdictKind:
+        return self.verdict.kind
+
+
+def judge_traces(
+    a: Side, b: Side, noise_a: Sequence[Side] = (), noise_b: Sequence[Side] = (), names: Sequence[tuple[str, str]] = ()
+) -> Comparison:
+    """`noise_a`, `noise_b`: perturbed executions of a side."""
+    pairs = pair_points(a, b, names)
+    perturbed = [
+        [(each, pair_points(side, each).other) for each in found] for side, found in ((a, noise_a), (b, noise_b))
+    ]
+    compared = compare_rows(a, b, pairs.other, perturbed[0], perturbed[1])
+    pairs, compared = _drop_misaligned(pairs, compared, a)
+    compared = _add_fused(compared, pairs, a, b)
+    causes = find_causes(a, b, pairs)
+    judged = _Judgement(a, b, pairs, compared, causes, bool(noise_a or noise_b))
+    return Comparison(
+        judged.judge(), judged.first, judged.coverage, pairs, compared, tuple(causes), tuple(judged.list_notes()),
+        judged.has_noise, judged.precision,
+    )  # fmt: skip
+
+
+class _Judgement:
+    """What is known while two sides are judged."""
+
+    def __init__(
+        self, a: Side, b: Side, pairs: Pairs, compared: Compared, causes: Sequence[Cause], has_noise: bool
+    ) -> None:
+        self.a, self.b, self.pairs, self.compared, self.causes = a, b, pairs, compared, causes
+        self.has_noise = has_noise
+        self.ratio = compared.ratio
+        self.coverage = _measure_coverage(a, b, pairs, compared)
+        self.precision = _find_precision(a, b, compared)
+        self.missing = _find_missing(a, b, pairs)
+        self.reshaped = _find_reshaped(a, b, compared)
+        self.first = self._find_first()
+
+    def _find_first(self) -> First | None:
+        number = self._find_row()
+        row = self._build_row(number) if number is not None else None
+        if self.missing is not None and (row is None or self._comes_before(self.missing, row)):
+            row = self.missing
+        if self.reshaped is not None and (row is None or self._comes_before(self.reshaped, row)):
+            return self.reshaped
+        return self._blame(row or self._find_drift())
+
+    def _find_drift(self) -> First | None:
+        """Replicas that are no longer the same, on one side alone; the first of them may still be right."""
+        if (self.a.drift is None) == (self.b.drift is None):
+            return None
+        step, module, name = self.a.drift or self.b.drift or (0, "", "")
+        return First("ranks", step, "parameter", module, name, "")
+
+    def _find_row(self) -> int | None:
+        """The first row beyond noise. Where precisions differ it is the one at which the error grows most."""
+        np = load_numpy()
+        if self.precision:
+            return _find_growth(self.compared, self.a)
+        found = np.flatnonzero(self.ratio > WITHIN)
+        return int(found[0]) if len(found) else None
+
+    def _comes_before(self, one: First, other: First) -> bool:
+        return (one.step, PHASES.index(one.phase)) <= (other.step, PHASES.index(other.phase))
+
+    def _blame(self, row: First | None) -> First | None:
+        """What began the difference that this row shows; without one, nothing did."""
+        if row is None:
+            return None
+        for cause in self.causes:
+            is_early = cause.step < row.step or (cause.step == row.step and _can_show(cause, row))
+            is_rounded = cause.kind == "weights" and self.precision not in ("", "bfloat16")
+            if is_rounded or (cause.kind == "random" and not self._draws(row)):
+                continue
+            if is_early and not cause.is_benign:
+                shown = f"; it shows first at {describe_point(row)}"
+                return replace(
+                    row, kind=cause.kind, name=cause.name, text=cause.text + shown, module=cause.module or row.module,
+                    inside="",
+                )  # fmt: skip
+        return row
+
+    def _draws(self, row: First) -> bool:
+        """Whether the module of a row draws random numbers."""
+        return row.index >= 0 and "drop" in self.a.points[int(self.compared.point[row.index])].kind.lower()
+
+    def _build_row(self, number: int) -> First:
+        compared = self.compared
+        i = int(compared.point[number])
+        point, j = self.a.points[i], int(self.pairs.other[i])
+        inputs, error_in, is_known = self._find_inputs(number)
+        before = self._find_before(number)
+        inside = "" if is_known or before is None else _find_ancestor(before, self.a.keys[i][1])
+        if inside == self.a.keys[i][1]:
+            inside = ""
+        row = First(
+            _KINDS.get(point.phase, "module"), int(compared.step[number]), point.phase, self.a.keys[i][1] or OUTERMOST,
+            point.name, "", inside or ("" if is_known else OUTERMOST if before is not None else ""), error_in,
+            float(compared.error[number]), float(compared.noise[number]) if self.has_noise else None, inputs,
+            (point.source or "", (self.b.points[j].source or "") if j >= 0 else ""), self.pairs.how[i], number,
+        )  # fmt: skip
+        return replace(row, text=self._explain(row, number))
+
+    def _find_inputs(self, number: int) -> tuple[tuple[str, ...], float | None, bool]:
+        """What went into a row: names, the largest error, and whether all of it was recorded and agrees."""
+        compared, phase = self.compared, self.a.keys[int(self.compared.point[number])][0]
+        if phase in _BEFORE:
+            wanted = [self._find_same(number, _BEFORE[phase])]
+        elif phase == "backward":  # what it came from is the gradient of another module
+            wanted = []
+        else:
+            numbers = [int(each) for each in self.a.rows["inputs"][int(compared.a[number])] if each]
+            wanted = [None if each == UNKNOWN else self._at(each - 1) for each in numbers]
+        known = [each for each in wanted if each is not None]
+        errors = [float(compared.error[each]) for each in known]
+        agree = bool(known) and len(known) == len(wanted) and all(self.ratio[each] <= WITHIN for each in known)
+        names = tuple(dict.fromkeys(self.a.keys[int(compared.point[each])][1] or OUTERMOST for each in known))
+        return names, max(errors, default=None), agree
+
+    def _at(self, row: int) -> int | None:
+        """The comparison of a row of A."""
+        found = load_numpy().flatnonzero(self.compared.a == row)
+        return int(found[0]) if len(found) else None
+
+    def _find_same(self, number: int, phase: str) -> int | None:
+        """The comparison of the same parameter, or of its module's output, in another phase of the step."""
+        np = load_numpy()
+        _, module, name, *_ = self.a.keys[int(self.compared.point[number])]
+        owners = [
+            i
+            for i, key in enumerate(self.a.keys)
+            if key[0] == phase and key[1] == module and (phase == "backward" or name.split(".")[0] == key[2])
+        ]
+        same = self.compared.step == self.compared.step[number]
+        found = np.flatnonzero(np.isin(self.compared.point, owners) & same)
+        return int(found[-1]) if len(found) else None
+
+    def _find_before(self, number: int) -> str | None:
+        """The module of the last point before it that agrees, in the same step and phase."""
+        phase = self.a.keys[int(self.compared.point[number])][0]
+        for index in range(number - 1, -1, -1):
+            key = self.a.keys[int(self.compared.point[index])]
+            if self.compared.step[index] != self.compared.step[number]:
+                return None
+            if key[0] == phase and self.ratio[index] <= WITHIN:
+                return key[1]
+        return None
+
+    def _explain(self, row: First, number: int) -> str:
+        parts = [f"{describe_point(row)} differs by {render_error(row.error_out)}"]
+        if row.noise is not None and row.noise > 0:
+            parts.append(f"{render_number(row.error_out / row.noise, 2) if row.error_out else 0} times the noise")
+        if row.inputs:
+            parts.append(f"what went in ({', '.join(row.inputs)}) by {render_error(row.error_in)}")
+        elif row.inside:
+            parts.append(f"the code of {row.inside} before it can be meant as well")
+        parts += self._describe_factor(row, number)
+        if row.kind == "input":
+            parts += self._describe_data(number)
+        return "; ".join(parts)
+
+    def _describe_factor(self, row: First, number: int) -> Iterator[str]:
+        factor = _find_factor(self.a, self.b, self.compared, number)
+        if factor is None:
+            return
+        phases = [self.a.keys[int(i)][0] for i in self.compared.point]
+        same = [n for n, phase in enumerate(phases) if phase == row.phase and self.compared.step[n] == row.step]
+        others = [_find_factor(self.a, self.b, self.compared, n) for n in same[:200]]
+        shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
+        everywhere = len(others) > 1 and shared >= _COMMON_FACTOR * len(others)
+        scope = f"every {row.phase} of this step is" if everywhere else "it is"
+        yield f"{scope} {render_number(factor, 4)} times that of A"
+        worlds = {self.a.world / self.b.world, self.b.world / self.a.world}
+        if everywhere and any(math.isclose(factor, each, rel_tol=1e-3) for each in worlds if each != 1):
+            yield "a sum over the ranks in place of a mean, or the reverse"
+
+    def _describe_data(self, number: int) -> Iterator[str]:
+        """Whether the other side saw the same data in another step."""
+        rows = self.a.rows[self.a.rows["point"] == self.compared.point[number]]
+        value = self.b.rows["hash"][int(self.compared.b[number])]
+        steps = rows["step"][rows["hash"] == value]
+        yield (
+            f"A saw these data in step {int(steps[0])}: another order" if len(steps) else "other data, or another order"
+        )
+
+    # ---------------------------------------------------------------- the verdict
+
+    def judge(self) -> Verdict:
+        return Verdict.of(self._list_findings(), len(self.compared.a))
+
+    def _list_findings(self) -> Iterator[Finding]:
+        first, kind = self.first, self._find_kind()
+        if first is not None:
+            subject = first.name if first.kind in _FACTS else first.module
+            yield Finding(kind, subject, first.text, first.error_out, first.noise, first.step)
+        elif not self.precision and len(self.compared.a):
+            yield Finding(VerdictKind.PASS, "", self._describe_pass())
+        if self.precision:
+            text = (
+                f"the two sides compute in other precisions (B: {self.precision}): errors cannot be told from rounding"
+            )
+            yield Finding(VerdictKind.INCONCLUSIVE, "precision", text)
+        if self.coverage.fraction < LEAST_COVERAGE:
+            text = f"only {self.coverage.fraction:.0%} of the points are paired, {LEAST_COVERAGE:.0%} are needed"
+            yield Finding(VerdictKind.INCONCLUSIVE, "coverage", text)
+        if self.coverage.unplaced:
+            points = render_count(self.coverage.unplaced, "point")
+            text = f"the placement of {points} on the ranks is not known: only norms were compared there"
+            yield Finding(VerdictKind.INCONCLUSIVE, "placement", text)
+        for label, side in (("A", self.a), ("B", self.b)):
+            if not side.is_whole:
+                text = f"the trace of {label} ends before its program did: compared up to there"
+                yield Finding(VerdictKind.INCONCLUSIVE, label, text)
+        if first is None and self._is_broken():
+            text = "both sides have values that are not finite in the loss, a gradient or a parameter"
+            yield Finding(VerdictKind.INCONCLUSIVE, "not finite", text)
+
+    def _find_kind(self) -> VerdictKind:
+        is_unsure = self.precision or self.first is self.reshaped or self.coverage.fraction < LEAST_COVERAGE
+        if is_unsure or (self.first is not None and self._is_by_norm(self.first)):
+            return VerdictKind.INCONCLUSIVE
+        if self.first is not None and self.first.kind == "nonfinite":
+            return VerdictKind.FAIL
+        if not self.has_noise:
+            return VerdictKind.CHANGED
+        is_exact = self.first is not None and self.first.index < 0  # missing gradients, replicas that are not the same
+        is_clear = is_exact or bool((self.ratio > BEYOND).any())
+        return VerdictKind.FAIL if is_clear else VerdictKind.INCONCLUSIVE
+
+    def _is_by_norm(self, first: First) -> bool:
+        if first.index < 0:
+            return False
+        a, b = int(self.compared.a[first.index]), int(self.compared.b[first.index])
+        return bool(self.a.by_norm[a] or self.b.by_norm[b])
+
+    def _describe_pass(self) -> str:
+        np = load_numpy()
+        rows = render_count(len(self.compared.a), "tensor")
+        if not self.compared.error.any():
+            return f"{rows} are equal bit for bit"
+        worst = int(np.nanargmax(self.ratio))
+        name = self.a.keys[int(self.compared.point[worst])][1] or OUTERMOST
+        return (
+            f"{rows} are within noise: the largest error is {render_number(self.ratio[worst], 2)} times it, at {name}"
+        )
+
+    def _is_broken(self) -> bool:
+        """Whether what is not finite reached what is trained, in a step that was not skipped."""
+        np = load_numpy()
+        lean = load_lean(self.a.rows)
+        skipped = [step for step, line in self.a.steps.items() if line.get("skipped")]
+        at = np.flatnonzero((lean["nonfinite"] > 0) & ~np.isin(lean["step"], skipped))
+        reached = {self.a.keys[int(i)][0] for i in np.unique(lean["point"][at])}
+        return bool(reached & {"loss", "gradient", "parameter", "optimiser"})
+
+    def list_notes(self) -> Iterator[str]:
+        said = self.first.text if self.first else ""
+        yield from (cause.text for cause in self.causes[:8] if cause.text not in said)
+        if len(self.causes) > 8:
+            yield f"and {len(self.causes) - 8} more differences of settings and weights"
+        yield from _compare_metas(self.a, self.b)
+        aligned = self.coverage.by.get(SEQUENCE, 0)
+        if aligned:
+            yield f"{render_count(aligned, 'point')} paired by their order alone"
+
+
+PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "parameter")
+_KINDS = {"gradient": "gradient", "parameter": "optimiser", "optimiser": "optimiser", "input": "input"}
+_BEFORE = {"gradient": "backward", "parameter": "gradient", "optimiser": "gradient"}
+UNKNOWN = 0xFFFFFFFF
+_FIELDS = ("a", "b", "error", "noise", "step", "point", "other")
+_FACTS = ("flag", "group", "random", "weights", "ranks")
+
+
+def _can_show(cause: Cause, row: First) -> bool:
+    """Whether a cause of the same step comes before the row."""
+    if row.phase == "input":
+        return False
+    late = cause.kind in ("group", "ranks")
+    return not late or row.phase in ("optimiser", "parameter") or (cause.kind == "ranks" and row.phase == "gradient")
+
+
+def describe_point(row: First) -> str:
+    what = {"backward": "the gradient of", "gradient": "the gradient of", "optimiser": "the state of"}.get(
+        row.phase, ""
+    )
+    name = f"{row.module}.{row.name}" if row.phase in ("gradient", "parameter", "optimiser") else row.module
+    return f"{what} {name} in step {row.step}".strip()
+
+
+def render_error(value: float | None) -> str:
+    return "unknown" if value is None else "0" if value == 0 else render_number(value, 2)
+
+
+def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Coverage:
+    """Points count as paired when a row of theirs was compared."""
+    mine = {*compared.point.tolist(), *(i for found, _ in pairs.fused for i in found)}
+    theirs = {*compared.other.tolist(), *(j for _, found in pairs.fused for j in found)}
+    by = Counter(pairs.how[i] for i in mine if pairs.how[i])
+    if pairs.fused:
+        by["fused weights"] = sum(len(found) for found, _ in pairs.fused)
+    unplaced = a.unplaced + b.unplaced
+    return Coverage(len(a.keys), len(b.keys), len(mine), len(theirs), dict(by), len(compared.a), unplaced)
+
+
+def _find_precision(a: Side, b: Side, compared: Compared) -> str:
+    """The type of B where the floating-point types of more than a few pairs differ."""
+    np = load_numpy()
+    points, at = np.unique(compared.point, return_index=True)
+    others = compared.other[at]
+    types = [(_get_type(a.points[int(i)]), _get_type(b.points[int(j)])) for i, j in zip(points, others, strict=True)]
+    different = [theirs for mine, theirs in types if mine != theirs and mine in EPSILONS and theirs in EPSILONS]
+    return Counter(different).most_common(1)[0][0] if len(different) > _PRECISION * len(types) else ""
+
+
+def _get_type(point: Point) -> str:
+    return point.dtype.removeprefix("torch.")
+
+
+def _find_growth(compared: Compared, a: Side) -> int | None:
+    """The row of a forward pass at which the error grows most, from the largest error before it in the step."""
+    np = load_numpy()
+    forward = np.array([key[0] in ("input", "forward", "loss") for key in a.keys], bool)
+    at = np.flatnonzero(forward[compared.point] & np.isfinite(compared.error) & (compared.step == compared.step[:1]))
+    if not len(at):
+        return None
+    errors = np.maximum.accumulate(compared.error[at])
+    growth = errors / np.maximum(np.r_[0.0, errors[:-1]], 1e-3)  # below a thousandth everything is rounding
+    return int(at[int(growth.argmax())])
+
+
+def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
+    """The first gradient that one side has and the other has not, of a parameter that both have."""
+    mine = {key[1:3] for i, key in enumerate(a.keys) if key[0] == "parameter" and pairs.other[i] >= 0}
+    back = {b.keys[int(j)][1:3] for i, j in enumerate(pairs.other) if j >= 0 and a.keys[i][0] == "parameter"}
+    for i, key in enumerate(a.keys):
+        if key[0] == "gradient" and pairs.other[i] < 0 and key[1:3] in mine:
+            return _build_missing(a, i, "B")
+    taken = set(pairs.other.tolist())
+    for j, key in enumerate(b.keys):
+        if key[0] == "gradient" and j not in taken and key[1:3] in back:
+            return _build_missing(b, j, "A")
+    return None
+
+
+def _find_reshaped(a: Side, b: Side, compared: Compared) -> First | None:
+    """The first tensors that could not be compared: other batches, or parts of them."""
+    if compared.reshaped is None:
+        return None
+    row, other = compared.reshaped
+    i, j = int(a.rows["point"][row]), int(b.rows["point"][other])
+    key, shapes = a.keys[i], (list(a.points[i].shape), list(b.points[j].shape))
+    first = First(_KINDS.get(key[0], "module"), int(a.rows["step"][row]), key[0], key[1] or OUTERMOST, key[2], "")
+    text = f"{describe_point(first)} has the shape {shapes[0]} in A and {shapes[1]} in B: not comparable from there on"
+    return replace(first, text=text, source=(a.points[i].source or "", b.points[j].source or ""))
+
+
+def _build_missing(side: Side, number: int, without: str) -> First:
+    key, point = side.keys[number], side.points[number]
+    rows = load_numpy().flatnonzero(side.rows["point"] == number)
+    step = int(side.rows["step"][rows[0]]) if len(rows) else 0
+    text = f"{key[1]}.{key[2]} has no gradient in {without}, from step {step} on"
+    return First("missing", step, "gradient", key[1], key[2], text, source=(point.source or "", ""))
+
+
+def _find_factor(a: Side, b: Side, compared: Compared, number: int) -> float | None:
+    """The number that B is A multiplied by, where that explains the difference."""
+    np = load_numpy()
+    if not 0 < compared.error[number] < math.inf:
+        return None
+    mine, theirs = (
+        side["sketch"][int(at[number])].astype(float) for side, at in ((a.rows, compared.a), (b.rows, compared.b))
+    )
+    square = float(mine @ mine)
+    factor = float(mine @ theirs) / square if square else 0.0
+    rest = float(np.linalg.norm(theirs - factor * mine))
+    size = float(np.linalg.norm(theirs))
+    is_plain = size > 0 and rest < 0.02 * compared.error[number] * size and mine.any() and np.count_nonzero(mine) > 1
+    return factor if is_plain and abs(factor - 1) > 1e-6 else None
+
+
+def _find_ancestor(one: str, other: str) -> str:
+    """The innermost module that contains both."""
+    mine, theirs = one.split("."), other.split(".")
+    common = [left for left, right in zip(mine, theirs, strict=False) if left == right]
+    same = [left == right for left, right in zip(mine, theirs, strict=False)]
+    return ".".join(common[: same.index(False)] if False in same else common)
+
+
+def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, Compared]:
+    """Pairs by order alone that differ, although a stronger pair after them in the same step does not, are wrong."""
+    np = load_numpy()
+    weak = np.array([how == SEQUENCE for how in pairs.how], bool)
+    if not weak.any() or not len(compared.a):
+        return pairs, compared
+    strong = np.array([how in STRONG and a.keys[i][0] == "forward" for i, how in enumerate(pairs.how)], bool)
+    ratio, first = compared.ratio, compared.step == compared.step[0]
+    agreeing = np.flatnonzero(first & strong[compared.point] & (ratio <= WITHIN))
+    last = int(agreeing[-1]) if len(agreeing) else -1
+    numbers = np.arange(len(ratio))
+    wrong = np.unique(compared.point[(numbers < last) & weak[compared.point] & (ratio > WITHIN)])
+    modules = {a.keys[int(i)][1] for i in wrong}
+    bad = np.array([weak[i] and key[1] in modules for i, key in enumerate(a.keys)], bool)
+    keep = ~bad[compared.point]
+    kept = replace(compared, **{name: getattr(compared, name)[keep] for name in _FIELDS})
+    other = np.where(bad, -1, pairs.other)
+    return Pairs(other, ["" if bad[i] else how for i, how in enumerate(pairs.how)], pairs.fused), kept
+
+
+def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
+    """Parts of fused tensors are compared by the norm of all of them together: their sketches do not add up."""
+    np = load_numpy()
+    found: list[tuple[Any, ...]] = []
+    for mine, theirs in pairs.fused:
+        steps = _sum_squares(a, mine), _sum_squares(b, theirs)
+        for step in sorted(set(steps[0]) & set(steps[1])):
+            (row_a, square_a), (row_b, square_b) = steps[0][step], steps[1][step]
+            size = max(square_a, square_b) ** 0.5
+            error = abs(square_a**0.5 - square_b**0.5) / size if size else 0.0
+            near = compared.noise[(compared.step == step)]
+            noise = float(np.median(near)) if len(near) else 0.0
+            found.append((row_a, row_b, error if error > 1e-9 else 0.0, noise, step, mine[0], theirs[0]))
+    if not found:
+        return compared
+    columns: list[Array] = [np.array(column) for column in zip(*found, strict=True)]
+    joined = [np.concatenate([getattr(compared, name), column]) for name, column in zip(_FIELDS, columns, strict=True)]
+    order = np.lexsort((a.order[joined[0].astype(int)], joined[4]))
+    sorted_rows = [
+        each[order].astype(getattr(compared, name).dtype) for name, each in zip(_FIELDS, joined, strict=True)
+    ]
+    return replace(compared, **dict(zip(_FIELDS, sorted_rows, strict=True)))
+
+
+def _sum_squares(side: Side, points: Sequence[int]) -> dict[int, tuple[int, float]]:
+    """Step → the last row of these points, and the sum of squares of all of them."""
+    np = load_numpy()
+    rows = np.flatnonzero(np.isin(side.rows["point"], points))
+    found: dict[int, tuple[int, float]] = {}
+    for row in rows.tolist():
+        step = int(side.rows["step"][row])
+        found[step] = (row, found.get(step, (0, 0.0))[1] + float(side.rows["sumsq"][row]))
+    return found
+
+
+def _compare_metas(a: Side, b: Side) -> Iterator[str]:
+    for name in ("level", "torch", "python", "device"):
+        mine, theirs = a.meta.get(name), b.meta.get(name)
+        if mine is not None and theirs is not None and mine != theirs:
+            yield f"{name}: {mine} in A, {theirs} in B"
+    if set(a.steps) != set(b.steps):
+        yield f"steps: {_list(a.steps)} in A, {_list(b.steps)} in B"
+    if a.meta.get("inside") or b.meta.get("inside"):
+        yield "recorded inside of compiled regions, with inductor's emulation of precision casts switched on"
+
+
+def _list(steps: Mapping[int, Any]) -> str:
+    shown = ", ".join(map(str, sorted(steps)[:6]))
+    return f"{shown} …" if len(steps) > 6 else shown or "none"

@@ -1,0 +1,164 @@
+"""How far apart two rows are, and how far apart they may be.
+
+The error of a row is ‖A - B‖ relative to the larger norm: 0 where the hashes are equal, otherwise what the sketches
+say; infinite where one side has more elements, or more that are not finite. Noise is the same number between the traced
+execution and those whose first activation was moved by one unit in the last place. `benchmarks/trace_faults.py` chose
+the factors on one half of its cases, and reports error rates on the other: docs/explanation/trace-numerics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from assay.judge.statistics import Array, load_numpy
+from assay.system.fast_dataclasses import dataclass
+from assay.trace.judge.sides import Side, load_lean, release
+
+WITHIN = 8.0  # times the noise: what is smaller is noise
+BEYOND = 32.0  # times the noise: what is larger is a fault; between the two nothing is decided
+UNITS = 4.0  # of the type's last place: what every rounding may do, before the factors
+EPSILONS = {"float64": 2**-52, "float32": 2**-23, "bfloat16": 2**-7, "float16": 2**-10}
+EPSILONS |= {"complex64": 2**-23, "complex128": 2**-52, "float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2}
+_FLOWING = ("input", "forward", "loss", "backward")  # their size is that of the batch
+_CHUNK = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Rows of A and of B that were compared, in the order of A's execution."""
+
+    a: Array  # row numbers
+    b: Array
+    error: Array
+    noise: Array  # largest noise of the row, with what rounding may do; 0 without noise
+    step: Array
+    point: Array  # of A
+    other: Array  # point of B
+    reshaped: tuple[int, int] | None = None  # the first rows of A and B that are left out: they have other sizes
+
+    @property
+    def ratio(self) -> Array:
+        """Errors in units of noise; infinite where there is a difference and no noise."""
+        np = load_numpy()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.error == 0, 0.0, self.error / self.noise)
+
+
+def compare_rows(
+    a: Side, b: Side, other: Array, noise_a: Sequence[tuple[Side, Array]], noise_b: Sequence[tuple[Side, Array]]
+) -> Compared:
+    """`other`: point of A → point of B. Noise: perturbed executions of a side, with its points → theirs."""
+    np = load_numpy()
+    lean_a, lean_b = load_lean(a.rows), load_lean(b.rows)
+    ia, ib = match_rows(lean_a, lean_b, other)
+    order = np.lexsort((a.order[ia], lean_a["step"][ia]))
+    ia, ib = ia[order], ib[order]
+    by_norm = a.by_norm[ia] | b.by_norm[ib]
+    flows = np.array([key[0] in _FLOWING for key in a.keys], bool)[lean_a["point"][ia]]
+    odd = (lean_a["count"][ia] != lean_b["count"][ib]) & (flows | by_norm)
+    left = np.flatnonzero(odd & ~by_norm)
+    reshaped = (int(ia[left[0]]), int(ib[left[0]])) if len(left) else None
+    ia, ib = ia[~odd], ib[~odd]
+    error = _measure(a, b, lean_a, lean_b, ia, ib)
+    noise = _measure_noise(a, lean_a, noise_a)[ia]
+    noise = np.fmax(noise, _measure_noise(b, lean_b, noise_b)[ib])
+    units = np.fmax(_list_units(a)[lean_a["point"][ia]], _list_units(b)[lean_b["point"][ib]])
+    if noise_a or noise_b:
+        noise = np.fmax(noise, UNITS * units)
+    else:  # partial sums have no hash: what rounding may do is not a difference
+        noise = np.where(a.exact[ia] & b.exact[ib], 0.0, BEYOND * UNITS * units)
+    return Compared(ia, ib, error, noise, lean_a["step"][ia], lean_a["point"][ia], lean_b["point"][ib], reshaped)
+
+
+def match_rows(a: dict[str, Array], b: dict[str, Array], other: Array) -> tuple[Array, Array]:
+    """Rows of the same pair of points, step and n-th time."""
+    np = load_numpy()
+    back = np.full(int(b["point"].max(initial=0)) + 1, -1)
+    paired = np.flatnonzero((other >= 0) & (other < len(back)))
+    back[other[paired]] = paired
+    key_a, rows_a = _number(a["point"].astype(np.int64), a["step"], np.flatnonzero(other[a["point"]] >= 0))
+    mine = back[b["point"]]
+    key_b, rows_b = _number(mine, b["step"], np.flatnonzero(mine >= 0))
+    _, at_a, at_b = np.intersect1d(key_a, key_b, assume_unique=True, return_indices=True)
+    return rows_a[at_a], rows_b[at_b]
+
+
+def _number(point: Array, step: Array, rows: Array) -> tuple[Array, Array]:
+    """A number for point, step and n-th time, the same on both sides."""
+    np = load_numpy()
+    plain = (step[rows].astype(np.uint64) << np.uint64(32)) | point[rows].astype(np.uint64)
+    if not len(plain):
+        return plain, rows
+    order = np.argsort(plain, kind="stable")
+    ordered = plain[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    nth = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
+    return ordered + (nth.astype(np.uint64) << np.uint64(56)), rows[order]
+
+
+def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array], ia: Array, ib: Array) -> Array:
+    np = load_numpy()
+    error = np.zeros(len(ia))
+    types, others = number_types(a, b)
+    same = types[lean_a["point"][ia]] == others[lean_b["point"][ib]]
+    is_equal = (lean_a["hash"][ia] == lean_b["hash"][ib]) & same & a.exact[ia] & b.exact[ib]
+    is_equal &= lean_a["count"][ia] == lean_b["count"][ib]
+    odd = (lean_a["count"][ia] != lean_b["count"][ib]) | (lean_a["nonfinite"][ia] != lean_b["nonfinite"][ib])
+    error[odd] = np.inf
+    by_norm = np.flatnonzero(a.by_norm[ia] | b.by_norm[ib])
+    is_equal[by_norm] = True
+    rows = np.flatnonzero(~is_equal & ~odd)
+    error[rows] = _measure_sketches(a.rows, b.rows, ia[rows], ib[rows])
+    both = np.fmax(lean_a["sumsq"][ia[rows]], lean_b["sumsq"][ib[rows]]) ** 0.5
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error[rows] = np.where(error[rows] == 0, np.where(same[rows], _TINY, 0.0), error[rows] / both)
+    error[by_norm] = _measure_norms(lean_a, lean_b, ia[by_norm], ib[by_norm])
+    return error
+
+
+_TINY = 1e-30  # the bits differ, the sketches do not
+
+
+def number_types(a: Side, b: Side) -> tuple[Array, Array]:
+    """A number for the type of each point, the same on both sides."""
+    numbers: dict[str, int] = {}
+    np = load_numpy()
+    mine, theirs = ([numbers.setdefault(each.dtype, len(numbers)) for each in side.points] for side in (a, b))
+    return np.array(mine, dtype=int), np.array(theirs, dtype=int)
+
+
+def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:
+    np = load_numpy()
+    distance = np.empty(len(ia))
+    for start in range(0, len(ia), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        difference = a["sketch"][ia[part]] - b["sketch"][ib[part]]
+        distance[part] = np.sqrt(np.einsum("ij,ij->i", difference, difference, dtype=np.float64))
+        release(a)
+        release(b)
+    return distance
+
+
+def _measure_norms(a: dict[str, Array], b: dict[str, Array], ia: Array, ib: Array) -> Array:
+    """At least so large is the error, by norms and sums alone."""
+    np = load_numpy()
+    size = np.fmax(np.fmax(a["sumsq"][ia], b["sumsq"][ib]) ** 0.5, 1e-300)
+    norms = np.abs(a["sumsq"][ia] ** 0.5 - b["sumsq"][ib] ** 0.5)
+    sums = np.abs(a["sum"][ia] - b["sum"][ib]) / np.fmax(a["count"][ia], 1) ** 0.5
+    return np.fmax(norms, sums) / size
+
+
+def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple[Side, Array]]) -> Array:
+    """The largest distance from a perturbed execution, for each row of the side."""
+    np = load_numpy()
+    noise = np.full(len(side.rows), np.nan)
+    for other, pairs in perturbed:
+        theirs = load_lean(other.rows)
+        ia, ib = match_rows(lean, theirs, pairs)
+        noise[ia] = np.fmax(noise[ia], _measure(side, other, lean, theirs, ia, ib))
+    return np.nan_to_num(noise, nan=0.0, posinf=0.0)
+
+
+def _list_units(side: Side) -> Array:
+    """The last place of each point's type; 0 of whole numbers."""
+    return load_numpy().array([EPSILONS.get(point.dtype.removeprefix("torch."), 0.0) for point in side.points] or [0.0])

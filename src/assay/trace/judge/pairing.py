@@ -1,0 +1,309 @@
+"""Which point of one side is which point of the other, and how that is known.
+
+In this order: a file of names; equal keys; equal hashes that are unique on both sides; equal weights, by the hashes of
+their rows (another name, a part of a fused weight, another precision); the order of what is left between those. A
+module that is paired takes its other points with it, and a module whose children are paired is paired itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import Any
+
+from assay.judge.statistics import Array, load_numpy
+from assay.system.fast_dataclasses import dataclass
+from assay.trace.judge.sides import Key, Side, load_lean
+from assay.trace.records import Weight
+
+NAMES, KEY, HASH, WEIGHTS, SEQUENCE = "names", "key", "hash", "weights", "sequence"
+STRONG = (NAMES, KEY, HASH, WEIGHTS)
+_CERTAIN = 0.9  # of a parameter's rows must be found
+_LONGEST_SEGMENT = 2000  # points between two anchors that are aligned one by one
+Parameter = tuple[str, str]  # module and name
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """`other`: for each point of A the one of B, or -1. `fused`: points of one side that are one point of the other
+    together: of A, of B."""
+
+    other: Array
+    how: Sequence[str]  # of each point of A
+    fused: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+
+
+class _Pairing:
+    """The pairs that were found so far."""
+
+    def __init__(self, a: Side, b: Side) -> None:
+        self.a, self.b = a, b
+        self.other = [-1] * len(a.keys)
+        self.how = [""] * len(a.keys)
+        self.taken: set[int] = set()
+        self.index = {key: number for number, key in enumerate(b.keys)}
+
+    def add(self, i: int, j: int, how: str) -> None:
+        if self.other[i] < 0 and j not in self.taken:
+            self.other[i], self.how[i] = j, how
+            self.taken.add(j)
+
+    def follow(self, modules: Mapping[str, str], how: str) -> None:
+        """Pair the points of paired modules, by the rest of their keys."""
+        for i, key in enumerate(self.a.keys):
+            if self.other[i] < 0 and key[1] in modules:
+                j = self.index.get((key[0], modules[key[1]], *key[2:]))
+                if j is not None:
+                    self.add(i, j, how)
+
+    @property
+    def left(self) -> tuple[list[int], list[int]]:
+        a = [i for i, j in enumerate(self.other) if j < 0]
+        return a, [j for j in range(len(self.b.keys)) if j not in self.taken]
+
+
+def pair_points(a: Side, b: Side, names: Sequence[tuple[str, str]] = ()) -> Pairs:
+    pairing = _Pairing(a, b)
+    if names:
+        pairing.follow(translate_names(sorted(a.names), names), NAMES)
+    pairing.follow({name: name for name in a.names}, KEY)
+    left_a, left_b = pairing.left
+    fused: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    if left_a and left_b:
+        _pair_hashes(pairing, left_a, left_b)
+        modules, parts = match_weights(a.weights, b.weights)
+        known = _find_modules(pairing)
+        modules = {**modules, **known}
+        pairing.follow(modules, WEIGHTS)
+        pairing.follow(_find_parents(modules, parts), WEIGHTS)
+        fused = tuple(_list_fused(pairing, parts))
+        _align(pairing, fused)
+        pairing.follow(_find_modules(pairing), SEQUENCE)
+    return Pairs(load_numpy().array(pairing.other, dtype=int), pairing.how, fused)
+
+
+def translate_names(known: Iterable[str], names: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Modules of A in the words of B. What a `*` stands for is put into the other name."""
+    import re
+
+    translated: dict[str, str] = {}
+    for mine, theirs in names:
+        pattern = re.compile("(.*)".join(map(re.escape, mine.split("*"))))
+        for name in known:
+            found = pattern.fullmatch(name) if name not in translated and fnmatchcase(name, mine) else None
+            if found:
+                parts = iter(found.groups())
+                translated[name] = re.sub(r"\*", lambda _, left=parts: next(left, ""), theirs)
+    return translated
+
+
+# ---------------------------------------------------------------- equal hashes
+
+
+def _pair_hashes(pairing: _Pairing, left_a: Sequence[int], left_b: Sequence[int]) -> None:
+    mine, theirs = _find_unique(pairing.a, left_a), _find_unique(pairing.b, left_b)
+    for key, i in mine.items():
+        if key in theirs:
+            pairing.add(i, theirs[key], HASH)
+
+
+def _find_unique(side: Side, points: Sequence[int]) -> dict[tuple[str, int, int], int]:
+    """Phase, step and hash of each point's first row, where no other point has the same; nothing but zeros does not
+    count."""
+    np = load_numpy()
+    lean = load_lean(side.rows)
+    _, first = np.unique(lean["point"], return_index=True)
+    wanted = np.isin(lean["point"][first], points) & (lean["zeros"][first] < lean["count"][first]) & side.exact[first]
+    hashes, counts = np.unique(lean["hash"][first], return_counts=True)
+    single = np.isin(lean["hash"][first], hashes[counts == 1])
+    return {
+        (side.keys[point][0], int(lean["step"][row]), int(lean["hash"][row])): point
+        for row, point in ((int(row), int(lean["point"][row])) for row in first[wanted & single])
+    }
+
+
+def _find_modules(pairing: _Pairing) -> dict[str, str]:
+    """Modules of which a point is paired, by the majority of their points."""
+    votes: dict[str, Counter[str]] = {}
+    for i, j in enumerate(pairing.other):
+        if j >= 0:
+            votes.setdefault(pairing.a.keys[i][1], Counter())[pairing.b.keys[j][1]] += 1
+    return {module: found.most_common(1)[0][0] for module, found in votes.items()}
+
+
+# ---------------------------------------------------------------- equal weights
+
+
+def match_weights(a: Sequence[Weight], b: Sequence[Weight]) -> tuple[dict[str, str], list[tuple[Parameter, Parameter]]]:
+    """Modules with the same parameters; and parameters of one side that are a part of one of the other (A, B)."""
+    same = _match_whole(a, b)
+    modules: dict[str, str] = {}
+    for mine, theirs in same:
+        modules.setdefault(mine[0], theirs[0])
+    matched_a, matched_b = {mine for mine, _ in same}, {theirs for _, theirs in same}
+    rest_a = [each for each in a if (each.module, each.name) not in matched_a]
+    rest_b = [each for each in b if (each.module, each.name) not in matched_b]
+    sizes = {(each.module, each.name): len(each.hashes) for each in (*rest_a, *rest_b)}
+    parts = []
+    for mine, theirs in _match_parts(rest_a, rest_b):
+        if sizes[mine] < sizes[theirs]:
+            parts.append((mine, theirs))
+        else:  # most of its rows, or all in another order
+            modules.setdefault(mine[0], theirs[0])
+    inside_a = [(theirs, mine) for mine, theirs in _match_parts(rest_b, rest_a) if sizes[mine] < sizes[theirs]]
+    return modules, [*parts, *inside_a]
+
+
+def _match_whole(a: Sequence[Weight], b: Sequence[Weight]) -> list[tuple[Parameter, Parameter]]:
+    """Shared weights have several names on a side: they are paired in order. Equal vectors (ones, zeros) are not
+    evidence unless there is one on each side."""
+    mine, theirs = _group(a), _group(b)
+    found = []
+    for hashes, names in mine.items():
+        others = theirs.get(hashes, [])
+        if len(names) == len(others) == 1 or (len(hashes) > 8 and others):  # 8 bytes: a single row
+            found += list(zip(names, others, strict=False))
+    return found
+
+
+def _group(weights: Sequence[Weight]) -> dict[bytes, list[Parameter]]:
+    grouped: dict[bytes, list[Parameter]] = {}
+    for each in weights:
+        grouped.setdefault(each.hashes.tobytes(), []).append((each.module, each.name))
+    return grouped
+
+
+def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple[Parameter, Parameter]]:
+    """Parameters most of whose rows are found among those of one that is as large or larger, in any order."""
+    np = load_numpy()
+    if not small or not large:
+        return []
+    rows = np.concatenate([each.hashes for each in large])
+    owners = np.repeat(np.arange(len(large)), [len(each.hashes) for each in large])
+    order = np.argsort(rows, kind="stable")
+    rows, owners = rows[order], owners[order]
+    found = []
+    for each in small:
+        at = np.minimum(np.searchsorted(rows, each.hashes), len(rows) - 1)
+        hits = owners[at[rows[at] == each.hashes]]
+        best = int(np.bincount(hits).argmax()) if len(hits) else -1
+        is_part = best >= 0 and len(large[best].hashes) >= len(each.hashes) > 1
+        if is_part and (hits == best).sum() >= _CERTAIN * len(each.hashes):
+            found.append(((each.module, each.name), (large[best].module, large[best].name)))
+    return found
+
+
+def find_moved_rows(mine: Array, theirs: Array) -> int:
+    """How many rows two parameters have in another order; 0: none, or they have other rows."""
+    np = load_numpy()
+    if mine.shape != theirs.shape or len(mine) < 2 or not np.array_equal(np.sort(mine), np.sort(theirs)):
+        return 0
+    return int((mine != theirs).sum())
+
+
+def _find_parents(modules: Mapping[str, str], parts: Iterable[tuple[Parameter, Parameter]]) -> dict[str, str]:
+    """Containers whose children are paired, up to the outermost."""
+    pairs = {*modules.items(), *((mine[0], theirs[0]) for mine, theirs in parts)}
+    parents: dict[str, str] = {}
+    while pairs:
+        votes: dict[str, Counter[str]] = {}
+        for mine, theirs in pairs:
+            if mine and theirs:
+                votes.setdefault(mine.rpartition(".")[0], Counter())[theirs.rpartition(".")[0]] += 1
+        pairs = {(mine, found.most_common(1)[0][0]) for mine, found in votes.items()}
+        parents.update({mine: theirs for mine, theirs in pairs if mine not in parents})
+    return parents
+
+
+def _list_fused(pairing: _Pairing, parts: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Any]:
+    """Outputs, gradients and parameters of modules that are one module on the other side."""
+    left_a, left_b = ({*points} for points in pairing.left)
+    groups: dict[tuple[str, Parameter], set[Parameter]] = {}
+    for mine, theirs in parts:
+        groups.setdefault(("A", theirs), set()).add(mine)
+        groups.setdefault(("B", mine), set()).add(theirs)
+    for (many, one), members in groups.items():
+        if len(members) < 2:
+            continue
+        side, others = (pairing.a, pairing.b) if many == "A" else (pairing.b, pairing.a)
+        free, left = (left_a, left_b) if many == "A" else (left_b, left_a)
+        for j, key in enumerate(others.keys):
+            if j in left and key[1] == one[0]:
+                found = tuple(i for i, own in enumerate(side.keys) if i in free and _is_part(own, key, members, one[1]))
+                if len(found) == len(members) and sum(_size(side, i) for i in found) == _size(others, j):
+                    yield (found, (j,)) if many == "A" else ((j,), found)
+
+
+def _size(side: Side, number: int) -> int:
+    return math.prod(side.points[number].shape)
+
+
+def _is_part(own: Key, whole: Key, members: set[Parameter], parameter: str) -> bool:
+    """Whether a point of a part belongs to a point of the fused module."""
+    if (own[0], *own[3:]) != (whole[0], *whole[3:]) or own[1] not in {module for module, _ in members}:
+        return False
+    return (own[1], own[2]) in members if whole[2] == parameter else own[2] == whole[2]
+
+
+# ---------------------------------------------------------------- the order between those
+
+
+def _align(pairing: _Pairing, fused: Iterable[tuple[Iterable[int], Iterable[int]]]) -> None:
+    """Pair what is left by phase, name and size, between anchors that come in the same order on both sides."""
+    a, b = pairing.a, pairing.b
+    signs = _sign(a), _sign(b)
+    parts_a, parts_b = {i for mine, _ in fused for i in mine}, {j for _, theirs in fused for j in theirs}
+    for phase in ("input", "forward", "loss", "backward"):
+        mine = [i for i, key in enumerate(a.keys) if key[0] == phase]
+        theirs = [j for j, key in enumerate(b.keys) if key[0] == phase]
+        position = {j: number for number, j in enumerate(theirs)}
+        anchors = [(n, position[pairing.other[i]]) for n, i in enumerate(mine) if pairing.other[i] in position]
+        edges = [(-1, -1), *_keep_rising(anchors), (len(mine), len(theirs))]
+        for (start_a, start_b), (end_a, end_b) in pairwise(edges):
+            left = [i for i in mine[start_a + 1 : end_a] if pairing.other[i] < 0 and i not in parts_a]
+            right = [j for j in theirs[start_b + 1 : end_b] if j not in pairing.taken and j not in parts_b]
+            _align_segment(pairing, left, right, *signs)
+
+
+def _align_segment(pairing: _Pairing, left: Sequence[int], right: Sequence[int], a: Any, b: Any) -> None:
+    from difflib import SequenceMatcher
+
+    if not left or not right or max(len(left), len(right)) > _LONGEST_SEGMENT:
+        return
+    mine, theirs = [a[i] for i in left], [b[j] for j in right]
+    for block in SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks():
+        for n in range(block.size):
+            pairing.add(left[block.a + n], right[block.b + n], SEQUENCE)
+
+
+def _sign(side: Side) -> list[tuple[Any, ...]]:
+    """What two points must have in common to be aligned: how many elements they have, which output of their module
+    they are, and the shapes of its parameters."""
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    for each in side.weights:
+        shapes.setdefault(each.module, []).append(tuple(each.shape))
+    return [
+        (_size(side, number), *key[2:5], key[6], tuple(sorted(shapes.get(key[1], ()))))
+        for number, key in enumerate(side.keys)
+    ]
+
+
+def _keep_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The longest part of the anchors that comes in the same order on both sides."""
+    from bisect import bisect_left
+
+    ends: list[int] = []
+    chain: list[int] = []  # number of the pair that ends each length
+    before: list[int] = []
+    for number, (_, theirs) in enumerate(pairs):
+        at = bisect_left(ends, theirs)
+        before.append(chain[at - 1] if at else -1)
+        ends[at : at + 1], chain[at : at + 1] = [theirs], [number]
+    kept, number = [], chain[-1] if chain else -1
+    while number >= 0:
+        kept.append(pairs[number])
+        number = before[number]
+    return kept[::-1]

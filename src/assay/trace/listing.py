@@ -1,0 +1,75 @@
+"""What a trace holds, as a document; and where a run has it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from assay.errors import UsageError
+from assay.follow.locations import find_one_run
+from assay.trace.records import TRACE_DIR, Trace, list_traces
+from assay.values.document import Document, Facts, Heading, TableBlock
+from assay.values.table import Column, Table
+
+_COLUMNS = (
+    Column("step", "number", digits=None),
+    Column("phase"),
+    Column("module", cut="left"),
+    Column("tensor"),
+    Column("shape", rank=2),
+    Column("dtype", rank=3),
+    Column("norm", "number"),
+    Column("largest", "number", rank=1),
+    Column("not finite", "number", digits=None, rank=1),
+    Column("hash", rank=4),
+    Column("source", cut="left", rank=5),
+)
+
+
+def find_record(name: str, root: str | None) -> list[str]:
+    """The folders of a run's processes; `name` is a run, or a folder that has `trace/`."""
+    is_folder = os.path.isdir(os.path.join(name, TRACE_DIR))
+    run_dir = name if is_folder else find_one_run(name, root).dir
+    found = list_traces(run_dir)
+    if not found:
+        hint = "record one: assay trace run -- python train.py"
+        raise UsageError(f"{name} has no trace", hint)
+    return found
+
+
+def build_listing(trace: Trace, step: int | None, only: Sequence[str]) -> Document:
+    meta = trace.meta
+    rows = list(_list_rows(trace, step, only))
+    pairs = [
+        ("level", f"{meta['level']}{', inside compiled regions' if meta.get('inside') else ''}"),
+        ("process", f"rank {meta['rank']} of {meta['world']}, torch {meta['torch']}, {meta['device']}"),
+        ("steps", ", ".join(_describe_step(each) for each in trace.steps) or "none was completed"),
+        *([] if trace.is_complete else [("end", "the process did not end in order: what it recorded until then")]),
+    ]
+    names = [column.key or column.name for column in _COLUMNS]
+    facts = {**meta, "steps": list(trace.steps), "rows": [dict(zip(names, row, strict=True)) for row in rows]}
+    blocks = (Heading(os.path.relpath(trace.folder), level=1), Facts(pairs), TableBlock(Table(_COLUMNS, rows)))
+    return Document("trace", blocks, facts=facts)
+
+
+def _describe_step(facts: Any) -> str:
+    loss, skipped = facts.get("loss"), " (skipped)" if facts.get("skipped") else ""
+    return f"{facts['step']}{f' (loss {loss:.6g})' if loss is not None else ''}{skipped}"
+
+
+def _list_rows(trace: Trace, step: int | None, only: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    for row in trace.rows:
+        point = trace.points[row["point"]]
+        if step not in (None, row["step"]) or (only and not any(fnmatchcase(point.module, each) for each in only)):
+            continue
+        name = point.op or (f"{point.name} (call {point.call + 1})" if point.call else point.name)
+        shape = "×".join(map(str, point.shape)) or "scalar"
+        figures = (math.sqrt(row["sumsq"]), float(row["largest"]), int(row["nonfinite"]) or None)
+        module = point.module or point.kind
+        yield (
+            *(int(row["step"]), point.phase, module, name, shape, point.dtype),
+            *(*figures, f"{int(row['hash']):016x}", point.source),
+        )

@@ -1,0 +1,14 @@
+"""Traces of torch programs: where do two of them begin to differ?"""
+
+from __future__ import annotations
+
+from assay.plugins import Part, Plugin
+
+PLUGIN = Plugin(
+    "trace",
+    commands={"trace": ("assay.trace.commands:GROUP", "Record the tensors of a torch program; compare two.", "Prove")},
+    study_keys={"trace": "assay.trace.settings:read_trace"},
+    run_steps={"trace": "assay.trace.recording:TraceStep"},
+    pages=("assay.trace.web_pages:PAGES",),
+    doctor=(Part("numpy", "stats", "assay trace show, assay trace diff"),),
+)

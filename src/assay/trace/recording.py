@@ -1,0 +1,124 @@
+"""The flow of `assay trace run`: a run whose program records itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from assay.errors import UsageError
+from assay.follow.entry import Entry
+from assay.launch.api import Prepared, Report, RunHooks, build_bare_study, find_study_location, run_specs
+from assay.launch.steps import RunContext, RunStep
+from assay.launch.supervise import LoopSettings
+from assay.show.console import Console
+from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.files import load_lines
+from assay.trace.records import TRACE_DIR, list_traces
+from assay.trace.settings import ENV_TRACE, TraceSettings
+from assay.values import layout
+from assay.values.run import Command, RunSpec, spec_id
+
+STUDY = "traces"
+COMMAND = "program"
+_INSIDE = f"{TRACE_DIR}/inside"  # what the program loads, in the run directory
+_PACKAGE = "assay_trace"  # its name there: the program may have another Assay, or none
+
+
+class TraceStep(RunStep):
+    """The runs of a study with `trace:`, or of `assay trace run`, record themselves."""
+
+    def prepare(self, prepared: Prepared) -> Prepared:
+        settings = prepared.study.extras["trace"]
+        runs = tuple(trace_spec(spec, settings) for spec in prepared.plan.runs)
+        return replace(prepared, plan=replace(prepared.plan, runs=runs))
+
+    def begin(self, _context: RunContext, loop: LoopSettings) -> LoopSettings:
+        def create(entry: Entry) -> bool:
+            made = loop.create(entry)
+            write_inside(entry.dir)
+            return made
+
+        return replace(loop, create=create)
+
+
+def trace_spec(spec: RunSpec, settings: TraceSettings) -> RunSpec:
+    """The same run with the variables that bring the recorder in."""
+    env = dict(spec.env)
+    before = env.get("PYTHONPATH") or spec.pythonpath or os.environ.get("PYTHONPATH")
+    path = os.pathsep.join(filter(None, (f"{layout.RUN_DIR_REFERENCE}/{_INSIDE}", before)))
+    env |= {"PYTHONPATH": path, ENV_TRACE: settings.render()}
+    return replace(spec, env=tuple(env.items()), pythonpath=None)
+
+
+def write_inside(run_dir: str) -> None:
+    """Copy what the program loads; a run directory is complete by itself."""
+    folder = os.path.join(run_dir, _INSIDE)
+    os.makedirs(os.path.join(folder, _PACKAGE), exist_ok=True)
+    for source in files("assay.trace.inside").iterdir():
+        if source.name.endswith(".py"):
+            own = () if source.name == "sitecustomize.py" else (_PACKAGE,)
+            text = source.read_text(encoding="utf-8").replace("assay.trace.inside", _PACKAGE)
+            with open(os.path.join(folder, *own, source.name), "w", encoding="utf-8") as file:
+                file.write(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """How a recorded run ended."""
+
+    entry: Entry
+    report: Report
+    traces: tuple[str, ...]  # folders of its processes
+
+
+def record_program(
+    words: Sequence[str], settings: TraceSettings, console: Console, root: str | None = None, **more: Any
+) -> Recording:
+    """Run a program that records itself, as a run of the study `traces`."""
+    location = find_study_location(STUDY, root)
+    spec = trace_spec(_build_spec(words), settings)
+    hooks = RunHooks(console=console, owns_process=True, tick_s=0.1, steps=(TraceStep(),), echo=more.get("echo"))
+    study = build_bare_study(STUDY, "assay trace run", os.getcwd())
+    report = run_specs(study, location, [spec], hooks, command_line=more.get("command_line", ()))
+    entry = report.entries[0]
+    return Recording(entry, report, tuple(list_traces(entry.dir)))
+
+
+def _build_spec(words: Sequence[str]) -> RunSpec:
+    script = next((word for word in words[1:] if not word.startswith("-")), words[0])
+    stem = re.sub(r"[^\w.-]+", "-", os.path.splitext(os.path.basename(script))[0]) or COMMAND
+    name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+    commands = (Command(COMMAND, shlex.join(words)),)
+    params = {"name": name}
+    return RunSpec(id=spec_id(commands, params), name=name, params=params, commands=commands)
+
+
+def describe_nothing(run_dir: str) -> str:
+    """Why there is no record."""
+    path = os.path.join(run_dir, TRACE_DIR, "processes.jsonl")
+    lines = load_lines(path)
+    events = [each.get("event") for each in lines]
+    problems = [str(each.get("text")) for each in lines if each.get("event") == "problem"]
+    if problems:
+        return f"the recorder failed: {problems[0]}"
+    if not events:
+        return "no Python of the program loaded the recorder: it runs with -I, -E or -S, or it is not Python"
+    if "torch" not in events:
+        return "the program did not import torch"
+    return "no step that was asked for came to pass: no optimiser stepped, and no module was called without gradients"
+
+
+def copy_record(run_dir: str, target: str) -> None:
+    """Copy the record to a folder of the user's choice."""
+    shutil.copytree(os.path.join(run_dir, TRACE_DIR), os.path.join(target, TRACE_DIR))
+
+
+def check_target(path: str, flag: str) -> None:
+    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        raise UsageError(f"{flag} {path} exists", "choose a new folder, or remove it")

@@ -1,0 +1,136 @@
+"""A trace on disk, read: `trace/rank-R/` of a run directory. `docs/reference/formats.md` describes the files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from assay.errors import FormatError
+from assay.system.fast_dataclasses import dataclass
+from assay.trace.inside.files import FORMAT, ROW_BYTES
+
+TRACE_DIR = "trace"
+_ROW = [
+    *(("point", "<u4"), ("step", "<u4"), ("flags", "<u4"), ("spare", "<u4"), ("inputs", "<u4", 4)),
+    *(("hash", "<u8"), ("count", "<u8"), ("nonfinite", "<u8"), ("zeros", "<u8")),
+    *(("sum", "<f8"), ("sumsq", "<f8"), ("largest", "<f8"), ("sketch", "<f4", 64)),
+]
+_FOLDER = re.compile(r"rank-(\d+)(?:\.(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was recorded: a tensor at one place of the program, in every traced step."""
+
+    phase: str  # input, forward, loss, backward, gradient, parameter, optimiser
+    module: str
+    kind: str
+    name: str
+    call: int
+    op: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    placement: Mapping[str, Any] | None
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A parameter's hashes, one for each row of values that are rounded to bf16."""
+
+    module: str
+    name: str
+    shape: tuple[int, ...]
+    hashes: Any  # numpy, u8
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one process recorded. `rows` is a numpy array of records, mapped from the file."""
+
+    folder: str
+    meta: Mapping[str, Any]
+    points: tuple[Point, ...]
+    rows: Any
+    steps: tuple[Mapping[str, Any], ...]
+    weights: tuple[Weight, ...]
+    is_complete: bool  # the process ended in order
+
+
+def list_traces(run_dir: str, below: str = "") -> list[str]:
+    """The folders of the processes of a run that recorded something, by rank; `below`: `noise-1` for another one."""
+    folder = os.path.join(run_dir, TRACE_DIR, below)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    found = [(match, name) for name in names if (match := _FOLDER.fullmatch(name))]
+    ordered = sorted(found, key=lambda each: (int(each[0][1]), int(each[0][2] or 1)))
+    return [os.path.join(folder, name) for _, name in ordered]
+
+
+def load_trace(folder: str) -> Trace:
+    """Load what is whole: the last line or row of a process that was killed may be cut off."""
+    meta = _load_facts(os.path.join(folder, "trace.json"))
+    points = tuple(_build_point(each) for each in _load_lines(os.path.join(folder, "points.jsonl")))
+    lines = list(_load_lines(os.path.join(folder, "steps.jsonl")))
+    steps = tuple(each for each in lines if "step" in each)
+    meta = {**meta, "graphs": next((each.get("graphs") or {} for each in lines if each.get("end")), {})}
+    rows = _load_rows(os.path.join(folder, "rows.bin"))
+    known = rows["point"] < len(points)
+    whole = rows if known.all() else rows[: int(known.argmin())]
+    return Trace(folder, meta, points, whole, steps, tuple(_load_weights(folder)), len(steps) < len(lines))
+
+
+def _load_facts(path: str) -> Mapping[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            facts = json.load(file)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path} is not the record of a trace: {error}") from None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        number = facts.get("format") if isinstance(facts, dict) else None
+        hint = "read it with the version of Assay that wrote it"
+        raise FormatError(f"{path} has format {number!r}; this version reads format {FORMAT}", hint)
+    return facts
+
+
+def _load_lines(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines up to the first one that is cut off."""
+    if not os.path.exists(path):
+        return
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                found = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                return
+            yield found
+
+
+def _build_point(facts: Mapping[str, Any]) -> Point:
+    names = Point.__dataclass_fields__
+    return Point(**{**{name: facts.get(name) for name in names}, "shape": tuple(facts["shape"])})  # type: ignore[arg-type]
+
+
+def _load_rows(path: str) -> Any:
+    import numpy as np
+
+    kind = np.dtype(_ROW)
+    count = os.path.getsize(path) // ROW_BYTES if os.path.exists(path) else 0
+    return np.memmap(path, kind, "r", shape=(count,)) if count else np.zeros(0, kind)
+
+
+def _load_weights(folder: str) -> Iterator[Weight]:
+    import numpy as np
+
+    path = os.path.join(folder, "weights.bin")
+    hashes = np.fromfile(path, "<u8") if os.path.exists(path) else np.zeros(0, "<u8")
+    for facts in _load_lines(os.path.join(folder, "weights.jsonl")):
+        first = int(facts["offset"])
+        if first + int(facts["rows"]) <= len(hashes):
+            found = hashes[first : first + int(facts["rows"])]
+            yield Weight(str(facts["module"]), str(facts["name"]), tuple(facts["shape"]), found)

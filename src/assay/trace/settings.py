@@ -1,0 +1,75 @@
+"""What is recorded: the options of `assay trace run`, and `trace:` of a study file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from assay.config.fields import Fields
+from assay.config.source import Entry, Node
+from assay.errors import UsageError
+from assay.system.fast_dataclasses import dataclass
+
+LEVELS = ("step", "module", "op")
+ENV_TRACE = "ASSAY_TRACE"
+_MOST_STEPS = 10_000
+_KEYS = ("steps", "level", "in", "keep", "inside")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """`only` and `keep` are patterns of module paths."""
+
+    steps: tuple[int, ...] = (1,)
+    level: str = "module"
+    only: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    inside: bool = False
+
+    def render(self, **more: Any) -> str:
+        """The text of the variable that the traced program reads."""
+        facts = {"steps": self.steps, "level": self.level, "in": self.only, "keep": self.keep, "inside": self.inside}
+        return json.dumps({**facts, **more}, separators=(",", ":"))
+
+
+def parse_steps(text: str, flag: str) -> tuple[int, ...]:
+    """`1,2,100` or `1-5,100`, counted from 1."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last or last - first > _MOST_STEPS:
+            raise UsageError(
+                f"{flag} {text!r} is not a list of steps", f"write for example {flag} 1,2,100 or {flag} 1-5"
+            )
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def read_trace(fields: Fields, top: Mapping[str, Entry], _sweeps: object) -> TraceSettings | None:
+    """`trace: {steps: [1, 10], level: module}` of a study file."""
+    node = top["trace"].node
+    entries = fields.mapping(node, "trace", _KEYS)
+    if node.kind != "mapping":
+        return None
+    found: dict[str, Any] = {}
+    if "steps" in entries:
+        found["steps"] = _read_steps(fields, entries["steps"].node)
+    if "level" in entries:
+        found["level"] = fields.one_of(entries["level"].node, "trace.level", LEVELS) or "module"
+    for key, name in (("in", "only"), ("keep", "keep")):
+        if key in entries:
+            found[name] = fields.strings(entries[key].node, f"trace.{key}")
+    if "inside" in entries:
+        found["inside"] = bool(fields.boolean(entries["inside"].node, "trace.inside"))
+    return TraceSettings(**found)
+
+
+def _read_steps(fields: Fields, node: Node) -> tuple[int, ...]:
+    nodes = node.elements() if node.kind == "sequence" else [node]
+    numbers = [fields.integer(each, "trace.steps", 1) for each in nodes]
+    if not nodes:
+        fields.problems.add("is an empty list", "trace.steps", node.position, "as in steps: [1, 10]")
+    return tuple(sorted({number for number in numbers if number}))

@@ -1,0 +1,71 @@
+"""Traces of runs on the page: two of them compared, or one alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from assay.errors import AssayError, NotFoundError
+from assay.follow.api import StudyLocation
+from assay.record.folders import find_run_dirs
+from assay.trace.records import list_traces
+from assay.values.document import Block
+from assay.web.api import Navigation, Pages, build_address, get, get_site
+
+_MOST_RUNS = 300  # the newest
+
+
+def show(request: Request) -> Response:
+    """`?a=STUDY/RUN&b=STUDY/RUN`; only runs that the page lists."""
+    site = get_site(request)
+    known = find_traced(site.snapshots.find_locations())
+    a, b = (request.query_params.get(name, "") for name in "ab")
+    for name in filter(None, (a, b)):
+        if name not in known:
+            raise NotFoundError("run with a trace", name, list(known))
+    blocks: Sequence[Block] = ()
+    problem = ""
+    try:
+        blocks = _build_blocks(known[a], known.get(b)) if a else ()
+    except AssayError as error:  # damaged, or of another version
+        problem = error.message
+    return site.render(request, "numerics.html", keys=list(known), a=a, b=b, blocks=blocks, problem=problem)
+
+
+def find_traced(locations: Mapping[str, StudyLocation]) -> dict[str, str]:
+    """STUDY/RUN → directory, newest first."""
+    found = {
+        f"{slug}/{os.path.basename(run_dir)}": run_dir
+        for slug, location in locations.items()
+        for run_dir in find_run_dirs(location.dir)
+        if list_traces(run_dir)
+    }
+    newest = sorted(found, key=lambda key: -os.stat(found[key]).st_mtime)
+    return {key: found[key] for key in newest[:_MOST_RUNS]}
+
+
+def _build_blocks(a: str, b: str | None) -> Sequence[Block]:
+    from assay.trace.comparing import check_finite, compare, load_recording
+    from assay.trace.report import build_diff_document, build_finite_document
+
+    mine = load_recording(a)
+    if b is None:
+        return build_finite_document(mine, *check_finite(mine)).blocks[1:]  # without its heading
+    theirs = load_recording(b)
+    return build_diff_document(mine, theirs, *compare(mine, theirs)).blocks[1:]
+
+
+def find_related(slug: str, run: str, files: set[str]) -> Sequence[tuple[str, str]]:
+    is_traced = any(name.startswith("trace/rank-") for name in files)
+    return [("Numerics", build_address("numerics", a=f"{slug}/{run}"))] if is_traced else []
+
+
+PAGES = Pages(
+    [get("/numerics", show)],
+    Navigation("Numerics", "/numerics", 4),
+    templates=os.path.join(os.path.dirname(__file__), "templates"),
+    find_related=find_related,
+)

@@ -1,0 +1,141 @@
+"""`assay trace diff`: exit codes, reports, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.command_line import Cli
+from tests.trace_files import Program
+
+Diff = Callable[..., Any]
+
+
+@pytest.fixture
+def diff(tmp_path: Path, cli: Cli) -> Diff:
+    """Writes the two programs and compares them; returns exit code, JSON and the text of stderr."""
+
+    def call(a: Program, b: Program, *options: str) -> Any:
+        a.write(tmp_path / "a")
+        b.write(tmp_path / "b")
+        result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b"), "--json", *options)
+        return result.code, json.loads(result.out) if result.out else {}, result.err
+
+    return call
+
+
+def test_the_answer_is_printed_and_written_as_one_page(tmp_path: Path, cli: Cli) -> None:
+    Program().write(tmp_path / "a")
+    Program(noise=1e-7).write(tmp_path / "a", "noise-1")
+    Program(scale={(1, 1): 1.01}).write(tmp_path / "b")
+    page = tmp_path / "page.html"
+    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b" / "trace"), "--html", str(page))
+    assert result.code == 1
+    assert result.out.startswith("FAIL: layers.1 in step 1 differs by 0.0095")
+    assert "what went in (layers.0) by 0" in result.out
+    assert "source    model.py:8" in result.out
+    assert "growth " in result.out
+    html = page.read_text()
+    assert html.count("<svg") == 2  # over depth, over steps
+    assert 'class="band"' in html
+    assert "<script" not in html
+
+
+def test_json_has_verdict_first_and_coverage(diff: Diff) -> None:
+    code, facts, _ = diff(Program(), Program(scale={(2, 0): 1.01}))
+    assert (code, facts["verdict"]) == (3, "CHANGED")
+    assert {name: facts["first"][name] for name in ("module", "step", "phase")} == {
+        "module": "layers.0", "step": 2, "phase": "forward",
+    }  # fmt: skip
+    assert facts["coverage"]["fraction"] == 1.0
+    assert facts["coverage"]["by"] == {"key": 11}
+    assert [each["step"] for each in facts["growth"]] == [1, 2]
+    assert all(each["how"] == "key" for each in facts["points"])
+
+
+def test_one_trace_alone_says_where_it_stops_being_finite(tmp_path: Path, cli: Cli) -> None:
+    Program(poison=(1, 2)).write(tmp_path / "a")
+    result = cli("trace", "diff", str(tmp_path / "a"))
+    assert result.code == 1
+    assert result.out.startswith("FAIL: layers.2 in step 1: 1 of 128 values is not finite; what went in is finite")
+
+
+def test_other_precisions_name_the_command_that_decides(tmp_path: Path, cli: Cli) -> None:
+    import ml_dtypes
+
+    Program().write(tmp_path / "a")
+    Program(dtype=np.dtype(ml_dtypes.bfloat16)).write(tmp_path / "b")
+    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert result.code == 3
+    assert "INCONCLUSIVE" in result.out
+    assert "assay model check net.py:build --target torch-bf16" in result.out
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"meta": {"level": "step"}}, "level: module in A, step in B"),
+        ({"meta": {"torch": "2.14"}}, "torch: 2.13 in A, 2.14 in B"),
+        ({"steps": (1,)}, "steps: 1, 2 in A, 1 in B"),
+    ],
+)
+def test_traces_of_another_kind_are_compared_where_they_can_be(diff: Diff, changes: Any, note: str) -> None:
+    code, facts, _ = diff(Program(), Program(**changes))
+    assert (code, facts["verdict"]) == (0, "PASS")
+    assert note in facts["notes"]
+
+
+@pytest.mark.parametrize("changes", [{"steps": (7,)}, {"names": ["x"], "steps": (9,)}])
+def test_nothing_in_common_is_inconclusive(diff: Diff, changes: Any) -> None:
+    code, facts, _ = diff(Program(), Program(**changes))
+    assert (code, facts["verdict"], facts["coverage"]["rows"]) == (3, "INCONCLUSIVE", 0)
+
+
+def test_a_crashed_run_is_compared_up_to_there_and_never_passes(diff: Diff) -> None:
+    code, facts, _ = diff(Program(), Program(end=False, steps=(1,)))
+    assert (code, facts["verdict"]) == (3, "INCONCLUSIVE")
+    assert "the trace of B ends before its program did: compared up to there" in str(facts["findings"])
+    assert facts["coverage"]["rows"] == 11
+
+
+def test_a_trace_that_is_cut_off_is_compared_up_to_there(tmp_path: Path, cli: Cli) -> None:
+    Program().write(tmp_path / "a")
+    Program().write(tmp_path / "b")
+    rows = tmp_path / "b" / "trace" / "rank-0" / "rows.bin"
+    os.truncate(rows, 344 * 15 + 100)
+    (tmp_path / "b" / "trace" / "rank-0" / "steps.jsonl").write_text('{"step": 1, "groups": [], "fl')
+    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b"), "--json")
+    assert (result.code, json.loads(result.out)["coverage"]["rows"]) == (3, 15)
+
+
+def test_what_is_not_a_trace_is_refused(tmp_path: Path, cli: Cli) -> None:
+    Program().write(tmp_path / "a")
+    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path))
+    assert result.code == 2
+    assert "has no trace" in result.err
+    assert "assay trace run -o" in result.err
+    result = cli("trace", "diff", str(tmp_path / "a"), "nowhere")
+    assert (result.code, "no run or folder named 'nowhere'" in result.err) == (2, True)
+
+
+def test_names_pair_what_nothing_else_does(tmp_path: Path, cli: Cli, diff: Diff) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("# ours = theirs\nlayers.* = h.*\n")
+    other = Program(names=["h.0", "h.1", "h.2"], seed=1, shift=9)
+    code, facts, _ = diff(Program(), other, "--names", str(names))
+    assert (code, facts["coverage"]["by"]) == (3, {"names": 9, "key": 2})
+    names.write_text("layers.* = g.*\nlayer.1 = h.1\nnonsense\n")
+    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b"), "--names", str(names))
+    assert result.code == 2
+    assert "names.txt:1:1: B has no module 'g.0'" in result.err
+    assert "names.txt:2:1: A has no module 'layer.1'; did you mean 'layers.1'" in result.err
+    assert "names.txt:3:1: is not NAME-IN-A = NAME-IN-B" in result.err
+    assert cli("trace", "diff", str(tmp_path / "a"), "--names", str(names)).code == 2

@@ -1,0 +1,281 @@
+"""Where two traces begin to differ: pairs, noise, causes, ranks. The traces are files, as the recorder writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.trace_files import UNKNOWN, Program, Writer
+
+from assay.trace.comparing import check_finite, compare, load_recording
+from assay.trace.judge.difference import Comparison
+from assay.trace.judge.errors import UNITS, WITHIN
+from assay.trace.judge.pairing import translate_names
+
+ULP = 2.0**-23
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def judge(tmp_path: Path, b: Program, a: Program | None = None, noise: int = 0) -> Comparison:
+    (a or Program()).write(tmp_path / "a")
+    for number in range(noise):
+        Program(noise=ULP * (number + 1) / noise).write(tmp_path / "a", f"noise-{number + 1}")
+    b.write(tmp_path / "b")
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    return found
+
+
+def test_equal_bits_pass(tmp_path: Path) -> None:
+    found = judge(tmp_path, Program())
+    assert (found.kind, found.first, found.coverage.fraction) == ("PASS", None, 1.0)
+    assert "22 tensors are equal bit for bit" in found.verdict.findings[0].message
+
+
+def test_the_first_layer_whose_inputs_agree_is_named(tmp_path: Path) -> None:
+    found = judge(tmp_path, Program(scale={(2, 1): 1.001}))
+    first = found.first
+    assert first is not None
+    assert (found.kind, first.module, first.step, first.phase) == ("CHANGED", "layers.1", 2, "forward")
+    assert (first.error_in, first.inputs, first.source) == (0.0, ("layers.0",), ("model.py:8", "model.py:8"))
+    assert first.error_out == pytest.approx(1e-3, rel=0.1)
+    assert "it is 1.001 times that of A" in first.text
+
+
+@pytest.mark.parametrize(
+    ("size", "kind"), [(1 + 2 * ULP, "PASS"), (1 + 2 * WITHIN * UNITS * ULP, "INCONCLUSIVE"), (1.001, "FAIL")]
+)
+def test_with_noise_what_is_within_it_passes(tmp_path: Path, size: float, kind: str) -> None:
+    found = judge(tmp_path, Program(scale={(1, 2): size}), noise=3)
+    assert found.kind == kind
+    assert kind == "PASS" or (found.first is not None and found.first.module == "layers.2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "name"),
+    [
+        ({"facts": {"flags": {"tf32": True}}, "scale": {(1, 0): 1.01}}, "flag", "tf32"),
+        ({"facts": {"flags": {"threads": 8}}, "scale": {(1, 0): 1.01}}, "module", "output.0"),
+        ({"facts": {"groups": [{"weight_decay": 0.5, "parameters": 3}]}, "decay": 0.5}, "group", "optimiser group 0"),
+        ({"decay": 0.5}, "optimiser", "weight"),
+        ({"shift": 1}, "input", "input.0"),
+        ({"swapped": True}, "weights", "layers.1.weight"),
+        ({"without_gradient": "layers.1"}, "missing", "weight"),
+    ],
+)
+def test_what_began_it_is_named(tmp_path: Path, changes: dict[str, Any], kind: str, name: str) -> None:
+    facts = {"flags": {"tf32": False, "threads": 2}, "groups": [{"weight_decay": 0.0, "parameters": 3}]}
+    b = Program(**changes)
+    b.facts = {**facts, **b.facts}
+    found = judge(tmp_path, b, Program(facts=facts))
+    assert found.first is not None
+    assert (found.kind, found.first.kind, found.first.name) == ("CHANGED", kind, name)
+
+
+def test_a_cause_that_comes_later_is_a_note(tmp_path: Path) -> None:
+    """Other groups cannot change what the first step computes before the optimiser."""
+    facts = {"groups": [{"lr": 0.1, "parameters": 3}]}
+    found = judge(
+        tmp_path, Program(scale={(1, 1): 1.01}, facts=facts), Program(facts={"groups": [{"lr": 0.2, "parameters": 3}]})
+    )
+    assert found.first is not None
+    assert found.first.module == "layers.1"
+    assert any("lr 0.2 in A, 0.1 in B" in note for note in found.notes)
+
+
+def test_data_in_another_order_and_rows_in_another_order_are_said(tmp_path: Path) -> None:
+    found = judge(tmp_path / "data", Program(shift=1))
+    assert found.first is not None
+    assert "A saw these data in step 2: another order" in found.first.text
+    found = judge(tmp_path / "rows", Program(swapped=True))
+    assert found.first is not None
+    assert "2 of its 16 rows are in another order" in found.first.text
+
+
+def test_another_size_of_the_batch_is_inconclusive(tmp_path: Path) -> None:
+    found = judge(tmp_path, Program(batch=4), noise=1)
+    assert found.first is not None
+    assert (found.kind, found.first.phase) == ("INCONCLUSIVE", "input")
+    assert "has the shape [16, 8] in A and [16, 4] in B" in found.first.text
+
+
+def test_another_precision_is_inconclusive(tmp_path: Path) -> None:
+    found = judge(tmp_path, Program(dtype=BF16, scale={(1, 1): 1.5}), noise=3)
+    assert (found.kind, found.other_precision) == ("INCONCLUSIVE", "bfloat16")
+    assert found.first is not None
+    assert found.first.module == "layers.1"  # where the error grows most
+
+
+# ---------------------------------------------------------------- not finite
+
+
+def test_what_is_not_finite_is_found_in_one_trace_alone(tmp_path: Path) -> None:
+    recording = load_recording(str(Program(poison=(2, 1)).write(tmp_path / "a")))
+    verdict, first, _ = check_finite(recording)
+    assert first is not None
+    assert (verdict.kind, first.module, first.step, first.inputs) == ("FAIL", "layers.1", 2, ("layers.0",))
+    assert "1 of 128 values is not finite; what went in is finite (layers.0: largest" in first.text
+    assert check_finite(load_recording(str(Program().write(tmp_path / "b"))))[0].kind == "PASS"
+
+
+def test_a_skipped_step_may_overflow(tmp_path: Path) -> None:
+    recording = load_recording(str(Program(poison=(2, 1), facts={"skipped": True}).write(tmp_path / "a")))
+    assert check_finite(recording)[0].kind == "PASS"
+
+
+def test_two_sides_that_are_broken_in_the_same_way_do_not_pass(tmp_path: Path) -> None:
+    found = judge(tmp_path, Program(poison=(1, 1)), Program(poison=(1, 1)))
+    assert found.kind == "INCONCLUSIVE"
+    assert judge(tmp_path / "one", Program(poison=(1, 1)), noise=1).kind == "FAIL"
+
+
+# ---------------------------------------------------------------- pairs
+
+
+@pytest.mark.parametrize(
+    ("scale", "dtype", "how"),
+    [({}, np.float32, "hash"), ({(1, 0): 1.001}, np.float32, "weights"), ({}, BF16, "weights")],
+)
+def test_other_names_are_paired(tmp_path: Path, scale: Any, dtype: Any, how: str) -> None:
+    """By their hashes where they are equal, else by their weights, also in another precision."""
+    found = judge(tmp_path, Program(names=["model.h.0", "model.h.1", "model.h.2"], scale=scale, dtype=dtype))
+    assert found.coverage.fraction == 1.0
+    assert found.coverage.by[how] >= 4
+    assert set(found.pairs.how) <= {"hash", "key", "weights"}
+
+
+def test_parts_of_a_fused_weight_are_paired_and_compared_by_their_norm(tmp_path: Path) -> None:
+    """Also when every weight is shared by two modules of a side."""
+    random = np.random.default_rng(0)
+    parts = [random.standard_normal((8, 8)).astype(np.float32) for _ in range(3)]
+    ends = [random.standard_normal((4, 8)).astype(np.float32) for _ in range(2)]
+
+    def write(run_dir: Path, names: list[str], weights: list[Any], factor: float = 1.0) -> None:
+        writer = Writer(run_dir)
+        x = random_input = np.random.default_rng(1).standard_normal((8, 5)).astype(np.float32)
+        at = writer.row(1, "input", "", random_input, kind="")
+        for name, weight in zip(names, weights, strict=True):
+            writer.weight(name, weight)
+            writer.row(1, "forward", name, (weight @ x * factor).astype(np.float32), at)
+            writer.row(1, "parameter", name, weight, name="weight", kind="")
+        writer.weight("tied", ends[0])
+        writer.step(1)
+        writer.close()
+
+    write(tmp_path / "a", ["in", "b.q", "b.k", "b.v", "out"], [ends[0], *parts, ends[1]])
+    write(tmp_path / "b", ["embed", "h.qkv", "head"], [ends[0], np.concatenate(parts), ends[1]])
+    a, b = (load_recording(str(tmp_path / name)) for name in "ab")
+    found, *_ = compare(a, b)
+    assert found.coverage.by["fused weights"] == 6
+    assert found.coverage.fraction == 1.0
+    assert found.kind == "PASS"
+    write(tmp_path / "c", ["embed", "h.qkv", "head"], [ends[0], np.concatenate(parts), ends[1]], factor=1.01)
+    found, *_ = compare(a, load_recording(str(tmp_path / "c")))
+    assert found.kind == "CHANGED"
+
+
+def test_names_are_translated_by_patterns() -> None:
+    pairs = [("layers.*.attn.*", "h.*.self.*_proj"), ("embed", "wte")]
+    assert translate_names(["layers.3.attn.q", "embed", "norm"], pairs) == {
+        "layers.3.attn.q": "h.3.self.q_proj",
+        "embed": "wte",
+    }
+
+
+def test_an_order_alone_pairs_what_has_no_weights_and_no_equal_hash(tmp_path: Path) -> None:
+    for name, middle, factor in (("a", "act", 1.0), ("b", "gelu", 1.0 + 1e-6)):
+        writer = Writer(tmp_path / name)
+        random = np.random.default_rng(5)
+        weights = [random.standard_normal((6, 6)).astype(np.float32) for _ in range(2)]
+        x = random.standard_normal((6, 4)).astype(np.float32)
+        at = writer.row(1, "input", "", x, kind="")
+        for label, value in ((f"{name}.one", weights[0]), (f"{name}.{middle}", None), (f"{name}.two", weights[1])):
+            x = (np.tanh(x) if value is None else value @ x).astype(np.float32) * np.float32(factor)
+            at = writer.row(1, "forward", label, x, at)
+            if value is not None:
+                writer.weight(label, value)
+        writer.step(1)
+        writer.close()
+    found, *_ = compare(*(load_recording(str(tmp_path / name)) for name in "ab"))
+    assert found.coverage.by == {"key": 1, "weights": 2, "sequence": 1}
+    assert any("paired by their order alone" in note for note in found.notes)
+
+
+def test_few_pairs_are_inconclusive(tmp_path: Path) -> None:
+    found = judge(tmp_path, Program(names=["x", "y", "z"], seed=9, shift=50))
+    assert found.kind == "INCONCLUSIVE"
+    assert any("of the points are paired" in finding.message for finding in found.verdict.findings)
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def write_ranks(run_dir: Path, placements: dict[str, Any], *, drift: float = 0.0, factor: float = 1.0) -> None:
+    """Two ranks: an activation in halves, a gradient, and a parameter on both; or one process with all of it."""
+    random = np.random.default_rng(2)
+    x, gradient, weight = (random.standard_normal(shape).astype(np.float32) for shape in ((8, 4), (4, 4), (4, 4)))
+    world = 2 if placements else 1
+    for rank in range(world):
+        writer = Writer(run_dir, rank=rank, world=world)
+        part = x[rank * 4 : rank * 4 + 4] if placements else x
+        at = writer.row(1, "forward", "layer", part, start=rank * part.size, placement=placements.get("forward"))
+        share = gradient * (0.25 if rank else 0.75) if placements.get("gradient") == PARTIAL else gradient
+        writer.row(
+            1,
+            "gradient",
+            "layer",
+            (share * factor).astype(np.float32),
+            UNKNOWN,
+            name="weight",
+            placement=placements.get("gradient"),
+        )
+        after = weight + np.float32(drift * rank)
+        writer.row(1, "parameter", "layer", after, at, name="weight", placement=placements.get("parameter"))
+        writer.weight("layer", weight)
+        writer.step(1)
+        writer.close()
+
+
+REPLICATE, SHARD, PARTIAL = {"placements": ["R"]}, {"placements": ["S(0)"], "global": True}, {"placements": ["P(sum)"]}
+
+
+@pytest.mark.parametrize(
+    ("gradient", "changes", "kind", "first"),
+    [
+        (REPLICATE, {}, "PASS", None),
+        (PARTIAL, {}, "PASS", None),
+        (REPLICATE, {"factor": 2.0}, "CHANGED", "gradient"),
+        (REPLICATE, {"drift": 0.1}, "CHANGED", "ranks"),
+    ],
+)
+def test_ranks_add_up_to_one_process(
+    tmp_path: Path, gradient: Any, changes: dict[str, float], kind: str, first: Any
+) -> None:
+    write_ranks(tmp_path / "a", {})
+    write_ranks(tmp_path / "b", {"forward": SHARD, "gradient": gradient, "parameter": REPLICATE}, **changes)
+    found, *_ = compare(*(load_recording(str(tmp_path / name)) for name in "ab"))
+    assert found.kind == kind, found.verdict
+    assert (found.first.kind if found.first else None) == first
+    if "factor" in changes:
+        assert found.first is not None
+        assert "2 times that of A" in found.first.text
+
+
+@pytest.mark.parametrize("placement", [None, {"placements": ["S(0)"]}])
+def test_an_unknown_placement_is_inconclusive(tmp_path: Path, placement: Any) -> None:
+    """Also that of shards whose indices are their own."""
+    write_ranks(tmp_path / "a", {})
+    write_ranks(tmp_path / "b", {"forward": placement, "gradient": None, "x": None}, drift=0.1)
+    found, *_ = compare(*(load_recording(str(tmp_path / name)) for name in "ab"))
+    assert (found.kind, found.coverage.unplaced) == ("INCONCLUSIVE", 2)
+    assert any("the placement of 2 points on the ranks is not known" in each.message for each in found.verdict.findings)
+
+
+def test_as_many_ranks_are_compared_one_by_one(tmp_path: Path) -> None:
+    for name, drift in (("a", 0.0), ("b", 0.0), ("c", 0.1)):
+        write_ranks(tmp_path / name, {"forward": None, "gradient": None, "x": None}, drift=drift)
+    a, b, c = (load_recording(str(tmp_path / name)) for name in "abc")
+    assert compare(a, b)[0].kind == "PASS"
+    assert compare(a, c)[0].kind == "CHANGED"

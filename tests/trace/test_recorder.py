@@ -1,0 +1,252 @@
+"""What is recorded of a program, and that the program computes what it computes without it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks_of
+from torch.utils.checkpoint import checkpoint
+
+from assay.trace import record
+from assay.trace.records import Trace, list_traces, load_trace
+
+LEVELS = ("step", "module", "op")
+
+
+@pytest.fixture(autouse=True)
+def only_models_of_this_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))  # torch sets it
+    gc.collect()
+    yield
+    assert not hooks_of._has_any_global_hook()
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.linear, self.drop = nn.LayerNorm(width), nn.Linear(width, width), nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.drop(torch.relu(self.linear(self.norm(x))))
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 16, checkpoints: bool | None = None) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, width)
+        self.layers = nn.ModuleList(Block(width) for _ in range(2))
+        self.head = nn.Linear(width, 11)
+        self.checkpoints = checkpoints
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x) if self.checkpoints is None else checkpoint(layer, x, use_reentrant=self.checkpoints)
+        return self.head(x)
+
+
+def train(steps: int = 3, build: Callable[[], nn.Module] = Net, wrap: Any = lambda model: model) -> tuple[Any, ...]:
+    """Losses and weights of a small training."""
+    torch.manual_seed(0)
+    model = build()
+    called = wrap(model)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(steps):
+        tokens = torch.randint(0, 11, (4, 6))
+        loss = nn.functional.cross_entropy(called(tokens).flatten(0, 1), tokens.flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.detach())
+    return (*losses, *(each.detach().clone() for each in model.parameters()))
+
+
+def load(folder: Path) -> Trace:
+    (found,) = list_traces(str(folder))
+    return load_trace(found)
+
+
+def equal(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    return len(first) == len(second) and all(map(torch.equal, first, second))
+
+
+def keys(trace: Trace, phase: str) -> list[tuple[str, str, int]]:
+    return [(p.module, p.name, p.call) for p in trace.points if p.phase == phase and not p.op]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_traced_training_is_equal_bit_for_bit(level: str, tmp_path: Path) -> None:
+    plain = train()
+    with record(tmp_path, steps=[1, 3], level=level):
+        traced = train()
+    assert equal(plain, traced)
+    trace = load(tmp_path)
+    assert trace.is_complete
+    assert [each["step"] for each in trace.steps] == [1, 3]
+    assert [each["loss"] for each in trace.steps] == [float(plain[0]), float(plain[2])]
+    assert trace.steps[0]["groups"][0]["lr"] == 0.01
+    names = {module for module, _, _ in keys(trace, "parameter")}
+    assert names == {"embed", "layers.0.norm", "layers.0.linear", "layers.1.norm", "layers.1.linear", "head"}
+    assert ("head", "weight.exp_avg", 0) in keys(trace, "optimiser")
+    forward = {module for module, _, _ in keys(trace, "forward")}
+    assert ("layers.1.drop" in forward) == (level != "step")
+    assert (keys(trace, "backward") != []) == (level != "step")
+    assert any(point.op == "aten.addmm.default" for point in trace.points) == (level == "op")
+    sources = {point.source for point in trace.points if point.module == "layers.1.linear" and point.phase == "forward"}
+    assert all(str(each).split("/")[-1].startswith("test_recorder.py:") for each in sources)
+
+
+def test_rows_are_those_of_the_tensors(tmp_path: Path) -> None:
+    with record(tmp_path, steps=[2]):
+        *_, last = train(2)
+    trace = load(tmp_path)
+    row = next(row for row in trace.rows[::-1] if trace.points[row["point"]].phase == "parameter")
+    assert row["step"] == 2
+    assert row["count"] == last.numel()
+    assert row["sumsq"] == pytest.approx(float(last.double().square().sum()))
+    assert row["largest"] == float(last.abs().max())
+    assert row["sum"] == pytest.approx(float(last.double().sum()), abs=1e-6)
+
+
+def test_inputs_of_a_module_are_the_rows_that_made_them(tmp_path: Path) -> None:
+    with record(tmp_path):
+        train(1)
+    trace = load(tmp_path)
+    rows = {
+        (p.module, p.name): (number, row)
+        for number, row in enumerate(trace.rows)
+        if (p := trace.points[row["point"]]).phase == "forward"
+    }
+    number, _ = rows["layers.0.norm", "output.0"]
+    assert rows["layers.0.linear", "output.0"][1]["inputs"][0] == number + 1
+
+
+def test_nothing_is_registered_on_steps_that_are_not_traced(tmp_path: Path) -> None:
+    seen = []
+
+    class Spy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            is_patched = torch.autograd.backward.__module__ != "torch.autograd"
+            modes = torch._C._len_torch_dispatch_stack()
+            seen.append(
+                (len(hooks_of._global_forward_hooks), len(hooks_of._global_forward_pre_hooks), modes, is_patched)
+            )
+            return x
+
+    with record(tmp_path, steps=[2], level="op"):
+        train(3, lambda: nn.Sequential(Net(), Spy()))
+    assert seen == [(0, 0, 0, False), (1, 1, 1, True), (0, 0, 0, False)]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_the_second_forward_of_a_checkpoint_is_not_counted(reentrant: bool, tmp_path: Path) -> None:
+    plain = train(1, lambda: Net(checkpoints=reentrant))
+    with record(tmp_path / "a"):
+        train(1)
+    with record(tmp_path / "b"):
+        traced = train(1, lambda: Net(checkpoints=reentrant))
+    assert equal(plain, traced)
+    one, other = load(tmp_path / "a"), load(tmp_path / "b")
+    assert sorted(keys(one, "forward")) == sorted(keys(other, "forward"))
+    assert sorted(keys(one, "backward")) == sorted(keys(other, "backward"))
+
+
+def test_accumulated_gradients_are_one_step(tmp_path: Path) -> None:
+    with record(tmp_path, steps=[1, 2]):
+        model = nn.Linear(3, 1)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            for _ in range(3):
+                model(torch.randn(2, 3)).sum().backward()
+            optimiser.step()
+            optimiser.zero_grad()
+    trace = load(tmp_path)
+    assert [each["step"] for each in trace.steps] == [1, 2]
+    assert keys(trace, "forward") == [("", "output.0", call) for call in range(3)]
+
+
+def test_several_optimisers_make_one_step(tmp_path: Path) -> None:
+    with record(tmp_path, steps=[1, 2, 3]):
+        one, other = nn.Linear(3, 1), nn.Linear(2, 1)
+        first, second = torch.optim.SGD(one.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.2)
+        unused = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.3)
+        for _ in range(4):
+            one(torch.randn(2, 3)).sum().backward()
+            first.step()
+            other(torch.randn(2, 2)).sum().backward()
+            second.step()
+        del unused
+    trace = load(tmp_path)
+    lrs = [[group["lr"] for group in each["groups"]] for each in trace.steps]
+    assert lrs[1:] == [[0.2, 0.1], [0.2, 0.1]] or lrs[1:] == [[0.1, 0.2], [0.1, 0.2]]
+    assert {module for module, _, _ in keys(trace, "gradient")} == {"", "Linear"}
+
+
+def test_a_step_that_the_scaler_skips_is_a_step(tmp_path: Path) -> None:
+    with record(tmp_path, steps=[1, 2]):
+        model = nn.Linear(3, 1)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for factor in (float("inf"), 1.0):
+            optimiser.zero_grad()
+            scaler.scale(model(torch.ones(2, 3)).sum() * factor).backward()
+            scaler.step(optimiser)
+            scaler.update()
+    trace = load(tmp_path)
+    assert [(each["step"], each["skipped"]) for each in trace.steps] == [(1, True), (2, False)]
+    gradient = next(row for row in trace.rows if trace.points[row["point"]].phase == "gradient")
+    assert gradient["nonfinite"] == gradient["count"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_program_that_only_infers_counts_calls_of_its_outermost_module(level: str, tmp_path: Path) -> None:
+    model = Net().eval()
+    with record(tmp_path, steps=[2, 4], level=level), torch.inference_mode():
+        for number in range(5):
+            model(torch.full((1, 2), number))
+    trace = load(tmp_path)
+    assert [each["step"] for each in trace.steps] == [2, 4]
+    assert len(trace.weights) == 11
+    inputs = [float(row["sum"]) for row in trace.rows if trace.points[row["point"]].phase == "input"]
+    assert inputs == [2.0, 6.0]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("how", ["whole", "regions", "function", "breaks"])
+def test_compiled_regions_are_what_they_are_without_a_trace(backend: str, how: str, tmp_path: Path) -> None:
+    if backend == "inductor" and how != "regions":
+        pytest.skip("one of them is enough for a compiler of seconds")
+    from torch._dynamo.utils import counters
+
+    def wrap(model: Any) -> Any:
+        if how == "regions":
+            for layer in model.layers:
+                layer.compile(backend=backend)
+            return model
+        if how == "breaks":
+            return torch.compile(lambda tokens: (model(tokens), torch._dynamo.graph_break())[0], backend=backend)
+        return torch.compile(model if how == "whole" else lambda tokens: model(tokens) * 1.0, backend=backend)
+
+    def train_counted() -> tuple[Any, dict[str, Any]]:
+        torch._dynamo.reset()
+        counters.clear()
+        results = train(3, wrap=wrap)
+        found = {name: dict(counters[name]) for name in ("stats", "frames")}
+        return results, {**found, "breaks": sum(counters["graph_break"].values())}
+
+    train_counted()  # what torch compiles once in its life
+    plain, graphs = train_counted()
+    for level in LEVELS:
+        with record(tmp_path / level, steps=[1, 3], level=level):
+            traced, counted = train_counted()
+        assert counted == graphs, level
+        assert equal(plain, traced), level
+        assert load(tmp_path / level).meta["graphs"]["graphs"] == graphs["stats"]["unique_graphs"]
