@@ -122,7 +122,7 @@ PATHS = pytest.StashKey[Paths]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--hypothesis-profile") == "exploring":
+    if config.getoption("--hypothesis-profile", None) == "exploring":
         providers._get_local_constants = EVERY_CONSTANT
     if config.getoption("random_order") and config.getoption("order_seed") is None:
         given = getattr(config, "workerinput", {}).get("order_seed")
