@@ -56,7 +56,7 @@ def quantise(path: Path, target: Path, form: str = "QDQ") -> Path:
 
 
 def rename(path: Path, target: Path) -> Path:
-    """The same file under other names, its input's and output's too."""
+    """Write the file again under other names, those of its input and output too."""
     model = onnx.load(path)
     names: dict[str, str] = {}
     for node in model.graph.node:
