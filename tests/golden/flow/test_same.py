@@ -10,6 +10,7 @@ from tests.golden_training import Lab, messages, run_in_process
 
 from assay.errors import ExitCode
 from assay.follow.api import StudyLocation
+from assay.golden.flow.validate import validate_file
 from assay.golden.page import build_golden_page
 from assay.golden.records import list_ids, load_report
 from assay.golden.report.document import build_document
@@ -127,3 +128,10 @@ def test_a_configuration_that_changes_nothing_is_doubted(tmp_path: Path, monkeyp
     assert "idle is equal bit for bit to the recording: does the program read UNREAD=1?" in report.notes
     runs = sorted(path.name for path in (tmp_path / "runs" / "golden-demo").glob("[cs]*-s0"))
     assert [name.split("-2")[0] for name in runs] == ["check", "same-idle"], "rebase takes those of checks"
+
+
+def test_validate_prints_the_command_of_each(lab: Lab) -> None:
+    lab.write_native(STUDY.replace("SAME", "{a: {env: {SCALE: '2 x'}}, b: {flags: --x 1}}"))
+    commands = {mode: text for _, mode, text in validate_file(lab.options()).commands}
+    assert commands["same a"] == "SCALE='2 x' python3 training.py"
+    assert commands["same b"] == "python3 training.py --x 1"
