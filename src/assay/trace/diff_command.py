@@ -25,7 +25,7 @@ def diff(request: DiffRequest, console: Console) -> int:
     whose output does not, or the flag, optimiser group, weight or input that began it.
 
     Exit code 0: equal bit for bit, or within the noise that was recorded with --noise. 1: beyond it. 3: without noise
-    not equal (CHANGED), or nothing can be said (INCONCLUSIVE).
+    not equal (CHANGED), or undecided (INCONCLUSIVE).
     """
     from assay.show.report_files import check_targets, write_text
     from assay.trace.comparing import check_finite, compare, load_recording
