@@ -119,7 +119,11 @@ def test_inputs_of_a_module_are_the_rows_that_made_them(tmp_path: Path) -> None:
     with record(tmp_path):
         train(1)
     trace = load(tmp_path)
-    rows = {(p.module, p.name): (number, row) for number, row in enumerate(trace.rows) if (p := trace.points[row["point"]]).phase == "forward"}
+    rows = {
+        (p.module, p.name): (number, row)
+        for number, row in enumerate(trace.rows)
+        if (p := trace.points[row["point"]]).phase == "forward"
+    }
     number, _ = rows["layers.0.norm", "output.0"]
     assert rows["layers.0.linear", "output.0"][1]["inputs"][0] == number + 1
 
@@ -131,7 +135,9 @@ def test_nothing_is_registered_on_steps_that_are_not_traced(tmp_path: Path) -> N
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             is_patched = torch.autograd.backward.__module__ != "torch.autograd"
             modes = torch._C._len_torch_dispatch_stack()
-            seen.append((len(hooks_of._global_forward_hooks), len(hooks_of._global_forward_pre_hooks), modes, is_patched))
+            seen.append(
+                (len(hooks_of._global_forward_hooks), len(hooks_of._global_forward_pre_hooks), modes, is_patched)
+            )
             return x
 
     with record(tmp_path, steps=[2], level="op"):
