@@ -49,14 +49,12 @@ REAL = {
     "sig": SPEECH / "dnsmos_models" / "sig.onnx",
     "plcmos": SPEECH / "plcmos_models" / "plcmos_v2.onnx",
     "aecmos": SPEECH / "aecmos_models" / "Run_1663915512_Stage_0.onnx",
-    "magika": ROOT / ".tools" / "models" / "magika" / "models" / "standard_v3_3" / "model.onnx",
     "silero": ROOT / ".tools" / "models" / "faster_whisper" / "assets" / "silero_vad_v6.onnx",
 }
 GROUPS = {
     "chosen": ("cnn", "old-9", "tiny-mlp", "attention", "silero", "plcmos", "dnsmos"),
-    "held-out": ("tiny-cnn", "aecmos", "sig", "magika"),
+    "held-out": ("tiny-cnn", "aecmos", "sig"),
 }
-QUANTISED = ("qdq", "qdq-channels", "qoperator", "dynamic")
 CALIBRATION = 24  # samples, of the kind that are compared
 
 

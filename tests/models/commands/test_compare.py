@@ -63,7 +63,7 @@ def test_what_cannot_be_compared_gets_one_line(cli: Cli, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("actual", "code", "message"),
     [
-        ({"a": [1.0, 2.0], "b": [3.0, 4.0]}, 0, "PASS"),
+        ({"a": [1.0, 2.0], "b": [3.0, 4.0]}, 0, "2 tensors agree with expected"),
         ({"a": [1.0, 2.0], "b": [3.0, 4.1]}, 1, "the first tensor that differs is b"),
         ({"a": [1.0, np.nan], "b": [3.0, 4.0]}, 1, "the first tensor that differs is a"),
         ({"a": [1.0, 2.0]}, 1, "b: the output is missing"),

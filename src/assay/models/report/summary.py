@@ -226,6 +226,10 @@ def find_main_finding(case: CaseReport) -> Finding | None:
 def _count_cases(report: ModelReport) -> str:
     layers = sum(case.layer is not None for case in report.cases)
     whole = len(report.cases) > layers
+    if not layers and any(not case.name.endswith(FULL_MODEL) for case in report.cases):  # outputs of another tool
+        return (
+            f"{formatting.render_count(len(report.cases), 'tensor')} {'agrees' if len(report.cases) == 1 else 'agree'}"
+        )
     if not layers:
         return "the full model agrees"
     if not whole:
