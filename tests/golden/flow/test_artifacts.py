@@ -108,7 +108,7 @@ def test_fewer_recordings_than_before_are_refused(lab: TwoSides) -> None:
 
 
 def test_runs_of_a_check_with_another_verdict_are_not_added(lab: TwoSides) -> None:
-    """The same commit, in an environment that differs by a variable."""
+    """Two checks of one commit, in environments that differ by a variable."""
     shutil.rmtree(lab.folder / "kept")
     assert lab.run(*CHECK, SCALE="0.9").code == 3
     assert lab.run(*CHECK).code == 1
