@@ -107,6 +107,15 @@ def test_fewer_recordings_than_before_are_refused(lab: TwoSides) -> None:
     assert ended.code == 0, ended.out
 
 
+def test_runs_of_a_check_with_another_verdict_are_not_added(lab: TwoSides) -> None:
+    """Two checks of one commit, in environments that differ by a variable."""
+    shutil.rmtree(lab.folder / "kept")
+    assert lab.run(*CHECK, SCALE="0.9").code == 3
+    assert lab.run(*CHECK).code == 1
+    (lab.folder / "runs").rename(lab.folder / "kept")
+    assert "there are 1 recordings of each segment instead of 2" in refuse(lab)
+
+
 def test_runs_of_another_code_are_not_added(lab: TwoSides) -> None:
     older = min((lab.folder / "kept/golden-fit").glob("check-*")) / "environment.json"
     older.write_text(older.read_text().replace('"commit": "', '"commit": "0'))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from assay.errors import FormatError, UsageError
@@ -68,7 +69,7 @@ def load_checks(study_dir: str, foreign: bool = False) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """By segment the runs of the last check, and of those before it with the same code in the same environment."""
+    """By segment the runs of the last check, and of those before it with its verdict, code and environment."""
 
     kind: VerdictKind
     runs: dict[int, list[CheckRun]]
@@ -85,8 +86,8 @@ def load_artifacts(context: GoldenContext, golden: Golden, folder: str) -> Artif
     segments = {(each.start_step, each.checkpoint): index for index, each in enumerate(golden.segments)}
     runs: dict[int, list[CheckRun]] = {index: [] for index in range(len(golden.segments))}
     origin, ends = None, dict[int, str]()
-    for report in reports:
-        for each in report.segments if report.golden and _build_mark(report.golden) == _build_mark(golden) else ():
+    for report in takewhile(lambda each: _fits(each, reports[0], golden), reports):
+        for each in report.segments:
             index = segments[each.start_step, each.checkpoint]
             for run in each.runs:
                 entry = entries.get(name := os.path.basename(run.dir))
@@ -126,6 +127,12 @@ def _check_golden(context: GoldenContext, report: GoldenTestReport, golden: Gold
         when = report.golden.provenance.get("gathered_at") if report.golden else None
         message = f"the check in the artifacts was of another golden, recorded {when or 'at an unknown time'}"
         raise UsageError(message, f"check with the one in the store: {_build_check(context)}")
+
+
+def _fits(report: GoldenTestReport, last: GoldenTestReport, golden: Golden) -> bool:
+    """Whether an earlier check was of the same golden, and ended like the last one."""
+    is_same = report.golden is not None and _build_mark(report.golden) == _build_mark(golden)
+    return is_same and report.verdict.kind is last.verdict.kind
 
 
 def _build_check(context: GoldenContext) -> str:
