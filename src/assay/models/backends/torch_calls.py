@@ -142,6 +142,9 @@ def load_attribute(text: str, folder: str, what: str) -> Any:
 
 
 def _load_file(path: str) -> Any:
+    loaded = next((each for each in sys.modules.values() if getattr(each, "__file__", None) == path), None)
+    if loaded is not None:
+        return loaded  # its classes are the same ones
     stem = os.path.splitext(os.path.basename(path))[0]
     name = stem if stem not in sys.modules else f"assay_model_{stem}"
     spec = importlib.util.spec_from_file_location(name, path)

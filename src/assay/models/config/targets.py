@@ -59,7 +59,6 @@ _BUILT_IN: dict[str, Target] = {
     "torch": Target("torch", "torch"),
     "torch-compile": Target("torch-compile", "torch", {"optimize": "compile"}),
     "torch-bf16": Target("torch-bf16", "torch", {"precision": "bfloat16"}),
-    "torch-float64": Target("torch-float64", "torch", {"precision": "float64"}),
     "torch-cuda": Target("torch-cuda", "torch", {"device": "cuda"}),
 }
 

@@ -89,12 +89,14 @@ class Reduction:
 
     def shrink(self) -> tuple[str, int] | None:
         """The file and how many rows its inputs have, 0: all; None: it does not fail alone."""
-        rows, smallest = 0, None
-        while (trial := self._try(rows)) is not None:
-            smallest = trial
-            if trial[1] < 2:
+        smallest = self._try(0)
+        one = self._try(1) if smallest is not None and smallest[1] > 1 else None
+        while one is None and smallest is not None and smallest[1] > 1:
+            trial = self._try(smallest[1] // 2)
+            if trial is None:
                 break
-            rows = trial[1] // 2
+            smallest = trial
+        smallest = one or smallest
         if smallest is None:
             return None
         examination = self.examination
@@ -108,7 +110,8 @@ class Reduction:
         assert isinstance(cases, TorchCases)
         folder, count = cases.keep_inputs(self._label, rows)
         path = self._write(os.path.join(examination.builder.make_folder("part"), self._file), folder)
-        report = check_part(build_request(examination.request, path), examination.builder, examination.keep)
+        request = replace(build_request(examination.request, path), backward=self.layer.label.endswith(BACKWARD))
+        report = check_part(request, examination.builder, examination.keep)
         return (folder, count) if report.verdict.kind in WRONG and report.first_wrong else None
 
     @property

@@ -16,7 +16,8 @@ from assay.system.fast_dataclasses import replace
 
 BACKEND = "torch"
 _RUN_S = 900.0  # torch.compile is a part of it
-DEFAULT_REFERENCE, DEFAULT_VOTER = "torch", "torch-float64"
+DEFAULT_REFERENCE = "torch"
+FLOAT64 = Target("torch-float64", BACKEND, {"precision": "float64"})  # votes
 _OTHERS = (  # what only an ONNX model has
     "inputs function ranges dims keep_dims groups compile_flags run_flags ir_dir compile_profile_dir run_profile_dir "
     "recompute"
@@ -38,7 +39,7 @@ def build_torch_request(
     settings = load_project(os.getcwd()).settings
     reference = load_torch_target(flags.reference or DEFAULT_REFERENCE)
     target = load_torch_target(flags.target or _refuse_nothing())
-    voter = None if flags.vote == NO_VOTER else load_torch_target(flags.vote or DEFAULT_VOTER)
+    voter = FLOAT64 if flags.vote in (None, NO_VOTER) else load_torch_target(str(flags.vote))
     if flags.ops and "rewrite" in target.options:
         raise UsageError("--ops compares ops of one graph: another implementation has others", "omit --ops")
     tolerances, _ = settings.choose(os.path.splitext(os.path.basename(path))[0])
@@ -48,7 +49,7 @@ def build_torch_request(
         model=f"{os.path.abspath(path)}:{name}",
         reference=reference,
         target=target,
-        voter=voter,
+        voter=None if flags.vote == NO_VOTER else voter,
         goal=goal,
         inputs=InputChoice(samples=flags.samples or 1, seed=InputChoice().seed if flags.seed is None else flags.seed),
         tolerances=tolerances,
