@@ -139,7 +139,9 @@ def _build_kernels() -> tuple[Any, Any]:  # noqa: C901, PLR0915 the kernels, in 
             x = tl.load(x_ptr + row * columns + index, mask=index < columns, other=0.0)
             table, odd, _ = _find_words(index % 65536)
             product = _hash_bits(x, table, odd)
-            total += tl.where(index < columns, product * _block_factor(long + first // 65536).to(tl.int64, bitcast=True), 0)
+            total += tl.where(
+                index < columns, product * _block_factor(long + first // 65536).to(tl.int64, bitcast=True), 0
+            )
         tl.store(out + row, tl.sum(total, 0))
 
     return digest_kernel, rows_kernel
