@@ -143,7 +143,6 @@ def measure_speed(device: str, rounds: int) -> dict[str, Any]:
     training = Training(device, device, torch.bfloat16 if device == "cuda" else torch.float32)
     count = 4
     times: dict[str, list[float]] = {}
-    rows: dict[str, int] = {}
     modes = ("plain", *LIMITS, "plain")
     training.run(3)
     for number in range(rounds + 1):
@@ -157,7 +156,6 @@ def measure_speed(device: str, rounds: int) -> dict[str, Any]:
                     wait(device)
                     if number:
                         times.setdefault(mode, []).append(time.perf_counter() - began)
-            rows.setdefault(mode, 0)
     plain = statistics.median(times["plain"])
     found = {
         mode: {
@@ -291,7 +289,7 @@ def check_no_waiting(device: str, _rounds: int) -> dict[str, Any]:
 
 
 def check_compiled(device: str, _rounds: int) -> dict[str, Any]:
-    """Compiled trainings: at borders equal as they are; inside equal where precision casts are emulated on both sides."""
+    """Compiled trainings: equal at borders; inside equal where precision casts are emulated on both sides."""
     from torch._dynamo.utils import counters
     from torch._inductor import config
 
@@ -299,7 +297,7 @@ def check_compiled(device: str, _rounds: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def run(how: str) -> tuple[list[torch.Tensor], tuple[int, int]]:
-        torch._dynamo.reset()
+        torch.compiler.reset()
         counters.clear()
         results = Training("small", device, torch.bfloat16, how).run(3)
         return results, (counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()))
@@ -377,7 +375,7 @@ def run_part(name: str, device: str, rounds: int) -> dict[str, Any]:
         found = function(device, rounds)
     except TooLongError:
         found = {"problem": f"not finished after {limit_s} s"}
-    except Exception as error:  # the other parts go on
+    except Exception as error:  # noqa: BLE001 the other parts go on
         found = {"problem": f"{type(error).__name__}: {error}", "where": traceback.format_exc().splitlines()[-6:]}
     finally:
         signal.alarm(0)

@@ -53,7 +53,7 @@ SUB_PLUGINS = ("runx", "mlrunner", "harness", "perfzero", "torq")  # folders of 
 _FACES = "script logx checkpoint wandb lightning transformers bench"
 _OF_EXCHANGE = "script_run shim.wandb wandb_media"
 _OF_BENCH = "child command command_profile framework profiling benchmark values.execution"
-_OF_TRACE = "digest files naming recorder sitecustomize state weights"
+_OF_TRACE = "compiled context digest files imports kernels modules naming ops perturb recorder rows sitecustomize state"
 IN_USERS_PROGRAMS = (
     *(f"assay.{name}" for name in _FACES.split()),
     *(f"assay.exchange.{name}" for name in _OF_EXCHANGE.split()),
@@ -70,6 +70,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "matplotlib": ("assay.show.figure",),
     "tensorboardX": ("assay.logx", "assay.exchange.tensorboard"),
     "torch": ("assay.logx", "assay.checkpoint", "assay.bench.profiling", "assay.trace.inside"),
+    "triton": ("assay.trace.inside.kernels",),
     "numpy": (
         *("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.models", "assay.checkpoint"),
         *("assay.trace.records", "assay.trace.judge"),

@@ -11,6 +11,8 @@ from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
 from assay.trace.settings import LEVELS, TraceSettings, parse_steps
 from assay.values.options import Group, Request, argument, json_option, option, quiet_option, root_option
+from assay.values.run import build_command
+from assay.values.verdict import VerdictKind
 
 if TYPE_CHECKING:
     from assay.trace.recording import Recording
@@ -39,6 +41,16 @@ class TraceRunRequest(Request):
     keep: tuple[str, ...] = option(
         "--keep", multiple=True, metavar="PATTERN", help="Keep whole tensors of these modules."
     )
+    noise: int = option(
+        "--noise",
+        type=int,
+        minimum=0,
+        maximum=20,
+        default=0,
+        metavar="N",
+        help="Run it N more times, the first activation moved by one unit in the last place.",
+    )
+    prove: bool = option("--prove", default=False, help="Run it once more, to show that the trace changes nothing.")
     inside: bool = option("--inside", default=False, help="Also inside compiled regions: emulates precision casts.")
     root: str | None = root_option("Output root.  [default: ./runs]")
     quiet: bool = quiet_option()
@@ -54,30 +66,48 @@ def run(request: TraceRunRequest, console: Console) -> int:
     The program is started as it is, also `python -m` and torchrun. A step ends with the optimiser's step; in a program
     that only infers it is a call of the outermost module.
     """
-    from assay.trace.recording import check_target, copy_record, describe_nothing, record_program
+    from assay.trace.recording import check_target, copy_record, describe_nothing, list_further, record_program
 
     if request.output:
         check_target(request.output, "-o")
     settings = TraceSettings(request.steps, request.level, request.only, request.keep, request.inside)
     quieted = console.quieted(request.quiet or request.as_json)
+    further = list_further(settings, request.noise, request.prove)
     echo = None if quieted.quiet else console.write_bytes
-    found = record_program(request.command, settings, quieted, request.root, echo=echo, command_line=tuple(sys.argv))
+    found = record_program(
+        request.command, settings, further, quieted, root=request.root, echo=echo, command_line=tuple(sys.argv)
+    )
     if found.report.interrupted:
         return int(ExitCode.INTERRUPTED)
-    if found.traces and request.output:
-        copy_record(found.entry.dir, request.output)
-    facts = _describe(found)
+    codes, facts = [found.report.exit_code], _describe(found)
     if not found.traces:
         console.error(f"nothing was recorded: {describe_nothing(found.entry.dir)}")
+        codes.append(ExitCode.FAILED)
+    elif request.output:
+        copy_record(found.entry.dir, request.output)
+    if found.traces and request.prove:
+        codes.append(_prove(found, facts))
     if request.as_json:
         console.write_json(facts)
     elif found.traces:
-        console.print(_render(found, facts))
-    return int(ExitCode.worst([found.report.exit_code, ExitCode.OK if found.traces else ExitCode.FAILED]))
+        console.print_lines(_render(facts, request.output))
+    return int(ExitCode.worst(codes))
+
+
+def _prove(found: Recording, facts: dict[str, Any]) -> ExitCode:
+    from assay.trace.proof import judge_proof
+    from assay.trace.recording import PROOF
+    from assay.trace.records import list_traces, load_trace
+
+    again = [load_trace(folder) for folder in list_traces(found.entry.dir, PROOF)]
+    proof = judge_proof([load_trace(folder) for folder in found.traces], again)
+    facts["proof"] = {"verdict": str(proof.kind), "text": proof.text}
+    return ExitCode.OK if proof.kind is VerdictKind.PASS else ExitCode.INCONCLUSIVE
 
 
 def _describe(found: Recording) -> dict[str, Any]:
     """The facts of `--json`."""
+    from assay.trace.recording import list_problems
     from assay.trace.records import load_trace
 
     traces = [load_trace(folder) for folder in found.traces]
@@ -89,16 +119,23 @@ def _describe(found: Recording) -> dict[str, Any]:
         "steps": sorted({int(each["step"]) for trace in traces for each in trace.steps}),
         "points": sum(len(trace.points) for trace in traces),
         "rows": sum(len(trace.rows) for trace in traces),
+        "problems": list_problems(found.entry.dir),
         "bytes": sum(os.path.getsize(os.path.join(folder, "rows.bin")) for folder in found.traces),
     }
 
 
-def _render(found: Recording, facts: dict[str, Any]) -> str:
-    steps = ", ".join(map(str, facts["steps"])) or "none was completed"
-    parts = [f"step {steps}", render_count(facts["rows"], "tensor"), render_size(facts["bytes"])]
-    if facts["processes"] > 1:
-        parts.insert(0, render_count(facts["processes"], "process", "processes"))
-    return f"{facts['run']}: {', '.join(parts)}"
+def _render(facts: dict[str, Any], output: str | None) -> str:
+    """What is printed last: what was recorded, what is missing, and the next command."""
+    numbers = facts["steps"]
+    steps = f"{'step' if len(numbers) == 1 else 'steps'} {', '.join(map(str, numbers)) or 'none completed'}"
+    parts = [render_count(facts["processes"], "process", "processes")] if facts["processes"] > 1 else []
+    parts += [steps, render_count(facts["rows"], "tensor"), render_size(facts["bytes"])]
+    lines = [f"{facts['run']}: {', '.join(parts)}"]
+    lines += facts["problems"]
+    if "proof" in facts:
+        lines.append(f"{facts['proof']['verdict']}: {facts['proof']['text']}")
+    name = output or facts["run"]
+    return "\n".join([*lines, f"see it: {build_command(('assay', 'trace', 'show'), [name])}"])
 
 
 class TraceShowRequest(Request):

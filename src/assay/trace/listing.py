@@ -66,7 +66,7 @@ def _list_rows(trace: Trace, step: int | None, only: Sequence[str]) -> Iterator[
         if step not in (None, row["step"]) or (only and not any(fnmatchcase(point.module, each) for each in only)):
             continue
         name = point.op or (f"{point.name} (call {point.call + 1})" if point.call else point.name)
-        shape = "×".join(map(str, point.shape)) or "scalar"
+        shape = "x".join(map(str, point.shape)) or "scalar"
         figures = (math.sqrt(row["sumsq"]), float(row["largest"]), int(row["nonfinite"]) or None)
         module = point.module or point.kind
         yield (

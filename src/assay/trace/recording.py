@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -26,6 +26,7 @@ from assay.values.run import Command, RunSpec, spec_id
 
 STUDY = "traces"
 COMMAND = "program"
+PROOF = "proof"
 _INSIDE = f"{TRACE_DIR}/inside"  # what the program loads, in the run directory
 _PACKAGE = "assay_trace"  # its name there: the program may have another Assay, or none
 
@@ -78,11 +79,11 @@ class Recording:
 
 
 def record_program(
-    words: Sequence[str], settings: TraceSettings, console: Console, root: str | None = None, **more: Any
+    words: Sequence[str], settings: TraceSettings, further: Mapping[str, str], console: Console, **more: Any
 ) -> Recording:
-    """Run a program that records itself, as a run of the study `traces`."""
-    location = find_study_location(STUDY, root)
-    spec = trace_spec(_build_spec(words), settings)
+    """Run a program that records itself, as a run of the study `traces`. `further`: settings of more executions."""
+    location = find_study_location(STUDY, more.get("root"))
+    spec = trace_spec(_build_spec(words, further), settings)
     hooks = RunHooks(console=console, owns_process=True, tick_s=0.1, steps=(TraceStep(),), echo=more.get("echo"))
     study = build_bare_study(STUDY, "assay trace run", os.getcwd())
     report = run_specs(study, location, [spec], hooks, command_line=more.get("command_line", ()))
@@ -90,28 +91,57 @@ def record_program(
     return Recording(entry, report, tuple(list_traces(entry.dir)))
 
 
-def _build_spec(words: Sequence[str]) -> RunSpec:
+def list_further(settings: TraceSettings, noise: int, prove: bool) -> dict[str, str]:
+    """Further executions by name: with noise, and the one that proves that the record disturbs nothing."""
+    names = {f"noise-{number}": {"perturbed": number} for number in range(1, noise + 1)}
+    found = {name: settings.render(below=name, **more) for name, more in names.items()}
+    if prove:
+        last = replace(settings, steps=settings.steps[-1:], level="step", only=(), keep=())
+        found[PROOF] = last.render(below=PROOF)
+    return found
+
+
+def _build_spec(words: Sequence[str], further: Mapping[str, str]) -> RunSpec:
     script = next((word for word in words[1:] if not word.startswith("-")), words[0])
     stem = re.sub(r"[^\w.-]+", "-", os.path.splitext(os.path.basename(script))[0]) or COMMAND
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-    commands = (Command(COMMAND, shlex.join(words)),)
+    text = shlex.join(words)
+    commands = [Command(COMMAND, text)]
+    for each, settings in further.items():  # metrics of theirs are not the run's
+        own = f'{layout.ENV_RUN_DIR}="{layout.RUN_DIR_REFERENCE}/{TRACE_DIR}/{each}"'
+        commands.append(Command(each, f"{own} {ENV_TRACE}={shlex.quote(settings)} {text}"))
     params = {"name": name}
-    return RunSpec(id=spec_id(commands, params), name=name, params=params, commands=commands)
+    return RunSpec(id=spec_id(tuple(commands), params), name=name, params=params, commands=tuple(commands))
 
 
 def describe_nothing(run_dir: str) -> str:
     """Why there is no record."""
-    path = os.path.join(run_dir, TRACE_DIR, "processes.jsonl")
-    lines = load_lines(path)
-    events = [each.get("event") for each in lines]
-    problems = [str(each.get("text")) for each in lines if each.get("event") == "problem"]
-    if problems:
-        return f"the recorder failed: {problems[0]}"
+    events = [each.get("event") for each in _load_events(run_dir)]
+    if problems := list_problems(run_dir):
+        return problems[0]
     if not events:
-        return "no Python of the program loaded the recorder: it runs with -I, -E or -S, or it is not Python"
+        return "no Python of the program loaded the recorder: it has -I, -E or -S, or the program is not Python"
     if "torch" not in events:
         return "the program did not import torch"
-    return "no step that was asked for came to pass: no optimiser stepped, and no module was called without gradients"
+    return "no step that was asked for was reached: an optimiser's step, or a call of a module without gradients"
+
+
+def list_problems(run_dir: str) -> list[str]:
+    """What went wrong with the record, in sentences."""
+    found = []
+    for each in _load_events(run_dir):
+        if each.get("event") == "problem":
+            step = f" in step {each['step']}" if "step" in each else ""
+            found.append(f"the record of process {each.get('pid')} ends{step}: {each.get('text')}")
+        elif each.get("event") == "left out":
+            found.append(
+                f"tensors of process {each.get('pid')} that could not be read were left out: {each.get('text')}"
+            )
+    return found
+
+
+def _load_events(run_dir: str) -> list[dict[str, Any]]:
+    return load_lines(os.path.join(run_dir, TRACE_DIR, "processes.jsonl"))
 
 
 def copy_record(run_dir: str, target: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 _hidden: list[tuple[Any, dict[Any, Any]]] = []
 
 
-def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> Any:
+def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> None:
     """Neither this function nor, with `is_deep`, what it calls is ever compiled, nor counted as a frame."""
     from torch._C._dynamo import eval_frame
 
@@ -20,7 +20,6 @@ def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> Any:
         eval_frame.set_code_exec_strategy(code, strategy)
     elif hasattr(eval_frame, "skip_code"):
         eval_frame.skip_code(code)
-    return function
 
 
 def watch_compiler() -> Callable[[], None]:

@@ -4,6 +4,9 @@ A program has the same places of several blocks of 65536 elements, so that words
 to the slot by atomic additions: whole numbers are exact in any order, and sums of floats differ in their last bits.
 """
 
+# mypy: ignore-errors
+# Triton compiles these functions itself: their arguments are values of its own language.
+
 from __future__ import annotations
 
 from typing import Any
@@ -56,34 +59,34 @@ def _build_kernels() -> tuple[Any, Any]:  # noqa: C901, PLR0915 the kernels, in 
     import triton.language as tl
 
     @triton.jit
-    def _mix32(x):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    def _mix32(x):  # noqa: ANN001, ANN202
         x = ((x >> 16) ^ x) * 0x21F0AAAD
         x = ((x >> 15) ^ x) * 0x735A2D97
         return (x >> 15) ^ x
 
     @triton.jit
-    def _block_factor(number):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    def _block_factor(number):  # noqa: ANN001, ANN202
         x = (number + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
         x = ((x >> 30) ^ x) * 0xBF58476D1CE4E5B9
         return (((x >> 27) ^ x) * 0x94D049BB133111EB) | 1
 
     @triton.jit
-    def _find_words(place):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    def _find_words(place):  # noqa: ANN001, ANN202
         word = _mix32((place + 1).to(tl.uint32))
         odd = _mix32(word ^ 0x9E3779B9) | 1
         sign = 1.0 - 2.0 * ((word >> 7) & 1).to(tl.float32)
         return word.to(tl.int32, bitcast=True), odd.to(tl.int32, bitcast=True).to(tl.int64), sign
 
     @triton.jit
-    def _hash_bits(x, table, odd):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
-        if x.dtype == tl.float32:
+    def _hash_bits(x, table, odd):  # noqa: ANN001, ANN202
+        if x.dtype == tl.float32:  # noqa: SIM108 decided when it is compiled
             bits = x.to(tl.int32, bitcast=True)
         else:
             bits = x.to(tl.int16, bitcast=True).to(tl.int32)
         return (bits ^ table).to(tl.int64) * odd
 
     @triton.jit
-    def _add_tile(x, mask, block, words, sums):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    def _add_tile(x, mask, block, words, sums):  # noqa: ANN001, ANN202
         table, odd, sign = words
         hashed, bad, zeros, total, squares, largest, sketch = sums
         factor = _block_factor(block)
@@ -100,7 +103,7 @@ def _build_kernels() -> tuple[Any, Any]:  # noqa: C901, PLR0915 the kernels, in 
         return hashed, bad, zeros, total + value, squares + value * value, largest, sketch
 
     @triton.jit(do_not_specialize=["number", "count", "groups"])
-    def digest_kernel(x_ptr, data, doubles, floats, number, count, groups, TILE: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, N803
+    def digest_kernel(x_ptr, data, doubles, floats, number, count, groups, TILE: tl.constexpr):  # noqa: ANN001, ANN202, N803
         place = tl.program_id(0) * TILE + tl.arange(0, TILE)
         group = tl.program_id(1)
         words = _find_words(place)
@@ -130,7 +133,7 @@ def _build_kernels() -> tuple[Any, Any]:  # noqa: C901, PLR0915 the kernels, in 
         tl.atomic_add(floats + (long + number) * 76 + 12 + tl.arange(0, 64), buckets)
 
     @triton.jit(do_not_specialize=["columns"])
-    def rows_kernel(x_ptr, out, columns, TILE: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, N803
+    def rows_kernel(x_ptr, out, columns, TILE: tl.constexpr):  # noqa: ANN001, ANN202, N803
         long = tl.full([], 0, tl.int64)
         row = long + tl.program_id(0)
         total = tl.zeros([TILE], tl.int64)

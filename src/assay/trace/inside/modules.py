@@ -1,4 +1,4 @@
-"""Hooks of a traced step: outputs of modules, their gradients, the loss. Registered when it begins, removed at its end."""
+"""Hooks of a traced step: outputs of modules, their gradients, the loss. They are removed when it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Guard = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class ModuleHooks:
-    """`is_outer_only`: level `step` of a program that only infers. `on_end`: called when an outermost call ends."""
+    """`on_end`: called when a call of the outermost module ends."""
 
     def __init__(self, rows: Rows, names: Names, settings: dict[str, Any], skip: tuple[str, ...]) -> None:
         self._rows, self._names, self._skip = rows, names, skip
@@ -65,7 +65,7 @@ class ModuleHooks:
             module.register_module_forward_hook(leave, with_kwargs=True, always_call=True),
         ]
         self._plain["any"] = module._has_any_global_hook  # noqa: SLF001
-        module._has_any_global_hook = lambda: False  # type: ignore[assignment] # noqa: SLF001 it would warn of ours
+        module._has_any_global_hook = lambda: False  # noqa: SLF001 it would warn of ours
 
     def watch_backward(self, guard: Guard) -> None:
         """The loss is what `backward` is called on; while it runs, modules that are called are called again."""

@@ -16,7 +16,7 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, skip: tuple[str, ...]
 
     on_op = guard(_build_observer(rows, hooks, skip))
 
-    class OpMode(TorchDispatchMode):
+    class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         @classmethod
         def ignore_compile_internals(cls) -> bool:
             return True  # else torch.compile would silently run everything eagerly
@@ -32,7 +32,7 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, skip: tuple[str, ...]
             return result
 
     hide_from_dynamo(OpMode.__torch_dispatch__, is_deep=False)
-    return OpMode()
+    return OpMode()  # type: ignore[no-untyped-call]
 
 
 def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Callable[..., None]:

@@ -99,7 +99,8 @@ class Recorder:
             except Exception as error:  # noqa: BLE001 whatever it is
                 self._fail(error)
 
-        return hide_from_dynamo(call)
+        hide_from_dynamo(call)
+        return call
 
     def _fail(self, error: BaseException) -> None:
         self._leave()

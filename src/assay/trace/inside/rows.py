@@ -14,7 +14,7 @@ from assay.trace.inside.files import TraceFiles, build_row
 
 _SLOTS = 1 << 15  # of 304 bytes: 10 MB on a device, and as much for the copy
 _NOTHING = bytes(SLOT.size)
-_RAW = "bfloat16 float16 float32 float64 int8 int16 int32 int64 uint8 bool".split()
+_RAW = ("bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
 class DeviceSlots:
@@ -27,7 +27,7 @@ class DeviceSlots:
         self.data = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, device=device)
         self.doubles, self.floats = self.data.view(torch.float64), self.data.view(torch.float32)
         self._host = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, pin_memory=self._is_cuda)
-        self._event: Any = torch.cuda.Event() if self._is_cuda else None
+        self._event: Any = torch.cuda.Event() if self._is_cuda else None  # type: ignore[no-untyped-call]
         self.used = self._copied = 0
 
     def copy(self) -> None:
@@ -102,9 +102,9 @@ class Rows:
     def _find_digest(self, tensor: Any) -> tuple[Any, int]:
         """Bytes, or the device and the number of a slot; a tensor that has not changed is digested once."""
         known = self._known.get(id(tensor))
-        if known is not None and known[3] is not None and known[0]() is tensor and not tensor.is_inference():
-            if known[1] == tensor._version:  # noqa: SLF001
-                return known[3]  # type: ignore[no-any-return]
+        is_same = known is not None and known[0]() is tensor and not tensor.is_inference()
+        if known is not None and is_same and known[3] is not None and known[1] == tensor._version:  # noqa: SLF001
+            return known[3]  # type: ignore[no-any-return]
         try:
             return self._digest(tensor)
         except Exception as error:  # noqa: BLE001 a kind of tensor that nobody has seen must not stop the others
@@ -187,12 +187,17 @@ class Rows:
         files = self._open_files()
         data = {device: slots.load() for device, slots in self._slots.items()}
         files.append_lines("points.jsonl", points)
-        files.append("rows.bin", b"".join(build_row(*row[:1], step, *row[1:4], _cut(row[4], data)) for row in pending))
+        files.append("rows.bin", b"".join(_build_row(step, row, data) for row in pending))
         if weights:
             files.append_weights([(each, hashes.cpu()) for each, hashes in weights])
         if facts is not None:
             value = SLOT.unpack(_cut(loss, data))[3] if loss is not None else None
             files.append_lines("steps.jsonl", [{"step": step, "loss": value, **facts, "rows": count}])
+
+
+def _build_row(step: int, row: Any, data: dict[Any, bytes]) -> bytes:
+    point, flags, inputs, count, digest = row
+    return build_row(point, step, flags, inputs, count, _cut(digest, data))
 
 
 def _cut(digest: Any, data: dict[Any, bytes]) -> bytes:
@@ -221,9 +226,17 @@ def load_kernels() -> Any:
 def _describe_point(whole: Any, tensor: Any, source: str | None) -> dict[str, Any]:
     phase, module, kind, name, call, op, shape, dtype, device = whole
     return {
-        **{"phase": phase, "module": module, "kind": kind, "name": name, "call": call, "op": op},
-        **{"shape": list(shape), "dtype": str(dtype).removeprefix("torch."), "device": str(device)},
-        **{"placement": _find_placement(tensor), "source": source},
+        "phase": phase,
+        "module": module,
+        "kind": kind,
+        "name": name,
+        "call": call,
+        "op": op,
+        "shape": list(shape),
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": str(device),
+        "placement": _find_placement(tensor),
+        "source": source,
     }
 
 
