@@ -334,9 +334,10 @@ class _Judgement:
 
     def list_notes(self) -> Iterator[str]:
         said = self.first.text if self.first else ""
-        yield from (cause.text for cause in self.causes[:8] if cause.text not in said)
-        if len(self.causes) > 8:
-            yield f"and {len(self.causes) - 8} more differences of settings and weights"
+        shown = [cause.text for cause in self.causes if cause.kind != "random" and cause.text not in said]
+        yield from shown[:8]
+        if len(shown) > 8:
+            yield f"and {len(shown) - 8} more differences of settings and weights"
         yield from _compare_metas(self.a, self.b)
         aligned = self.coverage.by.get(SEQUENCE, 0)
         if aligned:
