@@ -242,9 +242,10 @@ class _Judgement:
         factor = _find_factor(self.a, self.b, self.compared, number)
         if factor is None:
             return
-        phases = [self.a.keys[int(i)][0] for i in self.compared.point]
-        same = [n for n, phase in enumerate(phases) if phase == row.phase and self.compared.step[n] == row.step]
-        others = [_find_factor(self.a, self.b, self.compared, n) for n in same[:200]]
+        np = load_numpy()
+        phase = np.array([key[0] == row.phase for key in self.a.keys], bool)
+        same = np.flatnonzero(phase[self.compared.point] & (self.compared.step == row.step))
+        others = [_find_factor(self.a, self.b, self.compared, n) for n in same[:200].tolist()]
         shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
         everywhere = len(others) > 1 and shared >= _COMMON_FACTOR * len(others)
         scope = f"every {row.phase} of this step is" if everywhere else "it is"
@@ -374,8 +375,9 @@ def render_error(value: float | None) -> str:
 
 def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Coverage:
     """Points count as paired when a row of theirs was compared."""
-    mine = {*compared.point.tolist(), *(i for found, _ in pairs.fused for i in found)}
-    theirs = {*compared.other.tolist(), *(j for _, found in pairs.fused for j in found)}
+    np = load_numpy()
+    mine = {*np.unique(compared.point).tolist(), *(i for found, _ in pairs.fused for i in found)}
+    theirs = {*np.unique(compared.other).tolist(), *(j for _, found in pairs.fused for j in found)}
     by = Counter(pairs.how[i] for i in mine if pairs.how[i])
     if pairs.fused:
         by["fused weights"] = sum(len(found) for found, _ in pairs.fused)
