@@ -63,8 +63,10 @@ def test_a_program_is_recorded_with_noise_and_proved(cli: Cli, program: Path) ->
     points = load_trace(plain).points
     same = [bool(a["hash"] == b["hash"]) for a, b in zip(*rows, strict=True)]
     phases = [points[row["point"]].phase for row in rows[0]]
-    assert same[0] and phases[0] == "input"
-    assert not same[1] and points[rows[0][1]["point"]].module == "0"
+    assert same[0]
+    assert phases[0] == "input"
+    assert not same[1]
+    assert points[rows[0][1]["point"]].module == "0"
     moved = abs(rows[0][1]["sketch"] - rows[1][1]["sketch"]).max()
     assert 0 < moved < 1e-6
     assert load_trace(noisy).meta["perturbed"] == 1
