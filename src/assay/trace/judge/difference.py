@@ -118,7 +118,7 @@ class _Judgement:
     def _find_first(self) -> First | None:
         number = self._find_row()
         row = self._build_row(number) if number is not None else None
-        if self.missing is not None and (row is None or self._comes_before(self.missing, row)):
+        if self.missing is not None and (row is None or self.precision or self._comes_before(self.missing, row)):
             row = self.missing
         if self.reshaped is not None and (row is None or self._comes_before(self.reshaped, row)):
             return self.reshaped
@@ -148,6 +148,7 @@ class _Judgement:
             return None
         for cause in self.causes:
             is_early = cause.step < row.step or (cause.step == row.step and _can_show(cause, row))
+            is_early = is_early or bool(self.precision and row.phase != "input")  # facts have no rounding
             is_rounded = cause.kind == "weights" and self.precision not in ("", "bfloat16")
             if is_rounded or (cause.kind == "random" and not self._draws(row)):
                 continue
