@@ -106,6 +106,9 @@ def test_another_precision_is_inconclusive(tmp_path: Path) -> None:
     assert (found.kind, found.other_precision) == ("INCONCLUSIVE", "bfloat16")
     assert found.first is not None
     assert found.first.module == "layers.1"  # where the error grows most
+    found = judge(tmp_path / "missing", Program(dtype=BF16, without_gradient="layers.2"))
+    assert found.first is not None
+    assert (found.kind, found.first.kind, found.first.module) == ("INCONCLUSIVE", "missing", "layers.2")
 
 
 # ---------------------------------------------------------------- not finite

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from assay.errors import ConfigError, NotFoundError, UsageError, did_you_mean
 from assay.follow.locations import find_one_run, show_path
 from assay.system.fast_dataclasses import dataclass
-from assay.trace.judge.difference import Comparison, judge_traces
-from assay.trace.judge.finite import First
+from assay.trace.judge.difference import Comparison, First, judge_traces
 from assay.trace.judge.pairing import translate_names
 from assay.trace.judge.sides import Side, build_side, build_sides, combine_ranks, release
 from assay.trace.records import TRACE_DIR, Trace, list_traces, load_trace

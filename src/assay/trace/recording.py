@@ -13,7 +13,7 @@ from typing import Any
 
 from assay.errors import UsageError
 from assay.follow.entry import Entry
-from assay.launch.api import Prepared, Report, RunHooks, build_bare_study, find_study_location, run_specs
+from assay.launch.api import Report, RunHooks, build_bare_study, find_study_location, run_specs
 from assay.launch.steps import RunContext, RunStep
 from assay.launch.supervise import LoopSettings
 from assay.show.console import Console
@@ -34,17 +34,21 @@ _PACKAGE = "assay_trace"  # its name there: the program may have another Assay, 
 class TraceStep(RunStep):
     """The runs of a study with `trace:`, or of `assay trace run`, record themselves."""
 
-    def prepare(self, prepared: Prepared) -> Prepared:
-        settings = prepared.study.extras["trace"]
-        runs = tuple(trace_spec(spec, settings) for spec in prepared.plan.runs)
-        return replace(prepared, plan=replace(prepared.plan, runs=runs))
+    def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
+        settings = context.prepared.study.extras.get("trace")
 
-    def begin(self, _context: RunContext, loop: LoopSettings) -> LoopSettings:
+        def add(entry: Entry) -> None:
+            if settings is not None and ENV_TRACE not in dict(entry.spec.env):
+                entry.spec = trace_spec(entry.spec, settings)
+
         def create(entry: Entry) -> bool:
+            add(entry)
             made = loop.create(entry)
             write_inside(entry.dir)
             return made
 
+        for entry in context.entries:
+            add(entry)
         return replace(loop, create=create)
 
 

@@ -16,12 +16,13 @@ def describe_program(settings: dict[str, Any]) -> dict[str, Any]:
     """The facts of `trace.json`."""
     import torch
 
-    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    cuda, ranks = _uses_cuda(), torch.distributed
+    has_group = ranks.is_available() and ranks.is_initialized()
     return {
         "level": settings.get("level", "module"),
         "steps": sorted(settings.get("steps", (1,))),
-        "rank": _find_number(_RANKS, 0),
-        "world": _find_number(_WORLDS, 1),
+        "rank": ranks.get_rank() if has_group else _find_number(_RANKS, 0),
+        "world": ranks.get_world_size() if has_group else _find_number(_WORLDS, 1),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
@@ -30,6 +31,12 @@ def describe_program(settings: dict[str, Any]) -> dict[str, Any]:
         "perturbed": settings.get("perturbed"),
         "graphs": {},
     }
+
+
+def _uses_cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _find_number(names: tuple[str, ...], otherwise: int) -> int:
@@ -71,7 +78,7 @@ def hash_random() -> str:
 
     state = hashlib.blake2b(repr(random.getstate()).encode(), digest_size=8)
     state.update(bytes(torch.get_rng_state().tolist()))
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if _uses_cuda():
         for each in torch.cuda.get_rng_state_all():
             state.update(bytes(each.tolist()))
     return state.hexdigest()

@@ -118,7 +118,7 @@ class _Judgement:
     def _find_first(self) -> First | None:
         number = self._find_row()
         row = self._build_row(number) if number is not None else None
-        if self.missing is not None and (row is None or self._comes_before(self.missing, row)):
+        if self.missing is not None and (row is None or self.precision or self._comes_before(self.missing, row)):
             row = self.missing
         if self.reshaped is not None and (row is None or self._comes_before(self.reshaped, row)):
             return self.reshaped
@@ -148,6 +148,7 @@ class _Judgement:
             return None
         for cause in self.causes:
             is_early = cause.step < row.step or (cause.step == row.step and _can_show(cause, row))
+            is_early = is_early or bool(self.precision and row.phase != "input")  # facts have no rounding
             is_rounded = cause.kind == "weights" and self.precision not in ("", "bfloat16")
             if is_rounded or (cause.kind == "random" and not self._draws(row)):
                 continue
@@ -242,9 +243,10 @@ class _Judgement:
         factor = _find_factor(self.a, self.b, self.compared, number)
         if factor is None:
             return
-        phases = [self.a.keys[int(i)][0] for i in self.compared.point]
-        same = [n for n, phase in enumerate(phases) if phase == row.phase and self.compared.step[n] == row.step]
-        others = [_find_factor(self.a, self.b, self.compared, n) for n in same[:200]]
+        np = load_numpy()
+        phase = np.array([key[0] == row.phase for key in self.a.keys], bool)
+        same = np.flatnonzero(phase[self.compared.point] & (self.compared.step == row.step))
+        others = [_find_factor(self.a, self.b, self.compared, n) for n in same[:200].tolist()]
         shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
         everywhere = len(others) > 1 and shared >= _COMMON_FACTOR * len(others)
         scope = f"every {row.phase} of this step is" if everywhere else "it is"
@@ -334,9 +336,10 @@ class _Judgement:
 
     def list_notes(self) -> Iterator[str]:
         said = self.first.text if self.first else ""
-        yield from (cause.text for cause in self.causes[:8] if cause.text not in said)
-        if len(self.causes) > 8:
-            yield f"and {len(self.causes) - 8} more differences of settings and weights"
+        shown = [cause.text for cause in self.causes if cause.kind != "random" and cause.text not in said]
+        yield from shown[:8]
+        if len(shown) > 8:
+            yield f"and {len(shown) - 8} more differences of settings and weights"
         yield from _compare_metas(self.a, self.b)
         aligned = self.coverage.by.get(SEQUENCE, 0)
         if aligned:
@@ -373,8 +376,9 @@ def render_error(value: float | None) -> str:
 
 def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Coverage:
     """Points count as paired when a row of theirs was compared."""
-    mine = {*compared.point.tolist(), *(i for found, _ in pairs.fused for i in found)}
-    theirs = {*compared.other.tolist(), *(j for _, found in pairs.fused for j in found)}
+    np = load_numpy()
+    mine = {*np.unique(compared.point).tolist(), *(i for found, _ in pairs.fused for i in found)}
+    theirs = {*np.unique(compared.other).tolist(), *(j for _, found in pairs.fused for j in found)}
     by = Counter(pairs.how[i] for i in mine if pairs.how[i])
     if pairs.fused:
         by["fused weights"] = sum(len(found) for found, _ in pairs.fused)

@@ -95,8 +95,9 @@ def translate_names(known: Iterable[str], names: Sequence[tuple[str, str]]) -> d
         for name in known:
             found = pattern.fullmatch(name) if name not in translated and fnmatchcase(name, mine) else None
             if found:
-                parts = iter(found.groups())
-                translated[name] = re.sub(r"\*", lambda _, left=parts: next(left, ""), theirs)
+                parts = [*found.groups(), *[""] * theirs.count("*")]
+                words = theirs.split("*")
+                translated[name] = words[0] + "".join(part + word for part, word in zip(parts, words[1:], strict=False))
     return translated
 
 

@@ -1,0 +1,163 @@
+"""`assay trace run` with real programs: what is recorded, what is reported where nothing can be."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.command_line import Cli
+
+from assay.trace.records import list_traces, load_trace
+from assay.trace.settings import parse_steps
+
+TRAIN = """
+import os, sys, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(3):
+    x = torch.randn(5, 4)
+    loss = model(x).square().mean()
+    optimiser.zero_grad()
+    loss.backward()
+    if "die" in sys.argv and step == 1:
+        sys.exit(7)
+    if "fork" in sys.argv:
+        pid = os.fork()
+        if pid == 0:
+            model(x)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    if "full" in sys.argv and step == 1:
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    optimiser.step()
+    print("loss", loss.item())
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+def record(cli: Cli, *words: str, code: int = 0) -> dict:
+    done = cli("trace", "run", "--json", *words)
+    assert done.code == code, done.err
+    assert "Traceback" not in done.err
+    return {**json.loads(done.out), "err": done.err}
+
+
+def test_a_program_is_recorded_with_noise_and_proved(cli: Cli, program: Path) -> None:
+    found = record(cli, "--steps", "1-2", "--noise", "1", "--prove", "-o", "kept", "--", sys.executable, "train.py")
+    assert (found["steps"], found["proof"]["verdict"], found["problems"]) == ([1, 2], "PASS", [])
+    (plain,), (noisy,) = list_traces(found["dir"]), list_traces(found["dir"], "noise-1")
+    rows = [load_trace(each).rows for each in (plain, noisy)]
+    assert len(rows[0]) == len(rows[1])
+    points = load_trace(plain).points
+    same = [bool(a["hash"] == b["hash"]) for a, b in zip(*rows, strict=True)]
+    phases = [points[row["point"]].phase for row in rows[0]]
+    assert same[0]
+    assert phases[0] == "input"
+    assert not same[1]
+    assert points[rows[0][1]["point"]].module == "0"
+    moved = abs(rows[0][1]["sketch"] - rows[1][1]["sketch"]).max()
+    assert 0 < moved < 1e-6
+    assert load_trace(noisy).meta["perturbed"] == 1
+    shown = cli("trace", "show", "kept", "--in", "2", "--json")
+    assert {row["module"] for row in json.loads(shown.out)["rows"]} == {"2"}
+    assert cli("trace", "show", found["run"]).code == 0
+    again = cli("trace", "run", "-o", "kept", "--", sys.executable, "train.py")
+    assert (again.code, "-o kept exists" in again.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("-I", "train.py"), "no Python of the program loaded the recorder"),
+        (("-c", "print('hello')"), "the program did not import torch"),
+        (("-c", "import torch"), "no step that was asked for was reached"),
+    ],
+)
+def test_nothing_to_record_is_a_failure_with_its_reason(
+    words: tuple[str, ...], reason: str, cli: Cli, program: Path
+) -> None:
+    found = record(cli, "--", sys.executable, *words, code=1)
+    assert found["state"] == "done"
+    assert f"nothing was recorded: {reason}" in found["err"]
+
+
+def test_a_program_that_dies_in_a_traced_step_keeps_its_exit_code_and_its_record(cli: Cli, program: Path) -> None:
+    found = record(cli, "--steps", "1,2", "--", sys.executable, "train.py", "die", code=1)
+    assert os.path.exists(os.path.join(found["dir"], "program.exit.7"))
+    trace = load_trace(list_traces(found["dir"])[0])
+    assert [each["step"] for each in trace.steps] == [1]
+    assert trace.rows["step"].max() == 2
+
+
+def test_a_full_disk_ends_the_record_and_not_the_program(cli: Cli, program: Path) -> None:
+    found = record(cli, "--steps", "1-3", "--", sys.executable, "train.py", "full")
+    assert found["state"] == "done"
+    assert found["steps"] == [1]
+
+
+def test_a_forked_child_records_nothing(cli: Cli, program: Path) -> None:
+    found = record(cli, "--", sys.executable, "train.py", "fork")
+    assert (found["processes"], found["steps"]) == (1, [1])
+
+
+def test_a_module_and_a_hidden_sitecustomize(cli: Cli, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program / "own").mkdir()
+    (program / "own" / "sitecustomize.py").write_text("import os; os.environ['OWN'] = 'seen'")
+    (program / "train.py").write_text(TRAIN + "assert os.environ['OWN'] == 'seen'\n")
+    monkeypatch.setenv("PYTHONPATH", str(program / "own"))
+    assert record(cli, "--", sys.executable, "-m", "train")["steps"] == [1]
+
+
+def test_a_program_that_also_logs_to_wandb(cli: Cli, program: Path) -> None:
+    text = "import wandb\nwandb.init(project='p')\n" + TRAIN + "    wandb.log({'loss': loss.item()})\n"
+    (program / "train.py").write_text(text)
+    found = record(cli, "--", sys.executable, "-m", "assay.wandb", "train.py")
+    assert found["steps"] == [1]
+    assert os.path.exists(os.path.join(found["dir"], "wandb.json"))
+
+
+def test_a_study_file_asks_for_traces(cli: Cli, program: Path) -> None:
+    command = f"command: {sys.executable} train.py\n"
+    (program / "study.yml").write_text(f"study: s\n{command}trace: {{steps: [1, 3], level: step}}\n")
+    assert cli("run", "study.yml", "-q").code == 0
+    (run_dir,) = (path for path in (program / "runs" / "s").iterdir() if path.name != ".assay")
+    assert [each["step"] for each in load_trace(list_traces(str(run_dir))[0]).steps] == [1, 3]
+    (program / "study.yml").write_text(f"{command}trace: {{step: 1, level: modul}}\n")
+    refused = cli("run", "study.yml")
+    assert refused.code == 2
+    assert "study.yml:2:9 trace.step: unknown key" in refused.err
+    assert "did you mean 'module'?" in refused.err
+
+
+def test_two_processes_have_a_record_each(cli: Cli, program: Path) -> None:
+    (program / "both.py").write_text(
+        "import os, subprocess, sys\n"
+        "for rank in '01':\n"
+        "    env = {**os.environ, 'RANK': rank, 'WORLD_SIZE': '2'}\n"
+        "    subprocess.run([sys.executable, 'train.py'], env=env, check=True)\n"
+    )
+    found = record(cli, "--level", "step", "--", sys.executable, "both.py")
+    assert found["processes"] == 2
+    assert [load_trace(each).meta["rank"] for each in list_traces(found["dir"])] == [0, 1]
+
+
+@pytest.mark.parametrize("text", ["0", "2-1", "one", "1,,2", ""])
+def test_steps_that_are_not_steps_are_refused(text: str, cli: Cli) -> None:
+    done = cli("trace", "run", "--steps", text, "--", "true")
+    assert (done.code, "is not a list of steps" in done.err) == (2, True)
+
+
+def test_steps_are_numbers_and_ranges() -> None:
+    assert parse_steps("100,1-3, 2", "--steps") == (1, 2, 3, 100)
