@@ -24,7 +24,7 @@ Note = Callable[..., None]
 
 
 class Recorder:
-    """One for each process. `settings`: steps, level, in, keep, inside, perturbed. `note` is told what goes wrong."""
+    """One for each process. `settings`: steps, level, in, keep, inside, perturbed. `note` gets what goes wrong."""
 
     def __init__(self, parent: str, settings: dict[str, Any], note: Note) -> None:
         self.step, self.is_active = 1, False
