@@ -53,7 +53,7 @@ class TraceStep(RunStep):
 
 
 def trace_spec(spec: RunSpec, settings: TraceSettings) -> RunSpec:
-    """The same run with the variables that bring the recorder in."""
+    """Add the variables that bring the recorder in to a run."""
     env = dict(spec.env)
     before = env.get("PYTHONPATH") or spec.pythonpath or os.environ.get("PYTHONPATH")
     path = os.pathsep.join(filter(None, (f"{layout.RUN_DIR_REFERENCE}/{_INSIDE}", before)))

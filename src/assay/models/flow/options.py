@@ -51,6 +51,10 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     """Raises UsageError for what cannot be meant, before anything runs."""
     _check_flags(flags, goal)
     if is_torch_model(flags.model):
+        if goal == "compare":
+            raise UsageError(
+                f"{flags.model} is not an ONNX model", "compare a torch module by check --target module:Class"
+            )
         return build_torch_request(flags, goal, _choose_limits(flags))
     project = load_project(os.getcwd())
     settings = project.settings

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+import threading
 from functools import lru_cache
 from typing import Any
 
@@ -65,6 +66,14 @@ def cut_tables(device: Any, length: int) -> tuple[Any, Any, Any]:
     return table[:length], odd[:length], sign[:length]
 
 
+@lru_cache(64)
+def load_scratch(_thread: int, dtype: Any) -> Any:
+    """Room for a block of intermediate values; each thread has its own."""
+    import torch
+
+    return torch.empty(BLOCK, dtype=dtype)
+
+
 def _wrap(words: Any) -> Any:
     return words - ((words >> 31) << 32)  # unsigned to signed
 
@@ -108,9 +117,10 @@ def digest_cpu(tensor: Any) -> bytes:
             counts[0], counts[1] = counts[0] + bad, counts[1] - bad
             values = torch.where(finite, values, 0)
             total = values.sum(dtype=torch.float64).item()
-        counts[1] += len(values) - int(torch.count_nonzero(values))
+        spare = load_scratch(threading.get_ident(), values.dtype)[: len(values)]
+        counts[1] += len(values) - int(torch.ne(values, 0, out=spare).sum(dtype=torch.float64).item())
         sums[0], sums[1] = sums[0] + total, sums[1] + torch.dot(values, values).item()
-        sums[2] = max(sums[2], values.abs().amax().item())
+        sums[2] = max(sums[2], torch.abs(values, out=spare).amax().item())
         _add_sketch(values, number, sketch)
     head = struct.pack("<QQQddd", hashed, *counts, *sums)
     return head + ctypes.string_at(sketch.data_ptr(), 4 * BUCKETS)
@@ -142,7 +152,10 @@ def _hash_block(words: Any, number: int) -> Any:
 
     table, odd, _ = cut_tables(words.device, len(words))
     mixed = torch.bitwise_xor(words if words.dtype == torch.int32 else words.to(torch.int32), table)
-    return mixed.to(torch.int64).mul_(odd).sum().mul_(block_factors(number)[0])
+    if words.device.type != "cpu":
+        return (mixed.to(torch.int64) * odd).sum() * block_factors(number)[0]
+    spare = load_scratch(threading.get_ident(), torch.int64)[: len(words)]
+    return spare.copy_(mixed).mul_(odd).sum().mul_(block_factors(number)[0])
 
 
 def _add_sketch(values: Any, number: int, sketch: Any) -> None:

@@ -119,10 +119,16 @@ class ModuleHooks:
     def is_wanted(self, path: str) -> bool:
         return not self._only or any(fnmatchcase(path, each) for each in self._only)
 
+    def _is_wrapper(self, module: Any) -> bool:
+        """Whether it only hands on to a module that is recorded, or is a graph that torch.compile made."""
+        kind = type(module).__name__
+        is_graph = kind.startswith("GraphModule") and self._names.find_module(module).startswith("GraphModule")
+        return is_graph or kind in _WRAPPERS
+
     # ------------------------------------------------------------ hooks
 
     def _enter(self, module: Any, args: Any) -> None:
-        if is_wrapper(module):
+        if self._is_wrapper(module):
             return
         stack = self.stack
         if not stack and not self.backwards:
@@ -134,7 +140,7 @@ class ModuleHooks:
 
     def _leave(self, module: Any, args: Any, *rest: Any) -> None:
         """`rest`: keyword arguments and result; after an exception torch leaves the former out."""
-        if is_wrapper(module):
+        if self._is_wrapper(module):
             return
         result, kwargs = rest[-1], rest[0] if len(rest) > 1 else {}
         stack = self.stack
@@ -194,14 +200,6 @@ class ModuleHooks:
         for index, tensor in enumerate(find_tensors(tensors)):
             key = ("loss", "", "", f"loss.{index}", self.count(f"loss.{index}"), None)
             self._rows.loss = self._rows.add(key, tensor, (self._rows.find(tensor),), self._skip)
-
-
-def is_wrapper(module: Any) -> bool:
-    """Whether it only hands on to a module that is recorded, or is a graph that torch.compile made."""
-    kind = type(module).__name__
-    if kind.startswith("GraphModule"):
-        return "dynamo_flat_name_to_original_fqn" in getattr(module, "meta", ())
-    return kind in _WRAPPERS
 
 
 def find_tensors(value: Any) -> list[Any]:

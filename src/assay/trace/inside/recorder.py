@@ -24,7 +24,7 @@ Note = Callable[..., None]
 
 
 class Recorder:
-    """One for each process. `settings`: steps, level, in, keep, inside, perturbed. `note` is told what goes wrong."""
+    """One for each process. `settings`: steps, level, in, keep, inside, perturbed. `note` gets what goes wrong."""
 
     def __init__(self, parent: str, settings: dict[str, Any], note: Note) -> None:
         self.step, self.is_active = 1, False
@@ -40,7 +40,7 @@ class Recorder:
         self._hooks.on_end = self._on_outermost
         self._mode: Any = None
         self._optimisers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._idle: weakref.WeakSet[Any] = weakref.WeakSet()  # optimisers that nobody waits for: they never stepped
+        self._idle: weakref.WeakSet[Any] = weakref.WeakSet()  # optimisers that never step
         self._stepped: set[int] = set()
         self._groups: list[dict[str, Any]] = []
         self._random = ""
@@ -224,7 +224,7 @@ class Recorder:
         self._optimisers.add(optimiser)
         self._idle.discard(optimiser)
         self._last_stepped = id(optimiser)
-        if id(optimiser) in self._stepped:  # the second time: who has not stepped by now is not part of the cycle
+        if id(optimiser) in self._stepped:  # the second time: others that have not stepped by now are not in the cycle
             self._idle.update(each for each in self._optimisers if id(each) not in self._stepped)
         self._stepped.add(id(optimiser))
         if all(id(each) in self._stepped for each in self._optimisers if each not in self._idle):

@@ -107,7 +107,7 @@ class Rows:
             return known[3]  # type: ignore[no-any-return]
         try:
             return self._digest(tensor)
-        except Exception as error:  # noqa: BLE001 a kind of tensor that nobody has seen must not stop the others
+        except Exception as error:  # noqa: BLE001 an unknown kind of tensor must not stop the others
             self.problem = self.problem or f"{type(tensor).__name__}: {type(error).__name__}: {error}"
             return _NOTHING, NO_VALUES
 

@@ -1,0 +1,117 @@
+"""Hash, sketch and figures of a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from assay.trace.inside.digest import NO_VALUES, NOT_PLAIN, SLOT, digest_cpu, digest_into, hash_rows, plain_tensor
+from assay.trace.inside.perturb import move_first
+
+
+def digest(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return SLOT.unpack(digest_cpu(tensor))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool]
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 64, 65, 65537])
+def test_operations_for_every_device_give_the_same_as_those_of_the_cpu(dtype: torch.dtype, count: int) -> None:
+    values = (torch.randn(count) * 3).to(dtype)
+    slot = torch.zeros(38, dtype=torch.int64)
+    digest_into(values, slot)
+    assert digest(values)[:3] == SLOT.unpack(bytes(slot.view(torch.uint8).tolist()))[:3]
+    doubles, floats = slot[3:6].view(torch.float64), slot[6:].view(torch.float32)
+    assert digest(values)[3:] == pytest.approx([*doubles.tolist(), *floats.tolist()], rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x[[1, 0, *range(2, 300)]],  # two rows swapped
+        lambda x: x.t().contiguous().view(300, 300),
+        lambda x: torch.cat([-x[:2], x[2:]]),  # an even number of signs
+        lambda x: torch.cat([torch.nextafter(x[:1], x[:1] + 1), x[1:]]),
+        lambda x: torch.cat([x[:1].roll(1, 1), x[1:]]),
+    ],
+)
+def test_the_hash_sees_what_norms_do_not(change: Any) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(300, 300)
+    assert digest(change(x))[0] != digest(x)[0]
+    assert digest(x.clone())[0] == digest(x)[0]
+
+
+def test_the_sketch_estimates_the_norm_of_a_difference() -> None:
+    ratios = []
+    for seed in range(30):
+        torch.manual_seed(seed)
+        a, d = torch.randn(100_000), torch.randn(100_000) * 1e-2
+        sketches = [torch.tensor(digest(each)[6:]) for each in (a, a + d)]
+        ratios.append(float((sketches[0] - sketches[1]).norm() / ((a + d) - a).norm()))
+    assert 0.9 < sum(ratios) / 30 < 1.1
+    assert all(0.6 < each < 1.4 for each in ratios)
+
+
+def test_what_is_not_finite_is_counted_and_left_out_of_sums() -> None:
+    hashed, bad, zeros, total, squares, largest, *sketch = digest(
+        torch.tensor([float("nan"), 2.0, 0.0, -3.0, float("inf"), float("-inf")])
+    )
+    assert (bad, zeros, total, squares, largest) == (3, 1, -1.0, 13.0, 3.0)
+    assert hashed
+    assert sorted(map(abs, sketch))[-2:] == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "flags"),
+    [
+        (torch.randn(3, 2, dtype=torch.complex64), NOT_PLAIN),
+        (torch.randn(3).to(torch.float8_e4m3fn), 0),
+        (torch.eye(3).to_sparse(), NOT_PLAIN),
+        (torch.randn(3, 2, dtype=torch.complex64).conj(), NOT_PLAIN),
+        (torch.randn(4, 4).t()[::2], 0),
+        (torch.empty(0, 5), 0),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_every_kind_of_tensor_has_values(tensor: torch.Tensor, flags: int) -> None:
+    values, found = plain_tensor(tensor)
+    assert found == flags
+    if values.numel():
+        assert digest(values)[0] != 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nested_quantised_and_meta_tensors() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert digest(plain_tensor(nested)[0])[3] == 5.0
+    quantised = torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8)
+    assert digest(plain_tensor(quantised)[0])[3] == 6.0
+    assert digest(plain_tensor(torch.eye(3).to_sparse_csr())[0])[3] == 3.0
+    assert plain_tensor(torch.empty(2, device="meta")) == (None, NO_VALUES)
+
+
+def test_rows_are_found_again_inside_a_fused_parameter_and_in_another_precision() -> None:
+    q, k = torch.randn(4, 70_000), torch.randn(2, 70_000)
+    fused = hash_rows(torch.cat([q, k]))
+    assert torch.equal(fused[:4], hash_rows(q.to(torch.bfloat16)))
+    assert len(set(fused.tolist())) == 6
+    assert len(hash_rows(torch.randn(5))) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_noise_is_one_unit_in_the_last_place(dtype: torch.dtype) -> None:
+    x = torch.randn(1000).to(dtype)
+    x[0] = 0.0
+    moved = x.clone()
+    assert move_first([torch.arange(3), moved], 1)
+    kind = torch.int32 if dtype is torch.float32 else torch.int16
+    distance = (moved.view(kind) - x.view(kind)).abs()
+    assert distance[0] == 0
+    assert (distance[1:] == 1).all()
+    other = x.clone()
+    move_first([other], 2)
+    assert not torch.equal(moved, other)
