@@ -53,7 +53,7 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     if is_torch_model(flags.model):
         if goal == "compare":
             raise UsageError(
-                f"{flags.model} is not an ONNX model", "compare a torch module by check --target module:Class"
+                f"{flags.model} is not an ONNX model", "for torch: assay model check --target module:Class"
             )
         return build_torch_request(flags, goal, _choose_limits(flags))
     project = load_project(os.getcwd())
