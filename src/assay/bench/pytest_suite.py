@@ -89,7 +89,9 @@ class _Session:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped:
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            why = getattr(report, "wasxfail", "").removeprefix("reason: ")  # of a mark `xfail`
+            expected = f"it is expected to fail{f': {why}' if why else ''}"
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else expected
             self.skipped = reason.removeprefix("Skipped: ")
 
 
