@@ -295,7 +295,7 @@ def test_another_interval_is_compared_where_both_have_steps_and_said(here: Folde
     assert here.check("run.jsonl", "golden.jsonl").code == 0  # a run that logs more often has every step
 
 
-@pytest.mark.parametrize("lost", [range(51, 101), [40], range(1, 20)])
+@pytest.mark.parametrize("lost", [range(51, 101), [40], range(1, 20), range(2, 100)])
 def test_a_run_that_lacks_steps_never_passes(here: Folder, lost: range | list[int]) -> None:
     every = build_loss(steps=EVERY)
     write_lines(here.path / "golden.jsonl", every)

@@ -277,8 +277,9 @@ class _Check:
 
 
 def _has_other_interval(steps: Sequence[int], common: Sequence[int]) -> bool:
-    """Whether a run lacks steps because it logs at others, and not because it ended early or has holes."""
-    pace = _pace(common)
+    """Whether a run lacks steps because it logs at others, and not because it ended early or has holes. Two steps are
+    always equally far apart: they show no interval."""
+    pace = _pace(common) if len(common) > 2 else 0.0
     reaches = common[0] < steps[0] + pace and common[-1] + pace > steps[-1]
     return pace > _pace(steps) and reaches and len(common) >= int((common[-1] - common[0]) / pace + 1)
 
