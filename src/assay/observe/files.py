@@ -4,7 +4,7 @@ Each reader takes the bytes after an offset and the state that the last call ret
 many bytes are done with (whole lines; the rest is offered again) and the new state. The state is JSON-able; its
 `damaged` counts lines that could not be read, `example` shows the first of them. With `final`, a last line that
 nothing ended is read as well. Points come metric by metric, each in the file's order. A caller that gives `texts`
-in the state finds there the first step and text of each name whose value is not a number.
+in the state finds there the first step and text of each name whose value is not a number; of the step itself by `""`.
 
 The step is the given key; else the first of STEP_KEYS that a record has. The time is `time` or `timestamp`: seconds,
 or ISO text. Whatever else is a number is a metric; nested objects become dotted names.
@@ -93,7 +93,10 @@ def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -
 
 def _add_row(columns: Columns, row: dict[str, Any], step: str | None, state: State) -> None:
     flat = dict(_flatten(row))
-    place = _or_none(_number(flat.pop(_step_key(flat, step) or "", None)))
+    stated = flat.pop(_step_key(flat, step) or "", None)
+    place = _or_none(_number(stated))
+    if stated is not None and isnan(place):
+        _note_text(state, "", place, str(stated))
     time = _or_none(_time(flat.pop(_time_key(flat) or "", None)))
     for key, value in flat.items():
         number = _number(value)
@@ -184,6 +187,8 @@ def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: s
     cells = dict(zip(header, zip(*rows, strict=True), strict=True))
     step_cells = cells.pop(_step_key(cells, step) or "", ("",) * len(rows))
     steps = parse_numbers(step_cells) or [_or_none(parse_number(cell)) for cell in step_cells]
+    if "texts" in state and any(lost := [cell for cell, place in zip(step_cells, steps, strict=True) if isnan(place)]):
+        _note_text(state, "", NONE, next(filter(None, lost)))
     time_cells = cells.pop(_time_key(cells) or "", ("",) * len(rows))
     times = parse_numbers(time_cells) or [_or_none(_time(cell)) for cell in time_cells]
     for metric, texts in cells.items():

@@ -384,6 +384,20 @@ def test_a_text_instead_of_a_number_never_passes(here: Folder, name: str, steps:
     assert f"loss is 'diverged' (not a number) at step {steps[0]}" in refused.err
 
 
+@pytest.mark.parametrize("line", ['{"step": "21", "loss": 9.0}\n', '{"step": "last", "loss": 9.0}\n'])
+def test_a_value_whose_step_cannot_be_read_is_not_left_out(here: Folder, line: str) -> None:
+    good = {step: 2 + 3 / step for step in range(1, 21)}
+    golden, run = (write_lines(here.path / name, good) for name in ("golden.jsonl", "run.jsonl"))
+    run.write_text(run.read_text() + line)
+    for sides in ((golden, run), (run, golden)):
+        refused = here.check(*sides)
+        assert refused.code == 2
+        assert "run.jsonl: the step '" in refused.err
+    rows = "".join(f'"{step:,}",{value}\n' for step, value in build_loss(steps=range(900, 1100)).items())
+    (here.path / "run.csv").write_text(f"step,loss\n{rows}")
+    assert "run.csv: the step '1,000' is not a number" in here.check("run.csv", "golden.jsonl").err
+
+
 def test_decimal_commas_are_named(here: Folder) -> None:
     write_lines(here.path / "golden.jsonl", {step: 1 / step for step in range(1, 21)})
     (here.path / "run.csv").write_text(

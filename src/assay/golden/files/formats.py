@@ -174,7 +174,7 @@ def _parse_rows(path: str, content: Any, facts: Facts) -> Iterator[Point]:
         if not isinstance(row, dict):
             refuse(path, f"entry {number} is not an object with a step and values")
         yield from walk_columns(_parse_json(json.dumps(row).encode(), state, True)[0])
-    yield from _walk_texts(state)
+    yield from _walk_texts(path, state)
 
 
 def _parse_megatron(path: str, metric: str, part: Mapping[str, Any]) -> Iterator[Point]:
@@ -237,7 +237,9 @@ def walk_columns(columns: Columns) -> Iterator[Point]:
             yield from zip((metric,) * len(steps), steps, values, strict=True)
 
 
-def _walk_texts(state: Mapping[str, Any]) -> Iterator[Point]:
+def _walk_texts(path: str, state: Mapping[str, Any]) -> Iterator[Point]:
+    if "" in state["texts"]:
+        refuse(path, f"the step {state['texts'][''][1]!r} is not a number", "write steps as in 1000")
     for metric, (step, text) in state["texts"].items():
         yield metric, step, text
 
@@ -255,7 +257,7 @@ def _parse_pieces(path: str, parse: Parse) -> Iterator[Point]:
     columns, consumed, state = parse(rest, state, True)
     yield from walk_columns(columns)
     _refuse_damage(path, state, bool(rest[consumed:].strip()))
-    yield from _walk_texts(state)
+    yield from _walk_texts(path, state)
 
 
 def _refuse_damage(path: str, state: Mapping[str, Any], is_cut: bool) -> None:
