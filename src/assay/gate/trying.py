@@ -101,7 +101,7 @@ class _Trial:
         """Of the seeds with which both sides ran."""
         found, asked = self.runner.results, self.asked
         keys = (
-            (seed, *((side.key, seed, asked.metric) for side in (asked.a, asked.b))) for seed in range(1, count + 1)
+            (seed, (asked.a.key, seed, asked.metric), (asked.b.key, seed, asked.metric)) for seed in range(1, count + 1)
         )
         return [Pair(seed, found[a].value, found[b].value) for seed, a, b in keys if a in found and b in found]
 
