@@ -81,6 +81,7 @@ class Other:  # as pytest-benchmark, which refuses any other fixture of this nam
 def pytest_configure(config):
     config.pluginmanager.register(Other(), "benchmark")
 """,
+    "test_broken.py": "import a_module_that_is_not_there\n\ndef test_x(benchmark): ...\n",
     "pytest.ini": "[pytest]\naddopts = --an-option-of-another-plugin\n",
     "test_fib.py": """
 import pytest
@@ -110,6 +111,8 @@ def test_fails(benchmark):
 def test_skips(benchmark): pytest.skip("not here")
 @pytest.mark.xfail(reason="known")
 def test_expected(benchmark): raise ValueError
+@pytest.mark.xfail(strict=True)
+def test_passes(benchmark): benchmark(fib, 2)
 def test_unused(benchmark): ...
 def test_plain(): ...
 """,
@@ -147,7 +150,7 @@ def test_a_suite_lists_its_benchmarks_with_parameters_and_names_of_its_own_tool(
     assert sorting[0]["text"] == "benchmarks::sorting.Sorting.time_sort(10, 'up')"
     assert {each["timeout_s"] for each in sorting} == {30.0}
     assert [each["name"] for each in found["test_fib.py"]] == [
-        f"test_fib.py::{name}" for name in ("test_fib[2]", "test_fib[5]", "test_pedantic", "test_fails", "test_skips", "test_expected", "test_unused")
+        f"test_fib.py::{name}" for name in ("test_fib[2]", "test_fib[5]", "test_pedantic", "test_fails", "test_skips", "test_expected", "test_passes", "test_unused")
     ]  # fmt: skip
     assert found["benchmarks::sorting.Nothing"].startswith(
         "NoSuchBenchmarkError: benchmarks has no benchmark 'sorting.Nothing'"
@@ -196,6 +199,8 @@ def test_what_does_not_apply_is_skipped_and_has_not_failed(child: Any) -> None:
         ("benchmarks::sorting.Ended.time_x", "setup_cache failed: its process was ended"),
         ("benchmarks::broken", "No module named 'a_module_that_is_not_there'"),
         ("test_fib.py::test_fails", "assert 2 == 9\n +  where 2 = benchmark(fib, 3)"),
+        ("test_fib.py::test_passes", "[XPASS(strict)]"),
+        ("test_broken.py::", "test_broken.py cannot be collected by pytest: ModuleNotFoundError: No module named 'a_module"),
         ("test_fib.py::test_unused", "the test did not call its fixture `benchmark`"),
         ("nowhere", "there is no file or folder 'nowhere'"),
     ],
@@ -219,7 +224,7 @@ def test_the_fixture_of_pytest_measures_although_another_plug_in_has_one(child: 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("benchmarks", True), ("a/b.py", True), ("asv.conf.json", True), ("x.py::test_a[b.c]", True), ("module.Class.method", False),
+    [("benchmarks", True), (".", True), ("a/b.py", True), ("asv.conf.json", True), ("x.py::test_a[b.c]", True), ("module.Class.method", False),
      ("module.Class:method", False), ("m.C.filter:a/b", False), ("m.C.filter:x::y", False)],
 )  # fmt: skip
 def test_a_path_is_known_by_its_form(text: str, expected: bool) -> None:
