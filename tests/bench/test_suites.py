@@ -57,6 +57,10 @@ class Broken:
     def setup_cache(self): raise ValueError("no data")
     def time_x(self, cache): ...
 
+class Ended:
+    def setup_cache(self): os._exit(3)
+    def time_x(self, cache): ...
+
 def peakmem_list(): [0] * 5_000_000
 def timeraw_json(): return "json.dumps(1)", "import json"
 timeraw_json.repeat = 2
@@ -77,6 +81,7 @@ class Other:  # as pytest-benchmark, which refuses any other fixture of this nam
 def pytest_configure(config):
     config.pluginmanager.register(Other(), "benchmark")
 """,
+    "test_broken.py": "import a_module_that_is_not_there\n\ndef test_x(benchmark): ...\n",
     "pytest.ini": "[pytest]\naddopts = --an-option-of-another-plugin\n",
     "test_fib.py": """
 import pytest
@@ -104,6 +109,10 @@ def test_fails(benchmark):
     assert benchmark(fib, 3) == 9
 
 def test_skips(benchmark): pytest.skip("not here")
+@pytest.mark.xfail(reason="known")
+def test_expected(benchmark): raise ValueError
+@pytest.mark.xfail(strict=True)
+def test_passes(benchmark): benchmark(fib, 2)
 def test_unused(benchmark): ...
 def test_plain(): ...
 """,
@@ -141,7 +150,7 @@ def test_a_suite_lists_its_benchmarks_with_parameters_and_names_of_its_own_tool(
     assert sorting[0]["text"] == "benchmarks::sorting.Sorting.time_sort(10, 'up')"
     assert {each["timeout_s"] for each in sorting} == {30.0}
     assert [each["name"] for each in found["test_fib.py"]] == [
-        f"test_fib.py::{name}" for name in ("test_fib[2]", "test_fib[5]", "test_pedantic", "test_fails", "test_skips", "test_unused")
+        f"test_fib.py::{name}" for name in ("test_fib[2]", "test_fib[5]", "test_pedantic", "test_fails", "test_skips", "test_expected", "test_passes", "test_unused")
     ]  # fmt: skip
     assert found["benchmarks::sorting.Nothing"].startswith(
         "NoSuchBenchmarkError: benchmarks has no benchmark 'sorting.Nothing'"
@@ -176,7 +185,8 @@ def test_memory_and_code_of_a_new_interpreter(child: Any) -> None:
 
 
 def test_what_does_not_apply_is_skipped_and_has_not_failed(child: Any) -> None:
-    for name, why in (("benchmarks::sorting.Sorting.time_sort(100, 'down')", "too large"), ("test_fib.py::test_skips", "not here")):  # fmt: skip
+    expected = ("test_fib.py::test_expected", "it is expected to fail: known")
+    for name, why in (("benchmarks::sorting.Sorting.time_sort(100, 'down')", "too large"), ("test_fib.py::test_skips", "not here"), expected):  # fmt: skip
         _, reported = child("run", name)
         assert (reported.end["skipped"], reported.end["ok"], reported.reports) == (why, True, ())
 
@@ -186,8 +196,11 @@ def test_what_does_not_apply_is_skipped_and_has_not_failed(child: Any) -> None:
     [
         ("benchmarks::sorting.Wrong.time_none(1)", "Wrong.time_none() is called with 1 arguments, (1): `params` does not fit it"),
         ("benchmarks::sorting.Broken.time_x", "setup_cache failed: ValueError: no data"),
+        ("benchmarks::sorting.Ended.time_x", "setup_cache failed: its process was ended"),
         ("benchmarks::broken", "No module named 'a_module_that_is_not_there'"),
         ("test_fib.py::test_fails", "assert 2 == 9\n +  where 2 = benchmark(fib, 3)"),
+        ("test_fib.py::test_passes", "[XPASS(strict)]"),
+        ("test_broken.py::", "test_broken.py cannot be collected by pytest: ModuleNotFoundError: No module named 'a_module"),
         ("test_fib.py::test_unused", "the test did not call its fixture `benchmark`"),
         ("nowhere", "there is no file or folder 'nowhere'"),
     ],
@@ -211,7 +224,7 @@ def test_the_fixture_of_pytest_measures_although_another_plug_in_has_one(child: 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("benchmarks", True), ("a/b.py", True), ("asv.conf.json", True), ("x.py::test_a[b.c]", True), ("module.Class.method", False),
+    [("benchmarks", True), (".", True), ("a/b.py", True), ("asv.conf.json", True), ("x.py::test_a[b.c]", True), ("module.Class.method", False),
      ("module.Class:method", False), ("m.C.filter:a/b", False), ("m.C.filter:x::y", False)],
 )  # fmt: skip
 def test_a_path_is_known_by_its_form(text: str, expected: bool) -> None:

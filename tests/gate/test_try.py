@@ -245,6 +245,15 @@ def test_a_seed_that_crashes_or_diverges_counts_as_worse_for_its_side(lab: Lab) 
     assert "counts as worse" in notes
 
 
+@pytest.mark.parametrize("text", ["val_loss: diverged", "{'val_loss': None, 'step': 3}", "val_loss=N/A"])
+def test_a_word_instead_of_the_last_value_is_not_the_value_before_it(lab: Lab, text: str) -> None:
+    lab.write(gain=0.2, train=f'{TRAIN}echo "{text}"\n')
+    found = lab.attempt("--json")
+    assert (found.code, found.facts["verdict"]) == (1, "worse")
+    lab.write(gain=0.2, train=f'{TRAIN}echo "val_loss did not improve, None"\n')
+    assert lab.attempt("--json").facts["verdict"] == "better"
+
+
 def refuse(found: Result, *texts: str) -> None:
     assert found.code == 2
     assert found.out == ""

@@ -25,6 +25,8 @@ if "CRASH" in os.environ:
 for step in range(1, 13):
     loss = scale * (OFFSET + 4 / step) * (1 + noise * random.gauss(0, 1))
     print(f"step {step} loss {os.environ.get('LOSS') if step == 3 and 'LOSS' in os.environ else repr(loss)}", flush=True)
+if "FAIL_AT_END" in os.environ:
+    raise SystemExit("cannot save")
 """
 STUDY = rf"""
 study: fit

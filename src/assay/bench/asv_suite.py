@@ -186,6 +186,8 @@ def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:
     if pid == 0:
         _write_cache(make, path)
     os.waitpid(pid, 0)
+    if not os.path.exists(path):
+        raise RuntimeError("setup_cache failed: its process was ended")
     with open(path, "rb") as file:
         made, problem = pickle.load(file)  # noqa: S301 of our own child
     if problem:
@@ -194,15 +196,13 @@ def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:
 
 
 def _write_cache(make: Callable[[], Any], path: str) -> None:
-    content = pickle.dumps((None, "its process was ended"))
     try:
         content = pickle.dumps((make(), ""))
     except BaseException as error:  # noqa: BLE001 it may raise anything, and the parent reports it
         content = pickle.dumps((None, f"{type(error).__name__}: {error}"))
-    finally:
-        with open(path, "wb") as file:
-            file.write(content)
-        os._exit(0)
+    with open(path, "wb") as file:
+        file.write(content)
+    os._exit(0)
 
 
 def _run(benchmark: AsvBenchmark, values: tuple[Any, ...]) -> None:

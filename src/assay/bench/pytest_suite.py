@@ -45,10 +45,15 @@ def run_test(path: str, name: str) -> Mapping[str, str]:
 
     session = _Session(name)
     pytest.main([*_OPTIONS, path], plugins=[session])
+    if session.broken:
+        why = str(session.error).strip().rpartition("\n")[2].removeprefix("E ").strip()
+        raise NoSuchBenchmarkError(f"{path} cannot be collected by pytest: {why}")
     if session.error is not None:
         raise session.error
-    if session.broken or not session.items:
-        raise NoSuchBenchmarkError(f"{path} cannot be collected by pytest" if session.broken else f"no test {name!r}")
+    if session.failed:
+        raise RuntimeError(session.failed)
+    if not session.items:
+        raise NoSuchBenchmarkError(f"no test {name!r}")
     if session.skipped is not None:
         raise SkippedError(session.skipped)
     if session.fixture is None or session.fixture.timing is None:
@@ -64,6 +69,7 @@ class _Session:
         self.items: list[pytest.Item] = []
         self.broken: list[str] = []  # files
         self.error: BaseException | None = None
+        self.failed = ""  # also without an exception: a strict `xfail` that passed
         self.skipped: str | None = None
         self.fixture: BenchmarkFixture | None = None
 
@@ -88,8 +94,11 @@ class _Session:
         self.error = self.error or (call.excinfo.value if call.excinfo else None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed = self.failed or (str(report.longrepr) if report.failed else "")
         if report.skipped:
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            why = getattr(report, "wasxfail", "").removeprefix("reason: ")  # of a mark `xfail`
+            expected = f"it is expected to fail{f': {why}' if why else ''}"
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else expected
             self.skipped = reason.removeprefix("Skipped: ")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,8 @@ _FAILED = (State.FAILED, State.TIMEOUT)
 _LEFT_OUT = "the files of the work tree that are not committed are on neither side"
 _SUBMODULES = "the files of submodules are on neither side"
 _BLOCK_BYTES = 1 << 24
+_LAST_LINES = 200
+_NO_VALUE = r"(?:none|null|n/?a|undefined|diverged|overflow(?:ed)?)(?![\w.])"  # instead of a number
 _NAMED_VALUE = rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[=:]\s*|\s+){NUMBER}"
 
 
@@ -230,20 +233,31 @@ def _describe_end(entry: Entry, metric: Metric) -> str:
 
 def build_pattern(metric: Metric) -> Pattern:
     """Where the output has the metric: by the user's pattern, or as `NAME VALUE`, `NAME=VALUE` or `NAME: VALUE`."""
-    name = rf"(?<![\w./-]){re.escape(metric.name)}['\"]?(?:[ \t]*[=:][ \t]*|[ \t]+)"
-    named = rf"{name}({NUMBER})(?!\d|[,/]\d|[\w.]*[A-Za-z_])"
+    named = rf"{_build_name(metric)}({NUMBER})(?!\d|[,/]\d|[\w.]*[A-Za-z_])"
     return Pattern(_VALUE, expand_number(metric.pattern) if metric.pattern else named)
 
 
+def _build_name(metric: Metric) -> str:
+    return rf"(?<![\w./-]){re.escape(metric.name)}['\"]?(?:[ \t]*[=:][ \t]*|[ \t]+)"
+
+
 def load_value(run_dir: str, spec: RunSpec, metric: Metric) -> float | None:
-    """The last value: what the script logged, else what its output has; with a pattern only the latter."""
+    """The last value: what the script logged, else what its output has; with a pattern only the latter. NaN where the
+    output ends with `val_loss: diverged`, or another word for no value."""
     printed = ((build_pattern(metric),), _VALUE)
     for patterns, name in (printed,) if metric.pattern else (((), metric.name), printed):
         for source in find_sources(run_dir, replace(spec, patterns=patterns)):
             found = _load_last(os.path.join(run_dir, source.name), source)
             if name in found:
-                return found[name]
+                is_lost = name == _VALUE and not metric.pattern and _ends_without(run_dir, source, metric)
+                return math.nan if is_lost else found[name]
     return None
+
+
+def _ends_without(run_dir: str, source: Source, metric: Metric) -> bool:
+    lines = load_tail(os.path.join(run_dir, source.name), _LAST_LINES)
+    last = next((line for line in reversed(lines) if re.search(_build_name(metric), line)), "")
+    return re.search(f"{_build_name(metric)}(?i:{_NO_VALUE})", last) is not None
 
 
 def _load_last(path: str, source: Source) -> dict[str, float]:
@@ -269,7 +283,9 @@ def refuse_missing(metric: Metric, result: Result, title: str, location: StudyLo
     sources = find_sources(result.run_dir, replace(result.spec, patterns=()))
     known = {name for source in sources for name in _load_last(os.path.join(result.run_dir, source.name), source)}
     log = find_failed_log(result.run_dir, result.spec.log_name, (COMMAND,))
-    known |= {found for line in (load_tail(log, 200) if log else ()) for found in re.findall(_NAMED_VALUE, line)}
+    known |= {
+        found for line in (load_tail(log, _LAST_LINES) if log else ()) for found in re.findall(_NAMED_VALUE, line)
+    }
     error = NotFoundError("metric", metric.name, known)
     raise UsageError(f"{title} has no metric {metric.name}", "; ".join(filter(None, (error.hint, look))))
 

@@ -99,13 +99,11 @@ class _Trial:
 
     def _list_pairs(self, count: int) -> list[Pair]:
         """Of the seeds with which both sides ran."""
-        found, metric = self.runner.results, self.asked.metric
-        pairs = []
-        for seed in range(1, count + 1):
-            a, b = (found.get((side.key, seed, metric)) for side in (self.asked.a, self.asked.b))
-            if a is not None and b is not None:
-                pairs.append(Pair(seed, a.value, b.value))
-        return pairs
+        found, asked = self.runner.results, self.asked
+        keys = (
+            (seed, (asked.a.key, seed, asked.metric), (asked.b.key, seed, asked.metric)) for seed in range(1, count + 1)
+        )
+        return [Pair(seed, found[a].value, found[b].value) for seed, a, b in keys if a in found and b in found]
 
     def _check_sides(self) -> bool:
         """Refuse a base that does not run and a metric that never appears. Whether the head alone does not run."""

@@ -3,7 +3,8 @@
 Each reader takes the bytes after an offset and the state that the last call returned, and gives what it found, how
 many bytes are done with (whole lines; the rest is offered again) and the new state. The state is JSON-able; its
 `damaged` counts lines that could not be read, `example` shows the first of them. With `final`, a last line that
-nothing ended is read as well. Points come metric by metric, each in the file's order.
+nothing ended is read as well. Points come metric by metric, each in the file's order. A caller that gives `texts`
+in the state finds there the first step and text of each name whose value is not a number; of the step itself by `""`.
 
 The step is the given key; else the first of STEP_KEYS that a record has. The time is `time` or `timestamp`: seconds,
 or ISO text. Whatever else is a number is a metric; nested objects become dotted names.
@@ -44,7 +45,7 @@ def parse_jsonl_columns(data: bytes, state: State, *, step: str | None = None, f
         rows = [row for line in lines if (row := _load_row(line, state)) is not None]
     if rows and not _add_alike(columns, rows, step):
         for row in rows:
-            _add_row(columns, row, step)
+            _add_row(columns, row, step, state)
     return columns, consumed, state
 
 
@@ -90,14 +91,19 @@ def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -
     return True
 
 
-def _add_row(columns: Columns, row: dict[str, Any], step: str | None) -> None:
+def _add_row(columns: Columns, row: dict[str, Any], step: str | None, state: State) -> None:
     flat = dict(_flatten(row))
-    place = _or_none(_number(flat.pop(_step_key(flat, step) or "", None)))
+    stated = flat.pop(_step_key(flat, step) or "", None)
+    place = _or_none(_number(stated))
+    if stated is not None and isnan(place):
+        _note_text(state, "", place, str(stated))
     time = _or_none(_time(flat.pop(_time_key(flat) or "", None)))
     for key, value in flat.items():
         number = _number(value)
         if number is not None:
             add_value(columns, key, place, number, time)
+        elif value is not None:
+            _note_text(state, key, place, str(value))
 
 
 def _flatten(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -150,7 +156,7 @@ def parse_csv_columns(data: bytes, state: State, *, step: str | None = None, fin
     header = state["header"]
     rows = _read_csv(lines, state, len(header))
     if rows:
-        _add_csv(columns, header, rows, step)
+        _add_csv(columns, header, rows, step, state)
     return columns, consumed, state
 
 
@@ -177,10 +183,12 @@ def _read_csv_line(text: str, delimiter: str) -> list[str]:
         return []
 
 
-def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: str | None) -> None:
+def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: str | None, state: State) -> None:
     cells = dict(zip(header, zip(*rows, strict=True), strict=True))
     step_cells = cells.pop(_step_key(cells, step) or "", ("",) * len(rows))
     steps = parse_numbers(step_cells) or [_or_none(parse_number(cell)) for cell in step_cells]
+    if "texts" in state and any(lost := [cell for cell, place in zip(step_cells, steps, strict=True) if isnan(place)]):
+        _note_text(state, "", NONE, next(filter(None, lost)))
     time_cells = cells.pop(_time_key(cells) or "", ("",) * len(rows))
     times = parse_numbers(time_cells) or [_or_none(_time(cell)) for cell in time_cells]
     for metric, texts in cells.items():
@@ -192,6 +200,8 @@ def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: s
             value = parse_number(text)
             if value is not None:
                 add_value(columns, metric, place, value, time)
+            else:
+                _note_text(state, metric, place, text)
 
 
 # ---------------------------------------------------------------- logx
@@ -306,6 +316,8 @@ def _add_logx_row(columns: Columns, row: list[bytes], state: State) -> None:
     for name, value in found.items():
         if value is not None:
             add_value(columns, name, place, value, time)
+        else:
+            _note_text(state, name, place, row[2 * names.index(name) + 2].decode("utf-8", "replace"))
 
 
 def _parse_cell(cell: bytes) -> float | None:
@@ -337,6 +349,11 @@ def _time_key(keys: Iterable[str]) -> str | None:
 
 def _or_none(value: float | None) -> float:
     return NONE if value is None else value
+
+
+def _note_text(state: State, name: str, step: float, text: str) -> None:
+    if text.strip() and "texts" in state:
+        state["texts"].setdefault(name, (step, text.strip()[:_EXAMPLE_CHARACTERS]))
 
 
 def _count_damage(state: State, line: bytes) -> None:

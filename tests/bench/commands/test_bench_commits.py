@@ -68,13 +68,14 @@ def test_lasting_changes_have_their_size_commits_and_a_command_that_works(own_be
     back = [
         replace(each, method="m.C.h", execution_id=f"h{each.execution_id}") for each in history([*STEP, *STEP[:20]])
     ]
-    write_executions(own_bench, [*slower, *other, *back])
+    short = [replace(each, method="m.C.k", execution_id=f"k{each.execution_id}") for each in history([1.0] * 3)]
+    write_executions(own_bench, [*slower, *other, *back, *short])
     result = cli("bench", "history", "--changes")
     lines = result.out.splitlines()
     assert result.code == 0
     assert lines[0] == "worse m.C.f: wall_time +20.0%, cpu_time +20.0%"
     assert f"{19:x}".ljust(12, "0") + ".." + f"{20:x}".ljust(12, "0") in lines[1]
-    assert lines[-1] == "1 lasting change; 4 histories looked at"  # one that came back does not last
+    assert lines[-1] == "1 lasting change; 4 histories looked at; 1 history too short"  # what came back does not last
     assert cli(*shlex.split(lines[2])[1:]).code == 1
     assert "0 lasting changes" in cli("bench", "history", "--changes", "--since", "30d").out
     assert "1 lasting change;" in cli("bench", "history", "--changes", "--since", "2001-01-01").out

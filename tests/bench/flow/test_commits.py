@@ -91,6 +91,14 @@ def test_what_exists_is_known_by_commit_environment_and_benchmark(repository: Re
     assert {each.commit for each in measure(skip_existing=True).report.executions} == set(commits[2:])
 
 
+def test_what_failed_was_not_measured(repository: Repository) -> None:
+    commits = repository.costs(1, 2, 3)
+    assert len(measure("main~2..main").report.executions) == 2
+    failed = load()[-1]
+    write_execution(failed.run_dir, replace(failed, result=replace(failed.result, succeeded=False)))
+    assert [each.commit for each in measure("main~2..main", skip_existing=True).report.executions] == [commits[2]]
+
+
 def test_every_nth_is_counted_back_from_the_last(repository: Repository) -> None:
     commits = repository.costs(1, 2, 3, 4, 5, 6)
     found = measure("main~5..main", lambda _request: BenchReport(()), every=2)

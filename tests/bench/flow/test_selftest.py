@@ -12,8 +12,10 @@ from assay.bench.flow.archive import find_location
 from assay.bench.flow.compare import Run
 from assay.bench.flow.selftest import WORK, check_gate, run_selftest
 from assay.bench.records import load_selftests
+from assay.bench.report.history import build_selftest_document
 from assay.bench.values.execution import BenchReport, BenchRequest
 from assay.errors import UsageError
+from assay.show.terminal_report import render_terminal
 from assay.values.verdict import VerdictKind
 
 REQUEST = BenchRequest((WORK,), trials=10, root="runs")
@@ -55,3 +57,10 @@ def test_equal_code_that_differs_or_is_interrupted_is_not_kept(lab: Path) -> Non
     cut = run_selftest(REQUEST, answer(NOISE, NOISE[:6], interrupted="SIGINT"))
     assert (cut.report.interrupted, cut.kept) == ("SIGINT", False)
     assert load_selftests(find_location("runs").dir) == {}
+
+
+def test_each_line_about_equal_code_names_its_metric(lab: Path) -> None:
+    document = build_selftest_document(run_selftest(REQUEST, answer([float("nan")] * 10, NOISE)))
+    text = render_terminal(document)
+    assert "equal code is not decided" in text
+    assert "wall_time: 10 of 10 values of a are NaN or infinite" in text

@@ -295,7 +295,7 @@ def test_another_interval_is_compared_where_both_have_steps_and_said(here: Folde
     assert here.check("run.jsonl", "golden.jsonl").code == 0  # a run that logs more often has every step
 
 
-@pytest.mark.parametrize("lost", [range(51, 101), [40], range(1, 20)])
+@pytest.mark.parametrize("lost", [range(51, 101), [40], range(1, 20), range(2, 100)])
 def test_a_run_that_lacks_steps_never_passes(here: Folder, lost: range | list[int]) -> None:
     every = build_loss(steps=EVERY)
     write_lines(here.path / "golden.jsonl", every)
@@ -353,6 +353,59 @@ def test_what_is_not_finite_may_be_written_as_text(here: Folder, text: str) -> N
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
     (here.path / "rows.json").write_text(json.dumps(rows))
     assert here.check("rows.json", good).code == 2
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.csv", "run.json", "run.log", "metrics.csv"])
+@pytest.mark.parametrize("steps", [range(2, 21, 2), range(15, 21), [30]])
+def test_a_text_instead_of_a_number_never_passes(here: Folder, name: str, steps: range | list[int]) -> None:
+    """The text at every second step looks as another interval; at step 30 the golden has no value."""
+    everywhere = sorted({*range(1, 21), *steps})
+    good = {step: 2 + 3 / step for step in everywhere}
+    write_lines(here.path / "golden.jsonl", {step: good[step] for step in range(1, 21)})
+    rows = [
+        {"step": step, "loss": "diverged" if step in steps else good[step], "phase": "train"} for step in everywhere
+    ]
+    forms = {
+        "run.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "run.csv": "step,loss\n" + "".join(f"{row['step']},{row['loss']}\n" for row in rows),
+        "run.json": json.dumps({"log_history": rows}),
+        "run.log": "".join(
+            f":::MLLOG {json.dumps({'key': 'loss', 'value': row['loss'], 'metadata': {'step_num': row['step']}})}\n"
+            for row in rows
+        ),
+        "metrics.csv": "".join(f"val,loss,{row['loss']},epoch,{row['step']},timestamp,1\n" for row in rows),
+    }
+    (here.path / name).write_text(forms[name])
+    done = here.check("golden.jsonl", name)
+    assert done.code == 1, done.out + done.err
+    assert f"the run is 'diverged' (not a number) at step {steps[0]}" in done.out
+    refused = here.check(name, "golden.jsonl")
+    assert refused.code == 2
+    assert f"loss is 'diverged' (not a number) at step {steps[0]}" in refused.err
+
+
+@pytest.mark.parametrize("line", ['{"step": "21", "loss": 9.0}\n', '{"step": "last", "loss": 9.0}\n'])
+def test_a_value_whose_step_cannot_be_read_is_not_left_out(here: Folder, line: str) -> None:
+    good = {step: 2 + 3 / step for step in range(1, 21)}
+    golden, run = (write_lines(here.path / name, good) for name in ("golden.jsonl", "run.jsonl"))
+    run.write_text(run.read_text() + line)
+    for sides in ((golden, run), (run, golden)):
+        refused = here.check(*sides)
+        assert refused.code == 2
+        assert "run.jsonl: the step '" in refused.err
+    rows = "".join(f'"{step:,}",{value}\n' for step, value in build_loss(steps=range(900, 1100)).items())
+    (here.path / "run.csv").write_text(f"step,loss\n{rows}")
+    assert "run.csv: the step '1,000' is not a number" in here.check("run.csv", "golden.jsonl").err
+
+
+def test_decimal_commas_are_named(here: Folder) -> None:
+    write_lines(here.path / "golden.jsonl", {step: 1 / step for step in range(1, 21)})
+    (here.path / "run.csv").write_text(
+        "step;loss\n" + "".join(f"{step};{1 / step:.5f}\n".replace(".", ",") for step in range(1, 21))
+    )
+    refused = here.check("golden.jsonl", "run.csv")
+    assert refused.code == 2
+    assert "loss is '1,00000' at step 1, which is not a number" in refused.err
 
 
 def test_nan_at_a_step_that_the_golden_does_not_have(here: Folder) -> None:

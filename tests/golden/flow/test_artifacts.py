@@ -92,6 +92,15 @@ def test_values_that_are_not_finite_never_become_a_golden(lab: TwoSides) -> None
     assert "refused: segment 0 loss is nan at step 4" in refuse(lab, "--allow-wider")
 
 
+def test_a_run_that_crashed_after_its_last_step_never_becomes_a_golden(lab: TwoSides) -> None:
+    shutil.rmtree(lab.folder / "kept")
+    assert lab.run(*CHECK, FAIL_AT_END="1").code == 1
+    (lab.folder / "runs").rename(lab.folder / "kept")
+    assert "segment 0 has no complete run in the artifacts: train ended with exit code 1" in refuse(
+        lab, "--allow-wider"
+    )
+
+
 def test_a_run_that_was_stopped_early_is_not_enough(lab: TwoSides) -> None:
     for log in lab.folder.glob("kept/golden-fit/check-*/train.log"):
         log.write_text("".join(log.read_text().splitlines(keepends=True)[:6]))

@@ -49,6 +49,7 @@ def test_what_cannot_be_compared_gets_one_line(cli: Cli, folder: Path) -> None:
         ("compare", "chain.onnx", "text.onnx"): "text.onnx is not an ONNX model",
         ("compare", "chain.onnx", "copy.onnx"): "are equal: there is nothing to compare",
         ("compare", "chain.onnx", "copy.onnx", "--tolerance", "rel=no"): "rel must be a number, not 'no'",
+        ("compare", "net.py:build", "chain.onnx", "--target", "torch"): "compare is for two ONNX models",
         ("judge", "missing"): "there is no missing",
         ("judge", "empty"): "empty has neither outputs of a check nor reference.npz and target.npz",
         ("judge", "empty", "--tolerance", "rel=no"): "rel must be a number, not 'no'",

@@ -64,15 +64,19 @@ def test_a_folder_has_both_sides(tmp_path: Path) -> None:
         ("out.npz", "no", "is not a readable .npz file"),
         ("dump/index.json", '[{"name": "y"}]', "entry 0 does not name a tensor"),
         ("dump/index.json", '[{"name": "y", "file": "missing.bin", "dtype": "float32"}]', "there is no file"),
-        ("dump/other.txt", "", "holds no tensor"),
+        ("dump/index.json", '[{"name": "y", "file": "y.npy"}, {"name": "y", "file": "y.npy"}]', "names y again"),
+        ("dump/other.bin", "", "has other.bin, which is not a .npy file and would not be compared"),
+        ("dump/sample/y.npy", "", "has sample, which is not a .npy file and would not be compared"),
     ],
 )
 def test_what_is_damaged_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
     path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(content)
+    if name.startswith("dump"):
+        np.save(tmp_path / "dump/y.npy", ARRAY)
     with pytest.raises(UsageError, match=message):
-        load_outputs(str(path.parent if name.startswith("dump") else path))
+        load_outputs(str(tmp_path / "dump" if name.startswith("dump") else path))
 
 
 def test_one_side_alone_is_refused(tmp_path: Path) -> None:
@@ -80,3 +84,12 @@ def test_one_side_alone_is_refused(tmp_path: Path) -> None:
         load_both(str(write_polygraphy(tmp_path / "out.json", "onnxrt")), None)
     with pytest.raises(UsageError, match="neither outputs of a check nor"):
         load_both(str(tmp_path), None)
+
+
+def test_a_runner_that_would_not_be_compared_is_named(tmp_path: Path) -> None:
+    one = str(write_polygraphy(tmp_path / "one.json", "onnxrt"))
+    two = str(write_polygraphy(tmp_path / "two.json", "onnxrt", "trt"))
+    with pytest.raises(UsageError, match="has the outputs of 2 runners: onnxrt, trt"):
+        load_both(one, two)
+    with pytest.raises(UsageError, match="has the outputs of 3 runners: a, b, c"):
+        load_both(str(write_polygraphy(tmp_path / "three.json", "a", "b", "c")), None)

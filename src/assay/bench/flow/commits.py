@@ -2,7 +2,7 @@
 
 The order is random: where a machine becomes slower with time, that does not look like a change of the code. Histories
 have the executions at the place of their commits. A file holds the name of the call until all of it has been run: given
-again after a kill, the call executes what is missing and nothing twice.
+again after a kill, the call executes what is missing or failed, and nothing that succeeded twice.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class _Range:
             return
         _wait_for_left(self.request.root, self.console)
         with suppress(UsageError):  # there is none yet
-            every = [each for each in load_executions(find_location(self.request.root)) if not each.is_interrupted]
+            every = [each for each in load_executions(find_location(self.request.root)) if each.succeeded]
             mine = [each for each in every if each.extra.get(RANGE) == self.name]
             self.known.update((each.commit or "", each.method) for each in mine)
             if resumed:

@@ -162,7 +162,7 @@ def load_changes(
     for name, each in sorted(names):
         with suppress(UsageError):  # too short
             history = build_history(name, each, [e for e in executions if e.method == name], options, triage)
-            looked += 1
+            looked += any(len(series.points) >= SHORTEST_SERIES for series in history.series)
             steps += [(name, each, change) for change in _list_lasting(history) if _is_recent(change.at, options)]
     return _group_changes(steps, options), looked, len(names) - looked
 

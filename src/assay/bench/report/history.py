@@ -296,19 +296,26 @@ def build_selftest_document(found: SelftestReport) -> Document:
         for metric, visible in sorted(found.found.visible.items())
     ]
     verdict = found.report.verdict
-    seen = {VerdictKind.PASS: "judged as equal", VerdictKind.INCONCLUSIVE: "not decided"}
-    lines = [finding.message for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
+    seen = {VerdictKind.PASS: "judged as equal", VerdictKind.FAIL: "judged as different"}
+    open_ = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
+    lines = [f"{finding.subject}: {finding.message}" for finding in open_]
     kept = "`assay bench compare` refuses a smaller --min-effect on this machine from now on"
     blocks: list[Block] = [
         Text(
             (
                 build_mark(verdict.kind),
-                f" {found.method}: equal code is {seen.get(verdict.kind, 'judged as different')}",
+                f" {found.method}: equal code is {seen.get(verdict.kind, 'not decided')}",
             )
         ),
         *([Text("smallest effect that 9 of 10 comparisons show, by their trials on each side:")] if rows else []),
         TableBlock(Table(columns, rows)),
-        Notes([*lines, *found.report.notes, kept if found.kept else "nothing is kept of it: run it again"]),
+        Notes(
+            [
+                *lines,
+                *found.report.notes,
+                kept if found.kept else "nothing is kept of it: run it again, with --trials 10 or more",
+            ]
+        ),
     ]
     facts = {"method": found.method, "verdict": str(verdict.kind), "kept": found.kept, **asdict(found.found)}
     return build_bench_document("assay bench selftest", build_comparison_cases(found.report), blocks, facts)

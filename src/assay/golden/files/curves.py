@@ -34,7 +34,7 @@ class Extent:
     first: float = inf
     last: float = -inf
     count: int = 0
-    bad: tuple[float, float] | None = None  # the first step with a value that is not finite, and the value
+    bad: tuple[float, float | str] | None = None  # the first step whose value is not a finite number, and the value
 
     @property
     def interval(self) -> float:
@@ -65,8 +65,10 @@ def load_curves(source: Source, wanted: Wanted | None = None) -> list[CurveFile]
             found.append(_Collector(wanted))
             found[-1].add(path, points)
     if not any(each.extents for each in found):
+        texts = [f"{name} is {text!r} at step {step:g}" for each in found for name, (step, text) in each.texts.items()]
         hint = "each value needs a step: a key or column named step, global_step, iteration, iter or epoch"
-        refuse(source.name, "it holds no value with a step", hint)
+        why = f"; {texts[0]}, which is not a number" if texts else ""
+        refuse(source.name, f"it holds no value with a step{why}", "write numbers as in 0.5" if texts else hint)
     return [CurveFile(source.name, source.format, each.build_tracks(), each.extents, facts) for each in found]
 
 
@@ -77,10 +79,14 @@ class _Collector:
         self.wanted = wanted
         self.values: dict[str, dict[int, float]] = {}
         self.extents: dict[str, Extent] = {}
+        self.texts: dict[str, tuple[float, str]] = {}
 
     def add(self, path: str, points: Iterable[Point]) -> None:
         for metric, step, value in points:
             if not isfinite(step):
+                continue
+            if isinstance(value, str):
+                self.texts.setdefault(metric, (step, value))
                 continue
             extent = self.extents.setdefault(metric, Extent())
             extent.count += 1
@@ -91,6 +97,8 @@ class _Collector:
                 extent.bad = step, value
             if self.wanted is None or step in self.wanted.get(metric, ()):
                 self._keep(path, metric, step, value)
+        for metric in self.texts.keys() & self.extents.keys():  # a name that never has a number is not a metric
+            self.extents[metric].bad = self.texts[metric]
 
     def build_tracks(self) -> dict[str, Track]:
         found = {metric: sorted(values.items()) for metric, values in self.values.items()}

@@ -23,7 +23,7 @@ from assay.observe.events import masked_crc32c, parse_events_columns
 from assay.observe.files import STEP_KEYS, is_logx, parse_csv_columns, parse_jsonl_columns
 from assay.values.series import NUMBER
 
-Point = tuple[str, float, float]  # metric, step (NaN: none), value
+Point = tuple[str, float, float | str]  # metric, step (NaN: none), value; a text is a value that is not a number
 Facts = dict[str, Any]  # what a file states about itself: environment, batch size
 Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
 
@@ -169,10 +169,12 @@ def _parse_rows(path: str, content: Any, facts: Facts) -> Iterator[Point]:
     rows = content if isinstance(content, list) else content.get("log_history", content.get("steps", [content]))
     if isinstance(content, dict) and isinstance(content.get("env"), dict):
         facts |= content["env"]
+    state: dict[str, Any] = {"texts": {}}
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             refuse(path, f"entry {number} is not an object with a step and values")
-        yield from walk_columns(_parse_json(json.dumps(row).encode(), {}, True)[0])
+        yield from walk_columns(_parse_json(json.dumps(row).encode(), state, True)[0])
+    yield from _walk_texts(path, state)
 
 
 def _parse_megatron(path: str, metric: str, part: Mapping[str, Any]) -> Iterator[Point]:
@@ -235,9 +237,16 @@ def walk_columns(columns: Columns) -> Iterator[Point]:
             yield from zip((metric,) * len(steps), steps, values, strict=True)
 
 
+def _walk_texts(path: str, state: Mapping[str, Any]) -> Iterator[Point]:
+    if "" in state["texts"]:
+        refuse(path, f"the step {state['texts'][''][1]!r} is not a number", "write steps as in 1000")
+    for metric, (step, text) in state["texts"].items():
+        yield metric, step, text
+
+
 def _parse_pieces(path: str, parse: Parse) -> Iterator[Point]:
     """`parse` is one of observe's: what it does not consume is offered again with the next piece."""
-    state: dict[str, Any] = {}
+    state: dict[str, Any] = {"texts": {}}
     rest = b""
     with open(path, "rb") as file:
         while piece := file.read(_PIECE_BYTES):
@@ -248,6 +257,7 @@ def _parse_pieces(path: str, parse: Parse) -> Iterator[Point]:
     columns, consumed, state = parse(rest, state, True)
     yield from walk_columns(columns)
     _refuse_damage(path, state, bool(rest[consumed:].strip()))
+    yield from _walk_texts(path, state)
 
 
 def _refuse_damage(path: str, state: Mapping[str, Any], is_cut: bool) -> None:
@@ -296,3 +306,5 @@ def _parse_mllog(path: str, facts: Facts) -> Iterator[Point]:
         if number is not None and at is not None:
             last = at if key.startswith("eval_") else last
             yield key, at, number
+        elif isinstance(value, str) and at is not None:
+            yield key, at, value

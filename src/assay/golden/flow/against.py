@@ -91,8 +91,14 @@ def _find_batch_sizes(sources: Sequence[Source], runs: Sequence[Source]) -> list
 def _check_finite(files: Sequence[CurveFile]) -> None:
     for file in files:
         for metric, (step, value) in ((name, each.bad) for name, each in file.extents.items() if each.bad):
-            message = f"{file.name}: {metric} is {value:g} at step {step:g}: a golden that is not finite is refused"
-            raise UsageError(message, "record a run that is good, and use that")
+            message = f"{file.name}: {metric} is {_render_bad(value)} at step {step:g}"
+            raise UsageError(
+                f"{message}: a golden that is not finite is refused", "record a run that is good, and use that"
+            )
+
+
+def _render_bad(value: float | str) -> str:
+    return f"{value!r} (not a number)" if isinstance(value, str) else f"{value:g}"
 
 
 def _align(tracks: Sequence[Track]) -> tuple[Track, ...]:
@@ -229,8 +235,12 @@ class _Check:
             verdict = Verdict.of([Finding(VerdictKind.ERROR, name, self._describe_absent(rule.metric, absent[0]))], 0)
             return MetricReport(rule, verdict, tracks, {}, delta=rule.delta)
         verdict = judge_segment(rule, segment, checks, peers=count_peers(rules, golden))
-        found = [bad for each in self.files if (bad := each.extents[name].bad) and bad[0] not in tracks[""][0].steps]
-        unseen = [Finding(VerdictKind.FAIL, name, f"the run is {value:g} at step {step:g}") for step, value in found]
+        found = [bad for each in self.files if (bad := each.extents[name].bad)]
+        unseen = [
+            Finding(VerdictKind.FAIL, name, f"the run is {_render_bad(value)} at step {step:g}")
+            for step, value in found
+            if isinstance(value, str) or step not in tracks[""][0].steps
+        ]
         verdict = Verdict.of([*verdict.findings, *unseen], verdict.comparisons)
         return MetricReport(
             rule, verdict, tracks, {"": tuple(run[rule.metric][""] for run in checks)}, delta=rule.delta
@@ -267,8 +277,9 @@ class _Check:
 
 
 def _has_other_interval(steps: Sequence[int], common: Sequence[int]) -> bool:
-    """Whether a run lacks steps because it logs at others, and not because it ended early or has holes."""
-    pace = _pace(common)
+    """Whether a run lacks steps because it logs at others, and not because it ended early or has holes. Two steps are
+    always equally far apart: they show no interval."""
+    pace = _pace(common) if len(common) > 2 else 0.0
     reaches = common[0] < steps[0] + pace and common[-1] + pace > steps[-1]
     return pace > _pace(steps) and reaches and len(common) >= int((common[-1] - common[0]) / pace + 1)
 

@@ -96,7 +96,8 @@ def load_artifacts(context: GoldenContext, golden: Golden, folder: str) -> Artif
                 if entry is None:
                     raise FormatError(f"{location.dir} lacks the run {name}, or it is damaged", "keep the whole folder")
                 origin = origin or _load_origin(entry)
-                runs[index] += load_whole([entry], golden.segments[index], context)
+                done = [entry] if entry.state in ENDED_WELL else []
+                runs[index] += load_whole(done, golden.segments[index], context)
                 ends.setdefault(index, "" if run.state in ENDED_WELL else f": {run.stopped_early or run.reason}")
     for index, found in runs.items():
         if not found:

@@ -52,9 +52,8 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     _check_flags(flags, goal)
     if is_torch_model(flags.model):
         if goal == "compare":
-            raise UsageError(
-                f"{flags.model} is not an ONNX model", "for torch: assay model check --target module:Class"
-            )
+            hint = f"compare what computes it: assay model check {shlex.quote(flags.model)} --target torch-compile"
+            raise UsageError(f"{flags.model} is a torch module: compare is for two ONNX models", hint)
         return build_torch_request(flags, goal, _choose_limits(flags))
     project = load_project(os.getcwd())
     settings = project.settings

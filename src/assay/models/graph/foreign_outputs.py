@@ -12,8 +12,9 @@ import binascii
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
+from typing import Any, NoReturn
 
 from assay.errors import UsageError
 from assay.models.graph.tensorfile import LIST_FILE, import_numpy, load_array, load_arrays
@@ -35,20 +36,34 @@ class Outputs:
 def load_both(first: str, second: str | None) -> tuple[Outputs, Outputs]:
     """Two files or folders; or one that has both. Raises UsageError."""
     if second is not None:
-        return load_outputs(first)[0], load_outputs(second)[0]
+        return _load_only(first), _load_only(second)
     if os.path.isdir(first):
         stems = {os.path.splitext(name)[0]: os.path.join(first, name) for name in sorted(os.listdir(first))}
         for mine, theirs in _PAIRS:
             if mine in stems and theirs in stems:
-                return load_outputs(stems[mine])[0], load_outputs(stems[theirs])[0]
+                return _load_only(stems[mine]), _load_only(stems[theirs])
         hint = "keep them with --keep-outputs, or name both: assay model judge expected.npz actual.npz"
         raise UsageError(f"{first} has neither outputs of a check nor reference.npz and target.npz", hint)
     found = load_outputs(first)
-    if len(found) != 2:
+    if len(found) == 1:
         raise UsageError(
             f"{first} has the outputs of one runner: {found[0].name}", "name the file of the other one, too"
         )
+    if len(found) > 2:
+        _refuse_runners(first, found, "save the outputs of two: the first is what should be")
     return found[0], found[1]
+
+
+def _load_only(path: str) -> Outputs:
+    found = load_outputs(path)
+    if len(found) > 1:
+        _refuse_runners(path, found, f"save each one's, or judge the two of one file: assay model judge {quote(path)}")
+    return found[0]
+
+
+def _refuse_runners(path: str, found: Sequence[Outputs], hint: str) -> NoReturn:
+    names = ", ".join(each.name for each in found)
+    raise UsageError(f"{path} has the outputs of {len(found)} runners: {names}", hint)
 
 
 def load_outputs(path: str) -> list[Outputs]:
@@ -73,13 +88,17 @@ def _load_folder(path: str) -> dict[str, Any]:
     index = next((name for name in INDEX_NAMES if os.path.exists(os.path.join(path, name))), None)
     if index is not None:
         return dict(_load_listed(path, os.path.join(path, index)))
-    files = sorted(name for name in os.listdir(path) if name.endswith(".npy"))
+    files = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    if other := next((name for name in files if not name.endswith(".npy")), None):
+        hint = "name the folder of one sample; raw files need an index.json; remove what is not an output"
+        raise UsageError(f"{path} has {other}, which is not a .npy file and would not be compared", hint)
     return {os.path.splitext(name)[0]: load_array(os.path.join(path, name)) for name in files}
 
 
 def _load_listed(folder: str, index: str) -> Iterator[tuple[str, Any]]:
     content = _load_json(index)
     rows = content.get("tensors") if isinstance(content, dict) else content
+    seen: set[str] = set()
     for number, row in enumerate(rows if isinstance(rows, list) else [None]):
         try:
             name, file = str(row["name"]), str(row["file"])
@@ -90,6 +109,9 @@ def _load_listed(folder: str, index: str) -> Iterator[tuple[str, Any]]:
                 f"{index}: entry {number} does not name a tensor",
                 'write [{"name": "logits", "file": "logits.bin", "dtype": "float32", "shape": [1, 10]}]',
             ) from None
+        if name in seen:
+            raise UsageError(f"{index}: entry {number} names {name} again", "give each tensor a name of its own")
+        seen.add(name)
         yield name, load_array(os.path.join(folder, file), dtype, sizes)
 
 
