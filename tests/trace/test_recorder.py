@@ -220,11 +220,11 @@ def test_a_program_that_only_infers_counts_calls_of_its_outermost_module(level: 
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("how", ["whole", "regions", "function", "breaks"])
+@pytest.mark.parametrize(
+    ("backend", "how"),
+    [*(("aot_eager", how) for how in ("whole", "regions", "function", "breaks")), ("inductor", "regions")],
+)
 def test_compiled_regions_are_what_they_are_without_a_trace(backend: str, how: str, tmp_path: Path) -> None:
-    if backend == "inductor" and how != "regions":
-        pytest.skip("one of them is enough for a compiler of seconds")
     from torch._dynamo.utils import counters
 
     def wrap(model: Any) -> Any:

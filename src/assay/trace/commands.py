@@ -25,6 +25,7 @@ GROUP = Group(
     {
         "run": ("assay.trace.commands:run", "Run a torch program and record its tensors."),
         "show": ("assay.trace.commands:show", "Show what a run recorded."),
+        "bisect": ("assay.trace.bisect_command:bisect", "Find the operation that makes two programs differ."),
         "diff": ("assay.trace.diff_command:diff", "Find where two traces begin to differ."),
     },
 )

@@ -284,4 +284,4 @@ def test_every_name_leads_to_a_class():
     for name in BACKENDS:
         backend = build_backend(Target(name, name, options.get(name, {})))
         assert backend.steps[-1] is Step.RUN
-        assert Step.COMPILE in backend.steps
+        assert (Step.COMPILE in backend.steps) == (name != "torch")  # whose modules are executed as they are

@@ -125,6 +125,10 @@ class ModuleHooks:
         is_graph = kind.startswith("GraphModule") and self._names.find_module(module).startswith("GraphModule")
         return is_graph or kind in _WRAPPERS
 
+    def is_kept(self, path: str | None = None) -> bool:
+        """Whether whole tensors of a module are kept; without one, of the module that is executed."""
+        return bool(self._keep) and any(fnmatchcase(self.path if path is None else path, each) for each in self._keep)
+
     # ------------------------------------------------------------ hooks
 
     def _enter(self, module: Any, args: Any) -> None:
@@ -161,7 +165,7 @@ class ModuleHooks:
     def _add_outputs(self, path: str, module: Any, result: Any, inputs: tuple[int, ...]) -> None:
         kind, call = type(module).__name__, self.count(path)
         has_gradient = False
-        is_kept = bool(self._keep) and any(fnmatchcase(path, each) for each in self._keep)
+        is_kept = self.is_kept(path)
         for index, tensor in enumerate(find_tensors(result)):
             row = self._rows.add(("forward", path, kind, f"output.{index}", call, None), tensor, inputs, self._skip)
             if is_kept:

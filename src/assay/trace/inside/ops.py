@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from assay.trace.inside.calls import KeptCalls
 from assay.trace.inside.compiled import hide_from_dynamo, is_in_compiled
 from assay.trace.inside.modules import ModuleHooks, find_tensors
 from assay.trace.inside.rows import Rows
@@ -15,6 +16,8 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, skip: tuple[str, ...]
     from torch.utils._python_dispatch import TorchDispatchMode
 
     on_op = guard(_build_observer(rows, hooks, skip))
+    calls = KeptCalls(rows, hooks, skip)
+    begin_call, end_call = guard(calls.begin), guard(calls.end)
 
     class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         @classmethod
@@ -26,9 +29,14 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, skip: tuple[str, ...]
             return False  # it would load the compiler
 
         def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            is_kept = not is_in_compiled() and calls.is_wanted()
+            if is_kept:
+                begin_call(func, args, kwargs)
             result = func(*args, **(kwargs or {}))
             if not is_in_compiled():
                 on_op(func, args, kwargs, result)
+            if is_kept:
+                end_call(func, result)
             return result
 
     hide_from_dynamo(OpMode.__torch_dispatch__, is_deep=False)

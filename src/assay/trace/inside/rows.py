@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import sys
 import weakref
@@ -55,7 +56,8 @@ class Rows:
         self._slots: dict[Any, DeviceSlots] = {}
         self._known: dict[int, tuple[Any, int, int, Any]] = {}  # id of a tensor -> itself, version, row, digest
         self._weights: list[tuple[dict[str, Any], Any]] = []
-        self._kept = 0
+        self._kept: dict[str, int] = {}  # hash of a whole tensor -> its offset in `kept.bin`
+        self._kept_bytes = 0
         self.count = 0
         self.loss: int | None = None
         self.problem = ""
@@ -142,19 +144,29 @@ class Rows:
 
     def keep(self, row: int, tensor: Any) -> None:
         """Write a whole tensor. This waits for the device."""
-        if not row:
-            return
+        facts = self.write_tensor(tensor) if row else None
+        if facts is not None:
+            self.append_line("kept.jsonl", {"row": row, **facts})
+
+    def write_tensor(self, tensor: Any) -> dict[str, Any] | None:
+        """Append the values to `kept.bin`, once; what and where they are, or None for a kind that is not kept."""
         values, _ = plain_tensor(tensor.detach())
         name = str(values.dtype).removeprefix("torch.") if values is not None else ""
         if name not in _RAW:
-            return
+            return None
         values = values.contiguous().cpu()
         size = values.numel() * values.element_size()
-        files = self._open_files()
-        files.append("kept.bin", ctypes.string_at(values.data_ptr(), size))
-        facts = {"row": row, "dtype": name, "shape": list(values.shape), "offset": self._kept, "bytes": size}
-        files.append_lines("kept.jsonl", [facts])
-        self._kept += size
+        data = ctypes.string_at(values.data_ptr(), size) if size else b""
+        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        if digest not in self._kept:
+            self._open_files().append("kept.bin", data)
+            self._kept[digest] = self._kept_bytes
+            self._kept_bytes += size
+        facts = {"dtype": name, "shape": list(values.shape), "offset": self._kept[digest], "bytes": size}
+        return {**facts, "hash": digest}
+
+    def append_line(self, name: str, facts: dict[str, Any]) -> None:
+        self._open_files().append_lines(name, [facts])
 
     # ------------------------------------------------------------ to the files
 

@@ -1,0 +1,258 @@
+"""The flow of `assay trace bisect`: which step, which module, which operation, in three executions of each side."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
+from assay.code.snapshot import take_snapshot
+from assay.config.places import choose_farm
+from assay.config.settings import Settings, load_settings
+from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
+from assay.follow.api import Entry, StudyLocation, show_command
+from assay.launch.api import (
+    Origin,
+    RunHooks,
+    SideOptions,
+    build_bare_study,
+    build_side_command,
+    check_paths,
+    find_study_location,
+    run_specs,
+)
+from assay.record.checkpoints import list_checkpoints
+from assay.show.console import Console
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import load_lines
+from assay.trace.comparing import compare, load_recording
+from assay.trace.judge.calls import Parting, find_parting
+from assay.trace.judge.difference import OUTERMOST, Comparison
+from assay.trace.judge.sides import Side
+from assay.trace.recording import COMMAND, STUDY, TraceStep, describe_nothing, trace_spec
+from assay.trace.records import list_traces
+from assay.trace.repro import Repro, write_repro
+from assay.trace.settings import TraceSettings, parse_steps
+from assay.values import layout
+from assay.values.options import argument, json_option, option, quiet_option, root_option
+from assay.values.run import Command, RunSpec, spec_id
+from assay.values.study import CHECKPOINT_FILES, CodePolicy, Farm, Resources
+
+SIDES = ("a", "b")
+CHECKPOINT = "{checkpoint}"
+_SNAPSHOT = CodePolicy("snapshot", link_ignored=False)
+_WITH_OPS = ("module", "gradient", "nonfinite")  # kinds of a first difference that operations can explain
+
+
+class TraceBisectRequest(SideOptions):
+    command: tuple[str, ...] = argument("-- COMMAND...", multiple=True)
+    b_command: str | None = option("--b-command", metavar="TEXT", help="Side b: this command line in place of COMMAND.")
+    steps: tuple[int, ...] = option(
+        "--steps",
+        default=tuple(range(1, 101)),
+        metavar="N-N",
+        parse=parse_steps,
+        help="Where to look, counted from 1.  [default: 1-100]",
+    )
+    resume: str | None = option(
+        "--resume", metavar="WORDS", help="Words that make the command continue from {checkpoint}, one of its own."
+    )
+    output: str | None = option("-o", "--output", metavar="DIR", help="Folder of repro.py.  [default: in the run of B]")
+    root: str | None = root_option("Output root.  [default: ./runs]")
+    quiet: bool = quiet_option()
+    as_json: bool = json_option("Print verdict, step, module, op and all runs as JSON.")
+
+
+class BisectInterruptedError(AssayError):
+    exit_code = ExitCode.INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a side executes: a snapshot and the folder in it, or the files as they are."""
+
+    title: str = "the files as they are"
+    hash: str | None = None
+    commit: str | None = None
+    inside: str = os.curdir
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Both sides executed once."""
+
+    what: str
+    runs: tuple[str, str]  # directories
+    found: Comparison
+    a: Side
+
+
+@dataclass(slots=True)
+class Bisection:
+    """What was found, and how."""
+
+    codes: Mapping[str, Code]
+    commands: Mapping[str, str]
+    stages: list[Stage] = field(default_factory=list)
+    parting: Parting | None = None
+    repro: Repro | None = None
+    notes: list[str] = field(default_factory=list)
+    skipped: int = 0  # steps before the checkpoint that the later executions began with
+
+
+class Bisector:
+    def __init__(self, request: TraceBisectRequest, console: Console) -> None:
+        self._request, self._console = request, console
+        self._settings: Settings = load_settings(os.getcwd(), os.environ)
+        self._location: StudyLocation = find_study_location(STUDY, request.root, self._settings)
+        self._study = build_bare_study(STUDY, "assay trace bisect", os.getcwd())
+        self._farm: Farm | None = choose_farm(self._study, request.on, self._settings)
+        words = {"a": request.command, "b": (request.b_command,) if request.b_command else request.command}
+        codes = self._keep_codes([each for word in words.values() for each in word])
+        environments = {"a": request.a_env, "b": request.b_env}
+        commands = {side: build_side_command(words[side], environments[side], codes[side].inside) for side in SIDES}
+        self.found = Bisection(codes, commands)
+
+    def run(self) -> Bisection:
+        found = self.found
+        steps = self._execute("steps", TraceSettings(self._request.steps, "step"))
+        first = steps.found.first
+        if first is None or steps.found.other_precision:
+            return found
+        step, words = first.step, self._find_checkpoint(steps, first.step)
+        modules = self._execute(f"modules of step {step}", TraceSettings((step - found.skipped,)), words)
+        first = modules.found.first
+        if first is None:
+            found.notes.append(f"step {step} differs in the first execution and not in the second")
+            return found
+        if first.kind not in _WITH_OPS or modules.found.other_precision:
+            return found
+        keep = choose_modules(modules.found, modules.a)
+        settings = TraceSettings((step - found.skipped,), "op", keep=tuple(map(glob.escape, keep)))
+        ops = self._execute(f"operations of {first.module}", settings, words, modules)
+        self._find_operation(ops)
+        return found
+
+    def _find_operation(self, stage: Stage) -> None:
+        a, b = (list_traces(each) for each in stage.runs)
+        for folders in zip(a, b, strict=False):
+            calls = [load_lines(os.path.join(folder, "calls.jsonl")) for folder in folders]
+            if parting := find_parting(*calls):
+                self.found.parting = parting
+                target = self._request.output or os.path.join(stage.runs[1], "repro")
+                self.found.repro = write_repro(parting, folders, target, self._describe_title(parting))
+                return
+        self.found.notes.append("no operation that was recorded differs: it is inside of a compiled region")
+
+    def _describe_title(self, parting: Parting) -> str:
+        step = self.found.stages[0].found.first
+        module = parting.call.get("module") or OUTERMOST
+        return f"{module} in step {step.step if step else 0}: {parting.text}"
+
+    # ------------------------------------------------------------ executions
+
+    def _execute(self, what: str, settings: TraceSettings, words: str = "", before: Stage | None = None) -> Stage:
+        """`before`: the stage whose judgement this one only has to explain."""
+        number = len(self.found.stages) + 1
+        self._console.message(f"execution {number} of at most 3, both sides: {what}")
+        specs = {side: self._build_spec(side, number, settings, words) for side in SIDES}
+        codes = self.found.codes
+        origins = {
+            specs[side].id: Origin(None, code_hash=codes[side].hash, commit=codes[side].commit)
+            for side in SIDES
+            if codes[side].hash
+        }
+        study = replace(self._study, code=_SNAPSHOT, resources=Resources()) if origins else self._study
+        hooks = RunHooks(console=self._console, owns_process=True, tick_s=0.1, steps=(TraceStep(),))
+        report = run_specs(
+            study,
+            self._location,
+            list(specs.values()),
+            hooks,
+            farm=self._farm,
+            settings=self._settings,
+            command_line=tuple(sys.argv),
+            origins=origins,
+        )
+        if report.interrupted:
+            raise BisectInterruptedError(f"interrupted by {report.interrupted}")
+        if report.problem:
+            raise InfrastructureError(report.problem)
+        entries = {entry.spec.name: entry for entry in report.entries}
+        runs = [self._check_run(side, entries[specs[side].name]) for side in SIDES]
+        if before is not None:
+            stage = replace(before, what=what, runs=(runs[0], runs[1]))
+        else:
+            stage = Stage(what, (runs[0], runs[1]), *compare(*map(load_recording, runs))[:2])
+        self.found.stages.append(stage)
+        return stage
+
+    def _check_run(self, side: str, entry: Entry) -> str:
+        """A program that fails after its recorded steps is judged by those."""
+        if not list_traces(entry.dir):
+            logs = f"see what it printed: {show_command(['logs'], self._location, entry.spec.name)}"
+            raise UsageError(f"side {side} is {entry.state}, nothing was recorded: {describe_nothing(entry.dir)}", logs)
+        return entry.dir
+
+    def _build_spec(self, side: str, number: int, settings: TraceSettings, words: str) -> RunSpec:
+        name = f"bisect-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}-{number}{side}"
+        commands, params = (Command(COMMAND, f"{self.found.commands[side]} {words}".strip()),), {"name": name}
+        spec = RunSpec(id=spec_id(commands, params), name=name, params=params, commands=commands)
+        return trace_spec(replace(spec, code=_SNAPSHOT) if self.found.codes[side].hash else spec, settings)
+
+    def _find_checkpoint(self, stage: Stage, step: int) -> str:
+        """The words that begin both sides from A's last checkpoint before a step: until then they are equal."""
+        if not self._request.resume:
+            return ""
+        written = [
+            (each.numbers[-1], each.path) for each in list_checkpoints(stage.runs[0], CHECKPOINT_FILES) if each.numbers
+        ]
+        before = [each for each in written if each[0] < step]
+        if not before:
+            self.found.notes.append(f"A wrote no checkpoint before step {step}: all executions began at the beginning")
+            return ""
+        self.found.skipped, path = max(before)
+        return self._request.resume.replace(CHECKPOINT, shlex.quote(os.path.join(stage.runs[0], path)))
+
+    # ------------------------------------------------------------ code
+
+    def _keep_codes(self, words: Sequence[str]) -> dict[str, Code]:
+        """The files as they are for both sides, unless a revision or a farm is named: then copies of what git has."""
+        request = self._request
+        if not (request.a_rev or request.b_rev or self._farm):
+            return dict.fromkeys(SIDES, Code())
+        check_paths(words, os.getcwd())
+        meta = os.path.join(self._location.dir, layout.STUDY_META_DIR)
+        with open_checkouts(os.getcwd(), meta, lambda trees: self._console.message(f"waiting for {trees}")) as trees:
+            return {
+                side: self._keep_code(trees, rev, meta)
+                for side, rev in zip(SIDES, (request.a_rev, request.b_rev), strict=True)
+            }
+
+    def _keep_code(self, trees: Checkouts, revision: str | None, meta: str) -> Code:
+        secret = self._settings.secrets.file_patterns
+        if revision is None:
+            commit, title = commit_work_tree(trees.open("side"), self._location.root, secret), "the files as they are"
+        else:
+            commit = load_commit(trees.repository, revision)
+            title = f"{commit.short} {commit.subject}"
+        trees.enter("side", commit)
+        snapshot = take_snapshot(trees.open("side").path, os.path.join(meta, layout.CODE_STORE_DIR), link=False)
+        return Code(title, snapshot.hash, commit.sha, trees.inside[0])
+
+
+def choose_modules(found: Comparison, a: Side) -> list[str]:
+    """The module of the first difference and those around it, whose own code comes between modules; of a gradient also
+    the one whose gradient came before: what is computed then counts as its own."""
+    first = found.first
+    if first is None:
+        return []
+    parts = [] if first.module == OUTERMOST else first.module.split(".")
+    paths = [".".join(parts[:count]) for count in range(len(parts) + 1)]
+    keys = [a.keys[int(point)] for point in found.compared.point[: max(0, first.index)]]
+    before = [key[1] for key in keys if key[0] == "backward"]
+    return [*paths, *(before[-1:] if first.phase == "backward" else ())]
