@@ -23,6 +23,7 @@ LEVELS = ("step", "module", "op")
 def only_models_of_this_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))  # torch sets it
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no processes that stay
+    monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "")  # torch sets it too
     gc.collect()
     yield
     assert not hooks_of._has_any_global_hook()
