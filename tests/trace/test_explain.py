@@ -93,7 +93,7 @@ def test_a_module_and_an_optimiser_group(gathered: Path, cli: Cli) -> None:
     assert result.code == 3, result.err
     first, *others = _list_lines(result.out)
     assert first.startswith(
-        "explained, steps counted from 2: 1 in step 1: aten.native_layer_norm.default gets eps 1e-05"
+        "after step 2, counted from there: 1 in step 1: aten.native_layer_norm.default gets eps 1e-05"
     )
     assert others[0].startswith("float64: float64 differs as well")
     program.write_text(_TORCH.replace("= 0.01", "= 0.5"))

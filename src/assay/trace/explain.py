@@ -84,11 +84,11 @@ def _build_question(context: GoldenContext, golden: Golden, segment: SegmentRepo
 def _describe(found: Bisection, segment: SegmentReport) -> Iterator[str]:
     """A is the golden's code, B the present one."""
     kind, answer = judge_bisection(found)
-    where = f", steps counted from {segment.start_step}" if segment.start_step else ""
+    where = f"after step {segment.start_step}, counted from there: " if segment.start_step else ""
     if kind is VerdictKind.PASS:
         yield f"not explained: {answer} with the golden's code and with yours: the environment may have begun it"
         return
-    yield f"explained{where}: {answer} (A: {found.codes['a'].title}; B: {found.codes['b'].title})"
+    yield f"{where}{answer} (A: {found.codes['a'].title}; B: {found.codes['b'].title})"
     if found.repro is not None and found.repro.opinion:
         yield f"float64: {found.repro.opinion.text}"
     yield from found.notes
