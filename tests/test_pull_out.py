@@ -92,6 +92,7 @@ CASES = [
         ("trace",),
         "command: echo {x}\nparams: {x: [1]}\ntrace: {steps: [1]}\n",
         "uses.yml:3:1 trace: ",
+        (("golden explain two.yml", "assay golden explain needs a plug-in that is not installed"),),
     ),
     Case(
         "compat",
@@ -102,7 +103,7 @@ CASES = [
     ),
 ]
 NEEDED_BY = {  # plug-ins that go with it, since they need it
-    "golden": ("compat/harness", "convergence.py"),
+    "golden": ("compat/harness", "convergence.py", "trace/explain.py"),
     "bench": ("compat/perfzero",),
     "models": ("compat/torq",),
     "exchange": ("compat/perfzero", "compat/torq", "models/sharing"),

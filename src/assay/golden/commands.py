@@ -10,6 +10,7 @@ from assay import plugins
 from assay.errors import ExitCode, UsageError
 from assay.golden.requests import (
     BlameRequest,
+    ExplainRequest,
     GatherRequest,
     GoldenBisectRequest,
     GoldenCheckRequest,
@@ -46,6 +47,7 @@ GROUP = Group(
     {
         "gather": ("assay.golden.commands:gather", "Record a training and its noise."),
         "check": ("assay.golden.commands:check", "Check a training against its golden."),
+        "explain": ("assay.golden.commands:explain", "What began the difference? By traces of torch."),
         "history": ("assay.golden.commands:history", "What moved over many nights, and since when?"),
         "validate": ("assay.golden.commands:validate", "Check FILE without running it."),
         "import": ("assay.golden.commands:import_", "Make a golden of another tool's files."),
@@ -239,11 +241,30 @@ def check(request: GoldenCheckRequest, console: Console) -> int:
     else:
         with prepare(request, console) as (options, hooks):
             most, early_stop = request.most_checks, not request.no_early_stop
-            report = check_file(replace(options, most_checks=most, only=request.only, early_stop=early_stop), hooks)
+            # an option of a plug-in
+            explaining = plugins.find_function("golden.explain") if getattr(request, "explain", False) else None
+            chosen = replace(options, most_checks=most, only=request.only, early_stop=early_stop, explain=explaining)
+            report = check_file(chosen, hooks)
     write_reports(report, request, request.allow_changed)
     return show_report(
         report, request.as_json, console.on_stderr(takes_stdout), request.allow_changed, request.every_row
     )
+
+
+def explain(request: ExplainRequest, console: Console) -> int:
+    """Say what began the difference that the last check of FILE found.
+
+    The golden's commit and the files as they are are executed with traces, at most three times each, from the
+    checkpoint before the first bad window: the first step that differs, then the module, gradient, input, flag or
+    optimiser group, then the operation. The answer is added to the report of the check. Of a program without torch a
+    trace sees nothing, and the report says so. Exit code: that of the check.
+    """
+    from assay.golden.flow.each_test import explain_file
+
+    explain_test = plugins.require_function("golden.explain", "assay golden explain")
+    with prepare(request, console) as (options, hooks):
+        report = explain_file(options, explain_test, hooks)
+    return show_report(report, request.as_json, console)
 
 
 _OF_FILES = ("source", "history", "tolerances", "names")

@@ -236,6 +236,10 @@ class GoldenCheckRequest(ReportPages, AgainstRequest, GoldenRequest):
     every_row: bool = option("--all", default=False, help="Show every segment that passed, however many there are.")
 
 
+class ExplainRequest(GoldenRequest):
+    """Those of every command that runs something."""
+
+
 class GoldenHistoryRequest(ReportPages, Request):
     file: str = argument()
     tests: tuple[str, ...] = tests_option()

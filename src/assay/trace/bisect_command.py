@@ -5,7 +5,7 @@ from __future__ import annotations
 from assay.errors import UsageError
 from assay.show.console import Console
 from assay.trace.bisect_report import build_bisect_document
-from assay.trace.bisecting import CHECKPOINT, Bisector, TraceBisectRequest
+from assay.trace.bisecting import CHECKPOINT, Bisector, Question, TraceBisectRequest
 from assay.trace.recording import check_target
 
 
@@ -22,10 +22,23 @@ def bisect(request: TraceBisectRequest, console: Console) -> int:
     Exit code 0: equal bit for bit. 3: not equal, or undecided.
     """
     _check(request)
-    found = Bisector(request, console.quieted(request.quiet or request.as_json)).run()
+    found = Bisector(_build_question(request), console.quieted(request.quiet or request.as_json)).run()
     document, verdict = build_bisect_document(found)
     console.write_document(document, as_json=request.as_json)
     return int(verdict.exit_code)
+
+
+def _build_question(request: TraceBisectRequest) -> Question:
+    return Question(
+        (request.command, (request.b_command,) if request.b_command else request.command),
+        (request.a_env, request.b_env),
+        (request.a_rev, request.b_rev),
+        request.steps,
+        root=request.root,
+        on=request.on,
+        resume=request.resume,
+        output=request.output,
+    )
 
 
 def _check(request: TraceBisectRequest) -> None:

@@ -15,17 +15,17 @@ from assay.values.verdict import VerdictKind
 
 
 def build_bisect_document(found: Bisection) -> tuple[Document, VerdictKind]:
-    verdict, answer = _judge(found)
+    verdict, answer = judge_bisection(found)
     blocks = [
         Section((Text((Span(str(verdict), str(verdict)), f": {answer}"), role="answer"),)),
         Section((Facts([*_list_facts(found)], folds=False),)),
         Section((Notes(found.notes),), "Also"),
-        Section((Commands([*_list_commands(found)]),)),
+        Section((Commands([*list_commands(found)]),)),
     ]
     return Document(f"{verdict} trace bisect", blocks, facts=_build_facts(found, verdict, answer)), verdict
 
 
-def _judge(found: Bisection) -> tuple[VerdictKind, str]:
+def judge_bisection(found: Bisection) -> tuple[VerdictKind, str]:
     """The finest that was found: an operation, a module or what else began it, or a step."""
     stage = found.stages[min(1, len(found.stages) - 1)].found
     first, began = stage.first, found.stages[0].found.first
@@ -55,7 +55,7 @@ def _list_facts(found: Bisection) -> Iterator[tuple[str, str]]:
     yield "executions", f"{len(found.stages)} of each side"
 
 
-def _list_commands(found: Bisection) -> Iterator[tuple[str, str]]:
+def list_commands(found: Bisection) -> Iterator[tuple[str, str]]:
     if found.repro is not None and found.repro.folder:
         path = show_path(os.path.join(found.repro.folder, "repro.py"))
         yield "this operation alone", f"python {shlex.quote(path)}"

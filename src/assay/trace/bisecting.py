@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
 from assay.code.snapshot import take_snapshot
@@ -71,6 +71,27 @@ class BisectInterruptedError(AssayError):
     exit_code = ExitCode.INTERRUPTED
 
 
+class NothingRecordedError(UsageError):
+    """A side was executed, and there is no trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Two sides: what each is called by, and what both share. `inputs`: a path in the commands that does not lead to code."""
+
+    commands: tuple[tuple[str, ...], tuple[str, ...]]
+    environments: tuple[str, str] = ("", "")
+    revisions: tuple[str | None, str | None] = (None, None)
+    steps: tuple[int, ...] = tuple(range(1, 101))
+    folder: str = os.curdir
+    root: str | None = None
+    on: str | None = None
+    resume: str | None = None
+    output: str | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    inputs: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """What a side executes: a snapshot and the folder in it, or the files as they are."""
@@ -105,21 +126,20 @@ class Bisection:
 
 
 class Bisector:
-    def __init__(self, request: TraceBisectRequest, console: Console) -> None:
-        self._request, self._console = request, console
+    def __init__(self, question: Question, console: Console) -> None:
+        self._question, self._console = question, console
         self._settings: Settings = load_settings(os.getcwd(), os.environ)
-        self._location: StudyLocation = find_study_location(STUDY, request.root, self._settings)
-        self._study = build_bare_study(STUDY, "assay trace bisect", os.getcwd())
-        self._farm: Farm | None = choose_farm(self._study, request.on, self._settings)
-        words = {"a": request.command, "b": (request.b_command,) if request.b_command else request.command}
-        codes = self._keep_codes([each for word in words.values() for each in word])
-        environments = {"a": request.a_env, "b": request.b_env}
-        commands = {side: build_side_command(words[side], environments[side], codes[side].inside) for side in SIDES}
+        self._location: StudyLocation = find_study_location(STUDY, question.root, self._settings)
+        self._study = build_bare_study(STUDY, "assay trace bisect", os.path.abspath(question.folder))
+        self._farm: Farm | None = choose_farm(self._study, question.on, self._settings)
+        codes = self._keep_codes()
+        sides = zip(SIDES, question.commands, question.environments, strict=True)
+        commands = {side: build_side_command(words, prefix, codes[side].inside) for side, words, prefix in sides}
         self.found = Bisection(codes, commands)
 
     def run(self) -> Bisection:
         found = self.found
-        steps = self._execute("steps", TraceSettings(self._request.steps, "step"))
+        steps = self._execute("steps", TraceSettings(self._question.steps, "step"))
         first = steps.found.first
         if first is None or steps.found.other_precision:
             return found
@@ -143,7 +163,7 @@ class Bisector:
             calls = [load_lines(os.path.join(folder, "calls.jsonl")) for folder in folders]
             if parting := find_parting(*calls):
                 self.found.parting = parting
-                target = self._request.output or os.path.join(stage.runs[1], "repro")
+                target = self._question.output or os.path.join(stage.runs[1], "repro")
                 self.found.repro = write_repro(parting, folders, target, self._describe_title(parting))
                 return
         self.found.notes.append("no operation that was recorded differs: it is inside of a compiled region")
@@ -195,18 +215,21 @@ class Bisector:
         """A program that fails after its recorded steps is judged by those."""
         if not list_traces(entry.dir):
             logs = f"see what it printed: {show_command(['logs'], self._location, entry.spec.name)}"
-            raise UsageError(f"side {side} is {entry.state}, nothing was recorded: {describe_nothing(entry.dir)}", logs)
+            raise NothingRecordedError(
+                f"side {side} is {entry.state}, nothing was recorded: {describe_nothing(entry.dir)}", logs
+            )
         return entry.dir
 
     def _build_spec(self, side: str, number: int, settings: TraceSettings, words: str) -> RunSpec:
         name = f"bisect-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}-{number}{side}"
         commands, params = (Command(COMMAND, f"{self.found.commands[side]} {words}".strip()),), {"name": name}
-        spec = RunSpec(id=spec_id(commands, params), name=name, params=params, commands=commands)
+        env = self._question.env
+        spec = RunSpec(id=spec_id(commands, params), name=name, params=params, commands=commands, env=env)
         return trace_spec(replace(spec, code=_SNAPSHOT) if self.found.codes[side].hash else spec, settings)
 
     def _find_checkpoint(self, stage: Stage, step: int) -> str:
         """The words that begin both sides from A's last checkpoint before a step: until then they are equal."""
-        if not self._request.resume:
+        if not self._question.resume:
             return ""
         written = [
             (each.numbers[-1], each.path) for each in list_checkpoints(stage.runs[0], CHECKPOINT_FILES) if each.numbers
@@ -216,22 +239,21 @@ class Bisector:
             self.found.notes.append(f"A wrote no checkpoint before step {step}: all executions began at the beginning")
             return ""
         self.found.skipped, path = max(before)
-        return self._request.resume.replace(CHECKPOINT, shlex.quote(os.path.join(stage.runs[0], path)))
+        return self._question.resume.replace(CHECKPOINT, shlex.quote(os.path.join(stage.runs[0], path)))
 
     # ------------------------------------------------------------ code
 
-    def _keep_codes(self, words: Sequence[str]) -> dict[str, Code]:
+    def _keep_codes(self) -> dict[str, Code]:
         """The files as they are for both sides, unless a revision or a farm is named: then copies of what git has."""
-        request = self._request
-        if not (request.a_rev or request.b_rev or self._farm):
+        asked, folder = self._question, os.path.abspath(self._question.folder)
+        if not (any(asked.revisions) or self._farm):
             return dict.fromkeys(SIDES, Code())
-        check_paths(words, os.getcwd())
+        words = [each for command in asked.commands for each in command]
+        check_paths([each.replace(asked.inputs, "") if asked.inputs else each for each in words], folder)
         meta = os.path.join(self._location.dir, layout.STUDY_META_DIR)
-        with open_checkouts(os.getcwd(), meta, lambda trees: self._console.message(f"waiting for {trees}")) as trees:
-            return {
-                side: self._keep_code(trees, rev, meta)
-                for side, rev in zip(SIDES, (request.a_rev, request.b_rev), strict=True)
-            }
+        with open_checkouts(folder, meta, lambda trees: self._console.message(f"waiting for {trees}")) as trees:
+            revisions = zip(SIDES, asked.revisions, strict=True)
+            return {side: self._keep_code(trees, revision, meta) for side, revision in revisions}
 
     def _keep_code(self, trees: Checkouts, revision: str | None, meta: str) -> Code:
         secret = self._settings.secrets.file_patterns

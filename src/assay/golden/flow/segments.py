@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from assay.config.places import choose_farm
@@ -22,6 +22,7 @@ from assay.golden.values import (
     Golden,
     GoldenFile,
     GoldenTest,
+    GoldenTestReport,
     SegmentRun,
     Variant,
 )
@@ -42,6 +43,8 @@ _LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the othe
     "stderr": ("{command}{suffix}.stderr.log", "{command}{suffix}.stdout.log"),
     "both": ("{command}{suffix}.log", "{command}{suffix}.other.log"),
 }
+
+Explain = Callable[["GoldenContext", GoldenTestReport, RunHooks], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class GoldenOptions:
     command_line: tuple[str, ...] = ()
     environment: str | None = None  # the golden of this one; None: see flow/environments.py
     address: str | None = None  # of a store that is used as a copy on this machine
+    explain: Explain | None = None  # what began a difference, for the report; of a plug-in
     is_harness: bool = False  # called by the original's command line: its behaviour, its hints
 
 
