@@ -77,7 +77,7 @@ class NothingRecordedError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Two sides: what each is called by, and what both share. `inputs`: a path in the commands that does not lead to code."""
+    """Two sides: what each is called by, and what both share. `inputs`: a path in the commands that is not code."""
 
     commands: tuple[tuple[str, ...], tuple[str, ...]]
     environments: tuple[str, str] = ("", "")
@@ -207,7 +207,7 @@ class Bisector:
         if before is not None:
             stage = replace(before, what=what, runs=(runs[0], runs[1]))
         else:
-            stage = Stage(what, (runs[0], runs[1]), *compare(*map(load_recording, runs))[:2])
+            stage = Stage(what, (runs[0], runs[1]), *compare(load_recording(runs[0]), load_recording(runs[1]))[:2])
         self.found.stages.append(stage)
         return stage
 
