@@ -56,7 +56,9 @@ SUB_PLUGINS = ("runx", "mlrunner", "harness", "perfzero", "torq")  # folders of 
 _FACES = "script logx checkpoint wandb lightning transformers bench"
 _OF_EXCHANGE = "script_run shim.wandb wandb_media"
 _OF_BENCH = "child command command_profile framework profiling benchmark values.execution suites suite_benchmark asv_suite pytest_suite"
-_OF_TRACE = "digest files naming recorder sitecustomize state weights"
+_OF_TRACE = (
+    "calls compiled context digest files imports kernels modules naming ops perturb recorder rows sitecustomize state"
+)
 IN_USERS_PROGRAMS = (
     *(f"assay.{name}" for name in _FACES.split()),
     *(f"assay.exchange.{name}" for name in _OF_EXCHANGE.split()),
