@@ -120,6 +120,15 @@ def test_two_layers_are_no_peers_and_other_kinds_are_not_compared() -> None:
     assert judge(reports, errors) == [VerdictKind.PASS] * 5
 
 
+def test_layers_with_other_inputs_are_no_peers() -> None:
+    reports = [build_report(number, "Conv2d") for number in range(5)]
+    errors = [
+        TypicalError(2.6e-3, 3e-3, shapes="[1, 3, 8, 8]"),
+        *[TypicalError(1.7e-3, 3e-3, shapes="[1, 32, 8, 8]")] * 4,
+    ]
+    assert judge(reports, errors) == [VerdictKind.PASS] * 5
+
+
 def test_errors_below_the_rounding_of_sums_are_no_fault() -> None:
     reports = [build_report(number, error=1e-7) for number in range(5)]
     errors = [*[TypicalError(0.0, 6e-8)] * 4, TypicalError(1e-6, 6e-8)]

@@ -22,7 +22,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 FACTOR = 1.4  # times the median of the peers, and more for a small tensor: see `find_limit`
-COMPOSITE_FACTOR = 2.5  # of a call that makes others, and of a bias: thresholds, and sums that are rounded on the way
+COMPOSITE_FACTOR = 2.5  # of a call that makes others: thresholds are rounded on the way
 SLICE_FACTOR = 6.0  # times the median of the tensor's other rows: of a thousand rows one is far out by chance
 NOISE_FACTOR = 3.0  # times the worst row of the reference with rounding in it
 FEWEST_PEERS = 3  # with itself
@@ -125,13 +125,14 @@ class TypicalError:
     target: float
     noise: float
     factor: float = FACTOR
+    shapes: str = ""  # of its inputs: sums of other lengths round differently
 
     def compare(self, floor: float) -> float:
         return self.target / max(self.noise, floor)
 
 
 Errors = Mapping[tuple[str, str], TypicalError]  # by case and tensor
-_Kind = tuple[str, str]
+_Kind = tuple[str, str, str]
 
 
 def judge_peers(reports: Sequence[CaseReport], errors: Errors, floor: float) -> list[CaseReport]:
@@ -140,15 +141,16 @@ def judge_peers(reports: Sequence[CaseReport], errors: Errors, floor: float) -> 
     for report in reports:
         for compared in report.local if report.layer else ():
             if (report.name, compared.name) in errors:
-                peers[name_kind(report, compared)].append(errors[report.name, compared.name].compare(floor))
+                error = errors[report.name, compared.name]
+                peers[name_kind(report, compared, error)].append(error.compare(floor))
     known = {kind: found for kind, found in peers.items() if len(found) >= FEWEST_PEERS}
     return [_judge_case(report, known, errors, floor) for report in reports]
 
 
-def name_kind(report: CaseReport, compared: TensorComparison) -> _Kind:
-    """The class of the layer, and which of its tensors it is: an output, or the gradient of a weight."""
+def name_kind(report: CaseReport, compared: TensorComparison, error: TypicalError) -> _Kind:
+    """The class of the layer, which of its tensors it is (an output, the gradient of a weight), and what goes in."""
     assert report.layer is not None
-    return report.layer.ops[0], compared.name.removeprefix(report.layer.label.partition(":")[0])
+    return report.layer.ops[0], compared.name.removeprefix(report.layer.label.partition(":")[0]), error.shapes
 
 
 def find_limit(peers: Sequence[float], error: TypicalError, count: int, floor: float) -> float:
@@ -168,8 +170,8 @@ def _judge_case(report: CaseReport, known: Mapping[_Kind, Sequence[float]], erro
 def _judge_tensor(
     report: CaseReport, compared: TensorComparison, known: Mapping[_Kind, Sequence[float]], errors: Errors, floor: float
 ) -> TensorComparison:
-    kind, error = name_kind(report, compared), errors.get((report.name, compared.name))
-    if error is None or kind not in known:
+    error = errors.get((report.name, compared.name))
+    if error is None or (kind := name_kind(report, compared, error)) not in known:
         return compared
     limit = find_limit(known[kind], error, compared.count, floor)
     if error.target <= limit:
