@@ -130,7 +130,7 @@ def test_the_help_has_the_commands_in_groups(install: Install, capsys: pytest.Ca
     order = ["Options:", "Start:", "Run:", "Read:", "Prove:", "Share:", "Maintain:", "Other tools:", "Plug-ins:"]
     assert list(found) == order
     assert found["Run:"] == ["run", "stop", "rerun", "wait"]
-    assert found["Prove:"] == ["bench", "gate", "try", "tries", "golden", "model"]
+    assert found["Prove:"] == ["bench", "gate", "try", "tries", "golden", "model", "trace"]
     assert found["Read:"][-1] == "other"
     assert found["Plug-ins:"] == ["hello"]
 

@@ -30,6 +30,6 @@ def test_rows() -> None:
 def test_a_group_has_one_row_for_an_option_that_commands_share() -> None:
     rows = [row for row in render_options("golden") if "`--manifest-name NAME`" in row]
     assert [row.split(" | ")[1] for row in rows] == [
-        "gather, check, validate, import, show, rebase, selftest, blame, bisect"
+        "gather, check, explain, validate, import, show, rebase, selftest, blame, bisect"
     ]
     assert any(row.startswith("| `--good COMMIT` | bisect |") for row in render_options("golden"))

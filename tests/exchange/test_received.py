@@ -812,7 +812,7 @@ def test_the_button_of_the_page_does_not_repeat_an_upload(owner: Owner, monkeypa
 
 
 def test_a_gathering_is_not_continued_from_an_upload(tmp_path: Path) -> None:
-    from assay.golden.flow.rebase import _load_checks
+    from assay.golden.flow.artifacts import load_checks
     from assay.golden.flow.runs import _load_open
 
     for name in ("gather-1", "check-1"):
@@ -820,7 +820,7 @@ def test_a_gathering_is_not_continued_from_an_upload(tmp_path: Path) -> None:
         (tmp_path / name / "run.json").write_text("{}")
         write_received(str(tmp_path / name), Received("upload"))
     assert _load_open(str(tmp_path / "gather-1"), None) is None  # type: ignore[arg-type]
-    assert _load_checks(str(tmp_path)) == []
+    assert load_checks(str(tmp_path)) == []
 
 
 def test_a_hint_never_names_a_file_of_an_upload(owner: Owner) -> None:

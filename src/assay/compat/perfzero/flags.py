@@ -151,6 +151,8 @@ def parse_methods(texts: Sequence[str]) -> tuple[BenchMethod, ...]:
 
 
 def _parse_method(text: str) -> BenchMethod:
+    if text.strip() and "." not in text:  # PerfZero has no suites
+        raise UsageError(f"--benchmark_methods: {text!r}: its module is missing", "write module.Class.method")
     try:
         return parse_method(text)
     except UsageError as error:
