@@ -13,11 +13,14 @@ from assay.bench.judge.environments import (
     compare_code,
     describe_differences,
     doubt,
+    doubt_load,
     match_environments,
     name_environments,
     shorten,
 )
+from assay.bench.judge.samples import Question
 from assay.bench.values.comparison import SampleComparison
+from assay.system.fast_dataclasses import replace
 from assay.values.verdict import VerdictKind
 
 V100 = {"cpu_model": "EPYC", "accelerator_model": "V100", "driver": "410"}
@@ -173,3 +176,11 @@ def test_moves_by_the_code_on_both_sides(codes, cause, words):
     assert found[0] == cause
     assert words in found[1]
     assert ("both changed" in found[1]) == (codes == ("c", "d"))
+
+
+def test_load_hides_no_difference_of_a_count_that_is_equal_in_every_execution() -> None:
+    before, after, asked = [0.8] * 5, [0.2] * 5, Question("min")
+    found = SampleComparison("letters", VerdictKind.PASS, "equal", 5, 5, 7.0, 7.0, 0.0, (0.0, 0.0))
+    assert doubt_load(found, before, after, asked) is found
+    noisy = replace(found, interval=(-0.01, 0.01))
+    assert doubt_load(noisy, before, after, asked).kind is VerdictKind.INCONCLUSIVE
