@@ -30,7 +30,7 @@ from torch.nn import functional
 HERE = os.path.abspath(__file__)
 SOURCE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "src")
 WORDS, SIZE, HEADS, DEPTH = 97, 256, 4, 3
-TUNING, REPORTED = 1000, 0  # first seeds
+TUNING, REPORTED = 1000, 2000  # first seeds; rules were also changed by what seed 0 showed
 
 
 # ---------------------------------------------------------------- the models
