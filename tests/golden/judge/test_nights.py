@@ -99,6 +99,13 @@ def test_nights_without_any_level_never_pass() -> None:
     assert judge(build_nights([None] * 9))[0].kind is VerdictKind.ERROR
 
 
+def test_nights_without_a_finite_value_between_good_ones_never_pass() -> None:
+    levels: list[float | None] = [None if night % 2 else 0.0 for night in range(15)]
+    verdict, _ = judge(build_nights(levels, failed=range(1, 15, 2)))
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "no finite value is known of" in verdict.findings[0].message
+
+
 def test_deterministic_nights_pass() -> None:
     assert judge(build_nights([2.0] * 9))[0].kind is VerdictKind.PASS
 

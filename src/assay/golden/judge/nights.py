@@ -135,6 +135,12 @@ def _judge_metric(
     steps = list(find_steps(levels))
     moves = list(_build_moves(name, nights, steps))
     still = [at for at, move in enumerate(moves) if move.state == "open"]
+    unseen = [night.date for night in nights if name not in night.levels and not night.is_good]
+    if not still and unseen:
+        message = (
+            f"nothing moved in {render_count(known, 'night')}, and no finite value is known of {', '.join(unseen[-3:])}"
+        )
+        return [Finding(VerdictKind.INCONCLUSIVE, name, message)], moves
     if not still:
         return [Finding(VerdictKind.PASS, name, f"nothing moved in {render_count(known, 'night')}", effect=0.0)], moves
     effect = measure_relative(steps[-1].after, steps[still[0]].before)
