@@ -166,6 +166,22 @@ lint: .venv/.stamp ## ruff (rules and format) and mypy strict
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
+.venv-docs/.stamp: docs/requirements.txt
+	@$(FIND_PYTHON); \
+	echo "Setting up .venv-docs ..."; \
+	"$$python" -m venv --clear .venv-docs; \
+	.venv-docs/bin/python -m pip install $(PIP_FLAGS) -r docs/requirements.txt
+	@touch $@
+
+# The theme's search starts a worker by a script that it would take from the network; here it is a file of the site.
+.tools/docs/.stamp: hatch_build.py
+	@$(FIND_PYTHON); mkdir -p .tools/docs; "$$python" hatch_build.py iframe-worker@1.0.4 .tools/docs/iframe-worker
+	@touch $@
+
+.PHONY: docs
+docs: .venv-docs/.stamp .tools/docs/.stamp ## the documents as a site with search, in site/: open site/index.html
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict --quiet $(ARGS)
+
 .PHONY: bench
 bench: .venv/.stamp .venv-peers/.stamp .tools/models/.stamp ## every claim of speed, measured beside the peers, one script after another
 	@for script in benchmarks/*.py; do \

@@ -1,0 +1,68 @@
+"""What the site of the documents needs beyond mkdocs: `mkdocs.yml` names this file as its hook.
+
+The pages are written for a code forge and for the tests that execute them. Here a fence that names its file gets the
+name as a title, files of the repository that a page links to become part of the site, and the one script that the
+theme's offline search would fetch from outside is a file of the site.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+TOP = Path(__file__).parent.parent
+ROOT_PAGES = {"README.md": "about.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
+WORKER = TOP / ".tools" / "docs" / "iframe-worker" / "shim" / "index.js"
+WORKER_IN_SITE = "assets/javascripts/iframe-worker-shim.js"
+
+FENCE = re.compile(r"^( *)(```+)(\w+) +([^\s`{=]+)$", re.MULTILINE)
+OUTSIDE = re.compile(r"\]\(((?:\.\./)+)(?!\.\.)([^)\s#]+)")
+
+
+def on_config(config: Any) -> Any:
+    config.extra["polyfills"] = [WORKER_IN_SITE]  # before it the theme has put an address of the network there
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for name, page in ROOT_PAGES.items():
+        files.append(File.generated(config, page, content=(TOP / name).read_text(encoding="utf-8")))
+    linked = {path for page in Path(config.docs_dir).rglob("*.md") for path in find_linked(page)}
+    for path in sorted(linked):
+        files.append(File.generated(config, path.as_posix(), content=(TOP / path).read_bytes()))
+    return files
+
+
+def find_linked(page: Path) -> list[Path]:
+    """Files of the repository outside of docs/ that the page links to, seen from the top."""
+    targets = [(page.parent / (up + rest)).resolve() for up, rest in OUTSIDE.findall(page.read_text(encoding="utf-8"))]
+    return [
+        target.relative_to(TOP) for target in targets
+        if target.is_file() and not target.is_relative_to(TOP / "docs") and target.name not in ROOT_PAGES
+    ]
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    markdown = FENCE.sub(r'\1\2\3 title="\4"', markdown)
+    folder = posixpath.dirname(page.file.src_uri)
+    if page.file.src_uri in ROOT_PAGES.values():  # their links are seen from the top of the repository
+        return re.sub(r"\]\(([A-Z]+\.md)", lambda match: f"]({ROOT_PAGES.get(match[1], match[1])}", markdown.replace("](docs/", "]("))
+    return OUTSIDE.sub(lambda match: "](" + _inside(folder, match[1] + match[2]), markdown)
+
+
+def _inside(folder: str, target: str) -> str:
+    """The link as the site has it: the top of the repository is the top of the site there."""
+    path = posixpath.normpath(posixpath.join("docs", folder, target))
+    return posixpath.relpath(ROOT_PAGES.get(path, path).removeprefix("docs/"), folder or ".")
+
+
+def on_post_build(config: Any) -> None:
+    target = os.path.join(config.site_dir, WORKER_IN_SITE)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.copyfile(WORKER, target)
