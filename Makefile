@@ -128,7 +128,7 @@ web: ## the files that the page of `assay serve` takes from npm
 
 # worksteal: each worker has a run of neighbours, which share what their file made, until one has nothing left to do.
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 10
-SERVICES := .venv/.stamp .tools/services/.stamp .venv-tf/.stamp .tools/azurite/.stamp .tools/models/.stamp .tools/web/.stamp
+SERVICES := .venv/.stamp .tools/services/.stamp .venv-tf/.stamp .tools/azurite/.stamp .tools/models/.stamp .tools/web/.stamp .venv-docs/.stamp .tools/docs/.stamp
 
 # AGAIN=N (continuous integration): up to N tests that failed are executed again, one after another, and named. The tests
 # start real processes on cores that others use too; `make test` by itself stays strict.

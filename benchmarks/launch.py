@@ -168,15 +168,14 @@ TARGETS = {"mlrunner": 0.7, "GNU parallel": 0.7, "xargs -P2": 4.0}
 
 def show_ratios(costs: Mapping[str, Cost]) -> None:
     for label, field in (("all in", "all_in"), ("a further job", "further"), ("CPU of a further job", "further_cpu")):
-        ours = statistics.median(getattr(costs["assay"], field))
+        ours = getattr(costs["assay"], field)
         for name, cost in costs.items():
             if name != "assay":
+                theirs = getattr(cost, field)
                 target = TARGETS.get(name) if field != "further_cpu" else None
-                print(
-                    render_ratio(
-                        f"assay / {name}, {label}", ours / statistics.median(getattr(cost, field)), at_most=target
-                    )
-                )
+                ratio = statistics.median(ours) / statistics.median(theirs)
+                each = [one / other for one, other in zip(ours, theirs, strict=False)]
+                print(render_ratio(f"assay / {name}, {label}", ratio, at_most=target, of_each=each))
 
 
 def main() -> None:

@@ -7,7 +7,10 @@ on the same cores.
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
+import platform
 import shutil
 import statistics
 import subprocess
@@ -22,6 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / ".venv-peers" / "bin"
 ASSAY = (sys.executable, "-m", "assay")
+RESULTS = ROOT / "benchmarks" / "results"
+PEER_NAMES = ROOT / "benchmarks" / "peers.txt"
 
 
 @dataclass(frozen=True)
@@ -101,13 +106,64 @@ def render_spread(values: Sequence[float], unit: str = "ms", scale: float = 1e3)
     return f"{statistics.median(scaled):8.2f} {unit} ({min(scaled):.2f} to {max(scaled):.2f})"
 
 
-def render_ratio(what: str, ratio: float, *, at_most: float | None = None, at_least: float | None = None) -> str:
-    """A ratio beside its target, and whether it is met."""
-    if at_most is not None:
-        return f"{what}: {ratio:.2f}   target: at most {at_most}   {'met' if ratio <= at_most else 'MISSED'}"
-    if at_least is not None:
-        return f"{what}: {ratio:.1f}   target: at least {at_least}   {'met' if ratio >= at_least else 'MISSED'}"
-    return f"{what}: {ratio:.2f}"
+# ---------------------------------------------------------------- results
+
+_figures: list[dict[str, object]] = []
+
+
+def render_ratio(
+    what: str,
+    ratio: float,
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+    of_each: Sequence[float] = (),
+) -> str:
+    """A ratio beside its target, and whether it is met; it is also kept for the file of results.
+
+    `of_each` is the ratio of each repetition, for its spread.
+    """
+    is_met = None if at_most is at_least is None else _is_met(ratio, at_most, at_least)
+    spread = [round(each, 4) for each in (min(of_each), max(of_each))] if of_each else None
+    figure = {"what": what, "value": round(ratio, 4), "spread": spread, "at_most": at_most, "at_least": at_least}
+    _figures.append({name: value for name, value in {**figure, "is_met": is_met}.items() if value is not None})
+    shown = f"{what}: {ratio:.2f}" if at_least is None else f"{what}: {ratio:.1f}"
+    if spread:
+        shown += f" ({spread[0]:.2f} to {spread[1]:.2f})"
+    if is_met is None:
+        return shown
+    target = f"at most {at_most}" if at_most is not None else f"at least {at_least}"
+    return f"{shown}   target: {target}   {'met' if is_met else 'MISSED'}"
+
+
+def _is_met(ratio: float, at_most: float | None, at_least: float | None) -> bool:
+    return (at_most is None or ratio <= at_most) and (at_least is None or ratio >= at_least)
+
+
+@atexit.register
+def _write_results() -> None:
+    """`results/NAME.json` of the script that ends, with the commit, the machine and the peers' versions."""
+    if not _figures:
+        return
+    git = ("git", "describe", "--always", "--dirty", "--abbrev=12")
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    words = [line.split("#")[0].strip() for line in PEER_NAMES.read_text(encoding="utf-8").splitlines()]
+    record = {
+        "script": Path(sys.argv[0]).stem,
+        "arguments": sys.argv[1:],
+        "commit": commit,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": {
+            "cores": os.cpu_count(),
+            "processor": platform.machine(),
+            "python": platform.python_version(),
+            "load": round(os.getloadavg()[0], 1),
+        },
+        "peers": sorted(word for word in words if word),
+        "figures": _figures,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{record['script']}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 def has_peer(module: str) -> bool:

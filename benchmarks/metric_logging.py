@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from measuring import render_ratio
+
 ROOT = Path(__file__).resolve().parent.parent
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 STAMP = struct.Struct("<qd")  # step and time, as the process to be killed reports them
@@ -184,16 +186,18 @@ def report(rates: dict[str, list[float]], losses: list[tuple[int, float]]) -> No
         print(f"{name:<26}{medians[name]:>12,.0f}{min(values):>12,.0f}{max(values):>12,.0f}")
     lines, seconds = max(losses)
     print(f"lost on SIGKILL, worst of {len(losses)}: {lines} lines, {seconds:.3f} s (goal: at most 1 s)")
-    ours = medians["assay.log, one metric"]
-    print(f"assay.log with one metric in a call: {ours:,.0f} points/s (goal: at least 200,000)")
-    print_ratio("tensorboardX", ours, medians.get("tensorboardX"), 8)
-    batches = [medians[name] for name in medians if name.startswith("MLflow")]
-    print_ratio("MLflow log_batch, its faster store", ours, max(batches, default=None), 10)
+    ours = rates["assay.log, one metric"]
+    print(render_ratio("assay.log, points a second, one metric in a call", statistics.median(ours), at_least=200_000))
+    print_ratio("tensorboardX", ours, rates.get("tensorboardX"), 8)
+    batches = [values for name, values in rates.items() if name.startswith("MLflow")]
+    print_ratio("MLflow log_batch, its faster store", ours, max(batches, key=statistics.median, default=None), 10)
 
 
-def print_ratio(peer: str, ours: float, theirs: float | None, goal: int) -> None:
+def print_ratio(peer: str, ours: list[float], theirs: list[float] | None, goal: int) -> None:
     if theirs is not None:
-        print(f"assay.log / {peer}: {ours / theirs:.1f} (goal: at least {goal})")
+        ratio = statistics.median(ours) / statistics.median(theirs)
+        each = [one / other for one, other in zip(ours, theirs, strict=False)]
+        print(render_ratio(f"assay.log / {peer}", ratio, at_least=goal, of_each=each))
 
 
 def main() -> None:

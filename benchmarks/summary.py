@@ -164,7 +164,9 @@ def _sumx_ratios(taken: Mapping[str, list[Taken]]) -> list[str]:
     for name, least in (("indexed", 20), ("cold", 3)):
         for door in ("assay sum", "assay sumx"):
             ours = taken[f"{door}, {name}"]
-            lines.append(render_ratio(f"runx sumx / {door}, {name}, wall", wall(peer) / wall(ours), at_least=least))
+            each = [one.wall_s / other.wall_s for one, other in zip(peer, ours, strict=True)]
+            ratio = wall(peer) / wall(ours)
+            lines.append(render_ratio(f"runx sumx / {door}, {name}, wall", ratio, at_least=least, of_each=each))
             lines.append(render_ratio(f"runx sumx / {door}, {name}, CPU", cpu(peer) / cpu(ours)))
     return lines
 

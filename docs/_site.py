@@ -17,7 +17,12 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 TOP = Path(__file__).parent.parent
-ROOT_PAGES = {"README.md": "about.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
+ROOT_PAGES = {
+    "README.md": "about.md",
+    "CHANGELOG.md": "changes.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
 WORKER = TOP / ".tools" / "docs" / "iframe-worker" / "shim" / "index.js"
 WORKER_IN_SITE = "assets/javascripts/iframe-worker-shim.js"
 
@@ -43,7 +48,8 @@ def find_linked(page: Path) -> list[Path]:
     """Files of the repository outside of docs/ that the page links to, seen from the top."""
     targets = [(page.parent / (up + rest)).resolve() for up, rest in OUTSIDE.findall(page.read_text(encoding="utf-8"))]
     return [
-        target.relative_to(TOP) for target in targets
+        target.relative_to(TOP)
+        for target in targets
         if target.is_file() and not target.is_relative_to(TOP / "docs") and target.name not in ROOT_PAGES
     ]
 
@@ -52,7 +58,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = FENCE.sub(r'\1\2\3 title="\4"', markdown)
     folder = posixpath.dirname(page.file.src_uri)
     if page.file.src_uri in ROOT_PAGES.values():  # their links are seen from the top of the repository
-        return re.sub(r"\]\(([A-Z]+\.md)", lambda match: f"]({ROOT_PAGES.get(match[1], match[1])}", markdown.replace("](docs/", "]("))
+        for name, title in ROOT_PAGES.items():
+            markdown = markdown.replace(f"]({name}", f"]({title}")
+        return markdown.replace("](docs/", "](").replace('src="docs/', 'src="')
     return OUTSIDE.sub(lambda match: "](" + _inside(folder, match[1] + match[2]), markdown)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 TOP = Path(__file__).parent.parent
 SBIN = ("/usr/sbin", "/usr/local/sbin")
 TF_PYTHON = os.environ.get("ASSAY_TF_PYTHON") or str(TOP / ".venv-tf" / "bin" / "python")
+DOCS_PYTHON = str(TOP / ".venv-docs" / "bin" / "python")
 AZURITE = str(TOP / ".tools" / "azurite" / "node_modules" / ".bin" / "azurite-blob")
 MODELS = TOP / ".tools" / "models"
 VENDOR = TOP / "src" / "assay" / "web" / "vendor"
@@ -47,6 +48,7 @@ SERVICES = {
     ),
     "azurite": Service((AZURITE, "node"), "make .tools/azurite/.stamp"),
     "tensorflow": Service((TF_PYTHON,), "make .venv-tf/.stamp"),
+    "docs": Service((DOCS_PYTHON, str(TOP / ".tools" / "docs" / "iframe-worker")), "make docs"),
     "models": Service((str(MODELS / "faster_whisper"),), "make .tools/models/.stamp"),
     "postgres": Service((POSTGRES, "setpriv"), "apt-get install -y postgresql"),
     "kills": Service(

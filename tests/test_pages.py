@@ -185,7 +185,7 @@ def test_the_examples_of_the_readme(tmp_path: Path) -> None:
     shutil.copytree(
         TOP / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("runs", "testdata", "golden")
     )
-    run_page(write_readme(tmp_path, "## Does it still converge?", "## Coming from"), tmp_path)
+    run_page(write_readme(tmp_path, "## Does it still converge?", "## What you type today"), tmp_path)
 
 
 def write_readme(folder: Path, begin: str, end: str) -> Path:

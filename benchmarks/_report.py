@@ -1,0 +1,99 @@
+"""What the scripts measured, rendered: `benchmarks/README.md` and the chart of the README, from `benchmarks/results/`.
+
+`python benchmarks/_report.py` writes them; a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+CHART = HERE.parent / "docs" / "pictures" / "proof.svg"
+
+HEAD = """# Measured
+
+Each script of this folder runs Assay and its peers in turns and prints ratios last; `make bench` runs all of them.
+What a script measured lies in `results/`, and `python benchmarks/_report.py` writes this page from there. A missed
+target is marked.
+"""
+# What the chart shows: the script, the figure, what a reader sees. Ratios of which less is better are turned over.
+BARS = (
+    ("launch", "assay / mlrunner, all in", "start a job: mlrunner"),
+    ("launch", "assay / submitit local, all in", "start a job: submitit, local"),
+    ("launch", "assay / Hydra basic, all in", "start a job: Hydra"),
+    ("metric_logging", "assay.log / tensorboardX", "log a point: tensorboardX"),
+    ("metric_logging", "assay.log / MLflow log_batch, its faster store", "log a point: MLflow"),
+    ("summary", "runx sumx / assay sum, indexed, wall", "table of runs: runx"),
+    ("summary", "MLflow search_runs / assay sum, in-process", "table of runs: MLflow"),
+)
+WIDTH, ROW, LEFT, RIGHT = 640, 26, 210, 70
+
+
+def load_results() -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted((HERE / "results").glob("*.json"))}
+
+
+def build_page(results: dict[str, dict[str, Any]]) -> str:
+    return HEAD + "".join(line for result in results.values() for line in build_part(result))
+
+
+def build_part(result: dict[str, Any]) -> Iterator[str]:
+    machine, words = result["machine"], " ".join(["python", f"benchmarks/{result['script']}.py", *result["arguments"]])
+    yield f"\n## {result['script']}\n\n"
+    yield f"`{words}` at {result['commit']}, {result['date']}: {machine['cores']} cores ({machine['processor']}), "
+    yield f"Python {machine['python']}, load {machine['load']}.\n\n| | figure | spread | target |\n|---|---|---|---|\n"
+    for figure in result["figures"]:
+        spread = " to ".join(f"{value:,.2f}" for value in figure.get("spread", ()))
+        yield f"| {figure['what']} | {figure['value']:,.2f} | {spread} | {render_target(figure)} |\n"
+
+
+def render_target(figure: dict[str, Any]) -> str:
+    if "is_met" not in figure:
+        return ""
+    target = f"≤ {figure['at_most']:,}" if "at_most" in figure else f"≥ {figure['at_least']:,}"
+    return target if figure["is_met"] else f"{target} **missed**"
+
+
+def build_chart(results: dict[str, dict[str, Any]]) -> str:
+    """Bars on a logarithmic scale: how many times as long the peer takes. Readable on a light and on a dark page."""
+    rows = [row for row in (find_row(results, *bar) for bar in BARS) if row is not None]
+    longest = max((value for _, value in rows), default=1.0)
+    height = ROW * len(rows) + 34
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
+        "<style>text { fill: #24292f; font: 13px sans-serif }",
+        "@media (prefers-color-scheme: dark) { text { fill: #d7dde5 } }</style>",
+        '<text x="0" y="16" font-weight="bold">How many times as long others take</text>',
+    ]
+    for number, (name, value) in enumerate(rows):
+        y = 28 + ROW * number
+        width = max(2.0, (WIDTH - LEFT - RIGHT) * _log(value) / _log(longest)) if value > 1 else 2.0
+        parts.append(f'<text x="0" y="{y + 15}">{name}</text>')
+        parts.append(f'<rect x="{LEFT}" y="{y + 3}" width="{width:.0f}" height="16" rx="2" fill="#009485"/>')
+        parts.append(f'<text x="{LEFT + width + 6:.0f}" y="{y + 15}">{value:.3g} times</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _log(value: float) -> float:
+    return math.log10(max(value, 1.0)) + 0.1
+
+
+def find_row(results: dict[str, dict[str, Any]], script: str, what: str, name: str) -> tuple[str, float] | None:
+    for figure in results.get(script, {"figures": ()})["figures"]:
+        if figure["what"] == what:
+            return name, 1 / figure["value"] if what.startswith("assay /") else figure["value"]
+    return None
+
+
+def main() -> None:
+    results = load_results()
+    (HERE / "README.md").write_text(build_page(results), "utf-8")
+    CHART.write_text(build_chart(results), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The site of the documents needs no network, and what pages and README show was made by scripts from what is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from playwright.sync_api import sync_playwright
+from tests.services import DOCS_PYTHON, TOP
+
+OUTSIDE = re.compile(r'<(?:script[^>]*src|link[^>]*href|img[^>]*src)="?(?:https?:)?//')
+ROOT_PAGES = {"about.md", "changes.md", "contributing.md", "security.md"}  # made by docs/_site.py
+
+
+def pages_of(menu: Any) -> list[str]:
+    if isinstance(menu, str):
+        return [menu]
+    return [page for each in (menu.values() if isinstance(menu, dict) else menu) for page in pages_of(each)]
+
+
+def test_every_page_is_in_the_menu_once() -> None:
+    text = (TOP / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    docs = TOP / "docs"
+    written = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
+    assert sorted(pages_of(yaml.safe_load(text))) == sorted(written | ROOT_PAGES)
+
+
+def load_script(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, TOP / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_figures_are_those_that_the_scripts_measured() -> None:
+    report = load_script("benchmarks/_report.py")
+    results = report.load_results()
+    assert (TOP / "benchmarks" / "README.md").read_text("utf-8") == report.build_page(results), "benchmarks/_report.py"
+    assert report.CHART.read_text("utf-8") == report.build_chart(results), "python benchmarks/_report.py"
+
+
+def test_the_pictures_show_the_page_as_it_is() -> None:
+    stored = json.loads((TOP / "docs" / "pictures" / "sources.json").read_text())
+    assert stored["sha256"] == load_script("docs/pictures/make.py").hash_sources(), "python docs/pictures/make.py"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((TOP / "README.md").read_text("utf-8").split()) <= 1200
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [DOCS_PYTHON, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.services("docs")
+def test_no_page_loads_anything_from_outside(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 70
+    assert [str(page) for page in pages if OUTSIDE.search(page.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.services("docs", "browser")
+def test_a_reader_without_a_network_searches(site: Path) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_context(offline=True).new_page()
+        page.goto((site / "index.html").as_uri())
+        page.keyboard.press("/")
+        page.keyboard.type("early stopping", delay=20)
+        found = page.locator(".md-search-result__item h1").first
+        found.wait_for(timeout=60_000)
+        assert found.inner_text() == "Early stopping"
+        browser.close()
