@@ -47,6 +47,10 @@ def build_part(result: dict[str, Any]) -> Iterator[str]:
     yield f"`{words}` at {result['commit']}, {result['date']}: {machine['cores']} cores ({machine['processor']}), "
     yield f"Python {machine['python']}, load {machine['load']}.\n\n| | figure | spread | target |\n|---|---|---|---|\n"
     for figure in result["figures"]:
+        if "tried" in figure:
+            yield f"| {figure['what']} | {figure['problems']} of {figure['tried']:,} | "
+            yield f"95%: at most {figure['at_most_rate']:.2%} | |\n"
+            continue
         spread = " to ".join(f"{value:,.2f}" for value in figure.get("spread", ()))
         yield f"| {figure['what']} | {figure['value']:,.2f} | {spread} | {render_target(figure)} |\n"
 

@@ -136,6 +136,13 @@ def render_ratio(
     return f"{shown}   target: {target}   {'met' if is_met else 'MISSED'}"
 
 
+def render_count(what: str, problems: int, tried: int) -> str:
+    """Problems among what was tried, with the upper end of the 95% interval; kept for the file of results."""
+    most = 3 / tried if problems == 0 else (problems + 2 * (problems + 1) ** 0.5 + 2) / tried
+    _figures.append({"what": what, "problems": problems, "tried": tried, "at_most_rate": round(most, 6)})
+    return f"{what}: {problems} of {tried:,} (95%: at most {most:.2%})"
+
+
 def _is_met(ratio: float, at_most: float | None, at_least: float | None) -> bool:
     return (at_most is None or ratio <= at_most) and (at_least is None or ratio >= at_least)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import fuzz
 from tests.fuzz import FORMATS, Format
+
+Record = Callable[[str, object], None]
 
 QUICK = 4  # inputs of each format in the quick suite, and two that are nested deeply
 LONG = 20_000  # inputs in all
@@ -39,8 +41,12 @@ def test_a_damaged_file_is_never_called_a_bug_of_ours(form: Format, folder: Path
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", build_cases())
-def test_twenty_thousand_damaged_files_are_never_called_bugs_of_ours(form: Format, folder: Path) -> None:
-    _check(form, folder, (LONG - BY_PROCESS) // len(FORMATS) + 1, _seed())
+def test_twenty_thousand_damaged_files_are_never_called_bugs_of_ours(
+    form: Format, folder: Path, record_property: Record
+) -> None:
+    count = (LONG - BY_PROCESS) // len(FORMATS) + 1
+    record_property("damaged files", count)
+    _check(form, folder, count, _seed())
 
 
 def _seed() -> int:
@@ -58,6 +64,9 @@ def _report(faults: Iterable[tuple[bytes, str]], count: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", build_cases(form for form in FORMATS if form.commands))
-def test_two_thousand_damaged_files_through_the_real_command(form: Format, folder: Path) -> None:
+def test_two_thousand_damaged_files_through_the_real_command(
+    form: Format, folder: Path, record_property: Record
+) -> None:
     count = BY_PROCESS // sum(1 for each in FORMATS if each.commands) + 1
+    record_property("damaged files, through the real command", count)
     _report(fuzz.run_processes(form, folder, count, _seed()), count)

@@ -48,12 +48,14 @@ def test_twenty_kills(shop: StudyProcesses) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_a_thousand_kills(shop: StudyProcesses) -> None:
+def test_a_thousand_kills(shop: StudyProcesses, record_property: Callable[[str, object], None]) -> None:
     """KILLS is how many, 1000 where it is not set; the index is compared with a rebuilt one, point by point:
 
     KILLS=200 python -m pytest -s tests/acceptance/test_kill.py -k thousand
     """
-    hammer_until(shop, int(os.environ.get("KILLS", "1000")), runs=120, seed=choose_seed())
+    kills = int(os.environ.get("KILLS", "1000"))
+    record_property("killed supervisors", kills)
+    hammer_until(shop, kills, runs=120, seed=choose_seed())
 
 
 # ---------------------------------------------------------------- at every step
