@@ -1,8 +1,9 @@
 """Faults as figures: what the long suite does to us, counted.
 
-Kills of supervisors in the middle of studies of 120 runs (afterwards every run has one outcome, nothing ran twice, and the
-index equals a rebuilt one), and damaged files of every format that we read (never a crash report, a hang or a changed
-table), in one process and through the real command. The tests are those of `make test-long`; each says how many it tried.
+Kills of supervisors in the middle of studies of 120 runs (afterwards every run has one outcome, nothing ran twice, and
+the index equals a rebuilt one), and damaged files of every format that we read (never a crash report, a hang or a
+changed table), in one process and through the real command. The tests are those of `make test-long`; each says how
+many it tried.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from measuring import ROOT, render_count
 
@@ -41,7 +42,7 @@ def count(report: Path) -> tuple[Counter[str], Counter[str]]:
     """What was tried, by the property that each test records, and how many tests of it failed."""
     tried: Counter[str] = Counter()
     problems: Counter[str] = Counter()
-    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 pytest has written it
+    for case in ET.parse(report).iter("testcase"):
         for item in case.iter("property"):
             tried[item.attrib["name"]] += int(item.attrib["value"])
             problems[item.attrib["name"]] += case.find("failure") is not None or case.find("error") is not None
