@@ -31,7 +31,8 @@ def main() -> None:
     env = {**os.environ, "KILLS": str(options.kills), "ASSAY_FUZZ_SEED": str(options.seed)}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "long", "-k", CHOICE, f"--junitxml={report}", *TESTS]
+        xml = ["-o", "junit_family=xunit1", f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "long", "-k", CHOICE, *xml, *TESTS]
         subprocess.run(command, cwd=ROOT, env=env, check=False)
         tried, problems = count(report)
     for what, number in sorted(tried.items()):
