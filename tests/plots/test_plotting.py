@@ -59,10 +59,10 @@ def test_a_file_per_metric() -> None:
 
 
 def test_a_colour_follows_from_the_name_and_older_runs() -> None:
-    names = [f"lr={number}" for number in range(40)]
+    names = [f"lr={number}" for number in range(60)]
     chosen = choose_colors(names)
-    assert {chosen[name] for name in names[:8]} == set(range(8))
-    assert {chosen[name] for name in names[:32]} == set(range(32))
+    assert {chosen[name] for name in names[:12]} == set(range(12))
+    assert {chosen[name] for name in names[:48]} == set(range(48))
     assert choose_colors(names[:20]) == {name: chosen[name] for name in names[:20]}  # the later ones change nothing
     assert choose_colors(["lr=7"])["lr=7"] == choose_colors(["lr=7", "lr=8"])["lr=7"]
 
@@ -70,8 +70,8 @@ def test_a_colour_follows_from_the_name_and_older_runs() -> None:
 def test_what_is_drawn_together_has_different_colours_while_there_are_some() -> None:
     assert separate_colors({"b": 3, "a": 3, "c": 4}) == {"a": 3, "c": 4, "b": 5}
     assert separate_colors({"a": 1, "b": 2}) == {"a": 1, "b": 2}
-    many = separate_colors({f"{number}": 5 for number in range(40)})
-    assert set(many.values()) == set(range(32))
+    many = separate_colors({f"{number}": 5 for number in range(60)})
+    assert set(many.values()) == set(range(48))
 
 
 def test_a_run_has_one_colour_in_all_charts(cli: Any, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg", "pdf")
 # colours that stay apart for colour-blind readers and in grey print (after Okabe and Ito)
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6bb1", "#4d4d4d")
+_COLORS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"),
+    *("#8c6bb1", "#4d4d4d", "#b2182b", "#7a5230", "#6b8e23", "#1b3a8b"),
+)
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("", "o", "s", "^", "v", "D", "x", "+", "*")
-_LABELLED = len(_COLORS)  # more lines than this have their names in a legend, which shows their dashes as well
+_LABELLED = 8  # more lines than this have their names in a legend, which shows their dashes as well
 _LEGIBLE = 14  # lines whose legend is not small
 _LEGEND_ROWS = 28
 _POINTS = ("o", "s", "^", "D", "v", "P", "*", "h")

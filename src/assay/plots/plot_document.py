@@ -28,7 +28,7 @@ from assay.show.chart import (
 from assay.show.formatting import render_count, render_number
 from assay.values import document as doc
 
-_COLORS, _DASHES, _SHADES = 8, 4, 10  # classes of the style sheet: c0…, d0…, s0…
+_COLORS, _DASHES, _SHADES = 12, 4, 10  # classes of the style sheet: c0…, d0…, s0…
 _MARKERS: tuple[Literal["dot", "square", "triangle", "diamond"], ...] = ("dot", "square", "triangle", "diamond")
 _MOST_HOVERS = 160
 _HEIGHT = 320

@@ -79,7 +79,7 @@ class LineChart:
     shades: tuple[str, str, str] | None = None
 
 
-COLORS = 8  # of a chart; lines beyond differ by their dashes as well
+COLORS = 12  # of a chart; lines beyond differ by their dashes as well
 _LOOKS = COLORS * 4  # colours and dashes
 
 
@@ -101,20 +101,21 @@ def choose_colors(names: Iterable[str]) -> dict[str, int]:
 
 
 def separate_colors(chosen: Mapping[str, int]) -> dict[str, int]:
-    """Colours of what is drawn together: where two are the same, the first by name keeps it, and the other has the next
-    one that is free; only a study of more runs than there are colours and dashes has such."""
-    taken: set[int] = set()
-    found = {}
+    """Colours of what is drawn together; dashes only where there are more curves than colours.
+
+    Where two have the same, the first by name keeps it, and the other has the next one that is free.
+    """
+    looks = COLORS if len(chosen) <= COLORS else _LOOKS
+    found: dict[str, int] = {}
     rest = []
     for name in sorted(chosen):
-        if chosen[name] in taken:
+        if chosen[name] % looks in found.values():
             rest.append(name)
         else:
-            found[name] = chosen[name]
-            taken.add(chosen[name])
+            found[name] = chosen[name] % looks
     for name in rest:
-        found[name] = chosen[name] if len(taken) == _LOOKS else _find_free(chosen[name], taken)
-        taken.add(found[name])
+        taken = set(found.values())
+        found[name] = chosen[name] % looks if len(taken) == _LOOKS else _find_free(chosen[name], taken)
     return found
 
 

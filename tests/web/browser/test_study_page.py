@@ -109,9 +109,15 @@ def test_curves_are_hidden_zoomed_and_read(open_page: Opener) -> None:
     page.mouse.up()
     again = page.get_by_role("button", name="Reset zoom")
     expect(again).to_be_visible()
+    expect(page).to_have_url(re.compile("#zoom="))
+    page.reload()
+    wait_until_drawn(page)
+    expect(again).to_be_visible()  # the address has the zoom
     again.focus()
     page.keyboard.press("Enter")
     expect(again).to_be_hidden()
+    assert "zoom" not in page.url
+    assert all("d0" in each for each in colors[:12]), colors  # colours before dashes
     page.locator("details.values summary").click()
     expect(page.locator("details.values tbody tr")).to_have_count(keys.count())
     page.reload()

@@ -3,8 +3,9 @@
 let uPlot = null; // loaded where there is something to draw
 const charts = new Map(); // place → what is drawn there
 const DASHES = [[], [7, 4], [2, 4], [8, 3, 2, 3]];
-const COLORS = 8;
+const COLORS = 12; // distinct ones first, then dashes
 const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)); // ticks of steps
+const TAIL = 16; // letters of a name that are never cut
 const PAUSE = 2000; // between two requests for the same curves while a study runs
 
 const read = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -94,6 +95,13 @@ function showZoom(state, chart) {
   const isZoomed = min != null && (min > state.full[0] || max < state.full[1]);
   state.zoom = isZoomed ? [min, max] : null;
   state.reset.hidden = !isZoomed;
+  if (state.hasAddress) history.replaceState(history.state, "", isZoomed ? `#zoom=${plain(min)},${plain(max)}` : location.pathname + location.search);
+}
+
+// A chart that is alone on its page has its zoom in the address.
+function readZoom() {
+  const numbers = location.hash.match(/^#zoom=([^,]+),([^,]+)$/)?.slice(1).map(Number);
+  return numbers?.every(Number.isFinite) && numbers[0] < numbers[1] ? numbers : null;
 }
 
 // ---------------------------------------------------------------- the legend
@@ -107,7 +115,10 @@ function makeKey(curve) {
 function makeName(place, curve) {
   const slug = place.dataset.studySlug;
   const href = curve.run && slug ? { href: `/studies/${encodeURIComponent(slug)}/runs/${encodeURIComponent(curve.run)}` } : null;
-  return make(href ? "a" : "span", curve.name, { class: "of", title: curve.name, ...href });
+  const name = make(href ? "a" : "span", "", { class: "of", title: curve.name, ...href });
+  const cut = Math.max(0, curve.name.length - TAIL); // names that are cut stay different: their end is always there
+  name.append(make("span", curve.name.slice(0, cut)), make("span", curve.name.slice(cut)));
+  return name;
 }
 
 // Several charts have one legend below them: each run once, with what it is called where it is drawn first.
@@ -211,7 +222,7 @@ function tellNearest(state, chart) {
   const curve = state.answer.curves[state.nearest];
   if (at == null || !curve || chart.cursor.left < 0) return state.told.replaceChildren();
   const value = `${plain(readAt(chart, state.main[state.nearest], at))} at ${state.answer.x} ${plain(chart.data[0][at])}`;
-  state.told.replaceChildren(makeKey(curve), make("span", curve.name, { class: "of" }), make("b", value));
+  state.told.replaceChildren(makeKey(curve), makeName(state.place, curve), make("b", value));
 }
 
 function buildValues(answer) {
@@ -250,7 +261,8 @@ async function show(place) {
     place.dataset.drawn = "1";
     return;
   }
-  draw(place, { answer: value, hidden: new Set(), zoom: null });
+  const hasAddress = document.querySelectorAll("[data-curves]").length === 1;
+  draw(place, { answer: value, hidden: new Set(), zoom: hasAddress ? readZoom() : null, hasAddress });
 }
 
 function draw(place, state) {
@@ -279,6 +291,7 @@ function draw(place, state) {
   tools.append(...(state.middle ? [clip] : []), state.reset);
   state.told = isBrief ? make("p", "", { class: "told" }) : null;
   place.replaceChildren(tools, state.canvas);
+  state.place = place;
   charts.set(place, state);
   build(place, state);
   state.canvas.setAttribute("role", "img");
