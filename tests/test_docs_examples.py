@@ -28,7 +28,7 @@ from assay.values.run import Plan
 
 TOP = Path(__file__).parent.parent
 cli = build_cli()
-NATIVE_FILE = TOP / "docs" / "reference" / "native-file.md"
+NATIVE_FILES = tuple((TOP / "docs" / "reference").glob("native-file*.md"))
 COMMAND_LINE = TOP / "docs" / "reference" / "command-line.md"
 SETTINGS = TOP / "docs" / "reference" / "settings.md"
 TORQ = TOP / "docs" / "how-to" / "coming-from-torq.md"
@@ -89,7 +89,7 @@ def test_no_study_shown_gives_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_has_an_example_in_the_reference(key: str) -> None:
-    text = "".join(find_studies(NATIVE_FILE))
+    text = "".join(study for page in NATIVE_FILES for study in find_studies(page))
     assert re.search(rf"^{key}:|[{{,] ?{key}: ", text, re.MULTILINE), f"no example uses {key}"
 
 
