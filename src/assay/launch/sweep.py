@@ -29,6 +29,7 @@ from assay.follow.opening import open_index
 from assay.follow.refresh import refresh_study
 from assay.follow.run_status import load_status
 from assay.judge.bounds import judge_checks
+from assay.launch.background import note_begun
 from assay.launch.prepared import (
     Prepared,
     Report,
@@ -135,26 +136,18 @@ Draw = Callable[[Supervisor], None]
 
 
 @dataclass(slots=True)
-class RunHooks:
-    """What a command shows and adds while the study runs."""
+class RunHooks(LoopSettings):
+    """What a command shows and adds while the study runs; `max_wait_s` None: as the settings have it."""
 
-    listen: Listen = lambda _event: None
-    draw: Draw = lambda _supervisor: None
     finish: Draw = lambda _supervisor: None
     console: Console = SILENT
     owns_process: bool = False  # a command of Assay: this process may become the parent of what jobs leave running
-    counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
     echo: Callable[[bytes], None] | None = None
-    tick_s: float = 0.25
     one_by_one: bool = False  # no slots: one run after another, devices untouched
-    leaves: bool = False  # end when the farm has every job
     slots_name: str | None = None  # of slots apart from those of trainings
     at_once: int | None = None  # runs on a farm at a time; None: all, and the farm decides
     use: Use = "run"  # of the machine, for its lease
-    max_wait_s: float | None = None  # for the machine lease; None: as the settings have it
     observe: Callable[[Observer], Observer] = lambda observer: observer  # wraps the collector
-    decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early
-    prune: Callable[[Sequence[Entry]], Mapping[str, str]] = lambda _entries: {}  # those that have done enough, and why
     best: BestSoFar | None = None  # the command's, which finds the best run
     steps: Sequence[RunStep] = ()  # none: those of the study and the options
 
@@ -199,7 +192,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
         _forget_removed(prepared, entries, index)
         steps = hooks.steps or find_steps(prepared)
         executor, pool, limit = _choose_executor(prepared, slots, hooks)
-        loop = _build_loop(prepared, hooks, builder, slots, limit)
+        loop: LoopSettings = _build_loop(prepared, hooks, builder, slots, limit)
         build_entry = partial(_build_entry, prepared=prepared, again=frozenset(), base=0)
         context = RunContext(prepared, index, entries, collector, pool, hooks.best, build_entry)
         for step in steps:
@@ -265,7 +258,8 @@ def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
 def _build_loop(
     prepared: Prepared, hooks: RunHooks, builder: DirBuilder, slots: Slots, limit: int | None
 ) -> LoopSettings:
-    return LoopSettings(
+    return replace(
+        hooks,
         create=builder.create,
         renew=builder.renew,
         rewrite=builder.rewrite_job,
@@ -274,16 +268,11 @@ def _build_loop(
         draw=_build_draw(builder, _suppress_lost_output(hooks.draw), hooks.console),
         warn=partial(_warn, hooks),
         env=_build_env(prepared, slots, hooks),
-        tick_s=hooks.tick_s,
         grace_s=prepared.options.grace_s,
-        counts_wait=hooks.counts_wait,
         keeps_slots=hooks.slots_name is not None,
         lease=MachineLease(hooks.use) if prepared.farm is None else None,
         max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],
         limit=limit,
-        leaves=hooks.leaves,
-        decide=hooks.decide,
-        prune=hooks.prune,
         budget=prepared.options.budget,
     )
 
@@ -295,6 +284,7 @@ def _build_draw(builder: DirBuilder, draw: Draw, console: Console) -> Draw:
         builder.flusher.tick()
         notice.update(supervisor.leased_s, supervisor.settings.lease, supervisor.waited_s, supervisor.pool)
         draw(supervisor)
+        note_begun()
 
     return drawn
 
