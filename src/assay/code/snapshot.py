@@ -290,18 +290,15 @@ def _write_snapshot(store: StrPath, contents: _Contents) -> str:
         digest = contents.digest()
         with open(f"{aside}/{_MANIFEST}", "w", encoding="ascii") as stream:
             json.dump(asdict(_build_manifest(contents)), stream)
-        _rename_unless_there(aside, os.path.join(store, digest))
+        target = os.path.join(store, digest)
+        try:
+            rename(aside, target)
+        except OSError:
+            if not os.path.exists(f"{target}/{_MANIFEST}"):
+                raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return digest
-
-
-def _rename_unless_there(aside: str, target: str) -> None:
-    try:
-        rename(aside, target)
-    except OSError:
-        if not os.path.exists(f"{target}/{_MANIFEST}"):
-            raise
 
 
 def _build_manifest(contents: _Contents) -> _Manifest:

@@ -16,7 +16,7 @@ from assay.errors import ConfigError, suggest
 from assay.system.fast_dataclasses import dataclass
 from assay.values.run import canonical
 from assay.values.secrets import hide_assignment
-from assay.values.study import Axis, Choices, Params, Position, Sweep, UnknownParameter
+from assay.values.study import Axis, Choices, Params, Position, Problem, Sweep, UnknownParameter
 
 SET_FLAG = "--set"
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
@@ -136,8 +136,6 @@ def _build_list(raws: Sequence[Any]) -> Any:
 
 
 def _problem(message: str, word: Word, index: int) -> Any:
-    from assay.values.study import Problem
-
     return Problem(message, "", Position(word, 0, index + 1))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from select import select as wait_for
 from typing import TYPE_CHECKING, TypeVar
 
 from assay.config.load import load_study
@@ -29,7 +30,6 @@ from assay.follow.opening import open_index
 from assay.follow.refresh import refresh_study
 from assay.follow.run_status import load_status
 from assay.judge.bounds import judge_checks
-from assay.launch.background import note_begun
 from assay.launch.prepared import (
     Prepared,
     Report,
@@ -127,6 +127,49 @@ def _rename(study: Study, options: RunOptions) -> Study:
     return replace(study, name=name)
 
 
+# ---------------------------------------------------------------- --detach: the supervisor goes on alone
+
+
+_BEGIN_S = 10.0  # how long the command that was called waits for its supervisor: a farm may take longer
+_waiting: list[int] = []  # in a supervisor that has not begun yet: the pipe that the command waits for
+
+
+def go_to_background(location: StudyLocation, console: Console) -> bool:
+    """Fork; True in the supervisor that goes on alone, with its output in a file.
+
+    In the command that was called it returns False once the runs that have a slot are started: what is typed next, such
+    as `assay stop STUDY/RUN`, finds their directories.
+    """
+    os.makedirs(os.path.join(location.dir, layout.STUDY_META_DIR), exist_ok=True)
+    log = os.path.join(location.dir, layout.STUDY_META_DIR, layout.SUPERVISOR_LOG)
+    hints = [show_command([word], location) for word in ("ls", "stop")]
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        presence.announce(location.dir, pid)
+        wait_for([reader], [], [], _BEGIN_S)
+        os.close(reader)
+        console.print(f"supervisor {pid} runs in the background; its output is in {os.path.relpath(log)}")
+        console.print(f"next: {hints[0]}")
+        console.print(f"      {hints[1]}")
+        return False
+    os.close(reader)
+    _waiting.append(writer)
+    os.setsid()
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (fd, 1), (fd, 2)):
+        os.dup2(source, target)
+    return True
+
+
+def _note_begun() -> None:
+    """The slots are filled, or there is nothing to start: the command that was called may end."""
+    while _waiting:
+        os.close(_waiting.pop())
+
+
 # ---------------------------------------------------------------- running
 
 
@@ -215,7 +258,11 @@ def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
     if not prepared.options.names_runs:
         run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
     if not any(map(_is_interrupted, entries)):
-        _leave_passes(prepared, entries)
+        # a --force is at its end when all its runs have been repeated, whichever call did so
+        last = {entry.spec.name: entry.attempt for entry in entries}
+        for path in run_directory.find_passes(prepared.location.dir):
+            with suppress(OSError):
+                run_directory.leave_pass(path, last)
 
 
 def _is_over(entries: Sequence[Entry]) -> bool:
@@ -284,7 +331,7 @@ def _build_draw(builder: DirBuilder, draw: Draw, console: Console) -> Draw:
         builder.flusher.tick()
         notice.update(supervisor.leased_s, supervisor.settings.lease, supervisor.waited_s, supervisor.pool)
         draw(supervisor)
-        note_begun()
+        _note_begun()
 
     return drawn
 
@@ -420,14 +467,6 @@ def _is_interrupted(entry: Entry) -> bool:
     return last is not None and last.stop is not None and last.stop.kind == "interrupt"
 
 
-def _leave_passes(prepared: Prepared, entries: Sequence[Entry]) -> None:
-    """A --force is at its end when all its runs have been repeated, whichever call did so."""
-    last = {entry.spec.name: entry.attempt for entry in entries}
-    for path in run_directory.find_passes(prepared.location.dir):
-        with suppress(OSError):
-            run_directory.leave_pass(path, last)
-
-
 def _link_shared(prepared: Prepared) -> None:
     """A second name for the same full parameter set is a link to the first one's folder."""
     for name, target in prepared.plan.links:
@@ -447,14 +486,6 @@ def _suppress_lost_output(show: Callable[[T], None]) -> Callable[[T], None]:
             show(value)
 
     return show_if_possible
-
-
-def _leave_terminal(fds: Sequence[int]) -> None:
-    """After a hangup every write to the terminal is an error: nothing is written to it any more."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in fds:
-        os.dup2(null, fd)
-    os.close(null)
 
 
 @contextmanager
@@ -477,7 +508,11 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
 
     def leave(_number: int, _frame: object) -> None:
         supervisor.leave = True
-        _leave_terminal(terminals)
+        # after a hangup every write to the terminal is an error: nothing is written to it any more
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in terminals:
+            os.dup2(null, fd)
+        os.close(null)
 
     handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: leave}
     for number in [number for number in handlers if signal.getsignal(number) == signal.SIG_IGN]:

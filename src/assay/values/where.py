@@ -157,16 +157,13 @@ class _Parser:
                 continue
             match = _TOKEN.match(self._text, at)
             if match is None:
-                self._refuse_character(at)
+                character = self._text[at]
+                if character in "\"'`":
+                    refuse(self._text, f"the quote {character} is never closed", at)
+                refuse(self._text, f"{character!r} is not understood", at, _OTHER_LANGUAGES.get(character))
             text = match[0].lower() if match[0].lower() in _KEYWORDS else match[0]
             yield _Token(str(match.lastgroup), text, at)
             at = match.end()
-
-    def _refuse_character(self, at: int) -> NoReturn:
-        character = self._text[at]
-        if character in "\"'`":
-            refuse(self._text, f"the quote {character} is never closed", at)
-        refuse(self._text, f"{character!r} is not understood", at, _OTHER_LANGUAGES.get(character))
 
     def parse(self) -> Expression:
         found = self._or()

@@ -22,7 +22,7 @@ from assay.launch.prepared import (
 )
 from assay.launch.report import render_report
 from assay.launch.steps import RunStep, find_steps
-from assay.launch.sweep import RunHooks, prepare, run_study
+from assay.launch.sweep import RunHooks, go_to_background, prepare, run_study
 from assay.plugins import load, merge
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import escape_json
@@ -120,11 +120,8 @@ def run(request: RunRequest, console: Console) -> int:
         console.quieted(request.quiet).message(
             f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
         )
-    if request.detach:
-        from assay.launch.background import go_to_background
-
-        if not go_to_background(prepared.location, console):
-            return int(ExitCode.OK)
+    if request.detach and not go_to_background(prepared.location, console):
+        return int(ExitCode.OK)
     plain = request.plain or request.detach
     quieted = console.quieted(request.quiet or request.as_json)
     return supervise(prepared, quieted, plain, request.as_json, steps)

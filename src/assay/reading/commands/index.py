@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from assay.config.load import load_study
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.follow.collect import read_sources
 from assay.follow.locations import (
@@ -19,9 +20,11 @@ from assay.follow.locations import (
 )
 from assay.follow.opening import find_address, open_index, open_index_of
 from assay.follow.refresh import describe_damage, refresh_root, refresh_study, store_points
-from assay.plugins import find_dialect
+from assay.plugins import find_dialect, require_function
 from assay.record import run_directory
 from assay.record.folders import find_foreign_dirs, find_run_dirs
+from assay.record.importers.registry import choose_importer, describe_known, find_importers
+from assay.record.importers.sample import Sample
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
 from assay.show.table import render_csv
@@ -243,8 +246,6 @@ def reparse(request: ReparseRequest, console: Console) -> int:
 
 
 def _load_patterns(file: str) -> tuple[Pattern | MetricFile, ...]:
-    from assay.config.load import load_study
-
     study = load_study(file)
     if not study.metrics:
         hint = "describe them: metrics: {loss: 'loss ({number})'}"
@@ -268,9 +269,6 @@ def ingest(request: IngestRequest, console: Console) -> int:
     MLflow's file store, W&B's CSV files and Optuna's journals become run directories; called again, what is new is
     added.
     """
-    from assay.record.importers.registry import choose_importer, describe_known, find_importers
-    from assay.record.importers.sample import Sample
-
     if not os.path.exists(request.path):
         raise UsageError(f"{request.path} is not a folder or a file")
     if request.importer is not None:
@@ -296,8 +294,6 @@ def ingest(request: IngestRequest, console: Console) -> int:
 
 
 def _import(importer: Importer, request: IngestRequest, console: Console) -> int:
-    from assay.plugins import require_function
-
     root = os.path.abspath(request.root) if request.root else find_roots(None).main[0]
     import_runs = require_function("runs.import", importer.title)
     counts = import_runs(importer, request.path, root, request.study, console)
