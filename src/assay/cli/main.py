@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay import __version__, plugins
 from assay.cli.direct import find_call
-from assay.errors import AssayError, ExitCode, IndexDamagedError, explain_refusal
+from assay.errors import AssayError, ConfigError, ExitCode, IndexDamagedError, explain_refusal
 from assay.show.console import Console, silence
 from assay.show.formatting import guard
 from assay.values.options import Group
@@ -181,7 +181,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _print_error("assay: interrupted")
         return int(ExitCode.INTERRUPTED)
     except AssayError as error:
-        is_answer = getattr(error, "finds_nothing", False) and _only_reads(words[0])
+        is_answer = error.finds_nothing and _only_reads(words[0])
         return _print_nothing(error, words) if is_answer else _print_refusal(error)
     except SystemExit as leave:  # click's answer to a reader that has left: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
@@ -212,7 +212,7 @@ def _print_nothing(error: AssayError, words: Sequence[str]) -> int:
 
 def _print_refusal(error: AssayError) -> int:
     text = "\n".join(error.render().splitlines())
-    Console().error(text if getattr(error, "problems", None) else f"assay: {text}")
+    Console().error(text if isinstance(error, ConfigError) else f"assay: {text}")
     return int(error.exit_code)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from assay.errors import NotFoundError, did_you_mean
+from assay.errors import NotFoundError, did_you_mean, suggest
 from assay.follow.locations import ALL_RUNS, FoundRun, StudyLocation, find_runs
 from assay.follow.opening import open_index_of
 from assay.reading.kept_table import KeptTable, has_param, remember
@@ -173,8 +173,8 @@ def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: IndexTa
         "run": FIELDS,
     }
     possible = {kind: list(names) for kind, names in known.items() if name.kind in (None, kind)}
-    close = did_you_mean(name.name, [each for names in possible.values() for each in names]) or ""
-    lines = [close] if close.startswith("did") else []
+    close = suggest(name.name, [each for names in possible.values() for each in names])
+    lines = [close] if close else []
     if name.name in AGGREGATES:
         lines = [f"write {name.name}(NAME) for the {name.name} of a metric"]
     lines += [f"{_KINDS[kind]}s: {_join(names, _MOST_NAMES)}" for kind, names in possible.items()]

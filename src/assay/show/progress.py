@@ -130,7 +130,8 @@ Segment = tuple[str, str]  # text, style ("" is none)
 
 def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = False) -> list[list[Segment]]:
     """The live view as lines of styled pieces, never more than the terminal has rows."""
-    lines = [_render_bar(view, width, plain), _render_counts(view)]
+    counts = [segment for each in _build_counts(view) for segment in (each, ("  ", ""))][:-1]
+    lines = [_render_bar(view, width, plain), counts]
     lines += [[(render_best(view.best, width, plain), "")]] if view.best else []
     room = max(1, height - _LINES_AROUND - (view.best is not None) - min(_MESSAGES, len(view.messages)))
     shown = view.running[:room]
@@ -169,7 +170,7 @@ def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
     yield empty * (width - used), "dim"
 
 
-def _render_counts(view: ProgressView) -> list[Segment]:
+def _build_counts(view: ProgressView) -> list[Segment]:
     counts = (
         (view.done, "done", "green"),
         (view.pruned, "pruned", "blue"),
@@ -183,8 +184,7 @@ def _render_counts(view: ProgressView) -> list[Segment]:
     pieces = [(f"{count} {name}", style) for count, name, style in counts if count or name in ("done", "running")]
     if view.kept:
         pieces[0] = (f"{view.done} done ({view.kept} earlier)", "green")
-    pieces.append((formatting.render_clock(view.elapsed_s), ""))
-    return [piece for each in pieces for piece in (each, ("  ", ""))][:-1]
+    return [*pieces, (formatting.render_clock(view.elapsed_s), "")]
 
 
 def _render_running(rows: Sequence[RunningRow], width: int, plain: bool) -> list[list[Segment]]:
@@ -232,7 +232,7 @@ def _cut(line: list[Segment], width: int) -> list[Segment]:
 
 
 def render_heartbeat(view: ProgressView) -> str:
-    counts = "".join(text for text, _ in _render_counts(view)).replace("  ", ", ")
+    counts = ", ".join(text for text, _ in _build_counts(view))
     left = f", about {formatting.render_duration(view.eta_s)} left" if view.eta_s else ""
     return f"{formatting.clean(view.study)}: {view.finished}/{view.total} finished: {counts}{left}"
 
