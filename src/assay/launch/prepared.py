@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from assay.config.fields import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ConfigError, ExitCode
-from assay.execute.places import load_liveness
-from assay.execute.registry import find_executor
+from assay.execute.places import find_executor, load_liveness
 from assay.follow.attempts import Action, RetryPolicy, decide
 from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation, check_writable, show_path

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from assay.errors import AssayError
 from assay.execute import process
 from assay.execute.base import UnconfirmedError
-from assay.execute.places import load_place
-from assay.execute.registry import build_executor
+from assay.execute.places import build_executor, load_place
 from assay.follow.attempts import build_outcome, finished_before
 from assay.follow.locations import FoundRun, StudyLocation, show_command
 from assay.follow.run_status import RunStatus, SupervisorProcess, find_supervisors, load_status

@@ -20,7 +20,7 @@ from assay.config.places import choose_farm
 from assay.config.settings import load_settings
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import MachineLease, Use
-from assay.execute.registry import build_executor, find_executor
+from assay.execute.places import build_executor, find_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
 from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import Collector, closing_quietly
