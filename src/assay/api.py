@@ -256,7 +256,7 @@ def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def _keep_definition(prepared: Prepared) -> str:
-    """Its file, for the supervisor; by content, so that another definition of the same study does not change it."""
+    """The file of a definition, for the supervisor: named by its content, so that another one has another file."""
     folder = prepared.location.dir
     path = find_file(folder, keep_file(folder, prepared.study.text, is_secret=prepared.has_secrets))
     return os.path.relpath(path) if os.path.commonpath((path, os.getcwd())) == os.getcwd() else path

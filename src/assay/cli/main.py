@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _open_streams() -> None:
-    """cron and some service managers close them: what we open next would get their numbers, and our output."""
+    """Open standard streams that cron or a service manager has closed: the next open file would get our output."""
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(fd)
@@ -101,7 +101,7 @@ def _open_streams() -> None:
 
 
 def _handle_signals() -> None:
-    """From here on both end the command as Ctrl-C does; the loop that supervises runs has handlers of its own."""
+    """SIGINT and SIGTERM end the command as Ctrl-C does; the loop that supervises runs has handlers of its own."""
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
         while frame is not None:
@@ -217,7 +217,7 @@ def _print_refusal(error: AssayError) -> int:
 
 
 def _report_failure(error: Exception) -> int:
-    """Of a plug-in of another distribution where its code raised the error, else of ours."""
+    """Report a failure of another distribution's plug-in where its code raised the error, else a bug of ours."""
     import traceback
 
     packages = {"assay", *(target.partition(":")[0].partition(".")[0] for _, target in plugins.find_entry_points())}

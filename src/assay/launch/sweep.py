@@ -85,7 +85,7 @@ def prepare(options: RunOptions) -> Prepared:
     for name in options.commands or ():
         if name not in known:
             raise NotFoundError("command", name, known)
-    study = select(study, options.titles, None, options.sample, options.seed)
+    study = select(study, options.titles, options.sample, options.seed)
     root, asked = choose_root(options.root, study.root, settings)
     location, farm = StudyLocation(root, study.name), choose_farm(study, options.on, settings)
     prepared = Prepared(study, Plan(study, ()), location, asked, farm, settings, options)

@@ -72,6 +72,7 @@ def test_mlrunner_has_its_exit_code_without_a_reader(own_bench: Bench) -> None:
     [
         ("command: pyhton x", (), "the program 'pyhton' was not found"),
         ("command: 'true'", ("--root", "/proc/x"), "/proc"),
+        ("commands: {train: 'true'}", ("-c", "trian"), "did you mean 'train'?"),
     ],
 )
 def test_what_is_refused_is_not_announced(cli, own_bench: Bench, text: str, flags: tuple[str, ...], said: str) -> None:
