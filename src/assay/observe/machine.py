@@ -10,6 +10,7 @@ from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
 from assay.system import processes
+from assay.system.files import list_names, read_text
 from assay.values.environment import Environment
 from assay.values.machine import GpuState, Machine
 
@@ -94,10 +95,7 @@ def load_topology() -> tuple[int, int]:
 
 
 def _list_cpus() -> list[str]:
-    try:
-        return [name for name in os.listdir(_CPUS) if re.fullmatch(r"cpu\d+", name)]
-    except OSError:
-        return []
+    return [name for name in list_names(_CPUS) if re.fullmatch(r"cpu\d+", name)]
 
 
 def load_governor() -> str:
@@ -108,8 +106,7 @@ def load_governor() -> str:
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
+        return read_text(path).strip()
     except OSError:
         return ""
 

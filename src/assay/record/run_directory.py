@@ -20,7 +20,7 @@ from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414
 from assay.record.formats import FORMATS, build_damage, read_versioned, stamp
 from assay.record.received import check_executable, is_foreign, set_aside
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
-from assay.system.files import blake2b, publish, read_text, rename, write_atomic, write_new
+from assay.system.files import blake2b, list_names, publish, read_text, rename, write_atomic, write_new
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.environment import Environment
@@ -174,9 +174,9 @@ def load_planned(study_dir: str) -> dict[str, str]:
     """Planned runs that have no directory yet, name → id, in the order of the plans."""
     folder = os.path.join(study_dir, layout.STUDY_META_DIR)
     found: dict[str, Any] = {}
-    with suppress(OSError):
-        for name in sorted(filter(layout.is_plan_name, os.listdir(folder)), key=lambda name: name != layout.PLAN_FILE):
-            found = {**_load_mapping(os.path.join(folder, name), "runs"), **found}
+    plans = sorted(filter(layout.is_plan_name, list_names(folder)))
+    for name in sorted(plans, key=lambda name: name != layout.PLAN_FILE):
+        found = {**_load_mapping(os.path.join(folder, name), "runs"), **found}
     names = {name: id_ for name, id_ in found.items() if isinstance(id_, str) and "/" not in name and name[:1] != "."}
     return {name: id_ for name, id_ in names.items() if name and not os.path.lexists(os.path.join(study_dir, name))}
 
@@ -184,10 +184,7 @@ def load_planned(study_dir: str) -> dict[str, str]:
 def find_passes(study_dir: str) -> list[str]:
     """Files of every --force that has not come to its end."""
     folder = os.path.join(study_dir, layout.STUDY_META_DIR)
-    try:
-        return sorted(os.path.join(folder, name) for name in os.listdir(folder) if layout.is_pass_name(name))
-    except OSError:
-        return []
+    return sorted(os.path.join(folder, name) for name in list_names(folder) if layout.is_pass_name(name))
 
 
 def load_pass(path: str) -> dict[str, int]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from assay.record.folders import is_run_dir
-from assay.system.files import parse_json
+from assay.system.files import list_names, parse_json
 from assay.values import layout
 
 _HEAD_BYTES = 1 << 16
@@ -71,11 +71,7 @@ class Sample:
 
 
 def find_subfolders(path: str) -> Iterator[str]:
-    try:
-        names = sorted(os.listdir(path))
-    except OSError:
-        return
-    for name in names:
+    for name in sorted(list_names(path)):
         inner = os.path.join(path, name)
         if not name.startswith(".") and os.path.isdir(inner):
             yield inner
