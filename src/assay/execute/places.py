@@ -9,7 +9,7 @@ from assay.errors import InfrastructureError, NotFoundError
 from assay.execute.base import Executor
 from assay.plugins import Merged, load
 from assay.system import processes
-from assay.system.files import read_end, read_text
+from assay.system.files import read_end, try_text
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
 from assay.values.study import LOCAL
@@ -84,10 +84,7 @@ def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
 
 def _load_node(run_dir: str, attempt: int) -> str | None:
     """The machine that took the attempt's token."""
-    try:
-        words = read_text(os.path.join(run_dir, layout.token_name(attempt))).split()
-    except (OSError, ValueError):
-        return None
+    words = try_text(os.path.join(run_dir, layout.token_name(attempt))).split()
     host = words[0].removeprefix(_SSH) if words else ""
     return host if host not in ("", layout.NO_HOST) else None
 

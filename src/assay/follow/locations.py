@@ -159,6 +159,12 @@ def show_path(path: str) -> str:
     return relative if os.sep in relative else os.path.join(os.curdir, relative)
 
 
+def show_near(path: str) -> str:
+    """The path as seen from the current folder, where it is inside of that."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
+
+
 # ---------------------------------------------------------------- from a name on the command line to studies and runs
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from assay.observe.devices import Devices
 from assay.system.fast_dataclasses import replace
-from assay.system.files import blake2b, list_names, read_text
+from assay.system.files import blake2b, list_names, try_text
 from assay.system.git import find_git_root, find_reason, read_git
 from assay.system.processes import load_cpu_fields
 from assay.values.environment import Environment, GitState, Gpu
@@ -102,10 +102,7 @@ def load_cpu() -> str:
 def _load_os() -> str:
     system = os.uname()
     kernel = f"{system.sysname} {system.release} {system.machine}"
-    try:
-        match = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_text("/etc/os-release", "replace"), re.MULTILINE)
-    except OSError:
-        match = None
+    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', try_text("/etc/os-release", "replace"), re.MULTILINE)
     return f"{match[1]}, {kernel}" if match else kernel
 
 

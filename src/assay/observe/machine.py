@@ -10,7 +10,7 @@ from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
 from assay.system import processes
-from assay.system.files import list_names, read_text
+from assay.system.files import list_names, try_text
 from assay.values.environment import Environment
 from assay.values.machine import GpuState, Machine
 
@@ -86,8 +86,8 @@ def load_topology() -> tuple[int, int]:
     """Physical cores and sockets; 0 where the kernel does not report them."""
     cores, sockets = set(), set()
     for name in _list_cpus():
-        core = _read(f"{_CPUS}/{name}/topology/core_id")
-        socket = _read(f"{_CPUS}/{name}/topology/physical_package_id")
+        core = try_text(f"{_CPUS}/{name}/topology/core_id").strip()
+        socket = try_text(f"{_CPUS}/{name}/topology/physical_package_id").strip()
         if core and socket:
             cores.add((socket, core))
             sockets.add(socket)
@@ -100,15 +100,8 @@ def _list_cpus() -> list[str]:
 
 def load_governor() -> str:
     """How the cores choose their clock; empty in most virtual machines."""
-    found = {_read(f"{_CPUS}/{name}/cpufreq/scaling_governor") for name in _list_cpus()} - {""}
+    found = {try_text(f"{_CPUS}/{name}/cpufreq/scaling_governor").strip() for name in _list_cpus()} - {""}
     return ",".join(sorted(found))
-
-
-def _read(path: str) -> str:
-    try:
-        return read_text(path).strip()
-    except OSError:
-        return ""
 
 
 class CpuMeter:

@@ -17,6 +17,7 @@ from assay.follow.locations import (
     is_study,
     load_roots,
     show_command,
+    show_near,
 )
 from assay.follow.opening import find_address, open_index, open_index_of
 from assay.follow.refresh import describe_damage, refresh_root, refresh_study, store_points
@@ -305,13 +306,13 @@ def _import(importer: Importer, request: IngestRequest, console: Console) -> int
             if counts.here == 1
             else f"{counts.here} runs were exported from here, and are"
         )
-        console.print(f"{one} here already, under {_show_root(root)}; left out")
+        console.print(f"{one} here already, under {show_near(root)}; left out")
     if not counts.locations:
         return 0
     runs = render_count(counts.new + counts.updated + counts.unchanged, "run")
     names = ", ".join(location.name for location in counts.locations)
     numbers = f"{counts.new} new, {counts.updated} updated, {counts.unchanged} unchanged"
-    console.print(f"{names}: {runs} from {importer.name} ({numbers}) under {_show_root(root)}")
+    console.print(f"{names}: {runs} from {importer.name} ({numbers}) under {show_near(root)}")
     console.print(f"next: {show_command(['sum'], counts.locations[0])}")
     return 0
 
@@ -330,12 +331,7 @@ def _add_folder(folder: str, console: Console) -> int:
     origins = ", ".join(f"{count} by {origin}" for origin, count in sorted(Counter(row.origin for row in rows).items()))
     more = " …" if len(metrics) > 12 else ""
     studies = render_count(len(names), "study", "studies")
-    console.print(f"{studies}, {len(rows)} runs ({origins}) under {_show_root(root)}")
+    console.print(f"{studies}, {len(rows)} runs ({origins}) under {show_near(root)}")
     console.print(f"metrics: {', '.join(metrics[:12]) or 'none'}{more}")
     console.print(f"next: {show_command(['sum'], StudyLocation(root, names[0]))}")
     return 0
-
-
-def _show_root(root: str) -> str:
-    relative = os.path.relpath(root)
-    return root if relative.startswith("..") else relative
