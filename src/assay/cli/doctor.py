@@ -20,6 +20,7 @@ from assay import plugins
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode
 from assay.execute.slots import slots_directory
+from assay.follow.locations import nearest_parent
 from assay.observe.devices import Devices
 from assay.plugins import Folder, Part, PluginProblem, Program
 from assay.record.importers.registry import find_importer_problems
@@ -174,13 +175,6 @@ def _examine_places(root: str | None) -> Iterator[Diagnostic]:
         yield _examine_room(parent)
     yield _examine_folder("cache", cache_dir(os.environ), "set ASSAY_CACHE_DIR to a local folder", needed=False)
     yield _examine_slots()
-
-
-def nearest_parent(path: str) -> str:
-    """The path itself, or what exists above it."""
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return path
 
 
 def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> Diagnostic:

@@ -50,9 +50,7 @@ def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> 
 
     `another`: how another output root is chosen.
     """
-    path = location.dir
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
+    path = nearest_parent(location.dir)
     if not os.path.isdir(path):
         raise UsageError(
             f"the output root {location.root} cannot be made: {path} is not a directory", f"choose another: {another}"
@@ -71,6 +69,13 @@ def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> 
         )
     if space.f_flag & os.ST_RDONLY:
         raise UsageError(f"the file system under {path} is read-only", f"choose another output root: {another}")
+
+
+def nearest_parent(path: str) -> str:
+    """The path itself, or what exists above it."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _can_hold(path: str) -> bool:
