@@ -223,8 +223,7 @@ def _examine_gpus() -> Iterator[Diagnostic]:
     devices = Devices()
     gpus = devices.list()
     if not gpus:
-        reason, _, command = (devices.reason or "none found").partition(" (")
-        yield Diagnostic("GPUs", "note", f"{reason}; runs use the CPU", command.rstrip(")"))
+        yield Diagnostic("GPUs", "note", f"{devices.reason or 'none found'}; runs use the CPU")
         return
     for gpu in gpus:
         free = formatting.render_size(devices.free_memory(gpu.index))

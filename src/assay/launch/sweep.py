@@ -205,7 +205,7 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
     rules = find_rules(prepared.study.dialect)
     with _deferred_signals(), presence.register(prepared.location.dir), rules.hold(prepared) as held:
         _set_uploads_aside(held, hooks.console)
-        return _supervise(held, hooks, slots)
+        return _run_planned(held, hooks, slots)
 
 
 def _hide_secrets(prepared: Prepared) -> Prepared:
@@ -217,7 +217,8 @@ def _hide_secrets(prepared: Prepared) -> Prepared:
     return replace(prepared, plan=replace(plan, runs=runs, is_hidden=True))
 
 
-def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
+def _run_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
+    """From the plan to the report: directories, code, index, executor and slots, the steps of plug-ins, the loop."""
     _link_shared(prepared)
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
         if not prepared.options.names_runs:  # those are there already

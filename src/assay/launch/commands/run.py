@@ -124,7 +124,7 @@ def run(request: RunRequest, console: Console) -> int:
         return int(ExitCode.OK)
     plain = request.plain or request.detach
     quieted = console.quieted(request.quiet or request.as_json)
-    return supervise(prepared, quieted, plain, request.as_json, steps)
+    return run_and_report(prepared, quieted, plain, request.as_json, steps)
 
 
 def choose_steps(prepared: Prepared) -> list[RunStep]:
@@ -204,7 +204,8 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
     return int(ExitCode.OK)
 
 
-def supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
+def run_and_report(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
+    """Run what is prepared under a live view or with lines, and print the report; the exit code."""
     progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
     watcher = Watcher(progress, prepared.location.name, best=BestSoFar(choose_goal(prepared.study)))
     hooks = RunHooks(
