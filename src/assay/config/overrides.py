@@ -237,13 +237,9 @@ def _set(node: Node, path: Sequence[str], entry: Entry) -> Node:
         return node.with_entry(first, entry.position, None if entry.node.is_null else entry.node)
     inner = node.find(first)
     if inner is None or inner.kind != "mapping":
-        inner = _build_mapping(entry)
+        import yaml
+
+        column = entry.position.column - 1
+        mark = yaml.Mark(entry.position.file, column, 0, column, None, 0)
+        inner = Node(yaml.MappingNode(f"{TAG}map", [], mark, mark), Word(entry.position.file), "native")
     return node.with_entry(first, entry.position, _set(inner, rest, entry))
-
-
-def _build_mapping(entry: Entry) -> Node:
-    import yaml
-
-    column = entry.position.column - 1
-    mark = yaml.Mark(entry.position.file, column, 0, column, None, 0)
-    return Node(yaml.MappingNode(f"{TAG}map", [], mark, mark), Word(entry.position.file), "native")

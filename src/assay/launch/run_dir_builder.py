@@ -26,7 +26,7 @@ from assay.plugins import find_dialect, find_dialects
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
 from assay.record.received import Received, load_received, write_received
-from assay.show.formatting import render_count
+from assay.show.formatting import join_first, render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import Flusher, keep_damaged, list_names, rename, try_text, write_atomic
 from assay.system.locks import locked
@@ -634,15 +634,10 @@ class _OtherCode:
         new = [name for name, is_new in self.files.items() if is_new]
         parts = []
         if changed:
-            parts.append(f"{_name_files(changed)} {'has' if len(changed) == 1 else 'have'} changed since")
+            parts.append(f"{join_first(changed, _NAMED_FILES)} {'has' if len(changed) == 1 else 'have'} changed since")
         if new:
-            parts.append(f"{_name_files(new)} {'is' if len(new) == 1 else 'are'} new")
+            parts.append(f"{join_first(new, _NAMED_FILES)} {'is' if len(new) == 1 else 'are'} new")
         return ", ".join(parts)
-
-
-def _name_files(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED_FILES} more" if len(names) > _NAMED_FILES else ""
-    return ", ".join(names[:_NAMED_FILES]) + more
 
 
 def _find_damage(run_dir: str) -> str | None:

@@ -50,7 +50,7 @@ from assay.record import presence, run_directory
 from assay.record.index.base import Index
 from assay.record.received import set_aside
 from assay.show.console import SILENT, Console
-from assay.show.formatting import render_count
+from assay.show.formatting import join_first, render_count
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import list_names
 from assay.system.terminal import find_terminals
@@ -607,9 +607,8 @@ def _describe_not_finite(prepared: Prepared, entries: Sequence[Entry], index: In
                     found.setdefault(metric, []).append(done[key].spec.name)
     lines = []
     for metric, names in found.items():
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         runs = "1 run is" if len(names) == 1 else f"{len(names)} runs are"
-        lines.append(f"{runs} done, and {metric} is not finite at the end: {', '.join(names[:3])}{more}")
+        lines.append(f"{runs} done, and {metric} is not finite at the end: {join_first(names, 3)}")
     return lines
 
 

@@ -103,7 +103,10 @@ def estimate_eta(
     ends = busy + free or [0.0]
     # whole rounds need no simulation: each slot takes one run and stands where it stood, a mean later
     rounds = max(0, queued // len(ends) - 1)
-    return max(_simulate(ends, queued - rounds * len(ends), mean) + rounds * mean, max(busy, default=0.0))
+    heapq.heapify(ends)
+    for _ in range(queued - rounds * len(ends)):
+        heapq.heapreplace(ends, ends[0] + mean)
+    return max([max(ends) + rounds * mean, *busy])
 
 
 def _remaining(elapsed: float, mean: float, durations_s: Sequence[float]) -> float:
@@ -112,14 +115,6 @@ def _remaining(elapsed: float, mean: float, durations_s: Sequence[float]) -> flo
         return mean - elapsed
     longer = [duration - elapsed for duration in durations_s if duration > elapsed]
     return sum(longer) / len(longer) if longer else 0.1 * elapsed
-
-
-def _simulate(ends: Sequence[float], queued: int, mean: float) -> float:
-    heap = list(ends)
-    heapq.heapify(heap)
-    for _ in range(queued):
-        heapq.heapreplace(heap, heap[0] + mean)
-    return max(heap)
 
 
 # ---------------------------------------------------------------- one look as text
