@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 def own_bench(tmp_path: Path) -> Bench:
     """For tests that change what they look at."""
     return Bench(tmp_path)
+
+
+@pytest.fixture
+def own_fit(own_bench: Bench, bench: Bench) -> Bench:
+    """With a copy of the finished study `fit`."""
+    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+    return own_bench
 
 
 @pytest.fixture

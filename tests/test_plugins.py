@@ -20,7 +20,7 @@ from assay.__main__ import CHILDREN, run_child
 from assay.cli.main import COMMANDS, run
 from assay.config import native, settings
 from assay.errors import InfrastructureError, NotFoundError
-from assay.execute.registry import find_executor
+from assay.execute.places import find_executor
 from assay.record.importers.registry import choose_importer, find_importers
 from assay.record.importers.sample import Sample
 from assay.values.plugin_checks import CORE_WORDS

@@ -10,7 +10,7 @@ import sys
 
 # Loaded by name: the process of a benchmark loads the standard library and nothing of the command line.
 CHILDREN = {
-    "readings": "assay.observe.node:main",
+    "readings": "assay.observe.readings:main",
 }
 
 

@@ -16,9 +16,20 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from assay.config.definition import render_assignments, render_definition
+from assay.config.load import LoadOptions
+from assay.config.load import load_study as load
+from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.handle import Expected, RunOutcome, StudyHandle, build_texts
-from assay.plugins import find_dialect
+from assay.launch.api import build_dry_rows, check_prepared, prepare
+from assay.launch.commands.run import RunRequest, build_options
+from assay.plugins import find_dialect, find_function, load_all
+from assay.record.run_directory import find_file, keep_file
 from assay.runs import Run, Runs, Series, runs
+from assay.system.fast_dataclasses import replace
+from assay.system.files import write_atomic
+from assay.values.state import State
+from assay.values.study import UnknownParameter
 from assay.values.verdict import Finding, Judgement, VerdictKind
 
 if TYPE_CHECKING:
@@ -80,10 +91,6 @@ class Study:
     name: str
 
     def __init__(self, name: str | None = None, **keys: object) -> None:
-        from assay.config.definition import render_definition
-        from assay.config.load import LoadOptions
-        from assay.config.load import load_study as load
-
         if name is not None:
             keys = {"study": name, **keys}
         if isinstance(root := keys.get("root"), str | os.PathLike):  # a file that names one is elsewhere
@@ -101,8 +108,6 @@ class Study:
 
     def save(self, file: Path) -> None:
         """Write the study file: `assay run FILE` in this folder makes the same runs."""
-        from assay.system.files import write_atomic
-
         write_atomic(os.fspath(file), self._text)
 
     def __repr__(self) -> str:
@@ -126,8 +131,6 @@ def load_study(
 
     Further keywords are values of parameters, as those of `assay.run`.
     """
-    from assay.launch.api import build_dry_rows
-
     given = {"root": _text(root), "study": study, "titles": titles, "where": where, "sample": sample, "seed": seed}
     _, prepared = _prepare(file, {**given, "settings": _render(settings)}, overrides, params)
     rows = [{name: row[name] for name in PlannedRun._fields} for row in build_dry_rows(prepared)]
@@ -169,10 +172,6 @@ def run(
     import random
     import warnings
 
-    from assay.errors import UsageError
-    from assay.launch.api import check_prepared
-    from assay.values.state import State
-
     if new_code and old_code:
         raise UsageError("new_code and old_code contradict each other", "leave out one of them")
     if isinstance(slots, int) and jobs is None:
@@ -211,14 +210,6 @@ def _prepare(
 
     `further`: parameters and options of plug-ins, which may be misspelled.
     """
-    from assay.config.load import LoadOptions
-    from assay.errors import ConfigError, NotFoundError
-    from assay.launch.api import prepare
-    from assay.launch.commands.run import RunRequest, build_options
-    from assay.plugins import load_all
-    from assay.system.fast_dataclasses import replace
-    from assay.values.study import UnknownParameter
-
     kind = RunRequest.extend(each for _, each in load_all("options", "run")) if further else RunRequest
     params = {name: value for name, value in further.items() if name not in kind.EXTRAS}
     values, words = _read_options({**given, **{name: further[name] for name in further.keys() - params}}, kind.OPTIONS)
@@ -236,8 +227,6 @@ def _prepare(
 
 def _read_options(given: Mapping[str, Any], declared: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
     """The values that are given, and the words of a command line for them. Raises what an option does not take."""
-    from assay.errors import NotFoundError, UsageError
-
     values: dict[str, Any] = {}
     words: list[str] = []
     if given["seed"] is not None and not hasattr(given["seed"], "__index__"):
@@ -258,9 +247,6 @@ def _read_options(given: Mapping[str, Any], declared: Mapping[str, Option]) -> t
 
 def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Render values as words of the command line."""
-    from assay.config.definition import render_assignments
-    from assay.errors import UsageError
-
     given: dict[str, Any] = {}
     for name, value in (item for each in values if each for item in each.items()):
         if name in given:
@@ -270,9 +256,7 @@ def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def _keep_definition(prepared: Prepared) -> str:
-    """Its file, for the supervisor; by content, so that another definition of the same study does not change it."""
-    from assay.record.run_directory import find_file, keep_file
-
+    """The file of a definition, for the supervisor: named by its content, so that another one has another file."""
     folder = prepared.location.dir
     path = find_file(folder, keep_file(folder, prepared.study.text, is_secret=prepared.has_secrets))
     return os.path.relpath(path) if os.path.commonpath((path, os.getcwd())) == os.getcwd() else path
@@ -284,8 +268,6 @@ def _text(path: Path | None) -> str | None:
 
 def __getattr__(name: str) -> Any:
     """Functions of plug-ins: `check_golden`, `compare_benchmarks`, `check_model`."""
-    from assay.plugins import find_function
-
     found = None if name.startswith("_") else find_function(name)
     if found is None:
         raise AttributeError(f"module 'assay.api' has no attribute {name!r}")

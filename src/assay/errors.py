@@ -39,6 +39,7 @@ class AssayError(Exception):
     """Base of everything a user can act on."""
 
     exit_code = ExitCode.INTERNAL
+    finds_nothing = False  # True: there is no mistake, and no run matches
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)

@@ -9,8 +9,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from assay.errors import ExitCode, UsageError
+from assay.follow.api import StudyLocation, open_index_of
+from assay.reading.api import (
+    SummaryOptions,
+    choose_best,
+    leave_out_foreign,
+    load_fresh_table,
+    load_objectives,
+    select_rows,
+    summarise,
+)
 from assay.runs import Run, Runs, build_table, count_states, runs
-from assay.values.state import State
+from assay.show.notebook import LiveView, find_kernel, render_runs
+from assay.show.progress import EndedRow, PlainProgress, ProgressView, RunningRow, render_heartbeat
+from assay.show.table import render_table
+from assay.values import layout
+from assay.values.state import State, has_result
+from assay.values.where import parse_where
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -57,8 +73,6 @@ class StudyHandle:
 
     def __init__(self, name: str, root: str, words: Sequence[str], expected: Expected | None = None) -> None:
         import tempfile
-
-        from assay.values import layout
 
         self.name = name
         self.root = root
@@ -134,11 +148,6 @@ class StudyHandle:
         `metric`: a name, or `loss:min`; without one the first objective of the search, else the metric that tables
         sort by. Of several objectives `runs.pareto()` gives the Pareto set.
         """
-        from assay.errors import UsageError
-        from assay.follow.api import StudyLocation, open_index_of
-        from assay.reading.api import choose_best, leave_out_foreign, load_fresh_table, load_objectives, select_rows
-        from assay.values.state import has_result
-
         locations = [StudyLocation(self.root, self.name)]
         with open_index_of(locations) as index:
             data = load_fresh_table(index, locations)
@@ -165,10 +174,6 @@ class StudyHandle:
         group_by: Sequence[str] = (),
     ) -> str:
         """The table that `assay sum` prints, as it is now; empty as long as there are no runs."""
-        from assay.follow.api import StudyLocation, open_index_of
-        from assay.reading.api import SummaryOptions, load_fresh_table, summarise
-        from assay.show.table import render_table
-
         locations = [StudyLocation(self.root, self.name)]
         with open_index_of(locations) as index:
             if not load_fresh_table(index, locations).rows:
@@ -187,8 +192,6 @@ class StudyHandle:
 
         Ctrl-C, or interrupting the cell, ends the watching; the runs go on.
         """
-        from assay.show.notebook import find_kernel
-
         try:
             if find_kernel():
                 self._watch_in_notebook()
@@ -198,8 +201,6 @@ class StudyHandle:
             print(f"{self.name}: {_GOING_ON}")
 
     def _watch_in_notebook(self) -> None:
-        from assay.show.notebook import LiveView
-
         view: LiveView | None = None
         for _, known in self._poll(_REDRAW_S):
             html = self._render_html(known)
@@ -209,8 +210,6 @@ class StudyHandle:
                 view.update(html)
 
     def _watch_in_lines(self) -> None:
-        from assay.show.progress import EndedRow, PlainProgress, ProgressView, RunningRow, render_heartbeat
-
         progress, seen, view = PlainProgress(sys.stderr), set[str](), ProgressView(self.name, 0)
         for finished, known in self._poll(_POLL_S):
             news = [run for run in finished if run.name not in seen]
@@ -246,8 +245,6 @@ class StudyHandle:
         return self._render_html([run for run in self.runs if names is None or run.name in names])
 
     def _render_html(self, known: Sequence[Run]) -> str:
-        from assay.show.notebook import render_runs
-
         states = {**count_states(known), "queued": self._count_queued(known)}
         heading = f"{self.name} ({'running' if self.is_running else 'finished'})"
         return render_runs(heading, build_table(known), {state: count for state, count in states.items() if count})
@@ -297,8 +294,6 @@ class StudyHandle:
         import json
         import signal
 
-        from assay.errors import ExitCode
-
         with self._answer, open(self._log, encoding="utf-8", errors="replace") as log:
             self._answer.seek(0)
             answer = self._answer.read()
@@ -321,8 +316,6 @@ def build_texts(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def parse_where_text(text: str | None) -> Where | None:
-    from assay.values.where import parse_where
-
     return None if text is None else parse_where(text)
 
 

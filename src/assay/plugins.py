@@ -33,7 +33,7 @@ _Loaded = tuple[Mapping[str, Plugin], tuple[PluginProblem, ...]]
 
 
 def find_plugins() -> Mapping[str, Plugin]:
-    """By name: those that come with Assay first, then by the name of their distribution."""
+    """The plug-ins by name: those that come with Assay first, then by the name of their distribution."""
     return _load_plugins()[0]
 
 
@@ -107,7 +107,7 @@ def find_function(name: str) -> Any:
 
 
 def require_function(name: str, what: str) -> Any:
-    """For an option or a value that needs it. Raises UsageError where no plug-in offers it."""
+    """Load the function that an option or a value needs. Raises UsageError where no plug-in offers it."""
     found = find_function(name)
     if found is None:
         raise UsageError(f"{what} needs a plug-in that is not installed: none offers {name}")
@@ -115,7 +115,7 @@ def require_function(name: str, what: str) -> Any:
 
 
 def find_dialect(name: str) -> Dialect:
-    """One that no installed plug-in knows has a name alone: what a run directory holds can be read all the same."""
+    """A dialect that no installed plug-in knows has a name alone: what a run directory holds can still be read."""
     if name == NATIVE.name:
         return NATIVE
     unknown = Dialect(name, guesses_code=False, renews_code=False)
@@ -124,7 +124,7 @@ def find_dialect(name: str) -> Dialect:
 
 @cache
 def find_dialects() -> tuple[Dialect, ...]:
-    """Those of plug-ins, the last one first: it may recognise more exactly what one before it would take as well."""
+    """The dialects of plug-ins, the last first: it may recognise more exactly what an earlier one takes as well."""
     from assay.values.plugin_checks import find_dialect_mistake
 
     found = []

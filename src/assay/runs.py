@@ -17,6 +17,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import MissingExtraError, NotFoundError
+from assay.reading.api import (
+    choose_rows,
+    differing_params,
+    find_log,
+    find_pareto_runs,
+    load_points,
+    load_study_runs,
+    match_rows,
+)
+from assay.show.notebook import render_runs
+from assay.values.series import metric_priority
+from assay.values.state import State
+from assay.values.table import Column, Table
+from assay.values.where import parse_where
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -60,8 +74,6 @@ class Run:
 
     def log(self, command: str | None = None) -> str:
         """The newest output: of the command that failed, else of the last one that began."""
-        from assay.reading.api import find_log
-
         with open(find_log(self.dir, command), encoding="utf-8", errors="replace") as file:
             return file.read()
 
@@ -92,8 +104,6 @@ class Runs:
 
     def _repr_html_(self) -> str:
         """A table, in a notebook."""
-        from assay.show.notebook import render_runs
-
         return render_runs(self.study, build_table(self._runs), count_states(self._runs))
 
     def __getitem__(self, name: str | int) -> Run:
@@ -106,9 +116,6 @@ class Runs:
 
     def where(self, expression: str) -> Runs:
         """Those that match, as `assay sum --where` chooses them: `runs.where("lr < 0.1 and best(loss) < 0.3")`."""
-        from assay.reading.api import choose_rows
-        from assay.values.where import parse_where
-
         where = parse_where(expression)
         return self._choose(choose_rows(where, self._loaded.table) if self._loaded else ())
 
@@ -117,8 +124,6 @@ class Runs:
 
         Names of metrics, by their best values, of parameters, or `time`; sorted by the first.
         """
-        from assay.reading.api import find_pareto_runs
-
         return self._choose(find_pareto_runs(self._loaded.table, self._rows, names) if self._loaded else ())
 
     def _choose(self, rows: Sequence[int]) -> Runs:
@@ -145,8 +150,6 @@ class Runs:
 
     def series(self, run: str | Run, metric: str) -> Series:
         """All points of one metric of one run."""
-        from assay.reading.api import load_points
-
         chosen = run if isinstance(run, Run) else self[run]
         if metric not in chosen.metrics:
             raise NotFoundError("metric", metric, chosen.metrics)
@@ -164,8 +167,6 @@ def _build_row(run: Run, taken: set[str]) -> dict[str, Any]:
 
 def count_states(runs: Sequence[Run]) -> dict[str, int]:
     """In the order of the states' definition: what can still change comes last."""
-    from assay.values.state import State
-
     found = [run.state for run in runs]
     order = sorted(State, key=lambda state: not state.is_over)
     return {str(state): found.count(state) for state in order if state in found}
@@ -173,10 +174,6 @@ def count_states(runs: Sequence[Run]) -> dict[str, int]:
 
 def build_table(runs: Sequence[Run]) -> Table:
     """State, the parameters that differ, the most informative metrics, time."""
-    from assay.reading.api import differing_params
-    from assay.values.series import metric_priority
-    from assay.values.table import Column, Table
-
     params = differing_params([run.params for run in runs], ())
     metrics = sorted(dict.fromkeys(name for run in runs for name in run.metrics), key=metric_priority)[:_MOST_METRICS]
     columns = [Column("run"), Column("state", "state")]
@@ -191,8 +188,6 @@ def build_table(runs: Sequence[Run]) -> Table:
 def runs(study: str, root: str | None = None, *, where: str | None = None) -> Runs:
     """The runs of a study, by its name or folder, or of `study/pattern*`; brought up to date with the run directories
     first. `where`: only those that match, as in `assay sum --where`."""
-    from assay.reading.api import load_study_runs, match_rows
-
     loaded = load_study_runs(study, root)
     every = range(len(loaded.fields))
     found = Runs(loaded.location.name, loaded.location.root, [Run(**each) for each in loaded.fields], loaded, every)

@@ -149,7 +149,10 @@ class Stream:
     def write(self, data: bytes) -> None:
         """One write is one system call, which the kernel keeps whole among threads."""
         if self._fd < 0 or self._backlog:
-            self._write_behind(data)
+            with self._lock:
+                self._keep(data)
+                if time.monotonic() >= self._retry_at:
+                    self.retry()
             return
         try:
             written = os.write(self._fd, data)
@@ -158,12 +161,6 @@ class Stream:
         else:
             if written < len(data):
                 self._refused(data[written:], None)
-
-    def _write_behind(self, data: bytes) -> None:
-        with self._lock:
-            self._keep(data)
-            if time.monotonic() >= self._retry_at:
-                self.retry()
 
     def _refused(self, rest: bytes, error: OSError | None) -> None:
         with self._lock:

@@ -199,6 +199,20 @@ def test_detach_and_attach(shop: StudyProcesses) -> None:
     assert "1 done" in (shop.root / "study/.assay/supervisor.log").read_text()
 
 
+def test_what_follows_detach_finds_the_runs(shop: StudyProcesses) -> None:
+    """The command returns when its supervisor has started what has a slot, not before the first directory is there."""
+    write_study(shop, "sleep 100", "params: {n: [1, 2, 3, 4]}\n")
+    for number in range(300):
+        shop.write(f"module_{number}.py", "# a snapshot that takes a while\n" * 100)
+    assert shop.run("--detach", "--slots", "0").code == 0
+    planned, queued, running = (shop.call("stop", f"study/n={n}", "--root", str(shop.root)) for n in (4, 2, 1))
+    assert (planned.code, "is planned and has not been started yet" in planned.err) == (2, True), planned
+    assert (queued.code, "was not started yet" in queued.out) == (0, True), queued
+    assert (running.code, "stopped after" in running.out) == (0, True), running
+    assert shop.call("stop", "study", "--root", str(shop.root)).code == 0
+    until(lambda: not shop.processes(jobs_only=False), "the supervisor in the background has left")
+
+
 # ---------------------------------------------------------------- metrics
 
 LINES = 2000

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
-from assay.execute.places import Place, load_liveness, load_place, render_place
+import pytest
+
+from assay.errors import NotFoundError
+from assay.execute.local import LocalExecutor
+from assay.execute.places import Place, build_executor, load_liveness, load_place, render_place
 from assay.system import processes
 from assay.values.run import JobHandle, Liveness
 
@@ -31,3 +37,21 @@ def test_a_run_of_an_executor_that_is_not_installed_can_be_read(tmp_path: Path) 
     (tmp_path / "token.1").write_text("n2 123 456 boot 1700000000\n")
     assert load_place(str(tmp_path), handle) == Place("n2", "moon")
     assert load_liveness(handle, str(tmp_path)) is Liveness.UNKNOWN
+
+
+def test_executors_by_name() -> None:
+    executor = build_executor("local")
+    assert isinstance(executor, LocalExecutor)
+    assert executor.name == "local"
+    executor.close()
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        build_executor("locla")
+    assert "local" in str(caught.value.hint)
+
+
+def test_only_what_is_asked_for_is_loaded() -> None:
+    text = "import sys, assay.execute.places as r; r.build_executor('local'); sys.exit('assay.farms' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

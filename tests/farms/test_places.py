@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.execute.places import Place, load_place, render_place
-from assay.execute.registry import build_executor
+from assay.execute.places import Place, build_executor, load_place, render_place
 from assay.farms.submit import _SHELL, SubmitExecutor
 from assay.values.run import JobHandle
 from assay.values.study import Farm

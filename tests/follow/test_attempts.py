@@ -62,8 +62,48 @@ def never(_handle: JobHandle) -> Liveness:
 # ---------------------------------------------------------------- nothing, or over
 
 
-def test_a_run_without_attempts_is_started() -> None:
-    assert look() == Decision(Action.START, State.QUEUED, 1)
+@pytest.mark.parametrize(
+    ("attempts", "alive", "decision"),
+    [
+        ([], Liveness.GONE, Decision(Action.START, State.QUEUED, 1)),
+        ([attempt(codes={"train": 0}, outcome=State.DONE)], Liveness.GONE, Decision(Action.START, State.QUEUED, 2)),
+        ([attempt()], Liveness.ALIVE, Decision(Action.FOLLOW, State.RUNNING, 1, handle=handle())),
+        ([attempt()], Liveness.UNKNOWN, Decision(Action.FOLLOW, State.LOST, 1, handle=handle())),
+    ],
+    ids=["nothing yet", "done with fewer commands", "alive", "on another host"],
+)
+def test_what_is_next(attempts: list[Attempt], alive: Liveness, decision: Decision) -> None:
+    assert look(*attempts, alive=alive) == decision
+
+
+@pytest.mark.parametrize(
+    ("last", "alive", "action", "state"),
+    [
+        (attempt(codes=ALL), Liveness.ALIVE, Action.FOLLOW, State.RUNNING),  # whatever its markers say
+        (attempt(codes={"train": 1}), Liveness.ALIVE, Action.FOLLOW, State.RUNNING),
+        (attempt(handle=None), Liveness.ALIVE, Action.CLEAN, State.LOST),  # no readable lease
+        (attempt(codes=ALL, handle=None), Liveness.GONE, Action.CLOSE, State.DONE),  # death after every command
+        (attempt(handle=handle(executor="submit")), Liveness.UNKNOWN, Action.FOLLOW, State.RUNNING),  # a farm has it
+        (attempt(codes=ALL), Liveness.UNKNOWN, Action.CLOSE, State.DONE),  # the true end, on another host
+        (attempt(codes={"train": 7}), Liveness.UNKNOWN, Action.CLEAN, State.FAILED),
+        (
+            attempt(codes=ALL, stop=Stop("somebody", "enough")),
+            Liveness.GONE,
+            Action.CLOSE,
+            State.DONE,
+        ),  # before the stop
+        (Attempt(1, handle(), outcome=Outcome(State.LOST, 1, {}, GIVEN_UP)), Liveness.GONE, Action.KEEP, State.LOST),
+    ],
+)
+def test_action_and_state(last: Attempt, alive: Liveness, action: Action, state: State) -> None:
+    decision = look(last, alive=alive)
+    assert (decision.action, decision.state) == (action, state)
+
+
+def test_commands_of_earlier_attempts_count() -> None:
+    first = attempt(1, {"train": 0, "test": 1}, State.FAILED)
+    assert look(first, attempt(2, {"test": 0}, State.DONE)).action is Action.KEEP
+    assert look(attempt(codes={"train": 0}, outcome=State.DONE), commands=("train",)).action is Action.KEEP
 
 
 @pytest.mark.parametrize("state", [State.DONE, State.FAILED, State.TIMEOUT, State.STOPPED, State.PRUNED])
@@ -73,26 +113,7 @@ def test_what_is_over_is_kept(state: State) -> None:
     assert decision == Decision(Action.KEEP, state, 1, last.outcome, last.handle)
 
 
-def test_what_was_done_with_fewer_commands_goes_on_with_the_others() -> None:
-    assert look(attempt(codes={"train": 0}, outcome=State.DONE)) == Decision(Action.START, State.QUEUED, 2)
-    assert look(attempt(codes={"train": 0}, outcome=State.DONE), commands=("train",)).action is Action.KEEP
-
-
-def test_commands_of_earlier_attempts_count() -> None:
-    first = attempt(1, {"train": 0, "test": 1}, State.FAILED)
-    assert look(first, attempt(2, {"test": 0}, State.DONE)).action is Action.KEEP
-
-
 # ---------------------------------------------------------------- alive, or gone
-
-
-def test_what_lives_is_followed() -> None:
-    assert look(attempt(), alive=Liveness.ALIVE) == Decision(Action.FOLLOW, State.RUNNING, 1, handle=handle())
-
-
-def test_what_lives_is_followed_whatever_its_markers_say() -> None:
-    assert look(attempt(codes=ALL), alive=Liveness.ALIVE).action is Action.FOLLOW
-    assert look(attempt(codes={"train": 1}), alive=Liveness.ALIVE).action is Action.FOLLOW
 
 
 def test_what_ended_well_is_closed() -> None:
@@ -116,29 +137,7 @@ def test_what_ended_without_a_word_is_dead() -> None:
         assert decision.outcome.reason == DEATH
 
 
-def test_what_left_no_readable_lease_is_dead() -> None:
-    assert look(attempt(handle=None), alive=Liveness.ALIVE).state is State.LOST
-
-
-def test_death_after_every_command_is_no_death() -> None:
-    assert look(attempt(codes=ALL, handle=None)).state is State.DONE
-
-
 # ---------------------------------------------------------------- other hosts
-
-
-def test_what_runs_on_another_host_is_lost_and_not_touched() -> None:
-    assert look(attempt(), alive=Liveness.UNKNOWN) == Decision(Action.FOLLOW, State.LOST, 1, handle=handle())
-
-
-def test_what_a_farm_has_is_running() -> None:
-    farmed = attempt(handle=handle(executor="submit"))
-    assert look(farmed, alive=Liveness.UNKNOWN).state is State.RUNNING
-
-
-def test_what_ended_on_another_host_has_its_true_end() -> None:
-    assert look(attempt(codes=ALL), alive=Liveness.UNKNOWN).state is State.DONE
-    assert look(attempt(codes={"train": 7}), alive=Liveness.UNKNOWN).state is State.FAILED
 
 
 def test_only_retry_lost_gives_up_another_host() -> None:
@@ -155,11 +154,6 @@ def test_only_retry_lost_gives_up_another_host() -> None:
     assert look(closed, later, alive=Liveness.UNKNOWN, policy=retry).action is Action.FOLLOW
 
 
-def test_what_was_given_up_is_not_tried_again_by_itself() -> None:
-    given_up = Attempt(1, handle(), outcome=Outcome(State.LOST, 1, {}, GIVEN_UP))
-    assert look(given_up).action is Action.KEEP
-
-
 # ---------------------------------------------------------------- stops
 
 
@@ -170,10 +164,6 @@ def test_a_stop_explains_a_death_and_a_failure() -> None:
         assert (decision.action, decision.state) == (Action.CLEAN, State.STOPPED)
         assert decision.outcome is not None
         assert decision.outcome.reason == "enough"
-
-
-def test_what_was_done_before_the_stop_is_done() -> None:
-    assert look(attempt(codes=ALL, stop=Stop("somebody", "enough"))).state is State.DONE
 
 
 def test_what_a_rule_ended_is_pruned_unless_it_finished_before() -> None:

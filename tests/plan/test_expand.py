@@ -216,12 +216,6 @@ def test_a_title_where_nothing_has_one_is_refused():
     assert "nothing in f.yml has a title" in caught.value.render()
 
 
-def test_an_unknown_command_is_refused_with_a_suggestion():
-    with pytest.raises(NotFoundError) as caught:
-        select(build_titled(), commands=["tset"])
-    assert "did you mean 'test'" in caught.value.render()
-
-
 @pytest.mark.parametrize("sample", [0, -3])
 def test_a_sample_of_nothing_is_refused(sample):
     with pytest.raises(UsageError, match="is nothing"):
@@ -234,12 +228,6 @@ def test_nothing_asked_for_is_everything():
 
 def test_a_title_selects_every_sweep_that_has_it():
     assert [list(sweep.axes) for sweep in select(build_titled(), titles=["one"]).sweeps] == [["a"], ["c"]]
-
-
-def test_commands_keep_the_order_of_the_file_and_override_a_sweeps_own():
-    found = select(build_titled(), commands=["test", "train"])
-    assert {sweep.commands for sweep in found.sweeps} == {("train", "test")}
-    assert [command.name for command in build_plan(found).runs[0].commands] == ["train", "test"]
 
 
 def test_a_sample_is_drawn_per_sweep_and_follows_from_its_seed():

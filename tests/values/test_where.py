@@ -16,12 +16,12 @@ from assay.errors import UsageError
 from assay.values.where import (
     MISSING,
     And,
-    Condition,
     Name,
     Not,
     Or,
     Where,
     WhereColumn,
+    WhereComparison,
     choose,
     find_names,
     parse_where,
@@ -253,7 +253,7 @@ def judge(expression: Any, row: Mapping[str, Any]) -> bool | None:
     return judge_comparison(expression, row)
 
 
-def judge_comparison(comparison: Condition, row: Mapping[str, Any]) -> bool | None:
+def judge_comparison(comparison: WhereComparison, row: Mapping[str, Any]) -> bool | None:
     left, right = row[comparison.left.name], comparison.right
     right = row[right.name] if isinstance(right, Name) else right
     for side in (left, right):
@@ -305,10 +305,10 @@ def choose_from(where: Where, rows: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def test_a_state_alone_is_a_condition() -> None:
-    failed = Condition(Name("state", 0, "run"), "==", "failed")
+    failed = WhereComparison(Name("state", 0, "run"), "==", "failed")
     assert parse_where("failed").expression == failed
-    assert parse_where("failed or loss < 2").expression == Or((failed, Condition(Name("loss", 10), "<", 2)))
-    assert parse_where("not failed").expression == Not(Condition(Name("state", 4, "run"), "==", "failed"))
+    assert parse_where("failed or loss < 2").expression == Or((failed, WhereComparison(Name("loss", 10), "<", 2)))
+    assert parse_where("not failed").expression == Not(WhereComparison(Name("state", 4, "run"), "==", "failed"))
     for text in ("fialed", "params.failed", "`failed", "failed <"):
         with pytest.raises(UsageError):
             parse_where(text)

@@ -20,6 +20,7 @@ from assay import plugins
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode
 from assay.execute.slots import slots_directory
+from assay.follow.locations import nearest_parent
 from assay.observe.devices import Devices
 from assay.plugins import Folder, Part, PluginProblem, Program
 from assay.record.importers.registry import find_importer_problems
@@ -176,13 +177,6 @@ def _examine_places(root: str | None) -> Iterator[Diagnostic]:
     yield _examine_slots()
 
 
-def nearest_parent(path: str) -> str:
-    """The path itself, or what exists above it."""
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return path
-
-
 def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> Diagnostic:
     """Whether we may write there, by writing; a folder that does not exist is not made."""
     parent = nearest_parent(path)
@@ -229,8 +223,7 @@ def _examine_gpus() -> Iterator[Diagnostic]:
     devices = Devices()
     gpus = devices.list()
     if not gpus:
-        reason, _, command = (devices.reason or "none found").partition(" (")
-        yield Diagnostic("GPUs", "note", f"{reason}; runs use the CPU", command.rstrip(")"))
+        yield Diagnostic("GPUs", "note", f"{devices.reason or 'none found'}; runs use the CPU")
         return
     for gpu in gpus:
         free = formatting.render_size(devices.free_memory(gpu.index))

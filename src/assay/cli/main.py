@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay import __version__, plugins
 from assay.cli.direct import find_call
-from assay.errors import AssayError, ExitCode, IndexDamagedError, explain_refusal
+from assay.errors import AssayError, ConfigError, ExitCode, IndexDamagedError, explain_refusal
 from assay.show.console import Console, silence
 from assay.show.formatting import guard
 from assay.values.options import Group
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _open_streams() -> None:
-    """cron and some service managers close them: what we open next would get their numbers, and our output."""
+    """Open standard streams that cron or a service manager has closed: the next open file would get our output."""
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(fd)
@@ -101,7 +101,7 @@ def _open_streams() -> None:
 
 
 def _handle_signals() -> None:
-    """From here on both end the command as Ctrl-C does; the loop that supervises runs has handlers of its own."""
+    """SIGINT and SIGTERM end the command as Ctrl-C does; the loop that supervises runs has handlers of its own."""
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
         while frame is not None:
@@ -181,7 +181,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _print_error("assay: interrupted")
         return int(ExitCode.INTERRUPTED)
     except AssayError as error:
-        is_answer = getattr(error, "finds_nothing", False) and _only_reads(words[0])
+        is_answer = error.finds_nothing and _only_reads(words[0])
         return _print_nothing(error, words) if is_answer else _print_refusal(error)
     except SystemExit as leave:  # click's answer to a reader that has left: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
@@ -212,12 +212,12 @@ def _print_nothing(error: AssayError, words: Sequence[str]) -> int:
 
 def _print_refusal(error: AssayError) -> int:
     text = "\n".join(error.render().splitlines())
-    Console().error(text if getattr(error, "problems", None) else f"assay: {text}")
+    Console().error(text if isinstance(error, ConfigError) else f"assay: {text}")
     return int(error.exit_code)
 
 
 def _report_failure(error: Exception) -> int:
-    """Of a plug-in of another distribution where its code raised the error, else of ours."""
+    """Report a failure of another distribution's plug-in where its code raised the error, else a bug of ours."""
     import traceback
 
     packages = {"assay", *(target.partition(":")[0].partition(".")[0] for _, target in plugins.find_entry_points())}

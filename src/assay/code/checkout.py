@@ -171,18 +171,14 @@ def switch(tree: Checkout, sha: str, keep_ignored: bool = False) -> None:
                 os.unlink(os.path.join(tree.path, ".git", lock))
         _git(tree.path, "checkout", "--quiet", "--force", "--detach", sha)
         _git(tree.path, "clean", "--quiet", "-ffd" if keep_ignored else "-ffdx")
-        _remove_compiled(tree.path)
+        for base, folders, names in os.walk(tree.path):
+            if ".git" in folders:
+                folders.remove(".git")
+            for name in names:
+                if name.endswith(".pyc"):
+                    os.unlink(os.path.join(base, name))
     except GitError as error:
         raise InfrastructureError(f"commit {sha[:12]} cannot be checked out: {error.message}") from None
-
-
-def _remove_compiled(folder: str) -> None:
-    for base, folders, names in os.walk(folder):
-        if ".git" in folders:
-            folders.remove(".git")
-        for name in names:
-            if name.endswith(".pyc"):
-                os.unlink(os.path.join(base, name))
 
 
 def commit_work_tree(tree: Checkout, root: str, secret: Sequence[str] = ()) -> Commit:

@@ -26,7 +26,7 @@ from typing import Any
 from assay.code.tree import FileEntry, Limits, Selection, StrPath, Tree, load_tree, unreadable_error
 from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
 from assay.system.fast_dataclasses import asdict, dataclass, field
-from assay.system.files import blake2b, copy_file, parse_json, rename, write_atomic
+from assay.system.files import blake2b, copy_file, parse_json, read_text, rename, write_atomic, write_new
 from assay.values.layout import TEMPORARY_PREFIX
 from assay.values.plain import parse_strict
 
@@ -129,7 +129,6 @@ def load_snapshot(store: StrPath, digest: str, *, to_read: bool = False) -> Snap
 
 def list_changes(store: StrPath, old: str, new: str) -> list[ChangedFile]:
     """Files that differ between two snapshots of the store, by name; none where one of them is gone."""
-
     try:
         manifests = [_load_manifest(os.path.join(store, digest)) for digest in (old, new)]
     except AssayError:
@@ -290,18 +289,15 @@ def _write_snapshot(store: StrPath, contents: _Contents) -> str:
         digest = contents.digest()
         with open(f"{aside}/{_MANIFEST}", "w", encoding="ascii") as stream:
             json.dump(asdict(_build_manifest(contents)), stream)
-        _rename_unless_there(aside, os.path.join(store, digest))
+        target = os.path.join(store, digest)
+        try:
+            rename(aside, target)
+        except OSError:
+            if not os.path.exists(f"{target}/{_MANIFEST}"):
+                raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return digest
-
-
-def _rename_unless_there(aside: str, target: str) -> None:
-    try:
-        rename(aside, target)
-    except OSError:
-        if not os.path.exists(f"{target}/{_MANIFEST}"):
-            raise
 
 
 def _build_manifest(contents: _Contents) -> _Manifest:
@@ -322,8 +318,7 @@ def _build_manifest(contents: _Contents) -> _Manifest:
 def _load_seen(store: StrPath) -> Seen:
     """A file that cannot be read counts as empty: everything is read again."""
     try:
-        with open(os.path.join(store, _SEEN), encoding="ascii") as stream:
-            seen = parse_json(stream.read())
+        seen = parse_json(read_text(os.path.join(store, _SEEN)))
     except (OSError, ValueError):
         return {}
     return seen if isinstance(seen, dict) else {}
@@ -357,7 +352,8 @@ def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> Non
             if held is None:
                 copy_file(f"{origin}/{path}", f"{base}/{path}", mode=mode, mtime_ns=mtime_ns)
             else:
-                _write_file(f"{base}/{path}", held, mode, mtime_ns)
+                write_new(f"{base}/{path}", held, mode)
+                os.utime(f"{base}/{path}", ns=(mtime_ns, mtime_ns))
         for path, destination in layout.symlinks:
             os.symlink(destination, f"{base}/{path}")
         for path in (*snapshot.secret, *(snapshot.linked if link else ())):
@@ -365,16 +361,6 @@ def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> Non
             os.symlink(f"{snapshot.source}/{path}", f"{base}/{path}")
     except OSError as error:
         raise InfrastructureError(f"cannot place the code in {base!r}: {error.strerror}") from error
-
-
-def _write_file(path: str, content: bytes, mode: int, mtime_ns: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        if os.write(descriptor, content) != len(content):
-            raise OSError(28, "No space left on device")
-        os.utime(descriptor, ns=(mtime_ns, mtime_ns))
-    finally:
-        os.close(descriptor)
 
 
 @lru_cache(maxsize=4)
@@ -405,8 +391,7 @@ def _load_small(path: str) -> bytes | None:
 
 def _load_manifest(folder: str) -> _Manifest:
     try:
-        with open(f"{folder}/{_MANIFEST}", encoding="ascii") as stream:
-            manifest = parse_json(stream.read())
+        manifest = parse_json(read_text(f"{folder}/{_MANIFEST}"))
     except FileNotFoundError as error:
         raise UsageError(f"there is no copy of the code in {folder!r}", "start the study again to take one") from error
     except (OSError, ValueError, RecursionError) as error:

@@ -123,7 +123,11 @@ class _Walker:
         self.limits = selection.limits
         self.ignores = build_matcher(selection.ignore)
         self.is_secret = build_file_matcher(selection.secret)
-        self.excluded = _load_identities(selection.exclude)
+        # device and inode: the same folder whichever way it is spelt. One that does not exist cannot be entered
+        self.excluded: set[tuple[int, int]] = set()
+        for path in selection.exclude:
+            with suppress(OSError):
+                self.excluded.add(_identity(os.stat(path)))
         self.unreadable: list[str] = []
         self.git_ignored: set[str] = set()
         if self._asks_git and find_git_root(source) is not None:
@@ -361,17 +365,6 @@ def build_matcher(patterns: Iterable[str]) -> Callable[[str, str], bool]:
 def _join_patterns(patterns: Iterable[str]) -> re.Pattern[str] | None:
     translated = [fnmatch.translate(pattern) for pattern in patterns]
     return re.compile("|".join(translated)) if translated else None
-
-
-def _load_identities(paths: Iterable[StrPath]) -> set[tuple[int, int]]:
-    """Device and inode: the same folder whichever way it is spelt. One that does not exist cannot be entered."""
-    found = set()
-    for path in paths:
-        try:
-            found.add(_identity(os.stat(path)))
-        except OSError:
-            continue
-    return found
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

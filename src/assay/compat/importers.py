@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from assay.record.importers.recognisers import has_runs, holds
 from assay.record.importers.registry import Importer
-from assay.record.importers.sample import Sample
+from assay.record.importers.sample import Sample, has_runs, holds
 from assay.values import layout
 
 RUNX = (

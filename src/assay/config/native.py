@@ -99,7 +99,7 @@ def read_settings(study: Study, texts: Iterable[str]) -> Study:
 
 
 def _find_keys(document: Node) -> Sequence[str]:
-    """Those of a study file; plug-ins are asked only where the core does not know a key of this one."""
+    """The keys of a study file; plug-ins are asked only where the core does not know a key of this one."""
     if document.kind != "mapping" or all(entry.key in KEYS for entry in document.items()):
         return KEYS
     return tuple(dict.fromkeys((*KEYS, *plugins.merge("study_keys"))))

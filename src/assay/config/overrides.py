@@ -16,7 +16,7 @@ from assay.errors import ConfigError, suggest
 from assay.system.fast_dataclasses import dataclass
 from assay.values.run import canonical
 from assay.values.secrets import hide_assignment
-from assay.values.study import Axis, Choices, Params, Position, Sweep, UnknownParameter
+from assay.values.study import Axis, Choices, Params, Position, Problem, Sweep, UnknownParameter
 
 SET_FLAG = "--set"
 _OPENING, _CLOSING, _QUOTES = "[{", "]}", "'\""
@@ -136,8 +136,6 @@ def _build_list(raws: Sequence[Any]) -> Any:
 
 
 def _problem(message: str, word: Word, index: int) -> Any:
-    from assay.values.study import Problem
-
     return Problem(message, "", Position(word, 0, index + 1))
 
 
@@ -239,13 +237,9 @@ def _set(node: Node, path: Sequence[str], entry: Entry) -> Node:
         return node.with_entry(first, entry.position, None if entry.node.is_null else entry.node)
     inner = node.find(first)
     if inner is None or inner.kind != "mapping":
-        inner = _build_mapping(entry)
+        import yaml
+
+        column = entry.position.column - 1
+        mark = yaml.Mark(entry.position.file, column, 0, column, None, 0)
+        inner = Node(yaml.MappingNode(f"{TAG}map", [], mark, mark), Word(entry.position.file), "native")
     return node.with_entry(first, entry.position, _set(inner, rest, entry))
-
-
-def _build_mapping(entry: Entry) -> Node:
-    import yaml
-
-    column = entry.position.column - 1
-    mark = yaml.Mark(entry.position.file, column, 0, column, None, 0)
-    return Node(yaml.MappingNode(f"{TAG}map", [], mark, mark), Word(entry.position.file), "native")

@@ -16,9 +16,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Literal
 
+from assay.errors import InfrastructureError
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, StopKind, Usage
 from assay.values.study import Farm
+
+
+class UnconfirmedError(InfrastructureError):
+    """Jobs that did not confirm in time that they stopped; `dirs` are their run directories."""
+
+    def __init__(self, dirs: Sequence[str], hint: str, why: str = "") -> None:
+        self.dirs = dirs
+        more = f" ({why})" if why else ""
+        super().__init__(f"these jobs have not confirmed that they stopped: {', '.join(dirs)}{more}", hint)
+
 
 Publish = Callable[[JobHandle], bool]
 EndKind = StopKind | Literal["lost", "taken back"]

@@ -54,7 +54,12 @@ class LocalExecutor(Executor):
             self._orphans = process.Orphans()
         gate, opener = os.pipe()
         try:
-            pid = self._spawn(request, gate)
+            if self._environment is None:
+                self._environment = process.EncodedEnvironment()
+            env = self._environment.build(request, {layout.ENV_GATE: str(_GATE_FD)})
+            argv = [self._bash, os.path.join(request.dir, layout.JOB_FILE)]
+            inherit = [(gate, _GATE_FD), *process.place_slots(request.slot_fds)]
+            pid = processes.spawn_session(argv, env, os.path.join(request.dir, layout.JOB_LOG), inherit)
         except OSError as error:
             os.close(opener)
             raise InfrastructureError(f"cannot start {request.name}: {explain_refusal(error)}") from error
@@ -64,14 +69,6 @@ class LocalExecutor(Executor):
             return self._open_gate(request, publish, pid, opener)
         finally:
             os.close(opener)
-
-    def _spawn(self, request: JobRequest, gate: int) -> int:
-        if self._environment is None:
-            self._environment = process.EncodedEnvironment()
-        env = self._environment.build(request, {layout.ENV_GATE: str(_GATE_FD)})
-        argv = [self._bash, os.path.join(request.dir, layout.JOB_FILE)]
-        inherit = [(gate, _GATE_FD), *process.place_slots(request.slot_fds)]
-        return processes.spawn_session(argv, env, os.path.join(request.dir, layout.JOB_LOG), inherit)
 
     def _open_gate(self, request: JobRequest, publish: Publish, pid: int, opener: int) -> JobHandle | None:
         handle = process.build_handle(request, self.name, pid)

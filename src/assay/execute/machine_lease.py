@@ -50,18 +50,15 @@ class MachineLease:
         if self.use == "benchmark":
             return next((name for name in (_TURN, _CHECKS) if not self._hold(name)), None)
         if self.use == "check" and _CHECKS not in self._locks:
-            return self._find_check_obstacle()
-        return None if self.use == "check" or self._is_free(_TURN) else _TURN
-
-    def _find_check_obstacle(self) -> str | None:
-        if not self._is_free(_TURN):
+            if not self._is_free(_TURN):
+                return _TURN
+            if not self._hold(_CHECKS, shared=True):
+                return _CHECKS
+            if self._is_free(_TURN):
+                return None
+            os.close(self._locks.pop(_CHECKS))  # a benchmark came first
             return _TURN
-        if not self._hold(_CHECKS, shared=True):
-            return _CHECKS
-        if self._is_free(_TURN):
-            return None
-        os.close(self._locks.pop(_CHECKS))  # a benchmark came first
-        return _TURN
+        return None if self.use == "check" or self._is_free(_TURN) else _TURN
 
     def close(self) -> None:
         if _kept and self.use == "benchmark" and self.blocked_by is None:

@@ -1,20 +1,43 @@
-"""Where an attempt runs: the machine, and what its engine calls the job."""
+"""Executors by name, loaded when they are asked for; and where an attempt runs: the machine, the engine's job."""
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from assay.execute.registry import try_executor
+from assay.errors import InfrastructureError, NotFoundError
+from assay.execute.base import Executor
+from assay.plugins import Merged, load
 from assay.system import processes
-from assay.system.files import read_end, read_text
+from assay.system.files import read_end, try_text
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
 from assay.values.study import LOCAL
 
+_EXECUTORS = Merged("executors", {"local": "assay.execute.local:LocalExecutor"})
 _SSH = "ssh:"
 _WAITS = "waits: "  # a line of submit.log.N
 _LOG_TAIL_BYTES = 4096
+
+
+def find_executor(name: str) -> type[Executor]:
+    executor = try_executor(name)
+    if executor is None:
+        raise NotFoundError("executor", name, _EXECUTORS)
+    return executor
+
+
+def try_executor(name: str) -> type[Executor] | None:
+    """None: no installed plug-in offers it. What is recorded of its jobs can be read all the same."""
+    text = _EXECUTORS.get(name)
+    found = load(text) if text else None
+    if found is not None and not (isinstance(found, type) and issubclass(found, Executor)):
+        raise InfrastructureError(f"{text} is not a subclass of assay.execute.base.Executor")
+    return found
+
+
+def build_executor(name: str, **options: Any) -> Executor:
+    return find_executor(name)(**options)
 
 
 class Place(NamedTuple):
@@ -61,10 +84,7 @@ def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
 
 def _load_node(run_dir: str, attempt: int) -> str | None:
     """The machine that took the attempt's token."""
-    try:
-        words = read_text(os.path.join(run_dir, layout.token_name(attempt))).split()
-    except (OSError, ValueError):
-        return None
+    words = try_text(os.path.join(run_dir, layout.token_name(attempt))).split()
     host = words[0].removeprefix(_SSH) if words else ""
     return host if host not in ("", layout.NO_HOST) else None
 

@@ -142,7 +142,11 @@ def render_job(spec: RunSpec, job: JobText) -> str:
     if spec.private is not None:
         first = spec.commands[0].name
         secrets = _SECRETS.format(file=layout.SECRETS_FILE, name=first, log=_log_name(spec.log_name, first))
-    exports = secrets + _render_exports(_environment(spec))
+    hidden = spec.private.env if spec.private is not None else {}
+    pairs = [(key, value) for key, value in spec.env if key not in hidden]
+    if spec.pythonpath is not None:
+        pairs.append(("PYTHONPATH", spec.pythonpath))
+    exports = secrets + _render_exports(pairs)
     body = "".join(_render_command(spec, command.name, job.workdir) for command in spec.commands)
     gate = _GATE.replace("{on_demand}", str(_END.removeprefix(_TAIL).count("\n")))
     return head + gate + exports + limits + body + _END
@@ -274,14 +278,6 @@ def _render_streams(spec: RunSpec, log: str, other: str) -> str:
 def quote_text(text: str) -> str:
     """Single quotes always: a command should look like itself in the script."""
     return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _environment(spec: RunSpec) -> list[tuple[str, str]]:
-    hidden = spec.private.env if spec.private is not None else {}
-    pairs = [(key, value) for key, value in spec.env if key not in hidden]
-    if spec.pythonpath is not None:
-        pairs.append(("PYTHONPATH", spec.pythonpath))
-    return pairs
 
 
 def _env_value(value: str) -> str:

@@ -30,7 +30,7 @@ from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass
-from assay.system.files import parse_json
+from assay.system.files import parse_json, read_text
 from assay.system.locks import is_named, try_lock, try_lock_file, unlock
 from assay.values import layout
 from assay.values.run import JobHandle
@@ -284,11 +284,14 @@ class SlotPool:
                 continue
             path = os.path.join(self._directory, name)
             fd = _lock(path)
-            if fd is None:
-                wanted.update(_load_lines(path) if _is_fresh(path) else ())
-            else:  # its supervisor is gone
-                with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
+                if fd is not None:  # its supervisor is gone
                     os.unlink(path)
+                # a supervisor that waits renews its file several times a second; one that was frozen must not block
+                # the others; in the future: the clock went back since then
+                elif abs(time.time() - os.stat(path).st_mtime) < _WANT_S:
+                    wanted.update(read_text(path).split("\n"))
+            if fd is not None:
                 os.close(fd)
         return wanted
 
@@ -312,14 +315,9 @@ class SlotPool:
 
 
 def _load_occupant(path: str) -> Occupant | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        return _parse_occupant(fd)
-    finally:
-        os.close(fd)
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        return _parse_occupant(file.fileno())
+    return None
 
 
 def _parse_occupant(fd: int) -> Occupant | None:
@@ -331,22 +329,6 @@ def _parse_occupant(fd: int) -> Occupant | None:
         return Occupant(*parse_json(line))
     except (ValueError, TypeError):
         return None
-
-
-def _is_fresh(path: str) -> bool:
-    """A supervisor that waits renews its file several times a second; one that was frozen must not block the others."""
-    try:
-        return abs(time.time() - os.stat(path).st_mtime) < _WANT_S  # in the future: the clock went back since then
-    except FileNotFoundError:
-        return False
-
-
-def _load_lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().split("\n")
-    except FileNotFoundError:
-        return []
 
 
 def _lock(path: str) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from assay.execute.registry import find_executor
+from assay.execute.places import find_executor
 from assay.plugins import merge
 from assay.values.units import parse_duration
 

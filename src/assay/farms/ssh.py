@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from assay.errors import InfrastructureError
 from assay.execute import process
-from assay.execute.base import EndKind, Executor, Publish
+from assay.execute.base import EndKind, Executor, Publish, UnconfirmedError
 from assay.farms.ssh_host import Host, Shared
 from assay.farms.ssh_jobs import (
     DEFAULT_ROOT,
@@ -273,12 +273,8 @@ class SshExecutor(Executor):
                 return
             left = [each.job for each in cancels if is_open(each)]
             problems = dict.fromkeys(self._host(job.slot).problem or "" for job in left)
-        why = "; ".join(filter(None, problems))
-        raise InfrastructureError(
-            f"these jobs have not confirmed that they stopped: {', '.join(job.run_dir for job in left)}"
-            + (f" ({why})" if why else ""),
-            "the same command goes on with them when the host answers",
-        )
+        hint = "the same command goes on with them when the host answers"
+        raise UnconfirmedError([job.run_dir for job in left], hint, "; ".join(filter(None, problems)))
 
     def close(self) -> None:
         with self._shared.changed:

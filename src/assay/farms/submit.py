@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from assay.errors import InfrastructureError
 from assay.execute import places, process
-from assay.execute.base import Executor, Publish
+from assay.execute.base import Executor, Publish, UnconfirmedError
 from assay.execute.script import quote_text
 from assay.farms.submit_lines import (
     build_cancel_command,
@@ -436,10 +436,8 @@ class SubmitExecutor(Executor):
         deadline = time.monotonic() + grace_s + _ELSEWHERE_S
         while left := [job for job in jobs if self._may_still_run(*job)]:
             if time.monotonic() > deadline:
-                raise InfrastructureError(
-                    "these jobs have not confirmed that they stopped: " + ", ".join(run_dir for _, run_dir in left),
-                    "each leaves by itself when it sees its stop file; the farm's own command can end it now",
-                )
+                hint = "each leaves by itself when it sees its stop file; the farm's own command can end it now"
+                raise UnconfirmedError([run_dir for _, run_dir in left], hint)
             time.sleep(_SHORTEST_PAUSE_S)
 
     def _may_still_run(self, handle: JobHandle, run_dir: str) -> bool:

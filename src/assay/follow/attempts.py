@@ -68,7 +68,10 @@ class RetryPolicy:
         if last.number <= self.base and state in self.again:
             return True
         if state is State.STOPPED:
-            return self._continues(last, last.outcome)
+            if last.stop is None:
+                return last.outcome.reason.startswith(OUT_OF_TIME) and last.number - self.base < MAX_CONTINUED
+            is_known = self.interrupted is not None and last.number <= self.interrupted
+            return is_known and last.stop.kind == "interrupt"
         if state is State.LOST:
             limits = {DEATH: MAX_DEATHS, TAKEN_BACK: MAX_TAKEN_BACK}
             return any(0 < _count_last(history, reason) < limit for reason, limit in limits.items())
@@ -76,12 +79,6 @@ class RetryPolicy:
         refused = [attempt for attempt in _find_refusals(history) if attempt in counted]
         is_allowed = len(refused) <= MAX_REFUSED if last in refused else len(counted) - len(refused) <= self.retries
         return last in counted and is_allowed
-
-    def _continues(self, last: Attempt, outcome: Outcome) -> bool:
-        if last.stop is None:
-            return outcome.reason.startswith(OUT_OF_TIME) and last.number - self.base < MAX_CONTINUED
-        is_known = self.interrupted is not None and last.number <= self.interrupted
-        return is_known and last.stop.kind == "interrupt"
 
 
 def _has_failed(attempt: Attempt) -> bool:

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -159,7 +160,7 @@ def _log_sources(run_dir: str, spec: RunSpec, present: Sequence[str], chain: Cha
     if not patterns:
         return
     for command in spec.commands:
-        parse = _parse_log(patterns, command.name)
+        parse = partial(log_parser, patterns, command.name)
         logs = _find_counting(spec, present, command.name, chain)
         yield from chain.cut(run_dir, [[Source(log, parse)] for log in logs])
 
@@ -185,10 +186,6 @@ def _inside(run_dir: str, name: str, kind: str) -> list[str]:
         return [name]
     wanted = "**/*tfevents*" if kind == "tensorboard" else f"**/*.{kind}"
     return sorted(glob.glob(os.path.join(glob.escape(name), wanted), root_dir=run_dir, recursive=True))
-
-
-def _parse_log(patterns: Sequence[Pattern], command: str) -> Parse:
-    return lambda data, state, final: log_parser(patterns, command, data, state, final)
 
 
 def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dict[str, Any], final: bool) -> ParsedLog:
@@ -298,7 +295,10 @@ class Follower:
         size = READ_BYTES
         while self.counts is None or self.counts():
             data = self.tail.read(size)
-            self._restart_if_replaced(index)
+            if self.tail.restarts:
+                self.tail.restarts = 0
+                index.forget_points(self.key, self.source.name)
+                self.cursor = Cursor()
             is_all = len(data) < size
             columns, consumed, state = self.source.parse(data, dict(self.cursor.state), final and is_all)
             if not consumed and not columns:
@@ -325,12 +325,6 @@ class Follower:
         self.cursor = cursor
         self.tail.offset = cursor.offset
         return is_stored
-
-    def _restart_if_replaced(self, index: Index | Summaries) -> None:
-        if self.tail.restarts:
-            self.tail.restarts = 0
-            index.forget_points(self.key, self.source.name)
-            self.cursor = Cursor()
 
 
 def read_sources(
@@ -564,21 +558,18 @@ class Collector:
         stamp = UNREAD
         with contextlib.suppress(OSError), self._guarded():
             read_at = time.time()
-            self._read_last(entry, key, live)
+            names = os.listdir(entry.dir)
+            if live is not None and live.followers:
+                _forget_replaced(self._index, key, entry.dir, entry.spec, names)
+                self._follow_new(live, names)
+                for follower in live.followers.values():
+                    follower.read(self._index, final=True)
+            else:
+                read_sources(self._index, key, entry.dir, entry.spec, names, listen=self.listen)
             stamp = _choose_stamp(entry, read_at)
         with contextlib.suppress(OSError), self._guarded():
             self._put(entry, key, stamp)
         self._over[key] = entry
-
-    def _read_last(self, entry: Entry, key: str, live: _Live | None) -> None:
-        names = os.listdir(entry.dir)
-        if live is not None and live.followers:
-            _forget_replaced(self._index, key, entry.dir, entry.spec, names)
-            self._follow_new(live, names)
-            for follower in live.followers.values():
-                follower.read(self._index, final=True)
-        else:
-            read_sources(self._index, key, entry.dir, entry.spec, names, listen=self.listen)
 
     def flush(self) -> None:
         """Write what waits. Runs that have ended, and whose points another supervisor stored first, are read again."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay import plugins
-from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError, did_you_mean
+from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError, suggest
 from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
 from assay.values import layout
 from assay.values.study import NATIVE
@@ -50,9 +50,7 @@ def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> 
 
     `another`: how another output root is chosen.
     """
-    path = location.dir
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
+    path = nearest_parent(location.dir)
     if not os.path.isdir(path):
         raise UsageError(
             f"the output root {location.root} cannot be made: {path} is not a directory", f"choose another: {another}"
@@ -71,6 +69,13 @@ def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> 
         )
     if space.f_flag & os.ST_RDONLY:
         raise UsageError(f"the file system under {path} is read-only", f"choose another output root: {another}")
+
+
+def nearest_parent(path: str) -> str:
+    """The path itself, or what exists above it."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _can_hold(path: str) -> bool:
@@ -157,6 +162,12 @@ def show_path(path: str) -> str:
     if relative == os.curdir or relative.startswith(os.pardir):
         return path
     return relative if os.sep in relative else os.path.join(os.curdir, relative)
+
+
+def show_near(path: str) -> str:
+    """The path as seen from the current folder, where it is inside of that."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
 
 
 # ---------------------------------------------------------------- from a name on the command line to studies and runs
@@ -344,12 +355,17 @@ def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[Fou
     location = find_study(study, roots)
     matches = _match(location, run, foreign)
     if not matches:
-        known = [location.key(run_dir) for run_dir in _find_dirs(location, foreign)]
-        hint = did_you_mean(name, known)
-        if hint is None or hint.startswith("known"):
-            hint = f"see its runs: {show_command(['ls'], location)}"
-        raise NotFoundError("run", name, known, hint)
+        _refuse_run(name, run, location, [location.key(run_dir) for run_dir in _find_dirs(location, foreign)])
     return matches
+
+
+def _refuse_run(name: str, run: str, location: StudyLocation, known: Sequence[str]) -> None:
+    from assay.record.run_directory import load_planned
+
+    see_runs = f"see its runs: {show_command(['ls'], location)}"
+    if run in load_planned(location.dir):
+        raise UsageError(f"{name} is planned and has not been started yet", see_runs)
+    raise NotFoundError("run", name, known, suggest(name, known) or see_runs)
 
 
 def _find_dirs(location: StudyLocation, foreign: bool) -> Iterator[str]:
@@ -368,8 +384,8 @@ def _find_without_study(name: str, roots: Roots, foreign: bool) -> list[FoundRun
         return matches
     known = [location.name for location in locations]
     known += [os.path.basename(d) for location in locations for d in _find_dirs(location, foreign)]
-    hint = did_you_mean(name, known)
-    if locations and (hint is None or hint.startswith("known")):  # runs' names hold commas
+    hint = suggest(name, known)
+    if locations and hint is None:  # runs' names hold commas
         studies = list(dict.fromkeys(location.name for location in locations))
         hint = f"the studies are {', '.join(studies[:12])}{' …' if len(studies) > 12 else ''}"
     raise NotFoundError("study or run", name, known, hint)

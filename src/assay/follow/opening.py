@@ -64,7 +64,7 @@ def _open(root: str | os.PathLike[str], warn: Notify, is_needed: bool, renew: bo
 
 
 def find_address() -> str:
-    """Of a shared index; "": there is none."""
+    """The address of a shared index; empty: there is none."""
     found = os.environ.get("ASSAY_INDEX", "").strip()
     if not found and _may_have_settings(os.getcwd()):
         from assay.config.settings import load_settings

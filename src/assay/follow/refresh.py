@@ -15,7 +15,7 @@ from assay.errors import AssayError, InfrastructureError
 from assay.execute.places import has_begun, load_liveness, load_place, load_wait_reason
 from assay.follow.attempts import Decision, RetryPolicy, decide
 from assay.follow.collect import UNREAD, Summaries, add_received, build_row, read_sources
-from assay.follow.locations import StudyLocation, find_studies
+from assay.follow.locations import StudyLocation, find_studies, show_near
 from assay.record import run_directory
 from assay.record.checkpoints import find_newer
 from assay.record.folders import Changes, FolderChange, build_change, find_changes
@@ -185,15 +185,10 @@ def build_repair(run_dir: str) -> str:
     is_trial = layout.parse_trial_name(name) is not None  # only its own record knew what it tried
     if is_trial or record is None or not record.spec.commands or not os.path.isfile(record.source):
         away = os.path.join(study_dir, f".{name}.damaged")
-        return shlex.join(["mv", "--", _near(run_dir), _near(away)])
-    root = _near(os.path.dirname(study_dir))
+        return shlex.join(["mv", "--", show_near(run_dir), show_near(away)])
+    root = show_near(os.path.dirname(study_dir))
     options = [] if root == layout.DEFAULT_ROOT and "ASSAY_ROOT" not in os.environ else ["--root", root]
-    return shlex.join(["assay", "run", _near(record.source), f"--study={os.path.basename(study_dir)}", *options])
-
-
-def _near(path: str) -> str:
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
+    return shlex.join(["assay", "run", show_near(record.source), f"--study={os.path.basename(study_dir)}", *options])
 
 
 def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, history: run_directory.History) -> RunRow:

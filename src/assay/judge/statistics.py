@@ -28,22 +28,22 @@ def load_numpy() -> Any:
     return np
 
 
-def t_quantile(freedom: int, tail: float) -> float:
-    """The value that Student's t exceeds with probability `tail`."""
+def _load_special() -> Any:
     try:
-        from scipy.special import stdtrit  # scipy.stats would take three times as long to import
+        import scipy.special  # scipy.stats would take three times as long to import
     except ImportError:
         raise MissingExtraError("judging by statistics", "stats") from None
-    return -float(stdtrit(freedom, tail))  # of the lower tail: 1 - tail would lose its digits
+    return scipy.special
+
+
+def t_quantile(freedom: int, tail: float) -> float:
+    """The value that Student's t exceeds with probability `tail`."""
+    return -float(_load_special().stdtrit(freedom, tail))  # of the lower tail: 1 - tail would lose its digits
 
 
 def t_tail(freedom: int, value: float) -> float:
     """The probability with which Student's t exceeds this value."""
-    try:
-        from scipy.special import stdtr
-    except ImportError:
-        raise MissingExtraError("judging by statistics", "stats") from None
-    return float(stdtr(freedom, -value))
+    return float(_load_special().stdtr(freedom, -value))
 
 
 def normal_quantile(tail: float) -> float:

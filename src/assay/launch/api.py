@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
-    from assay.launch.background import go_to_background
     from assay.launch.budget import Budget
     from assay.launch.prepared import (
         Again,
@@ -29,10 +28,9 @@ if TYPE_CHECKING:
     from assay.launch.sides import SideOptions, build_side_command, check_paths
     from assay.launch.slot_choice import choose_slots
     from assay.launch.stop import StopOptions, stop
-    from assay.launch.sweep import RunHooks, prepare, run_study
+    from assay.launch.sweep import RunHooks, go_to_background, prepare, run_study
 
 HOMES = {
-    "assay.launch.background": "go_to_background",
     "assay.launch.budget": "Budget",
     "assay.launch.prepared": (
         "Again Origin Prepared Report RunOptions build_dry_lines build_dry_rows build_line check_prepared "
@@ -44,6 +42,6 @@ HOMES = {
     "assay.launch.slot_choice": "choose_slots",
     "assay.launch.stop": "StopOptions stop",
     "assay.launch.run_rules": "Listen",
-    "assay.launch.sweep": "RunHooks prepare run_study",
+    "assay.launch.sweep": "RunHooks go_to_background prepare run_study",
 }
 __getattr__ = build_getattr(__name__, HOMES)

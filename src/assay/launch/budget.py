@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from assay.errors import UsageError
 from assay.follow.entry import Entry
-from assay.show.formatting import render_count
+from assay.show.formatting import join_first, render_count
 from assay.values.study import Study
 from assay.values.units import CPU
 
@@ -50,6 +50,5 @@ class Budget:
 
     def describe(self, names: Sequence[str]) -> str:
         """What it was used for, and the runs that did not start."""
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        runs = f"{render_count(len(names), 'run')} did not start: {', '.join(names[:_MOST_NAMED])}{more}"
+        runs = f"{render_count(len(names), 'run')} did not start: {join_first(names, _MOST_NAMED)}"
         return f"the budget of {self.text} is used ({self.used_s / 3600:.3g} {UNITS[self.unit]}), so {runs}"

@@ -216,7 +216,7 @@ def describe_wait(supervisor: Supervisor) -> tuple[str, ...]:
     if pool is None or pool.wait is None or not supervisor.queue or any(e.has_slot for e in supervisor.entries):
         return ()
     if pool.wait == "device" and isinstance(pool.usable, HasMemory):
-        return (f"waiting for a GPU with {render_size(pool.usable.least_bytes)} free",)
+        return (f"waiting for a GPU with {render_size(min(pool.usable.needed.values()))} free",)
     count = len(pool.entries)
     taken = "the only one is" if count == 1 else f"all {count} are"
     return (f"waiting for a slot: {taken} taken by other runs",)

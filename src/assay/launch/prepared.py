@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from assay.config.fields import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ConfigError, ExitCode
-from assay.execute.places import load_liveness
-from assay.execute.registry import find_executor
+from assay.execute.places import find_executor, load_liveness
 from assay.follow.attempts import Action, RetryPolicy, decide
 from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation, check_writable, show_path
@@ -257,7 +256,7 @@ def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]
 
 
 def _finished_elsewhere(prepared: Prepared, run_dir: str) -> set[str] | None:
-    """Of a directory that the dialect's tool filled. None: it is left as it is."""
+    """The commands that the dialect's tool finished in a directory of its own; None: the run is left as it is."""
     reader = find_dialect(prepared.study.dialect).folder_reader
     run: FolderRun | None = load(reader)(run_dir) if reader else None
     if run is None:
@@ -285,7 +284,7 @@ class Repeat:
 def find_pass(
     prepared: Prepared, *, new_code: bool | None = None, codes: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """The file of such a --force; the same for the same call, and for one that was interrupted.
+    """The file of a --force that may be interrupted: the same for the same call.
 
     `codes`: the hash of the code that runs get with their next attempt, where it is not the one they have.
     """

@@ -55,7 +55,11 @@ def load_repeatable(runs: Sequence[FoundRun]) -> list[tuple[FoundRun, RunStatus]
     if not chosen:
         raise FormatError("\n".join(find_damaged(runs)) or "no runs")
     for run, status in chosen.values():
-        refuse_uncommanded(run.key, status.record)
+        if status.record.origin:
+            hint = f"it came from {status.record.origin.get('path')}"
+            raise UsageError(f"{run.key} was imported from {status.record.tool}: there is no command to run", hint)
+        if not status.record.spec.commands:
+            raise UsageError(f"{run.key} was opened by a script of its own", "start that script again")
     return list(chosen.values())
 
 
@@ -64,14 +68,6 @@ def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
     return [
         f"{run.key} is damaged: {describe_damage(run.dir)}" for run in runs if run_directory.try_record(run.dir) is None
     ]
-
-
-def refuse_uncommanded(key: str, record: run_directory.RunRecord) -> None:
-    if record.origin:
-        hint = f"it came from {record.origin.get('path')}"
-        raise UsageError(f"{key} was imported from {record.tool}: there is no command to run", hint)
-    if not record.spec.commands:
-        raise UsageError(f"{key} was opened by a script of its own", "start that script again")
 
 
 def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]:

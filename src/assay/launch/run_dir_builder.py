@@ -26,9 +26,9 @@ from assay.plugins import find_dialect, find_dialects
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
 from assay.record.received import Received, load_received, write_received
-from assay.show.formatting import render_count
+from assay.show.formatting import join_first, render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.system.files import Flusher, keep_damaged, list_names, read_text, rename, write_atomic
+from assay.system.files import Flusher, keep_damaged, list_names, rename, try_text, write_atomic
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.notify import Notify, ignore
@@ -239,11 +239,11 @@ class DirBuilder:
         for spec in self._find_present(specs):
             run_dir = self._prepared.dir_of(spec)
             # a directory made before its variable was declared secret has the value in job.sh
-            if spec.private is None or f". ./{layout.SECRETS_FILE}" not in _load_text(
+            if spec.private is None or f". ./{layout.SECRETS_FILE}" not in try_text(
                 os.path.join(run_dir, layout.JOB_FILE)
             ):
                 continue
-            if _load_text(os.path.join(run_dir, layout.SECRETS_FILE)) != render_secrets(spec):
+            if try_text(os.path.join(run_dir, layout.SECRETS_FILE)) != render_secrets(spec):
                 _write_secrets(run_dir, spec)
 
     def _build_record(self, spec: RunSpec) -> run_directory.RunRecord:
@@ -634,15 +634,10 @@ class _OtherCode:
         new = [name for name, is_new in self.files.items() if is_new]
         parts = []
         if changed:
-            parts.append(f"{_name_files(changed)} {'has' if len(changed) == 1 else 'have'} changed since")
+            parts.append(f"{join_first(changed, _NAMED_FILES)} {'has' if len(changed) == 1 else 'have'} changed since")
         if new:
-            parts.append(f"{_name_files(new)} {'is' if len(new) == 1 else 'are'} new")
+            parts.append(f"{join_first(new, _NAMED_FILES)} {'is' if len(new) == 1 else 'are'} new")
         return ", ".join(parts)
-
-
-def _name_files(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED_FILES} more" if len(names) > _NAMED_FILES else ""
-    return ", ".join(names[:_NAMED_FILES]) + more
 
 
 def _find_damage(run_dir: str) -> str | None:
@@ -662,10 +657,7 @@ def _is_cut(run_dir: str) -> bool:
     record = run_directory.try_record(run_dir)
     if record is not None and not record.spec.commands:
         return False
-    try:
-        return not is_whole_job(read_text(os.path.join(run_dir, layout.JOB_FILE)))
-    except OSError:
-        return True
+    return not is_whole_job(try_text(os.path.join(run_dir, layout.JOB_FILE)))
 
 
 def _find_uid(run_dir: str, history: run_directory.History) -> str | None:
@@ -715,13 +707,6 @@ def _write_secrets(run_dir: str, spec: RunSpec) -> None:
         write_atomic(os.path.join(run_dir, layout.SECRETS_FILE), text, 0o600, repair=True)
 
 
-def _load_text(path: str) -> str:
-    try:
-        return read_text(path)
-    except OSError:
-        return ""
-
-
 def _find_private(record: run_directory.RunRecord, spec: RunSpec, run_dir: str) -> run_directory.RunRecord:
     """A record read from disk shows `***`; which of its values are in secrets.sh, job.sh has to know."""
     private = spec.private
@@ -733,7 +718,7 @@ def _find_private(record: run_directory.RunRecord, spec: RunSpec, run_dir: str) 
 
 def _replace_job(entry: Entry, record: run_directory.RunRecord) -> None:
     job, text = os.path.join(entry.dir, layout.JOB_FILE), _render_job(_fill_checkpoint(record, entry))
-    kept, before = os.path.join(entry.dir, layout.kept_job_name(entry.attempt - 1)), _load_text(job)
+    kept, before = os.path.join(entry.dir, layout.kept_job_name(entry.attempt - 1)), try_text(job)
     if before != text:
         if not os.path.exists(kept):
             write_atomic(kept, before, 0o777)

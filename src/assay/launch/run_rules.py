@@ -70,17 +70,17 @@ class RunRules:
 
     @contextmanager
     def hold(self, prepared: Prepared) -> Iterator[Prepared]:
-        """While its runs are supervised; a dialect may write down their names first, and yields the plan with them."""
+        """The context in which runs are supervised; a dialect may write names first, and yields the plan with them."""
         yield prepared
 
     def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
         """Make a directory ours that the tool itself began, where `shares_dirs`; `job` is the text of job.sh."""
 
     def write_files(self, prepared: Prepared, aside: str, spec: RunSpec, run_dir: str) -> None:
-        """Further files of a new directory, which is made aside."""
+        """Write further files into a new directory, which is made aside."""
 
     def listen(self, _prepared: Prepared, listen: Listen) -> Listen:
-        """To what happens to the runs, where the tool's own files follow it."""
+        """Return what listens to the runs' events: a dialect wraps it where the tool's own files follow them."""
         return listen
 
     # ------------------------------------------------------------ `assay rerun RUN NAME=VALUE`

@@ -35,10 +35,6 @@ class HasMemory:
     def __call__(self, entry: SlotEntry) -> bool:
         return all(self.devices.free_memory(int(index)) >= self.needed[int(index)] for index in entry.devices)
 
-    @property
-    def least_bytes(self) -> int:
-        return min(self.needed.values())
-
 
 @dataclass(frozen=True, slots=True)
 class Slots:

@@ -40,7 +40,7 @@ class RunStep:
     """
 
     def prepare(self, prepared: Prepared) -> Prepared:
-        """Before the runs are planned. A step that plans them itself sets `search` and `plan`."""
+        """Change what is known before the runs are planned. A step that plans them itself sets `search` and `plan`."""
         return prepared
 
     def complete(self, prepared: Prepared) -> Prepared:
@@ -55,7 +55,7 @@ class RunStep:
         """Refuse what cannot work; nothing has been written."""
 
     def begin(self, _context: RunContext, loop: LoopSettings) -> LoopSettings:
-        """It is called just before the loop."""
+        """Change the settings of the loop; called just before it begins."""
         return loop
 
     def listen(self, event: Event) -> None:

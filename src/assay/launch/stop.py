@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from assay.errors import AssayError
 from assay.execute import process
-from assay.execute.places import load_place
-from assay.execute.registry import build_executor
+from assay.execute.base import UnconfirmedError
+from assay.execute.places import build_executor, load_place
 from assay.follow.attempts import build_outcome, finished_before
 from assay.follow.locations import FoundRun, StudyLocation, show_command
 from assay.follow.run_status import RunStatus, SupervisorProcess, find_supervisors, load_status
@@ -170,8 +170,9 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
                 # a job.sh that was started by hand in another session ends when its watcher has seen the stop file
                 if name == "local" and not _wait_until(target.is_gone, grace_s + _LEAVE_S):
                     target.problem = f"pid {target.handle.pid} is still there"
-        except AssayError as error:  # a farm names the directories that have not answered
-            for target in [each for each in chosen if each.run.dir in error.message] or chosen:
+        except AssayError as error:
+            left = error.dirs if isinstance(error, UnconfirmedError) else [target.run.dir for target in chosen]
+            for target in (each for each in chosen if each.run.dir in left):
                 target.problem = error.message
 
 

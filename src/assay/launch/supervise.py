@@ -53,7 +53,9 @@ class RunSource(Protocol):
 
 @dataclass(slots=True)
 class LoopSettings:
-    create: Callable[[Entry], bool]  # write the run's directory; False: another did
+    """What the loop calls and obeys; `RunHooks` adds what a command decides about the loop's surroundings."""
+
+    create: Callable[[Entry], bool] = lambda _entry: True  # write the run's directory; False: another did
     renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt begins
     rewrite: Callable[[Entry], None] = lambda _entry: None  # if it is not the first: before a process reads its job.sh
     remake: Callable[[Entry], None] = lambda _entry: None  # job.sh and code/ of a run that was pulled

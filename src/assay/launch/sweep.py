@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from select import select as wait_for
 from typing import TYPE_CHECKING, TypeVar
 
 from assay.config.load import load_study
@@ -19,7 +20,7 @@ from assay.config.places import choose_farm
 from assay.config.settings import load_settings
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import MachineLease, Use
-from assay.execute.registry import build_executor, find_executor
+from assay.execute.places import build_executor, find_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
 from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import Collector, closing_quietly
@@ -49,7 +50,7 @@ from assay.record import presence, run_directory
 from assay.record.index.base import Index
 from assay.record.received import set_aside
 from assay.show.console import SILENT, Console
-from assay.show.formatting import render_count
+from assay.show.formatting import join_first, render_count
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import list_names
 from assay.system.terminal import find_terminals
@@ -84,7 +85,7 @@ def prepare(options: RunOptions) -> Prepared:
     for name in options.commands or ():
         if name not in known:
             raise NotFoundError("command", name, known)
-    study = select(study, options.titles, None, options.sample, options.seed)
+    study = select(study, options.titles, options.sample, options.seed)
     root, asked = choose_root(options.root, study.root, settings)
     location, farm = StudyLocation(root, study.name), choose_farm(study, options.on, settings)
     prepared = Prepared(study, Plan(study, ()), location, asked, farm, settings, options)
@@ -126,6 +127,49 @@ def _rename(study: Study, options: RunOptions) -> Study:
     return replace(study, name=name)
 
 
+# ---------------------------------------------------------------- --detach: the supervisor goes on alone
+
+
+_BEGIN_S = 10.0  # how long the command that was called waits for its supervisor: a farm may take longer
+_waiting: list[int] = []  # in a supervisor that has not begun yet: the pipe that the command waits for
+
+
+def go_to_background(location: StudyLocation, console: Console) -> bool:
+    """Fork; True in the supervisor that goes on alone, with its output in a file.
+
+    In the command that was called it returns False once the runs that have a slot are started: what is typed next, such
+    as `assay stop STUDY/RUN`, finds their directories.
+    """
+    os.makedirs(os.path.join(location.dir, layout.STUDY_META_DIR), exist_ok=True)
+    log = os.path.join(location.dir, layout.STUDY_META_DIR, layout.SUPERVISOR_LOG)
+    hints = [show_command([word], location) for word in ("ls", "stop")]
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        presence.announce(location.dir, pid)
+        wait_for([reader], [], [], _BEGIN_S)
+        os.close(reader)
+        console.print(f"supervisor {pid} runs in the background; its output is in {os.path.relpath(log)}")
+        console.print(f"next: {hints[0]}")
+        console.print(f"      {hints[1]}")
+        return False
+    os.close(reader)
+    _waiting.append(writer)
+    os.setsid()
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (fd, 1), (fd, 2)):
+        os.dup2(source, target)
+    return True
+
+
+def _note_begun() -> None:
+    """The slots are filled, or there is nothing to start: the command that was called may end."""
+    while _waiting:
+        os.close(_waiting.pop())
+
+
 # ---------------------------------------------------------------- running
 
 
@@ -135,26 +179,18 @@ Draw = Callable[[Supervisor], None]
 
 
 @dataclass(slots=True)
-class RunHooks:
-    """What a command shows and adds while the study runs."""
+class RunHooks(LoopSettings):
+    """What a command shows and adds while the study runs; `max_wait_s` None: as the settings have it."""
 
-    listen: Listen = lambda _event: None
-    draw: Draw = lambda _supervisor: None
     finish: Draw = lambda _supervisor: None
     console: Console = SILENT
     owns_process: bool = False  # a command of Assay: this process may become the parent of what jobs leave running
-    counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
     echo: Callable[[bytes], None] | None = None
-    tick_s: float = 0.25
     one_by_one: bool = False  # no slots: one run after another, devices untouched
-    leaves: bool = False  # end when the farm has every job
     slots_name: str | None = None  # of slots apart from those of trainings
     at_once: int | None = None  # runs on a farm at a time; None: all, and the farm decides
     use: Use = "run"  # of the machine, for its lease
-    max_wait_s: float | None = None  # for the machine lease; None: as the settings have it
     observe: Callable[[Observer], Observer] = lambda observer: observer  # wraps the collector
-    decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early
-    prune: Callable[[Sequence[Entry]], Mapping[str, str]] = lambda _entries: {}  # those that have done enough, and why
     best: BestSoFar | None = None  # the command's, which finds the best run
     steps: Sequence[RunStep] = ()  # none: those of the study and the options
 
@@ -169,7 +205,7 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
     rules = find_rules(prepared.study.dialect)
     with _deferred_signals(), presence.register(prepared.location.dir), rules.hold(prepared) as held:
         _set_uploads_aside(held, hooks.console)
-        return _supervise(held, hooks, slots)
+        return _run_planned(held, hooks, slots)
 
 
 def _hide_secrets(prepared: Prepared) -> Prepared:
@@ -181,7 +217,8 @@ def _hide_secrets(prepared: Prepared) -> Prepared:
     return replace(prepared, plan=replace(plan, runs=runs, is_hidden=True))
 
 
-def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
+def _run_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
+    """From the plan to the report: directories, code, index, executor and slots, the steps of plug-ins, the loop."""
     _link_shared(prepared)
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
         if not prepared.options.names_runs:  # those are there already
@@ -199,7 +236,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
         _forget_removed(prepared, entries, index)
         steps = hooks.steps or find_steps(prepared)
         executor, pool, limit = _choose_executor(prepared, slots, hooks)
-        loop = _build_loop(prepared, hooks, builder, slots, limit)
+        loop: LoopSettings = _build_loop(prepared, hooks, builder, slots, limit)
         build_entry = partial(_build_entry, prepared=prepared, again=frozenset(), base=0)
         context = RunContext(prepared, index, entries, collector, pool, hooks.best, build_entry)
         for step in steps:
@@ -222,7 +259,11 @@ def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
     if not prepared.options.names_runs:
         run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
     if not any(map(_is_interrupted, entries)):
-        _leave_passes(prepared, entries)
+        # a --force is at its end when all its runs have been repeated, whichever call did so
+        last = {entry.spec.name: entry.attempt for entry in entries}
+        for path in run_directory.find_passes(prepared.location.dir):
+            with suppress(OSError):
+                run_directory.leave_pass(path, last)
 
 
 def _is_over(entries: Sequence[Entry]) -> bool:
@@ -265,7 +306,8 @@ def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
 def _build_loop(
     prepared: Prepared, hooks: RunHooks, builder: DirBuilder, slots: Slots, limit: int | None
 ) -> LoopSettings:
-    return LoopSettings(
+    return replace(
+        hooks,
         create=builder.create,
         renew=builder.renew,
         rewrite=builder.rewrite_job,
@@ -274,16 +316,11 @@ def _build_loop(
         draw=_build_draw(builder, _suppress_lost_output(hooks.draw), hooks.console),
         warn=partial(_warn, hooks),
         env=_build_env(prepared, slots, hooks),
-        tick_s=hooks.tick_s,
         grace_s=prepared.options.grace_s,
-        counts_wait=hooks.counts_wait,
         keeps_slots=hooks.slots_name is not None,
         lease=MachineLease(hooks.use) if prepared.farm is None else None,
         max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],
         limit=limit,
-        leaves=hooks.leaves,
-        decide=hooks.decide,
-        prune=hooks.prune,
         budget=prepared.options.budget,
     )
 
@@ -295,6 +332,7 @@ def _build_draw(builder: DirBuilder, draw: Draw, console: Console) -> Draw:
         builder.flusher.tick()
         notice.update(supervisor.leased_s, supervisor.settings.lease, supervisor.waited_s, supervisor.pool)
         draw(supervisor)
+        _note_begun()
 
     return drawn
 
@@ -430,14 +468,6 @@ def _is_interrupted(entry: Entry) -> bool:
     return last is not None and last.stop is not None and last.stop.kind == "interrupt"
 
 
-def _leave_passes(prepared: Prepared, entries: Sequence[Entry]) -> None:
-    """A --force is at its end when all its runs have been repeated, whichever call did so."""
-    last = {entry.spec.name: entry.attempt for entry in entries}
-    for path in run_directory.find_passes(prepared.location.dir):
-        with suppress(OSError):
-            run_directory.leave_pass(path, last)
-
-
 def _link_shared(prepared: Prepared) -> None:
     """A second name for the same full parameter set is a link to the first one's folder."""
     for name, target in prepared.plan.links:
@@ -457,14 +487,6 @@ def _suppress_lost_output(show: Callable[[T], None]) -> Callable[[T], None]:
             show(value)
 
     return show_if_possible
-
-
-def _leave_terminal(fds: Sequence[int]) -> None:
-    """After a hangup every write to the terminal is an error: nothing is written to it any more."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in fds:
-        os.dup2(null, fd)
-    os.close(null)
 
 
 @contextmanager
@@ -487,7 +509,11 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
 
     def leave(_number: int, _frame: object) -> None:
         supervisor.leave = True
-        _leave_terminal(terminals)
+        # after a hangup every write to the terminal is an error: nothing is written to it any more
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in terminals:
+            os.dup2(null, fd)
+        os.close(null)
 
     handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: leave}
     for number in [number for number in handlers if signal.getsignal(number) == signal.SIG_IGN]:
@@ -581,9 +607,8 @@ def _describe_not_finite(prepared: Prepared, entries: Sequence[Entry], index: In
                     found.setdefault(metric, []).append(done[key].spec.name)
     lines = []
     for metric, names in found.items():
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         runs = "1 run is" if len(names) == 1 else f"{len(names)} runs are"
-        lines.append(f"{runs} done, and {metric} is not finite at the end: {', '.join(names[:3])}{more}")
+        lines.append(f"{runs} done, and {metric} is not finite at the end: {join_first(names, 3)}")
     return lines
 
 

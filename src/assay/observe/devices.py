@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from assay.system.fast_dataclasses import dataclass
-from assay.system.files import parse_json
+from assay.system.files import list_names, parse_json
 from assay.values.environment import Gpu
 from assay.values.series import GpuReading
 
@@ -126,10 +126,7 @@ class Devices:
 
 
 def is_gpu_visible() -> bool:
-    try:
-        return any(re.match(_DEVICE_FILE, name) for name in os.listdir(DEVICE_FOLDER))
-    except OSError:
-        return False
+    return any(re.match(_DEVICE_FILE, name) for name in list_names(DEVICE_FOLDER))
 
 
 def _build_reading(found: Sequence[GpuReading]) -> GpuReading:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from assay.observe.devices import Devices
 from assay.system.fast_dataclasses import replace
-from assay.system.files import blake2b
+from assay.system.files import blake2b, list_names, try_text
 from assay.system.git import find_git_root, find_reason, read_git
 from assay.system.processes import load_cpu_fields
 from assay.values.environment import Environment, GitState, Gpu
@@ -102,11 +102,7 @@ def load_cpu() -> str:
 def _load_os() -> str:
     system = os.uname()
     kernel = f"{system.sysname} {system.release} {system.machine}"
-    try:
-        with open("/etc/os-release", encoding="utf-8", errors="replace") as file:
-            match = re.search(r'^PRETTY_NAME="?([^"\n]+)', file.read(), re.MULTILINE)
-    except OSError:
-        match = None
+    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', try_text("/etc/os-release", "replace"), re.MULTILINE)
     return f"{match[1]}, {kernel}" if match else kernel
 
 
@@ -126,7 +122,7 @@ def load_packages(paths: Iterable[str]) -> dict[str, str]:
     """Versions of the packages that matter, by the names of their metadata folders: nothing is opened or imported."""
     found: dict[str, str] = {}
     for path in paths:
-        for folder in sorted(_list_folders(path or ".", "")):
+        for folder in sorted(list_names(path or ".")):
             match = re.fullmatch(_DISTRIBUTION, folder) if folder.endswith("-info") else None
             name = re.sub(r"[-_.]+", "-", match["name"]).lower() if match else ""
             if match and name in KEY_PACKAGES:
@@ -140,7 +136,7 @@ def list_installed(program: str | None) -> list[str]:
     if found is None:
         return []
     folders = _site_folders(os.path.dirname(os.path.dirname(os.path.abspath(found))), os.path.basename(found))
-    return sorted(name for folder in folders for name in _list_folders(folder, "") if name.endswith("-info"))
+    return sorted(name for folder in folders for name in list_names(folder) if name.endswith("-info"))
 
 
 def _load_job_python(search_path: str | None) -> tuple[str | None, dict[str, str]]:
@@ -158,19 +154,12 @@ def _site_folders(prefix: str, program: str) -> list[str]:
     """Where an interpreter under this prefix keeps its packages; `program` may name the version."""
     version = re.search(r"\d\.\d+", program)
     library = os.path.join(prefix, "lib")
-    names = [f"python{version[0]}"] if version else sorted(_list_folders(library, "python3."))
+    names = [f"python{version[0]}"] if version else sorted(n for n in list_names(library) if n.startswith("python3."))
     folders = [os.path.join(library, name, kind) for name in names for kind in ("site-packages", "dist-packages")]
     if prefix == "/usr":  # Debian's own
         local = [os.path.join("/usr/local/lib", name, "dist-packages") for name in names]
         folders = [*local, *folders, "/usr/lib/python3/dist-packages"]
     return folders
-
-
-def _list_folders(path: str, prefix: str) -> list[str]:
-    try:
-        return [name for name in os.listdir(path) if name.startswith(prefix)]
-    except OSError:
-        return []
 
 
 # ---------------------------------------------------------------- git

@@ -10,6 +10,7 @@ from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
 from assay.system import processes
+from assay.system.files import list_names, try_text
 from assay.values.environment import Environment
 from assay.values.machine import GpuState, Machine
 
@@ -85,8 +86,8 @@ def load_topology() -> tuple[int, int]:
     """Physical cores and sockets; 0 where the kernel does not report them."""
     cores, sockets = set(), set()
     for name in _list_cpus():
-        core = _read(f"{_CPUS}/{name}/topology/core_id")
-        socket = _read(f"{_CPUS}/{name}/topology/physical_package_id")
+        core = try_text(f"{_CPUS}/{name}/topology/core_id").strip()
+        socket = try_text(f"{_CPUS}/{name}/topology/physical_package_id").strip()
         if core and socket:
             cores.add((socket, core))
             sockets.add(socket)
@@ -94,24 +95,13 @@ def load_topology() -> tuple[int, int]:
 
 
 def _list_cpus() -> list[str]:
-    try:
-        return [name for name in os.listdir(_CPUS) if re.fullmatch(r"cpu\d+", name)]
-    except OSError:
-        return []
+    return [name for name in list_names(_CPUS) if re.fullmatch(r"cpu\d+", name)]
 
 
 def load_governor() -> str:
     """How the cores choose their clock; empty in most virtual machines."""
-    found = {_read(f"{_CPUS}/{name}/cpufreq/scaling_governor") for name in _list_cpus()} - {""}
+    found = {try_text(f"{_CPUS}/{name}/cpufreq/scaling_governor").strip() for name in _list_cpus()} - {""}
     return ",".join(sorted(found))
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 class CpuMeter:

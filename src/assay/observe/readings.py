@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 
+from assay.observe.devices import Devices
 from assay.system import processes
 from assay.system.fast_dataclasses import asdict
 from assay.system.processes import ProcessStat
-from assay.values.layout import ENV_ATTEMPT
+from assay.values import layout
 from assay.values.plain import parse_strict
-from assay.values.series import GpuReading, Reading
+from assay.values.series import READING_S, GpuReading, Reading
 
 SCAN_INTERVAL_S = 5.0
 
@@ -58,7 +62,7 @@ class ProcessTable:
 
 def load_tag(pid: int) -> bytes:
     """The attempt that a process belongs to; empty when it has none, or is not ours to look at."""
-    return processes.load_variable(pid, ENV_ATTEMPT)
+    return processes.load_variable(pid, layout.ENV_ATTEMPT)
 
 
 class TreeSampler:
@@ -173,3 +177,28 @@ def parse_reading(line: str | bytes) -> Reading | None:
         return parse_strict(Reading, json.loads(line))
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def main() -> int:
+    """Readings of a run on the host where a farm runs it: `python -m assay child readings WATCHER JOB TAG`.
+
+    Started by the watcher of `job.sh` in the run's directory, and gone when that process is. Without arguments it does
+    nothing: job.sh asks so whether Assay is installed for an interpreter.
+    """
+    if len(sys.argv) == 1:
+        return 0
+    watcher, job, tag = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    sampler = TreeSampler(job, tag, ignored=os.getpid())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus, devices = [int(part) for part in visible if part.strip().isdecimal()], Devices()
+    with suppress(OSError):  # an old kernel, a full disk, or a directory that was removed
+        processes.die_with_parent(watcher)
+        stop = layout.stop_name(int(tag.rpartition(".")[2]))  # once it is there, another attempt may have its place
+        while os.getppid() == watcher and not os.path.exists(stop):
+            reading = sampler.sample(time.time(), devices.read(gpus) if gpus else None)
+            if reading is None:
+                break
+            with open(layout.READINGS_FILE, "a", encoding="ascii") as file:
+                file.write(render_reading(reading))
+            time.sleep(READING_S)
+    return 0

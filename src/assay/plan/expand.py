@@ -267,7 +267,7 @@ def _hold_secrets(study: Study, rules: SecretRules) -> bool:
 
 
 def _hide(planner: Planner, draft: Draft, rules: SecretRules) -> None:
-    """What may be seen of a draft: the name is made of it, too."""
+    """Set what may be seen of a draft: its name is made of that, too."""
     params = hide_params(draft.params, rules)
     draft.named = hide_params(draft.named, rules)
     if params == draft.params:
@@ -320,7 +320,6 @@ def find_used_names(templates: Iterable[CommandTemplate]) -> set[str] | None:
 def select(
     study: Study,
     titles: Sequence[str] | None = None,
-    commands: Sequence[str] | None = None,
     sample: int | None = None,
     seed: int | None = None,
 ) -> Study:
@@ -336,13 +335,6 @@ def select(
                 hint = None if known else f"nothing in {study.source} has a title"
                 raise NotFoundError("title", title, known, hint)
         sweeps = tuple(sweep for sweep in sweeps if sweep.title in titles)
-    if commands is not None:
-        known = [command.name for command in study.commands]
-        for command in commands:
-            if command not in known:
-                raise NotFoundError("command", command, known)
-        names = tuple(name for name in known if name in commands)
-        sweeps = tuple(replace(sweep, commands=names) for sweep in sweeps)
     if sample is not None:
         if sample < 1:
             raise UsageError(f"a sample of {sample} runs is nothing", "ask for 1 or more")

@@ -20,7 +20,7 @@ _DIGITS = 6  # of a drawn number: readable in names, and the same on every machi
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class AxisGroup:
     """Axes that advance together: one axis, or those of a zip."""
 
     names: tuple[str, ...]
@@ -174,7 +174,7 @@ def _group_names(sweep: Sweep) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(zipped.get(name, (name,)) for name in fixed))
 
 
-def _build_group(sweep: Sweep, names: tuple[str, ...], *, distinct: bool) -> Group:
+def _build_group(sweep: Sweep, names: tuple[str, ...], *, distinct: bool) -> AxisGroup:
     columns = [_choices(sweep, name).values for name in names]
     when = [(names.index(each.param), each.values) for each in sweep.when if each.param in names]
     rows = [
@@ -183,11 +183,11 @@ def _build_group(sweep: Sweep, names: tuple[str, ...], *, distinct: bool) -> Gro
         if all(any(same_value(row[index], wanted) for wanted in values) for index, values in when)
     ]
     if not distinct:
-        return Group(names, tuple(rows))
+        return AxisGroup(names, tuple(rows))
     first = {canonical(row): row for row in reversed(rows)}
     kept = [row for row in rows if first.get(canonical(row)) is row] if len(first) < len(rows) else rows
     repeats = tuple(row for row in rows if not any(row is other for other in kept)) if len(kept) < len(rows) else ()
-    return Group(names, tuple(kept), repeats)
+    return AxisGroup(names, tuple(kept), repeats)
 
 
 def _choices(sweep: Sweep, name: str) -> Choices:

@@ -33,7 +33,7 @@ from assay.reading.run_reader import find_step_name
 from assay.record import run_directory
 from assay.record.index.base import IndexTable, MetricColumns, RunRow
 from assay.record.received import describe_facts
-from assay.show.formatting import render_count, render_number
+from assay.show.formatting import join_first, render_count, render_number
 from assay.values import layout
 from assay.values.document import Block, Commands, Document, Facts, Heading, Notes, Only, Section, TableBlock, Text
 from assay.values.secrets import HIDDEN
@@ -286,8 +286,7 @@ def describe_standing(choice: BestChoice, run: BestRun, column: MetricColumns) -
         facts.append(("tags", ", ".join(run.row.tags)))
     if len(choice.tied) > 1:
         others = [each.name for each in choice.tied[1:]]
-        more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
-        facts.append(("tie", f"the same value: {', '.join(others[:_MOST_NAMED])}{more}"))
+        facts.append(("tie", f"the same value: {join_first(others, _MOST_NAMED)}"))
     elif choice.margin is not None:
         following = choice.ranked[1]
         value = _describe_spread(following.spread) if following.spread else render_number(following.value)

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from assay.errors import NotFoundError, did_you_mean
+from assay.errors import NotFoundError, did_you_mean, suggest
 from assay.follow.locations import ALL_RUNS, FoundRun, StudyLocation, find_runs
 from assay.follow.opening import open_index_of
 from assay.reading.kept_table import KeptTable, has_param, remember
 from assay.reading.ranking import best_values
 from assay.reading.run_reader import load_fresh_table
 from assay.record.index.base import IndexTable, RunRow
+from assay.show.formatting import join_first
 from assay.values.series import direction_of
 from assay.values.state import State
 from assay.values.where import (
@@ -173,11 +174,11 @@ def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: IndexTa
         "run": FIELDS,
     }
     possible = {kind: list(names) for kind, names in known.items() if name.kind in (None, kind)}
-    close = did_you_mean(name.name, [each for names in possible.values() for each in names]) or ""
-    lines = [close] if close.startswith("did") else []
+    close = suggest(name.name, [each for names in possible.values() for each in names])
+    lines = [close] if close else []
     if name.name in AGGREGATES:
         lines = [f"write {name.name}(NAME) for the {name.name} of a metric"]
-    lines += [f"{_KINDS[kind]}s: {_join(names, _MOST_NAMES)}" for kind, names in possible.items()]
+    lines += [f"{_KINDS[kind]}s: {join_first(names, _MOST_NAMES) or 'none'}" for kind, names in possible.items()]
     what = ", ".join(_KINDS[kind] for kind in possible).replace("metric, field", "metric or field")
     where.refuse(f"no {what} is named {name.name!r}", name.column, "\n  ".join(lines))
 
@@ -196,7 +197,7 @@ def _describe_values(where: Where, table: IndexTable, rows: Sequence[int]) -> li
         elif len(found) > _MOST_VALUES and len(numbers) >= len(found):
             text = f"{min(numbers):g} to {max(numbers):g}"
         else:
-            text = _join(found, _MOST_VALUES)
+            text = join_first(found, _MOST_VALUES)
         lines.append(f"{title}: {text}")
     return lines
 
@@ -209,11 +210,6 @@ def _show(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return f"{value:g}" if isinstance(value, float) else render_value(value)
-
-
-def _join(names: Sequence[str], most: int) -> str:
-    shown = ", ".join(names[:most]) or "none"
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 # ---------------------------------------------------------------- names and patterns

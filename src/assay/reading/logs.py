@@ -89,7 +89,7 @@ def _log_of_attempt(
 
 
 def copy_log(path: str, lines: int | None, write: Write) -> None:
-    """The whole file, or its last lines."""
+    """Write the whole file, or its last lines."""
     with open(path, "rb") as file:
         if lines is not None:
             file.seek(find_last_lines(path, lines))
@@ -141,7 +141,7 @@ class RunFollower:
     _last: tuple[int, bool] = (-1, False)  # attempt and whether it was over, at the last look
 
     def read(self) -> Iterator[bytes]:
-        """What is new. A log has come to its end when a newer one has appeared."""
+        """Yield what is new. A log has come to its end when a newer one has appeared."""
         logs = self._list_logs()
         if self._tail is None and (logs := [name for name in logs if name not in self._finished]):
             # at the log that is being written; earlier ones are history
@@ -165,7 +165,7 @@ class RunFollower:
             self._finished.update(self._list_logs())
 
     def look(self) -> bool:
-        """Whether the run is over. Twice in a row, since a failed attempt may be followed by another at once."""
+        """Whether the run is over at two looks in a row: a failed attempt may be followed by another at once."""
         status = load_status(self.run_dir)
         before, self._last = self._last, (status.attempt, status.state.is_over)
         return self._last[1] and before == self._last
@@ -227,7 +227,7 @@ class _NamedOutput:
 def follow_study(
     study_dir: str, command: str | None, lines: int | None, write: Write, only: Sequence[str] | None = None
 ) -> int:
-    """Every run of a study that is not over, new ones as they come, or only these; how many there were."""
+    """Follow every run of a study that is not over, new ones too, or only these; return how many there were."""
     followed: dict[str, _NamedOutput] = {}
     ended: dict[str, tuple[int, _NamedOutput]] = {}  # at which attempt, and what is followed on if another begins
     supervisors: set[SupervisorProcess] = set()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from assay.record.index.base import RunRow
-from assay.system.files import parse_json, read_text
+from assay.system.files import list_names, parse_json, read_text
 from assay.values import layout
 from assay.values.state import State
 
@@ -156,25 +156,13 @@ def is_run_dir(path: str) -> bool:
     return os.path.exists(f"{path}/{layout.RUN_FILE}") or has_traces(path)
 
 
-def has_traces(path: str, names: Sequence[str] | None = None) -> bool:
+def has_traces(path: str, names: Collection[str] | None = None) -> bool:
     """Whether only our runs leave what is in this folder."""
-    if names is None:
-        try:
-            names = os.listdir(path)
-        except OSError:
-            return False
+    names = list_names(path) if names is None else names
     if layout.RUN_FILE in names or (layout.JOB_FILE in names and layout.ENVIRONMENT_FILE in names):
         return True
-    return any(layout.parse_numbered(name) for name in names) or (
-        layout.METRICS_DIR in names and _holds_series(f"{path}/{layout.METRICS_DIR}")
-    )
-
-
-def _holds_series(path: str) -> bool:
-    try:
-        return any(layout.is_series_file(name) for name in os.listdir(path))
-    except OSError:
-        return False
+    series = list_names(f"{path}/{layout.METRICS_DIR}") if layout.METRICS_DIR in names else ()
+    return any(map(layout.parse_numbered, names)) or any(map(layout.is_series_file, series))
 
 
 def is_foreign_dir(path: str) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass
-from assay.system.files import TEMPORARY_SUFFIX, publish
+from assay.system.files import TEMPORARY_SUFFIX, list_names, publish
 from assay.system.locks import try_lock
 from assay.values import layout
 
@@ -92,10 +92,7 @@ def load_supervisors(study_dir: str) -> list[SupervisorEntry]:
 
 def _find_registrations(study_dir: str) -> list[tuple[str, tuple[str, int, int]]]:
     meta = os.path.join(study_dir, layout.STUDY_META_DIR)
-    try:
-        names = sorted(os.listdir(meta))
-    except OSError:
-        return []
+    names = sorted(list_names(meta))
     return [(os.path.join(meta, name), found) for name in names if (found := layout.parse_supervisor(name))]
 
 

@@ -20,7 +20,7 @@ from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414
 from assay.record.formats import FORMATS, build_damage, read_versioned, stamp
 from assay.record.received import check_executable, is_foreign, set_aside
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
-from assay.system.files import blake2b, publish, read_text, rename, write_atomic, write_new
+from assay.system.files import blake2b, list_names, publish, read_text, rename, try_text, write_atomic, write_new
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.environment import Environment
@@ -174,9 +174,9 @@ def load_planned(study_dir: str) -> dict[str, str]:
     """Planned runs that have no directory yet, name → id, in the order of the plans."""
     folder = os.path.join(study_dir, layout.STUDY_META_DIR)
     found: dict[str, Any] = {}
-    with suppress(OSError):
-        for name in sorted(filter(layout.is_plan_name, os.listdir(folder)), key=lambda name: name != layout.PLAN_FILE):
-            found = {**_load_mapping(os.path.join(folder, name), "runs"), **found}
+    plans = sorted(filter(layout.is_plan_name, list_names(folder)))
+    for name in sorted(plans, key=lambda name: name != layout.PLAN_FILE):
+        found = {**_load_mapping(os.path.join(folder, name), "runs"), **found}
     names = {name: id_ for name, id_ in found.items() if isinstance(id_, str) and "/" not in name and name[:1] != "."}
     return {name: id_ for name, id_ in names.items() if name and not os.path.lexists(os.path.join(study_dir, name))}
 
@@ -184,10 +184,7 @@ def load_planned(study_dir: str) -> dict[str, str]:
 def find_passes(study_dir: str) -> list[str]:
     """Files of every --force that has not come to its end."""
     folder = os.path.join(study_dir, layout.STUDY_META_DIR)
-    try:
-        return sorted(os.path.join(folder, name) for name in os.listdir(folder) if layout.is_pass_name(name))
-    except OSError:
-        return []
+    return sorted(os.path.join(folder, name) for name in list_names(folder) if layout.is_pass_name(name))
 
 
 def load_pass(path: str) -> dict[str, int]:
@@ -237,10 +234,7 @@ def keep_file(study_dir: str, text: str, *, is_secret: bool) -> str:
 
 def load_file(study_dir: str, digest: str) -> str | None:
     """The kept copy with this hash; None: there is none, or it is damaged."""
-    try:
-        text = read_text(find_file(study_dir, digest))
-    except OSError:
-        return None
+    text = try_text(find_file(study_dir, digest))
     found = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
     return text if found == digest else None
 
@@ -409,11 +403,7 @@ def load_record(run_dir: str) -> RunRecord:
 
 def load_overrides(run_dir: str) -> tuple[str, ...]:
     """Only these, for lists of thousands of runs, of which most have none."""
-    try:
-        text = read_text(os.path.join(run_dir, layout.RUN_FILE))
-    except OSError:
-        return ()
-    if '"overrides": ["' not in text:
+    if '"overrides": ["' not in try_text(os.path.join(run_dir, layout.RUN_FILE)):
         return ()
     record = try_record(run_dir)
     return record.overrides if record else ()
@@ -440,10 +430,7 @@ def find_damage(run_dir: str) -> str | None:
 
 def load_job_field(run_dir: str, name: str) -> str | None:
     """What job.sh exports under this name, where run.json does not hold it any more: `ASSAY_RUN_ID=…`."""
-    try:
-        found = re.search(rf"\b{name}=([\w-]+)", read_text(os.path.join(run_dir, layout.JOB_FILE)))
-    except OSError:
-        return None
+    found = re.search(rf"\b{name}=([\w-]+)", try_text(os.path.join(run_dir, layout.JOB_FILE)))
     return found[1] if found else None
 
 
@@ -605,10 +592,7 @@ def describe_contradiction(attempt: Attempt) -> str:
 
 def _load_status(run_dir: str, number: int) -> int | None:
     """The exit status of a script that opened this run itself; None: it has not ended, or was killed."""
-    try:
-        data = read_text(os.path.join(run_dir, layout.end_name(number))).encode("utf-8", "surrogateescape")
-    except OSError:
-        return None
+    data = try_text(os.path.join(run_dir, layout.end_name(number))).encode("utf-8", "surrogateescape")
     return data[0] if len(data) == 2 and data[0] == data[1] else None
 
 

@@ -40,6 +40,12 @@ def render_number(value: float, digits: int | None = 4) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def join_first(names: Sequence[str], most: int) -> str:
+    """`a, b, c and 4 more`."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
 def render_count(count: int, noun: str, plural: str | None = None) -> str:
     """`1 run`, `3 runs`."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"

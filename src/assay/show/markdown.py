@@ -35,7 +35,7 @@ def _render_heading(block: doc.Heading) -> str:
 
 
 def _render_content(content: doc.Content) -> str:
-    """Blanks at the ends of a span stay: they are between it and its neighbours."""
+    """The spans as one text. Blanks at the ends of a span stay: they are between it and its neighbours."""
     return "".join(_render_span(span) for span in doc.build_spans(content)).strip()
 
 
@@ -85,7 +85,7 @@ def _render_details(block: doc.Details) -> str:
 
 
 def _fence(text: str, language: str = "") -> str:
-    """Longer than any row of backticks inside."""
+    """A block of code between fences that are longer than any row of backticks inside."""
     ticks = "```"
     while ticks in text:
         ticks += "`"

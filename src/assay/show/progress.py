@@ -103,7 +103,10 @@ def estimate_eta(
     ends = busy + free or [0.0]
     # whole rounds need no simulation: each slot takes one run and stands where it stood, a mean later
     rounds = max(0, queued // len(ends) - 1)
-    return max(_simulate(ends, queued - rounds * len(ends), mean) + rounds * mean, max(busy, default=0.0))
+    heapq.heapify(ends)
+    for _ in range(queued - rounds * len(ends)):
+        heapq.heapreplace(ends, ends[0] + mean)
+    return max([max(ends) + rounds * mean, *busy])
 
 
 def _remaining(elapsed: float, mean: float, durations_s: Sequence[float]) -> float:
@@ -114,14 +117,6 @@ def _remaining(elapsed: float, mean: float, durations_s: Sequence[float]) -> flo
     return sum(longer) / len(longer) if longer else 0.1 * elapsed
 
 
-def _simulate(ends: Sequence[float], queued: int, mean: float) -> float:
-    heap = list(ends)
-    heapq.heapify(heap)
-    for _ in range(queued):
-        heapq.heapreplace(heap, heap[0] + mean)
-    return max(heap)
-
-
 # ---------------------------------------------------------------- one look as text
 
 
@@ -130,7 +125,8 @@ Segment = tuple[str, str]  # text, style ("" is none)
 
 def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = False) -> list[list[Segment]]:
     """The live view as lines of styled pieces, never more than the terminal has rows."""
-    lines = [_render_bar(view, width, plain), _render_counts(view)]
+    counts = [segment for each in _build_counts(view) for segment in (each, ("  ", ""))][:-1]
+    lines = [_render_bar(view, width, plain), counts]
     lines += [[(render_best(view.best, width, plain), "")]] if view.best else []
     room = max(1, height - _LINES_AROUND - (view.best is not None) - min(_MESSAGES, len(view.messages)))
     shown = view.running[:room]
@@ -169,7 +165,7 @@ def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
     yield empty * (width - used), "dim"
 
 
-def _render_counts(view: ProgressView) -> list[Segment]:
+def _build_counts(view: ProgressView) -> list[Segment]:
     counts = (
         (view.done, "done", "green"),
         (view.pruned, "pruned", "blue"),
@@ -183,8 +179,7 @@ def _render_counts(view: ProgressView) -> list[Segment]:
     pieces = [(f"{count} {name}", style) for count, name, style in counts if count or name in ("done", "running")]
     if view.kept:
         pieces[0] = (f"{view.done} done ({view.kept} earlier)", "green")
-    pieces.append((formatting.render_clock(view.elapsed_s), ""))
-    return [piece for each in pieces for piece in (each, ("  ", ""))][:-1]
+    return [*pieces, (formatting.render_clock(view.elapsed_s), "")]
 
 
 def _render_running(rows: Sequence[RunningRow], width: int, plain: bool) -> list[list[Segment]]:
@@ -232,7 +227,7 @@ def _cut(line: list[Segment], width: int) -> list[Segment]:
 
 
 def render_heartbeat(view: ProgressView) -> str:
-    counts = "".join(text for text, _ in _render_counts(view)).replace("  ", ", ")
+    counts = ", ".join(text for text, _ in _build_counts(view))
     left = f", about {formatting.render_duration(view.eta_s)} left" if view.eta_s else ""
     return f"{formatting.clean(view.study)}: {view.finished}/{view.total} finished: {counts}{left}"
 

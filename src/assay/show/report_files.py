@@ -51,7 +51,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def write_document(document: Document, files: ReportFiles) -> None:
-    """Into each file that was asked for with --md, --junit or --html."""
+    """Write the document into each file that --md, --junit or --html names."""
     if files.md:
         from assay.show.markdown import render_markdown
 

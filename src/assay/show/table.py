@@ -33,7 +33,12 @@ _EXTRA_DIGITS = 2  # how many digits too many a number may show for the sake of 
 def build_texts(column: Column, values: Sequence[Any]) -> Texts:
     """The cells of a column as text, decimals aligned where that helps."""
     if column.kind == "number":
-        return _build_number_texts(values, column.digits)
+        types = set(map(type, values))
+        if types == {float}:
+            return _render_floats(values, column.digits)
+        if types == {int}:
+            return list(map(str, values))
+        return _render_mixed(values, column.digits)
     render = _RENDERERS.get(column.kind)
     if render is None:
         texts = list(values) if set(map(type, values)) == {str} else list(map(_render_other, values))
@@ -68,15 +73,6 @@ def render_nested(value: object) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _build_number_texts(values: Sequence[Any], digits: int | None) -> Texts:
-    types = set(map(type, values))
-    if types == {float}:
-        return _render_floats(values, digits)
-    if types == {int}:
-        return list(map(str, values))
-    return _render_mixed(values, digits)
 
 
 def _render_mixed(values: Sequence[Any], digits: int | None) -> Texts:

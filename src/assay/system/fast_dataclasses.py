@@ -103,7 +103,12 @@ def _build_class(cls: Any, frozen: bool) -> Any:
     built = type(cls)(cls.__name__, cls.__bases__, namespace)
     built.__qualname__ = cls.__qualname__
     if "__init__" not in namespace:
-        built.__init__ = _build_late_init(built, known, frozen)
+        # compiled when the first value is made: a command makes values of half of the classes that it loads
+        def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807 becomes the class's
+            built.__init__ = _build_init(built, known, frozen)
+            built.__init__(self, *values, **named)
+
+        built.__init__ = __init__
     return built
 
 
@@ -116,16 +121,6 @@ def _take_fields(namespace: dict[str, Any]) -> dict[str, Field]:
             found[name] = value if isinstance(value, Field) else Field(value, _MISSING, True, True, True)
             found[name].name = name
     return found
-
-
-def _build_late_init(cls: Any, known: dict[str, Field], frozen: bool) -> Callable[..., None]:
-    """Compiled when the first value is made: a command makes values of half of the classes that it loads."""
-
-    def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807 becomes the class's
-        cls.__init__ = _build_init(cls, known, frozen)
-        cls.__init__(self, *values, **named)
-
-    return __init__
 
 
 def _build_init(cls: Any, known: dict[str, Field], frozen: bool) -> Callable[..., None]:

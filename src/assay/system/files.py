@@ -196,6 +196,14 @@ def read_text(path: str, errors: str = "surrogateescape") -> str:
     return b"".join(pieces).decode("utf-8", errors)
 
 
+def try_text(path: str, errors: str = "surrogateescape") -> str:
+    """The text of a small file; empty where it cannot be read."""
+    try:
+        return read_text(path, errors)
+    except OSError:
+        return ""
+
+
 def is_inside(path: str, folder: str) -> bool:
     """Also true for the folder itself; links are followed."""
     real = os.path.realpath(folder)

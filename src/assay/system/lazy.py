@@ -8,7 +8,7 @@ from importlib import import_module
 
 
 def build_getattr(module: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """A module's `__getattr__`. `homes`: the module that defines them → the names, with spaces between."""
+    """Build a module's `__getattr__`. `homes`: the module that defines names → the names, with spaces between."""
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def get(name: str) -> object:

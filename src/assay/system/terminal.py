@@ -7,21 +7,12 @@ from collections.abc import Mapping
 from typing import IO, TextIO
 
 RESET = "\x1b[0m"
+_HUES = ("red", "green", "yellow", "blue", "magenta", "cyan")
 CODES: Mapping[str, str] = {
     "bold": "\x1b[1m",
     "dim": "\x1b[2m",
-    "red": "\x1b[31m",
-    "green": "\x1b[32m",
-    "yellow": "\x1b[33m",
-    "blue": "\x1b[34m",
-    "magenta": "\x1b[35m",
-    "cyan": "\x1b[36m",
-    "bright_red": "\x1b[91m",
-    "bright_green": "\x1b[92m",
-    "bright_yellow": "\x1b[93m",
-    "bright_blue": "\x1b[94m",
-    "bright_magenta": "\x1b[95m",
-    "bright_cyan": "\x1b[96m",
+    **{hue: f"\x1b[{number}m" for number, hue in enumerate(_HUES, 31)},
+    **{f"bright_{hue}": f"\x1b[{number}m" for number, hue in enumerate(_HUES, 91)},
 }
 STATE_COLORS: Mapping[str, str] = {
     "done": "green",

@@ -47,7 +47,7 @@ class Name(NamedTuple):
 Value = str | int | float | bool | None
 
 
-class Condition(NamedTuple):
+class WhereComparison(NamedTuple):
     left: Name
     sign: str
     right: Name | Value | tuple[Value, ...]  # several: `in`
@@ -65,7 +65,7 @@ class Or(NamedTuple):
     parts: tuple[Expression, ...]
 
 
-Expression = Condition | Not | And | Or
+Expression = WhereComparison | Not | And | Or
 
 
 class Where(NamedTuple):
@@ -84,8 +84,6 @@ _EXAMPLE = "'lr<0.1 and opt==\"adam\" and best(loss)<0.3 and state==done'"
 
 class WhereError(UsageError):
     """`problem` and `advice` are the message and its hint without the name of the option, for a form that has none."""
-
-    finds_nothing = False  # there is no mistake: no run matches
 
     def __init__(self, problem: str, hint: str | None = None, *, example: str = "", text: str = "") -> None:
         self.problem = f"{text!r}: {problem}" if text else problem
@@ -157,16 +155,13 @@ class _Parser:
                 continue
             match = _TOKEN.match(self._text, at)
             if match is None:
-                self._refuse_character(at)
+                character = self._text[at]
+                if character in "\"'`":
+                    refuse(self._text, f"the quote {character} is never closed", at)
+                refuse(self._text, f"{character!r} is not understood", at, _OTHER_LANGUAGES.get(character))
             text = match[0].lower() if match[0].lower() in _KEYWORDS else match[0]
             yield _Token(str(match.lastgroup), text, at)
             at = match.end()
-
-    def _refuse_character(self, at: int) -> NoReturn:
-        character = self._text[at]
-        if character in "\"'`":
-            refuse(self._text, f"the quote {character} is never closed", at)
-        refuse(self._text, f"{character!r} is not understood", at, _OTHER_LANGUAGES.get(character))
 
     def parse(self) -> Expression:
         found = self._or()
@@ -237,12 +232,12 @@ class _Parser:
             elif isinstance(left, Name) and self._peek().text in ("in", "not"):
                 is_not = self._take("not")
                 self._need("in")
-                inside = Condition(left, "in", self._list())
+                inside = WhereComparison(left, "in", self._list())
                 parts.append(Not(inside) if is_not else inside)
             else:
                 break
         if not parts and isinstance(left, Name) and left.kind is None and left.name in list(State):
-            return Condition(Name("state", begin, "run"), "==", left.name)
+            return WhereComparison(Name("state", begin, "run"), "==", left.name)
         if not parts:
             token, word = self._peek(), left.name if isinstance(left, Name) else ""
             hint = suggest(word, map(str, State))
@@ -251,13 +246,13 @@ class _Parser:
 
     def _build_comparison(
         self, left: Name | Value, sign: str, right: Name | Value, left_at: int, right_at: int
-    ) -> Condition:
+    ) -> WhereComparison:
         if sign == "~" and (not isinstance(left, Name) or isinstance(right, Name)):
             refuse(self._text, "~ compares a name with a pattern, as in name ~ 'lr=0.1*'", right_at)
         if isinstance(left, Name):
-            return Condition(left, sign, right)
+            return WhereComparison(left, sign, right)
         if isinstance(right, Name):
-            return Condition(right, _MIRRORED[sign], left)
+            return WhereComparison(right, _MIRRORED[sign], left)
         hint = "the name of a parameter or metric has no quotes; one with special characters is in backticks: `a b`"
         refuse(self._text, "a value is compared with a value", left_at, hint)
 
@@ -317,8 +312,8 @@ def _parse_number(text: str) -> float:
     return int(text) if is_whole else float(text)
 
 
-def find_comparisons(expression: Expression) -> Iterator[Condition]:
-    if isinstance(expression, Condition):
+def find_comparisons(expression: Expression) -> Iterator[WhereComparison]:
+    if isinstance(expression, WhereComparison):
         yield expression
     else:
         for part in (expression.inner,) if isinstance(expression, Not) else expression.parts:
@@ -361,7 +356,7 @@ def choose(where: Where, rows: int, resolve: Resolve) -> list[int]:
 
 def _evaluate(where: Where, expression: Expression, rows: int, resolve: Resolve) -> bytes:
     """Column by column: thousands of rows take a millisecond."""
-    if isinstance(expression, Condition):
+    if isinstance(expression, WhereComparison):
         return _compare_columns(where, expression, rows, resolve)
     if isinstance(expression, Not):
         return _evaluate(where, expression.inner, rows, resolve).translate(_NOT)
@@ -369,7 +364,7 @@ def _evaluate(where: Where, expression: Expression, rows: int, resolve: Resolve)
     return reduce(operator.and_ if isinstance(expression, And) else operator.or_, parts).to_bytes(rows)
 
 
-def _compare_columns(where: Where, comparison: Condition, rows: int, resolve: Resolve) -> bytes:
+def _compare_columns(where: Where, comparison: WhereComparison, rows: int, resolve: Resolve) -> bytes:
     left, sign, right = comparison
     column = resolve(left)
     if sign in _PLAIN and not isinstance(right, Name | tuple) and not column.is_set:

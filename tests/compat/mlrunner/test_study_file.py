@@ -256,7 +256,6 @@ p: 4
     assert [sweep.title for sweep in study.sweeps] == ["one", "one", "two"]
     assert [sweep.commands for sweep in study.sweeps] == [("train", "test"), ("avg",), None]
     assert project.commands(text, titles=["one"]) == ["t 1", "e 1", "t 2", "e 2", "a"]
-    assert project.commands(text, titles=["two"], commands=["test"]) == ["e 4"]
     assert [run.name for run in project.plan(text).runs] == ["P_1", "P_2", "P_3", "P_4"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -72,6 +71,7 @@ def test_mlrunner_has_its_exit_code_without_a_reader(own_bench: Bench) -> None:
     [
         ("command: pyhton x", (), "the program 'pyhton' was not found"),
         ("command: 'true'", ("--root", "/proc/x"), "/proc"),
+        ("commands: {train: 'true'}", ("-c", "trian"), "did you mean 'train'?"),
     ],
 )
 def test_what_is_refused_is_not_announced(cli, own_bench: Bench, text: str, flags: tuple[str, ...], said: str) -> None:
@@ -266,9 +266,8 @@ def test_every_run_has_a_line_for_its_start_before_that_of_its_end(cli, own_benc
 
 
 @pytest.fixture
-def copied(own_bench: Bench, bench: Bench) -> Bench:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
-    return own_bench
+def copied(own_fit: Bench) -> Bench:
+    return own_fit
 
 
 def starts(bench: Bench, run: str) -> list[str]:

@@ -12,8 +12,7 @@ from tests.finished_study import BAD, GOOD, STUDY, Bench
 ORIGINALS = Path(__file__).parents[2] / "formats" / "originals"
 
 
-def test_status(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+def test_status(cli, own_fit: Bench) -> None:
     (fresh,) = json.loads(cli("index", "status", "--json").out)
     assert (fresh["exists"], fresh["unread"], fresh["runs"]) == (False, 4, 0)
     assert "not made yet; 4 runs on disk" in cli("index", "status").out
@@ -25,25 +24,22 @@ def test_status(cli, own_bench: Bench, bench: Bench) -> None:
     assert "runs     4" in cli("index", "status").out
 
 
-def test_rebuild_forgets_what_is_gone(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+def test_rebuild_forgets_what_is_gone(cli, own_fit: Bench) -> None:
     cli("ls")
-    shutil.rmtree(own_bench.root / "fit" / BAD)
-    assert cli("index", "rebuild").out == f"{own_bench.root}: 3 runs read\n"
+    shutil.rmtree(own_fit.root / "fit" / BAD)
+    assert cli("index", "rebuild").out == f"{own_fit.root}: 3 runs read\n"
     assert len(json.loads(cli("ls", "fit", "--json").out)) == 3
 
 
-def test_gc_forgets_what_is_gone_and_gives_back_room(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+def test_gc_forgets_what_is_gone_and_gives_back_room(cli, own_fit: Bench) -> None:
     cli("ls")
-    shutil.rmtree(own_bench.root / "fit" / BAD)
+    shutil.rmtree(own_fit.root / "fit" / BAD)
     result = cli("index", "gc")
-    assert result.out.startswith(f"{own_bench.root}: 1 run forgotten; ")
+    assert result.out.startswith(f"{own_fit.root}: 1 run forgotten; ")
     assert json.loads(cli("index", "status", "--json").out)[0]["runs"] == 3
 
 
-def test_a_query_in_three_forms(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+def test_a_query_in_three_forms(cli, own_fit: Bench) -> None:
     query = "SELECT study, runs, NULL AS missing, x'ff' AS bytes FROM studies"
     assert json.loads(cli("index", "query", query, "--json").out) == [
         {"study": "fit", "runs": 4, "missing": None, "bytes": "ff"}
@@ -55,8 +51,7 @@ def test_a_query_in_three_forms(cli, own_bench: Bench, bench: Bench) -> None:
     assert cli("index", "query", "SELECT key FROM runs WHERE key = 'x'", "--json").out == "[]\n"
 
 
-def test_a_query_that_is_not_one_is_refused(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+def test_a_query_that_is_not_one_is_refused(cli, own_fit: Bench) -> None:
     for statement in ("DELETE FROM runs", "SELECT 1; DELETE FROM runs", "SELECT nothing FROM runs", ""):
         result = cli("index", "query", statement)
         assert (result.code, result.out) == (2, "")
@@ -85,18 +80,16 @@ def test_a_server_that_is_not_there_ends_reading_commands_and_no_run(cli, own_be
     assert cli("sum", "one").code == 2
 
 
-def test_reparse_with_better_patterns(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
-    own_bench.write("better.yml", STUDY.replace("loss: ", "verlust: "))
+def test_reparse_with_better_patterns(cli, own_fit: Bench) -> None:
+    own_fit.write("better.yml", STUDY.replace("loss: ", "verlust: "))
     result = cli("index", "reparse", "fit", "--file", "better.yml")
     assert result.out == "fit: 4 runs read again: test.acc, verlust (new: verlust; gone: loss)\n"
     assert json.loads(cli("show", GOOD, "--json").out)["metrics"]["verlust"]["count"] == 3
     assert cli("index", "reparse", "fit").out.endswith("(new: loss; gone: verlust)\n")
 
 
-def test_reparse_passes_a_damaged_run_by(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
-    (own_bench.root / "fit" / BAD / "run.json").write_text("{")
+def test_reparse_passes_a_damaged_run_by(cli, own_fit: Bench) -> None:
+    (own_fit.root / "fit" / BAD / "run.json").write_text("{")
     result = cli("index", "reparse", "fit")
     assert result.code == 0
     assert "3 runs read again" in result.out

@@ -76,9 +76,8 @@ def test_an_empty_study(cli, own_bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}', '{"format": 99, "spec": {}}'])
-def test_a_damaged_run_is_shown_and_the_others_are_listed(cli, own_bench: Bench, bench: Bench, damage: str) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
-    (own_bench.root / "fit" / BAD / "run.json").write_text(damage)
+def test_a_damaged_run_is_shown_and_the_others_are_listed(cli, own_fit: Bench, damage: str) -> None:
+    (own_fit.root / "fit" / BAD / "run.json").write_text(damage)
     result = cli("ls", "fit")
     assert result.code == 0
     rows = {row["name"]: row for row in json.loads(cli("ls", "fit", "--json").out)}
@@ -88,11 +87,10 @@ def test_a_damaged_run_is_shown_and_the_others_are_listed(cli, own_bench: Bench,
     assert rows[GOOD]["state"] == "done"
 
 
-def test_a_run_without_an_outcome_is_concluded_from_its_markers(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
-    os.unlink(own_bench.root / "fit" / GOOD / "outcome.1")
-    os.unlink(own_bench.root / "fit" / BAD / "outcome.1")
-    os.unlink(own_bench.root / "fit" / BAD / "train.exit.1")
+def test_a_run_without_an_outcome_is_concluded_from_its_markers(cli, own_fit: Bench) -> None:
+    os.unlink(own_fit.root / "fit" / GOOD / "outcome.1")
+    os.unlink(own_fit.root / "fit" / BAD / "outcome.1")
+    os.unlink(own_fit.root / "fit" / BAD / "train.exit.1")
     rows = {row["name"]: row["state"] for row in json.loads(cli("ls", "fit", "--json").out)}
     assert rows[GOOD] == "done"
     assert rows[BAD] == "lost"  # its process is gone, and it left no marker
@@ -167,9 +165,8 @@ def test_the_environment_on_request(cli) -> None:
     assert "fingerprint" in shown
 
 
-def test_a_missing_environment_is_reported(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
-    (own_bench.root / "fit" / GOOD / "environment.json").unlink()
+def test_a_missing_environment_is_reported(cli, own_fit: Bench) -> None:
+    (own_fit.root / "fit" / GOOD / "environment.json").unlink()
     assert "missing or damaged" in cli("show", GOOD, "--env").out
 
 
@@ -182,9 +179,8 @@ def test_by_id(cli) -> None:
     assert json.loads(cli("show", known[:10], "--json").out)["name"] == GOOD
 
 
-def test_a_damaged_run(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
-    (own_bench.root / "fit" / BAD / "run.json").write_text('{"format": 1')
+def test_a_damaged_run(cli, own_fit: Bench) -> None:
+    (own_fit.root / "fit" / BAD / "run.json").write_text('{"format": 1')
     result = cli("show", f"fit/{BAD}")
     assert result.code == 0
     assert "damaged: run.json is damaged" in result.out
@@ -192,8 +188,7 @@ def test_a_damaged_run(cli, own_bench: Bench, bench: Bench) -> None:
     assert cli("show", "abcdef0123").code == 2  # looking for an id passes the damaged one by
 
 
-def test_attempts_are_tabled_when_there_are_several(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+def test_attempts_are_tabled_when_there_are_several(cli, own_fit: Bench) -> None:
     assert cli("rerun", f"fit/{BAD}", "--quiet").code == 1
     shown = cli("show", f"fit/{BAD}").out
     assert "Attempts" in shown
@@ -340,11 +335,10 @@ def test_a_run_and_itself(cli) -> None:
     assert cli("diff", GOOD, GOOD, "--code").out == ""
 
 
-def test_code_and_environment(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
-    run = own_bench.root / "fit" / OTHER
+def test_code_and_environment(cli, own_fit: Bench) -> None:
+    run = own_fit.root / "fit" / OTHER
     (run / "code" / "new.py").write_text("a = 1\n")
-    (own_bench.root / "fit" / GOOD.rpartition("/")[2] / "code" / "both.py").write_text("b = 1\n")
+    (own_fit.root / "fit" / GOOD.rpartition("/")[2] / "code" / "both.py").write_text("b = 1\n")
     (run / "code" / "both.py").write_text("b = 2\n")
     (run / "code" / "blob").write_bytes(b"\0\1")
     fields = json.loads((run / "run.json").read_text())

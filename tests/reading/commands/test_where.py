@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 
 import pytest
@@ -197,8 +196,7 @@ def test_runs_of_a_runx_file(cli, own_bench: Bench) -> None:
 # ---------------------------------------------------------------- rerun and stop
 
 
-def test_chosen_runs_are_repeated(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+def test_chosen_runs_are_repeated(cli, own_fit: Bench) -> None:
     assert cli("rerun", "fit", "--quiet", "--where", "state == done and n == 7").code == 0
     assert {name: number for name, number in attempts(cli).items() if number > 1} == {GOOD: 2}
 
@@ -219,8 +217,7 @@ def test_chosen_runs_are_stopped_and_their_supervisor_goes_on(cli, own_bench: Be
         supervisor.communicate(timeout=60)
 
 
-def test_varied_runs_are_found_by_their_parent(cli, own_bench: Bench, bench: Bench) -> None:
-    shutil.copytree(bench.root, own_bench.root, symlinks=True)
+def test_varied_runs_are_found_by_their_parent(cli, own_fit: Bench) -> None:
     assert cli("rerun", f"fit/{GOOD}", "n=9", "--quiet").code == 0
     (name,) = list_names(cli, "fit", "--where", f"parent == 'fit/{GOOD}'")
     assert name not in (GOOD, BAD)

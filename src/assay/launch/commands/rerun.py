@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from assay.errors import ExitCode, UsageError
 from assay.follow.locations import HOW_TO_START, FoundRun, is_run_name
-from assay.launch.commands.run import check_codes, choose_steps, supervise
+from assay.launch.commands.run import check_codes, choose_steps, run_and_report
 from assay.launch.prepared import Prepared, RunOptions, check_prepared
 from assay.launch.rerun import find_damaged, leave_out_received, prepare_rerun
 from assay.launch.variations import prepare_variations
@@ -96,7 +96,7 @@ def rerun(request: RerunRequest, console: Console) -> int:
         console.warning(text)
     quieted = console.quieted(request.quiet or request.as_json)
     codes = [
-        ExitCode(supervise(each, quieted, request.plain, request.as_json, choose_steps(each))) for each in prepared
+        ExitCode(run_and_report(each, quieted, request.plain, request.as_json, choose_steps(each))) for each in prepared
     ]
     return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
 

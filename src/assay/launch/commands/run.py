@@ -22,7 +22,7 @@ from assay.launch.prepared import (
 )
 from assay.launch.report import render_report
 from assay.launch.steps import RunStep, find_steps
-from assay.launch.sweep import RunHooks, prepare, run_study
+from assay.launch.sweep import RunHooks, go_to_background, prepare, run_study
 from assay.plugins import load, merge
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import escape_json
@@ -120,14 +120,11 @@ def run(request: RunRequest, console: Console) -> int:
         console.quieted(request.quiet).message(
             f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
         )
-    if request.detach:
-        from assay.launch.background import go_to_background
-
-        if not go_to_background(prepared.location, console):
-            return int(ExitCode.OK)
+    if request.detach and not go_to_background(prepared.location, console):
+        return int(ExitCode.OK)
     plain = request.plain or request.detach
     quieted = console.quieted(request.quiet or request.as_json)
-    return supervise(prepared, quieted, plain, request.as_json, steps)
+    return run_and_report(prepared, quieted, plain, request.as_json, steps)
 
 
 def choose_steps(prepared: Prepared) -> list[RunStep]:
@@ -207,7 +204,8 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
     return int(ExitCode.OK)
 
 
-def supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
+def run_and_report(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
+    """Run what is prepared under a live view or with lines, and print the report; the exit code."""
     progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
     watcher = Watcher(progress, prepared.location.name, best=BestSoFar(choose_goal(prepared.study)))
     hooks = RunHooks(

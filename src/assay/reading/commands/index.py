@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from assay.config.load import load_study
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.follow.collect import read_sources
 from assay.follow.locations import (
@@ -16,12 +17,15 @@ from assay.follow.locations import (
     is_study,
     load_roots,
     show_command,
+    show_near,
 )
 from assay.follow.opening import find_address, open_index, open_index_of
 from assay.follow.refresh import describe_damage, refresh_root, refresh_study, store_points
-from assay.plugins import find_dialect
+from assay.plugins import find_dialect, require_function
 from assay.record import run_directory
 from assay.record.folders import find_foreign_dirs, find_run_dirs
+from assay.record.importers.registry import choose_importer, describe_known, find_importers
+from assay.record.importers.sample import Sample
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
 from assay.show.table import render_csv
@@ -243,8 +247,6 @@ def reparse(request: ReparseRequest, console: Console) -> int:
 
 
 def _load_patterns(file: str) -> tuple[Pattern | MetricFile, ...]:
-    from assay.config.load import load_study
-
     study = load_study(file)
     if not study.metrics:
         hint = "describe them: metrics: {loss: 'loss ({number})'}"
@@ -268,9 +270,6 @@ def ingest(request: IngestRequest, console: Console) -> int:
     MLflow's file store, W&B's CSV files and Optuna's journals become run directories; called again, what is new is
     added.
     """
-    from assay.record.importers.registry import choose_importer, describe_known, find_importers
-    from assay.record.importers.sample import Sample
-
     if not os.path.exists(request.path):
         raise UsageError(f"{request.path} is not a folder or a file")
     if request.importer is not None:
@@ -296,8 +295,6 @@ def ingest(request: IngestRequest, console: Console) -> int:
 
 
 def _import(importer: Importer, request: IngestRequest, console: Console) -> int:
-    from assay.plugins import require_function
-
     root = os.path.abspath(request.root) if request.root else find_roots(None).main[0]
     import_runs = require_function("runs.import", importer.title)
     counts = import_runs(importer, request.path, root, request.study, console)
@@ -309,13 +306,13 @@ def _import(importer: Importer, request: IngestRequest, console: Console) -> int
             if counts.here == 1
             else f"{counts.here} runs were exported from here, and are"
         )
-        console.print(f"{one} here already, under {_show_root(root)}; left out")
+        console.print(f"{one} here already, under {show_near(root)}; left out")
     if not counts.locations:
         return 0
     runs = render_count(counts.new + counts.updated + counts.unchanged, "run")
     names = ", ".join(location.name for location in counts.locations)
     numbers = f"{counts.new} new, {counts.updated} updated, {counts.unchanged} unchanged"
-    console.print(f"{names}: {runs} from {importer.name} ({numbers}) under {_show_root(root)}")
+    console.print(f"{names}: {runs} from {importer.name} ({numbers}) under {show_near(root)}")
     console.print(f"next: {show_command(['sum'], counts.locations[0])}")
     return 0
 
@@ -334,12 +331,7 @@ def _add_folder(folder: str, console: Console) -> int:
     origins = ", ".join(f"{count} by {origin}" for origin, count in sorted(Counter(row.origin for row in rows).items()))
     more = " …" if len(metrics) > 12 else ""
     studies = render_count(len(names), "study", "studies")
-    console.print(f"{studies}, {len(rows)} runs ({origins}) under {_show_root(root)}")
+    console.print(f"{studies}, {len(rows)} runs ({origins}) under {show_near(root)}")
     console.print(f"metrics: {', '.join(metrics[:12]) or 'none'}{more}")
     console.print(f"next: {show_command(['sum'], StudyLocation(root, names[0]))}")
     return 0
-
-
-def _show_root(root: str) -> str:
-    relative = os.path.relpath(root)
-    return root if relative.startswith("..") else relative

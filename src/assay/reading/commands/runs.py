@@ -135,7 +135,13 @@ def show(request: ShowRequest, console: Console) -> int:
         raise UsageError("--job prints the script and nothing else", "leave out --json, --fields and --env")
     found = _find_one(request.run, request.where, request.root)
     if request.job:
-        return _print_file(os.path.join(found.dir, layout.JOB_FILE), console)
+        path = os.path.join(found.dir, layout.JOB_FILE)
+        try:
+            with open(path, "rb") as file:
+                console.write_bytes(file.read())
+        except FileNotFoundError as error:
+            raise UsageError(f"{path} does not exist", "a run that a script opened by itself has no job.sh") from error
+        return 0
     with open_index_of([found.location]) as index:
         description = describe_run(index, found.location, found.dir)
     document = build_document(description, with_environment=request.with_environment)
@@ -149,15 +155,6 @@ def _find_one(name: str, where: Where | None, root: str | None) -> FoundRun:
     from assay.reading.choosing import find_chosen_runs
 
     return need_one_run(f"{name} --where {where.text}", find_chosen_runs([name], where, root))
-
-
-def _print_file(path: str, console: Console) -> int:
-    try:
-        with open(path, "rb") as file:
-            console.write_bytes(file.read())
-    except FileNotFoundError as error:
-        raise UsageError(f"{path} does not exist", "a run that a script opened by itself has no job.sh") from error
-    return 0
 
 
 # ---------------------------------------------------------------- logs

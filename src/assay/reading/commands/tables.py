@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from assay.errors import UsageError
 from assay.follow.locations import find_patterns
 from assay.follow.opening import open_index_of
+from assay.plugins import require_function
 from assay.reading import summary
 from assay.reading.summary import StudySummary, SummaryOptions, describe_front
 from assay.show import table as tables
@@ -117,8 +118,6 @@ def summarise(request: SumRequest, console: Console) -> int:
     with open_index_of(locations) as index:
         if request.tensorboard is not None:
             import shlex
-
-            from assay.plugins import require_function
 
             write_hparams_events = require_function("tensorboard.write", "--tensorboard")
             count = write_hparams_events(index, locations, request.tensorboard, options)

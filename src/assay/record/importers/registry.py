@@ -26,7 +26,7 @@ class Importer(NamedTuple):
     load: str = ""  # of runs: `module:function`, called with a path; gives ImportedRuns
 
 
-OWN = (Importer("assay", "studies of Assay", "folders", "assay.record.importers.recognisers:is_assay"),)
+OWN = (Importer("assay", "studies of Assay", "folders", "assay.record.importers.sample:is_assay"),)
 
 
 @cache

@@ -1,13 +1,15 @@
-"""A file or folder as a recogniser sees it: as much of it as is needed, read once."""
+"""A file or folder as a recogniser sees it: as much of it as is needed, read once; how folders of runs are known."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
-from assay.system.files import parse_json
+from assay.record.folders import is_run_dir
+from assay.system.files import list_names, parse_json
+from assay.values import layout
 
 _HEAD_BYTES = 1 << 16
 _MOST_BYTES = 64 << 20  # of a JSON file that is read only to recognise it
@@ -69,11 +71,22 @@ class Sample:
 
 
 def find_subfolders(path: str) -> Iterator[str]:
-    try:
-        names = sorted(os.listdir(path))
-    except OSError:
-        return
-    for name in names:
+    for name in sorted(list_names(path)):
         inner = os.path.join(path, name)
         if not name.startswith(".") and os.path.isdir(inner):
             yield inner
+
+
+def is_assay(sample: Sample) -> bool:
+    if any(holds(folder, layout.STUDY_META_DIR) for folder in (sample.path, *sample.folders)):
+        return True
+    return has_runs(sample, is_run_dir)
+
+
+def has_runs(sample: Sample, is_run: Callable[[str], bool]) -> bool:
+    """A study, or a folder of studies."""
+    return any(is_run(path) or any(map(is_run, find_subfolders(path))) for path in sample.folders)
+
+
+def holds(path: str, name: str) -> bool:
+    return os.path.exists(os.path.join(path, name))

@@ -133,7 +133,7 @@ def _connect(path: str, new_root: str | None) -> tuple[sqlite3.Connection, str |
 
 
 def _find_fault(connection: sqlite3.Connection) -> str | None:
-    """None: ready. "": new and empty. Else why the file cannot be used."""
+    """Why the file cannot be used; None: it is ready; empty: it is a new file."""
     try:
         if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
             return ""
