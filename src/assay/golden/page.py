@@ -7,17 +7,22 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from assay import plugins
 from assay.errors import AssayError, FormatError, NotFoundError
 from assay.follow.api import StudyLocation
+from assay.golden.flow.history import load_accepted, load_kept_histories
 from assay.golden.flow.segments import STUDY_PREFIX
+from assay.golden.judge.nights import FEWEST_NIGHTS
 from assay.golden.manifests import list_manifests
 from assay.golden.recordings import load_recordings
 from assay.golden.records import Head, JudgedRow, list_ids, load_head, load_report
 from assay.golden.report.charts import build_chart, order_metrics
 from assay.golden.report.document import build_document
+from assay.golden.report.history import describe_history
 from assay.golden.report.other_commands import build_recording_blocks, build_show_document
 from assay.golden.report.rows import render_percent, render_share
 from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, GoldenTestReport, MetricReport
@@ -29,6 +34,7 @@ from assay.values.verdict import SEVERITY, VerdictKind
 
 _RECENT = 12  # checks of a test in a list
 _MOST_CHECKS = 200  # of a history
+_MOST_NIGHTS = 40  # checks whose curves are read
 _MOST_FOLDERS = 2000  # looked into for stores
 _POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both show the verdict
     VerdictKind.PASS: ("c2 point", "dot"),
@@ -123,7 +129,8 @@ def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage
     recording = _build_recording(manifest, problems) if manifest else []
     commands = build_commands(head, location.root)
     once = tuple(dict.fromkeys(problems))
-    return GoldenPage(head, blocks, history, list(build_drift(checks)), recording, once, commands)
+    drift = [*_build_moved(location, checks), *build_drift(checks)]
+    return GoldenPage(head, blocks, history, drift, recording, once, commands)
 
 
 def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
@@ -214,6 +221,23 @@ def _build_recording(manifest: str, problems: list[str]) -> list[Block]:
 
 
 # ---------------------------------------------------------------- drift
+
+
+def _build_moved(location: StudyLocation, checks: Sequence[Head]) -> Iterator[Block]:
+    """A sentence for each device: what moved since when, as `assay golden history` says it."""
+    newest = checks[-_MOST_NIGHTS:]
+    if len({render_date(head.at, "%Y-%m-%d") for head in newest}) < FEWEST_NIGHTS:
+        return
+    lines = _describe_nights(location, tuple(head.id for head in newest), repr(load_accepted(location)))
+    yield Section([Text((Span(kind, kind), text)) for kind, text in lines], "Over nights")
+
+
+@lru_cache(maxsize=256)
+def _describe_nights(location: StudyLocation, ids: tuple[str, ...], _accepted: str) -> list[tuple[str, str]]:
+    """Verdict and sentence; kept, since all curves are read for it."""
+    find_steps = plugins.find_function("series.change_points")
+    found = load_kept_histories(location, ids[0], find_steps) if find_steps else []
+    return [(str(each.verdict.kind), f" {each.environment}: {describe_history(each)}") for each in found]
 
 
 def build_drift(checks: Sequence[Head]) -> Iterator[Block]:

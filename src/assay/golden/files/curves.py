@@ -35,11 +35,18 @@ class Extent:
     last: float = -inf
     count: int = 0
     bad: tuple[float, float | str] | None = None  # the first step whose value is not a finite number, and the value
+    widest: float = 0.0  # between two steps that follow each other
+    empty: float = -inf  # the last step with null, or an empty cell
 
     @property
     def interval(self) -> float:
         """Between two steps, in the mean; 0 of a single one."""
         return (self.last - self.first) / (self.count - 1) if self.count > 1 else 0.0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it became empty: where the next value was due, and until the end. Many tools write NaN as null."""
+        return self.count > 1 and self.empty - self.last >= self.widest
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +87,14 @@ class _Collector:
         self.values: dict[str, dict[int, float]] = {}
         self.extents: dict[str, Extent] = {}
         self.texts: dict[str, tuple[float, str]] = {}
+        self.empty: dict[str, float] = {}
 
     def add(self, path: str, points: Iterable[Point]) -> None:
         for metric, step, value in points:
             if not isfinite(step):
+                continue
+            if value is None:
+                self.empty[metric] = max(step, self.empty.get(metric, step))
                 continue
             if isinstance(value, str):
                 self.texts.setdefault(metric, (step, value))
@@ -92,6 +103,7 @@ class _Collector:
             extent.count += 1
             if extent.count == 1 and len(self.extents) > _MOST_METRICS:
                 refuse(path, f"it has more than {_MOST_METRICS} metrics")
+            extent.widest = max(extent.widest, step - extent.last if extent.count > 1 else 0.0)
             extent.first, extent.last = min(step, extent.first), max(step, extent.last)
             if extent.bad is None and not isfinite(value):
                 extent.bad = step, value
@@ -99,6 +111,8 @@ class _Collector:
                 self._keep(path, metric, step, value)
         for metric in self.texts.keys() & self.extents.keys():  # a name that never has a number is not a metric
             self.extents[metric].bad = self.texts[metric]
+        for metric in self.empty.keys() & self.extents.keys():
+            self.extents[metric].empty = self.empty[metric]
 
     def build_tracks(self) -> dict[str, Track]:
         found = {metric: sorted(values.items()) for metric, values in self.values.items()}

@@ -10,7 +10,7 @@ from statistics import median
 
 from assay.errors import NotFoundError, UsageError, suggest
 from assay.golden import manifests
-from assay.golden.files.curves import CurveFile, load_curves
+from assay.golden.files.curves import CurveFile, Extent, load_curves
 from assay.golden.files.formats import RCP
 from assay.golden.files.sources import Source, choose_sources, list_sources
 from assay.golden.judge.against import NOISE_UNKNOWN, describe_unit
@@ -95,6 +95,10 @@ def _check_finite(files: Sequence[CurveFile]) -> None:
             raise UsageError(
                 f"{message}: a golden that is not finite is refused", "record a run that is good, and use that"
             )
+
+
+def _describe_cut(extent: Extent) -> str:
+    return f"has no value after step {extent.last:g}, and is empty up to step {extent.empty:g}: a NaN, or a crash?"
 
 
 def _render_bad(value: float | str) -> str:
@@ -240,6 +244,13 @@ class _Check:
             Finding(VerdictKind.FAIL, name, f"the run is {_render_bad(value)} at step {step:g}")
             for step, value in found
             if isinstance(value, str) or step not in tracks[""][0].steps
+        ]
+        sides = [*((each, rule.metric) for each in self.goldens.files), *((each, name) for each in self.files)]
+        cut = [(file.name, file.extents[each]) for file, each in sides if each in file.extents]
+        unseen += [
+            Finding(VerdictKind.INCONCLUSIVE, name, f"{where} {_describe_cut(extent)}", step=extent.last)
+            for where, extent in cut
+            if extent.is_cut
         ]
         verdict = Verdict.of([*verdict.findings, *unseen], verdict.comparisons)
         return MetricReport(

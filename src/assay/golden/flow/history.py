@@ -46,21 +46,33 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
     if not checks and not damaged:
         hint = f"check it first: assay golden check {build_arguments(context.options)}"
         raise UsageError(f"no check of {context.test.name} is kept in {context.location.dir}", hint)
-    accepted = load_accepted(context.location)
-    groups: dict[str, list[Check]] = {}
-    for head, report in checks:
-        groups.setdefault(find_environment(report), []).append((head, report))
-    rules = {rule.metric: rule for rule in context.test.rules}
-    found = [_build_history(name, group, accepted, rules, find_steps) for name, group in groups.items()]
+    found = _build_histories(context.location, checks, context.test.rules, find_steps)
     hint = f"assay golden history {build_arguments(replace(context.options, tests=(context.test.name,)))} --accept"
     return [_add_notes(each, damaged, hint) for each in found] or [_build_unread(context.test.name, damaged)]
 
 
-def _load_checks(location: StudyLocation) -> tuple[list[Check], list[str]]:
+def load_kept_histories(location: StudyLocation, since: str, find_steps: FindSteps) -> list[NightHistory]:
+    """Those of a page, by the rules of the newest check. `since`: the id of the first."""
+    checks, _ = _load_checks(location, since)
+    rules = [metric.rule for _, report in checks[-1:] for segment in report.segments for metric in segment.metrics]
+    return _build_histories(location, checks, rules, find_steps)
+
+
+def _build_histories(
+    location: StudyLocation, checks: Sequence[Check], rules: Iterable[Rule], find_steps: FindSteps
+) -> list[NightHistory]:
+    accepted, by_metric = load_accepted(location), {rule.metric: rule for rule in rules}
+    groups: dict[str, list[Check]] = {}
+    for head, report in checks:
+        groups.setdefault(find_environment(report), []).append((head, report))
+    return [_build_history(name, group, accepted, by_metric, find_steps) for name, group in groups.items()]
+
+
+def _load_checks(location: StudyLocation, since: str = "") -> tuple[list[Check], list[str]]:
     """The checks that can be read, oldest first, and why the others cannot."""
     checks, damaged = list[Check](), list[str]()
     for wanted, mode in reversed(list_ids(location)):
-        if mode != "check":
+        if mode != "check" or wanted < since:
             continue
         try:
             checks.append(load_report(location, wanted))
