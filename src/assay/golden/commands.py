@@ -374,7 +374,7 @@ def blame(request: BlameRequest, console: Console) -> int:
     cell did not run. 3: an effect is not larger than the repeats differ.
     """
     from assay.golden.flow.blame import blame_file
-    from assay.golden.report.blame import build_blame_document
+    from assay.golden.report.other_commands import build_blame_document
 
     with prepare(request, console, is_silent=True) as (options, hooks):
         reports = blame_file(request, options, hooks)

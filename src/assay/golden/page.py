@@ -12,14 +12,14 @@ from itertools import islice
 from typing import Any
 
 from assay import plugins
-from assay.errors import AssayError, FormatError, NotFoundError
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.follow.api import StudyLocation
 from assay.golden.flow.history import load_accepted, load_kept_histories
 from assay.golden.flow.segments import STUDY_PREFIX
 from assay.golden.judge.nights import FEWEST_NIGHTS
 from assay.golden.manifests import list_manifests
 from assay.golden.recordings import load_recordings
-from assay.golden.records import Head, JudgedRow, list_ids, load_head, load_report
+from assay.golden.records import FOLDER, Head, JudgedRow, list_ids, load_head, load_report, parse_name
 from assay.golden.report.charts import build_chart, order_metrics
 from assay.golden.report.document import build_document
 from assay.golden.report.history import describe_history
@@ -27,13 +27,29 @@ from assay.golden.report.other_commands import build_recording_blocks, build_sho
 from assay.golden.report.rows import render_percent, render_share
 from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, GoldenTestReport, MetricReport
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.document import Block, Chart, Curve, Details, Legend, Only, Panel, Section, Span, TableBlock, Text
+from assay.values import layout
+from assay.values.document import (
+    Block,
+    Chart,
+    Curve,
+    Details,
+    Document,
+    Legend,
+    Notes,
+    Only,
+    Panel,
+    Section,
+    Span,
+    TableBlock,
+    Text,
+)
 from assay.values.plain import render_date
 from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, VerdictKind
 
 _RECENT = 12  # checks of a test in a list
 _MOST_CHECKS = 200  # of a history
+_MOST_LISTED = 50  # of a report
 _MOST_NIGHTS = 40  # checks whose curves are read
 _MOST_FOLDERS = 2000  # looked into for stores
 _POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both show the verdict
@@ -330,3 +346,42 @@ def build_stored_blocks(stored: StoredRecording) -> Sequence[Block]:
     page = build_show_document(stored.path, recordings, curves=False)
     more = [block for each in recordings for block in build_recording_blocks(each)]
     return [*page.blocks, Only(("html",), [Details("Origin and noise", more)])]
+
+
+# ---------------------------------------------------------------- `assay report`
+
+
+def find_kept(path: str) -> tuple[StudyLocation, str]:
+    """The study and the id of a report that is named by its file. Raises UsageError for another file."""
+    folder, name = os.path.split(os.path.abspath(path))
+    study = os.path.dirname(os.path.dirname(folder))
+    kept = parse_name(name)
+    if kept is None or folder != os.path.join(study, layout.STUDY_META_DIR, FOLDER):
+        where = os.path.join("STUDY", layout.STUDY_META_DIR, FOLDER)
+        raise UsageError(f"{path} is not the report of a golden check", f"those are in {where}")
+    return StudyLocation(os.path.dirname(study), os.path.basename(study)), kept
+
+
+def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
+    """`wanted`: the id of a check; None: the last one. None where the study has no such report."""
+    known = [each for each, _ in list_ids(location)]
+    if not known or (wanted is not None and wanted not in known):
+        return None
+    page = build_golden_page(location, wanted)
+    if page.head is None or not page.blocks:
+        raise FormatError("; ".join(page.problems))
+    blocks: list[Block] = [Notes(page.problems), *page.blocks, *page.drift]
+    if len(page.history) > 1:
+        blocks.append(Section((TableBlock(_build_list(page.history[:_MOST_LISTED])),), "Checks and gatherings"))
+    if page.recording:
+        blocks.append(Details("The recording now", page.recording))
+    return Document(f"{page.head.kind} {page.head.test}", blocks)
+
+
+def _build_list(heads: tuple[Head, ...]) -> Table:
+    columns = (Column("when"), Column("id"), Column("what"), Column("verdict"), Column("file"))
+    rows = [
+        (render_date(each.at, "%Y-%m-%d %H:%M"), each.id, each.mode, Span(each.word, str(each.kind)), each.source)
+        for each in heads
+    ]
+    return Table(columns, rows)

@@ -554,7 +554,7 @@ def test_a_long_run_takes_no_more_memory_than_a_short_one(here: Folder, count: i
 
 
 def test_a_golden_that_is_too_long_is_refused(here: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assay.golden.files.curves._MOST_VALUES", 10)
+    monkeypatch.setattr("assay.golden.files.sources._MOST_VALUES", 10)
     golden = write_titan(here.path / "golden.txt", build_loss())
     done = here.check(golden, golden)
     assert done.code == 2

@@ -102,21 +102,22 @@ class _Search:
         message(f"trials are kept in {self._checker.log}")
         if self._resumed:
             message(f"continuing: {self._resumed} trials were made before")
-        while isinstance(step := next_step(self._history()), NextTry):
+        while isinstance(step := self._choose_next(), NextTry):
             commit = load_commit(self._checker.repository, step.commit)
             message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
             tried, interrupted = self._checker.try_commit(step.commit)
             if interrupted:
                 return self._report(interrupted=interrupted)
-            append_trial(self._checker.log, tried)
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            append_line(self._checker.log, {**build_plain(tried), "at": at})
             self._tried.append(tried)
             message(f"  {tried.verdict}: {tried.message}")
         return self._conclude(step)
 
-    def _history(self) -> TrialHistory:
+    def _choose_next(self) -> NextTry | Culprit | Stuck:
         trials = tuple(CommitTrial(tried.commit, self._outcome(tried)) for tried in self._tried)
-        votes = NOISY_VOTES if self._checker.is_noisy() else 1
-        return TrialHistory(self._parents, self._good.sha, self._bad.sha, trials, votes, self._checker.request.patience)
+        votes, patience = NOISY_VOTES if self._checker.is_noisy() else 1, self._checker.request.patience
+        return next_step(TrialHistory(self._parents, self._good.sha, self._bad.sha, trials, votes, patience))
 
     def _outcome(self, tried: Tried) -> Outcome:
         """CHANGED is bad only if the bad end is CHANGED; the ends themselves are not reinterpreted."""
@@ -254,10 +255,6 @@ def _worst(report: GoldenTestReport) -> Finding:
 
 
 # ---------------------------------------------------------------- the log
-
-
-def append_trial(path: str, tried: Tried) -> None:
-    append_line(path, {**build_plain(tried), "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
 
 
 def load_trials(path: str) -> list[Tried]:

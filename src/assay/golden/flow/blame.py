@@ -81,7 +81,7 @@ def _check_environments(environments: Mapping[str, str], is_local: bool) -> None
             raise UsageError(f"--{side}-env: there is neither a folder nor a program {program!r}", hint)
 
 
-def _describe_environment(text: str) -> str:
+def describe_environment(text: str) -> str:
     """A virtual environment by its folder, anything else as it was typed."""
     name, _, folder = "".join(shlex.split(text)[1:2]).partition("=")
     return os.path.relpath(folder) if name == "VIRTUAL_ENV" else text or "as it is"
@@ -119,7 +119,7 @@ def blame_test(
     return BlameReport(
         context.test.name,
         titles,
-        {side: _describe_environment(text) for side, text in environments.items()},
+        {side: describe_environment(text) for side, text in environments.items()},
         tuple(trial.describe(cell) for cell in cells),
         () if end else tuple(trial.judge(len(titles) > 1)),
         (context.chosen,) if context.chosen else (),

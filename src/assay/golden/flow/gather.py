@@ -459,17 +459,9 @@ class SegmentBuilder:
         """Values in files for the same steps."""
         limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
         wanted = {rule.metric for rule in self._context.test.rules}
-        cut: dict[str, Track] = {}
-        for metric in {name for name, _ in file_values.found} & wanted:
-            track = file_values.tracks(metric)[""]
-            rows = [
-                row
-                for row in zip(track.steps, track.values, track.texts, strict=True)
-                if recording.start_step < row[0] <= limit
-            ]
-            if rows:
-                cut[metric] = Track(*(tuple(column) for column in zip(*rows, strict=True)))
-        return cut
+        names, steps = {name for name, _ in file_values.found} & wanted, range(recording.start_step + 1, limit + 1)
+        cut = {metric: file_values.tracks(metric)[""].cut(steps) for metric in names}
+        return {metric: track for metric, track in cut.items() if track.steps}
 
     def find_saved(self, recording: SegmentRecording) -> str | None:
         """The checkpoint that a save line names; a path that the pattern cut short is completed."""

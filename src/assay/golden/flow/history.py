@@ -48,7 +48,10 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
         raise UsageError(f"no check of {context.test.name} is kept in {context.location.dir}", hint)
     found = _build_histories(context.location, checks, context.test.rules, find_steps)
     hint = f"assay golden history {build_arguments(replace(context.options, tests=(context.test.name,)))} --accept"
-    return [_add_notes(each, damaged, hint) for each in found] or [_build_unread(context.test.name, damaged)]
+    if found:
+        return [_add_notes(each, damaged, hint) for each in found]
+    verdict = Verdict.of([Finding(VerdictKind.ERROR, context.test.name, text) for text in damaged], 0)
+    return [NightHistory(context.test.name, UNKNOWN, "", (), verdict, ())]
 
 
 def load_kept_histories(location: StudyLocation, since: str, find_steps: FindSteps) -> list[NightHistory]:
@@ -64,7 +67,8 @@ def _build_histories(
     accepted, by_metric = load_accepted(location), {rule.metric: rule for rule in rules}
     groups: dict[str, list[Check]] = {}
     for head, report in checks:
-        groups.setdefault(find_environment(report), []).append((head, report))
+        environment = report.origin.get("GPUs") or report.origin.get("cpu") or UNKNOWN
+        groups.setdefault(environment, []).append((head, report))
     return [_build_history(name, group, accepted, by_metric, find_steps) for name, group in groups.items()]
 
 
@@ -81,10 +85,6 @@ def _load_checks(location: StudyLocation, since: str = "") -> tuple[list[Check],
         except NotFoundError:  # it was deleted since the look
             continue
     return checks, damaged
-
-
-def find_environment(report: GoldenTestReport) -> str:
-    return report.origin.get("GPUs") or report.origin.get("cpu") or UNKNOWN
 
 
 def _mark_golden(report: GoldenTestReport) -> str:
@@ -127,11 +127,6 @@ def _add_notes(history: NightHistory, damaged: Sequence[str], hint: str) -> Nigh
     since = [history.nights[move.at].date for move in history.moves if move.state == "open"][:1]
     notes = [f"if this is meant:  {hint} {date} --reason 'an intended change'" for date in since]
     return replace(history, verdict=verdict, notes=(*history.notes, *notes))
-
-
-def _build_unread(test: str, damaged: Sequence[str]) -> NightHistory:
-    verdict = Verdict.of([Finding(VerdictKind.ERROR, test, text) for text in damaged], 0)
-    return NightHistory(test, UNKNOWN, "", (), verdict, ())
 
 
 # ---------------------------------------------------------------- triage
