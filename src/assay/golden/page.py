@@ -19,7 +19,7 @@ from assay.golden.flow.segments import STUDY_PREFIX
 from assay.golden.judge.nights import FEWEST_NIGHTS
 from assay.golden.manifests import list_manifests
 from assay.golden.recordings import load_recordings
-from assay.golden.records import FOLDER, Head, JudgedRow, list_ids, load_head, load_report, parse_name
+from assay.golden.records import FOLDER, Head, list_ids, load_head, load_report, parse_name
 from assay.golden.report.charts import build_chart, order_metrics
 from assay.golden.report.document import build_document
 from assay.golden.report.history import describe_history
@@ -160,10 +160,7 @@ def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
     words += ["--root", root]
     return [
         ("Check again", shlex.join(["assay", "golden", "check", *words])),
-        (
-            "What moved since when",
-            shlex.join(["assay", "golden", "history", head.source, "-t", head.test, "--root", root]),
-        ),
+        ("What moved since when", shlex.join(["assay", "golden", "history", *words[:1], *words[3:5], "--root", root])),
         ("Accept the new behaviour", shlex.join(["assay", "golden", "rebase", *words, "--reason", "WHY IT IS RIGHT"])),
     ]
 
@@ -180,8 +177,8 @@ def build_check_comparison(location: StudyLocation, one: str, other: str) -> Seq
     cells: list[list[Any]] = []
     for key in dict.fromkeys((*rows[0], *rows[1])):
         found = [each.get(key) for each in rows]
-        shown = [part for row in found for part in _show_row(row)]
-        cells.append([key[0], key[1], *shown])
+        shown = [(str(row.kind), render_percent(row.effect) or None) if row else (None, None) for row in found]
+        cells.append([*key, *shown[0], *shown[1]])
     columns = [Column("segment", "number"), Column("metric")]
     for name in names:
         columns += [Column(f"{name}: verdict", "state"), Column("effect", align="right")]
@@ -201,10 +198,6 @@ def build_check_comparison(location: StudyLocation, one: str, other: str) -> Seq
     keys = [("reference", "wide", "golden"), ("band", "area", "band of the recordings")]
     keys += [("measured", "line", names[0]), ("own c2", "line", names[1])]
     return [*blocks, *([Section([Legend(keys), *charts], "Both over the golden")] if charts else [])]
-
-
-def _show_row(row: JudgedRow | None) -> tuple[str | None, str | None]:
-    return (str(row.kind), render_percent(row.effect) or None) if row else (None, None)
 
 
 def _find_metric(report: GoldenTestReport, start: int, name: str) -> MetricReport | None:
@@ -276,15 +269,12 @@ def build_drift(checks: Sequence[Head]) -> Iterator[Block]:
     charts = [_build_drift_chart(metric, by_metric[metric], len(checks), allowed.get(metric)) for metric in order]
     seen = {kind for points in by_metric.values() for _, _, kind, _ in points}
     keys = [
-        (f"own {style.split()[0]}", _SHAPES.get(marker, marker), str(kind))
+        (f"own {style.split()[0]}", "crossed" if marker == "cross" else marker, str(kind))
         for kind, (style, marker) in _POINTS.items()
         if kind in seen
     ]
     keys += [("tolerance", "area", "allowed, by the rules of the newest check")] if allowed else []
     yield Section([*charts, Legend(keys)], "Drift over checks")
-
-
-_SHAPES = {"cross": "crossed"}  # of a legend
 
 
 def _build_drift_chart(

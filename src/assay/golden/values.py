@@ -58,10 +58,8 @@ class Track:
     def cut(self, steps: Container[int]) -> Track:
         """The values at those of its steps that are among these."""
         kept = [at for at, step in enumerate(self.steps) if step in steps]
-        columns = [
-            tuple(column[at] for at in kept) if column else () for column in (self.steps, self.values, self.texts)
-        ]
-        return Track(*columns)  # type: ignore[arg-type]
+        texts = tuple(self.texts[at] for at in kept) if self.texts else ()
+        return Track(tuple(self.steps[at] for at in kept), tuple(self.values[at] for at in kept), texts)
 
 
 @dataclass(frozen=True, slots=True)

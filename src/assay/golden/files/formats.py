@@ -154,9 +154,8 @@ def open_document(path: str, form: str, entry: str, facts: Facts) -> Iterator[It
             yield iter([(CONVERGED, 0.0, value)])
     elif form == OURS:
         golden = parse_manifest(json.dumps(content), path, os.path.basename(path))
-        tracks = [
-            (f"{metric} {label}".strip(), runs) for each in golden.segments for metric, label, runs in each.walk()
-        ]
+        walked = [found for each in golden.segments for found in each.walk()]
+        tracks = [(f"{metric} {label}".strip(), runs) for metric, label, runs in walked]
         for number in range(golden.recordings):
             runs = [(name, run) for name, found in tracks for run in found[number : number + 1]]
             yield ((name, *point) for name, run in runs for point in zip(run.steps, run.values, strict=True))

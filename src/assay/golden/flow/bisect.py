@@ -71,9 +71,8 @@ def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: C
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, LOG_FILE))
     except OSError as error:
-        raise UsageError(
-            f"{folder} cannot be created: {error.strerror}", "choose another output root: --root DIR"
-        ) from None
+        hint = "choose another output root: --root DIR"
+        raise UsageError(f"{folder} cannot be created: {error.strerror}", hint) from None
     return folder
 
 
@@ -103,13 +102,12 @@ class _Search:
         if self._resumed:
             message(f"continuing: {self._resumed} trials were made before")
         while isinstance(step := self._choose_next(), NextTry):
-            commit = load_commit(self._checker.repository, step.commit)
+            commit = self._checker.load(step.commit)
             message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
             tried, interrupted = self._checker.try_commit(step.commit)
             if interrupted:
                 return self._report(interrupted=interrupted)
-            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            append_line(self._checker.log, {**build_plain(tried), "at": at})
+            append_trial(self._checker.log, tried)
             self._tried.append(tried)
             message(f"  {tried.verdict}: {tried.message}")
         return self._conclude(step)
@@ -135,13 +133,11 @@ class _Search:
     def _conclude(self, step: Culprit | Stuck) -> BisectReport:
         if isinstance(step, Stuck):
             return self._report(stuck=self._explain(step.reason))
-        suspects = tuple(load_commit(self._checker.repository, sha) for sha in step.suspects)
+        suspects = tuple(map(self._checker.load, step.suspects))
         if step.culprit is None:
             return self._report(suspects=suspects)
-        evidence = next(
-            (each for each in self._tried if each.commit == step.culprit and self._outcome(each) == "bad"), None
-        )
-        return self._report(culprit=suspects[0], evidence=evidence, suspects=suspects)
+        bad = [each for each in self._tried if each.commit == step.culprit and self._outcome(each) == "bad"]
+        return self._report(culprit=suspects[0], evidence=next(iter(bad), None), suspects=suspects)
 
     def _explain(self, reason: str) -> str:
         """The results of the two ends, for the message of a search that cannot begin."""
@@ -156,7 +152,7 @@ class _Search:
         return BisectReport(
             self._good,
             self._bad,
-            self._checker.folder,
+            self._checker.checkouts.folder,
             len(self._parents) - 1,
             tuple(self._tried),
             resumed=self._resumed,
@@ -178,16 +174,11 @@ class _Checker:
     good: Commit
 
     @property
-    def repository(self) -> str:
-        return self.checkouts.repository
-
-    @property
-    def folder(self) -> str:
-        return self.checkouts.folder
-
-    @property
     def log(self) -> str:
-        return os.path.join(self.folder, LOG_FILE)
+        return os.path.join(self.checkouts.folder, LOG_FILE)
+
+    def load(self, sha: str) -> Commit:
+        return load_commit(self.checkouts.repository, sha)
 
     def is_noisy(self) -> bool:
         """Whether the golden's own recordings differ, so that one trial may be wrong."""
@@ -201,7 +192,7 @@ class _Checker:
         began = time.monotonic()
         self._prepare_golden()
         try:
-            self.checkouts.enter(TREE_DIR, load_commit(self.repository, sha))
+            self.checkouts.enter(TREE_DIR, self.load(sha))
             reports = [check_test(context, self.hooks) for context in self.contexts]
         except UsageError as error:  # e.g. it cannot be built, or its program does not exist
             return Tried(sha, VerdictKind.ERROR, error.message), None
@@ -255,6 +246,10 @@ def _worst(report: GoldenTestReport) -> Finding:
 
 
 # ---------------------------------------------------------------- the log
+
+
+def append_trial(path: str, tried: Tried) -> None:
+    append_line(path, {**build_plain(tried), "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
 
 
 def load_trials(path: str) -> list[Tried]:

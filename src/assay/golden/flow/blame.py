@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
 
@@ -182,20 +182,15 @@ class _Trial:
         segments = render_count(len(self.golden.segments), "segment")
         message(f"running {render_count(len(todo), 'cell')} of code and environment, {segments} each")
         for number in range(1, repeats + 1):
-            if end := self._run(todo, number):
-                return end
+            for side in self.codes:
+                own = [cell for cell in todo if cell[0] == side]
+                if own and (end := self._run_side(side, own, number)):
+                    return end
             todo = [cell for cell in todo if cell not in self.problems]
             if number == 1:
                 seen = {cell: self._build_signature(cell) for cell in todo}
                 todo = [cell for cell in todo if list(seen.values()).count(seen[cell]) == 1]
                 message(f"run again, for the noise: {', '.join(todo) or 'none, each is equal to another one'}")
-        return None
-
-    def _run(self, cells: Collection[str], number: int) -> Report | None:
-        for side in self.codes:
-            own = [cell for cell in cells if cell[0] == side]
-            if own and (end := self._run_side(side, own, number)):
-                return end
         return None
 
     def _run_side(self, side: str, cells: Sequence[str], number: int) -> Report | None:
@@ -239,9 +234,8 @@ class _Trial:
         if entry.state not in ENDED_WELL:
             return f"it failed: {describe_end(entry)}"
         found = [values.found.get(name, {}).items() for name in self._list_judged(segment)]
-        bad = [
-            f"it logs {text} at step {step}" for each in found for step, (value, text) in each if not isfinite(value)
-        ]
+        rows = [(step, value, text) for each in found for step, (value, text) in each]
+        bad = [f"it logs {text} at step {step}" for step, value, text in rows if not isfinite(value)]
         if not bad and is_whole(segment, values):
             return ""
         lost = [f"it logs no {metric} at step {step}" for metric, step in find_lost_steps(segment, values)]

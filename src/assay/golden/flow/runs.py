@@ -118,13 +118,8 @@ def _load_surroundings(context: GoldenContext, text: str) -> list[Any]:
     if program and os.sep in program:
         program = os.path.join(context.folder, program)
     versions = {name: list_installed(name) for name in ("python", "python3", program or "python")}
-    return [
-        os.uname().nodename,
-        variables,
-        list(context.test.env),
-        versions,
-        context.farm.name if context.farm else None,
-    ]
+    farm = context.farm.name if context.farm else None
+    return [os.uname().nodename, variables, list(context.test.env), versions, farm]
 
 
 def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, str]) -> dict[str, object]:
@@ -205,8 +200,8 @@ def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[S
 
 def find_other_environment(context: GoldenContext, golden: Golden, reports: Sequence[SegmentReport]) -> list[str]:
     """One line where the golden is of another GPU, torch or image than the runs of a check had."""
-    run = next((run.dir for report in reports for run in report.runs), None)
-    here = {} if run is None else build_key({**_load_origin(run), "image": find_image(context.farm)})
+    runs = [run.dir for report in reports for run in report.runs]
+    here = build_key({**_load_origin(runs[0]), "image": find_image(context.farm)}) if runs else {}
     then = build_key(golden.provenance)
     is_other = find_other(then, here)
     return [f"the golden is of {describe_key(then)}; this environment is {describe_key(here)}"] if is_other else []
@@ -233,9 +228,8 @@ def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:
 def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """One line: the code and settings of the program's folder that are not those of the recording."""
     names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
-    words = [
-        f"{name} {'is new' if name not in before else 'has changed' if name in now else 'is gone'}" for name in names
-    ]
+    ends = ["is new" if name not in before else "has changed" if name in now else "is gone" for name in names]
+    words = [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
     more = [f"and {len(words) - _MOST_NAMED} more"] if len(words) > _MOST_NAMED else []
     return [f"code: {', '.join([*words[:_MOST_NAMED], *more])}"] if words else []
 
@@ -380,12 +374,8 @@ class Replication:
 
         Returns how it ended, and the jobs that are still to be run.
         """
-
-        def count_steps(job: Job) -> int:
-            segment = self._segment(job)
-            return segment.last_step - segment.start_step
-
-        job = max(jobs, key=lambda each: (count_steps(each), -each[1]))
+        lengths = [segment.last_step - segment.start_step for segment in self.golden.segments]
+        job = max(jobs, key=lambda each: (lengths[each[0]], -each[1]))
         report, short = self._run_jobs([job], 0, hooks)
         if job in self._found:
             self.golden = replace(self.golden, steps_beyond=1 if short else 0)

@@ -271,14 +271,11 @@ def build_floor(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects)
     gone = np.array([pair.steps[end - 1] - pair.steps[0] + 1 for end in ends], dtype=float)
     grown = np.clip(FLOOR * gone / FLOOR_STEPS, FLOOR, LARGEST_FLOOR)
     floor = FLOOR_SCHEDULE if is_schedule(rule) else FLOOR if effects.envelope.any() else grown
-    if shows_rounding(pair) and not is_schedule(rule):  # a mean of few values may be close to the golden by chance
+    # variants that are equal to one another or to a recording are no further evidence
+    others = {track.values for track in pair.variants} - {track.values for track in pair.golden}
+    if len(others) >= ENOUGH_VARIANTS and not is_schedule(rule):  # a mean of few values may be close by chance
         floor = np.where(counts < FEW_VALUES, floor, FLOOR_SHOWN)
     return np.minimum(floor, default_delta(rule)) + digits  # a delta below rounding is respected
-
-
-def shows_rounding(pair: Pair) -> bool:
-    """Whether variants enough differ from the recordings and from one another; equal ones are no further evidence."""
-    return len({track.values for track in pair.variants} - {track.values for track in pair.golden}) >= ENOUGH_VARIANTS
 
 
 def find_resolution(track: Track | Aligned) -> float:

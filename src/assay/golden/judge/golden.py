@@ -257,12 +257,8 @@ def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
         if rule.kind == "margin":
             kept |= {"operator": rule.operator, "margin": rule.margin}
         elif rule.kind != "exact":
-            kept |= {
-                "delta": default_delta(rule),
-                "alpha": rule.alpha,
-                "direction": rule.direction,
-                "window": rule.window,
-            }
+            kept |= {"delta": default_delta(rule), "alpha": rule.alpha}
+            kept |= {"direction": rule.direction, "window": rule.window}
         facts[rule.metric] = {key: value for key, value in kept.items() if value is not None}
     return facts
 

@@ -117,10 +117,7 @@ def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
 def _describe_failing(rule: Rule, pair: Pair, check: Aligned, failing: list[int]) -> Finding:
     golden = pair.golden[0].values
     first, worst = failing[0], max(failing, key=lambda index: abs(measure_relative(check.values[index], golden[index])))
-    effect, at_first = (
-        measure_relative(check.values[worst], golden[worst]),
-        measure_relative(check.values[first], golden[first]),
-    )
+    effect, at_first = (measure_relative(check.values[at], golden[at]) for at in (worst, first))
     message = (
         f"{len(failing)} of {len(golden)} values are not {_render_rule(rule)}; first at step {pair.steps[first]}: "
         f"{check.values[first]:.6g}, expected {golden[first]:.6g} ({render_effect(at_first)})"

@@ -281,10 +281,8 @@ class WindowReport:
 
     def render_message(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
         delta = f"{100 * default_delta(self.rule):g}%"
-        steps, many = (
-            render_steps(self.pair.steps, self.starts, worst),
-            f"{int(marks.sum())} of {len(self.starts)} windows",
-        )
+        steps = render_steps(self.pair.steps, self.starts, worst)
+        many = f"{int(marks.sum())} of {len(self.starts)} windows"
         shown = self.render_size(worst, kind)
         if kind is VerdictKind.PASS:
             return f"within {self._render_allowed(worst)}: at most {shown}, in {steps}; {many}"

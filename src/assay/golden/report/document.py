@@ -238,9 +238,10 @@ def _build_suite(test: GoldenTestReport, allow_changed: bool) -> doc.Suite:
 
 def _build_case(test: GoldenTestReport, row: ReportRow, allow_changed: bool) -> doc.Case:
     excuse = ALLOWED if allow_changed and row.kind is VerdictKind.CHANGED else ""
+    segment = "golden" if row.segment is None else f"segment {row.segment}"
     text = "\n".join(f"{each.kind} {each.subject}: {each.message}" for each in row.findings)
     return doc.Case(
-        ".".join(filter(None, (test.test, row.configuration, _name_segment(row)))),
+        ".".join(filter(None, (test.test, row.configuration, segment))),
         row.metric,
         row.kind,
         row.describe(row.finding) if row.finding else "",
@@ -249,10 +250,6 @@ def _build_case(test: GoldenTestReport, row: ReportRow, allow_changed: bool) -> 
         list(_describe_case(row)),
         excuse=excuse,
     )
-
-
-def _name_segment(row: ReportRow) -> str:
-    return "golden" if row.segment is None else f"segment {row.segment}"
 
 
 def _case_seconds(test: GoldenTestReport, row: ReportRow) -> float:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from assay.golden.flow.history import NightHistory
-from assay.golden.judge.nights import FEWEST_NIGHTS, Move, Night, describe_moves
+from assay.golden.judge.nights import FEWEST_NIGHTS, Night, describe_moves
 from assay.golden.report.rows import render_interval, render_percent
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import asdict
@@ -87,13 +87,10 @@ def _build_moves(history: NightHistory) -> Table:
     for move in history.moves:
         night = history.nights[move.at]
         shown = render_percent(move.effect), render_interval(move.interval)
-        rows.append([night.date, move.metric, *shown, len(history.nights) - move.at, _describe_state(move, history)])
+        reasons = [night.accepted for night in history.nights[move.at :] if night.accepted]
+        state = f"accepted: {reasons[0]}" if move.state == "accepted" and reasons else move.state
+        rows.append([night.date, move.metric, *shown, len(history.nights) - move.at, state])
     return Table(columns, rows)
-
-
-def _describe_state(move: Move, history: NightHistory) -> str:
-    reasons = [night.accepted for night in history.nights[move.at :] if night.accepted]
-    return f"accepted: {reasons[0]}" if move.state == "accepted" and reasons else move.state
 
 
 def _build_nights(history: NightHistory, nights: Sequence[Night]) -> Table:

@@ -156,28 +156,14 @@ def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
     names = ("sd/step", "sd/window", "CHANGED", "delta", "1 check", "3 checks")
     columns = (Column("metric"), Column("rule"), *(Column(name, align="right") for name in names))
-    rows = [
-        [
-            each.metric,
-            each.rule,
-            render_share(each.per_step),
-            render_share(each.per_window),
-            None if each.outside is None else render_share(each.outside),
-            _render_delta(each),
-            render_share(each.one_check),
-            render_share(each.most_checks),
-        ]
-        for each in sensitivity
-    ]
+    rows = []
+    for each in sensitivity:
+        shares = [each.per_step, each.per_window, each.outside, each.delta, each.one_check, each.most_checks]
+        cells = [None if share is None else render_share(share) for share in shares]
+        if each.first_delta is not None and each.delta is not None:  # the first window has a limit of its own
+            cells[3] = f"{render_share(each.first_delta)}, then {cells[3]}"
+        rows.append([each.metric, each.rule, *cells])
     return Table(columns, rows)
-
-
-def _render_delta(sensitivity: Sensitivity) -> str | None:
-    """`0.5%`; `1%, then 5%` where the first window has a limit of its own."""
-    if sensitivity.delta is None:
-        return None
-    first = "" if sensitivity.first_delta is None else f"{render_share(sensitivity.first_delta)}, then "
-    return f"{first}{render_share(sensitivity.delta)}"
 
 
 def _build_drift(golden: Golden) -> Table:
@@ -243,16 +229,8 @@ def _build_rebase_table(outcome: Rebased) -> Table:
         levels = [render_number(math.fsum(each[name].values()) / len(each[name]), 8) for each in (old, new)]
         shift, first = outcome.shifts.get(name), (outcome.since_first or {}).get(name)
         noise = render_noise(shift, abs(shift.level) / 100, "%") if shift else None
-        rows.append(
-            [
-                name,
-                *levels,
-                f"{render_shift(100 * effect)}%",
-                noise,
-                shift.kind if shift else None,
-                render_percent(first),
-            ]
-        )
+        cells = [f"{render_shift(100 * effect)}%", noise, shift.kind if shift else None, render_percent(first)]
+        rows.append([name, *levels, *cells])
     return Table(columns, rows)
 
 
@@ -404,10 +382,13 @@ def build_blame_document(reports: Sequence[BlameReport]) -> doc.Document:
 
 
 def _build_blame(report: BlameReport) -> Iterator[doc.Block]:
-    yield doc.Section((doc.Facts(list(_list_sides(report))),))
-    table = _build_effects(report.effects)
-    if table.rows:
-        yield doc.Section((doc.TableBlock(table),))
+    sides = {"code": report.codes, "environment": report.environments}.items()
+    named = [(kind, side if len(each) > 1 else "a, b", text) for kind, each in sides for side, text in each.items()]
+    yield doc.Section((doc.Facts([(f"{kind} {side}", text) for kind, side, text in named]),))
+    numbers = [Column(name, align="right") for name in ("moved by", "relative", "noise", "at most", "step")]
+    columns = (Column("metric"), Column("effect of"), *numbers, Column("result"))
+    if report.effects:
+        yield doc.Section((doc.TableBlock(Table(columns, list(map(_build_row, report.effects)))),))
     names = {cell: f"code {cell.code} in environment {cell.environment}" for cell in report.cells if cell.problem}
     yield doc.Findings([Finding(VerdictKind.ERROR, name, cell.problem) for cell, name in names.items()])
     runs = [f"{cell.code}{cell.environment} {cell.runs}" for cell in report.cells if cell not in names]
@@ -417,17 +398,6 @@ def _build_blame(report: BlameReport) -> Iterator[doc.Block]:
         yield doc.Text(f"{report.test}: {_describe_moved(metric, parts)}", role="answer")
     if report.interrupted or report.problem:
         yield doc.Text(f"{report.test}: not everything was run: {report.interrupted or report.problem}")
-
-
-def _list_sides(report: BlameReport) -> Iterator[tuple[str, str]]:
-    for kind, sides in (("code", report.codes), ("environment", report.environments)):
-        for side, text in sides.items():
-            yield f"{kind} {side}" if len(sides) > 1 else f"{kind} a, b", text
-
-
-def _build_effects(moved: Sequence[Moved]) -> Table:
-    numbers = [Column(name, align="right") for name in ("moved by", "relative", "noise", "at most", "step")]
-    return Table((Column("metric"), Column("effect of"), *numbers, Column("result")), list(map(_build_row, moved)))
 
 
 def _build_row(moved: Moved) -> list[Any]:
@@ -458,8 +428,5 @@ def _describe_part(shift: Shift | None) -> str:
     if shift is None:
         return "an unknown amount"
     effect = render_shift(shift.effect)
-    return (
-        f"no more than the repeats differ ({effect} {render_noise(shift)})"
-        if shift.reach and shift.kind != "moved"
-        else effect
-    )
+    is_open = shift.reach and shift.kind != "moved"
+    return f"no more than the repeats differ ({effect} {render_noise(shift)})" if is_open else effect
