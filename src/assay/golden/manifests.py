@@ -115,9 +115,8 @@ def _parse_version(content: Mapping[str, Any], file: str) -> int:
     if type(version) is not int or version < 1:
         raise _damaged(file, f"its version is {version!r}")
     if version > VERSION:
-        message = (
-            f"{file}: a newer Assay wrote this golden recording (format {version}; this one reads up to {VERSION})"
-        )
+        formats = f"format {version}; this one reads up to {VERSION}"
+        message = f"{file}: a newer Assay wrote this golden recording ({formats})"
         raise FormatError(message, "upgrade: pip install --upgrade assay")
     return version
 

@@ -280,6 +280,5 @@ class _Collector:
             hint = "keep one of them; of a run that was resumed, give the file of one attempt"
             refuse(path, f"{metric} has step {at} twice, {values[at]!r} and {value!r}", hint)
         if len(values) > _MOST_VALUES:
-            refuse(
-                path, f"{metric} has more than {_MOST_VALUES:,} values", "keep every tenth step of a golden, or fewer"
-            )
+            hint = "keep every tenth step of a golden, or fewer"
+            refuse(path, f"{metric} has more than {_MOST_VALUES:,} values", hint)

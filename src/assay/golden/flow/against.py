@@ -63,11 +63,9 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
     _check_finite(files)
     names = dict.fromkeys(name for file in files for name in file.tracks)
     tracks = {metric: _align([file.tracks[metric] for file in files if metric in file.tracks]) for metric in names}
-    short = [
-        f"{metric}: {len(files) - len(runs)} of {len(files)} goldens lack steps" for metric, runs in tracks.items()
-    ]
-    warnings = [text for text, runs in zip(short, tracks.values(), strict=True) if len(runs) < len(files)]
-    return Goldens(chosen[0].key, tuple(files), tracks, tuple(warnings))
+    short = {metric: len(files) - len(runs) for metric, runs in tracks.items() if len(runs) < len(files)}
+    warnings = tuple(f"{metric}: {lost} of {len(files)} goldens lack steps" for metric, lost in short.items())
+    return Goldens(chosen[0].key, tuple(files), tracks, warnings)
 
 
 def _leave_out(sources: Sequence[Source], runs: Sequence[Source], where: str) -> list[Source]:
@@ -241,9 +239,8 @@ class _Check:
             if extent.is_cut
         ]
         verdict = Verdict.of([*verdict.findings, *unseen], verdict.comparisons)
-        return MetricReport(
-            rule, verdict, tracks, {"": tuple(run[rule.metric][""] for run in checks)}, delta=rule.delta
-        )
+        curves = {"": tuple(run[rule.metric][""] for run in checks)}
+        return MetricReport(rule, verdict, tracks, curves, delta=rule.delta)
 
     def _describe_absent(self, metric: str, file: CurveFile) -> str:
         if self.names[metric] in file.extents:

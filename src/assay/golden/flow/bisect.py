@@ -224,9 +224,8 @@ class _Checker:
             if report.verdict.kind is not VerdictKind.PASS:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(context.manifest)
-                raise UsageError(
-                    f"the good end cannot be gathered: {_worst(report).message}", "try it by hand: assay golden gather"
-                )
+                message = f"the good end cannot be gathered: {_worst(report).message}"
+                raise UsageError(message, "try it by hand: assay golden gather")
 
 
 # A segment that fails is bad whatever the others are; a crash alone decides nothing.

@@ -394,9 +394,8 @@ class _State:
         """Judge one metric; None where the run was stopped for another metric before this one was decided."""
         labels = self.segment.tracks.get(rule.metric, {})
         seen = {label for run in runs for label in run.get(rule.metric, {})} | set(labels)
-        check = {
-            label: tuple(run[rule.metric][label] for run in runs if label in run.get(rule.metric, {})) for label in seen
-        }
+        found = [run.get(rule.metric, {}) for run in runs]
+        check = {label: tuple(each[label] for each in found if label in each) for label in seen}
         verdict = judge_segment(rule, self.segment, runs, peers=self._peers)
         last = self.values[-1].last_step
         if self.stopped is not None and last is not None:  # the steps that were not run are not gaps

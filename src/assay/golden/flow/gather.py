@@ -96,10 +96,9 @@ def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     findings, steps = list(work.findings), work.golden.steps_beyond
     if steps is not None:
         manifests.write_offset(context.manifest, work.golden)
-        how = (
-            "a check trains one step further than the file asks" if steps else "a check trains as far as the file asks"
-        )
-        findings.append(Finding(VerdictKind.PASS, context.test.name, f"the counting is recorded: {how}"))
+        how = "one step further than" if steps else "as far as"
+        message = f"the counting is recorded: a check trains {how} the file asks"
+        findings.append(Finding(VerdictKind.PASS, context.test.name, message))
     return GoldenTestReport(
         test=context.test.name,
         manifest=context.manifest,

@@ -109,9 +109,8 @@ def _rebase(context: GoldenContext, before: Golden, request: RebaseRequest, hook
         return replace(outcome, after=after, refusals=tuple(problems), interrupted=interrupted)
     wider = tuple(find_widening(before, after))
     if wider and not request.allow_wider:
-        return replace(
-            outcome, after=after, refusals=(*wider, "this accepts more than before: confirm it with --allow-wider")
-        )
+        how = "this accepts more than before: confirm it with --allow-wider"
+        return replace(outcome, after=after, refusals=(*wider, how))
     return _accept(context, outcome, after, request, wider)
 
 

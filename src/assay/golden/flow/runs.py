@@ -193,9 +193,8 @@ def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[S
     names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
     found += [f"{name} {now.get(name, 'unknown')} instead of {before.get(name, 'unknown')}" for name in names]
     more = len(found) - _MOST_DIFFERENCES
-    return [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])] or [
-        _describe_same(bool(files), now)
-    ]
+    shown = [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])]
+    return shown or [_describe_same(bool(files), now)]
 
 
 def find_other_environment(context: GoldenContext, golden: Golden, reports: Sequence[SegmentReport]) -> list[str]:
@@ -516,9 +515,8 @@ def is_whole(segment: Segment, values: Values) -> bool:
     """Whether a run logged every step of the segment, and nothing else is wrong with its log."""
     if values.problems or find_early_step(segment, list_steps(segment, values)) is not None:
         return False
-    return all(
-        cut_track(values, metric, label, runs[0].steps).steps == runs[0].steps for metric, label, runs in segment.walk()
-    )
+    walked = [(values.found.get((metric, label), {}), runs[0].steps) for metric, label, runs in segment.walk()]
+    return all(found.keys() >= {*steps} for found, steps in walked)
 
 
 def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> Track:

@@ -33,9 +33,8 @@ FLOOR = 1e-5
 FLOOR_STEPS = 20  # without variants the floor grows by as much every twenty steps
 LARGEST_FLOOR = 1e-4
 FLOOR_SCHEDULE = 1e-6  # of learning rates: they are set, not computed from data
-ENOUGH_VARIANTS = (
-    3  # that differ from one another: they show what rounding does, and the floor is only for the last bits
-)
+# variants that differ from one another: they show what rounding does, and the floor is only for the last bits
+ENOUGH_VARIANTS = 3
 FLOOR_SHOWN = 1e-7
 MANY_DIGITS = 15  # a value logged with so many digits was not rounded for display
 
@@ -344,9 +343,8 @@ def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects
     counts = np.diff([*starts, len(pair.steps)])
     few = np.where(counts < FEW_VALUES, SINGLE_VALUES, 1.0)
     sure = find_sure_multiple(effects.recordings) if effects.spreads else MULTIPLE
-    return WindowTolerance(
-        widen(MULTIPLE) + floor, widen(sure * few) + floor, floor, np.minimum(MULTIPLE * effects.variants, delta)
-    )
+    declared = np.minimum(MULTIPLE * effects.variants, delta)
+    return WindowTolerance(widen(MULTIPLE) + floor, widen(sure * few) + floor, floor, declared)
 
 
 def find_sure_multiple(recordings: int) -> float:

@@ -124,9 +124,8 @@ def _describe_failing(rule: Rule, pair: Pair, check: Aligned, failing: list[int]
     )
     if render_effect(effect) != render_effect(at_first):
         message += f"; worst at step {pair.steps[worst]}: {render_effect(effect)}"
-    return Finding(
-        VerdictKind.FAIL, pair.subject, message, check.values[worst], golden[worst], pair.steps[first], effect
-    )
+    both = check.values[worst], golden[worst]
+    return Finding(VerdictKind.FAIL, pair.subject, message, *both, pair.steps[first], effect)
 
 
 def _render_rule(rule: Rule) -> str:

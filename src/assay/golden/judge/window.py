@@ -315,9 +315,8 @@ class WindowReport:
         variants, delta = len(self.pair.variants), f"delta is {100 * default_delta(self.rule):g}%"
         names = "replicas and variants" if variants else "replicas"
         if not known.envelope[window]:
-            return (
-                f"{names} are bit-equal, rounding is below {render_fraction(float(self.limits.floor[window]))}; {delta}"
-            )
+            floor = render_fraction(float(self.limits.floor[window]))
+            return f"{names} are bit-equal, rounding is below {floor}; {delta}"
         return f"{names} differ by {render_fraction(float(known.envelope[window]))} at most; {delta}"
 
     def find_better(self) -> Array:

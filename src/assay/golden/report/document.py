@@ -151,10 +151,8 @@ def build_table(rows: Sequence[ReportRow], good: str = "") -> Table:
         Column("values", "number"),
     )
     cells = [_build_cells(row, good) for row in rows]
-    kept = [
-        index for index, column in enumerate(columns) if column.name != "interval" or any(row[index] for row in cells)
-    ]
-    return Table(tuple(columns[index] for index in kept), [[row[index] for index in kept] for row in cells])
+    kept = [at for at, column in enumerate(columns) if column.name != "interval" or any(row[at] for row in cells)]
+    return Table(tuple(columns[at] for at in kept), [[row[at] for at in kept] for row in cells])
 
 
 def _build_cells(row: ReportRow, good: str) -> list[Any]:

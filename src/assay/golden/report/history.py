@@ -50,9 +50,8 @@ def _build_history(history: NightHistory, every_row: bool) -> Iterator[doc.Block
     kind, sentence = history.verdict.kind, describe_history(history)
     golden = f", golden of {history.golden}" if history.golden else ""
     yield doc.Heading(history.test, kind)
-    yield doc.Only(
-        ("html",), (doc.Text(f"{sentence}.", role="answer"), doc.Text(f"{history.environment}{golden}", role="soft"))
-    )
+    where = f"{history.environment}{golden}"
+    yield doc.Only(("html",), (doc.Text(f"{sentence}.", role="answer"), doc.Text(where, role="soft")))
     if history.moves:
         yield doc.Section((doc.TableBlock(_build_moves(history)),), "Lasting changes")
     if history.nights:
@@ -68,10 +67,9 @@ def _build_history(history: NightHistory, every_row: bool) -> Iterator[doc.Block
     open_kinds = (VerdictKind.INCONCLUSIVE, VerdictKind.ERROR)
     yield doc.Findings([each for each in history.verdict.findings if each.kind in open_kinds])
     yield doc.Notes(history.notes)
-    yield doc.Only(("terminal",), (doc.Notes([f"on {history.environment}{golden}"]),))
-    yield doc.Only(
-        ("terminal", "markdown"), (doc.Text((f"{history.test}: ", doc.Span(str(kind), str(kind)), f", {sentence}")),)
-    )
+    yield doc.Only(("terminal",), (doc.Notes([f"on {where}"]),))
+    answer = doc.Text((f"{history.test}: ", doc.Span(str(kind), str(kind)), f", {sentence}"))
+    yield doc.Only(("terminal", "markdown"), (answer,))
 
 
 def _build_moves(history: NightHistory) -> Table:
