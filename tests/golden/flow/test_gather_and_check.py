@@ -366,35 +366,37 @@ def test_an_inconclusive_segment_is_run_again_up_to_the_limit(native: Lab) -> No
     assert [len(segment.runs) for segment in failed.segments] == [1]
 
 
-def test_a_vanished_checkpoint_is_an_error_and_the_others_are_checked(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (Path.unlink, "model_10.bin is not in the store"),
+        (lambda path: path.write_text("other weights"), "its content has changed"),
+    ],
+)
+def test_a_checkpoint_that_is_gone_or_another_is_an_error_and_the_others_are_checked(
+    lab: Lab, change: Callable[[Path], object], words: str
+) -> None:
     lab.use_golden()
-    (lab.store / "ckpts" / "model_10.bin").unlink()
+    change(lab.store / "ckpts" / "model_10.bin")
     report = lab.check_one()
     assert [segment.verdict.kind for segment in report.segments] == [VerdictKind.ERROR, VerdictKind.PASS]
-    assert "model_10.bin is not in the store" in messages(report)
+    assert words in messages(report)
 
 
-def test_a_checkpoint_with_other_content_is_an_error(lab: Lab) -> None:
-    lab.use_golden()
-    (lab.store / "ckpts" / "model_10.bin").write_text("other weights")
-    report = lab.check_one()
-    assert report.verdict.kind is VerdictKind.ERROR
-    assert "its content has changed" in messages(report)
-
-
-def test_a_manifest_that_cannot_be_used_never_passes(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("text", "words", "code"),
+    [
+        ('{"ckpt_logs"', "it is truncated", ExitCode.INTERNAL),
+        ('{"ckpt_logs": {}}', "has no segment", ExitCode.FAILED),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_never_passes(lab: Lab, text: str, words: str, code: ExitCode) -> None:
     lab.store.mkdir()
-    lab.manifest_path.write_text('{"ckpt_logs"')
+    lab.manifest_path.write_text(text)
     report = lab.check()
-    assert "it is truncated" in messages(report.tests[0])
-    assert report.exit_code() is ExitCode.INTERNAL
+    assert words in messages(report.tests[0])
+    assert report.exit_code() is code
     assert report.kind is VerdictKind.ERROR
-
-
-def test_a_manifest_without_segments_never_passes(lab: Lab) -> None:
-    lab.store.mkdir()
-    lab.manifest_path.write_text('{"ckpt_logs": {}}')
-    assert lab.check().exit_code() is ExitCode.FAILED
 
 
 def test_duplicated_and_out_of_order_steps_never_pass(lab: Lab) -> None:
