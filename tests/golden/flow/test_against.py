@@ -407,6 +407,8 @@ def test_a_metric_that_became_empty_never_passes(here: Folder, name: str) -> Non
         assert found.code == 3, found.out + found.err
         assert f"{name} has no value after step 20, and is empty up to step 24" in found.out
     if name == "run.jsonl":
+        (here.path / "last.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:21]))
+        assert here.check("golden.jsonl", "last.jsonl", "--only", "loss").code == 0  # a last row of other metrics
         (here.path / "again.jsonl").write_text(forms[name])
         assert here.check(name, "again.jsonl", "--only", "eval_loss").code == 0
 

@@ -195,8 +195,9 @@ class Extent:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it became empty: where the next value was due, and until the end. Many tools write NaN as null."""
-        return self.count > 1 and self.empty - self.last >= self.widest
+        """Whether it became empty: beyond where the next value was due, so that a last row of other metrics does not
+        count. Many tools write NaN as null."""
+        return self.count > 1 and self.empty - self.last > self.widest
 
     def describe_cut(self) -> str:
         return f"has no value after step {self.last:g}, and is empty up to step {self.empty:g}: a NaN, or a crash?"
