@@ -198,7 +198,7 @@ class _Trial:
         jobs = {f"{cell}-{stamp}-{index}-{number}": (cell, index) for cell in cells for index in count}
         specs = {name: (self._build_spec(context, name, job, number), self._segment(job)) for name, job in jobs.items()}
         try:
-            report, followers = follow_specs(context, specs, self.hooks)
+            report, logged = follow_specs(context, specs, self.hooks)
         except UsageError as error:  # nothing was started: a program does not exist, in one of them at least
             if len(cells) > 1:
                 return next(filter(None, (self._run_side(side, [cell], number) for cell in cells)), None)
@@ -207,8 +207,10 @@ class _Trial:
         if report.interrupted or report.problem:
             return report
         for entry in report.entries:
-            follower = followers.get(entry.spec.name)
-            self._take(entry, jobs[entry.spec.name], follower.values if follower else Values())
+            (cell, index), values = jobs[entry.spec.name], logged[entry.spec.name]
+            if problem := self._find_problem(entry, self.golden.segments[index], values):
+                self.problems.setdefault(cell, problem)
+            self.values.setdefault(cell, {}).setdefault(index, []).append(values)
         return None
 
     def _segment(self, job: Job) -> Segment:
@@ -223,12 +225,6 @@ class _Trial:
         spec = build_segment_spec(context, name, path, start, beyond=beyond, number=number)
         text = build_side_command((spec.commands[0].text,), self.environments[cell[1]])
         return build_spec(context, name, text, {**spec.params, "mode": "blame", "cell": cell})
-
-    def _take(self, entry: Entry, job: Job, values: Values) -> None:
-        problem = self._find_problem(entry, self._segment(job), values)
-        if problem:
-            self.problems.setdefault(job[0], problem)
-        self.values.setdefault(job[0], {}).setdefault(job[1], []).append(values)
 
     def _find_problem(self, entry: Entry, segment: Segment, values: Values) -> str:
         if entry.state not in ENDED_WELL:

@@ -365,16 +365,15 @@ def _fill_up(
     if not specs:
         return None
     named = {name: (spec, golden.segments[index]) for name, (index, spec) in specs.items()}
-    report, followers = follow_specs(context, named, hooks)
+    report, logged = follow_specs(context, named, hooks)
     if report.interrupted or report.problem:
         return report.interrupted or report.problem
     for entry in report.entries:
         index = specs[entry.spec.name][0]
         if entry.state not in ENDED_WELL:
             raise UsageError(f"segment {golden.segments[index].start_step} failed: {describe_end(entry)}")
-        run = CheckRun(entry, followers[entry.spec.name].values)
-        if is_whole(golden.segments[index], run.values):
-            runs[index].append(run)
+        if is_whole(golden.segments[index], logged[entry.spec.name]):
+            runs[index].append(CheckRun(entry, logged[entry.spec.name]))
     return None
 
 

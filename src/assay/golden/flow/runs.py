@@ -394,19 +394,17 @@ class Replication:
         stamp = build_stamp()
         specs = {job: self._build_spec(job, stamp, beyond) for job in jobs}
         named = {spec.name: (spec, self._segment(job)) for job, spec in specs.items()}
-        report, followers = follow_specs(self.context, named, hooks)
+        report, logged = follow_specs(self.context, named, hooks)
         entries = {entry.spec.name: entry for entry in report.entries}
         for job, spec in specs.items():
-            entry, follower = entries[spec.name], followers.get(spec.name)
-            self.runs.append(build_run(entry, follower.values.last_step if follower else None))
-            what = f"failed: {describe_end(entry)}"
-            if entry.state in ENDED_WELL and follower is not None:
-                what = describe_early(self.context, self._segment(job), follower.values)
-                if not what:
-                    self._found[job] = follower.values
-                    continue
-            subject = f"segment {self._segment(job).start_step}"
-            self.findings.append(self._build_error(subject, f"{_name(job)} {what}"))
+            entry, values, segment = entries[spec.name], logged[spec.name], self._segment(job)
+            self.runs.append(build_run(entry, values.last_step))
+            is_well = entry.state in ENDED_WELL
+            what = describe_early(self.context, segment, values) if is_well else f"failed: {describe_end(entry)}"
+            if what:
+                self.findings.append(self._build_error(f"segment {segment.start_step}", f"{_name(job)} {what}"))
+            else:
+                self._found[job] = values
         short = [job for job in jobs if job in self._found and falls_one_short(self._segment(job), self._found[job])]
         return report, short
 
@@ -443,8 +441,8 @@ def _name(job: Job) -> str:
 
 def follow_specs(
     context: GoldenContext, specs: Mapping[str, tuple[RunSpec, Segment]], hooks: RunHooks
-) -> tuple[Report, dict[str, SegmentFollower]]:
-    """Run segments by the names of their runs, and read their logs; returns the readers by name."""
+) -> tuple[Report, dict[str, Values]]:
+    """Run segments by the names of their runs; returns also what each logged, by name."""
     followers: dict[str, SegmentFollower] = {}
 
     def follow(entry: Entry) -> SegmentFollower:
@@ -453,7 +451,7 @@ def follow_specs(
         return followers[name]
 
     report = run_segments(context, [spec for spec, _ in specs.values()], follow_runs(hooks, follow))
-    return report, followers
+    return report, {name: followers[name].values if name in followers else Values() for name in specs}
 
 
 # ---------------------------------------------------------------- values of a run for a segment
