@@ -102,10 +102,12 @@ class _Trial:
 
     def _list_pairs(self, count: int) -> list[Pair]:
         """Of the seeds with which both sides ran."""
-        found, asked = self.runner.results, self.asked
-        seeds = range(1, count + 1)
-        keys = [(seed, *((side.key, seed, asked.metric) for side in (asked.a, asked.b))) for seed in seeds]
-        return [Pair(seed, found[a].value, found[b].value) for seed, a, b in keys if a in found and b in found]
+        found, asked, pairs = self.runner.results, self.asked, list[Pair]()
+        for seed in range(1, count + 1):
+            a, b = ((side.key, seed, asked.metric) for side in (asked.a, asked.b))
+            if a in found and b in found:
+                pairs.append(Pair(seed, found[a].value, found[b].value))
+        return pairs
 
     def _check_sides(self) -> bool:
         """Refuse a base that does not run and a metric that never appears. Whether the head alone does not run."""

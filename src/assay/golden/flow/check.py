@@ -97,7 +97,8 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         findings.append(Finding(VerdictKind.ERROR, context.test.name, message))
     is_bad = any(finding.kind is not VerdictKind.PASS for finding in findings)
     every = [*findings, *(finding for each in same for finding in each.verdict.findings)]
-    verdict = Verdict.of(every, sum(each.verdict.comparisons for each in (*reports, *same)))
+    judgements = [*(report.verdict for report in reports), *(each.verdict for each in same)]
+    verdict = Verdict.of(every, sum(each.comparisons for each in judgements))
     doubts = record_verdicts(context.location, "golden check", {None: verdict})
     return GoldenTestReport(
         test=context.test.name,

@@ -114,27 +114,8 @@ def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 # ---------------------------------------------------------------- the training
 
 
-class _Follower:
-    """Reads the training's log and keeps the manifest up to date with every complete recording."""
-
-    def __init__(self, work: _Gathering) -> None:
-        self._work = work
-        self._files = RunFiles()
-
-    def read(self, entry: Entry, final: bool) -> None:
-        data = self._files.read_log(entry)
-        filled = self._work.recorder.feed(data) if data else False
-        if not self._work.context.test.same_line:
-            self._files.read_metrics(entry, final, self._work.file_values)
-        if filled and not final:
-            self._work.save(entry, complete=False)
-
-    def find_end(self) -> None:
-        """A training with checkpoints comes to its own end."""
-
-
 class _Gathering:
-    """The state of one gathering."""
+    """The state of one gathering, which follows its training."""
 
     def __init__(self, context: GoldenContext, spec: RunSpec, notes: Sequence[str]) -> None:
         self.context = context
@@ -142,6 +123,7 @@ class _Gathering:
         self.replicas = context.options.replicas if context.options.replicas is not None else context.test.replicas
         self.recorder = _build_recorder(context.test)
         self.file_values = Values()
+        self._files = RunFiles()
         self.golden: Golden | None = None
         self.runs: list[SegmentRun] = []
         self.findings: list[Finding] = []
@@ -162,7 +144,20 @@ class _Gathering:
         """A new attempt trains from the start: what the one before it recorded does not count."""
         self.recorder = _build_recorder(self.context.test)
         self.file_values = Values()
-        return _Follower(self)
+        self._files = RunFiles()
+        return self
+
+    def read(self, entry: Entry, final: bool) -> None:
+        """Keeps the manifest up to date with every complete recording."""
+        data = self._files.read_log(entry)
+        filled = self.recorder.feed(data) if data else False
+        if not self.context.test.same_line:
+            self._files.read_metrics(entry, final, self.file_values)
+        if filled and not final:
+            self.save(entry, complete=False)
+
+    def find_end(self) -> None:
+        """A training with checkpoints comes to its own end."""
 
     def save(self, entry: Entry, complete: bool) -> None:
         over = [recording for recording in self.recorder.recordings if recording.is_over]
