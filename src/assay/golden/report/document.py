@@ -25,7 +25,6 @@ from assay.golden.report.rows import (
     render_percent,
     render_rule,
     render_step,
-    sort_findings,
 )
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, Track
 from assay.show import formatting
@@ -86,12 +85,9 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
         yield doc.Only(("terminal",), (doc.Section((doc.TableBlock(build_table(shown), breaks=breaks),)),))
         yield doc.Only(("markdown",), (doc.TableBlock(build_table(canonical)),))
         yield doc.Only(("terminal", "markdown"), matrix)
-    found = sort_findings(
-        replace(each, subject=row.locate(each))
-        for row in rows
-        for each in row.findings
-        if each.kind is not VerdictKind.PASS
-    )
+    bad = [(row, each) for row in rows for each in row.findings if each.kind is not VerdictKind.PASS]
+    bad.sort(key=lambda pair: SEVERITY.index(pair[1].kind))
+    found = [replace(each, subject=row.locate(each)) for row, each in bad]
     yield doc.Only(("terminal", "markdown"), (doc.Findings(found), doc.Notes([*warnings, *differences])))
     yield doc.Only(("markdown",), [doc.Text(text) for text in (golden, coverage) if text])
     manifest = f"manifest: {test.manifest}" if report.mode == "gather" and test.golden else ""
