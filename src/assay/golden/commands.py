@@ -161,8 +161,8 @@ def validate(request: ValidateRequest, console: Console) -> int:
 
     Reports its errors, its patterns, and every command it makes.
     """
+    from assay.golden.flow.each_test import validate_file
     from assay.golden.flow.segments import GoldenOptions
-    from assay.golden.flow.validate import validate_file
 
     with store_here(request.store, console.message) as store:
         options = GoldenOptions(request.file, store or "", request.manifest_name, tests=request.tests)

@@ -17,7 +17,7 @@ PLUGIN = Plugin(
     pages=("assay.golden.web_pages:PAGES",),
     doctor=(Part("scipy", "stats", "assay golden check"),),
     functions={
-        "check_golden": "assay.golden.public:check_golden",
+        "check_golden": "assay.golden.flow.each_test:check_golden",
         "report.find_kept": "assay.golden.page:find_kept",
     },
 )

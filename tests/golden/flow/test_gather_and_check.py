@@ -22,8 +22,7 @@ from assay.cli.main import run
 from assay.errors import ConfigError, ExitCode, MissingExtraError, NotFoundError, UsageError
 from assay.follow.entry import Entry, Event
 from assay.golden.config import load_golden_file
-from assay.golden.flow.each_test import check_file, gather_file
-from assay.golden.flow.validate import validate_file
+from assay.golden.flow.each_test import check_file, gather_file, validate_file
 from assay.golden.manifests import load_manifest
 from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport, Segment, Track
