@@ -360,14 +360,11 @@ class _State:
         runs = self.past_tracks()
         judged = [self._judge(rule, runs) for rule in self.rules] if runs else []
         metrics = tuple(report for report in judged if report is not None)
-        verdict = Verdict.of(
-            [*self.findings, *(finding for report in metrics for finding in report.verdict.findings)],
-            sum(report.verdict.comparisons for report in metrics),
-        )
-        if self.stopped and not any(finding.kind is VerdictKind.FAIL for finding in verdict.findings):
+        findings = [*self.findings, *(finding for report in metrics for finding in report.verdict.findings)]
+        if self.stopped and not any(finding.kind is VerdictKind.FAIL for finding in findings):
             subject = f"segment at {self.segment.start_step}"
-            found = Finding(VerdictKind.FAIL, subject, f"stopped early: {self.stopped}")
-            verdict = Verdict.of([*verdict.findings, found], verdict.comparisons)
+            findings.append(Finding(VerdictKind.FAIL, subject, f"stopped early: {self.stopped}"))
+        verdict = Verdict.of(findings, sum(report.verdict.comparisons for report in metrics))
         return SegmentReport(self.segment.start_step, self.segment.checkpoint, verdict, metrics, tuple(self.runs))
 
     def describe_stop(self, report: SegmentReport) -> list[str]:
