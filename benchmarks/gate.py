@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from scipy.stats import binomtest
@@ -70,12 +71,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gate-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as name:
         folder = Path(name)
         build_project(folder)
-        for number in range(gates):
-            done = call(folder, "assay", "gate", "--fresh", "--json", "-q", "--root", f"runs/{number}")
-            facts = json.loads(done.stdout)
-            counts[facts["verdict"]] += 1
-            checks.update((" ".join(each["check"].split()[:2]), each["verdict"]) for each in facts["checks"])
-            print(f"{number + 1} of {gates}: {dict(counts)}", file=sys.stderr, flush=True)
+        with suppress(KeyboardInterrupt):  # what is there by then counts
+            for number in range(gates):
+                done = call(folder, "assay", "gate", "--fresh", "--json", "-q", "--root", f"runs/{number}")
+                facts = json.loads(done.stdout)
+                counts[facts["verdict"]] += 1
+                checks.update((" ".join(each["check"].split()[:2]), each["verdict"]) for each in facts["checks"])
+                print(f"{number + 1} of {gates}: {dict(counts)}", file=sys.stderr, flush=True)
+    gates = counts.total()
     for (check, verdict), count in sorted(checks.items()):
         print(f"{check}: {count} of {gates} {verdict}")
     alarms = counts["FAIL"] + counts["CHANGED"] + counts["ERROR"]

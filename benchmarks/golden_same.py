@@ -17,8 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from assay.bench.judge.changepoint import find_change_points
+from assay.golden.judge import same
 from assay.golden.judge.convergence import judge_rules, judge_segment
 from assay.golden.judge.nights import Night, judge_nights
+from assay.golden.judge.pairing import Pair
 from assay.golden.values import Rule, Segment, Track
 from assay.values.verdict import VerdictKind
 
@@ -141,8 +143,30 @@ def render(count: int, many: int) -> str:
     return f"{100 * share:.1f}% [{100 * max(low, 0):.1f}%, {100 * high:.1f}%]"
 
 
-def print_set(chosen: Set, alpha: float, count: int, biases: Sequence[float]) -> None:
-    for replicas in REPLICAS:
+def measure_noise_of_steps(pair: Pair, starts: Sequence[int], _in_logs: bool) -> same.Noise:
+    """An effective sample of single steps instead of windows. The simulated values are all positive."""
+    golden = np.log([track.values for track in pair.golden])
+    rows = (golden - golden.mean(axis=0)) * math.sqrt(len(golden) / (len(golden) - 1))
+    alike = same.find_autocorrelation_time(rows)
+    widths = np.diff([*starts, len(pair.steps)])
+    freedom = int((len(golden) - 1) * max(1.0, rows.shape[1] / alike))
+    return same.Noise((rows**2).mean() * np.minimum(alike, widths) / widths, len(starts), freedom)
+
+
+def measure_noise_of_runs(pair: Pair, starts: Sequence[int], in_logs: bool) -> same.Noise:
+    """One degree of freedom for each recording but one."""
+    found = CHOSEN(pair, starts, in_logs)
+    return same.Noise(found.variance, found.windows, len(pair.golden) - 1)
+
+
+CHOSEN = same.measure_noise
+ALTERNATIVES = {"single steps": measure_noise_of_steps, "N - 1 degrees": measure_noise_of_runs, "chosen": CHOSEN}
+
+
+def print_set(
+    chosen: Set, alpha: float, count: int, biases: Sequence[float], recordings: Sequence[int] = REPLICAS
+) -> None:
+    for replicas in recordings:
         for bias in biases:
             found = {
                 kind: sum(measure(chosen, kind, n, replicas, bias, alpha, count) for n in chosen.lengths)
@@ -235,7 +259,9 @@ def print_nights(count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--choose", action="store_true", help="the set on which the rule was chosen")
+    parser.add_argument(
+        "--choose", action="store_true", help="the set on which the rule was chosen, by other rules too"
+    )
     parser.add_argument("--count", type=int, default=200, help="configurations of each kind and length")
     parser.add_argument("--alpha", type=float, default=0.01)
     parser.add_argument("--train", action="store_true", help="real trainings; --count of them")
@@ -247,7 +273,12 @@ def main() -> None:
         print_nights(options.count)
     if options.train or options.nights:
         return
-    print_set(SETS["choose" if options.choose else "report"], options.alpha, options.count, (0.0, *BIASES))
+    if not options.choose:
+        print_set(SETS["report"], options.alpha, options.count, (0.0, *BIASES))
+    for name, method in ALTERNATIVES.items() if options.choose else ():
+        print(f"noise by {name}")
+        same.measure_noise = method
+        print_set(SETS["choose"], options.alpha, options.count, (0.0, 3.0), (2, 5))
 
 
 if __name__ == "__main__":

@@ -264,6 +264,13 @@ class Lab:
         section.update(misc)
         self.write()
 
+    def edit(self, old: str, new: str) -> None:
+        """Another program."""
+        script = self.folder / "training.py"
+        text = script.read_text()
+        assert old in text
+        script.write_text(text.replace(old, new))
+
     def change(self, **change: Any) -> None:
         (self.folder / "change.py").write_text(repr(change))
 

@@ -329,7 +329,7 @@ def test_bad_settings(project: Project, text: str, message: str) -> None:
     assert not (project.folder / "runs").exists()
 
 
-@pytest.mark.parametrize(("words", "message"), [(("--budget", "soon"), "--budget soon is not a duration")])
+@pytest.mark.parametrize(("words", "message"), [(("--budget", "soon"), "--budget 'soon' is not a duration")])
 def test_bad_options(project: Project, words: tuple[str, ...], message: str) -> None:
     project.set(GOOD)
     code, _, err = project.gate(*words)

@@ -163,11 +163,9 @@ def test_rules(tmp_path: Path, written: str, rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("  segment: 6\n", "", "golden: segment is missing"),
         ("  save: 'Saving model to: (\\S+)'\n", "", "golden: save is missing"),
         ("  checkpoint: --ckpt\n", "", "golden: checkpoint is missing"),
         ("  resume: --load\n", "", "golden: resume is missing"),
-        ("segment: 6", "segment: 0", "golden.segment: must be a whole number, 1 or more"),
         ("(\\S+)'", "\\S+'", "golden.save: no group holds the checkpoint's path"),
         ("(\\S+)'", "(?P<step>\\S+)'", "golden.save: no group holds the checkpoint's path"),
         ("(\\S+)'", "(\\S+'", "golden.save: the regular expression is broken"),

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from tests.command_line import Result
-from tests.golden_training import run_in_process
+from tests.golden.two_sides import Repository
 from tests.study_processes import until
-
-from assay.cli.main import run
 
 TRAIN = r"""
 import os, random, sys, time
@@ -57,9 +53,7 @@ resources: {{gpus: 0}}
 """
 
 
-class Golden:
-    """A folder with the program in it. Commands and trainings are run by this process."""
-
+class Golden(Repository):
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "source"
         self.root = folder / "runs"
@@ -70,31 +64,13 @@ class Golden:
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
 
-    def call(self, name: str, *arguments: str, **env: str) -> Result:
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-            run_in_process(patch, "train.py")
-            patch.chdir(self.folder)
-            for variable, value in env.items():
-                patch.setenv(variable, value)
-            code = run(["golden", name, *arguments])
-        return Result(code, out.getvalue(), err.getvalue())
-
     def run(self, name: str, *arguments: str, **env: str) -> Result:
         return self.call(name, "golden.yml", "-j", "2", "--quiet", "--root", str(self.root), *arguments, **env)
-
-    def git(self, *arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=self.folder, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    def commit(self, subject: str) -> str:
-        self.git("add", "train.py", "golden.yml", "notes.txt")
-        self.git("-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", subject)
-        return self.git("rev-parse", "HEAD")
 
     def plant(self, culprit: int, count: int, broken: int | None = None) -> list[str]:
         """A history of harmless commits; the `culprit`th scales the loss, the `broken`th one alone cannot run."""
         self.git("init", "-q")
+        self.write(".gitignore", "store\n")
         shas = []
         for number in range(count + 1):
             self.write("notes.txt", f"note {number}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from dataclasses import replace
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from assay.errors import ExitCode, FormatError, InfrastructureError, UsageError
 from assay.golden.manifests import (
+    BadRecordingError,
     find_checkpoint,
     hash_checkpoint,
     load_manifest,
@@ -68,8 +68,10 @@ def test_a_manifest_of_the_original_with_numbers_and_nulls_is_read() -> None:
 
 
 def test_every_version_that_was_ever_written_can_be_read() -> None:
-    for path in sorted(SAMPLES.glob("v*.json")):
-        assert load_manifest(str(path), "demo").segments, path.name
+    for path in sorted(SAMPLES.glob("*.json")):
+        segments = load_manifest(str(path), "demo").segments
+        assert segments, path.name
+        assert not any(segment.variants for segment in segments), path.name
 
 
 # ---------------------------------------------------------------- version 2
@@ -230,9 +232,6 @@ def test_the_hash_of_a_checkpoint_sees_every_change(tmp_path: Path) -> None:
 
 
 def test_a_complete_golden_with_a_judged_value_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    from assay.errors import ExitCode
-    from assay.golden.manifests import BadRecordingError
-
     path = tmp_path / "demo_m.json"
     track = Track((1, 2), (1.0, float("nan")), ("1.0", "nan"))
     golden = Golden("demo", (Segment(0, "c", {"loss": {"": (track,)}}),), provenance={"rules": {"loss": {}}})
@@ -240,24 +239,15 @@ def test_a_complete_golden_with_a_judged_value_that_is_not_finite_is_refused(tmp
         write_manifest(str(path), golden)
     assert caught.value.exit_code is ExitCode.FAILED
     assert not path.exists()
-    write_manifest(str(path), dataclasses.replace(golden, complete=False))
+    write_manifest(str(path), replace(golden, complete=False))
     assert path.exists()
 
 
 def test_variants_are_kept_with_their_segment() -> None:
     golden = make_golden()
     variants = {"halves": {"loss": {"": Track((11, 12), (0.5, 0.27), ("0.5", "0.27"))}}}
-    golden = dataclasses.replace(
-        golden, segments=tuple(dataclasses.replace(segment, variants=variants) for segment in golden.segments)
-    )
+    golden = replace(golden, segments=tuple(replace(segment, variants=variants) for segment in golden.segments))
     assert parse_manifest(render_manifest(golden), "m.json", "demo").segments == golden.segments
-
-
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.json")), ids=lambda path: path.name)
-def test_older_manifests_have_no_variants(path: Path) -> None:
-    golden = load_manifest(str(path), "demo")
-    assert golden.segments
-    assert not any(segment.variants for segment in golden.segments)
 
 
 @pytest.mark.parametrize("damage", [[], {"10": []}, {"10": {"halves": 3}}, {"10": {"halves": {"loss": {"": 5}}}}])
@@ -293,18 +283,10 @@ def _lose(content: dict[str, Any], what: str) -> None:
 
 def _make_whole() -> dict[str, Any]:
     golden = make_golden()
-    segments = [
-        replace(
-            segment,
-            variants={
-                "threads": {
-                    metric: {label: runs[0] for label, runs in labels.items()}
-                    for metric, labels in segment.tracks.items()
-                }
-            },
-        )
-        for segment in golden.segments
-    ]
+    segments = []
+    for each in golden.segments:
+        first = {metric: {label: runs[0] for label, runs in found.items()} for metric, found in each.tracks.items()}
+        segments.append(replace(each, variants={"threads": first}))
     content: dict[str, Any] = json.loads(render_manifest(replace(golden, segments=tuple(segments))))
     return content
 

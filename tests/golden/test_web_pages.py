@@ -16,10 +16,9 @@ from tests.golden_training import Lab, run_in_process
 from tests.web_client import open_client
 
 from assay.follow.api import StudyLocation
-from assay.golden.page import build_drift, build_golden_page, list_goldens
+from assay.golden.page import build_drift, build_golden_page, build_report, list_goldens
 from assay.golden.records import list_ids, load_head, load_report
 from assay.golden.report.charts import build_chart
-from assay.golden.report_page import build_report
 from assay.golden.values import Track
 from assay.values.verdict import SEVERITY, VerdictKind
 

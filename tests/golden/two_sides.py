@@ -38,17 +38,10 @@ resources: {{gpus: 0}}
 MANIFEST = "fit_convergence_harness_manifest.json"
 
 
-class TwoSides:
-    """The program, committed once. Commands are run by this process, and trainings without a prefix, too."""
+class Repository:
+    """A folder with `train.py`. Commands are run by this process, and trainings without a prefix, too."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
-        (folder / "train.py").write_text(TRAIN)
-        (folder / "golden.yml").write_text(STUDY)
-        (folder / ".gitignore").write_text("runs/\ngolden/\n")
-        self.git("init", "-q")
-        self.commit("first")
+    folder: Path
 
     def git(self, *words: str) -> str:
         identity = ("-c", "user.name=x", "-c", "user.email=x@y")
@@ -60,19 +53,36 @@ class TwoSides:
         self.git("commit", "-qm", subject)
         return self.git("rev-parse", "HEAD")
 
-    def move_code(self, offset: float = 1.01) -> None:
-        text = (self.folder / "train.py").read_text()
-        (self.folder / "train.py").write_text(text.replace("OFFSET = 1.0\n", f"OFFSET = {offset}\n"))
-
-    def run(self, name: str, *words: str, **env: str) -> Result:
+    def call(self, *words: str, **env: str) -> Result:
+        """A command of `assay golden`."""
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             run_in_process(patch, "train.py")
             patch.chdir(self.folder)
             for variable, value in env.items():
                 patch.setenv(variable, value)
-            code = run(["golden", name, "golden.yml", "-q", *words])
+            code = run(["golden", *words])
         return Result(code, out.getvalue(), err.getvalue())
+
+
+class TwoSides(Repository):
+    """The program, committed once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text(TRAIN)
+        (folder / "golden.yml").write_text(STUDY)
+        (folder / ".gitignore").write_text("runs/\ngolden/\n")
+        self.git("init", "-q")
+        self.commit("first")
+
+    def move_code(self, offset: float = 1.01) -> None:
+        text = (self.folder / "train.py").read_text()
+        (self.folder / "train.py").write_text(text.replace("OFFSET = 1.0\n", f"OFFSET = {offset}\n"))
+
+    def run(self, name: str, *words: str, **env: str) -> Result:
+        return self.call(name, "golden.yml", "-q", *words, **env)
 
     def gather(self, *words: str, **env: str) -> None:
         ended = self.run("gather", *words, **env)

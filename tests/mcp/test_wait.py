@@ -9,7 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.command_line import Cli
 from tests.finished_study import Bench
+
+from assay.follow.locations import StudyLocation
+from assay.reading.listing import load_all_rows
+from assay.record.index.base import Index, IndexTable
+from assay.show.console import Console
 
 # each run waits until its file is there
 GATED = r"""
@@ -129,4 +135,25 @@ def test_a_run_is_not_waited_for_longer_than_itself(own_bench: Bench) -> None:
     open_gate(own_bench, 1)
     found = own_bench.assay("wait", "gated/x=1")
     assert (found.returncode, json.loads(found.stdout)["counts"]) == (0, {"done": 1})
+    assert own_bench.assay("stop", "gated").returncode == 0
+
+
+def test_a_run_that_begins_during_the_look_is_not_unknown(
+    own_bench: Bench, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_bench.write("gated.yml", GATED)
+    assert own_bench.assay("run", "gated.yml", "-j", "3", "--detach").returncode == 0
+    open_gate(own_bench, 1)
+    looks: list[int] = []
+
+    def miss_once(index: Index, location: StudyLocation, console: Console) -> tuple[int, IndexTable]:
+        count, data = load_all_rows(index, location, console)
+        looks.append(count)
+        kept = [row for row in data.rows if row.name != "x=1"]
+        return count, IndexTable(kept, {}) if len(looks) == 1 else data
+
+    monkeypatch.setattr("assay.mcp.wait.load_all_rows", miss_once)
+    found = cli("wait", "gated/x=1")
+    assert (found.code, read(found)["counts"]) == (0, {"done": 1})
+    assert cli("wait", "gated/x=7").code == 2
     assert own_bench.assay("stop", "gated").returncode == 0

@@ -19,7 +19,7 @@ from assay.show.report_files import ReportFiles, check_targets, write_document
 from assay.values import document as doc
 from assay.values.options import Group, farm_option, json_option, option, quiet_option, root_option
 from assay.values.table import Column, Table
-from assay.values.units import parse_duration
+from assay.values.units import parse_timeout
 from assay.values.verdict import Finding, VerdictKind, find_worst
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -31,16 +31,9 @@ _COLUMNS = (
 )
 
 
-def _parse_budget(text: str, name: str) -> float:
-    seconds = parse_duration(text)
-    if not seconds:
-        raise UsageError(f"{name} {text} is not a duration", f"write for example {name} 20m")
-    return seconds
-
-
 class GateRequest(ReportFiles):
     budget: float | None = option(
-        "--budget", metavar="DURATION", parse=_parse_budget, help="Time for all checks, as in 20m; the rest stays open."
+        "--budget", metavar="DURATION", parse=parse_timeout, help="Time for all checks, as in 20m; the rest stays open."
     )
     on: str | None = farm_option()
     root: str | None = root_option("Where the runs of the checks go.")

@@ -192,9 +192,8 @@ def _hash_file(path: str) -> str:
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError(
-                f"{path} is not a file: whether it has changed cannot be seen", "declare files and folders"
-            )
+            hint = "declare files and folders"
+            raise UsageError(f"{path} is not a file: whether it has changed cannot be seen", hint)
         if status.st_size > _LARGE_BYTES:
             return f"{status.st_size} {status.st_ino} {status.st_mtime_ns}"
         with open(path, "rb") as file:
@@ -229,10 +228,8 @@ def _list_contents(paths: Iterable[str]) -> Iterator[str]:
 
 def _find_paths(words: Sequence[str], folder: str) -> list[str]:
     """Files and folders that a line names, also as the value of `NAME=PATH`, before `:function` and in `-sPATH`."""
-    forms = (
-        (word, word.partition("=")[2], word.partition(":")[0], word[2:] if word[:1] == "-" else "") for word in words
-    )
-    texts = {text for each in forms for text in each if text}
+    texts = {part for word in words for part in (word, word.partition("=")[2], word.partition(":")[0]) if part}
+    texts |= {word[2:] for word in words if word[:1] == "-" and word[2:]}
     paths = (os.path.normpath(os.path.join(folder, os.path.expanduser(text))) for text in texts)
     return sorted(path for path in paths if os.path.exists(path) and path != folder)
 

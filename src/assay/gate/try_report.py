@@ -10,7 +10,7 @@ from typing import Any
 from assay.follow.api import StudyLocation, show_command
 from assay.gate.tries_ledger import Side, Try
 from assay.gate.try_runs import build_spec
-from assay.gate.trying import BASE, HEAD, render_signed
+from assay.gate.trying import BASE, HEAD, describe_change, render_signed
 from assay.show.formatting import render_count, render_duration, render_number
 from assay.values import layout
 from assay.values.document import Block, Commands, Document, Facts, Notes, Section, Span, TableBlock, Text
@@ -23,16 +23,15 @@ _ROLES = {"better": "PASS", "worse": "FAIL", "same": "CHANGED", "undecided": "IN
 
 def build_try_document(found: Try, location: StudyLocation) -> Document:
     head = Text((Span(found.verdict, _ROLES[found.verdict]), f": {found.idea}; {found.reason}"))
-    facts = Facts(
-        (
-            *_list_change(found),
-            ("pairs", f"{found.pairs} of at most {found.most}"),
-            ("cost", describe_cost(found)),
-            (BASE, found.a.title),
-            (HEAD, found.b.title),
-        )
-    )
-    blocks = [Section((head, facts)), Section((TableBlock(_build_pairs(found)),)), Section((Notes(found.notes),))]
+    pairs = f"{found.pairs} of at most {found.most}"
+    new = f"{found.new_runs} new" if found.new_runs else "none of them new"
+    cost = f"{render_count(found.runs, 'run')} ({new}), {render_duration(found.seconds)} of running"
+    sides = ((BASE, found.a.title), (HEAD, found.b.title))
+    facts = Facts((*_list_change(found), ("pairs", pairs), ("cost", cost), *sides))
+    numbers = (Column(BASE, "number", digits=6), Column(HEAD, "number", digits=6), Column("change", "number"))
+    rows = [[seed, a, b, b - a if a is not None and b is not None else None] for seed, a, b in found.values]
+    table = Table((Column("seed", "number", digits=None), *numbers), rows)
+    blocks = [Section((head, facts)), Section((TableBlock(table),)), Section((Notes(found.notes),))]
     shown = [block for block in blocks if block.blocks]
     commands = Section((Commands(_list_commands(found, location)),))
     return Document(f"{found.verdict}: {found.idea}", (*shown, commands), facts=build_facts(found, location))
@@ -41,22 +40,9 @@ def build_try_document(found: Try, location: StudyLocation) -> Document:
 def _list_change(found: Try) -> list[tuple[str, str]]:
     if found.effect is None or found.interval is None:
         return []
-    relative = f" ({found.relative:+.2%})" if found.relative is not None else ""
-    low, high = map(render_signed, found.interval)
     better = "lower" if found.metric.direction == "min" else "higher"
-    change = f"{render_signed(found.effect)}{relative}, 95% interval {low} to {high}; {better} is better"
-    return [(found.metric.name, change)]
-
-
-def describe_cost(found: Try) -> str:
-    new = f"{found.new_runs} new" if found.new_runs else "none of them new"
-    return f"{render_count(found.runs, 'run')} ({new}), {render_duration(found.seconds)} of running"
-
-
-def _build_pairs(found: Try) -> Table:
-    columns = (Column("seed", "number", digits=None), *(Column(each, "number", digits=6) for each in (BASE, HEAD)))
-    rows = [[seed, a, b, b - a if a is not None and b is not None else None] for seed, a, b in found.values]
-    return Table((*columns, Column("change", "number")), rows)
+    change = describe_change(found.effect, found.relative, found.interval, "95% interval")
+    return [(found.metric.name, f"{change}; {better} is better")]
 
 
 def _list_commands(found: Try, location: StudyLocation) -> list[tuple[str, str]]:
@@ -111,13 +97,12 @@ def build_tries_document(found: Sequence[Try], location: StudyLocation) -> Docum
         Column("base", rank=3),
         Column("when", rank=4),
     )
-    table = Table(columns, [_build_row(each) for each in found])
-    blocks: list[Block] = [TableBlock(table), *_list_next(found, location)]
-    return Document(
-        "assay tries",
-        blocks if found else (Text("nothing was tried yet"),),
-        facts=[build_facts(each, location) for each in found],
-    )
+    blocks: list[Block] = [TableBlock(Table(columns, [_build_row(each) for each in found]))]
+    if any(each.verdict == "better" and each.confirmation is None for each in found):
+        repeat = ("repeat what was better with fresh seeds", _show_tries(location, "--confirm"))
+        blocks.append(Commands([repeat]))
+    shown = blocks if found else (Text("nothing was tried yet"),)
+    return Document("assay tries", shown, facts=[build_facts(each, location) for each in found])
 
 
 def _build_row(found: Try) -> list[Any]:
@@ -136,12 +121,6 @@ def _describe_confirmation(found: Try) -> str:
     if confirmed is None:
         return "not yet" if found.verdict == "better" else ""
     return f"{'kept' if confirmed.is_kept else 'not kept'} (p {render_number(confirmed.p, 2)})"
-
-
-def _list_next(found: Sequence[Try], location: StudyLocation) -> list[Commands]:
-    is_open = any(each.verdict == "better" and each.confirmation is None for each in found)
-    repeat = ("repeat what was better with fresh seeds", _show_tries(location, "--confirm"))
-    return [Commands([repeat])] if is_open else []
 
 
 def _show_tries(location: StudyLocation, *words: str) -> str:

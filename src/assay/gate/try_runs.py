@@ -208,8 +208,7 @@ def _build_result(entry: Entry, metric: Metric, place: Place) -> Result:
     if entry.state is State.STOPPED:
         raise TryInterruptedError(f"{entry.spec.name} was stopped", f"continue with: {build_same_call()}")
     if entry.state is not State.DONE and entry.state not in _FAILED:
-        reason = f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else ""
-        raise InfrastructureError(f"{entry.spec.name} is {entry.state}{reason}", again)
+        raise InfrastructureError(f"{entry.spec.name} is {_describe_state(entry)}", again)
     if entry.state is State.DONE and not os.path.exists(os.path.join(entry.dir, f"{COMMAND}.log")):
         raise InfrastructureError(f"{entry.spec.name} has lost its output {COMMAND}.log", again)
     outcome, seconds, state = entry.outcome, 0.0, entry.state
@@ -221,9 +220,13 @@ def _build_result(entry: Entry, metric: Metric, place: Place) -> Result:
     return Result(value, state, entry.dir, seconds, entry.finished_here, entry.spec)
 
 
+def _describe_state(entry: Entry) -> str:
+    return f"{entry.state}" + (f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else "")
+
+
 def _describe_end(entry: Entry, metric: Metric) -> str:
     if entry.state is not State.DONE:
-        return f"{entry.state}" + (f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else "")
+        return _describe_state(entry)
     value = load_value(entry.dir, entry.spec, metric)
     return f"no {metric.name}" if value is None else f"{metric.name} {render_number(value, 6)}"
 
@@ -283,9 +286,8 @@ def refuse_missing(metric: Metric, result: Result, title: str, location: StudyLo
     sources = find_sources(result.run_dir, replace(result.spec, patterns=()))
     known = {name for source in sources for name in _load_last(os.path.join(result.run_dir, source.name), source)}
     log = find_failed_log(result.run_dir, result.spec.log_name, (COMMAND,))
-    known |= {
-        found for line in (load_tail(log, _LAST_LINES) if log else ()) for found in re.findall(_NAMED_VALUE, line)
-    }
+    lines = load_tail(log, _LAST_LINES) if log else ()
+    known |= {found for line in lines for found in re.findall(_NAMED_VALUE, line)}
     error = NotFoundError("metric", metric.name, known)
     raise UsageError(f"{title} has no metric {metric.name}", "; ".join(filter(None, (error.hint, look))))
 

@@ -83,7 +83,10 @@ class _Trial:
             if judged.verdict != "undecided":
                 break
             if count != schedule.looks[-1]:
-                self.runner.console.message(f"{count} pairs: {describe_change(self.asked, judged)}; not decided yet")
+                change = "cannot be compared"
+                if judged.effect is not None and judged.interval is not None:
+                    change = describe_change(judged.effect, judged.relative, judged.interval, "interval")
+                self.runner.console.message(f"{count} pairs: {self.asked.metric.name} {change}; not decided yet")
         return self._build(judged, explain(judged))
 
     def _run_pairs(self, count: int) -> str:
@@ -99,11 +102,12 @@ class _Trial:
 
     def _list_pairs(self, count: int) -> list[Pair]:
         """Of the seeds with which both sides ran."""
-        found, asked = self.runner.results, self.asked
-        keys = (
-            (seed, (asked.a.key, seed, asked.metric), (asked.b.key, seed, asked.metric)) for seed in range(1, count + 1)
-        )
-        return [Pair(seed, found[a].value, found[b].value) for seed, a, b in keys if a in found and b in found]
+        found, asked, pairs = self.runner.results, self.asked, list[Pair]()
+        for seed in range(1, count + 1):
+            a, b = ((side.key, seed, asked.metric) for side in (asked.a, asked.b))
+            if a in found and b in found:
+                pairs.append(Pair(seed, found[a].value, found[b].value))
+        return pairs
 
     def _check_sides(self) -> bool:
         """Refuse a base that does not run and a metric that never appears. Whether the head alone does not run."""
@@ -168,13 +172,10 @@ class _Trial:
             yield f"{render_count(lost, 'run')} of the {title} ended without a finite value"
 
 
-def describe_change(asked: Try, judged: Judged) -> str:
-    """`val_loss -0.012 (-2.4%), interval -0.02 to -0.004`."""
-    if judged.effect is None or judged.interval is None:
-        return f"{asked.metric.name} cannot be compared"
-    low, high = (render_signed(value) for value in judged.interval)
-    relative = f" ({judged.relative:+.2%})" if judged.relative is not None else ""
-    return f"{asked.metric.name} {render_signed(judged.effect)}{relative}, interval {low} to {high}"
+def describe_change(effect: float, relative: float | None, interval: tuple[float, float], name: str) -> str:
+    """`-0.012 (-2.4%), interval -0.02 to -0.004`."""
+    share = f" ({relative:+.2%})" if relative is not None else ""
+    return f"{render_signed(effect)}{share}, {name} {' to '.join(map(render_signed, interval))}"
 
 
 def render_signed(value: float) -> str:

@@ -161,8 +161,8 @@ def validate(request: ValidateRequest, console: Console) -> int:
 
     Reports its errors, its patterns, and every command it makes.
     """
+    from assay.golden.flow.each_test import validate_file
     from assay.golden.flow.segments import GoldenOptions
-    from assay.golden.flow.validate import validate_file
 
     with store_here(request.store, console.message) as store:
         options = GoldenOptions(request.file, store or "", request.manifest_name, tests=request.tests)
@@ -374,7 +374,7 @@ def blame(request: BlameRequest, console: Console) -> int:
     cell did not run. 3: an effect is not larger than the repeats differ.
     """
     from assay.golden.flow.blame import blame_file
-    from assay.golden.report.blame import build_blame_document
+    from assay.golden.report.other_commands import build_blame_document
 
     with prepare(request, console, is_silent=True) as (options, hooks):
         reports = blame_file(request, options, hooks)

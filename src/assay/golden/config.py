@@ -48,10 +48,10 @@ from typing import Literal, cast
 from assay.config.fields import Fields
 from assay.config.native import parse_native
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
-from assay.errors import did_you_mean
+from assay.errors import ConfigError, did_you_mean
 from assay.golden.harness_file import Mode, compile_regex, looks_like_convergence, parse_convergence
 from assay.golden.values import OPERATORS, Fault, FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind, Variant
-from assay.values.study import MetricFile, Pattern, Study, Text
+from assay.values.study import MetricFile, Pattern, Problem, Study, Text
 
 SECTION = "golden"
 KEYS = (
@@ -87,9 +87,8 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> Go
     document = next(node for node in nodes if not node.is_null)
     is_original, keys = looks_like_convergence(nodes), {entry.key for entry in document.items()}
     if not is_original and not keys & {SECTION, "study", "command", "commands"}:  # neither: not a study's message
-        problems = Problems()
-        problems.add("there is neither a test nor a `golden:` section", "", document.position, _HOW_TO)
-        problems.raise_if_any()
+        what = "there is neither a test nor a `golden:` section"
+        raise ConfigError([Problem(what, "", document.position, _HOW_TO)])
     section = document.find(SECTION)
     if not is_original or (section is not None and section.find("log_parsing") is None):
         study = parse_native(nodes, path, folder)
@@ -104,9 +103,7 @@ def _parse_section(document: Node, study: Study) -> GoldenTest:
     section = next((entry for entry in document.items() if entry.key == SECTION), None)
     if section is None:
         hint = "add one, as in golden: {segment: 300}: docs/how-to/check-convergence.md"
-        problems.add(f"there is no `{SECTION}:` section", "", document.position, hint)
-        problems.raise_if_any()
-        raise AssertionError("unreachable")
+        raise ConfigError([Problem(f"there is no `{SECTION}:` section", "", document.position, hint)])
     test = _Reader(section, study, problems).test()
     problems.raise_if_any()
     if test is None:
@@ -234,12 +231,8 @@ class _Reader:
 
     def _variants(self, name: str) -> tuple[Variant, ...]:
         """`{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
-        entry = self._top.get(name)
-        if entry is None:
-            return ()
-        key = self._key(name)
-        named = self._fields.open_mapping(entry.node, key, "a mapping of names to env and flags")
-        return tuple(self._variant(each, join_key(key, each.key)) for each in named)
+        named = self._named(self._top, name, SECTION, "a mapping of names to env and flags")
+        return tuple(self._variant(each, join_key(self._key(name), each.key)) for each in named)
 
     def _variant(self, entry: Entry, key: str) -> Variant:
         fields = self._fields.mapping(entry.node, key, ("env", "flags"))
@@ -247,13 +240,15 @@ class _Reader:
             hint = "as in {env: {OMP_NUM_THREADS: 2}} or {flags: --micro-batches 2}"
             self._problems.add("changes nothing", key, entry.position, hint)
         where = join_key(key, "env")
-        found = (
-            self._fields.open_mapping(fields["env"].node, where, "a mapping of variables") if "env" in fields else []
-        )
+        found = self._named(fields, "env", key, "a mapping of variables")
         texts = [(each.key, self._fields.text(each.node, join_key(where, each.key), "a value")) for each in found]
         env = tuple((name, text) for name, text in texts if text is not None)
         flags = self._split(fields["flags"], join_key(key, "flags")) if "flags" in fields else ()
         return Variant(entry.key, env, flags)
+
+    def _named(self, fields: Mapping[str, Entry], name: str, key: str, what: str) -> Sequence[Entry]:
+        """The entries of a mapping that may be left out."""
+        return self._fields.open_mapping(fields[name].node, join_key(key, name), what) if name in fields else ()
 
     def _same(self) -> tuple[Variant, ...]:
         """As variants. The canonical configuration would agree with itself, and is refused."""
@@ -287,14 +282,8 @@ class _Reader:
         fields = self._fields.mapping(entry.node, key, ("env", "flags"))
         faults: list[Fault] = []
         for part, kind in (("env", "env"), ("flags", "flag")):
-            inner = join_key(key, part)
-            named = (
-                self._fields.open_mapping(fields[part].node, inner, "a mapping of names to values")
-                if part in fields
-                else []
-            )
-            for each in named:
-                where = join_key(inner, each.key)
+            for each in self._named(fields, part, key, "a mapping of names to values"):
+                where = join_key(join_key(key, part), each.key)
                 values = self._fields.texts(each.node, where, "a value, or a list of values to try")
                 faults += [Fault(cast("Literal['env', 'flag']", kind), each.key, value.strip()) for value in values]
         return tuple(faults)

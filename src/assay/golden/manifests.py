@@ -115,9 +115,8 @@ def _parse_version(content: Mapping[str, Any], file: str) -> int:
     if type(version) is not int or version < 1:
         raise _damaged(file, f"its version is {version!r}")
     if version > VERSION:
-        message = (
-            f"{file}: a newer Assay wrote this golden recording (format {version}; this one reads up to {VERSION})"
-        )
+        formats = f"format {version}; this one reads up to {VERSION}"
+        message = f"{file}: a newer Assay wrote this golden recording ({formats})"
         raise FormatError(message, "upgrade: pip install --upgrade assay")
     return version
 
@@ -266,7 +265,11 @@ def render_manifest(golden: Golden) -> str:
         "provenance": dict(golden.provenance),
         "noise": dict(golden.noise),
         "replicas": {key: _render_replicas(segment) for key, segment in segments.items()},
-        "variants": {key: _render_variants(segment) for key, segment in segments.items() if segment.variants},
+        "variants": {
+            key: {name: _render_labels(metrics) for name, metrics in segment.variants.items()}
+            for key, segment in segments.items()
+            if segment.variants
+        },
         "checkpoints": {key: {"sha": segment.checkpoint_sha} for key, segment in segments.items()},
         "history": [dict(item) for item in golden.history],
     }
@@ -279,7 +282,8 @@ _LINES = {"ckpt_logs": 4, "counts": 3, "provenance": 3, "replicas": 5, "variants
 
 def render_lines(value: Any, depth: int = 0, limit: int = 2) -> str:
     """JSON that is short and that diffs show well: a line for each step, and for each list of numbers."""
-    if not isinstance(value, dict | list) or not value or depth >= limit or _is_flat(value):
+    is_flat = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
+    if not isinstance(value, dict | list) or not value or depth >= limit or is_flat:
         return json.dumps(value, ensure_ascii=False, default=str)
     inner, items = "    " * (depth + 1), list[str]()
     for key, each in value.items() if isinstance(value, dict) else enumerate(value):
@@ -287,10 +291,6 @@ def render_lines(value: Any, depth: int = 0, limit: int = 2) -> str:
         items.append(f"{inner}{name}{render_lines(each, depth + 1, limit if depth else _LINES.get(str(key), limit))}")
     ends = "{}" if isinstance(value, dict) else "[]"
     return f"{ends[0]}\n" + ",\n".join(items) + f"\n{'    ' * depth}{ends[1]}"
-
-
-def _is_flat(value: Any) -> bool:
-    return isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
 
 
 def _build_keys(segments: Iterable[Segment]) -> list[str]:
@@ -326,14 +326,8 @@ def _render_replicas(segment: Segment) -> dict[str, Any]:
     }
 
 
-def _render_variants(segment: Segment) -> dict[str, Any]:
-    return {
-        name: {
-            metric: {label: _render_track(track) for label, track in labels.items()}
-            for metric, labels in metrics.items()
-        }
-        for name, metrics in segment.variants.items()
-    }
+def _render_labels(metrics: Mapping[str, Mapping[str, Track]]) -> dict[str, Any]:
+    return {metric: {label: _render_track(run) for label, run in each.items()} for metric, each in metrics.items()}
 
 
 def _render_track(track: Track) -> dict[str, Any]:

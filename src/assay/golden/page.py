@@ -7,28 +7,50 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from assay.errors import AssayError, FormatError, NotFoundError
+from assay import plugins
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.follow.api import StudyLocation
+from assay.golden.flow.history import load_accepted, load_kept_histories
 from assay.golden.flow.segments import STUDY_PREFIX
+from assay.golden.judge.nights import FEWEST_NIGHTS
 from assay.golden.manifests import list_manifests
 from assay.golden.recordings import load_recordings
-from assay.golden.records import Head, JudgedRow, list_ids, load_head, load_report
+from assay.golden.records import FOLDER, Head, list_ids, load_head, load_report, parse_name
 from assay.golden.report.charts import build_chart, order_metrics
 from assay.golden.report.document import build_document
+from assay.golden.report.history import describe_history
 from assay.golden.report.other_commands import build_recording_blocks, build_show_document
 from assay.golden.report.rows import render_percent, render_share
 from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, GoldenTestReport, MetricReport
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.document import Block, Chart, Curve, Details, Legend, Only, Panel, Section, Span, TableBlock, Text
+from assay.values import layout
+from assay.values.document import (
+    Block,
+    Chart,
+    Curve,
+    Details,
+    Document,
+    Legend,
+    Notes,
+    Only,
+    Panel,
+    Section,
+    Span,
+    TableBlock,
+    Text,
+)
 from assay.values.plain import render_date
 from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, VerdictKind
 
 _RECENT = 12  # checks of a test in a list
 _MOST_CHECKS = 200  # of a history
+_MOST_LISTED = 50  # of a report
+_MOST_NIGHTS = 40  # checks whose curves are read
 _MOST_FOLDERS = 2000  # looked into for stores
 _POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both show the verdict
     VerdictKind.PASS: ("c2 point", "dot"),
@@ -123,7 +145,8 @@ def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage
     recording = _build_recording(manifest, problems) if manifest else []
     commands = build_commands(head, location.root)
     once = tuple(dict.fromkeys(problems))
-    return GoldenPage(head, blocks, history, list(build_drift(checks)), recording, once, commands)
+    drift = [*_build_moved(location, checks), *build_drift(checks)]
+    return GoldenPage(head, blocks, history, drift, recording, once, commands)
 
 
 def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
@@ -137,10 +160,7 @@ def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
     words += ["--root", root]
     return [
         ("Check again", shlex.join(["assay", "golden", "check", *words])),
-        (
-            "What moved since when",
-            shlex.join(["assay", "golden", "history", head.source, "-t", head.test, "--root", root]),
-        ),
+        ("What moved since when", shlex.join(["assay", "golden", "history", *words[:1], *words[3:5], "--root", root])),
         ("Accept the new behaviour", shlex.join(["assay", "golden", "rebase", *words, "--reason", "WHY IT IS RIGHT"])),
     ]
 
@@ -157,8 +177,8 @@ def build_check_comparison(location: StudyLocation, one: str, other: str) -> Seq
     cells: list[list[Any]] = []
     for key in dict.fromkeys((*rows[0], *rows[1])):
         found = [each.get(key) for each in rows]
-        shown = [part for row in found for part in _show_row(row)]
-        cells.append([key[0], key[1], *shown])
+        shown = [(str(row.kind), render_percent(row.effect) or None) if row else (None, None) for row in found]
+        cells.append([*key, *shown[0], *shown[1]])
     columns = [Column("segment", "number"), Column("metric")]
     for name in names:
         columns += [Column(f"{name}: verdict", "state"), Column("effect", align="right")]
@@ -178,10 +198,6 @@ def build_check_comparison(location: StudyLocation, one: str, other: str) -> Seq
     keys = [("reference", "wide", "golden"), ("band", "area", "band of the recordings")]
     keys += [("measured", "line", names[0]), ("own c2", "line", names[1])]
     return [*blocks, *([Section([Legend(keys), *charts], "Both over the golden")] if charts else [])]
-
-
-def _show_row(row: JudgedRow | None) -> tuple[str | None, str | None]:
-    return (str(row.kind), render_percent(row.effect) or None) if row else (None, None)
 
 
 def _find_metric(report: GoldenTestReport, start: int, name: str) -> MetricReport | None:
@@ -216,6 +232,23 @@ def _build_recording(manifest: str, problems: list[str]) -> list[Block]:
 # ---------------------------------------------------------------- drift
 
 
+def _build_moved(location: StudyLocation, checks: Sequence[Head]) -> Iterator[Block]:
+    """A sentence for each device: what moved since when, as `assay golden history` says it."""
+    newest = checks[-_MOST_NIGHTS:]
+    if len({render_date(head.at, "%Y-%m-%d") for head in newest}) < FEWEST_NIGHTS:
+        return
+    lines = _describe_nights(location, tuple(head.id for head in newest), repr(load_accepted(location)))
+    yield Section([Text((Span(kind, kind), text)) for kind, text in lines], "Over nights")
+
+
+@lru_cache(maxsize=256)
+def _describe_nights(location: StudyLocation, ids: tuple[str, ...], _accepted: str) -> list[tuple[str, str]]:
+    """Verdict and sentence; kept, since all curves are read for it."""
+    find_steps = plugins.find_function("series.change_points")
+    found = load_kept_histories(location, ids[0], find_steps) if find_steps else []
+    return [(str(each.verdict.kind), f" {each.environment}: {describe_history(each)}") for each in found]
+
+
 def build_drift(checks: Sequence[Head]) -> Iterator[Block]:
     """Oldest first: by how much each metric was off in each check, where it was off most."""
     by_metric: dict[str, list[tuple[int, Head, VerdictKind, float]]] = {}
@@ -236,15 +269,12 @@ def build_drift(checks: Sequence[Head]) -> Iterator[Block]:
     charts = [_build_drift_chart(metric, by_metric[metric], len(checks), allowed.get(metric)) for metric in order]
     seen = {kind for points in by_metric.values() for _, _, kind, _ in points}
     keys = [
-        (f"own {style.split()[0]}", _SHAPES.get(marker, marker), str(kind))
+        (f"own {style.split()[0]}", "crossed" if marker == "cross" else marker, str(kind))
         for kind, (style, marker) in _POINTS.items()
         if kind in seen
     ]
     keys += [("tolerance", "area", "allowed, by the rules of the newest check")] if allowed else []
     yield Section([*charts, Legend(keys)], "Drift over checks")
-
-
-_SHAPES = {"cross": "crossed"}  # of a legend
 
 
 def _build_drift_chart(
@@ -306,3 +336,42 @@ def build_stored_blocks(stored: StoredRecording) -> Sequence[Block]:
     page = build_show_document(stored.path, recordings, curves=False)
     more = [block for each in recordings for block in build_recording_blocks(each)]
     return [*page.blocks, Only(("html",), [Details("Origin and noise", more)])]
+
+
+# ---------------------------------------------------------------- `assay report`
+
+
+def find_kept(path: str) -> tuple[StudyLocation, str]:
+    """The study and the id of a report that is named by its file. Raises UsageError for another file."""
+    folder, name = os.path.split(os.path.abspath(path))
+    study = os.path.dirname(os.path.dirname(folder))
+    kept = parse_name(name)
+    if kept is None or folder != os.path.join(study, layout.STUDY_META_DIR, FOLDER):
+        where = os.path.join("STUDY", layout.STUDY_META_DIR, FOLDER)
+        raise UsageError(f"{path} is not the report of a golden check", f"those are in {where}")
+    return StudyLocation(os.path.dirname(study), os.path.basename(study)), kept
+
+
+def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
+    """`wanted`: the id of a check; None: the last one. None where the study has no such report."""
+    known = [each for each, _ in list_ids(location)]
+    if not known or (wanted is not None and wanted not in known):
+        return None
+    page = build_golden_page(location, wanted)
+    if page.head is None or not page.blocks:
+        raise FormatError("; ".join(page.problems))
+    blocks: list[Block] = [Notes(page.problems), *page.blocks, *page.drift]
+    if len(page.history) > 1:
+        blocks.append(Section((TableBlock(_build_list(page.history[:_MOST_LISTED])),), "Checks and gatherings"))
+    if page.recording:
+        blocks.append(Details("The recording now", page.recording))
+    return Document(f"{page.head.kind} {page.head.test}", blocks)
+
+
+def _build_list(heads: tuple[Head, ...]) -> Table:
+    columns = (Column("when"), Column("id"), Column("what"), Column("verdict"), Column("file"))
+    rows = [
+        (render_date(each.at, "%Y-%m-%d %H:%M"), each.id, each.mode, Span(each.word, str(each.kind)), each.source)
+        for each in heads
+    ]
+    return Table(columns, rows)

@@ -13,11 +13,11 @@ PLUGIN = Plugin(
             "Prove",
         )
     },
-    reports=("assay.golden.report_page:build_report",),
+    reports=("assay.golden.page:build_report",),
     pages=("assay.golden.web_pages:PAGES",),
     doctor=(Part("scipy", "stats", "assay golden check"),),
     functions={
-        "check_golden": "assay.golden.public:check_golden",
-        "report.find_kept": "assay.golden.report_page:find_kept",
+        "check_golden": "assay.golden.flow.each_test:check_golden",
+        "report.find_kept": "assay.golden.page:find_kept",
     },
 )

@@ -147,14 +147,10 @@ def _build_damaged(wanted: str, mode: ReportMode, problem: str) -> Head:
 @lru_cache(maxsize=4096)
 def _load_head(path: str, wanted: str, mode: ReportMode, _mtime: int, _size: int) -> Head:
     head, content = _read(path, wanted, mode)
-    with _naming_damage(path):
-        return _review(head, _review_report(parse_plain(GoldenTestReport, _without_curves(content))).verdict)
-
-
-def _without_curves(content: Any) -> Any:
-    """What a verdict is made of."""
-    same = [{**each, "segments": _strip_segments(each)} for each in content.get("same", ())]
-    return {**content, "golden": None, "segments": _strip_segments(content), "same": same}
+    with _naming_damage(path):  # without curves: what a verdict is made of
+        same = [{**each, "segments": _strip_segments(each)} for each in content.get("same", ())]
+        stripped = {**content, "golden": None, "segments": _strip_segments(content), "same": same}
+        return _review(head, _review_report(parse_plain(GoldenTestReport, stripped)).verdict)
 
 
 def _strip_segments(content: Any) -> list[Any]:

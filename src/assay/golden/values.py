@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 from assay.errors import ExitCode
@@ -54,6 +54,12 @@ class Track:
     def __post_init__(self) -> None:
         if len(self.steps) != len(self.values) or len(self.texts) not in (0, len(self.steps)):
             raise ValueError(f"a curve has {len(self.steps)} steps and {len(self.values)} values")
+
+    def cut(self, steps: Container[int]) -> Track:
+        """The values at those of its steps that are among these."""
+        kept = [at for at, step in enumerate(self.steps) if step in steps]
+        texts = tuple(self.texts[at] for at in kept) if self.texts else ()
+        return Track(tuple(self.steps[at] for at in kept), tuple(self.values[at] for at in kept), texts)
 
 
 @dataclass(frozen=True, slots=True)

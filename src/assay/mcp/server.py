@@ -47,9 +47,8 @@ def serve(request: McpRequest, console: Console) -> int:
         raise UsageError(f"{request.root} is not a folder", "name the folder of the studies")
     if is_terminal(sys.stdin):
         console.message("assay mcp waits for an agent on standard input; Ctrl-D ends it")
-    asyncio.run(
-        _serve({name: tool for name, tool in TOOLS.items() if request.allow_run or not tool.runs}, request.root)
-    )
+    offered = {name: tool for name, tool in TOOLS.items() if request.allow_run or not tool.runs}
+    asyncio.run(_serve(offered, request.root))
     return int(ExitCode.OK)
 
 

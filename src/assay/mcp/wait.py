@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from assay.errors import ExitCode, UsageError
+from assay.errors import ExitCode, NotFoundError, UsageError
 from assay.follow.locations import StudyLocation, find_patterns
 from assay.follow.opening import open_index_of
 from assay.reading.choosing import choose_rows, match_rows
@@ -87,12 +87,19 @@ Patterns = tuple[tuple[str, str], ...]
 
 def _follow(location: StudyLocation, patterns: Patterns, request: WaitRequest, console: Console) -> dict[str, Any]:
     """Look again and again, mostly pausing: as `assay ls` does, for runs of any supervisor."""
-    began, has_warned = time.monotonic(), False
+    began, has_warned, is_lost = time.monotonic(), False, False
     with open_index_of([location]) as index:
         while True:
             looked = time.monotonic()
             data = load_all_rows(index, location, console)[1]
-            facts = _look(data, location, patterns, request)
+            try:
+                facts, is_lost = _look(data, location, patterns, request), False
+            except NotFoundError:  # a run that gets its directory during the look is neither planned nor there
+                if is_lost or not has_supervisor(data.rows, location):
+                    raise
+                is_lost = True
+                time.sleep(_PAUSE_S)
+                continue
             now = time.monotonic()
             left_s = (request.timeout or math.inf) - (now - began)
             if facts["reason"] or left_s <= 0:

@@ -5,6 +5,7 @@ many bytes are done with (whole lines; the rest is offered again) and the new st
 `damaged` counts lines that could not be read, `example` shows the first of them. With `final`, a last line that
 nothing ended is read as well. Points come metric by metric, each in the file's order. A caller that gives `texts`
 in the state finds there the first step and text of each name whose value is not a number; of the step itself by `""`.
+One that gives `empty` finds name and step of each null and empty cell.
 
 The step is the given key; else the first of STEP_KEYS that a record has. The time is `time` or `timestamp`: seconds,
 or ISO text. Whatever else is a number is a metric; nested objects become dotted names.
@@ -102,8 +103,8 @@ def _add_row(columns: Columns, row: dict[str, Any], step: str | None, state: Sta
         number = _number(value)
         if number is not None:
             add_value(columns, key, place, number, time)
-        elif value is not None:
-            _note_text(state, key, place, str(value))
+        else:
+            _note_text(state, key, place, "" if value is None else str(value))
 
 
 def _flatten(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -354,6 +355,8 @@ def _or_none(value: float | None) -> float:
 def _note_text(state: State, name: str, step: float, text: str) -> None:
     if text.strip() and "texts" in state:
         state["texts"].setdefault(name, (step, text.strip()[:_EXAMPLE_CHARACTERS]))
+    elif "empty" in state:
+        state["empty"].append((name, step))
 
 
 def _count_damage(state: State, line: bytes) -> None:

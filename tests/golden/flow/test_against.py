@@ -370,7 +370,7 @@ def test_a_text_instead_of_a_number_never_passes(here: Folder, name: str, steps:
         "run.csv": "step,loss\n" + "".join(f"{row['step']},{row['loss']}\n" for row in rows),
         "run.json": json.dumps({"log_history": rows}),
         "run.log": "".join(
-            f":::MLLOG {json.dumps({'key': 'loss', 'value': row['loss'], 'metadata': {'step_num': row['step']}})}\n"
+            f":::MLLOG {json.dumps({'key': 'loss', 'value': row['loss'], 'metadata': {'step_num': str(row['step'])}})}\n"
             for row in rows
         ),
         "metrics.csv": "".join(f"val,loss,{row['loss']},epoch,{row['step']},timestamp,1\n" for row in rows),
@@ -382,6 +382,35 @@ def test_a_text_instead_of_a_number_never_passes(here: Folder, name: str, steps:
     refused = here.check(name, "golden.jsonl")
     assert refused.code == 2
     assert f"loss is 'diverged' (not a number) at step {steps[0]}" in refused.err
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.csv", "run.json", "megatron.json"])
+def test_a_metric_that_became_empty_never_passes(here: Folder, name: str) -> None:
+    """Many tools write NaN as null. `eval_loss` is empty at most steps, and none of its values is missing."""
+    loss = {step: 2 + 3 / step for step in range(1, 21)}
+    rows = [
+        {"step": step, "loss": loss.get(step), "eval_loss": None if step % 5 else 9 / step} for step in range(1, 25)
+    ]
+    for row in rows:
+        row["loss"] = round(row["loss"], 5) if row["loss"] else None
+    write_lines(here.path / "golden.jsonl", {row["step"]: row["loss"] for row in rows[:20]})
+    logged = {row["step"]: row["loss"] or "nan" for row in rows}
+    forms = {
+        "run.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "run.csv": "step,loss\n" + "".join(f"{row['step']},{row['loss'] or ''}\n" for row in rows),
+        "run.json": json.dumps({"steps": rows}),
+        "megatron.json": json.dumps(build_megatron(logged)).replace("lm loss", "loss"),
+    }
+    (here.path / name).write_text(forms[name])
+    for sides in (("golden.jsonl", name), (name, "golden.jsonl")):
+        found = here.check(*sides, "--only", "loss")
+        assert found.code == 3, found.out + found.err
+        assert f"{name} has no value after step 20, and is empty up to step 24" in found.out
+    if name == "run.jsonl":
+        (here.path / "last.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:21]))
+        assert here.check("golden.jsonl", "last.jsonl", "--only", "loss").code == 0  # a last row of other metrics
+        (here.path / "again.jsonl").write_text(forms[name])
+        assert here.check(name, "again.jsonl", "--only", "eval_loss").code == 0
 
 
 @pytest.mark.parametrize("line", ['{"step": "21", "loss": 9.0}\n', '{"step": "last", "loss": 9.0}\n'])
@@ -436,6 +465,7 @@ def test_runs_that_do_not_train_agree_on_nothing(here: Folder) -> None:
         ('{"hidden_size": 768}', "its format is not known"),
         (':::MLLOG {"key": "eval_accuracy", "value": 1\n', "its format is not known"),
         (':::MLLOG {"value": 1}\n', "run.txt:1"),
+        (':::MLLOG {"key": "a", "value": 1, "metadata": {"epoch_num": "last"}}\n', "run.txt:1: the position 'last'"),
         ("step,loss\n1,2.5\n2,2.25,7\n", "cannot be read"),
         ('{"step": 1.5, "loss": 2.0}\n{"step": 2, "loss": 2.0}\n', "is not a whole number"),
     ],
@@ -526,7 +556,7 @@ def test_a_long_run_takes_no_more_memory_than_a_short_one(here: Folder, count: i
 
 
 def test_a_golden_that_is_too_long_is_refused(here: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assay.golden.files.curves._MOST_VALUES", 10)
+    monkeypatch.setattr("assay.golden.files.sources._MOST_VALUES", 10)
     golden = write_titan(here.path / "golden.txt", build_loss())
     done = here.check(golden, golden)
     assert done.code == 2

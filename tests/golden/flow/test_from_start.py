@@ -128,12 +128,7 @@ def test_checkpoints_without_a_length_are_checked_too(real: Lab) -> None:
 
 def test_without_a_pattern_of_the_step_the_values_of_each_metric_are_counted(plain: Lab) -> None:
     plain.write_native(COUNTED.replace("loss: 'Loss", "late: 'late ({number})', loss: 'Loss"))
-    script = plain.folder / "training.py"
-    script.write_text(
-        script.read_text().replace(
-            "    if step == change", "    if step % 5 == 0: print('late', step + 1)\n    if step == change"
-        )
-    )
+    plain.edit("    if step == change", "    if step % 5 == 0: print('late', step + 1)\n    if step == change")
     (gathered,) = plain.gather().tests
     assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
     assert gathered.golden is not None
@@ -169,8 +164,7 @@ def test_what_cannot_be_recorded_is_named(plain: Lab, study: str, change: dict[s
 
 
 def test_steps_that_come_back_are_an_error_that_ends_the_run(real: Lab) -> None:
-    script = real.folder / "training.py"
-    script.write_text(script.read_text().replace("step=step)", "step=step % 10)"))
+    real.edit("step=step)", "step=step % 10)")
     real.change(**ENDLESS)
     (gathered,) = real.gather().tests
     first, *others = [found.message for found in gathered.verdict.findings]
@@ -185,8 +179,7 @@ def test_steps_that_come_back_are_an_error_that_ends_the_run(real: Lab) -> None:
 
 def test_what_is_logged_after_the_segment_does_not_matter(plain: Lab) -> None:
     """How much of it there is depends on when the run is ended; here it comes to its own end."""
-    script = plain.folder / "training.py"
-    script.write_text(script.read_text().replace("step=step)", "step=step % 25)"))
+    plain.edit("step=step)", "step=step % 25)")
     (gathered,) = plain.gather().tests
     assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
     assert plain.check_one().verdict.kind is VerdictKind.PASS
@@ -259,8 +252,7 @@ APPEND = """
 )
 def test_metrics_that_are_not_in_the_log(real: Lab, code: str, metrics: str) -> None:
     """The run is ended when its file is beyond the segment."""
-    script = real.folder / "training.py"
-    script.write_text(script.read_text().replace("\n    if step == change", f"{code}    if step == change"))
+    real.edit("\n    if step == change", f"{code}    if step == change")
     golden = "golden: {segment: 20, replicas: 2, metrics: {score: paired}}\n"
     real.write_native(f"study: demo\ncommand: {sys.executable} training.py\n{metrics}{golden}")
     real.change(**ENDLESS)
@@ -271,7 +263,7 @@ def test_metrics_that_are_not_in_the_log(real: Lab, code: str, metrics: str) -> 
     assert gathered.golden.segments[0].steps == list(range(first, first + 20))
     assert {run.state for run in gathered.runs} == {State.PRUNED}
     assert real.check_one().verdict.comparisons == 20
-    script.write_text(script.read_text().replace("score", "points"))
+    real.edit("score", "points")
     assert "the check has no score" in messages(real.check_one())
 
 
@@ -344,8 +336,7 @@ def test_an_intended_change_is_accepted(plain: Lab, source: Literal["gather", "c
 
 def test_selftest_injects_faults_from_the_start(plain: Lab) -> None:
     plain.use_golden()
-    script = plain.folder / "training.py"
-    script.write_text(script.read_text().replace("2.0 / (step + 1)", "float(os.environ.get('SIZE', 2)) / (step + 1)"))
+    plain.edit("2.0 / (step + 1)", "float(os.environ.get('SIZE', 2)) / (step + 1)")
     (report,) = selftest_file(plain.options(), [Fault("env", "SIZE", "3")])
     assert (report.start_step, report.control.verdict.kind, report.caught) == (0, VerdictKind.PASS, 1)
 

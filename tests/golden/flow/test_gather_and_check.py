@@ -22,8 +22,7 @@ from assay.cli.main import run
 from assay.errors import ConfigError, ExitCode, MissingExtraError, NotFoundError, UsageError
 from assay.follow.entry import Entry, Event
 from assay.golden.config import load_golden_file
-from assay.golden.flow.each_test import check_file, gather_file
-from assay.golden.flow.validate import validate_file
+from assay.golden.flow.each_test import check_file, gather_file, validate_file
 from assay.golden.manifests import load_manifest
 from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport, Segment, Track
@@ -35,27 +34,6 @@ from assay.values.run import State
 from assay.values.verdict import VerdictKind
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-@pytest.fixture
-def real(tmp_path: Path) -> Lab:
-    """A lab for tests of processes: every training is a job, as it is for users."""
-    return Lab(tmp_path)
-
-
-@pytest.fixture
-def lab(real: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """A lab for tests of what a log shows: trainings are run by this process."""
-    run_in_process(monkeypatch)
-    return real
-
-
-@pytest.fixture
-def native(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """A native study runs where it is called."""
-    monkeypatch.chdir(lab.folder)
-    lab.write_native()
-    return lab
 
 
 # ---------------------------------------------------------------- the whole way
@@ -156,12 +134,9 @@ def test_a_program_that_counts_from_0_goes_one_step_further(native: Lab) -> None
 
 def use_shift(lab: Lab, section: str) -> None:
     """A program whose loss is moved by a variable and a flag, judged by windows."""
-    script = lab.folder / "training.py"
-    script.write_text(
-        script.read_text().replace(
-            "change.get('scale', 1.0)",
-            "change.get('scale', 1.0) * float(os.environ.get('SHIFT', 1)) * float(options.x or 1)",
-        )
+    lab.edit(
+        "change.get('scale', 1.0)",
+        "change.get('scale', 1.0) * float(os.environ.get('SHIFT', 1)) * float(options.x or 1)",
     )
     lab.write_native(NATIVE.replace("  metrics: {loss: exact}", f"  gather: --until 20\n{section}"))
 
@@ -254,10 +229,7 @@ def test_a_golden_without_the_counting_reports_what_that_costs_and_how_to_record
 
 
 def test_a_recording_stays_good_where_the_run_that_shows_the_counting_fails(lab: Lab) -> None:
-    script = lab.folder / "training.py"
-    script.write_text(
-        script.read_text().replace("if options.load and not os.path.exists(options.load):", "if options.load:")
-    )
+    lab.edit("if options.load and not os.path.exists(options.load):", "if options.load:")
     report = lab.gather()
     assert report.exit_code() is ExitCode.OK
     assert any("how the program counts its steps is not recorded" in text for text in report.tests[0].warnings)
@@ -312,9 +284,8 @@ def test_an_early_stop_gives_one_line_and_no_finding_for_each_other_metric(lab: 
 def test_what_a_program_forked_and_left_is_ended_with_its_check(real: Lab) -> None:
     """The fixture `no_leaks` looks for processes that are still there; one that is left keeps the only slot."""
     real.use_golden()
-    script = real.folder / "training.py"
     child = "import subprocess; subprocess.Popen(['setsid', 'sleep', '600'], stdin=subprocess.DEVNULL, start_new_session=True)\n"
-    script.write_text(script.read_text().replace('if change.get("close")', f'{child}if change.get("close")'))
+    real.edit('if change.get("close")', f'{child}if change.get("close")')
     report = real.check_one(slots=("cpu",))
     assert report.verdict.kind is VerdictKind.PASS
     tags = {f"ASSAY_RUN_DIR={run.dir}".encode() for segment in report.segments for run in segment.runs}
@@ -394,35 +365,37 @@ def test_an_inconclusive_segment_is_run_again_up_to_the_limit(native: Lab) -> No
     assert [len(segment.runs) for segment in failed.segments] == [1]
 
 
-def test_a_vanished_checkpoint_is_an_error_and_the_others_are_checked(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (Path.unlink, "model_10.bin is not in the store"),
+        (lambda path: path.write_text("other weights"), "its content has changed"),
+    ],
+)
+def test_a_checkpoint_that_is_gone_or_another_is_an_error_and_the_others_are_checked(
+    lab: Lab, change: Callable[[Path], object], words: str
+) -> None:
     lab.use_golden()
-    (lab.store / "ckpts" / "model_10.bin").unlink()
+    change(lab.store / "ckpts" / "model_10.bin")
     report = lab.check_one()
     assert [segment.verdict.kind for segment in report.segments] == [VerdictKind.ERROR, VerdictKind.PASS]
-    assert "model_10.bin is not in the store" in messages(report)
+    assert words in messages(report)
 
 
-def test_a_checkpoint_with_other_content_is_an_error(lab: Lab) -> None:
-    lab.use_golden()
-    (lab.store / "ckpts" / "model_10.bin").write_text("other weights")
-    report = lab.check_one()
-    assert report.verdict.kind is VerdictKind.ERROR
-    assert "its content has changed" in messages(report)
-
-
-def test_a_manifest_that_cannot_be_used_never_passes(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("text", "words", "code"),
+    [
+        ('{"ckpt_logs"', "it is truncated", ExitCode.INTERNAL),
+        ('{"ckpt_logs": {}}', "has no segment", ExitCode.FAILED),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_never_passes(lab: Lab, text: str, words: str, code: ExitCode) -> None:
     lab.store.mkdir()
-    lab.manifest_path.write_text('{"ckpt_logs"')
+    lab.manifest_path.write_text(text)
     report = lab.check()
-    assert "it is truncated" in messages(report.tests[0])
-    assert report.exit_code() is ExitCode.INTERNAL
+    assert words in messages(report.tests[0])
+    assert report.exit_code() is code
     assert report.kind is VerdictKind.ERROR
-
-
-def test_a_manifest_without_segments_never_passes(lab: Lab) -> None:
-    lab.store.mkdir()
-    lab.manifest_path.write_text('{"ckpt_logs": {}}')
-    assert lab.check().exit_code() is ExitCode.FAILED
 
 
 def test_duplicated_and_out_of_order_steps_never_pass(lab: Lab) -> None:
@@ -470,10 +443,7 @@ def test_a_metric_that_was_never_logged_is_an_error_while_gathering(lab: Lab) ->
 
 
 def test_a_margin_below_the_noise_warns_in_the_originals_command_and_is_refused_in_ours(native: Lab) -> None:
-    script = native.folder / "training.py"
-    script.write_text(
-        script.read_text().replace("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())")
-    )
+    native.edit("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())")
     native.write_native(
         NATIVE.replace("replicas: 2", "replicas: 4\n  gather: --until 20").replace(
             "{loss: exact}", "{loss: {operator: '<=', margin: 0.01%}}"
@@ -486,9 +456,7 @@ def test_a_margin_below_the_noise_warns_in_the_originals_command_and_is_refused_
     other = Lab(native.folder)
     other.store = native.folder / "original"
     other.test["metrics"]["loss"]["margin"] = 0.0001
-    script.write_text(
-        script.read_text().replace("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())")
-    )
+    native.edit("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())")
     other.flags("gather", until=20)
     warned = other.gather(replicas=3).tests[0]
     assert warned.verdict.kind is VerdictKind.PASS
@@ -561,8 +529,7 @@ def _change_code(lab: Lab, _: pytest.MonkeyPatch) -> dict[str, object]:
 
 def _change_command(lab: Lab, _: pytest.MonkeyPatch) -> dict[str, object]:
     lab.flags("gather", x=2)
-    script = lab.folder / "training.py"
-    script.write_text(script.read_text().replace('change.get("hold_at")', "None"))
+    lab.edit('change.get("hold_at")', "None")
     return {}
 
 
@@ -587,10 +554,7 @@ def _change_option(_: Lab, __: pytest.MonkeyPatch) -> dict[str, object]:
 def test_a_training_from_other_code_command_or_environment_is_ended_and_not_continued(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, change: Callable[..., dict[str, Any]], words: str
 ) -> None:
-    script = lab.folder / "training.py"
-    script.write_text(
-        script.read_text().replace('change.get("hold_at"):', 'change.get("hold_at") and "HOLD" not in os.environ:')
-    )
+    lab.edit('change.get("hold_at"):', 'change.get("hold_at") and "HOLD" not in os.environ:')
     held = _leave_a_gathering(lab)
     assert held.handle is not None
     given = change(lab, monkeypatch)
@@ -754,8 +718,7 @@ def test_an_incomplete_golden_never_passes(lab: Lab) -> None:
 def test_two_manifests_of_a_store_keep_their_own_checkpoints(lab: Lab) -> None:
     lab.use_golden()
     first = _look(lab.store)
-    script = lab.folder / "training.py"
-    script.write_text(script.read_text().replace("file.write(str(number))", "file.write('other')"))
+    lab.edit("file.write(str(number))", "file.write('other')")
     assert lab.gather(manifest_name="b.json").exit_code() is ExitCode.OK
     assert {name: text for name, text in _look(lab.store).items() if name in first} == first
     assert (lab.store / "ckpts" / "demo_b" / "model_10.bin").read_text() == "other"
@@ -771,9 +734,8 @@ def test_a_golden_with_values_that_are_not_finite_never_passes(lab: Lab) -> None
 
 
 def test_steps_that_come_back_after_a_recording_are_an_error(lab: Lab) -> None:
-    script = lab.folder / "training.py"
     line = "        if step == 16: print('Iteration: 14 Loss: 1', flush=True)\n        for again in"
-    script.write_text(script.read_text().replace("        for again in", line))
+    lab.edit("        for again in", line)
     report = lab.gather()
     assert report.exit_code() is ExitCode.FAILED
     assert "step 14 is logged after step 16: out of order" in messages(report.tests[0])
@@ -807,8 +769,7 @@ def test_a_failed_check_names_its_logs_and_reports_why_nothing_was_read(lab: Lab
     assert any(note.startswith("runs: ") for note in report.notes)
     assert "step_num: matches no line of the log" in messages(report)
     lab.change()
-    script = lab.folder / "training.py"
-    script.write_text(script.read_text().replace("Iteration: {text}{loss}", "Iteration: {text}\\n{loss}"))
+    lab.edit("Iteration: {text}{loss}", "Iteration: {text}\\n{loss}")
     assert "loss: is never on a line with the step, so it is not read" in messages(lab.check_one())
 
 
@@ -816,9 +777,8 @@ def test_a_failed_check_names_its_logs_and_reports_why_nothing_was_read(lab: Lab
 
 
 def test_metrics_from_json_lines(native: Lab) -> None:
-    script = native.folder / "training.py"
     line = """        open(os.environ["ASSAY_RUN_DIR"] + "/m.jsonl", "a").write(f'{{"step": {step}, "grad": {0.1 + step}}}\\n')\n"""
-    script.write_text(script.read_text().replace("        for again in", line + "        for again in"))
+    native.edit("        for again in", line + "        for again in")
     native.write_native(
         NATIVE.replace("  loss: 'Loss", "  file: {jsonl: m.jsonl}\n  loss: 'Loss").replace(
             "{loss: exact}", "{loss: exact, grad: exact}"
@@ -830,7 +790,7 @@ def test_metrics_from_json_lines(native: Lab) -> None:
     checked = native.check_one()
     assert checked.verdict.kind is VerdictKind.PASS, messages(checked)
     assert checked.verdict.comparisons == 24
-    script.write_text(script.read_text().replace("0.1 + step", "0.1000001 + step"))
+    native.edit("0.1 + step", "0.1000001 + step")
     assert native.check_one().verdict.kind is VerdictKind.CHANGED
 
 
@@ -838,7 +798,6 @@ def test_metrics_from_tensorboard(real: Lab, monkeypatch: pytest.MonkeyPatch) ->
     if importlib.util.find_spec("tensorboardX") is None:  # importing it here would change our environment
         pytest.skip("tensorboardX is not installed")
     monkeypatch.chdir(real.folder)
-    script = real.folder / "training.py"
     setup = [
         'import sys; sys.modules["torch"] = sys.modules["google.cloud.storage"] = None',  # each takes a second
         "from tensorboardX import SummaryWriter",
@@ -846,9 +805,8 @@ def test_metrics_from_tensorboard(real: Lab, monkeypatch: pytest.MonkeyPatch) ->
         "first = change",
     ]
     line = '        writer.add_scalar("grad", 0.5 + step, step); writer.flush()\n        for again in'
-    script.write_text(
-        script.read_text().replace("first = change", "\n".join(setup)).replace("        for again in", line)
-    )
+    real.edit("first = change", "\n".join(setup))
+    real.edit("        for again in", line)
     text = NATIVE.replace("  loss: 'Loss", "  file: {tensorboard: tb}\n  loss: 'Loss").replace(
         "{loss: exact}", "{grad: exact}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.command_line import Cli
 from tests.finished_study import Bench
 from tests.golden.report.golden_reports import golden
+from tests.web_client import open_client
 
 from assay.follow.api import StudyLocation
 from assay.golden.records import write_report
@@ -66,6 +68,9 @@ def test_a_change_is_found_accepted_and_open_again(folder: Path, cli: Cli, monke
         new = {**LAB, "commit": "new"} if bad else LAB
         kind = VerdictKind.FAIL if bad else VerdictKind.PASS
         keep(folder, monkeypatch, night, 1.02 if bad else 1.0, kind=kind, origin=new)
+    with open_client(folder / "runs") as client:
+        page = client.get("/goldens/golden-charlm").text
+        assert re.search(r"abacus: loss \+1.99% \[.*\] since 2026-03-11 \(6 of 16 nights\)", page)
     result = cli("golden", "history", "g.yml")
     assert result.code == 1
     assert "charlm: FAIL, loss +1.99% [" in result.out

@@ -10,7 +10,7 @@ from tests.golden_training import Lab, messages, run_in_process
 
 from assay.errors import ExitCode
 from assay.follow.api import StudyLocation
-from assay.golden.flow.validate import validate_file
+from assay.golden.flow.each_test import validate_file
 from assay.golden.page import build_golden_page
 from assay.golden.records import list_ids, load_report
 from assay.golden.report.document import build_document

@@ -28,19 +28,6 @@ ACC = {"regex": r"Acc: ([\d\.]+)"}
 BOTH = {"regex": r"Loss: (\S+) Acc: (\S+)", "labels": ["MLM", "NSP"]}
 
 
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    run_in_process(monkeypatch)
-    return Lab(tmp_path)
-
-
-@pytest.fixture
-def native(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    monkeypatch.chdir(lab.folder)
-    lab.write_native()
-    return lab
-
-
 def find_texts(report: GoldenTestReport, kind: VerdictKind) -> list[str]:
     return [finding.message for finding in report.verdict.findings if finding.kind is kind]
 
@@ -270,8 +257,7 @@ def test_a_failure_names_what_else_differs_from_the_recording(lab: Lab) -> None:
 
 def test_a_failure_names_the_code_that_was_edited_since_the_recording(lab: Lab) -> None:
     lab.use_golden()
-    program = lab.folder / "training.py"
-    program.write_text(program.read_text().replace("2.0 /", "2.4 /"))
+    lab.edit("2.0 /", "2.4 /")
     (lab.folder / "notes.txt").write_text("no code")
     assert lab.check_one().differs == ("code: training.py has changed",)
 

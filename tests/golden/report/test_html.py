@@ -75,17 +75,6 @@ def test_many_steps_stay_small():
     assert len(drawing) < 150_000
 
 
-def test_thinning_keeps_the_extremes():
-    points = [(float(n), 0.0) for n in range(10_000)]
-    points[4321] = (4321.0, 9.0)
-    points[77] = (77.0, -9.0)
-    kept = html.thin(points, 100)
-    assert len(kept) <= 110
-    assert (4321.0, 9.0) in kept
-    assert (77.0, -9.0) in kept
-    assert kept == sorted(kept)
-
-
 def test_the_band_is_of_all_recordings():
     band = build_band([Track((1, 2), (1.0, 5.0)), Track((1, 3), (3.0, float("nan")))])
     assert band == {1: (1.0, 2.0, 3.0), 2: (5.0, 5.0, 5.0)}

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 from tests.golden.report import golden_reports as made
 
-from assay.cli.main import build_cli
 from assay.code.checkout import Commit
 from assay.errors import UsageError
 from assay.golden.recordings import Recording, Sensitivity
@@ -129,12 +127,6 @@ def test_variants_are_shown_with_how_they_were_set():
     golden = made.golden(provenance={"variants": {"halves": "--parts 2"}})
     segments = tuple(replace(segment, variants={"halves": {}, "other": {}}) for segment in golden.segments)
     assert "variants    halves (--parts 2), other" in render(replace(golden, segments=segments))
-
-
-def test_no_sentence_of_the_help_is_cut():
-    text = CliRunner().invoke(build_cli(), ["golden", "--help"], terminal_width=80).output
-    assert "rebase    Accept a new golden recording." in text
-    assert "..." not in text.split("Commands:")[1]
 
 
 def test_a_refusal_of_several_lines_has_several_lines():

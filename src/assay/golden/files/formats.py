@@ -23,7 +23,8 @@ from assay.observe.events import masked_crc32c, parse_events_columns
 from assay.observe.files import STEP_KEYS, is_logx, parse_csv_columns, parse_jsonl_columns
 from assay.values.series import NUMBER
 
-Point = tuple[str, float, float | str]  # metric, step (NaN: none), value; a text is a value that is not a number
+# metric, step (NaN: none), value; a text is a value that is not a number, None one that is empty
+Point = tuple[str, float, float | str | None]
 Facts = dict[str, Any]  # what a file states about itself: environment, batch size
 Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
 
@@ -153,9 +154,8 @@ def open_document(path: str, form: str, entry: str, facts: Facts) -> Iterator[It
             yield iter([(CONVERGED, 0.0, value)])
     elif form == OURS:
         golden = parse_manifest(json.dumps(content), path, os.path.basename(path))
-        tracks = [
-            (f"{metric} {label}".strip(), runs) for each in golden.segments for metric, label, runs in each.walk()
-        ]
+        walked = [found for each in golden.segments for found in each.walk()]
+        tracks = [(f"{metric} {label}".strip(), runs) for metric, label, runs in walked]
         for number in range(golden.recordings):
             runs = [(name, run) for name, found in tracks for run in found[number : number + 1]]
             yield ((name, *point) for name, run in runs for point in zip(run.steps, run.values, strict=True))
@@ -169,11 +169,11 @@ def _parse_rows(path: str, content: Any, facts: Facts) -> Iterator[Point]:
     rows = content if isinstance(content, list) else content.get("log_history", content.get("steps", [content]))
     if isinstance(content, dict) and isinstance(content.get("env"), dict):
         facts |= content["env"]
-    state: dict[str, Any] = {"texts": {}}
+    state: dict[str, Any] = {"texts": {}, "empty": []}
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             refuse(path, f"entry {number} is not an object with a step and values")
-        yield from walk_columns(_parse_json(json.dumps(row).encode(), state, True)[0])
+        yield from walk_columns(_parse_json(json.dumps(row).encode(), state, True)[0], state)
     yield from _walk_texts(path, state)
 
 
@@ -186,8 +186,8 @@ def _parse_megatron(path: str, metric: str, part: Mapping[str, Any]) -> Iterator
     if not isinstance(values, dict) or not all(step.isascii() and step.isdigit() for step in values):
         refuse(path, f"{metric}: `values` is neither a list nor an object with whole steps as keys")
     for step, value in values.items():
-        if value != _NOT_LOGGED:
-            yield metric, float(step), _parse_numbers(path, f"{metric} at step {step}", [value])[0]
+        is_empty = value == _NOT_LOGGED
+        yield metric, float(step), None if is_empty else _parse_numbers(path, f"{metric} at step {step}", [value])[0]
 
 
 def _parse_numbers(path: str, name: str, values: Any) -> list[float]:
@@ -231,10 +231,12 @@ def _parse_json(data: bytes, state: dict[str, Any], final: bool) -> tuple[Column
     return columns, end, state
 
 
-def walk_columns(columns: Columns) -> Iterator[Point]:
+def walk_columns(columns: Columns, state: Mapping[str, Any]) -> Iterator[Point]:
     for metric, (steps, values, _) in columns.items():
         if metric not in STEP_KEYS:  # an epoch next to a step is a position as well
             yield from zip((metric,) * len(steps), steps, values, strict=True)
+    yield from ((metric, step, None) for metric, step in state["empty"])
+    state["empty"].clear()
 
 
 def _walk_texts(path: str, state: Mapping[str, Any]) -> Iterator[Point]:
@@ -246,16 +248,16 @@ def _walk_texts(path: str, state: Mapping[str, Any]) -> Iterator[Point]:
 
 def _parse_pieces(path: str, parse: Parse) -> Iterator[Point]:
     """`parse` is one of observe's: what it does not consume is offered again with the next piece."""
-    state: dict[str, Any] = {"texts": {}}
+    state: dict[str, Any] = {"texts": {}, "empty": []}
     rest = b""
     with open(path, "rb") as file:
         while piece := file.read(_PIECE_BYTES):
             columns, consumed, state = parse(rest + piece, state, False)
-            yield from walk_columns(columns)
+            yield from walk_columns(columns, state)
             rest = (rest + piece)[consumed:]
             _refuse_damage(path, state, len(rest) > _LONGEST_RECORD)
     columns, consumed, state = parse(rest, state, True)
-    yield from walk_columns(columns)
+    yield from walk_columns(columns, state)
     _refuse_damage(path, state, bool(rest[consumed:].strip()))
     yield from _walk_texts(path, state)
 
@@ -301,10 +303,18 @@ def _parse_mllog(path: str, facts: Facts) -> Iterator[Point]:
             facts[key] = value
         if key == "run_stop" and metadata.get("status") == "success" and last is not None:
             yield CONVERGED, 0.0, last
-        at = next((_parse_number(metadata[name]) for name in _POSITIONS if name in metadata), None)
         number = _parse_number(value)
-        if number is not None and at is not None:
-            last = at if key.startswith("eval_") else last
-            yield key, at, number
-        elif isinstance(value, str) and at is not None:
-            yield key, at, value
+        at = _parse_position(position, metadata)
+        if at is not None and (number is not None or value is None or isinstance(value, str)):
+            last = at if key.startswith("eval_") and number is not None else last
+            yield key, at, value if number is None else number
+
+
+def _parse_position(line: str, metadata: Mapping[str, Any]) -> float | None:
+    """The first that an entry states; some loggers write it as a text."""
+    stated = next((metadata[name] for name in _POSITIONS if metadata.get(name) is not None), None)
+    match = re.fullmatch(NUMBER, stated.strip()) if isinstance(stated, str) else None
+    found = float(match[0]) if match else _parse_number(stated)
+    if stated is not None and found is None:
+        refuse(line, f"the position {stated!r} of this :::MLLOG line is not a number", "as in step_num: 1000")
+    return found

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
 from assay.errors import NotFoundError, UsageError, suggest
 from assay.golden import manifests
-from assay.golden.files.curves import CurveFile, load_curves
 from assay.golden.files.formats import RCP
-from assay.golden.files.sources import Source, choose_sources, list_sources
+from assay.golden.files.sources import CurveFile, Source, choose_sources, list_sources, load_curves
 from assay.golden.judge.against import NOISE_UNKNOWN, describe_unit
 from assay.golden.judge.convergence import count_peers, judge_segment
 from assay.golden.judge.evidence import find_dead, is_cost
@@ -64,11 +63,9 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
     _check_finite(files)
     names = dict.fromkeys(name for file in files for name in file.tracks)
     tracks = {metric: _align([file.tracks[metric] for file in files if metric in file.tracks]) for metric in names}
-    short = [
-        f"{metric}: {len(files) - len(runs)} of {len(files)} goldens lack steps" for metric, runs in tracks.items()
-    ]
-    warnings = [text for text, runs in zip(short, tracks.values(), strict=True) if len(runs) < len(files)]
-    return Goldens(chosen[0].key, tuple(files), tracks, tuple(warnings))
+    short = {metric: len(files) - len(runs) for metric, runs in tracks.items() if len(runs) < len(files)}
+    warnings = tuple(f"{metric}: {lost} of {len(files)} goldens lack steps" for metric, lost in short.items())
+    return Goldens(chosen[0].key, tuple(files), tracks, warnings)
 
 
 def _leave_out(sources: Sequence[Source], runs: Sequence[Source], where: str) -> list[Source]:
@@ -92,9 +89,8 @@ def _check_finite(files: Sequence[CurveFile]) -> None:
     for file in files:
         for metric, (step, value) in ((name, each.bad) for name, each in file.extents.items() if each.bad):
             message = f"{file.name}: {metric} is {_render_bad(value)} at step {step:g}"
-            raise UsageError(
-                f"{message}: a golden that is not finite is refused", "record a run that is good, and use that"
-            )
+            hint = "record a run that is good, and use that"
+            raise UsageError(f"{message}: a golden that is not finite is refused", hint)
 
 
 def _render_bad(value: float | str) -> str:
@@ -104,14 +100,7 @@ def _render_bad(value: float | str) -> str:
 def _align(tracks: Sequence[Track]) -> tuple[Track, ...]:
     """Those that have every step of the longest one."""
     steps = set(max(tracks, key=lambda track: len(track.steps)).steps)
-    return tuple(_cut(track, steps) for track in tracks if steps.issubset(track.steps))
-
-
-def _cut(track: Track, steps: Iterable[int]) -> Track:
-    """The values at some of its steps."""
-    wanted = set(steps)
-    rows = [row for row in zip(track.steps, track.values, track.texts, strict=True) if row[0] in wanted]
-    return Track(*(tuple(column) for column in zip(*rows, strict=True))) if rows else Track((), ())
+    return tuple(track.cut(steps) for track in tracks if steps.issubset(track.steps))
 
 
 # ---------------------------------------------------------------- checking
@@ -179,7 +168,7 @@ class _Check:
 
     def _refuse_unknown(self) -> None:
         """Names of options that no metric has, and two sides without a common metric."""
-        known, found = list(self.goldens.tracks), self._list_logged()
+        known, found = list(self.goldens.tracks), self._logged
         for name in (*self.request.names, *self.request.only, *filter(None, self.request.tolerances)):
             if name not in known:
                 raise NotFoundError("metric of the golden", name, known)
@@ -196,7 +185,8 @@ class _Check:
             hint = "count both alike: iterations with iterations, samples with samples"
             raise UsageError(f"{sides} step in common: {self._describe_steps(both[0], self.files[0])}", hint)
 
-    def _list_logged(self) -> list[str]:
+    @property
+    def _logged(self) -> list[str]:
         return list(dict.fromkeys(name for file in self.files for name in file.extents))
 
     def _build_rule(self, metric: str, recordings: int) -> Rule:
@@ -217,7 +207,7 @@ class _Check:
             for metric in (each for each in metrics if self.names[each] in file.tracks):
                 steps, common = self.goldens.tracks[metric][0].steps, file.tracks[self.names[metric]].steps
                 if len(common) < len(steps) and _has_other_interval(steps, common):
-                    tracks[metric] = tuple(_cut(track, common) for track in tracks[metric])
+                    tracks[metric] = tuple(track.cut({*common}) for track in tracks[metric])
                     compared = f"compared at {len(common)} of the golden's {len(steps)} steps"
                     notes.append(f"{compared}: {self._describe_steps(metric, file)}")
         return tracks, notes
@@ -226,7 +216,7 @@ class _Check:
 
     def _build_check(self, file: CurveFile, tracks: Mapping[str, tuple[Track, ...]]) -> CheckRun:
         names = {metric: self.names[metric] for metric in tracks if self.names[metric] in file.tracks}
-        return {metric: {"": _cut(file.tracks[name], tracks[metric][0].steps)} for metric, name in names.items()}
+        return {metric: {"": file.tracks[name].cut({*tracks[metric][0].steps})} for metric, name in names.items()}
 
     def _judge(self, rule: Rule, golden: Golden, checks: Sequence[CheckRun], rules: Sequence[Rule]) -> MetricReport:
         segment, name = golden.segments[0], self.names[rule.metric]
@@ -241,10 +231,16 @@ class _Check:
             for step, value in found
             if isinstance(value, str) or step not in tracks[""][0].steps
         ]
+        sides = [*((each, rule.metric) for each in self.goldens.files), *((each, name) for each in self.files)]
+        cut = [(file.name, file.extents[each]) for file, each in sides if each in file.extents]
+        unseen += [
+            Finding(VerdictKind.INCONCLUSIVE, name, f"{where} {extent.describe_cut()}", step=extent.last)
+            for where, extent in cut
+            if extent.is_cut
+        ]
         verdict = Verdict.of([*verdict.findings, *unseen], verdict.comparisons)
-        return MetricReport(
-            rule, verdict, tracks, {"": tuple(run[rule.metric][""] for run in checks)}, delta=rule.delta
-        )
+        curves = {"": tuple(run[rule.metric][""] for run in checks)}
+        return MetricReport(rule, verdict, tracks, curves, delta=rule.delta)
 
     def _describe_absent(self, metric: str, file: CurveFile) -> str:
         if self.names[metric] in file.extents:
@@ -266,10 +262,7 @@ class _Check:
         return f"{metric}: {shown} in the median{unit}; not judged without --tolerance '{metric}=10%'"
 
     def _describe_sides(self) -> list[str]:
-        count, extra = (
-            len(self.goldens.files),
-            [name for name in self._list_logged() if name not in self.names.values()],
-        )
+        count, extra = len(self.goldens.files), [name for name in self._logged if name not in self.names.values()]
         noise = f"{count} recordings" if count > 1 else f"1 recording, {NOISE_UNKNOWN}"
         golden = f"golden: {self.goldens.environment} ({self.goldens.files[0].format}; {noise})"
         run = f"run: {_join_names([each.name for each in self.files])} ({self.files[0].format})"

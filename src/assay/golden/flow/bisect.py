@@ -29,7 +29,7 @@ from assay.golden.results import BisectReport, Tried
 from assay.golden.values import GoldenTestReport
 from assay.judge.bisection import CommitTrial, Culprit, NextTry, Outcome, Stuck, TrialHistory, next_step
 from assay.launch.api import RunHooks
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import append_line, load_lines
 from assay.system.locks import hold
 from assay.values import layout
@@ -55,8 +55,7 @@ def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: Run
         moved = [_move(context, repository, folder) for context in contexts]
         inside = tuple(find_inside(context.folder, repository) for context in contexts)
         checkouts = Checkouts(repository, folder, inside, request.build, request.build_timeout_s)
-        checker = _Checker(request, moved, checkouts, hooks or RunHooks(), good)
-        return _Search(checker, good, bad, parents).run()
+        return _Search(request, moved, checkouts, hooks or RunHooks(), good, bad, parents).run()
 
 
 def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: Commit, bad: Commit) -> str:
@@ -71,9 +70,8 @@ def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: C
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, LOG_FILE))
     except OSError as error:
-        raise UsageError(
-            f"{folder} cannot be created: {error.strerror}", "choose another output root: --root DIR"
-        ) from None
+        hint = "choose another output root: --root DIR"
+        raise UsageError(f"{folder} cannot be created: {error.strerror}", hint) from None
     return folder
 
 
@@ -89,40 +87,53 @@ def _move(context: GoldenContext, repository: str, bisect_folder: str) -> Golden
 # ---------------------------------------------------------------- the search
 
 
+@dataclass(slots=True)
 class _Search:
-    def __init__(self, checker: _Checker, good: Commit, bad: Commit, parents: Any) -> None:
-        self._checker, self._good, self._bad, self._parents = checker, good, bad, parents
-        self._tried = load_trials(checker.log)
-        self._resumed = len(self._tried)
+    """Tries commits in a work tree."""
+
+    request: GoldenBisectRequest
+    contexts: Sequence[GoldenContext]
+    checkouts: Checkouts
+    hooks: RunHooks
+    good: Commit
+    bad: Commit
+    parents: Any
+    tried: list[Tried] = field(default_factory=list)
+    resumed: int = 0
+
+    @property
+    def log(self) -> str:
+        return os.path.join(self.checkouts.folder, LOG_FILE)
 
     def run(self) -> BisectReport:
-        message = self._checker.hooks.console.message
-        count = len(self._parents)
-        message(f"{count} commits from {self._good.short} to {self._bad.short}, both included")
-        message(f"trials are kept in {self._checker.log}")
-        if self._resumed:
-            message(f"continuing: {self._resumed} trials were made before")
-        while isinstance(step := next_step(self._history()), NextTry):
-            commit = load_commit(self._checker.repository, step.commit)
+        message = self.hooks.console.message
+        self.tried = load_trials(self.log)
+        self.resumed = len(self.tried)
+        message(f"{len(self.parents)} commits from {self.good.short} to {self.bad.short}, both included")
+        message(f"trials are kept in {self.log}")
+        if self.resumed:
+            message(f"continuing: {self.resumed} trials were made before")
+        while isinstance(step := self._choose_next(), NextTry):
+            commit = self._load(step.commit)
             message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
-            tried, interrupted = self._checker.try_commit(step.commit)
+            tried, interrupted = self._try_commit(step.commit)
             if interrupted:
                 return self._report(interrupted=interrupted)
-            append_trial(self._checker.log, tried)
-            self._tried.append(tried)
+            append_trial(self.log, tried)
+            self.tried.append(tried)
             message(f"  {tried.verdict}: {tried.message}")
         return self._conclude(step)
 
-    def _history(self) -> TrialHistory:
-        trials = tuple(CommitTrial(tried.commit, self._outcome(tried)) for tried in self._tried)
-        votes = NOISY_VOTES if self._checker.is_noisy() else 1
-        return TrialHistory(self._parents, self._good.sha, self._bad.sha, trials, votes, self._checker.request.patience)
+    def _choose_next(self) -> NextTry | Culprit | Stuck:
+        trials = tuple(CommitTrial(tried.commit, self._outcome(tried)) for tried in self.tried)
+        votes, patience = NOISY_VOTES if self._is_noisy() else 1, self.request.patience
+        return next_step(TrialHistory(self.parents, self.good.sha, self.bad.sha, trials, votes, patience))
 
     def _outcome(self, tried: Tried) -> Outcome:
         """CHANGED is bad only if the bad end is CHANGED; the ends themselves are not reinterpreted."""
         if tried.verdict is VerdictKind.CHANGED:
-            ends = (self._good.sha, self._bad.sha)
-            bad_kinds = {each.verdict for each in self._tried if each.commit == self._bad.sha}
+            ends = (self.good.sha, self.bad.sha)
+            bad_kinds = {each.verdict for each in self.tried if each.commit == self.bad.sha}
             return "bad" if tried.commit in ends or VerdictKind.FAIL not in bad_kinds else "good"
         outcomes: dict[VerdictKind, Outcome] = {
             VerdictKind.PASS: "good",
@@ -134,61 +145,31 @@ class _Search:
     def _conclude(self, step: Culprit | Stuck) -> BisectReport:
         if isinstance(step, Stuck):
             return self._report(stuck=self._explain(step.reason))
-        suspects = tuple(load_commit(self._checker.repository, sha) for sha in step.suspects)
+        suspects = tuple(map(self._load, step.suspects))
         if step.culprit is None:
             return self._report(suspects=suspects)
-        evidence = next(
-            (each for each in self._tried if each.commit == step.culprit and self._outcome(each) == "bad"), None
-        )
-        return self._report(culprit=suspects[0], evidence=evidence, suspects=suspects)
+        bad = [each for each in self.tried if each.commit == step.culprit and self._outcome(each) == "bad"]
+        return self._report(culprit=suspects[0], evidence=next(iter(bad), None), suspects=suspects)
 
     def _explain(self, reason: str) -> str:
         """The results of the two ends, for the message of a search that cannot begin."""
         lines = [reason]
-        for name, commit in (("good", self._good), ("bad", self._bad)):
-            last = next((each for each in reversed(self._tried) if each.commit == commit.sha), None)
+        for name, commit in (("good", self.good), ("bad", self.bad)):
+            last = next((each for each in reversed(self.tried) if each.commit == commit.sha), None)
             if last is not None:
                 lines.append(f"{name} end {commit.short}: {last.verdict}, {last.message}")
         return "\n  ".join(lines)
 
     def _report(self, **facts: Any) -> BisectReport:
-        return BisectReport(
-            self._good,
-            self._bad,
-            self._checker.folder,
-            len(self._parents) - 1,
-            tuple(self._tried),
-            resumed=self._resumed,
-            **facts,
-        )
+        ends, tried = (self.good, self.bad, self.checkouts.folder), tuple(self.tried)
+        return BisectReport(*ends, len(self.parents) - 1, tried, resumed=self.resumed, **facts)
 
+    # ------------------------------------------------------------ trials
 
-# ---------------------------------------------------------------- trials
+    def _load(self, sha: str) -> Commit:
+        return load_commit(self.checkouts.repository, sha)
 
-
-@dataclass(slots=True)
-class _Checker:
-    """Tries commits in a work tree."""
-
-    request: GoldenBisectRequest
-    contexts: Sequence[GoldenContext]
-    checkouts: Checkouts
-    hooks: RunHooks
-    good: Commit
-
-    @property
-    def repository(self) -> str:
-        return self.checkouts.repository
-
-    @property
-    def folder(self) -> str:
-        return self.checkouts.folder
-
-    @property
-    def log(self) -> str:
-        return os.path.join(self.folder, LOG_FILE)
-
-    def is_noisy(self) -> bool:
+    def _is_noisy(self) -> bool:
         """Whether the golden's own recordings differ, so that one trial may be wrong."""
         for context in self.contexts:
             with contextlib.suppress(AssayError):
@@ -196,11 +177,11 @@ class _Checker:
                     return True
         return False
 
-    def try_commit(self, sha: str) -> tuple[Tried, str | None]:
+    def _try_commit(self, sha: str) -> tuple[Tried, str | None]:
         began = time.monotonic()
         self._prepare_golden()
         try:
-            self.checkouts.enter(TREE_DIR, load_commit(self.repository, sha))
+            self.checkouts.enter(TREE_DIR, self._load(sha))
             reports = [check_test(context, self.hooks) for context in self.contexts]
         except UsageError as error:  # e.g. it cannot be built, or its program does not exist
             return Tried(sha, VerdictKind.ERROR, error.message), None
@@ -232,9 +213,8 @@ class _Checker:
             if report.verdict.kind is not VerdictKind.PASS:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(context.manifest)
-                raise UsageError(
-                    f"the good end cannot be gathered: {_worst(report).message}", "try it by hand: assay golden gather"
-                )
+                message = f"the good end cannot be gathered: {_worst(report).message}"
+                raise UsageError(message, "try it by hand: assay golden gather")
 
 
 # A segment that fails is bad whatever the others are; a crash alone decides nothing.

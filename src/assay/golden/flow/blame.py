@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
 
@@ -81,7 +81,7 @@ def _check_environments(environments: Mapping[str, str], is_local: bool) -> None
             raise UsageError(f"--{side}-env: there is neither a folder nor a program {program!r}", hint)
 
 
-def _describe_environment(text: str) -> str:
+def describe_environment(text: str) -> str:
     """A virtual environment by its folder, anything else as it was typed."""
     name, _, folder = "".join(shlex.split(text)[1:2]).partition("=")
     return os.path.relpath(folder) if name == "VIRTUAL_ENV" else text or "as it is"
@@ -119,7 +119,7 @@ def blame_test(
     return BlameReport(
         context.test.name,
         titles,
-        {side: _describe_environment(text) for side, text in environments.items()},
+        {side: describe_environment(text) for side, text in environments.items()},
         tuple(trial.describe(cell) for cell in cells),
         () if end else tuple(trial.judge(len(titles) > 1)),
         (context.chosen,) if context.chosen else (),
@@ -182,8 +182,10 @@ class _Trial:
         segments = render_count(len(self.golden.segments), "segment")
         message(f"running {render_count(len(todo), 'cell')} of code and environment, {segments} each")
         for number in range(1, repeats + 1):
-            if end := self._run(todo, number):
-                return end
+            for side in self.codes:
+                own = [cell for cell in todo if cell[0] == side]
+                if own and (end := self._run_side(side, own, number)):
+                    return end
             todo = [cell for cell in todo if cell not in self.problems]
             if number == 1:
                 seen = {cell: self._build_signature(cell) for cell in todo}
@@ -191,19 +193,12 @@ class _Trial:
                 message(f"run again, for the noise: {', '.join(todo) or 'none, each is equal to another one'}")
         return None
 
-    def _run(self, cells: Collection[str], number: int) -> Report | None:
-        for side in self.codes:
-            own = [cell for cell in cells if cell[0] == side]
-            if own and (end := self._run_side(side, own, number)):
-                return end
-        return None
-
     def _run_side(self, side: str, cells: Sequence[str], number: int) -> Report | None:
         stamp, context, count = build_stamp(), self.codes[side], range(len(self.golden.segments))
         jobs = {f"{cell}-{stamp}-{index}-{number}": (cell, index) for cell in cells for index in count}
         specs = {name: (self._build_spec(context, name, job, number), self._segment(job)) for name, job in jobs.items()}
         try:
-            report, followers = follow_specs(context, specs, self.hooks)
+            report, logged = follow_specs(context, specs, self.hooks)
         except UsageError as error:  # nothing was started: a program does not exist, in one of them at least
             if len(cells) > 1:
                 return next(filter(None, (self._run_side(side, [cell], number) for cell in cells)), None)
@@ -212,8 +207,10 @@ class _Trial:
         if report.interrupted or report.problem:
             return report
         for entry in report.entries:
-            follower = followers.get(entry.spec.name)
-            self._take(entry, jobs[entry.spec.name], follower.values if follower else Values())
+            (cell, index), values = jobs[entry.spec.name], logged[entry.spec.name]
+            if problem := self._find_problem(entry, self.golden.segments[index], values):
+                self.problems.setdefault(cell, problem)
+            self.values.setdefault(cell, {}).setdefault(index, []).append(values)
         return None
 
     def _segment(self, job: Job) -> Segment:
@@ -229,19 +226,12 @@ class _Trial:
         text = build_side_command((spec.commands[0].text,), self.environments[cell[1]])
         return build_spec(context, name, text, {**spec.params, "mode": "blame", "cell": cell})
 
-    def _take(self, entry: Entry, job: Job, values: Values) -> None:
-        problem = self._find_problem(entry, self._segment(job), values)
-        if problem:
-            self.problems.setdefault(job[0], problem)
-        self.values.setdefault(job[0], {}).setdefault(job[1], []).append(values)
-
     def _find_problem(self, entry: Entry, segment: Segment, values: Values) -> str:
         if entry.state not in ENDED_WELL:
             return f"it failed: {describe_end(entry)}"
         found = [values.found.get(name, {}).items() for name in self._list_judged(segment)]
-        bad = [
-            f"it logs {text} at step {step}" for each in found for step, (value, text) in each if not isfinite(value)
-        ]
+        rows = [(step, value, text) for each in found for step, (value, text) in each]
+        bad = [f"it logs {text} at step {step}" for step, value, text in rows if not isfinite(value)]
         if not bad and is_whole(segment, values):
             return ""
         lost = [f"it logs no {metric} at step {step}" for metric, step in find_lost_steps(segment, values)]

@@ -78,9 +78,8 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     unjudged, notes = _find_unjudged(context, golden)
     refusals = find_refusals(context.test.rules, measure_golden_noise(context.test.rules, golden))
     if refusals and not context.is_original:
-        raise ConfigError(
-            [Problem(finding.message, f"golden.metrics.{rule.metric}", rule.position) for rule, finding in refusals]
-        )
+        places = [(finding.message, f"golden.metrics.{rule.metric}", rule.position) for rule, finding in refusals]
+        raise ConfigError([Problem(*each) for each in places])
     judging = [segment for segment in golden.segments if list_rules(rules, golden, segment)]
     states = [_State(context, segment, golden) for segment in judging]
     others = {each: _build_same(context, each, judging, golden) for each in context.test.same}
@@ -94,13 +93,12 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     dead = find_dead(replace(golden, segments=tuple(judging)), tracks) if tracks else []
     findings += [Finding(VerdictKind.INCONCLUSIVE, context.test.name, text) for text in (*unjudged, *dead)]
     if end is not None:
-        findings.append(
-            Finding(VerdictKind.ERROR, context.test.name, f"not everything was run: {end.interrupted or end.problem}")
-        )
+        message = f"not everything was run: {end.interrupted or end.problem}"
+        findings.append(Finding(VerdictKind.ERROR, context.test.name, message))
     is_bad = any(finding.kind is not VerdictKind.PASS for finding in findings)
     every = [*findings, *(finding for each in same for finding in each.verdict.findings)]
-    compared = sum(report.verdict.comparisons for report in reports) + sum(each.verdict.comparisons for each in same)
-    verdict = Verdict.of(every, compared)
+    judgements = [*(report.verdict for report in reports), *(each.verdict for each in same)]
+    verdict = Verdict.of(every, sum(each.comparisons for each in judgements))
     doubts = record_verdicts(context.location, "golden check", {None: verdict})
     return GoldenTestReport(
         test=context.test.name,
@@ -253,9 +251,8 @@ class _State:
             self._find(f"the checkpoint {self.segment.checkpoint} is not in the store")
             return False
         if self.segment.checkpoint_sha and manifests.hash_checkpoint(path) != self.segment.checkpoint_sha:
-            self._find(
-                f"the checkpoint {self.segment.checkpoint} is not the one that was recorded: its content has changed"
-            )
+            why = "is not the one that was recorded: its content has changed"
+            self._find(f"the checkpoint {self.segment.checkpoint} {why}")
             return False
         self.checkpoint = path
         return True
@@ -367,14 +364,8 @@ class _State:
         if self.stopped and not any(finding.kind is VerdictKind.FAIL for finding in findings):
             subject = f"segment at {self.segment.start_step}"
             findings.append(Finding(VerdictKind.FAIL, subject, f"stopped early: {self.stopped}"))
-        compared = sum(report.verdict.comparisons for report in metrics)
-        return SegmentReport(
-            start_step=self.segment.start_step,
-            checkpoint=self.segment.checkpoint,
-            verdict=Verdict.of(findings, compared),
-            metrics=metrics,
-            runs=tuple(self.runs),
-        )
+        verdict = Verdict.of(findings, sum(report.verdict.comparisons for report in metrics))
+        return SegmentReport(self.segment.start_step, self.segment.checkpoint, verdict, metrics, tuple(self.runs))
 
     def describe_stop(self, report: SegmentReport) -> list[str]:
         """One line about an early stop, for all metrics that it left undecided."""
@@ -401,9 +392,8 @@ class _State:
         """Judge one metric; None where the run was stopped for another metric before this one was decided."""
         labels = self.segment.tracks.get(rule.metric, {})
         seen = {label for run in runs for label in run.get(rule.metric, {})} | set(labels)
-        check = {
-            label: tuple(run[rule.metric][label] for run in runs if label in run.get(rule.metric, {})) for label in seen
-        }
+        found = [run.get(rule.metric, {}) for run in runs]
+        check = {label: tuple(each[label] for each in found if label in each) for label in seen}
         verdict = judge_segment(rule, self.segment, runs, peers=self._peers)
         last = self.values[-1].last_step
         if self.stopped is not None and last is not None:  # the steps that were not run are not gaps
@@ -483,9 +473,8 @@ def _describe_counting(states: Sequence[_State]) -> list[str]:
     twice, context = sum(state.beyond for state in states), states[0].context
     cost = f"{twice} of {len(states)} segments were run twice" if twice else "each check tries"
     command = f"assay golden gather {build_arguments(replace(context.options, tests=(context.test.name,)))} --counting"
-    return [
-        f"the golden recording does not state how the program counts its steps: {cost}; record it once:\n  {command}"
-    ]
+    what = "the golden recording does not state how the program counts its steps"
+    return [f"{what}: {cost}; record it once:\n  {command}"]
 
 
 def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:

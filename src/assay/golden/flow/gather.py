@@ -96,10 +96,9 @@ def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     findings, steps = list(work.findings), work.golden.steps_beyond
     if steps is not None:
         manifests.write_offset(context.manifest, work.golden)
-        how = (
-            "a check trains one step further than the file asks" if steps else "a check trains as far as the file asks"
-        )
-        findings.append(Finding(VerdictKind.PASS, context.test.name, f"the counting is recorded: {how}"))
+        how = "one step further than" if steps else "as far as"
+        message = f"the counting is recorded: a check trains {how} the file asks"
+        findings.append(Finding(VerdictKind.PASS, context.test.name, message))
     return GoldenTestReport(
         test=context.test.name,
         manifest=context.manifest,
@@ -115,27 +114,8 @@ def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 # ---------------------------------------------------------------- the training
 
 
-class _Follower:
-    """Reads the training's log and keeps the manifest up to date with every complete recording."""
-
-    def __init__(self, work: _Gathering) -> None:
-        self._work = work
-        self._files = RunFiles()
-
-    def read(self, entry: Entry, final: bool) -> None:
-        data = self._files.read_log(entry)
-        filled = self._work.recorder.feed(data) if data else False
-        if not self._work.context.test.same_line:
-            self._files.read_metrics(entry, final, self._work.file_values)
-        if filled and not final:
-            self._work.save(entry, complete=False)
-
-    def find_end(self) -> None:
-        """A training with checkpoints comes to its own end."""
-
-
 class _Gathering:
-    """The state of one gathering."""
+    """The state of one gathering, which follows its training."""
 
     def __init__(self, context: GoldenContext, spec: RunSpec, notes: Sequence[str]) -> None:
         self.context = context
@@ -143,6 +123,7 @@ class _Gathering:
         self.replicas = context.options.replicas if context.options.replicas is not None else context.test.replicas
         self.recorder = _build_recorder(context.test)
         self.file_values = Values()
+        self._files = RunFiles()
         self.golden: Golden | None = None
         self.runs: list[SegmentRun] = []
         self.findings: list[Finding] = []
@@ -163,7 +144,20 @@ class _Gathering:
         """A new attempt trains from the start: what the one before it recorded does not count."""
         self.recorder = _build_recorder(self.context.test)
         self.file_values = Values()
-        return _Follower(self)
+        self._files = RunFiles()
+        return self
+
+    def read(self, entry: Entry, final: bool) -> None:
+        """Keeps the manifest up to date with every complete recording."""
+        data = self._files.read_log(entry)
+        filled = self.recorder.feed(data) if data else False
+        if not self.context.test.same_line:
+            self._files.read_metrics(entry, final, self.file_values)
+        if filled and not final:
+            self.save(entry, complete=False)
+
+    def find_end(self) -> None:
+        """A training with checkpoints comes to its own end."""
 
     def save(self, entry: Entry, complete: bool) -> None:
         over = [recording for recording in self.recorder.recordings if recording.is_over]
@@ -459,17 +453,9 @@ class SegmentBuilder:
         """Values in files for the same steps."""
         limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
         wanted = {rule.metric for rule in self._context.test.rules}
-        cut: dict[str, Track] = {}
-        for metric in {name for name, _ in file_values.found} & wanted:
-            track = file_values.tracks(metric)[""]
-            rows = [
-                row
-                for row in zip(track.steps, track.values, track.texts, strict=True)
-                if recording.start_step < row[0] <= limit
-            ]
-            if rows:
-                cut[metric] = Track(*(tuple(column) for column in zip(*rows, strict=True)))
-        return cut
+        names, steps = {name for name, _ in file_values.found} & wanted, range(recording.start_step + 1, limit + 1)
+        cut = {metric: file_values.tracks(metric)[""].cut(steps) for metric in names}
+        return {metric: track for metric, track in cut.items() if track.steps}
 
     def find_saved(self, recording: SegmentRecording) -> str | None:
         """The checkpoint that a save line names; a path that the pattern cut short is completed."""

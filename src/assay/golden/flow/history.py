@@ -46,21 +46,37 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
     if not checks and not damaged:
         hint = f"check it first: assay golden check {build_arguments(context.options)}"
         raise UsageError(f"no check of {context.test.name} is kept in {context.location.dir}", hint)
-    accepted = load_accepted(context.location)
+    found = _build_histories(context.location, checks, context.test.rules, find_steps)
+    hint = f"assay golden history {build_arguments(replace(context.options, tests=(context.test.name,)))} --accept"
+    if found:
+        return [_add_notes(each, damaged, hint) for each in found]
+    verdict = Verdict.of([Finding(VerdictKind.ERROR, context.test.name, text) for text in damaged], 0)
+    return [NightHistory(context.test.name, UNKNOWN, "", (), verdict, ())]
+
+
+def load_kept_histories(location: StudyLocation, since: str, find_steps: FindSteps) -> list[NightHistory]:
+    """Those of a page, by the rules of the newest check. `since`: the id of the first."""
+    checks, _ = _load_checks(location, since)
+    rules = [metric.rule for _, report in checks[-1:] for segment in report.segments for metric in segment.metrics]
+    return _build_histories(location, checks, rules, find_steps)
+
+
+def _build_histories(
+    location: StudyLocation, checks: Sequence[Check], rules: Iterable[Rule], find_steps: FindSteps
+) -> list[NightHistory]:
+    accepted, by_metric = load_accepted(location), {rule.metric: rule for rule in rules}
     groups: dict[str, list[Check]] = {}
     for head, report in checks:
-        groups.setdefault(find_environment(report), []).append((head, report))
-    rules = {rule.metric: rule for rule in context.test.rules}
-    found = [_build_history(name, group, accepted, rules, find_steps) for name, group in groups.items()]
-    hint = f"assay golden history {build_arguments(replace(context.options, tests=(context.test.name,)))} --accept"
-    return [_add_notes(each, damaged, hint) for each in found] or [_build_unread(context.test.name, damaged)]
+        environment = report.origin.get("GPUs") or report.origin.get("cpu") or UNKNOWN
+        groups.setdefault(environment, []).append((head, report))
+    return [_build_history(name, group, accepted, by_metric, find_steps) for name, group in groups.items()]
 
 
-def _load_checks(location: StudyLocation) -> tuple[list[Check], list[str]]:
+def _load_checks(location: StudyLocation, since: str = "") -> tuple[list[Check], list[str]]:
     """The checks that can be read, oldest first, and why the others cannot."""
     checks, damaged = list[Check](), list[str]()
     for wanted, mode in reversed(list_ids(location)):
-        if mode != "check":
+        if mode != "check" or wanted < since:
             continue
         try:
             checks.append(load_report(location, wanted))
@@ -69,10 +85,6 @@ def _load_checks(location: StudyLocation) -> tuple[list[Check], list[str]]:
         except NotFoundError:  # it was deleted since the look
             continue
     return checks, damaged
-
-
-def find_environment(report: GoldenTestReport) -> str:
-    return report.origin.get("GPUs") or report.origin.get("cpu") or UNKNOWN
 
 
 def _mark_golden(report: GoldenTestReport) -> str:
@@ -115,11 +127,6 @@ def _add_notes(history: NightHistory, damaged: Sequence[str], hint: str) -> Nigh
     since = [history.nights[move.at].date for move in history.moves if move.state == "open"][:1]
     notes = [f"if this is meant:  {hint} {date} --reason 'an intended change'" for date in since]
     return replace(history, verdict=verdict, notes=(*history.notes, *notes))
-
-
-def _build_unread(test: str, damaged: Sequence[str]) -> NightHistory:
-    verdict = Verdict.of([Finding(VerdictKind.ERROR, test, text) for text in damaged], 0)
-    return NightHistory(test, UNKNOWN, "", (), verdict, ())
 
 
 # ---------------------------------------------------------------- triage

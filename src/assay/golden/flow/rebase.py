@@ -109,9 +109,8 @@ def _rebase(context: GoldenContext, before: Golden, request: RebaseRequest, hook
         return replace(outcome, after=after, refusals=tuple(problems), interrupted=interrupted)
     wider = tuple(find_widening(before, after))
     if wider and not request.allow_wider:
-        return replace(
-            outcome, after=after, refusals=(*wider, "this accepts more than before: confirm it with --allow-wider")
-        )
+        how = "this accepts more than before: confirm it with --allow-wider"
+        return replace(outcome, after=after, refusals=(*wider, how))
     return _accept(context, outcome, after, request, wider)
 
 
@@ -150,21 +149,18 @@ def _accept(
     manifests.write_manifest(context.manifest, after)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(context.manifest + STAGED_SUFFIX)
+    gone = [name for name in before.variants if name not in after.variants]
+    lost = [f"the new recording lacks the variants {', '.join(gone)}: gather to record them"] if gone else []
     return replace(
         outcome,
         after=after,
         effects=effects,
         since_first=since_first,
         wider=wider,
-        creep=(*find_creep(since_first, context.test.rules, len(after.history)), *_describe_lost(before, after)),
+        creep=(*find_creep(since_first, context.test.rules, len(after.history)), *lost),
         shifts=measure_shifts(before, after, context.test.rules),
         archived=archived,
     )
-
-
-def _describe_lost(before: Golden, after: Golden) -> list[str]:
-    lost = [name for name in before.variants if name not in after.variants]
-    return [f"the new recording lacks the variants {', '.join(lost)}: gather to record them"] if lost else []
 
 
 def _origin(golden: Golden) -> dict[str, Any]:
@@ -182,9 +178,8 @@ def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks)
     found = [f"code {cell.code}: {cell.problem}" for cell in report.cells if cell.problem]
     for each in report.effects:
         if each.shift and each.shift.kind == "moved":
-            found.append(
-                f"the code moved {each.metric} by {each.shift.effect:.3g} since {commit[:12]}, in this environment"
-            )
+            size = f"{each.shift.effect:.3g} since {commit[:12]}"
+            found.append(f"the code moved {each.metric} by {size}, in this environment")
         elif each.shift and each.shift.bound > each.allowed:
             found.append(f"the code may have moved {each.metric}: the noise hides up to {100 * each.shift.bound:.2g}%")
     found += ["--environment-only accepts what the environment moved alone: rebase without it"] if found else []
@@ -199,7 +194,7 @@ def _take_artifacts(context: GoldenContext, before: Golden, request: RebaseReque
     artifacts = load_artifacts(context, before, request.artifacts or "")
     if request.only_failing and artifacts.kind is VerdictKind.PASS:
         return before, (), None
-    wanted = (context.options.replicas + 1) if context.options.replicas is not None else max(1, before.recordings)
+    wanted = _count_wanted(context, before)
     after, problems = _assemble(context, before, {at: runs[:wanted] for at, runs in artifacts.runs.items()}, {})
     if after is None:
         return None, problems, None
@@ -255,7 +250,7 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
         if end.interrupted or end.problem:
             return None, (), end.interrupted or end.problem
         before = work.golden
-    wanted = (context.options.replicas + 1) if context.options.replicas is not None else max(1, before.recordings)
+    wanted = _count_wanted(context, before)
     git = load_environment(context.folder, ()).git
     code = (git.commit, git.diff) if git else None
     last = {} if request.fresh else _find_last_check(context, before, code)
@@ -270,12 +265,9 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
     if reused:
         hooks.console.message(f"{reused} runs of the last check are reused")
     else:
-        why = (
-            "no run of a check was made with the current code"
-            if code
-            else "outside of git the code of a check is unknown"
-        )
-        hooks.console.message(f"{'' if request.fresh else f'{why}: '}all recordings are made again")
+        unknown = "outside of git the code of a check is unknown: "
+        why = "no run of a check was made with the current code: " if code else unknown
+        hooks.console.message(f"{'' if request.fresh else why}all recordings are made again")
     interrupted = _fill_up(context, before, runs, wanted, hooks)
     if interrupted is not None:
         return None, (), interrupted
@@ -289,6 +281,11 @@ def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
         after, interrupted = work.golden, report.interrupted
         problems += [finding.message for finding in work.findings] + ([report.problem] if report.problem else [])
     return replace(after, noise=summarise_noise(measure_golden_noise(context.test.rules, after))), problems, interrupted
+
+
+def _count_wanted(context: GoldenContext, before: Golden) -> int:
+    further = context.options.replicas
+    return max(1, before.recordings) if further is None else further + 1
 
 
 def _assemble(
@@ -368,16 +365,15 @@ def _fill_up(
     if not specs:
         return None
     named = {name: (spec, golden.segments[index]) for name, (index, spec) in specs.items()}
-    report, followers = follow_specs(context, named, hooks)
+    report, logged = follow_specs(context, named, hooks)
     if report.interrupted or report.problem:
         return report.interrupted or report.problem
     for entry in report.entries:
         index = specs[entry.spec.name][0]
         if entry.state not in ENDED_WELL:
             raise UsageError(f"segment {golden.segments[index].start_step} failed: {describe_end(entry)}")
-        run = CheckRun(entry, followers[entry.spec.name].values)
-        if is_whole(golden.segments[index], run.values):
-            runs[index].append(run)
+        if is_whole(golden.segments[index], logged[entry.spec.name]):
+            runs[index].append(CheckRun(entry, logged[entry.spec.name]))
     return None
 
 

@@ -118,13 +118,8 @@ def _load_surroundings(context: GoldenContext, text: str) -> list[Any]:
     if program and os.sep in program:
         program = os.path.join(context.folder, program)
     versions = {name: list_installed(name) for name in ("python", "python3", program or "python")}
-    return [
-        os.uname().nodename,
-        variables,
-        list(context.test.env),
-        versions,
-        context.farm.name if context.farm else None,
-    ]
+    farm = context.farm.name if context.farm else None
+    return [os.uname().nodename, variables, list(context.test.env), versions, farm]
 
 
 def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, str]) -> dict[str, object]:
@@ -198,15 +193,14 @@ def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[S
     names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
     found += [f"{name} {now.get(name, 'unknown')} instead of {before.get(name, 'unknown')}" for name in names]
     more = len(found) - _MOST_DIFFERENCES
-    return [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])] or [
-        _describe_same(bool(files), now)
-    ]
+    shown = [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])]
+    return shown or [_describe_same(bool(files), now)]
 
 
 def find_other_environment(context: GoldenContext, golden: Golden, reports: Sequence[SegmentReport]) -> list[str]:
     """One line where the golden is of another GPU, torch or image than the runs of a check had."""
-    run = next((run.dir for report in reports for run in report.runs), None)
-    here = {} if run is None else build_key({**_load_origin(run), "image": find_image(context.farm)})
+    runs = [run.dir for report in reports for run in report.runs]
+    here = build_key({**_load_origin(runs[0]), "image": find_image(context.farm)}) if runs else {}
     then = build_key(golden.provenance)
     is_other = find_other(then, here)
     return [f"the golden is of {describe_key(then)}; this environment is {describe_key(here)}"] if is_other else []
@@ -233,9 +227,8 @@ def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:
 def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """One line: the code and settings of the program's folder that are not those of the recording."""
     names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
-    words = [
-        f"{name} {'is new' if name not in before else 'has changed' if name in now else 'is gone'}" for name in names
-    ]
+    ends = ["is new" if name not in before else "has changed" if name in now else "is gone" for name in names]
+    words = [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
     more = [f"and {len(words) - _MOST_NAMED} more"] if len(words) > _MOST_NAMED else []
     return [f"code: {', '.join([*words[:_MOST_NAMED], *more])}"] if words else []
 
@@ -380,12 +373,8 @@ class Replication:
 
         Returns how it ended, and the jobs that are still to be run.
         """
-
-        def count_steps(job: Job) -> int:
-            segment = self._segment(job)
-            return segment.last_step - segment.start_step
-
-        job = max(jobs, key=lambda each: (count_steps(each), -each[1]))
+        lengths = [segment.last_step - segment.start_step for segment in self.golden.segments]
+        job = max(jobs, key=lambda each: (lengths[each[0]], -each[1]))
         report, short = self._run_jobs([job], 0, hooks)
         if job in self._found:
             self.golden = replace(self.golden, steps_beyond=1 if short else 0)
@@ -405,19 +394,17 @@ class Replication:
         stamp = build_stamp()
         specs = {job: self._build_spec(job, stamp, beyond) for job in jobs}
         named = {spec.name: (spec, self._segment(job)) for job, spec in specs.items()}
-        report, followers = follow_specs(self.context, named, hooks)
+        report, logged = follow_specs(self.context, named, hooks)
         entries = {entry.spec.name: entry for entry in report.entries}
         for job, spec in specs.items():
-            entry, follower = entries[spec.name], followers.get(spec.name)
-            self.runs.append(build_run(entry, follower.values.last_step if follower else None))
-            what = f"failed: {describe_end(entry)}"
-            if entry.state in ENDED_WELL and follower is not None:
-                what = describe_early(self.context, self._segment(job), follower.values)
-                if not what:
-                    self._found[job] = follower.values
-                    continue
-            subject = f"segment {self._segment(job).start_step}"
-            self.findings.append(self._build_error(subject, f"{_name(job)} {what}"))
+            entry, values, segment = entries[spec.name], logged[spec.name], self._segment(job)
+            self.runs.append(build_run(entry, values.last_step))
+            is_well = entry.state in ENDED_WELL
+            what = describe_early(self.context, segment, values) if is_well else f"failed: {describe_end(entry)}"
+            if what:
+                self.findings.append(self._build_error(f"segment {segment.start_step}", f"{_name(job)} {what}"))
+            else:
+                self._found[job] = values
         short = [job for job in jobs if job in self._found and falls_one_short(self._segment(job), self._found[job])]
         return report, short
 
@@ -454,8 +441,8 @@ def _name(job: Job) -> str:
 
 def follow_specs(
     context: GoldenContext, specs: Mapping[str, tuple[RunSpec, Segment]], hooks: RunHooks
-) -> tuple[Report, dict[str, SegmentFollower]]:
-    """Run segments by the names of their runs, and read their logs; returns the readers by name."""
+) -> tuple[Report, dict[str, Values]]:
+    """Run segments by the names of their runs; returns also what each logged, by name."""
     followers: dict[str, SegmentFollower] = {}
 
     def follow(entry: Entry) -> SegmentFollower:
@@ -464,7 +451,7 @@ def follow_specs(
         return followers[name]
 
     report = run_segments(context, [spec for spec, _ in specs.values()], follow_runs(hooks, follow))
-    return report, followers
+    return report, {name: followers[name].values if name in followers else Values() for name in specs}
 
 
 # ---------------------------------------------------------------- values of a run for a segment
@@ -526,9 +513,8 @@ def is_whole(segment: Segment, values: Values) -> bool:
     """Whether a run logged every step of the segment, and nothing else is wrong with its log."""
     if values.problems or find_early_step(segment, list_steps(segment, values)) is not None:
         return False
-    return all(
-        cut_track(values, metric, label, runs[0].steps).steps == runs[0].steps for metric, label, runs in segment.walk()
-    )
+    walked = [(values.found.get((metric, label), {}), runs[0].steps) for metric, label, runs in segment.walk()]
+    return all(found.keys() >= {*steps} for found, steps in walked)
 
 
 def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> Track:

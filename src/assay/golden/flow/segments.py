@@ -157,10 +157,8 @@ def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
     if not is_study_name(test.name, from_file=True):
         raise UsageError(f"{test.name!r} cannot name a study", STUDY_NAME_RULE)
     if "/" in options.manifest_name or not options.manifest_name.isprintable():
-        raise UsageError(
-            f"{options.manifest_name!r} cannot be the end of a manifest's name",
-            "give a file name, without a folder: --store DIR",
-        )
+        hint = "give a file name, without a folder: --store DIR"
+        raise UsageError(f"{options.manifest_name!r} cannot be the end of a manifest's name", hint)
 
 
 def _build_study(file: GoldenFile, test: GoldenTest, folder: str) -> Study:
@@ -196,10 +194,8 @@ def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
     listed = ", ".join(os.path.normpath(os.path.join(base, test.directory or ".")) for base, _ in tried)
     if not test.directory:
         return config_folder, "the file's folder"
-    problem = Problem(
-        f"there is no folder {test.directory!r}", f"{test.name}.directory", test.position, f"looked for: {listed}"
-    )
-    raise ConfigError([problem])
+    message, key = f"there is no folder {test.directory!r}", f"{test.name}.directory"
+    raise ConfigError([Problem(message, key, test.position, f"looked for: {listed}")])
 
 
 def _has_program(folder: str, test: GoldenTest) -> bool:
@@ -388,8 +384,7 @@ def check_store(context: GoldenContext) -> None:
     try:
         os.makedirs(context.store if context.test.from_start else context.checkpoints, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"the store {context.store} cannot be created: {error.strerror}", "choose another: -s DIR"
-        ) from None
+        message = f"the store {context.store} cannot be created: {error.strerror}"
+        raise UsageError(message, "choose another: -s DIR") from None
     if not os.access(context.store, os.W_OK | os.X_OK):
         raise UsageError(f"the store {context.store} cannot be written", "choose another: -s DIR")

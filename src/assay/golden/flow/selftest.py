@@ -123,6 +123,5 @@ def _find_value(flag: str, command: str) -> float:
         hint = "write it into the command, or give the fault its own value"
         raise UsageError(f"the command does not have {name}, so it cannot be scaled", hint) from None
     except ValueError:
-        raise UsageError(
-            f"{name} is {found[-1]!r} in the command, which is not a number and cannot be scaled"
-        ) from None
+        message = f"{name} is {found[-1]!r} in the command, which is not a number and cannot be scaled"
+        raise UsageError(message) from None

@@ -33,9 +33,8 @@ FLOOR = 1e-5
 FLOOR_STEPS = 20  # without variants the floor grows by as much every twenty steps
 LARGEST_FLOOR = 1e-4
 FLOOR_SCHEDULE = 1e-6  # of learning rates: they are set, not computed from data
-ENOUGH_VARIANTS = (
-    3  # that differ from one another: they show what rounding does, and the floor is only for the last bits
-)
+# variants that differ from one another: they show what rounding does, and the floor is only for the last bits
+ENOUGH_VARIANTS = 3
 FLOOR_SHOWN = 1e-7
 MANY_DIGITS = 15  # a value logged with so many digits was not rounded for display
 
@@ -271,14 +270,11 @@ def build_floor(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects)
     gone = np.array([pair.steps[end - 1] - pair.steps[0] + 1 for end in ends], dtype=float)
     grown = np.clip(FLOOR * gone / FLOOR_STEPS, FLOOR, LARGEST_FLOOR)
     floor = FLOOR_SCHEDULE if is_schedule(rule) else FLOOR if effects.envelope.any() else grown
-    if shows_rounding(pair) and not is_schedule(rule):  # a mean of few values may be close to the golden by chance
+    # variants that are equal to one another or to a recording are no further evidence
+    others = {track.values for track in pair.variants} - {track.values for track in pair.golden}
+    if len(others) >= ENOUGH_VARIANTS and not is_schedule(rule):  # a mean of few values may be close by chance
         floor = np.where(counts < FEW_VALUES, floor, FLOOR_SHOWN)
     return np.minimum(floor, default_delta(rule)) + digits  # a delta below rounding is respected
-
-
-def shows_rounding(pair: Pair) -> bool:
-    """Whether variants enough differ from the recordings and from one another; equal ones are no further evidence."""
-    return len({track.values for track in pair.variants} - {track.values for track in pair.golden}) >= ENOUGH_VARIANTS
 
 
 def find_resolution(track: Track | Aligned) -> float:
@@ -347,9 +343,8 @@ def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects
     counts = np.diff([*starts, len(pair.steps)])
     few = np.where(counts < FEW_VALUES, SINGLE_VALUES, 1.0)
     sure = find_sure_multiple(effects.recordings) if effects.spreads else MULTIPLE
-    return WindowTolerance(
-        widen(MULTIPLE) + floor, widen(sure * few) + floor, floor, np.minimum(MULTIPLE * effects.variants, delta)
-    )
+    declared = np.minimum(MULTIPLE * effects.variants, delta)
+    return WindowTolerance(widen(MULTIPLE) + floor, widen(sure * few) + floor, floor, declared)
 
 
 def find_sure_multiple(recordings: int) -> float:

@@ -44,9 +44,8 @@ def choose_rules(rules: Sequence[Rule], golden: Golden, only: Collection[str]) -
     """The rules that `only` names, as `loss` or, for one label, `loss MLM`; all where it names none."""
     known = {rule.metric: rule for rule in rules}
     for rule in rules:
-        known |= {
-            f"{rule.metric} {label}": replace(rule, labels=(label,)) for label in list_labels(golden, rule.metric)
-        }
+        labels = list_labels(golden, rule.metric)
+        known |= {f"{rule.metric} {label}": replace(rule, labels=(label,)) for label in labels}
     for name in only:
         if name not in known:
             raise NotFoundError("metric", name, list(known))

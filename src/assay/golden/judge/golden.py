@@ -73,9 +73,8 @@ class SegmentNoise:
 def measure_golden_noise(rules: Sequence[Rule], golden: Golden) -> tuple[SegmentNoise, ...]:
     """Measure every metric of every segment that has replicas; those without are left out."""
     peers = count_peers(rules, golden)
-    return tuple(
-        noise for segment in golden.segments for rule in rules for noise in measure_noise(rule, segment, peers=peers)
-    )
+    found = [measure_noise(rule, segment, peers=peers) for segment in golden.segments for rule in rules]
+    return tuple(itertools.chain.from_iterable(found))
 
 
 def summarise_noise(noises: Iterable[SegmentNoise]) -> dict[str, float]:
@@ -103,7 +102,11 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> SegmentNoi
         golden, starts = golden[:, len(tracks[0].steps) // 2 :], [0]
     per_step, spread = _spread(golden, range(golden.shape[1])), _spread(golden, starts)
     largest = math.sqrt(float(pool_variance(spread).max()))
-    limits = NoiseLimits(rule, len(tracks), len(starts), peers, largest)
+    freedom, delta, alpha = len(tracks) - 1, default_delta(rule), rule.alpha
+    errors = [largest * math.sqrt(1 / len(tracks) + 1 / checks) for checks in range(1, MOST_CHECKS + 1)]
+    surely, missed = t_quantile(freedom, alpha / (len(starts) * peers)), t_quantile(freedom, MISSES)
+    usual = t_quantile(freedom, alpha)
+    reach = usual + t_quantile(freedom, MISSES / len(starts))  # nine of ten good checks pass at the first run
     pair = line_up(rule, segment, label, ())
     pair = second_half(pair) if rule.kind == "unmatched" else pair
     effects = measure_effects(golden, golden[:1], starts, stack_variants(pair))
@@ -115,9 +118,9 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> SegmentNoi
         steps=golden.shape[1],
         per_step=math.sqrt(float(per_step.mean())),
         windows=tuple(float(value) ** 0.5 for value in spread),
-        detectable=tuple(limits.find_detectable(checks) for checks in range(1, MOST_CHECKS + 1)),
-        floor=limits.find_floor(),
-        suggested_delta=limits.suggest_delta(),
+        detectable=tuple(max(surely * error, delta) + missed * error for error in errors),
+        floor=usual * errors[-1],
+        suggested_delta=max(delta, round_up(reach * errors[0])),
         outside=float(build_limits(rule, pair, starts, effects).sure.max()),
     )
 
@@ -166,35 +169,6 @@ def _spread(golden: Array, starts: Sequence[int]) -> Array:
 
 
 # ---------------------------------------------------------------- limits
-
-
-@dataclass(frozen=True, slots=True)
-class NoiseLimits:
-    """Computes from the standard deviation of the noisiest window what a check can show."""
-
-    rule: Rule
-    replicas: int
-    windows: int
-    peers: int
-    largest: float
-
-    def _error(self, checks: int) -> float:
-        return self.largest * math.sqrt(1 / self.replicas + 1 / checks)
-
-    def find_detectable(self, checks: int) -> float:
-        """Significant and above delta in nine of ten checks."""
-        freedom, error = self.replicas - 1, self._error(checks)
-        surely = t_quantile(freedom, self.rule.alpha / (self.windows * self.peers)) * error
-        return max(surely, default_delta(self.rule)) + t_quantile(freedom, MISSES) * error
-
-    def find_floor(self) -> float:
-        return t_quantile(self.replicas - 1, self.rule.alpha) * self._error(MOST_CHECKS)
-
-    def suggest_delta(self) -> float:
-        """The delta with which nine of ten good checks pass at the first run; never below the default."""
-        freedom = self.replicas - 1
-        reach = t_quantile(freedom, self.rule.alpha) + t_quantile(freedom, MISSES / self.windows)
-        return max(default_delta(self.rule), round_up(reach * self._error(1)))
 
 
 def round_up(value: float) -> float:
@@ -257,12 +231,8 @@ def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
         if rule.kind == "margin":
             kept |= {"operator": rule.operator, "margin": rule.margin}
         elif rule.kind != "exact":
-            kept |= {
-                "delta": default_delta(rule),
-                "alpha": rule.alpha,
-                "direction": rule.direction,
-                "window": rule.window,
-            }
+            kept |= {"delta": default_delta(rule), "alpha": rule.alpha}
+            kept |= {"direction": rule.direction, "window": rule.window}
         facts[rule.metric] = {key: value for key, value in kept.items() if value is not None}
     return facts
 
@@ -270,9 +240,8 @@ def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
 def parse_rules(golden: Golden) -> list[Rule]:
     """The rules that it was gathered with; an older manifest has none. Raises FormatError."""
     try:
-        return [
-            parse_plain(Rule, {**each, "metric": metric, "kind": each["rule"]}) for metric, each in golden.rules.items()
-        ]
+        stated = [{**each, "metric": metric, "kind": each["rule"]} for metric, each in golden.rules.items()]
+        return [parse_plain(Rule, each) for each in stated]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise FormatError(f"the rules in this golden recording are damaged: {json.dumps(golden.rules)[:200]}") from None
 

@@ -95,9 +95,8 @@ def _average_recordings(rule: Rule, recordings: Sequence[Track]) -> dict[int, fl
 
 def _measure_runs(report: MetricReport, label: str, expected: Mapping[int, float]) -> Iterator[float]:
     for track in report.check.get(label, ()):
-        pairs = [
-            (value, expected[step]) for step, value in zip(track.steps, track.values, strict=True) if step in expected
-        ]
+        logged = zip(track.steps, track.values, strict=True)
+        pairs = [(value, expected[step]) for step, value in logged if step in expected]
         values, golden = ([pair[side] for pair in pairs] for side in (0, 1))
         if pairs and all(map(math.isfinite, values)):
             size = math.fsum(map(abs, golden))
@@ -137,9 +136,8 @@ def _judge_metric(
     still = [at for at, move in enumerate(moves) if move.state == "open"]
     unseen = [night.date for night in nights if name not in night.levels and not night.is_good]
     if not still and unseen:
-        message = (
-            f"nothing moved in {render_count(known, 'night')}, and no finite value is known of {', '.join(unseen[-3:])}"
-        )
+        lost = f"no finite value is known of {', '.join(unseen[-3:])}"
+        message = f"nothing moved in {render_count(known, 'night')}, and {lost}"
         return [Finding(VerdictKind.INCONCLUSIVE, name, message)], moves
     if not still:
         return [Finding(VerdictKind.PASS, name, f"nothing moved in {render_count(known, 'night')}", effect=0.0)], moves

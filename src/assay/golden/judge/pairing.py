@@ -123,9 +123,8 @@ def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun]
     steps = golden[0].steps
     tracks = [run[rule.metric][label] for run in checks if label in run.get(rule.metric, {})]
     problems = [_find_disorder(track) for track in tracks]
-    findings = [
-        Finding(VerdictKind.ERROR, subject, f"in the check, {problem}") for problem in problems if problem is not None
-    ]
+    found = [problem for problem in problems if problem is not None]
+    findings = [Finding(VerdictKind.ERROR, subject, f"in the check, {problem}") for problem in found]
     sound = [track for track, problem in zip(tracks, problems, strict=True) if problem is None]
     findings += [finding for track in sound for finding in _find_bad_values(track, subject)]
     gaps = [] if partial else [finding for track in sound for finding in _find_gaps(track, steps, subject)]

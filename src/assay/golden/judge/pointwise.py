@@ -117,19 +117,15 @@ def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
 def _describe_failing(rule: Rule, pair: Pair, check: Aligned, failing: list[int]) -> Finding:
     golden = pair.golden[0].values
     first, worst = failing[0], max(failing, key=lambda index: abs(measure_relative(check.values[index], golden[index])))
-    effect, at_first = (
-        measure_relative(check.values[worst], golden[worst]),
-        measure_relative(check.values[first], golden[first]),
-    )
+    effect, at_first = (measure_relative(check.values[at], golden[at]) for at in (worst, first))
     message = (
         f"{len(failing)} of {len(golden)} values are not {_render_rule(rule)}; first at step {pair.steps[first]}: "
         f"{check.values[first]:.6g}, expected {golden[first]:.6g} ({render_effect(at_first)})"
     )
     if render_effect(effect) != render_effect(at_first):
         message += f"; worst at step {pair.steps[worst]}: {render_effect(effect)}"
-    return Finding(
-        VerdictKind.FAIL, pair.subject, message, check.values[worst], golden[worst], pair.steps[first], effect
-    )
+    both = check.values[worst], golden[worst]
+    return Finding(VerdictKind.FAIL, pair.subject, message, *both, pair.steps[first], effect)
 
 
 def _render_rule(rule: Rule) -> str:

@@ -161,10 +161,8 @@ def _find_bounds(effects: Effects, mean: Mean, reach: float) -> tuple[float, flo
 def _describe(
     rule: Rule, pair: Pair, effects: Effects, kind: VerdictKind, worst: Mean, outside: Sequence[Mean]
 ) -> Finding:
-    effect, ends = (
-        float(effects.relative(worst.effect)),
-        [(pair.steps[mean.first], pair.steps[mean.end - 1]) for mean in outside],
-    )
+    effect = float(effects.relative(worst.effect))
+    ends = [(pair.steps[mean.first], pair.steps[mean.end - 1]) for mean in outside]
     low, high = _find_bounds(effects, worst, worst.reach if outside else worst.usual)
     first, last = pair.steps[worst.first], pair.steps[worst.end - 1]
     shown = f"{render_bounded(effect, low, high)} in the mean of steps {first} to {last}"

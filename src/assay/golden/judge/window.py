@@ -281,10 +281,8 @@ class WindowReport:
 
     def render_message(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
         delta = f"{100 * default_delta(self.rule):g}%"
-        steps, many = (
-            render_steps(self.pair.steps, self.starts, worst),
-            f"{int(marks.sum())} of {len(self.starts)} windows",
-        )
+        steps = render_steps(self.pair.steps, self.starts, worst)
+        many = f"{int(marks.sum())} of {len(self.starts)} windows"
         shown = self.render_size(worst, kind)
         if kind is VerdictKind.PASS:
             return f"within {self._render_allowed(worst)}: at most {shown}, in {steps}; {many}"
@@ -317,9 +315,8 @@ class WindowReport:
         variants, delta = len(self.pair.variants), f"delta is {100 * default_delta(self.rule):g}%"
         names = "replicas and variants" if variants else "replicas"
         if not known.envelope[window]:
-            return (
-                f"{names} are bit-equal, rounding is below {render_fraction(float(self.limits.floor[window]))}; {delta}"
-            )
+            floor = render_fraction(float(self.limits.floor[window]))
+            return f"{names} are bit-equal, rounding is below {floor}; {delta}"
         return f"{names} differ by {render_fraction(float(known.envelope[window]))} at most; {delta}"
 
     def find_better(self) -> Array:

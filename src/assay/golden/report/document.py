@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.golden.judge.evidence import find_uncovered
 from assay.golden.report.charts import LEGEND, build_check_charts, build_recording_charts
-from assay.golden.report.matrix import build_matrix, rank_row
 from assay.golden.report.rows import (
     RUN,
     ReportRow,
@@ -25,29 +25,13 @@ from assay.golden.report.rows import (
     render_percent,
     render_rule,
     render_step,
-    sort_findings,
 )
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, Track
 from assay.show import formatting
 from assay.show.junit import ALLOWED
 from assay.show.terminal_report import render_terminal
 from assay.system.fast_dataclasses import asdict, replace
-from assay.values.document import (
-    Block,
-    Case,
-    Details,
-    Document,
-    Facts,
-    Findings,
-    Heading,
-    Notes,
-    Only,
-    Section,
-    Span,
-    Suite,
-    TableBlock,
-    Text,
-)
+from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, Verdict, VerdictKind
 
@@ -55,15 +39,17 @@ _MOST_ROWS = 24  # of a table on a terminal; of more only those that did not pas
 _MOST_REASONS = 5  # below a row of a page
 
 
-def build_document(report: GoldenReport, *, allow_changed: bool = False, every_row: bool = True) -> Document:
+def build_document(report: GoldenReport, *, allow_changed: bool = False, every_row: bool = True) -> doc.Document:
     """`every_row`: a terminal shows all rows, however many there are."""
     what = "Convergence check" if report.mode == "check" else "Golden recording"
     word = "recorded" if report.mode == "gather" and report.kind is VerdictKind.PASS else ""
     took = f", {formatting.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
-    head = Only(("html",), (Heading(what, report.kind, 1, word), Text(f"{report.source}{took}", role="soft")))
-    return Document(
+    head = doc.Only(
+        ("html",), (doc.Heading(what, report.kind, 1, word), doc.Text(f"{report.source}{took}", role="soft"))
+    )
+    return doc.Document(
         title=f"{report.kind} {report.source}",
-        blocks=(head, *(Section(list(_build_test(report, test, every_row))) for test in report.tests)),
+        blocks=(head, *(doc.Section(list(_build_test(report, test, every_row))) for test in report.tests)),
         suites=[_build_suite(test, allow_changed) for test in report.tests],
         suites_name=f"assay golden {report.mode}",
         seconds=report.elapsed_s,
@@ -76,7 +62,7 @@ def render_golden(report: GoldenReport) -> str:
     return render_terminal(build_document(report), width=80)
 
 
-def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -> Iterator[Block]:
+def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -> Iterator[doc.Block]:
     rows = build_test_rows(test)
     took = f" in {formatting.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
     extent, savings = describe_extent(test, report.mode), describe_savings(test)
@@ -84,34 +70,35 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
     coverage, differences = describe_coverage(test.golden), describe_differences(test)
     warnings = [f"warning: {text}" for text in test.warnings]
     word = describe_outcome(report, test)
-    yield Heading(test.test, test.verdict.kind, word=word)
-    yield Only(("markdown",), (Text(f"{extent}{took}{'; ' + savings if savings else ''}"),))
-    yield Only(("html",), [Text(describe_reason(test, rows), role="answer")] if report.mode == "check" else [])
-    yield Only(("html",), [Text(text, role="soft") for text in (extent, savings, golden, coverage) if text])
+    yield doc.Heading(test.test, test.verdict.kind, word=word)
+    yield doc.Only(("markdown",), (doc.Text(f"{extent}{took}{'; ' + savings if savings else ''}"),))
+    yield doc.Only(("html",), [doc.Text(describe_reason(test, rows), role="answer")] if report.mode == "check" else [])
+    yield doc.Only(("html",), [doc.Text(text, role="soft") for text in (extent, savings, golden, coverage) if text])
     canonical = [row for row in rows if not row.configuration]
     matrix = [build_matrix(test, rows)] if test.same else []
     table = _build_page_table(canonical, "recorded" if report.mode == "gather" else "")
-    yield Only(("html",), (Notes([*warnings, *differences]), table, *matrix))
+    yield doc.Only(("html",), (doc.Notes([*warnings, *differences]), table, *matrix))
     if report.mode == "check" and test.segments:
         shown = canonical if every_row else choose_rows(canonical)
         hidden = len(canonical) - len(shown)
         breaks = {len(shown): f"{hidden} more passed; --all shows them"} if hidden else None
-        yield Only(("terminal",), (Section((TableBlock(build_table(shown), breaks=breaks),)),))
-        yield Only(("markdown",), (TableBlock(build_table(canonical)),))
-        yield Only(("terminal", "markdown"), matrix)
-    found = sort_findings(
-        replace(each, subject=row.locate(each))
-        for row in rows
-        for each in row.findings
-        if each.kind is not VerdictKind.PASS
-    )
-    yield Only(("terminal", "markdown"), (Findings(found), Notes([*warnings, *differences])))
-    yield Only(("markdown",), [Text(text) for text in (golden, coverage) if text])
+        yield doc.Only(("terminal",), (doc.Section((doc.TableBlock(build_table(shown), breaks=breaks),)),))
+        yield doc.Only(("markdown",), (doc.TableBlock(build_table(canonical)),))
+        yield doc.Only(("terminal", "markdown"), matrix)
+    bad = [(row, each) for row in rows for each in row.findings if each.kind is not VerdictKind.PASS]
+    bad.sort(key=lambda pair: SEVERITY.index(pair[1].kind))
+    found = [replace(each, subject=row.locate(each)) for row, each in bad]
+    yield doc.Only(("terminal", "markdown"), (doc.Findings(found), doc.Notes([*warnings, *differences])))
+    yield doc.Only(("markdown",), [doc.Text(text) for text in (golden, coverage) if text])
     manifest = f"manifest: {test.manifest}" if report.mode == "gather" and test.golden else ""
     lines = [*test.notes, *(text for text in (savings, golden, coverage, manifest) if text)]
-    outcome = (f"{test.test}: ", Span(word, test.verdict.kind), f", {extent}{took if len(report.tests) == 1 else ''}")
-    yield Only(("terminal",), (Notes(lines), Text(outcome)))
-    yield Only(("html",), list(_build_page(report, test)))
+    outcome = (
+        f"{test.test}: ",
+        doc.Span(word, test.verdict.kind),
+        f", {extent}{took if len(report.tests) == 1 else ''}",
+    )
+    yield doc.Only(("terminal",), (doc.Notes(lines), doc.Text(outcome)))
+    yield doc.Only(("html",), list(_build_page(report, test)))
 
 
 def describe_reason(test: GoldenTestReport, rows: Sequence[ReportRow]) -> str:
@@ -137,14 +124,14 @@ def choose_rows(rows: Sequence[ReportRow]) -> Sequence[ReportRow]:
     return [row for row in rows if row.kind is not VerdictKind.PASS or row.segment in ends]
 
 
-def _build_page_table(rows: Sequence[ReportRow], good: str) -> TableBlock:
+def _build_page_table(rows: Sequence[ReportRow], good: str) -> doc.TableBlock:
     """`good`: the word for what went well; a gathering has judged nothing."""
     notes = []
     rows = sorted(rows, key=lambda row: SEVERITY.index(row.kind))  # what did not pass first
     for row in rows:
         worst = [each for each in row.findings if each.kind is not VerdictKind.PASS] or list(row.findings)
         notes.append([row.describe(each) for each in worst[:_MOST_REASONS]])
-    return TableBlock(build_table(rows, good), notes, [str(row.kind) for row in rows])
+    return doc.TableBlock(build_table(rows, good), notes, [str(row.kind) for row in rows])
 
 
 def build_table(rows: Sequence[ReportRow], good: str = "") -> Table:
@@ -160,10 +147,8 @@ def build_table(rows: Sequence[ReportRow], good: str = "") -> Table:
         Column("values", "number"),
     )
     cells = [_build_cells(row, good) for row in rows]
-    kept = [
-        index for index, column in enumerate(columns) if column.name != "interval" or any(row[index] for row in cells)
-    ]
-    return Table(tuple(columns[index] for index in kept), [[row[index] for index in kept] for row in cells])
+    kept = [at for at, column in enumerate(columns) if column.name != "interval" or any(row[at] for row in cells)]
+    return Table(tuple(columns[at] for at in kept), [[row[at] for at in kept] for row in cells])
 
 
 def _build_cells(row: ReportRow, good: str) -> list[Any]:
@@ -174,7 +159,7 @@ def _build_cells(row: ReportRow, good: str) -> list[Any]:
         row.segment,
         row.metric,
         render_rule(row.rule) or None,
-        Span(good, kind) if good and row.kind is VerdictKind.PASS else kind,
+        doc.Span(good, kind) if good and row.kind is VerdictKind.PASS else kind,
         render_percent(finding.effect if finding else None) or None,
         render_interval(finding.interval if finding else None) or None,
         render_step(step) or None,
@@ -185,21 +170,21 @@ def _build_cells(row: ReportRow, good: str) -> list[Any]:
 # ---------------------------------------------------------------- only on a page
 
 
-def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[Block]:
+def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[doc.Block]:
     if report.mode == "gather" and test.golden:
         yield from build_recording_charts(test.golden)
     elif any(segment.metrics for segment in test.segments):
         yield LEGEND
         yield from build_check_charts(test)
-    yield Details("Provenance", (Facts(list(_list_origin(test))),))
+    yield doc.Details("Provenance", (doc.Facts(list(_list_origin(test))),))
     runs = [*test.runs, *list_runs(test)]
     if runs:
         columns = (Column("run"), Column("state", "state"), Column("took", "duration"), Column("note"))
         rows = []
         for run in runs:
             note = "; ".join(text for text in (run.reason, run.stopped_early) if text) or None
-            rows.append([Span(run.dir, "code"), str(run.state), run.elapsed_s, note])
-        yield Details(formatting.render_count(len(runs), "run"), (TableBlock(Table(columns, rows)),))
+            rows.append([doc.Span(run.dir, "code"), str(run.state), run.elapsed_s, note])
+        yield doc.Details(formatting.render_count(len(runs), "run"), (doc.TableBlock(Table(columns, rows)),))
 
 
 def _list_origin(test: GoldenTestReport) -> Iterator[tuple[str, str]]:
@@ -225,7 +210,7 @@ def _flatten(value: Any) -> str:
 # ---------------------------------------------------------------- JUnit: one case for each segment and metric
 
 
-def _build_suite(test: GoldenTestReport, allow_changed: bool) -> Suite:
+def _build_suite(test: GoldenTestReport, allow_changed: bool) -> doc.Suite:
     """A metric that an early stop left undecided has no case: the one that failed has."""
     properties: list[tuple[str, object]] = [
         ("manifest", test.manifest),
@@ -236,7 +221,7 @@ def _build_suite(test: GoldenTestReport, allow_changed: bool) -> Suite:
     origin = test.golden.provenance if test.golden else {}
     names = ("gathered_at", "commit", "host", "config_hash")
     properties += [(f"golden.{name}", origin[name]) for name in names if origin.get(name)]
-    return Suite(
+    return doc.Suite(
         test.test,
         [_build_case(test, row, allow_changed) for row in build_test_rows(test)],
         properties,
@@ -245,11 +230,12 @@ def _build_suite(test: GoldenTestReport, allow_changed: bool) -> Suite:
     )
 
 
-def _build_case(test: GoldenTestReport, row: ReportRow, allow_changed: bool) -> Case:
+def _build_case(test: GoldenTestReport, row: ReportRow, allow_changed: bool) -> doc.Case:
     excuse = ALLOWED if allow_changed and row.kind is VerdictKind.CHANGED else ""
+    segment = "golden" if row.segment is None else f"segment {row.segment}"
     text = "\n".join(f"{each.kind} {each.subject}: {each.message}" for each in row.findings)
-    return Case(
-        ".".join(filter(None, (test.test, row.configuration, _name_segment(row)))),
+    return doc.Case(
+        ".".join(filter(None, (test.test, row.configuration, segment))),
         row.metric,
         row.kind,
         row.describe(row.finding) if row.finding else "",
@@ -258,10 +244,6 @@ def _build_case(test: GoldenTestReport, row: ReportRow, allow_changed: bool) -> 
         list(_describe_case(row)),
         excuse=excuse,
     )
-
-
-def _name_segment(row: ReportRow) -> str:
-    return "golden" if row.segment is None else f"segment {row.segment}"
 
 
 def _case_seconds(test: GoldenTestReport, row: ReportRow) -> float:
@@ -384,3 +366,42 @@ def _build_tracks(tracks: Mapping[str, Sequence[Track]]) -> dict[str, Any]:
         label: [{"steps": list(track.steps), "values": list(track.values)} for track in found]
         for label, found in tracks.items()
     }
+
+
+# ---------------------------------------------------------------- configurations that must agree
+
+
+def build_matrix(test: GoldenTestReport, rows: Sequence[ReportRow]) -> doc.Section:
+    """Of several segments a cell shows the worst; the reasons of what did not pass are below a row on a page."""
+    metrics = list(dict.fromkeys(row.metric for row in rows if row.rule is not None))
+    columns = (Column("configuration"), *(Column(name, "state") for name in metrics), Column("changes", rank=1))
+    groups = [("", "the command as it is"), *((each.name, each.title) for each in test.same)]
+    cells, notes, roles = [], [], []
+    for name, title in groups:
+        mine = [row for row in rows if row.configuration == name and row.segment is not None]
+        cells.append([name or "canonical", *(_build_cell(mine, metric) for metric in metrics), title])
+        bad = sorted((row for row in mine if name and row.kind is not VerdictKind.PASS), key=rank_row)
+        notes.append([_describe(row) for row in bad[:_MOST_REASONS]])
+        roles.append(str(min((row.kind for row in mine), key=SEVERITY.index, default=VerdictKind.ERROR)))
+    return doc.Section((doc.TableBlock(Table(columns, cells), notes, roles),), "Configurations that must agree")
+
+
+def _build_cell(rows: Sequence[ReportRow], metric: str) -> doc.Span | None:
+    """The worst verdict, with the largest effect of that kind."""
+    found = [row for row in rows if row.metric == metric] or [row for row in rows if row.metric == RUN]
+    if not found:
+        return None
+    worst = min(found, key=rank_row)
+    effect = render_percent(worst.finding.effect if worst.finding else None)
+    return doc.Span(f"{worst.kind} {effect}".strip(), str(worst.kind))
+
+
+def _describe(row: ReportRow) -> str:
+    finding = row.finding
+    return f"segment {row.segment} {row.metric}: {'; '.join(finding.message.splitlines()) if finding else ''}"
+
+
+def rank_row(row: ReportRow) -> tuple[int, float]:
+    """The worst first, and of those the one with the largest effect."""
+    effect = (row.finding.effect if row.finding else None) or 0.0
+    return SEVERITY.index(row.kind), 0.0 if math.isnan(effect) else -abs(effect)

@@ -7,39 +7,23 @@ from itertools import groupby
 from typing import Any
 
 from assay.golden.flow.history import NightHistory
-from assay.golden.judge.nights import FEWEST_NIGHTS, Move, Night, describe_moves
+from assay.golden.judge.nights import FEWEST_NIGHTS, Night, describe_moves
 from assay.golden.report.rows import render_interval, render_percent
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import asdict
-from assay.values.document import (
-    Block,
-    Case,
-    Chart,
-    Curve,
-    Document,
-    Findings,
-    Heading,
-    Notes,
-    Only,
-    Panel,
-    Section,
-    Span,
-    Suite,
-    TableBlock,
-    Text,
-)
+from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import VerdictKind, find_worst
 
 _MOST_NIGHTS = 14  # on a terminal
 
 
-def build_history_document(source: str, histories: Sequence[NightHistory], every_row: bool = False) -> Document:
+def build_history_document(source: str, histories: Sequence[NightHistory], every_row: bool = False) -> doc.Document:
     kind = find_worst(each.verdict.kind for each in histories)
-    head = Only(("html",), (Heading("Nights", kind, 1), Text(source, role="soft")))
-    return Document(
+    head = doc.Only(("html",), (doc.Heading("Nights", kind, 1), doc.Text(source, role="soft")))
+    return doc.Document(
         f"{kind} {source}",
-        (head, *(Section(list(_build_history(each, every_row))) for each in histories)),
+        (head, *(doc.Section(list(_build_history(each, every_row))) for each in histories)),
         [_build_suite(each) for each in histories],
         "assay golden history",
         facts=[_build_facts(each) for each in histories],
@@ -62,27 +46,30 @@ def describe_history(history: NightHistory) -> str:
     return f"{word} in {since}"
 
 
-def _build_history(history: NightHistory, every_row: bool) -> Iterator[Block]:
+def _build_history(history: NightHistory, every_row: bool) -> Iterator[doc.Block]:
     kind, sentence = history.verdict.kind, describe_history(history)
     golden = f", golden of {history.golden}" if history.golden else ""
-    yield Heading(history.test, kind)
-    yield Only(("html",), (Text(f"{sentence}.", role="answer"), Text(f"{history.environment}{golden}", role="soft")))
+    yield doc.Heading(history.test, kind)
+    where = f"{history.environment}{golden}"
+    yield doc.Only(("html",), (doc.Text(f"{sentence}.", role="answer"), doc.Text(where, role="soft")))
     if history.moves:
-        yield Section((TableBlock(_build_moves(history)),), "Lasting changes")
+        yield doc.Section((doc.TableBlock(_build_moves(history)),), "Lasting changes")
     if history.nights:
         nights = history.nights if every_row else history.nights[-_MOST_NIGHTS:]
         hidden = len(history.nights) - len(nights)
         breaks = {0: f"{render_count(hidden, 'earlier night')}; --all shows them"} if hidden else None
-        yield Only(("terminal",), (Section((TableBlock(_build_nights(history, nights), breaks=breaks),)),))
-        yield Only(("html",), (Section(list(_build_charts(history)), "Levels"),))
-        yield Only(
-            ("html", "markdown"), (Section((TableBlock(_build_nights(history, history.nights)),), "All nights"),)
+        yield doc.Only(("terminal",), (doc.Section((doc.TableBlock(_build_nights(history, nights), breaks=breaks),)),))
+        yield doc.Only(("html",), (doc.Section(list(_build_charts(history)), "Levels"),))
+        yield doc.Only(
+            ("html", "markdown"),
+            (doc.Section((doc.TableBlock(_build_nights(history, history.nights)),), "All nights"),),
         )
     open_kinds = (VerdictKind.INCONCLUSIVE, VerdictKind.ERROR)
-    yield Findings([each for each in history.verdict.findings if each.kind in open_kinds])
-    yield Notes(history.notes)
-    yield Only(("terminal",), (Notes([f"on {history.environment}{golden}"]),))
-    yield Only(("terminal", "markdown"), (Text((f"{history.test}: ", Span(str(kind), str(kind)), f", {sentence}")),))
+    yield doc.Findings([each for each in history.verdict.findings if each.kind in open_kinds])
+    yield doc.Notes(history.notes)
+    yield doc.Only(("terminal",), (doc.Notes([f"on {where}"]),))
+    answer = doc.Text((f"{history.test}: ", doc.Span(str(kind), str(kind)), f", {sentence}"))
+    yield doc.Only(("terminal", "markdown"), (answer,))
 
 
 def _build_moves(history: NightHistory) -> Table:
@@ -98,13 +85,10 @@ def _build_moves(history: NightHistory) -> Table:
     for move in history.moves:
         night = history.nights[move.at]
         shown = render_percent(move.effect), render_interval(move.interval)
-        rows.append([night.date, move.metric, *shown, len(history.nights) - move.at, _describe_state(move, history)])
+        reasons = [night.accepted for night in history.nights[move.at :] if night.accepted]
+        state = f"accepted: {reasons[0]}" if move.state == "accepted" and reasons else move.state
+        rows.append([night.date, move.metric, *shown, len(history.nights) - move.at, state])
     return Table(columns, rows)
-
-
-def _describe_state(move: Move, history: NightHistory) -> str:
-    reasons = [night.accepted for night in history.nights[move.at :] if night.accepted]
-    return f"accepted: {reasons[0]}" if move.state == "accepted" and reasons else move.state
 
 
 def _build_nights(history: NightHistory, nights: Sequence[Night]) -> Table:
@@ -125,19 +109,21 @@ def _build_nights(history: NightHistory, nights: Sequence[Night]) -> Table:
     return Table(tuple(columns[at] for at in kept), [[row[at] for at in kept] for row in rows])
 
 
-def _build_charts(history: NightHistory) -> Iterator[Chart]:
+def _build_charts(history: NightHistory) -> Iterator[doc.Chart]:
     for name in dict.fromkeys(name for night in history.nights for name in night.levels):
         points = [(float(at), night.levels[name]) for at, night in enumerate(history.nights, 1) if name in night.levels]
         texts = [f"{history.nights[int(at) - 1].date}\n{history.nights[int(at) - 1].kind} {y:g}" for at, y in points]
         lines = [move.at + 0.5 for move in history.moves if move.metric == name]
-        curve = Curve(points, "c2 curve", marker="dot", texts=texts)
-        title = (Span(name, "strong"), Span("level of each night", "soft"))
-        yield Chart(title, (Panel([curve]),), f"{name} by night", lines=lines, x_label="night, the newest on the right")
+        curve = doc.Curve(points, "c2 curve", marker="dot", texts=texts)
+        title = (doc.Span(name, "strong"), doc.Span("level of each night", "soft"))
+        yield doc.Chart(
+            title, (doc.Panel([curve]),), f"{name} by night", lines=lines, x_label="night, the newest on the right"
+        )
 
 
-def _build_suite(history: NightHistory) -> Suite:
+def _build_suite(history: NightHistory) -> doc.Suite:
     name = f"{history.test} on {history.environment}"
-    return Suite(name, [Case(name, each.subject, each.kind, each.message) for each in history.verdict.findings])
+    return doc.Suite(name, [doc.Case(name, each.subject, each.kind, each.message) for each in history.verdict.findings])
 
 
 def _build_facts(history: NightHistory) -> dict[str, Any]:

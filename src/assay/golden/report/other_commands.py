@@ -1,4 +1,4 @@
-"""What `assay golden show`, `rebase`, `selftest` and `bisect` came to, as documents."""
+"""What `assay golden show`, `rebase`, `selftest`, `bisect` and `blame` came to, as documents."""
 
 from __future__ import annotations
 
@@ -8,37 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.errors import UsageError
+from assay.golden.judge.contrasts import Shift
 from assay.golden.judge.golden import measure_levels
 from assay.golden.recordings import Recording, Sensitivity
-from assay.golden.report import document
-from assay.golden.report.blame import render_noise, render_shift
+from assay.golden.report.document import build_document
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
-from assay.golden.results import NO_EFFECT, BisectReport, Rebased, SelftestReport, Tried
+from assay.golden.results import NO_EFFECT, BisectReport, BlameReport, Moved, Rebased, SelftestReport, Tried
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport
 from assay.judge.bisection import build_culprit, build_suspects
 from assay.show.formatting import render_count, render_number
 from assay.show.table import render_json
 from assay.system.fast_dataclasses import asdict
-from assay.values.document import (
-    Block,
-    Chart,
-    Curve,
-    Document,
-    Facts,
-    Findings,
-    Heading,
-    Notes,
-    Only,
-    Panel,
-    Section,
-    TableBlock,
-    Text,
-)
+from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _PACKAGES = 8  # of the environment; the manifest has all
 _MOST_FINDINGS = 5
+_TINY = 0.01  # of an effect: an interaction that is not worth a word
 
 
 # ---------------------------------------------------------------- show
@@ -46,7 +33,7 @@ _MOST_FINDINGS = 5
 
 def build_show_document(
     source: str, recordings: Sequence[Recording], metrics: Sequence[str] = (), curves: bool = True
-) -> Document:
+) -> doc.Document:
     """`metrics`: those whose curves a terminal shows; all if none is named. The page is that of a gathering."""
     tests = []
     for each in recordings:
@@ -54,13 +41,15 @@ def build_show_document(
         message = f"{len(golden.segments)} segments, {golden.values} values recorded"
         verdict = Verdict.of([Finding(VerdictKind.PASS, golden.test, message)], golden.values)
         tests.append(GoldenTestReport(golden.test, each.manifest, verdict, golden, warnings=each.creep))
-    page = document.build_document(GoldenReport("gather", source, tuple(tests)))
+    page = build_document(GoldenReport("gather", source, tuple(tests)))
     shown = [block for each in recordings for block in _build_recording(each, metrics, curves)]
     facts = [_build_recording_facts(each) for each in recordings]
-    return Document(page.title, (Only(("html",), page.blocks), Only(("terminal", "markdown"), shown)), facts=facts)
+    return doc.Document(
+        page.title, (doc.Only(("html",), page.blocks), doc.Only(("terminal", "markdown"), shown)), facts=facts
+    )
 
 
-def _build_recording(recording: Recording, metrics: Sequence[str], curves: bool) -> Iterator[Block]:
+def _build_recording(recording: Recording, metrics: Sequence[str], curves: bool) -> Iterator[doc.Block]:
     golden = recording.golden
     for name in metrics:
         if name not in golden.metrics:
@@ -68,28 +57,28 @@ def _build_recording(recording: Recording, metrics: Sequence[str], curves: bool)
             raise UsageError(f"the golden recording has no metric {name!r}", f"it has: {known}")
     yield from build_recording_blocks(recording)
     for metric in metrics or golden.metrics if curves else ():
-        yield Section((_build_curves(golden, metric),))
+        yield doc.Section((_build_curves(golden, metric),))
 
 
-def build_recording_blocks(recording: Recording) -> Iterator[Block]:
+def build_recording_blocks(recording: Recording) -> Iterator[doc.Block]:
     """Show the origin of a recording, its noise, and how the rebases moved it."""
     golden = recording.golden
     title = "Noise; from where on CHANGED; the smallest effect that 1 and 3 checks fail"
-    yield Section((Facts(list(_list_facts(golden, recording.manifest))),))
+    yield doc.Section((doc.Facts(list(_list_facts(golden, recording.manifest))),))
     for table, name in ((_build_noise(recording.sensitivity), title), (_build_drift(golden), "Drift")):
         if table.rows:
-            yield Section((TableBlock(table),), name)
+            yield doc.Section((doc.TableBlock(table),), name)
 
 
-def _build_curves(golden: Golden, metric: str) -> Chart:
+def _build_curves(golden: Golden, metric: str) -> doc.Chart:
     """A curve for each recording; those of one segment and label have the same name."""
     curves = []
     for segment in golden.segments:
         for label, runs in segment.tracks.get(metric, {}).items():
             name = f"after {segment.start_step} {label}".strip()
             points = [list(zip(run.steps, run.values, strict=True)) for run in runs if run.steps]
-            curves += [Curve(each, "reference", name=name) for each in points]
-    return Chart(metric, (Panel(curves),))
+            curves += [doc.Curve(each, "reference", name=name) for each in points]
+    return doc.Chart(metric, (doc.Panel(curves),))
 
 
 def _build_recording_facts(recording: Recording) -> dict[str, Any]:
@@ -167,28 +156,14 @@ def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
     names = ("sd/step", "sd/window", "CHANGED", "delta", "1 check", "3 checks")
     columns = (Column("metric"), Column("rule"), *(Column(name, align="right") for name in names))
-    rows = [
-        [
-            each.metric,
-            each.rule,
-            render_share(each.per_step),
-            render_share(each.per_window),
-            None if each.outside is None else render_share(each.outside),
-            _render_delta(each),
-            render_share(each.one_check),
-            render_share(each.most_checks),
-        ]
-        for each in sensitivity
-    ]
+    rows = []
+    for each in sensitivity:
+        shares = [each.per_step, each.per_window, each.outside, each.delta, each.one_check, each.most_checks]
+        cells = [None if share is None else render_share(share) for share in shares]
+        if each.first_delta is not None and each.delta is not None:  # the first window has a limit of its own
+            cells[3] = f"{render_share(each.first_delta)}, then {cells[3]}"
+        rows.append([each.metric, each.rule, *cells])
     return Table(columns, rows)
-
-
-def _render_delta(sensitivity: Sensitivity) -> str | None:
-    """`0.5%`; `1%, then 5%` where the first window has a limit of its own."""
-    if sensitivity.delta is None:
-        return None
-    first = "" if sensitivity.first_delta is None else f"{render_share(sensitivity.first_delta)}, then "
-    return f"{first}{render_share(sensitivity.delta)}"
 
 
 def _build_drift(golden: Golden) -> Table:
@@ -215,32 +190,32 @@ def _mapping(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 # ---------------------------------------------------------------- rebase
 
 
-def build_rebase_document(outcomes: Sequence[Rebased]) -> Document:
-    sections = [Section(list(_build_rebase(outcome))) for outcome in outcomes]
-    return Document("assay golden rebase", sections, facts=[_build_rebase_facts(outcome) for outcome in outcomes])
+def build_rebase_document(outcomes: Sequence[Rebased]) -> doc.Document:
+    sections = [doc.Section(list(_build_rebase(outcome))) for outcome in outcomes]
+    return doc.Document("assay golden rebase", sections, facts=[_build_rebase_facts(outcome) for outcome in outcomes])
 
 
-def _build_rebase(outcome: Rebased) -> Iterator[Block]:
+def _build_rebase(outcome: Rebased) -> Iterator[doc.Block]:
     if outcome.kept:
-        yield Text(f"{outcome.test}: left as it is: {outcome.kept}")
+        yield doc.Text(f"{outcome.test}: left as it is: {outcome.kept}")
         return
     if not outcome.is_accepted:
         for text in outcome.refusals:
             first, *more = text.splitlines() or [""]
-            yield Text(f"refused: {first}")
-            yield from (Text(line.strip(), indent=1) for line in more)
+            yield doc.Text(f"refused: {first}")
+            yield from (doc.Text(line.strip(), indent=1) for line in more)
         word = "interrupted" if outcome.interrupted else "not rebased"
-        yield Text(f"{outcome.test}: {word}; the old recording is untouched")
+        yield doc.Text(f"{outcome.test}: {word}; the old recording is untouched")
         return
     entry = outcome.after.history[-1] if outcome.after else {}
     origins = [str(_mapping(entry, key).get("commit") or "an unknown commit")[:12] for key in ("from", "to")]
-    reason = Text(f"{entry.get('reason')} ({origins[0]} to {origins[1]}, from {entry.get('source')})")
-    yield Only(("markdown",), (Heading(f"Golden {outcome.test}: rebased", level=3), reason))
-    yield Section((TableBlock(_build_rebase_table(outcome)),))
-    yield Notes([f"accepted although {text}" for text in outcome.wider])
-    yield Notes([f"warning: {text}" for text in outcome.creep])
-    done = Text(f"the old recording is kept as {outcome.archived}"), Text(f"{outcome.test}: rebased")
-    yield Only(("terminal",), done)
+    reason = doc.Text(f"{entry.get('reason')} ({origins[0]} to {origins[1]}, from {entry.get('source')})")
+    yield doc.Only(("markdown",), (doc.Heading(f"Golden {outcome.test}: rebased", level=3), reason))
+    yield doc.Section((doc.TableBlock(_build_rebase_table(outcome)),))
+    yield doc.Notes([f"accepted although {text}" for text in outcome.wider])
+    yield doc.Notes([f"warning: {text}" for text in outcome.creep])
+    done = doc.Text(f"the old recording is kept as {outcome.archived}"), doc.Text(f"{outcome.test}: rebased")
+    yield doc.Only(("terminal",), done)
 
 
 def _build_rebase_table(outcome: Rebased) -> Table:
@@ -254,16 +229,8 @@ def _build_rebase_table(outcome: Rebased) -> Table:
         levels = [render_number(math.fsum(each[name].values()) / len(each[name]), 8) for each in (old, new)]
         shift, first = outcome.shifts.get(name), (outcome.since_first or {}).get(name)
         noise = render_noise(shift, abs(shift.level) / 100, "%") if shift else None
-        rows.append(
-            [
-                name,
-                *levels,
-                f"{render_shift(100 * effect)}%",
-                noise,
-                shift.kind if shift else None,
-                render_percent(first),
-            ]
-        )
+        cells = [f"{render_shift(100 * effect)}%", noise, shift.kind if shift else None, render_percent(first)]
+        rows.append([name, *levels, *cells])
     return Table(columns, rows)
 
 
@@ -287,29 +254,29 @@ def _build_rebase_facts(outcome: Rebased) -> dict[str, Any]:
 # ---------------------------------------------------------------- selftest
 
 
-def build_selftest_document(reports: Sequence[SelftestReport]) -> Document:
-    sections = [Section(list(_build_selftest(report))) for report in reports]
-    return Document("assay golden selftest", sections, facts=[_build_selftest_facts(report) for report in reports])
+def build_selftest_document(reports: Sequence[SelftestReport]) -> doc.Document:
+    sections = [doc.Section(list(_build_selftest(report))) for report in reports]
+    return doc.Document("assay golden selftest", sections, facts=[_build_selftest_facts(report) for report in reports])
 
 
-def _build_selftest(report: SelftestReport) -> Iterator[Block]:
-    yield Section((TableBlock(_build_fault_table(report), numbers_names=True),))
+def _build_selftest(report: SelftestReport) -> Iterator[doc.Block]:
+    yield doc.Section((doc.TableBlock(_build_fault_table(report), numbers_names=True),))
     score = f"{report.caught} of {len(report.injected)} faults would be caught"
-    yield Text(f"{report.test}, segment at {report.start_step}: {score}")
+    yield doc.Text(f"{report.test}, segment at {report.start_step}: {score}")
     for each in report.injected:
         if each.is_idle:
-            yield Text(f"{NO_EFFECT}: {each.fault.title}: does the program read it?")
+            yield doc.Text(f"{NO_EFFECT}: {each.fault.title}: does the program read it?")
     control = report.control.verdict
     if control.kind is not VerdictKind.PASS:
-        yield Text(f"but without any fault the check is {control.kind} already, so this proves nothing")
+        yield doc.Text(f"but without any fault the check is {control.kind} already, so this proves nothing")
         bad = [each for each in control.findings[:_MOST_FINDINGS] if each.kind is not VerdictKind.PASS]
-        yield from (Text(each.message, indent=1) for each in bad)
+        yield from (doc.Text(each.message, indent=1) for each in bad)
     for each in report.injected:
         if each.report.verdict.kind is VerdictKind.ERROR:
             found = choose_finding(each.report.verdict.findings)
-            yield Text(f"not tried: {each.fault.title}: {found.message.splitlines()[0] if found else ''}")
+            yield doc.Text(f"not tried: {each.fault.title}: {found.message.splitlines()[0] if found else ''}")
     if report.problem:
-        yield Text(f"assay: {report.problem}")
+        yield doc.Text(f"assay: {report.problem}")
 
 
 def _build_fault_table(report: SelftestReport) -> Table:
@@ -347,15 +314,15 @@ def _build_selftest_facts(report: SelftestReport) -> dict[str, Any]:
 # ---------------------------------------------------------------- bisect
 
 
-def build_bisect_document(report: BisectReport) -> Document:
-    return Document("assay golden bisect", list(_build_bisect(report)), facts=_build_bisect_facts(report))
+def build_bisect_document(report: BisectReport) -> doc.Document:
+    return doc.Document("assay golden bisect", list(_build_bisect(report)), facts=_build_bisect_facts(report))
 
 
-def _build_bisect(report: BisectReport) -> Iterator[Block]:
+def _build_bisect(report: BisectReport) -> Iterator[doc.Block]:
     if report.culprit:
         yield from build_culprit(report.culprit)
     elif report.stuck:
-        yield Text(f"nothing was searched: {report.stuck}")
+        yield doc.Text(f"nothing was searched: {report.stuck}")
     elif report.suspects:
         yield from build_suspects(report.suspects)
     if report.evidence:
@@ -363,17 +330,17 @@ def _build_bisect(report: BisectReport) -> Iterator[Block]:
     tested = len({trial.commit for trial in report.tried})
     skipped = f", {report.skipped} of them skipped" if report.skipped else ""
     trials = render_count(len(report.tried), "trial")
-    yield Text(f"{tested} of {report.commits + 1} commits tried{skipped}, {trials}; log: {report.dir}")
+    yield doc.Text(f"{tested} of {report.commits + 1} commits tried{skipped}, {trials}; log: {report.dir}")
 
 
-def _build_evidence(evidence: Tried) -> Iterator[Block]:
+def _build_evidence(evidence: Tried) -> Iterator[doc.Block]:
     effect = render_percent(evidence.effect)
     if effect:
         interval = render_interval(evidence.interval)
         around = f" [{interval}]" if interval not in ("", effect) else ""
         since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
-        yield Text(f"effect: {effect}{around}{since}", indent=1)
-    yield Findings([Finding(evidence.verdict, evidence.subject, evidence.message)])
+        yield doc.Text(f"effect: {effect}{around}{since}", indent=1)
+    yield doc.Findings([Finding(evidence.verdict, evidence.subject, evidence.message)])
 
 
 def _build_bisect_facts(report: BisectReport) -> dict[str, Any]:
@@ -391,3 +358,75 @@ def _build_bisect_facts(report: BisectReport) -> dict[str, Any]:
         "interrupted": report.interrupted,
         "dir": report.dir,
     }
+
+
+# ---------------------------------------------------------------- blame
+
+
+def render_shift(value: float) -> str:
+    """`+2e-7`; `0`."""
+    return f"{'+' if value > 0 else ''}{render_number(float(f'{value:.3g}'), 3)}" if value else "0"
+
+
+def render_noise(shift: Shift, level: float = 1.0, unit: str = "") -> str | None:
+    """`±0.002`; `0` where every run repeats itself bit for bit; None where that is unknown."""
+    if shift.kind == "noise unknown" or not level:
+        return None
+    return "0" if shift.reach is None else f"±{render_number(shift.reach / level, 2)}{unit}"
+
+
+def build_blame_document(reports: Sequence[BlameReport]) -> doc.Document:
+    sections = [doc.Section(list(_build_blame(report))) for report in reports]
+    facts = [{**asdict(report), "exit_code": int(report.exit_code)} for report in reports]
+    return doc.Document("assay golden blame", sections, facts=facts)
+
+
+def _build_blame(report: BlameReport) -> Iterator[doc.Block]:
+    sides = {"code": report.codes, "environment": report.environments}.items()
+    named = [(kind, side if len(each) > 1 else "a, b", text) for kind, each in sides for side, text in each.items()]
+    yield doc.Section((doc.Facts([(f"{kind} {side}", text) for kind, side, text in named]),))
+    numbers = [Column(name, align="right") for name in ("moved by", "relative", "noise", "at most", "step")]
+    columns = (Column("metric"), Column("effect of"), *numbers, Column("result"))
+    if report.effects:
+        yield doc.Section((doc.TableBlock(Table(columns, list(map(_build_row, report.effects)))),))
+    names = {cell: f"code {cell.code} in environment {cell.environment}" for cell in report.cells if cell.problem}
+    yield doc.Findings([Finding(VerdictKind.ERROR, name, cell.problem) for cell, name in names.items()])
+    runs = [f"{cell.code}{cell.environment} {cell.runs}" for cell in report.cells if cell not in names]
+    yield doc.Notes([f"runs of each code and environment: {', '.join(runs) or 'none'}", *report.notes])
+    for metric in dict.fromkeys(each.metric for each in report.effects):
+        parts = {each.part: each for each in report.effects if each.metric == metric}
+        yield doc.Text(f"{report.test}: {_describe_moved(metric, parts)}", role="answer")
+    if report.interrupted or report.problem:
+        yield doc.Text(f"{report.test}: not everything was run: {report.interrupted or report.problem}")
+
+
+def _build_row(moved: Moved) -> list[Any]:
+    part, shift = f"{moved.part} ({moved.where})" if moved.where else moved.part, moved.shift
+    if shift is None:
+        return [moved.metric, part, *[None] * 5, "unknown"]
+    effect = render_shift(shift.effect), f"{render_shift(100 * shift.relative)}%", render_noise(shift)
+    steps = render_shift(shift.largest), render_step(shift.step) or None
+    return [moved.metric, part, *effect, *steps, shift.kind]
+
+
+def _describe_moved(metric: str, parts: Mapping[str, Moved]) -> str:
+    """`the environment moved loss by +2e-7, the code by 0`."""
+    environment = _describe_part(parts["environment"].shift)
+    code = f"by {_describe_part(parts['code'].shift)}" if "code" in parts else "is the same on both sides"
+    text = f"the environment moved {metric} by {environment}, the code {code}"
+    more = parts["interaction"].shift if "interaction" in parts else None
+    return f"{text}; together by another {render_shift(more.effect)}" if more and _matters(more, parts) else text
+
+
+def _matters(shift: Shift, parts: Mapping[str, Moved]) -> bool:
+    """Effects that multiply have a tiny interaction, which the table shows."""
+    least = min(abs(each.shift.effect) for each in parts.values() if each.shift and each.part != "interaction")
+    return shift.kind == "moved" and abs(shift.effect) > _TINY * least
+
+
+def _describe_part(shift: Shift | None) -> str:
+    if shift is None:
+        return "an unknown amount"
+    effect = render_shift(shift.effect)
+    is_open = shift.reach and shift.kind != "moved"
+    return f"no more than the repeats differ ({effect} {render_noise(shift)})" if is_open else effect

@@ -7,7 +7,7 @@ segment or a whole test from being judged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from assay.golden.judge.evidence import find_uncovered
 from assay.golden.judge.pointwise import render_effect
@@ -69,7 +69,8 @@ def build_test_rows(test: GoldenTestReport) -> tuple[ReportRow, ...]:
     rest = tuple(finding for finding in test.verdict.findings if finding not in known)
     bad = tuple(finding for finding in rest if finding.kind is not VerdictKind.PASS)
     if bad or not rows:
-        kind = _worst(bad or rest, test.verdict.kind)
+        found = choose_finding(bad or rest)
+        kind = found.kind if found else test.verdict.kind
         rows.append(ReportRow(None, RECORDING, kind, bad or rest, 0 if rows else test.verdict.comparisons))
     return tuple(rows)
 
@@ -79,21 +80,12 @@ def _build_segment_rows(segment: SegmentReport) -> Iterator[ReportRow]:
     known = {finding for metric in segment.metrics for finding in metric.verdict.findings}
     rest = tuple(finding for finding in segment.verdict.findings if finding not in known)
     if rest or not segment.metrics:
-        yield ReportRow(segment.start_step, RUN, _worst(rest, segment.verdict.kind), rest)
+        found = choose_finding(rest)
+        yield ReportRow(segment.start_step, RUN, found.kind if found else segment.verdict.kind, rest)
     for metric in segment.metrics:
         judged, rule = metric.verdict, metric.rule
         row = ReportRow(segment.start_step, metric.metric, judged.kind, judged.findings, judged.comparisons, rule)
         yield replace(row, noise=metric.noise, delta=metric.delta)
-
-
-def _worst(findings: Sequence[Finding], otherwise: VerdictKind) -> VerdictKind:
-    kinds = {finding.kind for finding in findings}
-    return next((kind for kind in SEVERITY if kind in kinds), otherwise)
-
-
-def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first."""
-    return sorted(findings, key=lambda each: SEVERITY.index(each.kind))
 
 
 def choose_finding(findings: Sequence[Finding]) -> Finding | None:
