@@ -4,6 +4,7 @@
 folder = "tests/testdata/onnx_models"      # or a list
 reference = "ort"
 targets = ["sim"]
+modules = ["net.py:build"]                 # torch modules that pytest collects
 tolerance = {rel = 1e-3}
 ops.Softmax = {abs = 1e-6}
 tensors.logits = {top_k = 5}
@@ -32,7 +33,7 @@ _TOLERANCE_KEYS = tuple(each.name for each in fields(Tolerance))
 _FLAGS = ("allow_constant", "check_dtype", "quantized")
 _WHOLE = ("ulp", "int_abs", "top_k")
 _MODEL_KEYS = ("tolerance", "ops", "tensors", "samples", "seed", "ranges", "dims", "files", "function")
-_KEYS = (*_MODEL_KEYS, "folder", "reference", "targets", "vote", "groups", "expected_failures", "models")
+_KEYS = (*_MODEL_KEYS, "folder", "modules", "reference", "targets", "vote", "groups", "expected_failures", "models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class ModelSettings:
     folders: tuple[str, ...] = (DEFAULT_FOLDER,)
     reference: str | None = None  # None: onnxruntime, or IREE through the Torq spellings
     targets: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     vote: str | None = None
     groups: tuple[tuple[str, ...], ...] = DEFAULT_GROUPS
     expected_failures: str | None = None
@@ -90,6 +92,7 @@ class _Reader(Fields):
             folders=self._read_strings(table, "folder") or (DEFAULT_FOLDER,),
             reference=self._read_string(table, "reference"),
             targets=self._read_strings(table, "targets"),
+            modules=self._read_strings(table, "modules"),
             vote=self._read_string(table, "vote"),
             groups=self._read_groups(table),
             expected_failures=self._read_string(table, "expected_failures"),

@@ -51,9 +51,6 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     """Raises UsageError for what cannot be meant, before anything runs."""
     _check_flags(flags, goal)
     if is_torch_model(flags.model):
-        if goal == "compare":
-            hint = f"compare what computes it: assay model check {shlex.quote(flags.model)} --target torch-compile"
-            raise UsageError(f"{flags.model} is a torch module: compare is for two ONNX models", hint)
         return build_torch_request(flags, goal, _choose_limits(flags))
     project = load_project(os.getcwd())
     settings = project.settings

@@ -25,7 +25,7 @@ _OTHERS = (  # what only an ONNX model has
 
 
 def build_torch_request(
-    flags: ModelFlags, goal: Literal["check", "bisect", "reduce"], limits: StepLimits
+    flags: ModelFlags, goal: Literal["check", "compare", "bisect", "reduce"], limits: StepLimits
 ) -> ModelRequest:
     """Raises UsageError for what cannot be meant, before anything runs."""
     path, _, name = flags.model.rpartition(":")
@@ -81,9 +81,18 @@ def build_manner(flags: ModelFlags, target: Target) -> Flags:
     return (*((flag, value) for flag, value in given if value), *((flag, "") for flag, is_on in switches if is_on))
 
 
+def is_torch_target(text: str, folder: str) -> bool:
+    """Raises NotFoundError for a target that nobody knows."""
+    return _is_rewrite(text) or load_checked_target(text, folder).backend == BACKEND
+
+
+def _is_rewrite(text: str) -> bool:
+    return ":" in text and text not in list_target_names()
+
+
 def load_torch_target(text: str) -> Target:
     """One that computes torch modules, or `module:Class`. Raises NotFoundError, or UsageError for another one."""
-    if ":" in text and text not in list_target_names():
+    if _is_rewrite(text):
         return Target(text, BACKEND, {"rewrite": _find_file(text), "folder": os.getcwd()})
     target = load_checked_target(text)
     if target.backend != BACKEND:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from assay.models.flow.artifact_builder import Product
     from assay.models.flow.cases import StepFailedError
     from assay.models.flow.stepwise import CaseSteps
-    from assay.models.values.model import CaseReport, Target
+    from assay.models.values.model import CaseReport, ModelReport, Target
 
 CACHE_SECTION = "artifact cache"
 _ALLOWED = "tolerance = {allow_constant = true} in the model's settings"
@@ -176,10 +176,10 @@ class FixtureCase:
             self._node.user_properties.append((PROPERTY_PROFILE, profiles[-1]))
 
 
-def clear_keep(plan: ModelTestPlan, given: Given, node: Any) -> str:
+def clear_keep(plan: ModelTestPlan, label: str, node: Any) -> str:
     """The folder for what this test's last failure leaves: tensors that differ, files that a failed step was given."""
     key = hashlib.sha256(node.nodeid.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    folder = plan.find_folder(f"{re.sub(r'[^A-Za-z0-9_.+-]+', '_', given.label)[:100]}-{key}")
+    folder = plan.find_folder(f"{re.sub(r'[^A-Za-z0-9_.+-]+', '_', label)[:100]}-{key}")
     shutil.rmtree(folder, ignore_errors=True)
     return folder
 
@@ -256,6 +256,17 @@ def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
         lines.append(render_terminal(build_document(diffs, report.verdict), width=110, plain=True).rstrip())
     lines += [f"show it: {command}" for command in build_diff_commands(report)]
     return "\n".join(lines).replace(ALLOW_CONSTANT, _ALLOWED)
+
+
+def judge_report(label: str, report: ModelReport) -> None:
+    """Ends the test of a whole model unless all of it is correct."""
+    from assay.models.report.check import build_document
+    from assay.models.report.summary import describe_outcome
+    from assay.show.terminal_report import render_terminal
+
+    if report.verdict.kind != "PASS":
+        text = render_terminal(build_document(report), width=110, plain=True)
+        raise build_failure(f"{label}:\n{text}", describe_outcome(report))
 
 
 def build_failure(text: str, reason: str) -> BaseException:

@@ -17,6 +17,8 @@ from assay.models.pytest_support.case import (
     build_arrays,
     build_failure,
     clear_keep,
+    find_label,
+    judge_report,
     reporting,
 )
 from assay.models.pytest_support.options import Given, get_plan
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from assay.models.flow.artifact_builder import Product
     from assay.models.flow.stepwise import Stepwise
-    from assay.models.values.model import Target
+    from assay.models.values.model import ModelReport, Target
 
 TRACERS = ("ort", "iree", "reference")  # IREE knows types that onnxruntime lacks
 NAMES = (
@@ -34,6 +36,7 @@ NAMES = (
     "tweaked_random_input_data", "onnx_mlir_model_file", "assay_llvmcpu", "llvmcpu_compiled_model",
     "llvmcpu_reference_results", "assay_torq", "torq_compiled_model_dir", "torq_results", "assay_reference",
     "assay_target", "assay_reference_results", "assay_compiled_model", "assay_target_results",
+    "assay_module",
 )  # fmt: skip
 
 
@@ -60,7 +63,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
         raise build_failure(given.problem, given.problem)
     plan = get_plan(request.config)
     plan.attend(lambda text: request.node.add_report_section("setup", CACHE_SECTION, text))
-    keep = clear_keep(plan, given, request.node)
+    keep = clear_keep(plan, given.label, request.node)
     with assay_stand.visiting(keep):
         with reporting("assay_case", given.model.path):
             _, inputs = plan.choose(given.model)
@@ -249,6 +252,26 @@ def assay_target_results(
         return build_arrays(assay_case.steps.run(assay_target, artifacts, inputs, tested=True))
 
 
+@pytest.fixture
+def assay_module(request: pytest.FixtureRequest) -> ModelReport:
+    """The check of a torch module: each call of its modules, and the whole. Nothing of it is cached."""
+    from tempfile import TemporaryDirectory
+
+    from assay.models.flow.artifact_builder import ArtifactBuilder
+    from assay.models.flow.check import check_model
+    from assay.models.store.artifacts import ArtifactStore
+
+    plan = get_plan(request.config)
+    asked = plan.modules[request.param]
+    keep = clear_keep(plan, request.param, request.node)
+    with (
+        reporting("assay_module", asked.model),
+        TemporaryDirectory(prefix="assay-model-") as own,
+        ArtifactBuilder(ArtifactStore(own), asked.limits, failure_dir=keep) as builder,
+    ):
+        return check_model(asked, builder, keep)
+
+
 # ---------------------------------------------------------------- the tests that `assay.models` hands to test files
 
 
@@ -266,5 +289,10 @@ def test_onnx_model_llvmcpu_torq(
     assay_case.compare(assay_llvmcpu, assay_torq, llvmcpu_reference_results, torq_results)
 
 
-for _function in (test_onnx_model, test_onnx_model_llvmcpu_torq):
+def test_torch_module(request: Any, assay_module: Any) -> None:
+    """The target computes what the reference computes, call by call."""
+    judge_report(find_label(request.node.name), assay_module)
+
+
+for _function in (test_onnx_model, test_onnx_model_llvmcpu_torq, test_torch_module):
     _function.__module__ = "assay.models"  # where test files import them from, and where collection looks for them
