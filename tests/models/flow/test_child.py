@@ -60,19 +60,6 @@ def test_a_missing_extra_comes_with_the_command_that_brings_it(
     assert load_error(tmp_path / "run")["hint"] == "install it: pip install 'assay[openvino]'"
 
 
-def test_a_tool_that_is_not_there(chain: Path, tmp_path: Path) -> None:
-    target = Target("sim", "command", {"run": ["no-such-tool", "{model}"], "folder": str(tmp_path)})
-    assert call(ask(chain, tmp_path, target), tmp_path / "run") == 4
-    assert "no-such-tool" in load_error(tmp_path / "run")["message"]
-
-
-def test_a_store_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    request = replace(ask(chain, tmp_path), store=str(tmp_path / "file" / "store"))
-    assert call(request, tmp_path / "run") == 4
-    assert "artifact cache" in load_error(tmp_path / "run")["message"]
-
-
 @pytest.mark.usefixtures("lent")
 def test_a_run_directory_that_cannot_be_written_is_no_traceback(
     chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -240,11 +227,6 @@ def test_what_json_does_not_know_is_left_out(tmp_path: Path) -> None:
     assert "local_error" not in json.loads(line)
 
 
-def test_without_a_case_there_is_no_file(tmp_path: Path) -> None:
-    write_metrics(str(tmp_path), made.report())
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_trace_in_three_forms(tmp_path: Path) -> None:
     slices = [
         Slice(("iree", "compile"), "m_layer_Conv_0", 10, 40, {"ending": "ok"}),
@@ -257,12 +239,6 @@ def test_a_trace_in_three_forms(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "trace.csv").read_text().splitlines()))
     assert [(row["track"], row["duration_ns"]) for row in rows] == [("iree / compile", "30"), ("ort / run", "10")]
     assert b"m_layer_Conv_0" in (tmp_path / "trace.pb").read_bytes()
-
-
-def test_where_nothing_was_computed_the_trace_is_empty_and_valid(tmp_path: Path) -> None:
-    write_trace(str(tmp_path), [])
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
-    assert (tmp_path / "trace.pb").read_bytes() == b""
 
 
 def test_a_copy_is_no_compilation() -> None:
