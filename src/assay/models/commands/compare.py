@@ -79,21 +79,13 @@ def judge(request: JudgeRequest, console: Console) -> int:
     assay model judge kept --tolerance rel=1e-3    a folder of --keep-outputs
     assay model judge expected.npz actual.npz      also .npy, Polygraphy's JSON, and folders of raw files
     """
+    from assay.models.config.settings import parse_tolerance_texts
+
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
-    report = judge_outputs_of(request.path, request.actual, parse_tolerances(request.tolerances))
+    tolerances = parse_tolerance_texts(request.tolerances) if request.tolerances else None
+    report = judge_outputs_of(request.path, request.actual, tolerances)
     show_report(report, request, takes_stdout, console)
     return int(report.exit_code)
-
-
-def parse_tolerances(texts: tuple[str, ...]) -> Tolerances | None:
-    """None: none was given."""
-    from assay.models.config.settings import parse_tolerance_text
-    from assay.models.values.model import Tolerances
-
-    found = Tolerances()
-    for text in texts:
-        found = parse_tolerance_text(text, found)
-    return found if texts else None
 
 
 def judge_outputs_of(path: str, actual: str | None, tolerances: Tolerances | None) -> ModelReport:

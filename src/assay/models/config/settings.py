@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from assay.config.fields import Fields
@@ -225,6 +225,14 @@ def parse_tolerance(given: Mapping[str, Any], where: str, base: Tolerance) -> To
         if fault := _find_fault(key, value):
             raise UsageError(f"{where}: {key} {fault}")
     return replace(base, **given)
+
+
+def parse_tolerance_texts(texts: Iterable[str], tolerances: Tolerances | None = None) -> Tolerances:
+    """Values of `--tolerance`, one after another."""
+    found = tolerances or Tolerances()
+    for text in texts:
+        found = parse_tolerance_text(text, found)
+    return found
 
 
 def parse_tolerance_text(text: str, tolerances: Tolerances) -> Tolerances:

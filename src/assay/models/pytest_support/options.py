@@ -212,7 +212,7 @@ class ModelTestPlan:
 
     def split_targets(self) -> tuple[list[str], list[str]]:
         """Flags, else the settings: those that compute ONNX models, and those that compute torch modules."""
-        from assay.models.flow.torch_request import is_torch_target
+        from assay.models.flow.options import is_torch_target
 
         settings = self.project.settings
         names = self.options.targets or settings.targets
