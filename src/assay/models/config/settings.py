@@ -131,7 +131,8 @@ class _Reader(Fields):
         if "groups" not in table:
             return DEFAULT_GROUPS
         value = table["groups"].node.value
-        if not isinstance(value, list) or not all(_is_group(each) for each in value):
+        is_listed = isinstance(value, list) and all(isinstance(each, list) and len(each) > 1 for each in value)
+        if not is_listed or not all(isinstance(op, str) for each in value for op in each):
             hint = 'as in groups = [["Conv", "Relu"]]'
             self.refuse(table["groups"].node, "models.groups", "a list of lists of operators", hint)
             return DEFAULT_GROUPS
@@ -208,10 +209,6 @@ class _Reader(Fields):
             self.refuse(node, key, "a pair of numbers, the lower one first", "as in ranges.image = [0, 255]")
             return 0.0, 0.0
         return float(value[0]), float(value[1])
-
-
-def _is_group(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 1 and all(isinstance(op, str) for op in value)
 
 
 # ---------------------------------------------------------------- tolerances

@@ -63,11 +63,6 @@ def build_arrays(samples: Sequence[dict[str, Any]]) -> Arrays:
     return arrays
 
 
-def list_paths(value: Any) -> tuple[str, ...]:
-    """The paths that a fixture returned, one of ours or one of the user's own."""
-    return getattr(value, "samples", None) or (os.fspath(value),)
-
-
 def list_arrays(value: Any) -> Any:
     """Our samples, with what the user has changed in the first one in place."""
     if not isinstance(value, Arrays) or not value.samples:
@@ -115,8 +110,10 @@ class FixtureCase:
         return self.steps.write_inputs(read_samples(list_arrays(value), self.steps.input_names))
 
     def take_in(self, value: Any, artifact: str = "") -> list[Product]:
-        self.is_replaced |= not getattr(value, "samples", ())
-        return [self.steps.stand.take_in(path, artifact) for path in list_paths(value)]
+        """What a fixture returned: paths of ours, or one of the user's own."""
+        paths = getattr(value, "samples", ())
+        self.is_replaced |= not paths
+        return [self.steps.stand.take_in(path, artifact) for path in paths or (os.fspath(value),)]
 
     def hand_out(self, products: Sequence[Product]) -> MadePath:
         return build_path([self.steps.stand.hand_out(product) for product in products])

@@ -22,6 +22,7 @@ from assay.models.pytest_support.case import (
     reporting,
 )
 from assay.models.pytest_support.options import Given, get_plan
+from assay.models.values.model import Step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +129,7 @@ def tweaked_random_input_data(assay_case: FixtureCase) -> list[Any]:
 def onnx_mlir_model_file(assay_case: FixtureCase, assay_llvmcpu: Target) -> Path:
     """The case as MLIR, made by IREE's importer."""
     with assay_case.reporting("onnx_mlir_model_file"):
-        return assay_case.hand_out(assay_case.steps.import_models(assay_llvmcpu))
+        return assay_case.hand_out(assay_case.steps.build(assay_llvmcpu, Step.IMPORT, assay_case.steps.models))
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def llvmcpu_compiled_model(assay_case: FixtureCase, assay_llvmcpu: Target, onnx_
     """The case compiled by IREE for the CPU."""
     with assay_case.reporting("llvmcpu_compiled_model"):
         sources = assay_case.take_in(onnx_mlir_model_file)
-        return assay_case.hand_out(assay_case.steps.compile_models(assay_llvmcpu, sources))
+        return assay_case.hand_out(assay_case.steps.build(assay_llvmcpu, Step.COMPILE, sources))
 
 
 @pytest.fixture
@@ -177,8 +178,8 @@ def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: FixtureC
         sources = assay_case.take_in(request.getfixturevalue("onnx_mlir_model_file"))
     with assay_case.reporting("torq_compiled_model_dir", _explain(request, assay_torq)):
         if "import" in assay_torq.options:
-            sources = assay_case.steps.import_models(assay_torq, tested=True)
-        return assay_case.hand_out_folders(assay_case.steps.compile_models(assay_torq, sources, tested=True))
+            sources = assay_case.steps.build(assay_torq, Step.IMPORT, sources, tested=True)
+        return assay_case.hand_out_folders(assay_case.steps.build(assay_torq, Step.COMPILE, sources, tested=True))
 
 
 def _explain(request: pytest.FixtureRequest, target: Target) -> str:

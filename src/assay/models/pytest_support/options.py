@@ -101,18 +101,14 @@ class ModelOptions(Request):
 
 def add_options(parser: pytest.Parser) -> None:
     """Under the names that are free."""
-    taken = _find_taken(parser)
+    groups = [*parser._groups, parser._anonymous]  # noqa: SLF001 pytest has no other way to ask
+    taken = {name for each in groups for option in each.options for name in option.names()}
     group = parser.getgroup(GROUP, "models, layer by layer (Assay)")
     for field, declared in ModelOptions.OPTIONS.items():
         free = [name for name in declared.names if name not in taken]
         if free:
             how = _build_arguments(field, declared)
             group.addoption(*free, dest=_PREFIX + field, help=declared.help, default=None, **how)
-
-
-def _find_taken(parser: pytest.Parser) -> set[str]:
-    groups = [*parser._groups, parser._anonymous]  # noqa: SLF001 pytest has no other way to ask
-    return {name for group in groups for option in group.options for name in option.names()}
 
 
 def _build_arguments(field: str, declared: Option) -> dict[str, Any]:
