@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,8 @@ import pytest
 from tests.example_models import parse
 from tests.models.backends.loopback import NEEDS_SSHD, open_board
 from tests.models.pytest_support.nested_project import TORQ, Project, PytestRun, build_project
+from tests.models.pytest_support.test_case import paste
+from tests.models.test_profiles import read_trace
 
 pytestmark = pytest.mark.services("kills")  # each command is a session of pytest with ONNX Runtime
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models"
@@ -31,11 +32,6 @@ class GuideProject(Project):
         words = shlex.split(command)
         assert words[0] == "pytest"
         return self.pytest(*words[1:], env=variables)
-
-
-def paste(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +61,6 @@ def test_one_test_with_the_tools_output_and_their_intermediate_representations(g
     assert "compiling 1 nodes for generic" in run.out
     folder = guide.folder / "ir_dump" / "example-matmul_layer_MatMul_0-sim-default"
     assert "MatMul" in (folder / "0_import.txt").read_text()
-
-
-def read_slices(path: Path) -> list[str]:
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
-
-    trace = Trace()
-    trace.ParseFromString(path.read_bytes())
-    return [packet.track_event.name for packet in trace.packet if packet.track_event.name]
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +163,7 @@ def test_torqs_compiler_and_runner_are_found_by_their_variables(torq):
     assert any("--device=torq" in call and "--torq_hw_type=sim" in call for call in calls)
     label = "net_full_model-sim-sl2610-v1"
     assert list((project.folder / "ir" / label).rglob("*.mlir"))
-    assert read_slices(project.folder / "profile" / label / "net_full_model_compile.pb") == ["MatMul"]
+    assert read_trace(project.folder / "profile" / label / "net_full_model_compile.pb") == ["MatMul"]
 
 
 # ---------------------------------------------------------------- old models

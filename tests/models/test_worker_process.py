@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.example_models import until
+from tests.example_models import is_running, until
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, NotFoundError, UsageError
 from assay.models.values.model import Job, Step, StepEnding, StepLimits, Target
@@ -43,14 +43,6 @@ def make(tmp_path):
 def worker(tmp_path):
     with WorkerProcess(strange(), folder=str(tmp_path / "worker"), env=ENV) as made:
         yield made
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
-            return stream.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 # ---------------------------------------------------------------- ends

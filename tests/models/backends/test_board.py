@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.example_models import until
 
 from assay.errors import InfrastructureError
 from assay.models.backends import board
@@ -24,8 +25,8 @@ SHELLS = {
     for name, words in {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}.items()
     if shutil.which(words[0])
 }
-OWNER = "anna user 4711 2026-01-02T03:04:05Z"
 PATIENCE_S = 60.0
+OWNER = "anna user 4711 2026-01-02T03:04:05Z"
 
 
 @pytest.fixture(params=SHELLS)
@@ -81,20 +82,6 @@ class Place:
 
     def left(self):
         return sorted(os.listdir(self.folder))
-
-
-def until(condition, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came to this: {what}"
-        time.sleep(0.02)
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 # ---------------------------------------------------------------- the lock

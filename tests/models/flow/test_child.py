@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.example_models import ORT, faulty, hide_library, picky, request_for, until
+from tests.example_models import ORT, faulty, find_marked, hide_library, picky, request_for, until
 from tests.models.report import model_reports as made
 
 from assay.models.child import build_numbers, build_points, main, write_metrics, write_trace
@@ -142,18 +142,6 @@ def test_functions_are_found_in_the_caller_s_folder(chain: Path, tmp_path: Path)
 # ---------------------------------------------------------------- a violent end
 
 
-def count_workers(folder: Path) -> int:
-    """Processes whose environment names this folder."""
-    wanted, found = f"MARK={folder}".encode(), 0
-    for location in Path("/proc").iterdir():
-        if location.name.isdecimal():
-            try:
-                found += wanted in (location / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-    return found
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_worker_outlives_its_parent(
     number: int, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -164,10 +152,10 @@ def test_no_worker_outlives_its_parent(
     argv = [sys.executable, "-m", "assay.models.child", str(tmp_path / "run"), json.dumps(build_plain(request))]
     process = subprocess.Popen(argv)
     until((tmp_path / "hangs").exists, "the worker hangs")
-    assert count_workers(tmp_path) >= 3
+    assert len(find_marked(f"MARK={tmp_path}")) >= 3
     process.send_signal(number)
     process.wait(60)
-    until(lambda: count_workers(tmp_path) == 0, "all workers are gone")
+    until(lambda: not find_marked(f"MARK={tmp_path}"), "all workers are gone")
     assert not (tmp_path / "run" / "model.json").exists()
 
 
