@@ -229,7 +229,7 @@ def build_torch_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
 
 
 def is_torch_target(text: str, folder: str) -> bool:
-    """Raises NotFoundError for a target that nobody knows."""
+    """Raises NotFoundError for a target that is not known."""
     return _is_rewrite(text) or load_checked_target(text, folder).backend == TORCH
 
 
