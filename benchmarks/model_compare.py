@@ -35,7 +35,8 @@ import onnx  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
 
 from assay.models.flow.artifact_builder import ArtifactBuilder  # noqa: E402
-from assay.models.flow.compare import ComparedCases, compare_models  # noqa: E402
+from assay.models.flow.check import check_model  # noqa: E402
+from assay.models.flow.compare import ComparedCases  # noqa: E402
 from assay.models.graph.graph import build_outline, load_model  # noqa: E402
 from assay.models.graph.inputs import build_samples  # noqa: E402
 from assay.models.report.summary import describe_outcome, find_first, label_of  # noqa: E402
@@ -284,7 +285,7 @@ class Bench:
         return ModelRequest(str(path), ORT, ORT, goal="compare", other=str(other), folder=str(self.folder))
 
     def compare(self, path: Path, other: Path) -> Any:
-        return compare_models(self.request(path, other), self.builder, str(self.folder / "tensors"))
+        return check_model(self.request(path, other), self.builder, str(self.folder / "tensors"))
 
     def try_harmless(self, name: str, path: Path, word: str, other: Path) -> bool:
         begun, report = time.monotonic(), self.compare(path, other)

@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -186,6 +187,23 @@ def assert_equal(one: Any, other: Any) -> None:
         assert list(one.flat) == list(other.flat)
     else:
         assert one.tobytes() == other.tobytes()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def find_marked(mark: str) -> list[int]:
+    """Processes with this `NAME=VALUE` in their environment, but not our own."""
+    found = []
+    for location in Path("/proc").iterdir():
+        if location.name.isdecimal() and int(location.name) != os.getpid():
+            with suppress(OSError):
+                found += [int(location.name)] * (mark.encode() in (location / "environ").read_bytes().split(b"\0"))
+    return found
 
 
 def until(condition: Callable[[], Any], what: str) -> None:

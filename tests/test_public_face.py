@@ -67,7 +67,7 @@ MODULES = {
     "assay.bench": "Benchmark Timing measure report_benchmark synchronize",
     "assay.convergence": "ConvergenceFailure MissingConfigurationOptionException MissingMandatoryFlagException"
     " do_convergence_test",
-    "assay.models": "test_onnx_model test_onnx_model_llvmcpu_torq",
+    "assay.models": "test_onnx_model test_onnx_model_llvmcpu_torq test_torch_module",
     "assay.runs": "Run Runs Series runs",
 }
 NAMED = {  # modules without a list of their own: what the documents name there

@@ -6,17 +6,17 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from tests.example_models import parse
 from tests.models.backends.loopback import NEEDS_SSHD, open_board
 from tests.models.pytest_support.nested_project import TORQ, Project, PytestRun, build_project
+from tests.models.pytest_support.test_case import paste
+from tests.models.test_profiles import read_trace
 
 pytestmark = pytest.mark.services("kills")  # each command is a session of pytest with ONNX Runtime
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models"
@@ -32,11 +32,6 @@ class GuideProject(Project):
         words = shlex.split(command)
         assert words[0] == "pytest"
         return self.pytest(*words[1:], env=variables)
-
-
-def paste(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +54,6 @@ def test_the_cases_of_a_model_are_listed_as_printed(guide):
     ]  # fmt: skip
 
 
-def test_the_models_tests_run(guide):
-    run = guide.type("pytest tests/test_onnx_model.py -k example-matmul -v")
-    assert run.verdicts == {LAYER: "PASSED", FULL: "PASSED"}, run.out
-    assert run.code == 0
-
-
 def test_one_test_with_the_tools_output_and_their_intermediate_representations(guide):
     command = "pytest tests/test_onnx_model.py -s -k example-matmul_layer_MatMul_0-sim-default --debug-ir ir_dump"
     run = guide.type(command)
@@ -72,40 +61,6 @@ def test_one_test_with_the_tools_output_and_their_intermediate_representations(g
     assert "compiling 1 nodes for generic" in run.out
     folder = guide.folder / "ir_dump" / "example-matmul_layer_MatMul_0-sim-default"
     assert "MatMul" in (folder / "0_import.txt").read_text()
-
-
-@pytest.mark.services("backends")
-@pytest.mark.parametrize("kind", ["compile", "runtime"])
-def test_profiles(guide, kind):
-    long = {"compile": "compile-time", "runtime": "runtime"}[kind]
-    folder = guide.folder / f"profile {kind}"
-    run = guide.type(
-        f"pytest tests/test_onnx_model.py -k example-matmul_layer --torq-{long}-profiling-output-dir='{folder.name}' "
-        "--recompute-cache"
-    )
-    assert run.code == 0, run.out
-    base = folder / "example-matmul_layer_MatMul_0-sim-default" / f"example-matmul_layer_MatMul_0_{kind}"
-    assert len(base.with_suffix(".csv").read_text().splitlines()) >= 3
-    assert read_slices(base.with_suffix(".pb"))
-
-
-def read_slices(path: Path) -> list[str]:
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
-
-    trace = Trace()
-    trace.ParseFromString(path.read_bytes())
-    return [packet.track_event.name for packet in trace.packet if packet.track_event.name]
-
-
-def test_a_failure_and_the_command_that_it_prints(guide):
-    run = guide.type("pytest tests/test_onnx_model.py -v -k example-matmul_full --hardware-type sim-faulty")
-    assert set(run.verdicts.values()) == {"FAILED"}
-    (command,) = re.findall(r"show it: (assay model diff .*)", run.out)
-    done = paste(command, guide.folder)
-    assert done.returncode == 1, done.stderr
-    assert "max rel error" in done.stdout
-    expected, actual = (np.load(path) for path in shlex.split(command)[3:])
-    assert np.allclose(expected * 1.02, actual, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -208,16 +163,7 @@ def test_torqs_compiler_and_runner_are_found_by_their_variables(torq):
     assert any("--device=torq" in call and "--torq_hw_type=sim" in call for call in calls)
     label = "net_full_model-sim-sl2610-v1"
     assert list((project.folder / "ir" / label).rglob("*.mlir"))
-    assert read_slices(project.folder / "profile" / label / "net_full_model_compile.pb") == ["MatMul"]
-
-
-@pytest.mark.services("backends")
-def test_without_them_it_reports_what_to_set(torq):
-    project, _ = torq
-    run = project.pytest("-v", "-k", "full")
-    text = run.section(f"{NAME}[net_full_model-sim-default]")
-    assert "torq-compile was not found: $TORQ_COMPILE is not set" in text
-    assert run.code == 1
+    assert read_trace(project.folder / "profile" / label / "net_full_model_compile.pb") == ["MatMul"]
 
 
 # ---------------------------------------------------------------- old models

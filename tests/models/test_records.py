@@ -129,11 +129,6 @@ def build_report(run_dir: str = "/runs/model/r1") -> ModelReport:
     )  # fmt: skip
 
 
-def test_a_report_is_found_again(tmp_path: Path) -> None:
-    report = build_report(str(tmp_path))
-    assert is_same(write_and_load(tmp_path, report), report)
-
-
 def test_a_run_directory_may_be_moved(tmp_path: Path) -> None:
     old, new = tmp_path / "r1", tmp_path / "moved"
     old.mkdir()

@@ -1,5 +1,4 @@
-"""Traces for viewers. The protobuf is decoded with Google's library and a schema written down by hand here (the
-`perfetto` package, which ships the whole schema, is used instead where it is installed)."""
+"""Traces for viewers. The protobuf is decoded with the schema of the package `perfetto`."""
 
 from __future__ import annotations
 
@@ -11,75 +10,16 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pool, message_factory, unknown_fields
+from google.protobuf import unknown_fields
 from hypothesis import given
 from hypothesis import strategies as st
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 from assay.models.trace import Slice, build_lanes, render_chrome, render_perfetto, render_slices_csv
 
-# name, number, type (as descriptor.proto numbers them), message, repeated
-UINT64, INT64, DOUBLE, STRING, MESSAGE, UINT32, INT32, BOOL = 4, 3, 1, 9, 11, 13, 5, 8
-SCHEMA: dict[str, list[tuple[str, int, int, str | None, bool]]] = {
-    "Trace": [("packet", 1, MESSAGE, "TracePacket", True)],
-    "TracePacket": [
-        ("timestamp", 8, UINT64, None, False),
-        ("trusted_packet_sequence_id", 10, UINT32, None, False),
-        ("track_event", 11, MESSAGE, "TrackEvent", False),
-        ("sequence_flags", 13, UINT32, None, False),
-        ("track_descriptor", 60, MESSAGE, "TrackDescriptor", False),
-    ],
-    "TrackDescriptor": [
-        ("uuid", 1, UINT64, None, False),
-        ("name", 2, STRING, None, False),
-        ("parent_uuid", 5, UINT64, None, False),
-        ("child_ordering", 11, INT32, None, False),
-        ("sibling_order_rank", 12, INT32, None, False),
-    ],
-    "TrackEvent": [
-        ("debug_annotations", 4, MESSAGE, "DebugAnnotation", True),
-        ("type", 9, INT32, None, False),
-        ("track_uuid", 11, UINT64, None, False),
-        ("categories", 22, STRING, None, True),
-        ("name", 23, STRING, None, False),
-    ],
-    "DebugAnnotation": [
-        ("bool_value", 2, BOOL, None, False),
-        ("int_value", 4, INT64, None, False),
-        ("double_value", 5, DOUBLE, None, False),
-        ("string_value", 6, STRING, None, False),
-        ("name", 10, STRING, None, False),
-    ],
-}
-
-
-def build_trace_class() -> Any:
-    try:
-        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
-    except ImportError:
-        return build_own_class()
-    return Trace
-
-
-def build_own_class() -> Any:
-    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
-
-    file = descriptor_pb2.FileDescriptorProto(name="trace.proto", package="t", syntax="proto2")
-    for message, fields in SCHEMA.items():
-        made = file.message_type.add(name=message)
-        for name, number, kind, inner, repeated in fields:
-            field = made.field.add(name=name, number=number, type=kind, label=3 if repeated else 1)
-            if inner:
-                field.type_name = f".t.{inner}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Trace"))
-
-
-TRACE = build_trace_class()
-
 
 def decode(content: bytes) -> Any:
-    trace = TRACE()
+    trace = Trace()
     assert trace.ParseFromString(content) == len(content)
     for packet in trace.packet:
         assert_known(packet)

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.example_models import until
+from tests.example_models import is_running, until
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, NotFoundError, UsageError
 from assay.models.values.model import Job, Step, StepEnding, StepLimits, Target
@@ -43,14 +43,6 @@ def make(tmp_path):
 def worker(tmp_path):
     with WorkerProcess(strange(), folder=str(tmp_path / "worker"), env=ENV) as made:
         yield made
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
-            return stream.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 # ---------------------------------------------------------------- ends
@@ -344,15 +336,6 @@ def test_trouble_with_the_identity_is_raised_here(tmp_path, trouble, kind, words
     assert words in str(caught.value)
 
 
-def test_a_missing_extra_keeps_its_name(tmp_path):
-    with (
-        WorkerProcess(strange(trouble="extra"), folder=str(tmp_path), env=ENV) as worker,
-        pytest.raises(ImportError) as caught,
-    ):
-        worker.identity()
-    assert caught.value.extra == "strange"
-
-
 def test_a_back_end_that_cannot_be_loaded(tmp_path, make):
     with WorkerProcess(Target("x", "no_such_module:Thing"), folder=str(tmp_path)) as worker:
         with pytest.raises(UsageError, match="no back end named 'no_such_module:Thing'"):
@@ -388,6 +371,7 @@ def test_errors_travel(error):
     assert isinstance(there, UsageError) == isinstance(error, UsageError)
     assert isinstance(there, MissingExtraError) == isinstance(error, MissingExtraError)
     assert (there.message, there.hint, there.exit_code) == (error.message, error.hint, error.exit_code)
+    assert getattr(there, "extra", None) == getattr(error, "extra", None)
 
 
 @pytest.mark.parametrize(

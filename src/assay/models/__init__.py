@@ -4,7 +4,7 @@
 
 Every .onnx file in the project's folder of models becomes cases, one for each layer and one for the whole. With
 `test_onnx_model_llvmcpu_torq` they are called as in Torq's own tests: the reference is IREE on the CPU, the target is
-the hardware type, `sim` unless an option says otherwise.
+the hardware type, `sim` unless an option says otherwise. `test_torch_module` is for the torch modules of the settings.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from assay.errors import MissingPackageError
 
 if TYPE_CHECKING:
-    from assay.models.pytest_support.fixtures import test_onnx_model, test_onnx_model_llvmcpu_torq
+    from assay.models.pytest_support.fixtures import test_onnx_model, test_onnx_model_llvmcpu_torq, test_torch_module
 
-__all__ = ["test_onnx_model", "test_onnx_model_llvmcpu_torq"]
+__all__ = ["test_onnx_model", "test_onnx_model_llvmcpu_torq", "test_torch_module"]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,6 @@ from assay.errors import AssayError, InfrastructureError
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import bisect_model
 from assay.models.flow.check import check_model
-from assay.models.flow.compare import compare_models
 from assay.models.flow.reduce import reduce_failure
 from assay.models.records import write_report
 from assay.models.report.check import render_case_line
@@ -34,7 +33,7 @@ from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 
-_GOALS = {"check": check_model, "compare": compare_models, "bisect": bisect_model, "reduce": reduce_failure}
+_GOALS = {"check": check_model, "compare": check_model, "bisect": bisect_model, "reduce": reduce_failure}
 POINTS_FILE = "model.jsonl"  # in metrics/
 
 

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
-from assay.follow.api import StudyLocation
+from assay.follow.api import StudyLocation, open_index_of
 from assay.models.commands.diff import draw_diff, load_side
 from assay.models.judge.tensors import judge_outputs
 from assay.models.records import judge_run, load_report
@@ -28,6 +28,7 @@ from assay.models.report.summary import (
 from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import STUDY, WRONG, CaseReport, ModelReport, Step, Tolerances
 from assay.models.values.tensors import TensorComparison, TensorDiff
+from assay.reading.api import load_fresh_table
 from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.system.fast_dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from assay.values.document import (
     Chart,
     Content,
     Curve,
+    Document,
     Heading,
     Panel,
     Section,
@@ -52,6 +54,7 @@ from assay.values.verdict import VerdictKind
 _MOST_CHECKS = 400  # that a list reads
 _MOST_BEFORE = 40  # checks of a history
 _MOST_NODES = 400  # of a graph that is drawn
+_MOST_MODELS = 12  # of a report, with their layers
 _MOST_BYTES = 128 << 20  # of a tensor that is compared for a page
 
 
@@ -506,3 +509,56 @@ def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]
         rows.append([name, *cells])
     columns = (Column("layer"), *(Column(head, align="right") for head in heads))
     return [Section([TableBlock(Table(columns, rows))], "Run time of each layer, ms")]
+
+
+# ---------------------------------------------------------------- `assay report`: the last check of each, or one
+
+
+def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
+    """`wanted`: a run of the study; None: the last check of each model on each target. None where there is no such."""
+    if not is_model_study(location):
+        return None
+    with open_index_of([location]) as index:
+        rows = {row.key.partition("/")[2]: row for row in load_fresh_table(index, [location]).rows}
+    checks = list_checks(location, [*rows.values()])
+    if wanted is None:
+        return Document("Models", [*_build_overview(location, rows, checks)])
+    if wanted not in rows:
+        return None
+    page = build_model_page(location, rows[wanted], checks)
+    if page.report is None:
+        raise FormatError(page.problem)
+    return Document(f"{page.report.verdict.kind} {page.report.stem}", [*page.blocks, *page.history])
+
+
+def _build_overview(
+    location: StudyLocation, rows: Mapping[str, RunRow], checks: Sequence[CheckSummary]
+) -> Iterator[Block]:
+    if not checks:
+        raise UsageError(f"{location.dir}: no model has been checked yet", "assay model check MODEL.onnx")
+    newest = [card.checks[0] for card in group_checks(checks)]
+    yield Heading("Models", level=1, note=location.dir)
+    yield TableBlock(_build_overview_table(newest))
+    for check in newest[:_MOST_MODELS]:
+        page: ModelPage = build_model_page(location, rows[check.run], checks)
+        yield from (*page.blocks, *page.history)
+
+
+def _build_overview_table(checks: Sequence[CheckSummary]) -> Table:
+    columns = (
+        Column("model"), Column("target"), Column("verdict"), Column("when"), Column("first wrong layer"),
+        Column("error", align="right"), Column("run ms", align="right"),
+    )  # fmt: skip
+    rows = [
+        (
+            check.stem,
+            check.target,
+            Span(str(check.kind), str(check.kind)) if check.kind else check.problem,
+            render_date(check.at, "%Y-%m-%d %H:%M"),
+            check.first_wrong,
+            "" if check.error is None else render_error(check.error),
+            "" if check.run_s is None else render_ms(check.run_s),
+        )
+        for check in checks
+    ]
+    return Table(columns, rows)

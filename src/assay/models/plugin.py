@@ -13,7 +13,7 @@ PLUGIN = (
             "models": "assay.models.config.settings:read_model_settings",
             "targets": "assay.models.config.targets:read_target_tables",
         },
-        reports=("assay.models.report_page:build_report",),
+        reports=("assay.models.pages:build_report",),
         pages=("assay.models.web_pages:PAGES",),
         doctor=(
             Folder(

@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.example_models import until
 
+from assay.errors import InfrastructureError
 from assay.models.backends import board
-from assay.models.backends.board import describe_owner
+from assay.models.backends.board import Connection, describe_owner
+from assay.system.ssh import Address
 
 SCRIPT = str(Path(board.__file__).with_name("board.sh"))
 SHELLS = {
@@ -22,8 +25,8 @@ SHELLS = {
     for name, words in {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}.items()
     if shutil.which(words[0])
 }
-OWNER = "anna user 4711 2026-01-02T03:04:05Z"
 PATIENCE_S = 60.0
+OWNER = "anna user 4711 2026-01-02T03:04:05Z"
 
 
 @pytest.fixture(params=SHELLS)
@@ -79,20 +82,6 @@ class Place:
 
     def left(self):
         return sorted(os.listdir(self.folder))
-
-
-def until(condition, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came to this: {what}"
-        time.sleep(0.02)
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 # ---------------------------------------------------------------- the lock
@@ -239,3 +228,19 @@ def test_a_signal_ends_the_job(busy, number):
 def test_owners_in_words():
     assert describe_owner(OWNER) == "held by anna on user (process 4711) since 2026-01-02 03:04:05 UTC"
     assert describe_owner("") == "held by an unknown process"
+
+
+def test_a_connection_has_a_short_socket_and_ends_its_options_before_the_host(tmp_path, monkeypatch):
+    deep, calls = tmp_path / ("x" * 100), tmp_path / "calls"
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done > {calls}\nexit 1\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(InfrastructureError):
+        Connection(Address("root@b")).connect()
+    words = calls.read_text().splitlines()
+    assert words[words.index("root@b") - 1] == "--"
+    (socket,) = [word for word in words if word.startswith("ControlPath=")]
+    assert len(socket) < 100
+    assert os.listdir(deep) == []

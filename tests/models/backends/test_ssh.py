@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.example_models import is_running, until
 from tests.models.backends import backend_helpers
 from tests.models.backends.loopback import NEEDS_SSHD, find_port, open_board
-from tests.models.backends.test_board import OWNER, is_running, until
+from tests.models.backends.test_board import OWNER
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.backends.registry import build_backend

@@ -36,6 +36,10 @@ def test_compare_names_the_layer_in_every_report_and_judge_repeats_it(cli: Cli, 
     assert (again["verdict"], again["summary"] in found.out.replace("\n", " ")) == ("FAIL", True)
     assert cli("model", "judge", "kept", "--tolerance", "rel=10").code == 0
     assert cli("model", "compare", "float.onnx", "int8.onnx", "--quiet").code == 0
+    found = cli("model", "compare", "float.onnx", "bad.onnx", "--quiet", "--bisect")
+    assert found.code == 1
+    assert found.out.startswith("FAIL bad against float: the first wrong layer is Conv_3: ")
+    assert "MatMul_6" not in found.out
 
 
 @pytest.mark.usefixtures("own_bench")
@@ -50,6 +54,8 @@ def test_what_cannot_be_compared_gets_one_line(cli: Cli, folder: Path) -> None:
         ("compare", "chain.onnx", "copy.onnx"): "are equal: there is nothing to compare",
         ("compare", "chain.onnx", "copy.onnx", "--tolerance", "rel=no"): "rel must be a number, not 'no'",
         ("compare", "net.py:build", "chain.onnx", "--target", "torch"): "compare is for two ONNX models",
+        ("compare", "chain.onnx", "copy.onnx", "--bisect", "--keep-outputs", "kept"): "give one of them",
+        ("compare", "chain.onnx", "copy.onnx", "--bisect", "--only", "Conv_0"): "--only is for check: bisect looks",
         ("judge", "missing"): "there is no missing",
         ("judge", "empty"): "empty has neither outputs of a check nor reference.npz and target.npz",
         ("judge", "empty", "--tolerance", "rel=no"): "rel must be a number, not 'no'",

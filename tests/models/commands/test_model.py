@@ -21,7 +21,7 @@ import onnx
 import pytest
 from onnx import helper
 from tests.command_line import Cli, Result
-from tests.example_models import EXAMPLES, ORT, until, write_chain, write_long_chain, write_model
+from tests.example_models import EXAMPLES, ORT, find_marked, until, write_chain, write_long_chain, write_model
 
 from assay.cli.main import run
 from assay.follow.locations import StudyLocation
@@ -462,19 +462,6 @@ def test_on_a_terminal_progress_is_one_line_that_goes(folder: Path) -> None:
 # ---------------------------------------------------------------- interruptions
 
 
-def tagged(folder: Path) -> list[int]:
-    """Processes that were started from this folder."""
-    wanted = f"FOLDER={folder}".encode()
-    found = []
-    for location in Path("/proc").iterdir():
-        if location.name.isdecimal() and int(location.name) != os.getpid():
-            try:
-                found += [int(location.name)] * (wanted in (location / "environ").read_bytes().split(b"\0"))
-            except OSError:
-                continue
-    return found
-
-
 @pytest.fixture
 def hanging(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A check whose target hangs, until the file `end` is there."""
@@ -488,7 +475,7 @@ def hanging(folder: Path) -> Iterator[subprocess.Popen[str]]:
     yield process
     process.kill()
     process.communicate()
-    for pid in tagged(folder):
+    for pid in find_marked(f"FOLDER={folder}"):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -496,13 +483,13 @@ def hanging(folder: Path) -> Iterator[subprocess.Popen[str]]:
 def test_an_interruption_stops_everything_and_reports_so(
     number: int, hanging: subprocess.Popen[str], folder: Path
 ) -> None:
-    assert len(tagged(folder)) > 2
+    assert len(find_marked(f"FOLDER={folder}")) > 2
     hanging.send_signal(number)
     out, err = hanging.communicate(timeout=60)
     assert hanging.returncode == 130
     assert f"interrupted by {signal.Signals(number).name}" in err
     assert "Traceback" not in out + err
-    until(lambda: tagged(folder) == [], "no process is left")
+    until(lambda: find_marked(f"FOLDER={folder}") == [], "no process is left")
     (run_dir,) = (folder / "runs" / "model").glob("chain_hangs_check_*")
     assert not (run_dir / "model.json").exists()
 
@@ -517,7 +504,7 @@ def test_without_its_supervisor_the_check_goes_on_to_its_end(hanging: subprocess
         case["name"]: case["steps"][-1]["ending"] for case in json.loads((run_dir / "model.json").read_text())["cases"]
     }
     assert cases == {"chain_layer_Add_1": "ok", "chain_layer_Relu_2": "ok"}
-    until(lambda: tagged(folder) == [], "no process is left")
+    until(lambda: find_marked(f"FOLDER={folder}") == [], "no process is left")
 
 
 # ---------------------------------------------------------------- larger than a terminal

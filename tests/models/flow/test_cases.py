@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.example_models import ORT, faulty, write_model
+from tests.example_models import ORT, write_model
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
@@ -98,14 +98,6 @@ def test_sizes_that_were_given_are_not_changed(tmp_path: Path, shared: ArtifactB
     assert open_cases(model, shared).full.trials[0].expected["y"].shape == (8, 8), "the graph demands 64"
 
 
-def test_what_constants_compute_decides_sizes(tmp_path: Path, shared: ArtifactBuilder) -> None:
-    """The wanted shape is not an initialiser: nodes make it of two."""
-    nodes = [helper.make_node("Mul", ["four", "two"], ["wanted"]), helper.make_node("Reshape", ["x", "wanted"], ["y"])]
-    weights = {"four": np.array([4, 4]), "two": np.array([2, 2])}
-    model = write_model(tmp_path / "m.onnx", nodes, {"x": ["n"]}, {"y": [8, 8]}, weights)
-    assert Tensors(open_cases(model, shared).samples[0].path)["x"].shape == (64,)
-
-
 def test_constants_are_folded_in_a_process_that_has_loaded_nothing(tmp_path: Path) -> None:
     """`import onnx` does not bring onnx's evaluator."""
     nodes = [helper.make_node("Mul", ["four", "two"], ["wanted"]), helper.make_node("Reshape", ["x", "wanted"], ["y"])]
@@ -144,12 +136,6 @@ def test_samples_share_a_compiled_layer(chain: Path, shared: ArtifactBuilder) ->
     assert len({trial.model.sha for trial in case.trials}) == 1
 
 
-def test_seeded_inputs_are_the_same_in_every_process(chain: Path, shared: ArtifactBuilder) -> None:
-    one, two = (open_cases(chain, shared, seed=5).samples for _ in range(2))
-    assert one[0].sha == two[0].sha
-    assert open_cases(chain, shared, seed=6).samples[0].sha != one[0].sha
-
-
 @pytest.mark.parametrize(
     ("patterns", "expected"),
     [
@@ -171,14 +157,6 @@ def test_a_case_that_is_not_there_is_named(chain: Path, shared: ArtifactBuilder)
         open_cases(chain, shared).choose(["MatMul_1"])
 
 
-def test_find_gives_layers_and_the_whole(chain: Path, shared: ArtifactBuilder) -> None:
-    cases = open_cases(chain, shared)
-    assert cases.find("chain_full_model").layer is None
-    found = cases.find("chain_layer_Relu_2").layer
-    assert found is not None
-    assert found.ops == ("Relu",)
-
-
 def test_a_reference_that_cannot_compute_the_model_reports_so(
     tmp_path: Path, shared: ArtifactBuilder, chain: Path
 ) -> None:
@@ -188,19 +166,6 @@ def test_a_reference_that_cannot_compute_the_model_reports_so(
     onnx.save(model, broken)
     with pytest.raises(StepFailedError, match="the reference ort cannot compute this model: compile"):
         _ = open_cases(broken, shared).full
-
-
-def test_what_is_no_model_is_refused(tmp_path: Path, shared: ArtifactBuilder) -> None:
-    path = tmp_path / "text.onnx"
-    path.write_text("this is no model")
-    with pytest.raises(UsageError, match="not an ONNX model"):
-        _ = open_cases(path, shared).outline
-
-
-def test_the_reference_may_be_any_target(chain: Path, shared: ArtifactBuilder) -> None:
-    right = open_cases(chain, shared).full.trials[0].expected["y"]
-    wrong = open_cases(chain, shared, faulty("scaled", "product")).full.trials[0].expected["y"]
-    assert not np.array_equal(right, wrong)
 
 
 def write_samples(folder: Path, count: int) -> tuple[str, ...]:

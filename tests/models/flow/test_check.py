@@ -13,11 +13,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from tests.example_models import (
-    LARGE,
     ORT,
     faulty,
     hide_library,
-    off_where_large,
     picky,
     request_for,
     write_model,
@@ -78,18 +76,8 @@ def test_the_wrong_layer_is_named_and_the_others_are_right_by_themselves(chain: 
     }
     relu = report.cases[2]
     assert relu.local[0].error < 1e-6 < relu.accumulated[0].error  # fed with wrong values it gives wrong ones
-
-
-def test_what_differs_is_kept_for_a_person_to_look_at(chain: Path, check: Check) -> None:
-    report = check(chain, faulty("scaled", "sum"))
-    case = next(case for case in report.cases if case.name == "chain_layer_Add_1")
-    ((expected, actual),) = case.diffs
+    ((expected, actual),) = report.cases[1].diffs
     assert np.allclose(load_array(expected) * 1.01, load_array(actual), rtol=1e-5)
-
-
-def test_nan_is_found_where_it_is_born(chain: Path, check: Check) -> None:
-    report = check(chain, faulty("nan", "product"))
-    assert report.first_wrong == "chain_layer_MatMul_0"
 
 
 def test_every_sample_counts(chain: Path, check: Check) -> None:
@@ -106,11 +94,6 @@ def test_a_tolerance_for_an_operator_holds_for_that_operator_only(chain: Path, c
     other = Tolerances(by_op={"MatMul": Tolerance(rel=0.5)})
     report = check(chain, faulty("scaled", "sum"), tolerances=other)
     assert kinds(report)["Add_1"] is VerdictKind.FAIL
-
-
-def test_only_the_chosen_cases_are_computed(chain: Path, check: Check) -> None:
-    report = check(chain, UNOPTIMIZED, only=("Relu_2",))
-    assert [case.name for case in report.cases] == ["chain_layer_Relu_2"]
 
 
 def test_cases_are_reported_as_they_come(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
@@ -165,8 +148,9 @@ def test_a_reference_that_fails_gives_errors_and_never_a_pass(
     assert (
         "the reference picky cannot compute this model: compile unsupported: no Add here" in report.findings[0].message
     )
-    assert report.cases[0].name == "chain_reference"
+    assert [case.name for case in report.cases] == ["chain_reference"], "and not a row for each that was not compared"
     assert report.cases[0].outcome == "compile unsupported"
+    assert "4 cases not compared: picky has no result" in report.notes
 
 
 def test_a_fault_that_only_the_whole_shows_is_still_a_failure(chain: Path, check: Check) -> None:
@@ -179,14 +163,6 @@ def test_a_fault_that_only_the_whole_shows_is_still_a_failure(chain: Path, check
 
 
 # ---------------------------------------------------------------- references that disagree
-
-
-def test_references_that_disagree_as_much_excuse_the_target_but_do_not_pass_it(chain: Path, check: Check) -> None:
-    target, voter = off_where_large(), off_where_large("other")
-    report = check(chain, target, voter=voter, inputs=LARGE)
-    assert kinds(report)["Add_1"] is VerdictKind.INCONCLUSIVE
-    assert kinds(report)["full_model"] is VerdictKind.INCONCLUSIVE
-    assert kinds(check(chain, target, inputs=LARGE))["Add_1"] is VerdictKind.FAIL
 
 
 def test_a_voter_that_computes_the_operator_wrong_has_no_vote(chain: Path, check: Check) -> None:
@@ -244,13 +220,6 @@ SLOW = pytest.mark.services("backends")  # OpenVINO compiles a dozen layers: `ma
 def test_the_examples_pass_on_another_runtime(name: str, built: Path, check: Check) -> None:
     report = check(built / f"example-{name}.onnx", Target("openvino", "openvino"), voter=ORT)
     assert report.verdict.kind is VerdictKind.PASS, [f.message for f in report.verdict.findings]
-
-
-def test_where_the_references_disagree_no_layer_is_the_first_wrong(chain: Path, check: Check) -> None:
-    target, voter = off_where_large(), off_where_large("other")
-    report = check(chain, target, voter=voter, inputs=LARGE)
-    assert report.first_wrong is None
-    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
 
 
 def test_the_first_wrong_layer_is_the_one_that_fails_as_the_model_does(chain: Path, check: Check) -> None:
@@ -497,15 +466,6 @@ def test_an_output_of_the_whole_has_the_bound_of_its_operator(tmp_path: Path, ch
     assert kinds(check(model, scaled("p", 1.01)))["full_model"] is VerdictKind.FAIL
 
 
-def test_a_bound_for_an_operator_holds_in_the_whole(tmp_path: Path, check: Check) -> None:
-    model = write_classifier(tmp_path)
-    wide = Tolerances(by_op={"MatMul": Tolerance(rel=0.05), "Softmax": Tolerance(rel=0.05)})
-    target = scaled("logits", 1.02)
-    report = check(model, target, tolerances=wide)
-    assert set(kinds(report).values()) == {VerdictKind.PASS}
-    assert kinds(check(model, target))["full_model"] is VerdictKind.FAIL
-
-
 def test_errors_that_add_up_are_not_called_a_fusion(tmp_path: Path, check: Check) -> None:
     wide = Tolerances(by_op={"MatMul": Tolerance(rel=0.05)})
     report = check(write_classifier(tmp_path), scaled("logits", 1.02), tolerances=wide)
@@ -577,16 +537,6 @@ def test_layers_that_were_not_requested_are_counted(chain: Path, check: Check) -
     assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 0)
     report = check(chain, faulty("scaled", "y"), only=("Relu_2",))
     assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 0), "the others are seen inside the model"
-
-
-def test_what_the_reference_cannot_compute_is_not_compared(
-    tmp_path: Path, chain: Path, shared: ArtifactBuilder
-) -> None:
-    request = request_for(chain, ORT)
-    report = check_model(replace(request, reference=picky(refuses="Add")), shared, str(tmp_path / "keep"))
-    assert [case.outcome for case in report.cases] == ["compile unsupported"], "and not a row for each that was not"
-    assert "4 cases not compared: picky has no result" in report.notes
-    assert report.verdict.kind is VerdictKind.ERROR
 
 
 def test_a_report_has_the_folder_for_its_commands(chain: Path, tmp_path: Path, check: Check) -> None:

@@ -16,7 +16,8 @@ from tests.quantised_models import plant, quantise, rename, write_float
 
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.compare import compare_models
+from assay.models.flow.bisect import bisect_model
+from assay.models.flow.check import check_model
 from assay.models.report.summary import describe_outcome, label_of
 from assay.models.values.model import ModelReport, ModelRequest, Target, Tolerances
 from assay.models.values.tensors import Tolerance
@@ -29,8 +30,8 @@ Compare = Callable[..., ModelReport]
 @pytest.fixture
 def compare(shared: ArtifactBuilder, tmp_path: Path) -> Compare:
     def call(first: Path, second: Path, **further: Any) -> ModelReport:
-        request = ModelRequest(str(first), PLAIN, PLAIN, goal="compare", other=str(second), **further)
-        return compare_models(request, shared, str(tmp_path / "keep"))
+        request = ModelRequest(str(first), PLAIN, PLAIN, other=str(second), **{"goal": "compare", **further})
+        return (bisect_model if request.goal == "bisect" else check_model)(request, shared, str(tmp_path / "keep"))
 
     return call
 
@@ -77,10 +78,32 @@ def test_the_layer_of_a_planted_fault_is_named(
     compare: Compare, net: Path, tmp_path: Path, tensor: str, change: Any, layer: str
 ) -> None:
     made = quantise(net, tmp_path / "int8.onnx")
-    report = compare(net, plant(made, tmp_path / "faulty.onnx", tensor, change))
-    assert report.verdict.kind is VerdictKind.FAIL
+    faulty = plant(made, tmp_path / "faulty.onnx", tensor, change)
+    report, found = compare(net, faulty), compare(net, faulty, goal="bisect")
+    assert report.verdict.kind is found.verdict.kind is VerdictKind.FAIL
     first = next(case for case in report.cases if case.name == report.first_wrong)
     assert label_of(first, report) == layer
+    assert (found.first_wrong, found.coverage) == (report.first_wrong, report.coverage)
+    assert len(found.cases) < len(report.cases)
+    assert found.cases[0].matched.startswith("name")
+
+
+def test_a_bisection_of_a_model_that_is_right_has_nothing_to_name(compare: Compare, net: Path, tmp_path: Path) -> None:
+    found = compare(net, quantise(net, tmp_path / "int8.onnx"), goal="bisect")
+    assert (found.verdict.kind, found.first_wrong) == (VerdictKind.PASS, None)
+
+
+def test_a_second_model_that_cannot_be_computed_is_bisected_by_its_beginnings(
+    compare: Compare, net: Path, tmp_path: Path
+) -> None:
+    made = onnx.load(net)
+    node = next(node for node in made.graph.node if node.op_type == "MaxPool")
+    node.domain = "nobody.has.this"
+    made.opset_import.append(helper.make_opsetid("nobody.has.this", 1))
+    onnx.save(made, tmp_path / "foreign.onnx")
+    found = compare(net, tmp_path / "foreign.onnx", goal="bisect")
+    assert found.verdict.kind in (VerdictKind.FAIL, VerdictKind.ERROR)
+    assert str(found.first_wrong).endswith("MaxPool_2")
 
 
 def test_integers_that_are_read_with_another_zero_point_than_they_are_written_with_are_named(

@@ -17,7 +17,6 @@ from tests.quantised_models import quantise, write_float
 from assay.errors import FormatError, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.check import check_model
-from assay.models.flow.compare import compare_models
 from assay.models.flow.kept_outputs import judge_kept
 from assay.models.flow.output_keeper import choose_folder
 from assay.models.values.model import InputChoice, ModelReport, ModelRequest, Target, Tolerances
@@ -58,7 +57,7 @@ def test_another_tolerance_gives_another_verdict_where_no_back_end_is_installed(
     other = quantise(net, tmp_path / "int8.onnx")
     plain = Target("ort", "ort", {"optimize": "none"})
     request = ModelRequest(str(net), plain, plain, goal="compare", other=str(other), keep_outputs=str(folder))
-    report = compare_models(request, shared, str(tmp_path / "keep"))
+    report = check_model(request, shared, str(tmp_path / "keep"))
     assert report.verdict.kind is VerdictKind.PASS
     assert summarise(judge_kept(str(folder), None)) == summarise(report)
     assert judge_kept(str(folder), Tolerances(Tolerance(rel=1e-6))).verdict.kind is VerdictKind.FAIL

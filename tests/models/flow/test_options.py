@@ -99,14 +99,6 @@ def test_what_cannot_be_meant_is_reported_before_anything_runs(model: str, flags
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("goal", ["bisect", "reduce"])
-def test_only_is_for_check_alone(model: str, goal: Any) -> None:
-    flags = ModelFlags(model, target="ort", only=("Conv_1",))
-    assert build_request(flags, "check").only == ("Conv_1",)
-    with pytest.raises(UsageError, match=f"--only is for check: {goal} looks for the layer itself"):
-        build_request(flags, goal)
-
-
 def test_quotes_that_are_not_closed() -> None:
     with pytest.raises(UsageError, match="--compiler-options"):
         split_words("'-O0", "--compiler-options")
@@ -222,11 +214,6 @@ def test_limits_and_places(model: str, tmp_path: Path) -> None:
     assert request.limits.memory_bytes == 2 * 1024**3
     assert request.ir_dir == str(tmp_path / "ir")
     assert request.output == str(tmp_path / "small.onnx")
-
-
-def test_a_flag_that_lets_the_target_vote_is_refused(model: str) -> None:
-    with pytest.raises(UsageError, match="--vote iree computes as the target does, and would always agree with it"):
-        build_request(ModelFlags(model, target="iree", vote="iree"), "check")
 
 
 def test_a_setting_that_lets_the_target_vote_is_noted(model: str, tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from tests.example_models import hide_library, picky, request_for, until, write_
 from tests.models.report import model_reports as made
 
 from assay.bench.flow.archive import add_timings, build_result, load_executions
-from assay.bench.flow.history import HistoryOptions, load_histories
 from assay.bench.values.execution import NOT_REPORTED, BenchExecution, BenchResult
-from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
+from assay.errors import AssayError, InfrastructureError, NotFoundError
 from assay.execute.machine_lease import MachineLease
 from assay.execute.slots import SlotPool, build_entries
 from assay.follow.locations import StudyLocation
@@ -351,11 +350,6 @@ def test_only_a_whole_check_that_measured_counts(request_: ModelRequest, report:
     assert is_whole(request_, report) is counts
 
 
-def test_where_there_is_a_gap_nothing_is_written(tmp_path: Path) -> None:
-    assert add(tmp_path, made.good_report()) is None
-    assert list(tmp_path.iterdir()) == []
-
-
 # ---------------------------------------------------------------- what there is
 
 
@@ -391,23 +385,6 @@ def test_the_method_has_no_letters_that_a_shell_minds() -> None:
     assert name_method(report) == "model.my_model.ort_unoptimized"
 
 
-def test_a_step_in_a_layer_s_times_is_found(tmp_path: Path) -> None:
-    for number in range(24):
-        slow = 1.0 if number < 12 else 1.5
-        assert add(tmp_path, measured(0.004 * slow + number % 3 * 1e-6, number)) is not None
-    location = StudyLocation(str(tmp_path), "bench")
-    executions = load_executions(location, "model.m.iree")
-    assert len(executions) == 24
-    assert executions[0].setup["iree-base-compiler"] == "3.13.0"
-    assert executions[0].result.samples["Conv_0.run_s"]
-    (history,) = load_histories("Conv_0.run_s", "m.iree", HistoryOptions(str(tmp_path), everything=True))
-    (change,) = history.series[0].changes
-    assert change.is_worse
-    assert change.step.effect == pytest.approx(0.5, abs=0.01)
-    (history,) = load_histories("Conv_0.compile_s", "m.iree", HistoryOptions(str(tmp_path), everything=True))
-    assert not history.series[0].changes
-
-
 def test_another_tool_is_another_set_up(tmp_path: Path) -> None:
     add(tmp_path, measured(number=1))
     add(tmp_path, measured(number=2, tools={"iree-base-compiler": "3.14.0"}))
@@ -421,9 +398,3 @@ def test_the_label_goes_along_and_the_same_run_counts_once(tmp_path: Path) -> No
     (execution,) = load_executions(StudyLocation(str(tmp_path), "bench"))
     assert execution.label == "nightly"
     assert execution.extra["run"].endswith("-000000")
-
-
-def test_one_check_is_no_history(tmp_path: Path) -> None:
-    add(tmp_path, measured())
-    with pytest.raises(UsageError, match=r"1 execution with Conv_0\.run_s: too few for a history"):
-        load_histories("Conv_0.run_s", None, HistoryOptions(str(tmp_path), everything=True))

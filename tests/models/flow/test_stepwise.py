@@ -17,7 +17,7 @@ from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, load_product
 from assay.models.flow.cases import StepFailedError
 from assay.models.flow.stepwise import CaseSteps, Stepwise, read_samples
-from assay.models.values.model import InputChoice, ModelRequest, Target
+from assay.models.values.model import InputChoice, ModelRequest, Step, Target
 from assay.models.values.tensors import TensorSpec
 
 ORT, EVALUATOR = Target("ort", "ort"), Target("reference", "reference")
@@ -87,7 +87,7 @@ def test_a_step_that_fails_reports_so_with_its_outcome(stand, request_of_net, tm
     broken = tmp_path / "broken.onnx"
     broken.write_text("no model")
     with pytest.raises(StepFailedError, match="ort cannot compute net_full_model: compile error") as caught:
-        steps.compile_models(ORT, [stand.take_in(broken)], tested=True)
+        steps.build(ORT, Step.COMPILE, [stand.take_in(broken)], tested=True)
     assert caught.value.outcome is steps.steps[-1]
 
 
@@ -127,7 +127,7 @@ def test_what_a_failed_step_was_given_is_kept_where_the_visit_says(stand, reques
     with stand.visiting(str(tmp_path / "kept")):
         steps = stand.open_case(request_of_net, "net_full_model", "x")
         with pytest.raises(StepFailedError):
-            steps.compile_models(ORT, [stand.take_in(broken)], tested=True)
+            steps.build(ORT, Step.COMPILE, [stand.take_in(broken)], tested=True)
     kept = tmp_path / "kept" / "net_full_model" / "compile-ort" / "broken.onnx"
     assert kept.read_text() == "no model"
     assert stand.builder.failure_dir == ""

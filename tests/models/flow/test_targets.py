@@ -176,7 +176,7 @@ def test_targets_come_from_flags_then_the_list_then_what_is_described(sim_folder
     assert choose_target_names(project, ["ort", "iree"]) == ("ort", "iree")
     assert choose_target_names(project, []) == ("sim",)
     (sim_folder / "pyproject.toml").write_text(SIM_TABLE + '[tool.assay.models]\ntargets = ["reference"]\n')
-    assert choose_target_names(load_project(str(sim_folder)), []) == ("reference",)
+    assert load_project(str(sim_folder)).settings.targets == ("reference",)
     with pytest.raises(NotFoundError, match="'simm'"):
         choose_target_names(project, ["simm"])
 

@@ -52,11 +52,6 @@ def test_infinity_is_not_three() -> None:
     assert "expected inf, actual 3" in messages(found)
 
 
-def test_the_sign_of_infinity_counts() -> None:
-    assert compare(f32(math.inf, 1, 2), f32(-math.inf, 1, 2)).verdict.kind is FAIL
-    assert compare(f32(math.inf, 1, 2), f32(math.inf, 1, 2)).verdict.kind is PASS
-
-
 def test_large_integers_are_exact() -> None:
     found = compare(np.array([2**40, 1]), np.array([2**40 + 100, 1]))
     assert found.verdict.kind is FAIL
@@ -120,13 +115,6 @@ def test_a_shift_that_all_elements_share_is_bounded_apart_from_their_errors() ->
     assert "all elements share a factor or an offset of" in messages(shifted)
 
 
-def test_the_type_counts() -> None:
-    found = compare(np.array([1, 2], np.int32), f32(1, 2))
-    assert found.verdict.kind is FAIL
-    assert "dtype float32 instead of int32" in messages(found)
-    assert found.dtype == ("int32", "float32")
-
-
 def test_a_small_number_next_to_a_large_one_is_as_precise_as_that() -> None:
     assert compare(f32(100, 0), f32(100, 1e-5)).verdict.kind is PASS
     assert compare(f32(*[100] * 99, 1e-5), f32(*[100] * 99, 3e-5)).verdict.kind is PASS
@@ -152,15 +140,6 @@ def test_another_shape_is_reported_clearly(shapes: tuple[tuple[int, ...], ...], 
     assert finding.message.startswith(f"shape {shapes[1]} instead of {shapes[0]}")
     assert guess in finding.message
     assert found.count == found.wrong == 0
-
-
-def test_a_flipped_argmax_is_found_when_it_is_asked_for() -> None:
-    expected, actual = f32(0.1, 0.5, 0.4999999), f32(0.1, 0.4999999, 0.5)
-    assert compare(expected, actual).verdict.kind is PASS
-    found = compare(expected, actual, top_k=1)
-    assert found.verdict.kind is FAIL
-    assert found.top_k == 0
-    assert "whose largest is 2 instead of 1" in messages(found)
 
 
 def test_a_flipped_argmax_is_shown_without_a_request() -> None:
@@ -289,17 +268,6 @@ def test_a_nan_does_not_spoil_the_other_numbers() -> None:
 # ---------------------------------------------------------------- integers, bools, texts, complex numbers
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
-
-
-@pytest.mark.parametrize("name", INTEGERS)
-def test_the_ends_of_a_type_do_not_overflow(name: str) -> None:
-    info = np.iinfo(name)
-    found = compare(np.array([info.min, 1], name), np.array([info.max, 1], name))
-    assert found.verdict.kind is FAIL
-    assert found.wrong == 1
-    assert found.max_abs == float(int(info.max) - int(info.min))
-    assert found.worst[0].expected == info.min
-    assert found.worst[0].actual == info.max
 
 
 @given(st.sampled_from(INTEGERS), st.data())
@@ -516,12 +484,6 @@ def test_a_mask_does_not_hide_what_is_not_masked(mask: float) -> None:
     assert 1 < found.scale < 10
     assert found.sqnr_db is not None
     assert found.sqnr_db < 100
-
-
-def test_large_numbers_that_are_no_mask_keep_their_scale() -> None:
-    found = compare(f32(1e5, 1e5, 0), f32(1e5, 1e5, 1e-2))
-    assert found.verdict.kind is PASS
-    assert found.scale == pytest.approx(1e5)
 
 
 def test_numbers_whose_squares_overflow_have_a_scale() -> None:
@@ -741,14 +703,6 @@ def test_memory_stays_within_a_few_blocks() -> None:
     assert peak < 3 * expected.nbytes
 
 
-def test_orders_in_memory_make_no_difference() -> None:
-    expected, actual = noise(30, 20, 10), noise(30, 20, 10)
-    actual[3, 4, 5] = 9
-    plain = compare(expected, actual)
-    turned = compare(np.asfortranarray(expected), actual[:, :, ::-1][:, :, ::-1])
-    assert turned == plain
-
-
 def test_the_error_that_is_shown_is_the_true_one() -> None:
     found = compare(f32(1e-8, 2e-8, 1), f32(2e-8, 1e-8, 1), abs=1e-7)
     assert found.verdict.kind is PASS
@@ -832,15 +786,6 @@ def test_sequences_and_absent_optionals() -> None:
     assert [each.name for each in compared] == ["parts[0]", "parts[1]"]
     assert verdict.findings[0].subject == "parts[1]"
     assert judge_outputs(expected, {"parts": [f32(1, 2)]}, Tolerances())[0].kind is FAIL
-
-
-@pytest.mark.long
-def test_a_hundred_million_elements() -> None:
-    expected = np.random.default_rng(0).random((100, 1000, 1000), dtype=np.float32)
-    actual = expected.copy()
-    actual[77, 500, 3] += 1
-    found = compare(expected, actual)
-    assert (found.count, found.wrong, found.worst[0].index) == (10**8, 1, (77, 500, 3))
 
 
 def test_two_zero_tensors_report_how_to_allow_them() -> None:

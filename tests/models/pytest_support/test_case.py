@@ -18,8 +18,6 @@ import onnx
 import pytest
 from tests.example_models import parse
 from tests.models.pytest_support.nested_project import (
-    MATMUL,
-    MATMUL_NEG,
     RELU,
     RELU_NEG,
     TWO_OUTPUTS,
@@ -274,36 +272,6 @@ def test_a_folder_of_dumps_is_named_only_where_something_is_in_it(tmp_path):
     (tmp_path / "case" / "0.txt").touch()
     pytest_terminal_summary(reporter, config)
     assert lines == [f"IR: {tmp_path}", f"run profiles: {tmp_path}"]
-
-
-@pytest.mark.services("backends")
-def test_an_edited_model_is_never_served_from_the_cache(project):
-    """MatMul → MatMul + Neg under the same name: the layer's case keeps its name, and the whole is another model."""
-    project.model("net", MATMUL)
-    assert project.pytest("-v").code == 0
-    assert len(project.calls) == 4
-    assert project.pytest("-v").code == 0
-    assert project.calls == [], "nothing has changed: all from the cache"
-    project.model("net", MATMUL_NEG)
-    output = project.pytest("-v", "--assay-target", "sim")
-    assert short(output) == dict.fromkeys(
-        ["net_layer_MatMul_0-sim", "net_layer_Neg_1-sim", "net_full_model-sim"], "PASSED"
-    )
-    compiled = [call.split()[1] for call in project.calls if call.startswith("compile")]
-    assert compiled == ["net_layer_MatMul_0.onnx", "net_layer_Neg_1.onnx", "net.onnx"]
-
-
-@pytest.mark.services("backends")
-def test_a_changed_tool_or_flag_is_never_served_from_the_cache(project):
-    project.model("net", RELU)
-    assert project.pytest("-k", "full").code == 0
-    assert len(project.calls) == 2
-    assert project.pytest("-k", "full", "--extra-runtime-options=--by 1.5").code == 1
-    assert project.calls == ["run"]
-    run = project.folder / "tools" / "sim-run"
-    run.write_text(run.read_text().replace("array * given.by", "array * 2"))
-    assert project.pytest("-k", "full").code == 1
-    assert "run" in project.calls
 
 
 @pytest.mark.services("backends")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 from xml.etree import ElementTree as ET
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.report import model_reports as made
@@ -17,77 +16,16 @@ from tests.models.report import model_reports as made
 from assay.models.report.summary import build_chart
 from assay.models.values.model import ModelReport
 from assay.show.html import draw
-from assay.values.verdict import Finding, VerdictKind
-
-VOID = {"meta", "br"}
 
 
-class Reader(HTMLParser):
-    """Sees whether all tags are closed, and every address that a browser would fetch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[str] = []
-        self.addresses: list[str | None] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append(tag)
-        self.addresses += [value for name, value in attrs if name in ("src", "href", "srcset", "data")]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def read(page: str) -> Reader:
-    reader = Reader()
-    reader.feed(page)
-    assert reader.open == []
-    return reader
-
-
-REPORTS = {
-    "good": made.good_report(),
-    "bad": made.bad_report(),
-    "large": made.large_report(),
-    "nothing": made.report(),
-    "failed": made.report(made.failed(0)),
-}
-
-
-@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-def test_the_page_is_whole_and_fetches_nothing(report: ModelReport) -> None:
-    page = made.show_page(report)
-    reader = read(page)
-    assert set(reader.addresses) <= {"#first"}, "a place on the page itself"
-    assert "script" not in reader.seen
-    assert "link" not in reader.seen
-    assert not re.search(r"https?://|@import|url\(", page)
-    for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
-        ET.fromstring(drawing)
-
-
-def test_every_colour_is_there_in_both_themes() -> None:
-    page = made.show_page(made.bad_report())
-    used = set(re.findall(r"var\((--[\w-]+)\)", page))
-    light, dark = page.split("prefers-color-scheme: dark")[:2]
-    dark = dark.split("* { box-sizing")[0]
-    for block in (light, dark):
-        assert used <= set(re.findall(r"(--[\w-]+):", block))
+def read(page: str) -> str:
+    """Its text."""
+    return html.unescape(re.sub(r"<[^>]*>", "", page))
 
 
 def test_the_answer_the_commands_and_every_case_are_there() -> None:
     page = made.show_page(made.bad_report())
-    text = read(page).text
+    text = read(page)
     assert "The first wrong layer is MatMul_1: t2 is off by 0.41 of its scale" in text
     assert "assay model reduce 'models/my model.onnx' --reference ort --target iree" in text
     for name in ("Conv_0", "MatMul_1", "Relu_2", "Conv_3", "Gemm_4", "full_model"):
@@ -110,7 +48,7 @@ def test_the_sentence_leads_to_the_row_of_the_first_wrong_layer() -> None:
 def test_failed_steps_fold_away_with_command_and_output() -> None:
     page = made.show_page(made.bad_report())
     block, _provenance = re.findall(r"<details.*?</details>", page, re.DOTALL)
-    text = read(block).text
+    text = read(block)
     assert "compile error in Conv_3, Gemm_4: failed to legalize 'onnx.Foo'" in text
     assert f"$ {made.COMMAND}" in text
     assert "line 0 <&>" in text
@@ -123,21 +61,6 @@ def test_a_failure_alone_is_open_and_several_are_not() -> None:
     other = replace(made.COMPILE_ERROR, message="another")
     several = made.report(made.failed(0), made.failed(1, outcome=other))
     assert "<details open>" not in made.show_page(several)
-
-
-def test_words_of_a_tool_cannot_become_markup() -> None:
-    hostile = "<script>alert('1')</script>"
-    bad = replace(made.COMPILE_ERROR, message=hostile, command=hostile, stderr=hostile, hint=hostile)
-    case = made.failed(0, hostile, outcome=bad)
-    report = made.report(case, stem=hostile, model=hostile, target=hostile, notes=(hostile,), tools={hostile: hostile})
-    page = made.show_page(replace(report, findings=(Finding(VerdictKind.FAIL, hostile, hostile),)))
-    assert "<script" not in page
-    assert "\x1b" not in made.show_page(made.bad_report())
-    read(page)
-
-
-def test_estimates_are_called_so() -> None:
-    assert "run ms (estimate)" in made.show_page(replace(made.good_report(), is_estimate=True))
 
 
 # ---------------------------------------------------------------- the chart

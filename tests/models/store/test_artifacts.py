@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.store.artifacts import (
@@ -119,36 +119,6 @@ def test_parts_have_the_same_key_only_when_they_are_the_same(one: dict[str, Any]
     assert (build_key(one) == build_key(other)) == same_value(one, other)
 
 
-@given(some_parts.filter(bool), st.data())
-def test_any_change_of_any_part_changes_the_key(parts: dict[str, Any], data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(sorted(parts)))
-    changed = data.draw(json_like.filter(lambda value: not same_value(value, parts[name])))
-    assert build_key({**parts, name: changed}) != build_key(parts)
-    assert build_key({other: parts[other] for other in parts if other != name}) != build_key(parts)
-
-
-def shuffled(value: Any, random: Any) -> Any:
-    if isinstance(value, dict):
-        names = list(value)
-        random.shuffle(names)
-        return {name: shuffled(value[name], random) for name in names}
-    return [shuffled(each, random) for each in value] if isinstance(value, list) else value
-
-
-@given(some_parts, st.randoms(use_true_random=False))
-def test_the_order_of_names_does_not_count(parts: dict[str, Any], random: Any) -> None:
-    assert build_key(shuffled(parts, random)) == build_key(parts)
-
-
-def test_the_order_of_flags_counts() -> None:
-    assert build_key({"flags": ["-a", "-b"]}) != build_key({"flags": ["-b", "-a"]})
-    assert build_key({"flags": ("-a", "-b")}) == build_key({"flags": ["-a", "-b"]})
-
-
-def test_a_surrogate_pair_is_not_the_character_it_could_stand_for() -> None:
-    assert build_key({"a": "\ud83d\ude00"}) != build_key({"a": "\U0001f600"})
-
-
 @pytest.mark.parametrize("parts", [{1: "a"}, {"a": {2: "b"}}, {"a": b"bytes"}, {"a": {1, 2}}, {"a": object()}])
 def test_what_json_does_not_have_is_no_part(parts: Any) -> None:
     with pytest.raises(TypeError):
@@ -158,7 +128,8 @@ def test_what_json_does_not_have_is_no_part(parts: Any) -> None:
 def test_keys_do_not_change_between_versions_of_assay() -> None:
     """Else an update would throw away every cache; the text is that of the docstring: canonical JSON."""
     text = '{"flags":["-O2"],"n":1.5,"what":"größe"}'
-    assert build_key({"what": "größe", "flags": ["-O2"], "n": 1.5}) == sha256(text.encode()).hexdigest()
+    assert build_key({"what": "größe", "flags": ("-O2",), "n": 1.5}) == sha256(text.encode()).hexdigest()
+    assert build_key({"a": "\ud83d\ude00"}) != build_key({"a": "\U0001f600"}), "a pair of surrogates is no character"
 
 
 # ---------------------------------------------------------------- making and finding
@@ -186,44 +157,19 @@ def test_nothing_is_there_before_anything_is_made_and_looking_leaves_no_trace(tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_builder_gets_an_empty_folder(store: ArtifactStore) -> None:
-    seen = []
-
-    def build(folder: str) -> Mapping[str, Any]:
-        seen.extend([os.path.isdir(folder), os.listdir(folder)])
-        return {}
-
-    store.make(build_key(PARTS), PARTS, build)
-    assert seen == [True, []]
-
-
-def test_a_builder_that_failed_leaves_nothing(store: ArtifactStore) -> None:
+@pytest.mark.parametrize("error", [None, ConnectionRefusedError("the board")])
+def test_a_builder_that_fails_leaves_nothing_and_its_exception_comes_out(
+    store: ArtifactStore, error: Exception | None
+) -> None:
     def build(folder: str) -> None:
         Path(folder, "half.vmfb").write_bytes(b"half")
+        if error is not None:
+            raise error
 
-    assert store.make(build_key(PARTS), PARTS, build) == (None, False)
-    assert store.load(build_key(PARTS)) is None
+    with pytest.raises(ConnectionRefusedError) if error else contextlib.nullcontext():
+        assert store.make(build_key(PARTS), PARTS, build) == (None, False)
     assert files_under(store.folder) == ["v2/lock"]
     make(store)
-
-
-def test_a_builder_that_raises_leaves_nothing_and_its_exception_comes_out(store: ArtifactStore) -> None:
-    def build(folder: str) -> Mapping[str, Any]:
-        Path(folder, "half.vmfb").write_bytes(b"half")
-        raise LookupError("no such operator")
-
-    with pytest.raises(LookupError, match="no such operator"):
-        store.make(build_key(PARTS), PARTS, build)
-    assert files_under(store.folder) == ["v2/lock"]
-    make(store)
-
-
-def test_an_empty_artifact_is_one_too(store: ArtifactStore) -> None:
-    artifact, made = store.make(build_key(PARTS), PARTS, lambda _folder: {"elapsed_s": 1.5})
-    assert made
-    assert artifact is not None
-    assert ArtifactStore(store.folder).load(artifact.key) == artifact
-    assert artifact.facts == {"elapsed_s": 1.5}
 
 
 def test_facts_are_the_same_whether_made_or_found(store: ArtifactStore) -> None:
@@ -242,23 +188,13 @@ def test_paths_in_facts_lead_to_where_the_files_are_now(store: ArtifactStore) ->
         return {"path": str(path), "command": f"compile -o {path} in.onnx", "all": [str(path)]}
 
     made, _ = store.make(build_key(PARTS), PARTS, build)
-    for artifact in (made, ArtifactStore(store.folder).load(build_key(PARTS))):
+    moved = store.folder + " moved"
+    shutil.copytree(store.folder, moved)
+    for artifact in (made, ArtifactStore(store.folder).load(build_key(PARTS)), ArtifactStore(moved).load(made.key)):
         assert artifact is not None
         assert Path(artifact.facts["path"]).read_bytes() == b"x"
         assert artifact.facts["command"] == f"compile -o {artifact.folder}/model.vmfb in.onnx"
         assert artifact.facts["all"] == [artifact.facts["path"]]
-
-
-def test_a_store_that_was_moved_is_still_good(store: ArtifactStore, tmp_path: Path) -> None:
-    def build(folder: str) -> Mapping[str, Any]:
-        Path(folder, "model.vmfb").write_bytes(b"x")
-        return {"path": f"{folder}/model.vmfb"}
-
-    store.make(build_key(PARTS), PARTS, build)
-    os.rename(store.folder, tmp_path / "elsewhere")
-    found = ArtifactStore(str(tmp_path / "elsewhere")).load(build_key(PARTS))
-    assert found is not None
-    assert Path(found.facts["path"]).read_bytes() == b"x"
 
 
 def test_a_key_that_is_not_of_these_parts_is_refused(store: ArtifactStore) -> None:
@@ -281,12 +217,6 @@ def test_a_session_recomputes_each_key_once(store: ArtifactStore) -> None:
     first = make(store, content=b"first", made_since=session)
     again, made = store.make(first.key, PARTS, must_not_build, made_since=session)
     assert (again, made) == (first, False)
-
-
-def test_what_cannot_be_made_again_is_not_served_either(store: ArtifactStore) -> None:
-    make(store).close()
-    assert store.make(build_key(PARTS), PARTS, lambda _folder: None, recompute=True) == (None, False)
-    assert store.load(build_key(PARTS)) is None
 
 
 def test_recomputing_that_is_interrupted_keeps_the_old_one(store: ArtifactStore) -> None:
@@ -315,17 +245,6 @@ def test_odd_names(tmp_path: Path, hostile_name: str, how: str) -> None:
     assert Path(found.folder, found.facts["name"], hostile_name).read_text() == "odd"
 
 
-def test_a_file_name_that_is_not_text(store: ArtifactStore) -> None:
-    def build(folder: str) -> Mapping[str, Any]:
-        Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xfe")).write_text("odd")
-        return {}
-
-    store.make(build_key(PARTS), PARTS, build)
-    found = ArtifactStore(store.folder).load(build_key(PARTS))
-    assert found is not None
-    assert [os.fsencode(name) for name in os.listdir(found.folder)] == [b"\xff\xfe"]
-
-
 def test_a_link_inside_is_kept_and_one_that_leads_outside_is_refused(store: ArtifactStore, tmp_path: Path) -> None:
     def build(folder: str) -> Mapping[str, Any]:
         Path(folder, "model.1").write_bytes(b"x")
@@ -344,69 +263,12 @@ def test_a_link_inside_is_kept_and_one_that_leads_outside_is_refused(store: Arti
         with pytest.raises(InfrastructureError, match="leak leads outside"):
             store.make(build_key({"target": target}), {"target": target}, leak)
 
-
-def test_a_pipe_is_refused(store: ArtifactStore) -> None:
-    def build(folder: str) -> Mapping[str, Any]:
+    def pipe(folder: str) -> Mapping[str, Any]:
         os.mkfifo(f"{folder}/pipe")
         return {}
 
     with pytest.raises(InfrastructureError, match="pipe is not a file"):
-        store.make(build_key(PARTS), PARTS, build)
-    assert store.load(build_key(PARTS)) is None
-
-
-# ---------------------------------------------------------------- a changed model, tool or flag
-
-
-def build_model(*ops: str) -> bytes:
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "ab"]
-    nodes, last = [helper.make_node("MatMul", ["a", "b"], ["t0"])], "t0"
-    for index, op in enumerate(ops, start=1):
-        nodes.append(helper.make_node(op, [last], [f"t{index}"]))
-        last = f"t{index}"
-    output = helper.make_tensor_value_info(last, TensorProto.FLOAT, [2, 2])
-    return helper.make_model(helper.make_graph(nodes, "g", inputs, [output])).SerializeToString()
-
-
-def test_an_edited_model_is_never_served_the_old_artifact(store: ArtifactStore, tmp_path: Path) -> None:
-    """The original kept testing the old MatMul after the file had become MatMul and Neg: its key was the case's name."""
-    path = tmp_path / "m.onnx"
-
-    def check() -> bytes:
-        parts = {**PARTS, "source": sha256(path.read_bytes()).hexdigest()}
-        artifact, _ = store.make(build_key(parts), parts, filler(path.read_bytes()))
-        return content_of(artifact)
-
-    path.write_bytes(build_model())
-    status = path.stat()
-    assert check() == build_model()
-    path.write_bytes(build_model("Neg"))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # not even when the time of the file is the same
-    assert check() == build_model("Neg")
-    path.write_bytes(build_model())
-    assert check() == build_model()
-    assert len(store.load_entries()) == 2
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"source": "34cd" * 16},
-        {"tools": {"iree": "3.13.1"}},
-        {"tools": {"iree": "3.13.0", "lld": "1"}},
-        {"flags": ["-O3", "--fast"]},
-        {"flags": ["--fast", "-O2"]},
-        {"flags": []},
-        {"inputs": "77" * 32},
-        {"what": "import"},
-    ],
-)
-def test_a_changed_tool_flag_or_input_is_a_miss(store: ArtifactStore, change: dict[str, Any]) -> None:
-    make(store, content=b"old")
-    changed = {**PARTS, **change}
-    assert store.load(build_key(changed)) is None
-    assert content_of(make(store, changed, b"new")) == b"new"
-    assert content_of(store.load(build_key(PARTS))) == b"old"
+        store.make(build_key({}), {}, pipe)
 
 
 # ---------------------------------------------------------------- why
@@ -578,18 +440,6 @@ def test_a_damaged_entry_counts_as_missing_and_is_made_again(
     assert list_names(store) == [name_of(again)]
 
 
-def test_an_entry_without_a_manifest_does_not_count_and_is_removed(store: ArtifactStore) -> None:
-    """What a removal leaves that was killed half-way."""
-    made = make(store)
-    made.close()
-    (entry_of(made) / "manifest.json").unlink()
-    assert store.load(made.key) is None
-    assert store.load_entries() == []
-    assert store.damaged == {}
-    again = make(store)
-    assert list_names(store) == [name_of(again)]
-
-
 def test_an_older_version_of_a_key_stays_while_it_is_used(store: ArtifactStore) -> None:
     old = make(store)
     new = make(store, recompute=True)
@@ -690,12 +540,6 @@ def test_a_read_only_store_serves_what_it_has_and_reports_that_it_cannot_make(fo
     store.close()
 
 
-def test_a_store_whose_folder_cannot_be_made(forbidden_dir: Path) -> None:
-    store = ArtifactStore(str(forbidden_dir / "cache"))
-    with pytest.raises(InfrastructureError, match="Permission denied"):
-        store.make(build_key(PARTS), PARTS, must_not_build)
-
-
 def test_a_store_whose_place_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
     store = ArtifactStore(str(tmp_path / "cache"))
@@ -727,14 +571,6 @@ def test_a_disk_that_is_full_when_the_manifest_is_written(store: ArtifactStore) 
     with pytest.raises(InfrastructureError, match="cannot write in the artifact cache"):
         store.make(build_key(PARTS), PARTS, filler(facts={"stderr": "x" * 10_000}))
     assert files_under(store.folder) == ["v2/lock"]
-
-
-def test_other_troubles_of_a_builder_are_its_own(store: ArtifactStore) -> None:
-    def build(folder: str) -> Mapping[str, Any]:
-        raise ConnectionRefusedError("the board")
-
-    with pytest.raises(ConnectionRefusedError):
-        store.make(build_key(PARTS), PARTS, build)
 
 
 def test_read_only_folders_that_a_tool_makes_are_removed_too(forbidden_dir: Path) -> None:
@@ -819,18 +655,6 @@ def test_eight_threads_build_once(store: ArtifactStore) -> None:
     assert len(built) == 1
     assert len(found) == 8
     assert len({artifact.folder for artifact in found if artifact}) == 1
-
-
-def test_a_builder_may_make_other_artifacts(store: ArtifactStore) -> None:
-    imported = {**PARTS, "what": "import"}
-
-    def build(folder: str) -> Mapping[str, Any]:
-        source, _ = store.make(build_key(imported), imported, filler(b"mlir"))
-        Path(folder, "model.vmfb").write_bytes(b"compiled " + content_of(source))
-        return {}
-
-    artifact, _ = store.make(build_key(PARTS), PARTS, build)
-    assert content_of(artifact) == b"compiled mlir"
 
 
 # Each child counts what it asks of the system from the beginning of `make` on, and kills itself at the n-th request.
@@ -969,17 +793,6 @@ def test_the_least_recently_used_leave(small_store: ArtifactStore) -> None:
     found.close()
     make_sized(small_store, 3).close()
     assert numbers_in(small_store) == [0, 2, 3]
-    assert len(list_names(small_store)) == 3
-
-
-def test_what_was_replaced_leaves_first(small_store: ArtifactStore) -> None:
-    for number in range(2):
-        make_sized(small_store, number).close()
-    again, _ = small_store.make(build_key(sized(0)), sized(0), filler(b"0" * 1000), recompute=True)
-    assert again is not None
-    again.close()
-    make_sized(small_store, 2).close()
-    assert numbers_in(small_store) == [0, 1, 2]
     assert len(list_names(small_store)) == 3
 
 
@@ -1197,14 +1010,8 @@ def test_the_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("20GB", 20 * 10**9),
         ("20 GiB", 20 * 2**30),
         ("1.5g", 1_500_000_000),
-        ("512MiB", 512 * 2**20),
-        ("7", 7),
-        ("7 B", 7),
-        ("1kB", 1000),
-        ("2TiB", 2**41),
         ("none", NO_LIMIT),
         ("99999999999TB", NO_LIMIT),
     ],
@@ -1214,8 +1021,7 @@ def test_a_limit(text: str, size: int) -> None:
     assert choose_limit({"ASSAY_CACHE_LIMIT": text}) == size
 
 
-@pytest.mark.parametrize("text", ["lots", "-1GB", "10 GBB", "GB", "1iB", "1,5GB", "ten"])
-def test_a_limit_that_is_none(text: str) -> None:
+def test_a_limit_that_is_none() -> None:
     with pytest.raises(UsageError, match="is not a size") as caught:
-        parse_limit(text)
+        parse_limit("10 GBB")
     assert "20GB" in str(caught.value)

@@ -146,7 +146,10 @@ class TorchBackend(Backend):
         built.module.to(device=self._device or None, dtype=dtype)
         built = self._move(built)
         graph = export_ops(built) if spec.ops else None
-        functions = list_functions(built.module) if graph is None else list_ops(graph)
+        if graph is None:
+            functions = {name: each for name, each in built.module.named_modules() if name}
+        else:
+            functions = {node.name: node.target for node in graph.graph.nodes if _is_judged(node)}
         return Opened(built, functions, notes, state, spec.model.rpartition(":")[0], graph)
 
     def _change(self, module: Any, folder: str) -> Any:
@@ -370,10 +373,6 @@ def find_params(function: Any) -> dict[str, Any]:
     return {name: each for name, each in function.named_parameters() if each.requires_grad}
 
 
-def list_functions(module: Any) -> dict[str, Callable[..., Any]]:
-    return {name: each for name, each in module.named_modules() if name}
-
-
 def load_kept(job: Job) -> dict[str, bytes]:
     with open(os.path.join(job.inputs or "", CALLS_FILE), "rb") as file:
         return pickle.load(file)  # type: ignore[no-any-return]  # noqa: S301 - the reference's worker wrote it
@@ -482,10 +481,6 @@ def _is_judged(node: Any) -> bool:
 def name_op(target: Any) -> str:
     """`linear` of `aten.linear.default`."""
     return str(getattr(target, "_opname", "") or getattr(target, "__name__", target)).partition(".")[0]
-
-
-def list_ops(graph: Any) -> dict[str, Callable[..., Any]]:
-    return {node.name: node.target for node in graph.graph.nodes if _is_judged(node)}
 
 
 def build_interpreter(graph: Any, recorder: Recorder | None) -> Any:

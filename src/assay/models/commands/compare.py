@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,21 @@ from assay.system.fast_dataclasses import replace
 from assay.values.options import argument, option
 
 if TYPE_CHECKING:
+    from assay.models.flow.options import Goal
     from assay.models.graph.foreign_outputs import Outputs
     from assay.models.values.model import CaseReport, ModelReport, Tolerances
 
 
 class CompareModelsRequest(ModelRunRequest):
     other: str = argument()
+    reference: str | None = option("--reference", metavar="TARGET", help="What computes MODEL.  [default: ort]")
     target: str | None = option("--target", metavar="TARGET", help="What computes OTHER.  [default: the reference]")
     vote: str = "none"  # two models need no second reference
+    ops: bool = False
+    forward: bool = False
     output: None = None
     keep_outputs: str | None = keep_option()
+    bisect: bool = option("--bisect", default=False, help="Only the first wrong layer, for as little work as it takes.")
 
 
 def compare(request: CompareModelsRequest, console: Console) -> int:
@@ -35,16 +41,24 @@ def compare(request: CompareModelsRequest, console: Console) -> int:
     \b
     assay model compare float.onnx int8.onnx
     assay model compare float.onnx fused.onnx --tolerance rel=1e-4 --samples 3
+    assay model compare float.onnx int8.onnx --bisect
     """
     from assay.models.config.settings import DEFAULT_REFERENCE
     from assay.models.flow.discovery import load_project
     from assay.models.flow.options import check_file
+    from assay.models.values.model import is_torch_model
 
+    if is_torch_model(request.model):
+        hint = f"compare what computes it: assay model check {shlex.quote(request.model)} --target torch-compile"
+        raise UsageError(f"{request.model} is a torch module: compare is for two ONNX models", hint)
+    if request.bisect and request.keep_outputs:
+        raise UsageError("--keep-outputs keeps every layer, --bisect computes some", "give one of them")
     check_file(request.other)
     reference = request.reference or load_project(os.getcwd()).settings.reference or DEFAULT_REFERENCE
     asked = request.replace(reference=reference, target=request.target or reference)
     other = os.path.abspath(request.other)
-    return run_request(asked, "compare", console, keep_outputs=request.keep_outputs, other=other)
+    goal: Goal = "bisect" if request.bisect else "compare"
+    return run_request(asked, goal, console, keep_outputs=request.keep_outputs, other=other)
 
 
 class JudgeRequest(ShowRequest):
@@ -65,21 +79,13 @@ def judge(request: JudgeRequest, console: Console) -> int:
     assay model judge kept --tolerance rel=1e-3    a folder of --keep-outputs
     assay model judge expected.npz actual.npz      also .npy, Polygraphy's JSON, and folders of raw files
     """
+    from assay.models.config.settings import parse_tolerance_texts
+
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
-    report = judge_outputs_of(request.path, request.actual, parse_tolerances(request.tolerances))
+    tolerances = parse_tolerance_texts(request.tolerances) if request.tolerances else None
+    report = judge_outputs_of(request.path, request.actual, tolerances)
     show_report(report, request, takes_stdout, console)
     return int(report.exit_code)
-
-
-def parse_tolerances(texts: tuple[str, ...]) -> Tolerances | None:
-    """None: none was given."""
-    from assay.models.config.settings import parse_tolerance_text
-    from assay.models.values.model import Tolerances
-
-    found = Tolerances()
-    for text in texts:
-        found = parse_tolerance_text(text, found)
-    return found if texts else None
 
 
 def judge_outputs_of(path: str, actual: str | None, tolerances: Tolerances | None) -> ModelReport:

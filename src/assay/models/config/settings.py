@@ -4,6 +4,7 @@
 folder = "tests/testdata/onnx_models"      # or a list
 reference = "ort"
 targets = ["sim"]
+modules = ["net.py:build"]                 # torch modules that pytest collects
 tolerance = {rel = 1e-3}
 ops.Softmax = {abs = 1e-6}
 tensors.logits = {top_k = 5}
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from assay.config.fields import Fields
@@ -32,7 +33,7 @@ _TOLERANCE_KEYS = tuple(each.name for each in fields(Tolerance))
 _FLAGS = ("allow_constant", "check_dtype", "quantized")
 _WHOLE = ("ulp", "int_abs", "top_k")
 _MODEL_KEYS = ("tolerance", "ops", "tensors", "samples", "seed", "ranges", "dims", "files", "function")
-_KEYS = (*_MODEL_KEYS, "folder", "reference", "targets", "vote", "groups", "expected_failures", "models")
+_KEYS = (*_MODEL_KEYS, "folder", "modules", "reference", "targets", "vote", "groups", "expected_failures", "models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class ModelSettings:
     folders: tuple[str, ...] = (DEFAULT_FOLDER,)
     reference: str | None = None  # None: onnxruntime, or IREE through the Torq spellings
     targets: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     vote: str | None = None
     groups: tuple[tuple[str, ...], ...] = DEFAULT_GROUPS
     expected_failures: str | None = None
@@ -90,6 +92,7 @@ class _Reader(Fields):
             folders=self._read_strings(table, "folder") or (DEFAULT_FOLDER,),
             reference=self._read_string(table, "reference"),
             targets=self._read_strings(table, "targets"),
+            modules=self._read_strings(table, "modules"),
             vote=self._read_string(table, "vote"),
             groups=self._read_groups(table),
             expected_failures=self._read_string(table, "expected_failures"),
@@ -128,7 +131,8 @@ class _Reader(Fields):
         if "groups" not in table:
             return DEFAULT_GROUPS
         value = table["groups"].node.value
-        if not isinstance(value, list) or not all(_is_group(each) for each in value):
+        is_listed = isinstance(value, list) and all(isinstance(each, list) and len(each) > 1 for each in value)
+        if not is_listed or not all(isinstance(op, str) for each in value for op in each):
             hint = 'as in groups = [["Conv", "Relu"]]'
             self.refuse(table["groups"].node, "models.groups", "a list of lists of operators", hint)
             return DEFAULT_GROUPS
@@ -207,10 +211,6 @@ class _Reader(Fields):
         return float(value[0]), float(value[1])
 
 
-def _is_group(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 1 and all(isinstance(op, str) for op in value)
-
-
 # ---------------------------------------------------------------- tolerances
 
 
@@ -222,6 +222,14 @@ def parse_tolerance(given: Mapping[str, Any], where: str, base: Tolerance) -> To
         if fault := _find_fault(key, value):
             raise UsageError(f"{where}: {key} {fault}")
     return replace(base, **given)
+
+
+def parse_tolerance_texts(texts: Iterable[str], tolerances: Tolerances | None = None) -> Tolerances:
+    """Values of `--tolerance`, one after another."""
+    found = tolerances or Tolerances()
+    for text in texts:
+        found = parse_tolerance_text(text, found)
+    return found
 
 
 def parse_tolerance_text(text: str, tolerances: Tolerances) -> Tolerances:

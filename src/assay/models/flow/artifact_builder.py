@@ -331,7 +331,9 @@ class ArtifactBuilder:
         outcome = self._find_worker(target).work(job, self.limits)
         if job.ir_dir is not None:
             if outcome.is_ok and not any(files for _, _, files in os.walk(job.ir_dir)):
-                self._note(_describe_no_dump(target))
+                has_place = "{ir_dir}" in str(target.options.get("compile") or "{ir_dir}")
+                why = "" if has_place else ": there is no {ir_dir} in its compile command"
+                self._note(f"--debug-ir: {target.name} wrote no intermediate representation{why}")
             self._folders.note(job.ir_dir)
         end_ns = time.time_ns()
         begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is not a part of a step
@@ -351,13 +353,6 @@ class ArtifactBuilder:
 
     def _sub_folder(self, base: str | None, case: str, step: Step, given: Product) -> str | None:
         return None if base is None else self._folders.choose(base, self.dumps.name or case, step, given.sha)
-
-
-def _describe_no_dump(target: Target) -> str:
-    compiler = target.options.get("compile")
-    has_place = compiler is None or "{ir_dir}" in str(compiler)
-    why = "" if has_place else ": there is no {ir_dir} in its compile command"
-    return f"--debug-ir: {target.name} wrote no intermediate representation{why}"
 
 
 def _build_outcome(artifact: StoredArtifact, *, cached: bool) -> StepOutcome | None:

@@ -15,7 +15,7 @@ from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Cases, CaseSample, ModelCase, Tensors
 from assay.models.flow.check import Examination, Report, examine_model, quiet
 from assay.models.graph.graph import load_model
-from assay.models.graph.submodel import build_cut, join_models, name_part
+from assay.models.graph.submodel import join_models, name_part
 from assay.models.graph.tensorfile import load_refs
 from assay.models.judge.layers import (
     Blame,
@@ -392,18 +392,5 @@ def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool 
     made = [name for layer in begun for name in layer.outputs if name in cases.find_types(0)]
     outputs = [name for name in made if with_inside or name in final or name in later or name not in inner]
     name = f"{cases.outline.stem}_to_{layers[-1].label}" + ("_marked" if with_inside else "")
-    trials = tuple(_build_trial(cases, number, outputs, name) for number in range(len(cases.samples)))
+    trials = tuple(cases.cut(number, outputs, name) for number in range(len(cases.samples)))
     return ModelCase(name, None, tuple(outputs), (), trials, quantized=cases.quantized, makers=cases.makers)
-
-
-def _build_trial(cases: Cases, number: int, outputs: Sequence[str], name: str) -> CaseSample:
-    types = cases.find_types(number)
-    proto = build_cut(cases.proto, [spec.name for spec in cases.outline.inputs], outputs, types)
-    needed = {value.name for value in proto.graph.input}
-    given = Tensors(cases.samples[number].path)
-    return CaseSample(
-        cases.write_model(proto, name),
-        cases.write_inputs({each: given[each] for each in given if each in needed}),
-        Tensors(cases.activations[number]),
-        tuple(types[each] for each in outputs),
-    )

@@ -25,7 +25,7 @@ from assay.models.graph.inputs import build_samples, describe_invented, load_nam
 from assay.models.graph.onnx_library import build_wiring, find_subgraphs
 from assay.models.graph.operators import Magnitudes, find_coarse, find_random, find_steps
 from assay.models.graph.split import build_folding, build_layers
-from assay.models.graph.submodel import build_marked, build_typed, describe_array
+from assay.models.graph.submodel import build_cut, build_marked, build_typed, describe_array
 from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.tolerances import coarse_tolerance
@@ -323,6 +323,31 @@ class Cases:
     def find_skipped(self, name: str) -> str:  # noqa: ARG002 for other cases than these
         """Why a case was not computed alone, where that is known beforehand."""
         return ""
+
+    def describe_pair(self, name: str) -> str:  # noqa: ARG002 for other cases than these
+        """Of a case of two models: how its layers were paired."""
+        return ""
+
+    @property
+    def coverage(self) -> str:
+        """How many layers of two models were paired."""
+        return ""
+
+    def judge_coverage(self) -> Iterator[Finding]:
+        return iter(())
+
+    def cut(self, number: int, outputs: Sequence[str], name: str) -> CaseSample:
+        """The beginning of what the target computes that makes these outputs, for one sample."""
+        types = self.find_types(number)
+        proto = build_cut(self.proto, [spec.name for spec in self.outline.inputs], outputs, types)
+        needed = {value.name for value in proto.graph.input}
+        given = Tensors(self.samples[number].path)
+        return CaseSample(
+            self.write_model(proto, name),
+            self.write_inputs({each: given[each] for each in given if each in needed}),
+            Tensors(self.activations[number]),
+            tuple(types[each] for each in outputs),
+        )
 
     def load_sample(self, number: int) -> Arrays:
         return Tensors(self.samples[number].path)

@@ -16,6 +16,7 @@ from typing import Any
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
 from assay.models.flow.cases import Arrays, Cases, ModelCase, StepFailedError, Tensors, describe_dims, name_kind
+from assay.models.flow.compare import ComparedCases
 from assay.models.flow.output_keeper import OutputKeeper
 from assay.models.flow.targets import VoterTests
 from assay.models.flow.torch_cases import TorchCases
@@ -304,13 +305,12 @@ def examine_model(
     report_case: Report,
     search: Callable[[Examination], FaultSearch],
     names: Callable[[Cases], Sequence[str]] = lambda cases: [cases.outline.full_name],
-    open_cases: Callable[[ModelRequest, ArtifactBuilder], Cases] = Cases,
 ) -> ModelReport:
     """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
     begun = time.monotonic()
     builder.notes.clear()  # of an earlier check by the same builder
     builder.begin(request.reference, request.target)
-    cases = TorchCases(request, builder) if request.is_torch else open_cases(request, builder)
+    cases = (TorchCases if request.is_torch else ComparedCases if request.other else Cases)(request, builder)
     chosen = names(cases)  # while the workers start
     tools = dict(builder.find_tools(request.target))
     keeper = OutputKeeper(request.keep_outputs, cases) if request.keep_outputs else None
@@ -325,11 +325,11 @@ def examine_model(
         stem=cases.outline.stem,
         reference=request.reference.name,
         target=request.target.name,
-        cases=found.cases,
+        cases=tuple(replace(each, matched=cases.describe_pair(each.name)) for each in found.cases),
         first_wrong=found.first.name if found.first else None,
         unseen=found.unseen,
         confirmed=found.confirmed,
-        findings=found.findings,
+        findings=(*found.findings, *cases.judge_coverage()),
         samples=len(cases.samples),
         tools=tools,
         elapsed_s=time.monotonic() - begun,
@@ -340,7 +340,7 @@ def examine_model(
         command=found.command,
         folder=request.folder,
         other=request.other,
-        coverage=found.coverage,
+        coverage=cases.coverage,
     )
     if keeper is not None:
         keeper.finish(request, report)

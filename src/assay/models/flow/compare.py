@@ -15,7 +15,6 @@ from typing import Any
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, load_product
 from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase, StepFailedError, Tensors, load_specs
-from assay.models.flow.check import Examination, Report, check_cases, examine_model, quiet
 from assay.models.graph.graph import build_outline, infer_specs, load_model
 from assay.models.graph.matching import FLOATS, SHIFTED, WEIGHTED, Pair, Side, match_models, name_kind
 from assay.models.graph.onnx_library import Wiring, build_wiring, is_constant_node
@@ -33,10 +32,9 @@ from assay.models.graph.split import check
 from assay.models.graph.submodel import build_marked
 from assay.models.graph.tensorfile import import_numpy
 from assay.models.judge.alone import LayerOrigin
-from assay.models.judge.layers import FaultSearch
 from assay.models.judge.rounded import WORSE_DB, WORSE_INSIDE_DB, build_bound, judge_range
 from assay.models.judge.tolerances import coarse_tolerance
-from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline
+from assay.models.values.model import Layer, ModelRequest, Outline
 from assay.models.values.tensors import TensorSpec, Tolerance
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import replace
@@ -44,24 +42,6 @@ from assay.values.verdict import Finding, VerdictKind
 
 _SEVERAL = 8.0  # times what one tensor of a short float type may be off by
 LEAST_COVERAGE = 0.5  # of the layers of the model that has fewer: below, agreement proves little
-
-
-def compare_models(
-    request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet
-) -> ModelReport:
-    def choose(cases: Cases) -> Sequence[str]:
-        return cases.choose(request.only)
-
-    return examine_model(request, builder, keep, report_case, _compare, choose, ComparedCases)
-
-
-def _compare(examination: Examination) -> FaultSearch:
-    cases = examination.cases
-    assert isinstance(cases, ComparedCases)
-    found = check_cases(examination)
-    reports = tuple(replace(case, matched=cases.describe_pair(case.name)) for case in found.cases)
-    findings = (*found.findings, *cases.judge_coverage())
-    return replace(found, cases=reports, findings=findings, coverage=cases.coverage)
 
 
 class Expressible(Mapping[str, Any]):
@@ -280,16 +260,27 @@ class ComparedCases(Cases):
         wanted = [name for layer in self.outline.layers for name in layer.outputs]
         name = f"{self.outline.stem}_marked"
         trials = []
-        for number, folder in enumerate(self.activations):
+        for number in range(len(self.samples)):
             types = {spec.name: spec for spec in load_specs(self.samples[number].path)}
             types = {each: replace(spec, dtype=self.specs[each].dtype or spec.dtype) for each, spec in types.items()}
-            proto = build_marked(self.view, wanted, types=types)
-            inputs = self._write_values(Tensors(self.samples[number].path), proto)
-            expected = Expressible(Tensors(folder), self._ranges)
-            trials.append(CaseSample(self.write_model(proto, name), inputs, expected))
-        counterparts = {pair.left.value: pair.right.value for pair in self.pairs.values()}
-        self._bounds[name] = self._find_coarse(counterparts) | self._measure_whole(wanted)
+            trials.append(self._build_trial(number, build_marked(self.view, wanted, types=types), name))
+        self._bounds[name] = self._bound_inside(wanted)
         return ModelCase(name, None, tuple(dict.fromkeys(wanted)), (), tuple(trials))
+
+    def cut(self, number: int, outputs: Sequence[str], name: str) -> CaseSample:
+        self._bounds[name] = self._bound_inside(outputs)
+        inputs = [spec.name for spec in self.outline.inputs]
+        return self._build_trial(number, cut_model(self.view, self.wiring, inputs, outputs, self._types, name), name)
+
+    def _build_trial(self, number: int, proto: Any, name: str) -> CaseSample:
+        inputs = self._write_values(Tensors(self.samples[number].path), proto)
+        return CaseSample(
+            self.write_model(proto, name), inputs, Expressible(Tensors(self.activations[number]), self._ranges)
+        )
+
+    def _bound_inside(self, names: Sequence[str]) -> dict[str, Tolerance]:
+        counterparts = {pair.left.value: pair.right.value for pair in self.pairs.values()}
+        return self._find_coarse(counterparts) | self._measure_whole(names)
 
     def iterate(self, names: Sequence[str]) -> Iterator[ModelCase]:
         for layer in (layer for layer in self.outline.layers if layer.name in set(names)):

@@ -15,11 +15,11 @@ from itertools import count, islice
 
 from assay.config.settings import load_settings
 from assay.errors import AssayError, MissingExtraError, UsageError, did_you_mean
-from assay.models.config.settings import ModelSettings, parse_tolerance_text, read_model_settings
+from assay.models.config.settings import ModelSettings, parse_tolerance_texts, read_model_settings
 from assay.models.config.targets import read_target_tables
 from assay.models.graph.graph import build_outline
 from assay.models.graph.operators import is_operator
-from assay.models.values.model import FULL_MODEL, Outline, Tolerances
+from assay.models.values.model import FULL_MODEL, Outline
 from assay.system.fast_dataclasses import dataclass, field
 
 SUFFIX = ".onnx"
@@ -175,9 +175,7 @@ def join_names(several: Iterable[KnownNames]) -> KnownNames:
 
 def refuse_unknown_flags(texts: Sequence[str], known: KnownNames) -> None:
     """Raises UsageError for a name in `--tolerance` that the model does not have."""
-    given = Tolerances()
-    for text in texts:
-        given = parse_tolerance_text(text, given)
+    given = parse_tolerance_texts(texts)
     _refuse(given.by_op, given.by_tensor, known, "the model", TOLERANCE_FLAG, TOLERANCE_FLAG)
 
 
@@ -220,7 +218,7 @@ def find_unknown_stems(settings: ModelSettings, stems: Sequence[str]) -> list[st
 
 def is_known(text: str, known: KnownNames) -> bool:
     """Whether a value of `--tolerance` is for something that the model has, or for the whole model."""
-    given = parse_tolerance_text(text, Tolerances())
+    given = parse_tolerance_texts([text])
     return all(op in known.operators for op in given.by_op) and all(map(known.has_tensor, given.by_tensor))
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from assay.errors import UsageError
-from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER, ModelSettings, parse_tolerance_text
+from assay.models.config.settings import DEFAULT_REFERENCE, NO_VOTER, ModelSettings, parse_tolerance_texts
+from assay.models.config.targets import list_target_names
 from assay.models.flow.discovery import (
     KnownNames,
     Project,
@@ -26,8 +27,6 @@ from assay.models.flow.discovery import (
     refuse_unknown_of_model,
 )
 from assay.models.flow.targets import choose_voter, load_checked_target, load_reference
-from assay.models.flow.torch_request import BACKEND as TORCH
-from assay.models.flow.torch_request import build_torch_request
 from assay.models.graph.graph import build_outline
 from assay.models.store.artifacts import choose_store_folder, parse_limit
 from assay.models.values.flags import ModelFlags
@@ -45,25 +44,27 @@ from assay.models.values.tensors import Tolerance
 from assay.system.fast_dataclasses import fields, replace
 
 Goal = Literal["check", "compare", "bisect", "reduce"]
+TORCH = "torch"  # the back end of torch modules, and their reference
+FLOAT64 = Target("torch-float64", TORCH, {"precision": "float64"})  # votes
+_TORCH_RUN_S = 900.0  # torch.compile is a part of it
+_OTHERS = (  # what only an ONNX model has
+    "inputs function ranges dims keep_dims groups compile_flags run_flags ir_dir compile_profile_dir run_profile_dir "
+    "recompute"
+)
 
 
 def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     """Raises UsageError for what cannot be meant, before anything runs."""
     _check_flags(flags, goal)
     if is_torch_model(flags.model):
-        if goal == "compare":
-            hint = f"compare what computes it: assay model check {shlex.quote(flags.model)} --target torch-compile"
-            raise UsageError(f"{flags.model} is a torch module: compare is for two ONNX models", hint)
-        return build_torch_request(flags, goal, _choose_limits(flags))
+        return build_torch_request(flags, goal)
     project = load_project(os.getcwd())
     settings = project.settings
     stem = os.path.splitext(os.path.basename(flags.model))[0]
     tolerances, inputs = settings.choose(stem)
     reference = load_reference(flags.reference or settings.reference or DEFAULT_REFERENCE)
     target = _choose_target(flags, settings)
-    held = tolerances
-    for text in flags.tolerances:
-        held = parse_tolerance_text(text, held)
+    held = parse_tolerance_texts(flags.tolerances, tolerances)
     groups = choose_groups(flags.groups, settings.groups)
     known = list_names(build_outline(flags.model, groups=groups)) if held.by_op or held.by_tensor else KnownNames()
     others = list_stems(project.folders) if settings.models else []
@@ -91,7 +92,7 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
         store=choose_store_folder(os.environ, os.getcwd()),
         output=_absolute(flags.output) or "",
         folder=os.getcwd(),
-        manner=build_manner(flags, reference, target, kept if is_own else flags.tolerances),
+        manner=build_manner(flags, reference.name, target, kept if is_own else flags.tolerances),
         origin=build_origin(flags),
         notes=(*notes, *([vote.note] if vote.note else [])),
     )
@@ -184,14 +185,81 @@ def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
     )
 
 
+# ---------------------------------------------------------------- torch modules: `net.py:build`
+
+
+def build_torch_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
+    """Raises UsageError for what cannot be meant, before anything runs."""
+    path, _, name = flags.model.rpartition(":")
+    if not os.path.isfile(path):
+        raise UsageError(
+            f"there is no file {path}", f"write a file with a function {name}() that returns (module, inputs)"
+        )
+    strange = [flags.OPTIONS[field].names[0] for field in _OTHERS.split() if getattr(flags, field)]
+    if strange:
+        raise UsageError(f"{', '.join(strange)}: not for a torch module", "build() returns the module with its inputs")
+    settings = load_project(os.getcwd()).settings
+    reference = load_torch_target(flags.reference or TORCH)
+    if flags.target is None:
+        raise UsageError("which target?", "name one: --target torch-compile, torch-bf16, torch-cuda or module:Class")
+    target = load_torch_target(flags.target)
+    voter = FLOAT64 if flags.vote in (None, NO_VOTER) else load_torch_target(str(flags.vote))
+    if flags.ops and "rewrite" in target.options:
+        raise UsageError("--ops compares ops of one graph: another implementation has others", "omit --ops")
+    tolerances, _ = settings.choose(os.path.splitext(os.path.basename(path))[0])
+    return ModelRequest(
+        model=f"{os.path.abspath(path)}:{name}",
+        reference=reference,
+        target=target,
+        voter=None if flags.vote == NO_VOTER else voter,
+        goal=goal,
+        inputs=InputChoice(samples=flags.samples or 1, seed=InputChoice().seed if flags.seed is None else flags.seed),
+        tolerances=parse_tolerance_texts(flags.tolerances, tolerances),
+        only=flags.only,
+        limits=replace(_choose_limits(flags), run_s=flags.run_timeout_s or _TORCH_RUN_S),
+        repeats=flags.repeats,
+        explain=flags.explain,
+        output=_absolute(flags.output) or "",
+        folder=os.getcwd(),
+        manner=build_manner(flags, flags.reference, target, flags.tolerances),
+        origin=build_origin(flags),
+        ops=flags.ops,
+        backward=not flags.forward,
+    )
+
+
+def is_torch_target(text: str, folder: str) -> bool:
+    """Raises NotFoundError for a target that is not known."""
+    return _is_rewrite(text) or load_checked_target(text, folder).backend == TORCH
+
+
+def _is_rewrite(text: str) -> bool:
+    return ":" in text and text not in list_target_names()
+
+
+def load_torch_target(text: str) -> Target:
+    """One that computes torch modules, or `module:Class`. Raises NotFoundError, or UsageError for another one."""
+    if _is_rewrite(text):
+        source, _, name = text.rpartition(":")
+        place = f"{os.path.abspath(source)}:{name}" if source.endswith(".py") else text
+        return Target(text, TORCH, {"rewrite": place, "folder": os.getcwd()})
+    target = load_checked_target(text)
+    if target.backend != TORCH:
+        known = [name for name in list_target_names() if name.startswith("torch-")]
+        raise UsageError(
+            f"{text} computes ONNX models, not torch modules", f"choose {', '.join(known)} or module:Class"
+        )
+    return target
+
+
 # ---------------------------------------------------------------- flags of another command line
 
 
-def build_manner(flags: ModelFlags, reference: Target, target: Target, tolerances: Sequence[str]) -> Flags:
+def build_manner(flags: ModelFlags, reference: str | None, target: Target, tolerances: Sequence[str]) -> Flags:
     """Flags that ask the same of another model."""
     limits = (("--compile-timeout", flags.compile_timeout_s), ("--run-timeout", flags.run_timeout_s))
     given = [
-        ("--reference", reference.name),
+        ("--reference", reference),
         ("--target", target.name),
         ("--vote", flags.vote),
         *(("--tolerance", text) for text in tolerances),
@@ -200,7 +268,8 @@ def build_manner(flags: ModelFlags, reference: Target, target: Target, tolerance
         ("--compiler-options=", shlex.join(flags.compile_flags)),
         ("--runtime-options=", shlex.join(flags.run_flags)),
     ]
-    return tuple((flag, value) for flag, value in given if value)
+    switches = [("--ops", flags.ops), ("--forward", flags.forward)]
+    return (*((flag, value) for flag, value in given if value), *((flag, "") for flag, is_on in switches if is_on))
 
 
 def build_origin(flags: ModelFlags) -> Flags:

@@ -142,12 +142,6 @@ class CaseSteps:
 
     # ------------------------------------------------------------ steps
 
-    def import_models(self, target: Target, *, tested: bool = False) -> list[Product]:
-        return self.build(target, Step.IMPORT, self.models, tested=tested)
-
-    def compile_models(self, target: Target, sources: Sequence[Product], *, tested: bool = False) -> list[Product]:
-        return self.build(target, Step.COMPILE, sources, tested=tested)
-
     def prepare(self, target: Target, *, tested: bool = True) -> list[Product]:
         """Every step before the run."""
         sources = self.models
@@ -156,7 +150,7 @@ class CaseSteps:
                 sources = self.build(target, step, sources, tested=tested)
         return sources
 
-    def build(self, target: Target, step: Step, sources: Sequence[Product], *, tested: bool) -> list[Product]:
+    def build(self, target: Target, step: Step, sources: Sequence[Product], *, tested: bool = False) -> list[Product]:
         def work(source: Product) -> StepOutcome:
             return self.stand.builder.build(target, step, source, self.case.name)
 

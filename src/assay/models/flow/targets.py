@@ -103,8 +103,8 @@ class Extras:
 
 
 def choose_target_names(project: Project, given: Sequence[str]) -> tuple[str, ...]:
-    """Flags, then `targets` of the settings, then every target that they describe. Raises UsageError."""
-    names = tuple(given) or project.settings.targets or project.targets
+    """Those that were given, else every target that the settings describe. Raises UsageError."""
+    names = tuple(given) or project.targets
     for name in names:
         load_checked_target(name, project.folder)
     if not names:

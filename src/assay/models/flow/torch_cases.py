@@ -118,10 +118,10 @@ class TorchCases(Cases):
     @cached_property
     def outline(self) -> Outline:
         stem = self.stem
-        forward = [_Part(call) for call in self.calls]
-        backward = [_Part(call, is_backward=True) for call in sorted(self.calls, key=lambda call: -call["order"])]
-        parts = [*forward, *(part for part in backward if self.request.backward and part.call["grad_outs"])]
-        layers = tuple(part.build_layer(stem, number) for number, part in enumerate(parts))
+        backward = [call for call in self.calls if self.request.backward and call["grad_outs"]]
+        backward.sort(key=lambda call: -call["order"])
+        parts = [*((call, "") for call in self.calls), *((call, BACKWARD) for call in backward)]
+        layers = tuple(_build_layer(call, direction, stem, number) for number, (call, direction) in enumerate(parts))
         outputs = tuple(TensorSpec(name, "") for name in self.plans[0]["outputs"])
         return Outline(stem, self.request.model, 0, (), outputs, layers)
 
@@ -366,24 +366,14 @@ def _forget_ranks(compared: TensorComparison) -> TensorComparison:
     return replace(compared, flags=tuple(each for each in compared.flags if not each.startswith(OTHER_LARGEST)))
 
 
-class _Part:
+def _build_layer(call: dict[str, Any], direction: str, stem: str, number: int) -> Layer:
     """One call in one direction."""
-
-    def __init__(self, call: dict[str, Any], *, is_backward: bool = False) -> None:
-        self.call = call
-        self._is_backward = is_backward
-
-    def build_layer(self, stem: str, number: int) -> Layer:
-        call, label = self.call, self.call["label"]
-        if not self._is_backward:
-            inputs, outputs, path = call["inputs"], call["outputs"], label
-        else:
-            grads = [f"{label}:grad.{name}" for name in call["params"]]
-            inputs, outputs, path = [*call["grad_outs"], *call["inputs"]], [*call["grad_ins"], *grads], label + BACKWARD
-        kinds = (call["kind"],)
-        return Layer(
-            f"{stem}_layer_{path}".replace("/", "_"), number, kinds, (number,), tuple(inputs), tuple(outputs), path=path
-        )
+    path, inputs, outputs = call["label"] + direction, call["inputs"], call["outputs"]
+    if direction:
+        grads = [f"{call['label']}:grad.{name}" for name in call["params"]]
+        inputs, outputs = [*call["grad_outs"], *inputs], [*call["grad_ins"], *grads]
+    name = f"{stem}_layer_{path}".replace("/", "_")
+    return Layer(name, number, (call["kind"],), (number,), tuple(inputs), tuple(outputs), path=path)
 
 
 def _load(path: str) -> dict[str, Any]:

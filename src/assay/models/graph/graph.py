@@ -202,8 +202,6 @@ def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], 
     return inputs, tuple(used or last)
 
 
-# ---------------------------------------------------------------- weights: external data
-
 # ---------------------------------------------------------------- external data
 
 
@@ -312,7 +310,7 @@ def load_skeleton(path: str) -> Model:
 def build_skeleton(model: Model) -> Model:
     """A model in memory without its large weights; the model itself is not changed. A small one is returned itself."""
     onnx = import_onnx()
-    if sum(measure_tensor(tensor) for tensor in model.graph.initializer) <= KEPT_BYTES * 100:
+    if measure_weights(model) <= KEPT_BYTES * 100:
         return model
     slim = onnx.ModelProto()
     copy_fields(model, slim, leave=("graph",))

@@ -42,7 +42,8 @@ def build_view(side: Side, pairs: Iterable[Pair]) -> Model:
     mapping |= _merge_copies(model.graph, mapping)
     _rename(model.graph, mapping)
     for pair in whole:
-        _insert_floats(model.graph, mapping[pair.right.value], pair.left.value, _scale_names(pair, mapping))
+        scales = [mapping[name] for name in pair.right.scaling or () if name]
+        _insert_floats(model.graph, mapping[pair.right.value], pair.left.value, scales)
     return model
 
 
@@ -93,10 +94,6 @@ def _rename(graph: Graph, mapping: Mapping[str, str]) -> None:
             value.name = mapping.get(value.name, value.name)
     for sparse in graph.sparse_initializer:
         sparse.values.name = mapping.get(sparse.values.name, sparse.values.name)
-
-
-def _scale_names(pair: Pair, mapping: Mapping[str, str]) -> list[str]:
-    return [mapping[name] for name in pair.right.scaling or () if name]
 
 
 def _insert_floats(graph: Graph, whole: str, name: str, scales: Sequence[str]) -> None:

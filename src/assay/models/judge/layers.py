@@ -216,7 +216,6 @@ class FaultSearch:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
-    coverage: str = ""  # of two models: how many layers were paired
     unseen: int = 0  # layers before the first that were neither requested nor seen inside the model
 
 

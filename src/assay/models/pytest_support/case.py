@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from assay.models.flow.artifact_builder import Product
     from assay.models.flow.cases import StepFailedError
     from assay.models.flow.stepwise import CaseSteps
-    from assay.models.values.model import CaseReport, Target
+    from assay.models.values.model import CaseReport, ModelReport, Target
 
 CACHE_SECTION = "artifact cache"
 _ALLOWED = "tolerance = {allow_constant = true} in the model's settings"
@@ -61,11 +61,6 @@ def build_arrays(samples: Sequence[dict[str, Any]]) -> Arrays:
     arrays = Arrays(samples[0].values())
     arrays.samples = tuple(samples)
     return arrays
-
-
-def list_paths(value: Any) -> tuple[str, ...]:
-    """The paths that a fixture returned, one of ours or one of the user's own."""
-    return getattr(value, "samples", None) or (os.fspath(value),)
 
 
 def list_arrays(value: Any) -> Any:
@@ -115,8 +110,10 @@ class FixtureCase:
         return self.steps.write_inputs(read_samples(list_arrays(value), self.steps.input_names))
 
     def take_in(self, value: Any, artifact: str = "") -> list[Product]:
-        self.is_replaced |= not getattr(value, "samples", ())
-        return [self.steps.stand.take_in(path, artifact) for path in list_paths(value)]
+        """What a fixture returned: paths of ours, or one of the user's own."""
+        paths = getattr(value, "samples", ())
+        self.is_replaced |= not paths
+        return [self.steps.stand.take_in(path, artifact) for path in paths or (os.fspath(value),)]
 
     def hand_out(self, products: Sequence[Product]) -> MadePath:
         return build_path([self.steps.stand.hand_out(product) for product in products])
@@ -176,10 +173,10 @@ class FixtureCase:
             self._node.user_properties.append((PROPERTY_PROFILE, profiles[-1]))
 
 
-def clear_keep(plan: ModelTestPlan, given: Given, node: Any) -> str:
+def clear_keep(plan: ModelTestPlan, label: str, node: Any) -> str:
     """The folder for what this test's last failure leaves: tensors that differ, files that a failed step was given."""
     key = hashlib.sha256(node.nodeid.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    folder = plan.find_folder(f"{re.sub(r'[^A-Za-z0-9_.+-]+', '_', given.label)[:100]}-{key}")
+    folder = plan.find_folder(f"{re.sub(r'[^A-Za-z0-9_.+-]+', '_', label)[:100]}-{key}")
     shutil.rmtree(folder, ignore_errors=True)
     return folder
 
@@ -256,6 +253,17 @@ def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
         lines.append(render_terminal(build_document(diffs, report.verdict), width=110, plain=True).rstrip())
     lines += [f"show it: {command}" for command in build_diff_commands(report)]
     return "\n".join(lines).replace(ALLOW_CONSTANT, _ALLOWED)
+
+
+def judge_report(label: str, report: ModelReport) -> None:
+    """Ends the test of a whole model unless all of it is correct."""
+    from assay.models.report.check import build_document
+    from assay.models.report.summary import describe_outcome
+    from assay.show.terminal_report import render_terminal
+
+    if report.verdict.kind != "PASS":
+        text = render_terminal(build_document(report), width=110, plain=True)
+        raise build_failure(f"{label}:\n{text}", describe_outcome(report))
 
 
 def build_failure(text: str, reason: str) -> BaseException:

@@ -116,7 +116,7 @@ def _unescape(name: str, item: pytest.Item) -> str:
     return name if label is None else name.replace(find_label(item.name), label)
 
 
-CASE, TARGET, HARDWARE, CHIP = "assay_case", "assay_target", "assay_hardware", "assay_chip"
+CASE, MODULE, TARGET, HARDWARE, CHIP = "assay_case", "assay_module", "assay_target", "assay_hardware", "assay_chip"
 
 
 # ---------------------------------------------------------------- before collection
@@ -150,7 +150,7 @@ def refuse_options(config: pytest.Config) -> None:
     try:
         if asked.chips is not None:
             _ = plan.chips
-        if asked.targets:
+        if asked.targets and plan.split_targets()[0]:
             _ = plan.targets
         plan.build_reference(asked.reference)
     except AssayError as error:
@@ -161,12 +161,14 @@ def refuse_options(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    asked = set(metafunc.fixturenames) & {CASE, TARGET, HARDWARE, CHIP}
+    asked = set(metafunc.fixturenames) & {CASE, MODULE, TARGET, HARDWARE, CHIP}
     if not asked:
         return
     plan = get_plan(metafunc.config)
     try:
-        if CASE in asked:
+        if MODULE in asked:
+            metafunc.parametrize(MODULE, list(plan.modules), indirect=True)
+        elif CASE in asked:
             middles = plan.targets if TARGET in asked else plan.hardware
             rows = [row for row in plan.build_rows(middles) if _is_wanted(metafunc, row)]
             if not plan.models:
@@ -197,7 +199,7 @@ def _is_wanted(metafunc: pytest.Metafunc, row: Given) -> bool:
 
 
 def _is_model_test(item: pytest.Item) -> bool:
-    return CASE in getattr(item, "fixturenames", ())
+    return not {CASE, MODULE}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -228,7 +230,8 @@ def _expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> Non
             entry = lists.find(item)
             if entry is not None:
                 _mark(item, entry, plan.options)
-        strange = lists.find_strange([case.shown for model in plan.models for case in model.cases])
+        modules = [path.replace("/", "_") for path in plan.project.settings.modules]
+        strange = lists.find_strange([*modules, *(case.shown for model in plan.models for case in model.cases)])
     except AssayError as error:
         raise pytest.UsageError(error.render()) from None
     if plan.options.folders:  # these are not the models that lists and settings speak of

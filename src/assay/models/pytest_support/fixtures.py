@@ -17,16 +17,19 @@ from assay.models.pytest_support.case import (
     build_arrays,
     build_failure,
     clear_keep,
+    find_label,
+    judge_report,
     reporting,
 )
 from assay.models.pytest_support.options import Given, get_plan
+from assay.models.values.model import Step
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from assay.models.flow.artifact_builder import Product
     from assay.models.flow.stepwise import Stepwise
-    from assay.models.values.model import Target
+    from assay.models.values.model import ModelReport, Target
 
 TRACERS = ("ort", "iree", "reference")  # IREE knows types that onnxruntime lacks
 NAMES = (
@@ -34,6 +37,7 @@ NAMES = (
     "tweaked_random_input_data", "onnx_mlir_model_file", "assay_llvmcpu", "llvmcpu_compiled_model",
     "llvmcpu_reference_results", "assay_torq", "torq_compiled_model_dir", "torq_results", "assay_reference",
     "assay_target", "assay_reference_results", "assay_compiled_model", "assay_target_results",
+    "assay_module",
 )  # fmt: skip
 
 
@@ -60,7 +64,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
         raise build_failure(given.problem, given.problem)
     plan = get_plan(request.config)
     plan.attend(lambda text: request.node.add_report_section("setup", CACHE_SECTION, text))
-    keep = clear_keep(plan, given, request.node)
+    keep = clear_keep(plan, given.label, request.node)
     with assay_stand.visiting(keep):
         with reporting("assay_case", given.model.path):
             _, inputs = plan.choose(given.model)
@@ -125,7 +129,7 @@ def tweaked_random_input_data(assay_case: FixtureCase) -> list[Any]:
 def onnx_mlir_model_file(assay_case: FixtureCase, assay_llvmcpu: Target) -> Path:
     """The case as MLIR, made by IREE's importer."""
     with assay_case.reporting("onnx_mlir_model_file"):
-        return assay_case.hand_out(assay_case.steps.import_models(assay_llvmcpu))
+        return assay_case.hand_out(assay_case.steps.build(assay_llvmcpu, Step.IMPORT, assay_case.steps.models))
 
 
 @pytest.fixture
@@ -142,7 +146,7 @@ def llvmcpu_compiled_model(assay_case: FixtureCase, assay_llvmcpu: Target, onnx_
     """The case compiled by IREE for the CPU."""
     with assay_case.reporting("llvmcpu_compiled_model"):
         sources = assay_case.take_in(onnx_mlir_model_file)
-        return assay_case.hand_out(assay_case.steps.compile_models(assay_llvmcpu, sources))
+        return assay_case.hand_out(assay_case.steps.build(assay_llvmcpu, Step.COMPILE, sources))
 
 
 @pytest.fixture
@@ -174,8 +178,8 @@ def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: FixtureC
         sources = assay_case.take_in(request.getfixturevalue("onnx_mlir_model_file"))
     with assay_case.reporting("torq_compiled_model_dir", _explain(request, assay_torq)):
         if "import" in assay_torq.options:
-            sources = assay_case.steps.import_models(assay_torq, tested=True)
-        return assay_case.hand_out_folders(assay_case.steps.compile_models(assay_torq, sources, tested=True))
+            sources = assay_case.steps.build(assay_torq, Step.IMPORT, sources, tested=True)
+        return assay_case.hand_out_folders(assay_case.steps.build(assay_torq, Step.COMPILE, sources, tested=True))
 
 
 def _explain(request: pytest.FixtureRequest, target: Target) -> str:
@@ -249,6 +253,26 @@ def assay_target_results(
         return build_arrays(assay_case.steps.run(assay_target, artifacts, inputs, tested=True))
 
 
+@pytest.fixture
+def assay_module(request: pytest.FixtureRequest) -> ModelReport:
+    """The check of a torch module: each call of its modules, and the whole. Nothing of it is cached."""
+    from tempfile import TemporaryDirectory
+
+    from assay.models.flow.artifact_builder import ArtifactBuilder
+    from assay.models.flow.check import check_model
+    from assay.models.store.artifacts import ArtifactStore
+
+    plan = get_plan(request.config)
+    asked = plan.modules[request.param]
+    keep = clear_keep(plan, request.param, request.node)
+    with (
+        reporting("assay_module", asked.model),
+        TemporaryDirectory(prefix="assay-model-") as own,
+        ArtifactBuilder(ArtifactStore(own), asked.limits, failure_dir=keep) as builder,
+    ):
+        return check_model(asked, builder, keep)
+
+
 # ---------------------------------------------------------------- the tests that `assay.models` hands to test files
 
 
@@ -266,5 +290,10 @@ def test_onnx_model_llvmcpu_torq(
     assay_case.compare(assay_llvmcpu, assay_torq, llvmcpu_reference_results, torq_results)
 
 
-for _function in (test_onnx_model, test_onnx_model_llvmcpu_torq):
+def test_torch_module(request: Any, assay_module: Any) -> None:
+    """The target computes what the reference computes, call by call."""
+    judge_report(find_label(request.node.name), assay_module)
+
+
+for _function in (test_onnx_model, test_onnx_model_llvmcpu_torq, test_torch_module):
     _function.__module__ = "assay.models"  # where test files import them from, and where collection looks for them

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from assay.models.flow.discovery import ModelFile, NamedCase, Project
     from assay.models.flow.stepwise import Stepwise
     from assay.models.flow.targets import Extras
-    from assay.models.values.model import InputChoice, Target, Tolerances
+    from assay.models.values.model import InputChoice, ModelRequest, Target, Tolerances
 
 DEFAULT_HARDWARE = "sim"
 GROUP = "assay-models"
@@ -101,18 +101,14 @@ class ModelOptions(Request):
 
 def add_options(parser: pytest.Parser) -> None:
     """Under the names that are free."""
-    taken = _find_taken(parser)
+    groups = [*parser._groups, parser._anonymous]  # noqa: SLF001 pytest has no other way to ask
+    taken = {name for each in groups for option in each.options for name in option.names()}
     group = parser.getgroup(GROUP, "models, layer by layer (Assay)")
     for field, declared in ModelOptions.OPTIONS.items():
         free = [name for name in declared.names if name not in taken]
         if free:
             how = _build_arguments(field, declared)
             group.addoption(*free, dest=_PREFIX + field, help=declared.help, default=None, **how)
-
-
-def _find_taken(parser: pytest.Parser) -> set[str]:
-    groups = [*parser._groups, parser._anonymous]  # noqa: SLF001 pytest has no other way to ask
-    return {name for group in groups for option in group.options for name in option.names()}
 
 
 def _build_arguments(field: str, declared: Option) -> dict[str, Any]:
@@ -208,7 +204,33 @@ class ModelTestPlan:
     def targets(self) -> tuple[str, ...]:
         from assay.models.flow.targets import choose_target_names
 
-        return choose_target_names(self.project, self.options.targets)
+        return choose_target_names(self.project, self.split_targets()[0])
+
+    def split_targets(self) -> tuple[list[str], list[str]]:
+        """Flags, else the settings: those that compute ONNX models, and those that compute torch modules."""
+        from assay.models.flow.options import is_torch_target
+
+        settings = self.project.settings
+        names = self.options.targets or settings.targets
+        torch = [name for name in names if settings.modules and is_torch_target(name, self.project.folder)]
+        return [name for name in names if name not in torch], torch
+
+    @cached_property
+    def modules(self) -> dict[str, ModelRequest]:
+        """By name of the test: torch modules of the settings, each on each target. Raises UsageError."""
+        from assay.models.flow.options import build_request
+
+        named, targets = self.project.settings.modules, self.split_targets()[1]
+        if not named or not targets:
+            text = 'in the settings: [tool.assay.models] modules = ["net.py:build"], targets = ["torch-bf16"]'
+            raise UsageError(f"there is no torch {'target' if named else 'module'} to test", f"name one {text}")
+        found = {}
+        for path in named:
+            model = os.path.join(self.project.folder, path)
+            for target in targets:
+                flags = ModelFlags(model=model, target=target, samples=self.options.samples)
+                found[f"{path.replace('/', '_')}-{target}"] = build_request(flags, "check")
+        return found
 
     @property
     def hardware(self) -> tuple[str, ...]:

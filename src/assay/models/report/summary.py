@@ -300,18 +300,15 @@ def _tail(step: StepOutcome) -> str:
 # ---------------------------------------------------------------- what to do next
 
 
-def is_about(case: CaseReport, report: ModelReport) -> bool:
-    """Whether the target had a chance: where the reference fails, nothing was asked of it."""
-    return case.target == report.target and bool(case.steps or case.local)
-
-
 def build_diff_commands(case: CaseReport) -> list[str]:
     return [f"assay model diff {shlex.quote(expected)} {shlex.quote(actual)}" for expected, actual in case.diffs]
 
 
 def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
     """What for, and the command as it is to be typed."""
-    wrong = (case for case in report.cases if case.verdict.kind in WRONG and is_about(case, report))
+    # where the reference fails, nothing was asked of the target
+    asked = (case for case in report.cases if case.target == report.target and (case.steps or case.local))
+    wrong = (case for case in asked if case.verdict.kind in WRONG)
     first = find_first(report) or next(wrong, None)
     if first is None:
         return
