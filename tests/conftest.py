@@ -411,6 +411,20 @@ def closed_port() -> int:
 
 # ---------------------------------------------------------------- which tests, in which order
 
+# With a test of many seconds: begun last, it would keep one worker busy after all others have ended.
+SLOW_FIRST = (
+    "tests/trace/",
+    "tests/test_pages.py",
+    "tests/models/flow/test_torch_cases.py",
+    "tests/models/commands/test_torch_models.py",
+    "tests/web/test_hostile.py",
+    "tests/exchange/test_exchange_page.py",
+    "tests/examples/",
+    "tests/bench/test_suites.py",
+    "tests/contracts/",
+    "tests/test_pull_out.py",
+)
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`not_for` takes a test out of the list instead of skipping it: a skip means that something is missing here."""
@@ -418,12 +432,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in item.iter_markers("services"):
             if not mark.args or not SERVICES.keys() >= set(mark.args):
                 raise pytest.UsageError(f"{item.nodeid}: `services` names one of {', '.join(SERVICES)}")
-    out = [item for item in items if _is_not_for(item)]
+    out = {item for item in items if _is_not_for(item)}
     if out:
-        config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
     if config.getoption("random_order"):
         items[:] = shuffle_by_file(items, random.Random(config.getoption("order_seed")))
+    else:
+        items.sort(key=find_turn)
+
+
+def find_turn(item: pytest.Item) -> int:
+    return next((number for number, name in enumerate(SLOW_FIRST) if item.nodeid.startswith(name)), len(SLOW_FIRST))
 
 
 def shuffle_by_file(items: list[pytest.Item], generator: random.Random) -> list[pytest.Item]:
