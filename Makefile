@@ -7,6 +7,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
+# With it, each process of the tests compiles pytest's plug-ins once more.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 # Three for two cores: much of the tests' time is waiting for processes.

@@ -174,6 +174,10 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 # ---------------------------------------------------------------- a home of its own
 
 
+# Plug-ins that a pytest inside of a test does not need: they are three quarters of its start.
+NESTED = " ".join(f"-p no:{name}" for name in ("schemathesis", "hypothesispytest", "anyio", "platformdirs"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """HOME and XDG_* point into a folder of this session; nothing of the developer's surroundings is inherited."""
@@ -184,6 +188,7 @@ def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if name.startswith(SURROUNDINGS) or name in SURROUNDING_NAMES:
             del os.environ[name]
     os.environ.update(isolated_environment(home))
+    os.environ["PYTEST_ADDOPTS"] = NESTED
     yield home
     os.environ.clear()
     os.environ.update(before)
@@ -411,6 +416,20 @@ def closed_port() -> int:
 
 # ---------------------------------------------------------------- which tests, in which order
 
+# With a test of many seconds: begun last, it would keep one worker busy after all others have ended.
+SLOW_FIRST = (
+    "tests/trace/",
+    "tests/test_pages.py",
+    "tests/models/flow/test_torch_cases.py",
+    "tests/models/commands/test_torch_models.py",
+    "tests/web/test_hostile.py",
+    "tests/exchange/test_exchange_page.py",
+    "tests/examples/",
+    "tests/bench/test_suites.py",
+    "tests/contracts/",
+    "tests/test_pull_out.py",
+)
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`not_for` takes a test out of the list instead of skipping it: a skip means that something is missing here."""
@@ -418,12 +437,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in item.iter_markers("services"):
             if not mark.args or not SERVICES.keys() >= set(mark.args):
                 raise pytest.UsageError(f"{item.nodeid}: `services` names one of {', '.join(SERVICES)}")
-    out = [item for item in items if _is_not_for(item)]
+    out = {item for item in items if _is_not_for(item)}
     if out:
-        config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
     if config.getoption("random_order"):
         items[:] = shuffle_by_file(items, random.Random(config.getoption("order_seed")))
+    else:
+        items.sort(key=find_turn)
+
+
+def find_turn(item: pytest.Item) -> int:
+    return next((number for number, name in enumerate(SLOW_FIRST) if item.nodeid.startswith(name)), len(SLOW_FIRST))
 
 
 def shuffle_by_file(items: list[pytest.Item], generator: random.Random) -> list[pytest.Item]:

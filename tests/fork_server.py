@@ -84,8 +84,8 @@ def call_python(
         return subprocess.CompletedProcess(command, code, out.read(), "" if is_merged else err.read())
 
 
-# A command of ours in which bash would change nothing but take the quotes away.
-PLAIN = re.compile(r"""assay(?: +(?:[\w./:=,@%+-]|'[^']*'|"[^"$`\\!]*")+)+""")
+# A command of ours in which bash would change nothing but take the quotes and a comment away.
+PLAIN = re.compile(r"""assay(?: +(?:[\w./:=,@%+-]|\{\w+\}|'[^']*'|"[^"$`\\!]*")+)+(?: +# .*)?""")
 
 
 def call_shell(
@@ -100,7 +100,9 @@ def call_shell(
     """A line as it is typed: by bash, or forked where it is a plain command of the Assay that is tested."""
     program = shutil.which("assay", path=(env or os.environ)["PATH"])
     if may_fork and PLAIN.fullmatch(command) and program == os.path.join(os.path.dirname(sys.executable), "assay"):
-        return call_python(["-m", *shlex.split(command)], cwd=cwd, env=env, timeout=timeout, is_merged=is_merged)
+        return call_python(
+            ["-m", *shlex.split(command, comments=True)], cwd=cwd, env=env, timeout=timeout, is_merged=is_merged
+        )
     return subprocess.run(
         ["bash", "-c", command], cwd=cwd, env=env, timeout=timeout, check=False, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT if is_merged else subprocess.PIPE,

@@ -41,7 +41,7 @@ def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = o
     """
     env = _build_environment(programs, folder.with_name(f"{folder.name}.slots"))
     here, whole = folder, page.read_text(encoding="utf-8")
-    may_fork = "--detach" not in whole  # no reader types the next command as fast
+    may_fork = True
     for left_out, language, name, text in _BLOCK.findall(whole):
         if left_out:
             continue
@@ -50,6 +50,7 @@ def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = o
             (folder / name).write_text(text, encoding="utf-8")
         elif language == "console":
             for step in parse_steps(text):
+                may_fork = may_fork and "--detach" not in step.command  # no reader types the next command as fast
                 _run(step, here, env, timeout_s, may_fork=may_fork)
                 if step.command.startswith("cd "):
                     here /= shlex.split(step.command, comments=True)[1]

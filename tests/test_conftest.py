@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import SLOW_FIRST
 
 TESTS = Path(__file__).parent
 
@@ -161,6 +162,17 @@ def test_a_tagged_process_of_somebody_else_is_left_alone(report: Report) -> None
 def test_a_service_that_is_missing_is_skipped_with_the_way_to_install_it(report: Report) -> None:
     assert "tensorflow is missing (/nowhere/python): make .venv-tf/.stamp" in report.output
     assert "ERROR test_it.py::test_with_a_service" not in report.output
+
+
+def test_slow_tests_are_begun_first() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/test_errors.py", "tests/test_pages.py"]
+    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=True)
+    assert re.findall(r"^tests/test_(pages|errors)\.py.*\n(?!tests/test_\1)", done.stdout, re.MULTILINE) == [
+        "pages",
+        "errors",
+    ]
+    for name in SLOW_FIRST:
+        assert (TESTS.parent / name).exists(), name
 
 
 def test_a_service_that_is_required_fails_and_the_order_is_said(folder: Path) -> None:

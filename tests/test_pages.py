@@ -29,14 +29,18 @@ ALL = {page.stem: page for page in TOP.glob("docs/*/*.md") if "```console\n" in 
 APART = {
     "benchmark",
     "check-models",
+    "check-torch-modules",
     "coming-from-torq",
+    "compare-models",
     "exchange-with-other-tools",
     "find-the-best-run",
+    "find-the-first-difference",
     "gate-a-change",
     "prove-convergence",
     "search-and-stop",
     "share-an-index",
     "submit-to-a-farm",
+    "trace-a-training",
     "use-ray",
     "use-slurm",
     "use-ssh-hosts",
@@ -81,6 +85,7 @@ def test_choosing_runs(tmp_path: Path) -> None:
         assert sorted(run.name for run in found) == sorted(names), expression
 
 
+@pytest.mark.services("kills")
 def test_a_plug_in_from_its_first_file_to_its_removal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # as pip has it: 0 is without isolation
@@ -110,7 +115,18 @@ def test_from_twelve_runs_to_the_best_one(tmp_path: Path) -> None:
 @pytest.mark.services("backends")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "name", ["benchmark", "check-models", "coming-from-torq", "gate-a-change", "prove-convergence"]
+    "name",
+    [
+        "benchmark",
+        "check-models",
+        "check-torch-modules",  # each of its commands imports torch in several processes, and so with the traces
+        "coming-from-torq",
+        "compare-models",
+        "find-the-first-difference",
+        "gate-a-change",
+        "prove-convergence",
+        "trace-a-training",
+    ],
 )
 def test_a_page_whose_commands_take_longer(name: str, tmp_path: Path) -> None:
     run_page(HOW_TO / f"{name}.md", tmp_path)

@@ -11,6 +11,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 from operator import le, lt
 from typing import Any, NamedTuple, cast
@@ -21,8 +22,7 @@ from assay.values.series import MetricPoint
 from assay.values.study import Pattern
 
 POSITIONS = ("step", "epoch")  # in this order of precedence
-# A scan's matches should stay in the processor's cache.
-SCAN_BYTES = 1 << 16
+SCAN_BYTES = 1 << 16  # a scan's matches should stay in the processor's cache
 # Bounds the partial line that is kept. A longer line is cut at every so many bytes of its own, so that the points do
 # not depend on how the log was cut into chunks.
 LINE_LIMIT_BYTES = 1 << 20
@@ -280,9 +280,9 @@ class LineRegex:
         return LogMatches([match for _, match in pairs], [base for base, _ in pairs])
 
 
+@lru_cache(maxsize=256)  # the logs of all runs are read with the same few expressions
 def _compile_bulk(regex: str) -> re.Pattern[str] | None:
-    pieces = list(_rewrite(regex))
-    if None in pieces:
+    if None in (pieces := list(_rewrite(regex))):
         return None
     try:
         return re.compile("".join(piece for piece in pieces if piece is not None), re.MULTILINE)

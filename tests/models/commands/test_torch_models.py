@@ -1,4 +1,7 @@
-"""`assay model check net.py:build` as a user calls it. What is wrong before anything runs is refused in this process."""
+"""`assay model check net.py:build` as a user calls it. What is wrong before anything runs is refused in this process.
+
+What has the mark is asked of one process by `test_torch_cases.py` and `test_torch_calls.py`: here four import torch.
+"""
 
 from __future__ import annotations
 
@@ -86,6 +89,7 @@ def test_a_check_from_the_command_line(cli: Cli, net: None) -> None:
     assert "net_net.py_wrong_check" in shown.out
 
 
+@pytest.mark.services("backends")
 def test_what_the_users_code_does_wrong_is_one_line(cli: Cli, net: None) -> None:
     result = cli("model", "check", "net.py:raising", "--target", "torch-bf16", "--quiet")
     assert result.code == 2
@@ -104,6 +108,7 @@ def test_without_torch_the_command_that_installs_it_is_printed(
     assert "needs torch, which is not installed here: pip install torch" in result.err
 
 
+@pytest.mark.services("backends")
 def test_without_a_gpu_torch_cuda_says_so(cli: Cli, net: None) -> None:
     if pytest.importorskip("torch").cuda.is_available():
         pytest.skip("there is a CUDA device")
