@@ -39,6 +39,7 @@ from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
 from assay.web.operations import COUNT, Operation, Param, ref
 from assay.web.pages.page_view import StudyView, XAxis, read_x, view_params
+from assay.web.pages.profiles import list_profiles
 from assay.web.pages.run_files import (
     choose_log,
     find_default_log,
@@ -49,7 +50,6 @@ from assay.web.pages.run_files import (
     split_diff,
 )
 from assay.web.pages.study_page import build_curve, build_selected_curves, find_names
-from assay.web.pages.traces import list_traces
 from assay.web.pages.verdicts import load_run_verdicts
 from assay.web.routes import get
 from assay.web.site import Site, build_address, get_site
@@ -462,8 +462,8 @@ def _find_related(site: Site, snapshot: StudySnapshot, run: str, files: set[str]
         site.pages, "find_related", lambda links: [(str(text), str(to)) for text, to in links], slug, run, files
     )
     found = [each for links in answers for each in links]
-    if list_traces(snapshot.location, slug, run):
-        found.append(("Traces", build_address("traces", slug, run)))
+    if list_profiles(snapshot.location, slug, run):
+        found.append(("Profiles", build_address("profiles", slug, run)))
     return found
 
 
