@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from assay.compat.perfzero.upload import check_target, upload_folder
+from assay.compat.perfzero.uploads import check_target, upload_folder
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.exchange.store import object_store
 from assay.exchange.store.transfer import DataFile

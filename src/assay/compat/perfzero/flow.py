@@ -44,8 +44,15 @@ from assay.compat.perfzero.summary import (
     render_summary,
     write_plot,
 )
-from assay.compat.perfzero.upload import check_target, upload_folder
-from assay.compat.perfzero.uploads import build_row, call_upload_method, check_upload_method, google_key, insert_row
+from assay.compat.perfzero.uploads import (
+    build_row,
+    call_upload_method,
+    check_target,
+    check_upload_method,
+    google_key,
+    insert_row,
+    upload_folder,
+)
 from assay.compat.perfzero.values import (
     LOG_FILE,
     PROCESS_FILE,
