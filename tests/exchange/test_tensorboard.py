@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from array import array
 from pathlib import Path
 
 import pytest
 from tests.observe.points import build_points
 
-from assay.exchange.tensorboard import BoardRun, Points, build_hparams, write_board_run
+from assay.exchange.tensorboard import build_hparams, write_board_run
 from assay.observe.events import parse_events_columns
+from assay.record.index.base import Series
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +25,9 @@ def test_values_become_numbers_words_or_truth() -> None:
 
 
 def test_points_without_step_or_time(tmp_path: Path) -> None:
-    points = Points("loss", [math.nan, math.nan], [3.0, 2.0], [math.nan, 100.0])
-    write_board_run(str(tmp_path), BoardRun("run", {}, {"loss": 2.0, "acc": 0.5}, [points]))
+    points = Series(array("d", [math.nan, math.nan]), array("d", [3.0, 2.0]), array("d", [math.nan, 100.0]))
+    write_board_run(str(tmp_path / "run"), {}, {"loss": 2.0}, [("loss", points)])
     (file,) = (tmp_path / "run").iterdir()
     found = build_points(parse_events_columns(file.read_bytes(), {})[0])
-    assert [(point.metric, point.step, point.value) for point in found] == [
-        ("loss", 1, 3.0),
-        ("loss", 2, 2.0),
-        ("acc", 0, 0.5),
-    ]
+    assert [(point.metric, point.step, point.value) for point in found] == [("loss", 1, 3.0), ("loss", 2, 2.0)]
     assert found[1].time == 100.0

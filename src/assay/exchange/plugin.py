@@ -19,11 +19,7 @@ PLUGIN = Plugin(
             "Send finished runs to an `assay serve`, and print the link.",
             "Share",
         ),
-        "adopt": (
-            "assay.exchange.commands.adopt:adopt",
-            "Take runs that were uploaded as runs of your study.",
-            "Share",
-        ),
+        "adopt": ("assay.exchange.adopt:adopt", "Take runs that were uploaded as runs of your study.", "Share"),
     },
     options={"run": "assay.exchange.options:NotifyOptions"},
     run_steps={"notify": "assay.exchange.notify_step:NotifyStep"},

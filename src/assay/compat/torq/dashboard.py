@@ -19,7 +19,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.show.formatting import clean
 from assay.system.files import parse_json, write_atomic
 from assay.system.git import run_git
-from assay.system.http_post import TIMEOUT_S, NotHttpError, post
+from assay.system.http_post import TIMEOUT_S, NotHttpError, is_web_address, post
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,7 @@ _MOST_SAID = 300  # characters of a refusal
 
 def check_server(url: str) -> str:
     """The address without a slash at its end. Raises UsageError for what is none."""
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_valid = False
-    if not is_valid:
+    if not is_web_address(url):
         raise UsageError(f"TORQ_PERF_SERVER={url} is not a valid address", "such as http://localhost:8080")
     return url.rstrip("/")
 
