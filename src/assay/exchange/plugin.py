@@ -15,7 +15,7 @@ PLUGIN = Plugin(
         "push": ("assay.exchange.commands.share:push", "Send runs, studies or a folder to a shared place.", "Share"),
         "pull": ("assay.exchange.commands.share:pull", "Fetch runs, studies or a folder from there.", "Share"),
         "upload": (
-            "assay.exchange.commands.upload:upload",
+            "assay.exchange.upload:upload",
             "Send finished runs to an `assay serve`, and print the link.",
             "Share",
         ),
