@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 import tempfile
 import zipfile
 from pathlib import Path
@@ -340,34 +338,3 @@ def test_a_mounted_data_folder_is_left_alone(tools: StandIns, call: Cli) -> None
     assert result.code == 0
     assert "/proc is already a mount point" in result.err
     assert tools.calls == []
-
-
-# ---------------------------------------------------------------- the page about it
-
-
-def documented() -> list[tuple[str, list[str]]]:
-    """Command lines of the how-to that are dry runs, with what it says they print."""
-    page = (Path(__file__).parents[3] / "docs" / "how-to" / "perfzero-machines.md").read_text(encoding="utf-8")
-    found: list[tuple[str, list[str]]] = []
-    for block in re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
-        for entry in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            line, *output = entry.splitlines()
-            if "--dry-run" in line:
-                found.append((line, output))
-    return found
-
-
-@pytest.mark.parametrize(("line", "output"), documented(), ids=[line for line, _ in documented()])
-def test_the_page_shows_what_is_printed(
-    line: str, output: list[str], tools: StandIns, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run(shlex.split(line)[1:]) == 0
-    printed = capfd.readouterr().out.splitlines()
-    assert len(printed) == len(output)
-    for shown, real in zip(output, printed, strict=True):
-        pattern = re.escape(shown.replace("assay-0.1.0", build_wheel_name().rpartition("-py3")[0])).replace("…", ".*")
-        assert re.fullmatch(pattern, real), real
-
-
-def test_the_page_shows_both_dry_runs() -> None:
-    assert {line.split()[2] for line, _ in documented()} == {"setup", "cloud"}

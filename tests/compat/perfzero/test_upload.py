@@ -133,24 +133,6 @@ def test_a_copy_that_was_killed_does_not_hinder(output: Path, tmp_path: Path) ->
 # ---------------------------------------------------------------- what goes wrong
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        (
-            "http://h/x",
-            r"http:// cannot be used here\n.*known: gs://, s3://, az://, abfs://, abfss://, file:// and plain",
-        ),
-        ("gss://b/x", "did you mean 'gs'"),
-        ("gs://", "names no bucket"),
-        ("", "empty"),
-        ("file://elsewhere/x", "names the machine"),
-    ],
-)
-def test_an_address_that_cannot_be_used(output: Path, url: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        upload_folder(str(output), url)
-
-
 @pytest.mark.parametrize("name", ["nowhere", "output/empty"])
 def test_no_folder_to_send(output: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="there is no folder"):

@@ -241,13 +241,6 @@ def test_an_address_that_cannot_be_used(tmp_path: Path) -> None:
             open_remote(address)
 
 
-def test_nobody_there(s3: Any, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(InfrastructureError, match="cannot be reached: Could not connect"):
-        open_remote(s3.url("x"))
-
-
 def test_a_refusal_is_of_the_infrastructure(s3: Any) -> None:
     remote = open_remote(s3.url("x"))
 
