@@ -64,7 +64,7 @@ def test_what_is_sent_can_be_fetched(store: Any, tmp_path: Path) -> None:
     (source / "hollow").mkdir()
     remote = open_remote(store.url("shared/place"))
     first = push(source, remote)
-    assert (first.files, first.is_new) == (6, True)
+    assert (len(first.manifest.files), first.is_new) == (6, True)
     assert fetch(remote, tmp_path / "there").files == 6
     assert read_tree(tmp_path / "there") == TREE | {"job.sh": b"true\n"}
     assert (tmp_path / "there" / "job.sh").stat().st_mode & 0o777 == 0o755
