@@ -24,7 +24,14 @@ def write_parquet(path: str, columns: Mapping[str, ColumnKind], batches: Iterabl
     except ImportError as error:
         raise MissingExtraError("assay export parquet", "parquet") from error
 
-    types = _build_types(pa)
+    types: dict[ColumnKind, pa.DataType] = {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "flag": pa.bool_(),
+        "time": pa.timestamp("us", tz="UTC"),
+        "texts": pa.list_(pa.string()),
+    }
     schema = pa.schema([pa.field(name, types[kind]) for name, kind in columns.items()])
     try:
         with replacing(path) as aside, parquet.ParquetWriter(aside, schema) as writer:
@@ -38,17 +45,6 @@ def write_parquet(path: str, columns: Mapping[str, ColumnKind], batches: Iterabl
             writer.write_table(pa.Table.from_batches(waiting, schema))
     except OSError as error:
         raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _build_types(arrow: Any) -> dict[ColumnKind, pa.DataType]:
-    return {
-        "text": arrow.string(),
-        "integer": arrow.int64(),
-        "number": arrow.float64(),
-        "flag": arrow.bool_(),
-        "time": arrow.timestamp("us", tz="UTC"),
-        "texts": arrow.list_(arrow.string()),
-    }
 
 
 def _build_array(arrow: Any, field: pa.Field, values: Sequence[Any]) -> pa.Array:

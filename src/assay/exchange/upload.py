@@ -201,7 +201,11 @@ def _build_batches(targets: Sequence[OutgoingRun], notes: list[str]) -> Iterator
 
 def _choose_files(target: OutgoingRun, notes: list[str]) -> _Packed:
     """No secrets, no links, no code that is too large, nothing about how the run came here."""
-    _keep_outcome(target.dir)
+    # when a script's own run ended is known by a file's time, which does not travel: it is written down first
+    status = load_status(target.dir)
+    if status.outcome is not None and status.state in (State.DONE, State.FAILED):
+        with suppress(OSError):
+            write_outcome(target.dir, status.outcome)
     sizes: dict[str, int] = {}
     for name in list_folder(target.dir)[0]:
         if name.partition("/")[0] in (layout.RECEIVED_FILE, layout.RECEIVED_DIR):
@@ -215,14 +219,6 @@ def _choose_files(target: OutgoingRun, notes: list[str]) -> _Packed:
         notes.append(f"{target.key}: its copy of the code is larger than {_MOST_CODE >> 20} MiB and was left out")
         sizes = {name: size for name, size in sizes.items() if name not in code}
     return _Packed(target, list(sizes), sum(sizes.values()))
-
-
-def _keep_outcome(run_dir: str) -> None:
-    """When a script's own run ended is known by a file's time, which does not travel: it is written down first."""
-    status = load_status(run_dir)
-    if status.outcome is not None and status.state in (State.DONE, State.FAILED):
-        with suppress(OSError):
-            write_outcome(run_dir, status.outcome)
 
 
 def _pack(batch: Sequence[_Packed], file: IO[bytes]) -> None:

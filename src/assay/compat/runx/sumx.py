@@ -219,17 +219,14 @@ def run(parsed: Parsed) -> int:
     warn(warnings)
     sys.stdout.write(render_sumx(table, width=terminal_width(sys.stdout)))
     if parsed.csv:
-        _write_csv(parsed.csv, render_csv(table, raw=parsed.csv_raw))
+        text = render_csv(table, raw=parsed.csv_raw)
+        path = parsed.csv if parsed.csv.endswith(".csv") else f"{parsed.csv}.csv"
+        try:
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
     return int(ExitCode.OK)
-
-
-def _write_csv(name: str, text: str) -> None:
-    path = name if name.endswith(".csv") else f"{name}.csv"
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 command = original_command("sumx", build_parser, run)

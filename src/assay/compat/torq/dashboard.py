@@ -158,7 +158,13 @@ def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str
         headers["Authorization"] = f"Bearer {token}"
     status, answer = post(server + _UPLOAD, _build_body(archive, boundary), headers, limit_s)
     if status // 100 == 2:
-        return _read_number(answer)
+        try:
+            number = parse_json(answer)["id"]
+        except (ValueError, KeyError, TypeError):
+            number = None
+        if isinstance(number, str | int) and str(number):
+            return quote(str(number)[:_MOST_SAID], safe="~")  # it becomes a part of an address
+        raise _RefusedError(f"its answer has no number of the session: {answer.decode(errors='replace')[:_MOST_SAID]}")
     reason = http.client.responses.get(status, "")
     said = f"{status} {reason}: {answer.decode(errors='replace')[:_MOST_SAID]}".rstrip(": \n")
     if status >= 500:
@@ -172,16 +178,6 @@ def _build_body(archive: bytes, boundary: str) -> bytes:
         "Content-Type: application/zip\r\n\r\n"
     )
     return head.encode() + archive + f"\r\n--{boundary}--\r\n".encode()
-
-
-def _read_number(answer: bytes) -> str:
-    try:
-        number = parse_json(answer)["id"]
-    except (ValueError, KeyError, TypeError):
-        number = None
-    if isinstance(number, str | int) and str(number):
-        return quote(str(number)[:_MOST_SAID], safe="~")  # it becomes a part of an address
-    raise _RefusedError(f"its answer has no number of the session: {answer.decode(errors='replace')[:_MOST_SAID]}")
 
 
 # ---------------------------------------------------------------- a session as an archive
