@@ -335,7 +335,7 @@ def test_the_page_works_without_it(case: Case, answers: Answers) -> None:
     codes = dict(line.split() for line in done.out.splitlines())
     assert set(codes.values()) == {"200"}, done.out + done.err
     others = {path for plugin, path in SUBJECTS.items() if plugin != case.plugin}
-    assert {"/studies", "/traces", *others} <= set(codes)
+    assert {"/studies", "/profiles", *others} <= set(codes)
     assert SUBJECTS.get(case.plugin) not in codes
 
 

@@ -460,33 +460,17 @@ def _get_run(call: str) -> Run:
     return _run
 
 
-def log(data: Mapping[str, Any], step: Any = None, commit: bool | None = None, sync: bool | None = None) -> None:
-    _get_run("wandb.log").log(data, step, commit, sync)
+def _call(name: str, /, *arguments: Any, **options: Any) -> Any:
+    return getattr(_get_run(f"wandb.{name}"), name)(*arguments, **options)
 
 
-def define_metric(name: str, step_metric: Any = None, **options: Any) -> Any:
-    return _get_run("wandb.define_metric").define_metric(name, step_metric, **options)
+_OF_RUN = ("log", "define_metric", "alert", "log_artifact", "use_artifact", "save")
+log, define_metric, alert, log_artifact, use_artifact, save = (partial(_call, name) for name in _OF_RUN)
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
     if _run is not None:
         _run.finish(exit_code, quiet)
-
-
-def alert(title: str, text: str = "", **options: Any) -> None:
-    _get_run("wandb.alert").alert(title, text, **options)
-
-
-def log_artifact(artifact: Any, *arguments: Any, **options: Any) -> Any:
-    return _get_run("wandb.log_artifact").log_artifact(artifact, *arguments, **options)
-
-
-def use_artifact(name: Any, *arguments: Any, **options: Any) -> Any:
-    return _get_run("wandb.use_artifact").use_artifact(name, *arguments, **options)
-
-
-def save(*arguments: Any, **options: Any) -> list[str]:
-    return _get_run("wandb.save").save(*arguments, **options)
 
 
 def login(*_arguments: Any, **_options: Any) -> bool:

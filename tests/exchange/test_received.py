@@ -761,15 +761,6 @@ def test_an_upload_changes_nothing_of_the_owners_run_in_a_shared_place(owner: Ow
 # ---------------------------------------------------------------- tokens
 
 
-def test_a_token_for_a_prefix_takes_no_other_study(owner: Owner) -> None:
-    archive = owner.forge(nothing, state="done")
-    with pytest.raises(RefusedUploadError, match="for studies that begin with ci-, not mine") as refused:
-        owner.take(archive, Sender("192.0.2.7", "upload:ci- token 123abc", "ci-"))
-    assert refused.value.status == 403
-    assert not (owner.root / "mine").exists()
-    assert owner.take(archive, Sender(prefix="mi"))[0].is_new
-
-
 # ---------------------------------------------------------------- more ways to start something
 
 

@@ -1,15 +1,24 @@
-"""What TensorBoard's HParams tab can hold."""
+"""Runs for TensorBoard: what its HParams tab can hold, and what `assay sum --tensorboard` writes."""
 
 from __future__ import annotations
 
 import math
+import sys
+from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.finished_study import BAD, GOOD, Bench, build_bench
 from tests.observe.points import build_points
 
-from assay.exchange.tensorboard import BoardRun, Points, build_hparams, write_board_run
+from assay.errors import MissingExtraError
+from assay.exchange.tensorboard import build_hparams, write_board_run, write_hparams_events
+from assay.follow.locations import StudyLocation
 from assay.observe.events import parse_events_columns
+from assay.reading.summary import SummaryOptions
+from assay.record.index.base import Index, Series
+from assay.record.index.sqlite import SqliteIndex
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +32,70 @@ def test_values_become_numbers_words_or_truth() -> None:
 
 
 def test_points_without_step_or_time(tmp_path: Path) -> None:
-    points = Points("loss", [math.nan, math.nan], [3.0, 2.0], [math.nan, 100.0])
-    write_board_run(str(tmp_path), BoardRun("run", {}, {"loss": 2.0, "acc": 0.5}, [points]))
+    points = Series(array("d", [math.nan, math.nan]), array("d", [3.0, 2.0]), array("d", [math.nan, 100.0]))
+    write_board_run(str(tmp_path / "run"), {}, {"loss": 2.0}, [("loss", points)])
     (file,) = (tmp_path / "run").iterdir()
     found = build_points(parse_events_columns(file.read_bytes(), {})[0])
-    assert [(point.metric, point.step, point.value) for point in found] == [
-        ("loss", 1, 3.0),
-        ("loss", 2, 2.0),
-        ("acc", 0, 0.5),
-    ]
+    assert [(point.metric, point.step, point.value) for point in found] == [("loss", 1, 3.0), ("loss", 2, 2.0)]
     assert found[1].time == 100.0
+
+
+# ---------------------------------------------------------------- `assay sum --tensorboard`
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return build_bench(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with SqliteIndex(":memory:") as index:
+        yield index
+
+
+def write(index: Index, bench: Bench, folder: Path) -> int:
+    return write_hparams_events(index, [StudyLocation(str(bench.root), "fit")], str(folder), SummaryOptions())
+
+
+def test_our_own_reader_finds_the_series(index: Index, bench: Bench, tmp_path: Path) -> None:
+    assert write(index, bench, tmp_path) == 4
+    (file,) = (tmp_path / GOOD).iterdir()
+    points = build_points(parse_events_columns(file.read_bytes(), {})[0])
+    loss = [(point.step, round(point.value, 4)) for point in points if point.metric == "loss"]
+    assert loss == [(1, 3.7), (2, 2.7), (3, 1.7)]
+
+
+def test_tensorboard_finds_series_parameters_and_metrics(index: Index, bench: Bench, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    write(index, bench, tmp_path)
+    board = EventAccumulator(str(tmp_path / GOOD))
+    board.Reload()
+    assert [(event.step, round(event.value, 4)) for event in board.Scalars("loss")] == [(1, 3.7), (2, 2.7), (3, 1.7)]
+    assert [round(event.value, 4) for event in board.Scalars("test.acc")] == [0.7]
+    content = board.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    start = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
+    assert {name: value.number_value for name, value in start.hparams.items()} == {"lr": 0.1, "n": 7}
+    content = board.summary_metadata["_hparams_/experiment"].plugin_data.content
+    experiment = plugin_data_pb2.HParamsPluginData.FromString(content).experiment
+    assert {metric.name.tag for metric in experiment.metric_infos} == {"loss", "test.acc"}
+
+
+def test_writing_again_replaces(index: Index, bench: Bench, tmp_path: Path) -> None:
+    write(index, bench, tmp_path)
+    (tmp_path / BAD / "notes.txt").write_text("mine")
+    write(index, bench, tmp_path)
+    names = sorted(path.name for path in (tmp_path / BAD).iterdir())
+    assert len(names) == 2
+    assert names[1] == "notes.txt"
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_without_tensorboardX(index: Index, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(MissingExtraError, match="optional part") as caught:
+        write(index, bench, tmp_path)
+    assert caught.value.hint == "install it: pip install 'assay[tensorboard]'"

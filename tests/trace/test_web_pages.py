@@ -31,18 +31,18 @@ def client(served: Bench, tmp_path: Path) -> Iterator[TestClient]:
 
 def test_two_runs_are_compared_on_the_page(client: TestClient) -> None:
     a, b, broken = client.names  # type: ignore[attr-defined]
-    page = client.get("/numerics", params={"a": a, "b": b}).text
+    page = client.get("/traces", params={"a": a, "b": b}).text
     assert "layers.1 in step 1 differs by" in page
     assert page.count('role="img"') == 2
     assert page.count('<option value="fit/') == 6
-    assert "not finite" in client.get("/numerics", params={"a": broken}).text
+    assert "not finite" in client.get("/traces", params={"a": broken}).text
 
 
 def test_only_runs_with_a_trace_are_offered(client: TestClient) -> None:
-    assert client.get("/numerics", params={"a": "../../etc"}).status_code == 404
+    assert client.get("/traces", params={"a": "../../etc"}).status_code == 404
     folder = client.folder  # type: ignore[attr-defined]
     (folder / "trace" / "rank-0" / "trace.json").write_text("{}")
-    page = client.get("/numerics", params={"a": f"fit/{folder.name}"})
+    page = client.get("/traces", params={"a": f"fit/{folder.name}"})
     assert (page.status_code, "this version reads format 1" in page.text) == (200, True)
     shutil.rmtree(folder / "trace")
-    assert client.get("/numerics", params={"a": f"fit/{folder.name}"}).status_code == 404
+    assert client.get("/traces", params={"a": f"fit/{folder.name}"}).status_code == 404

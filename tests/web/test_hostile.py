@@ -311,7 +311,7 @@ def test_odd_values_in_every_place_of_every_record(good: Path, tmp_path: Path, k
         pages = [f"/studies/{study}{question}" for question in QUESTIONS]
         pages += [f"/api/studies/{study}{rest}" for rest in ("", "/table", "/runs", "/verdicts", "/curves?metric=loss")]
         pages += [f"/studies/{study}/compare?all=1", f"/studies/{study}/best"]
-        pages += ["/studies", "/api/studies", "/goldens", "/benchmarks", "/models", "/traces"]
+        pages += ["/studies", "/api/studies", "/goldens", "/benchmarks", "/models", "/profiles"]
         names = sorted(path.name for path in (tmp_path / kind).iterdir() if path.name != ".assay")
         assert len(names) > 50
         for number, name in enumerate(names):

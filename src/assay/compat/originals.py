@@ -17,11 +17,12 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from assay.config.source import parse_yaml_mapping
-from assay.system.fast_dataclasses import dataclass, field
-from assay.system.files import read_text, write_atomic
+from assay.record.importers.registry import Importer
+from assay.record.importers.sample import Sample, has_runs, holds
+from assay.system.files import list_names, read_text, write_atomic
 from assay.system.locks import locked
 from assay.values.layout import HPARAMS_FILE, LOGX_METRICS_FILE, PARAM_FILE, STAT_FILE, SUBMIT_SCRIPT
 from assay.values.run import FolderRun, State
@@ -32,13 +33,24 @@ _LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
 
 StatWord = Literal["running", "finished", "failed"]
 
-_MLRUNNER_LOG = re.compile(r"log\.(?P<command>.+?)\.(?P<time>\d{8}\.\d{6})(?:\.(?P<name>.+))?", re.DOTALL)
+_MLRUNNER_LOG = re.compile(r"log\..+?\.(\d{8}\.\d{6})(?:\..+)?", re.DOTALL)
 _STAT_LINE = re.compile(r"([A-Za-z_][\w-]*): (running|finished|failed)")
 # words that YAML 1.1 does not read as a string: such a command needs quotes
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
 
 
-# ---------------------------------------------------------------- runs as the core reads them
+# ---------------------------------------------------------------- runs as the core reads them, where they are
+
+RUNX = (Importer("runx", "folders of runx and logx (hparams.json, metrics.csv)", "folders", f"{__name__}:is_runx"),)
+MLRUNNER = (Importer("mlrunner", "folders of mlrunner (param and stat)", "folders", f"{__name__}:is_mlrunner"),)
+
+
+def is_runx(sample: Sample) -> bool:
+    return has_runs(sample, lambda path: holds(path, HPARAMS_FILE) or holds(path, LOGX_METRICS_FILE))
+
+
+def is_mlrunner(sample: Sample) -> bool:
+    return has_runs(sample, lambda path: holds(path, PARAM_FILE))
 
 
 def load_runx_folder(folder: str) -> FolderRun | None:
@@ -135,46 +147,22 @@ def fill_logdir(value: Value, logdir: str) -> Value:
 # ---------------------------------------------------------------- mlrunner
 
 
-@dataclass(frozen=True, slots=True)
-class MlrunnerLog:
-    """`log.train.20220316.030151`; with --no-subdir the run's name follows."""
+class MlrunnerRun(NamedTuple):
+    """A run directory that mlrunner filled. `param`: the file as it is; mlrunner's own keys begin with _."""
 
-    file: str
-    command: str
-    time: str
-    name: str | None = None
+    param: dict[Any, Value]
+    stat: dict[str, StatWord]
+    problems: tuple[str, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class MlrunnerRun:
-    """A run directory that mlrunner filled."""
-
-    dir: str
-    name: str = ""
-    output: str = ""
-    time: str = ""
-    scripts: dict[str, str] = field(default_factory=dict)
-    params: dict[str, Value] = field(default_factory=dict)
-    stat: dict[str, StatWord] = field(default_factory=dict)
-    logs: tuple[MlrunnerLog, ...] = ()  # oldest first
-    problems: tuple[str, ...] = ()
+    @property
+    def params(self) -> dict[str, Value]:
+        return {str(key): value for key, value in self.param.items() if not str(key).startswith("_")}
 
 
 def load_mlrunner_run(folder: str) -> MlrunnerRun:
     problems: list[str] = []
     param = _load_yaml_mapping(folder, PARAM_FILE, problems)
-    scripts = param.get("_scripts")
-    return MlrunnerRun(
-        dir=folder,
-        name=str(param.get("_name", "")),
-        output=str(param.get("_output", "")),
-        time=str(param.get("_time", "")),
-        scripts={str(key): str(text) for key, text in scripts.items()} if isinstance(scripts, dict) else {},
-        params={str(key): value for key, value in param.items() if not str(key).startswith("_")},
-        stat=load_mlrunner_stat(folder, problems),
-        logs=load_mlrunner_logs(folder),
-        problems=tuple(problems),
-    )
+    return MlrunnerRun(param, load_mlrunner_stat(folder, problems), tuple(problems))
 
 
 def load_mlrunner_stat(folder: str, problems: list[str] | None = None) -> dict[str, StatWord]:
@@ -192,14 +180,9 @@ def load_mlrunner_stat(folder: str, problems: list[str] | None = None) -> dict[s
     return {str(key): cast("StatWord", word) for key, word in found.items() if key not in bad}
 
 
-def load_mlrunner_logs(folder: str) -> tuple[MlrunnerLog, ...]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return ()
-    matches = filter(None, map(_MLRUNNER_LOG.fullmatch, names))
-    found = [MlrunnerLog(match[0], match["command"], match["time"], match["name"]) for match in matches]
-    return tuple(sorted(found, key=lambda log: (log.time, log.command, log.name or "")))
+def find_newest_time(folder: str) -> str:
+    """Of logs such as `log.train.20220316.030151`, after which --no-subdir has the run's name; "" without any."""
+    return max((match[1] for name in list_names(folder) if (match := _MLRUNNER_LOG.fullmatch(name))), default="")
 
 
 def write_mlrunner_param(

@@ -13,7 +13,7 @@ PLUGIN = (
         },
         reading=("sumx",),
         dialects={"runx": "assay.compat.runx.dialect:DIALECT"},
-        importers=("assay.compat.importers:RUNX",),
+        importers=("assay.compat.originals:RUNX",),
     ),
     Plugin(
         "mlrunner",
@@ -21,7 +21,7 @@ PLUGIN = (
             "mlrunner": ("assay.compat.mlrunner.command:command", "mlrunner's own flags and files.", "Other tools")
         },
         dialects={"mlrunner": "assay.compat.mlrunner.dialect:DIALECT"},
-        importers=("assay.compat.importers:MLRUNNER",),
+        importers=("assay.compat.originals:MLRUNNER",),
     ),
     Plugin(
         "harness",

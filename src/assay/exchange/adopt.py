@@ -5,16 +5,54 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from assay.errors import FormatError, UsageError
 from assay.follow.locations import FoundRun, StudyLocation, find_own_files, show_adopt, show_command
+from assay.launch.commands.rerun import split_words
 from assay.launch.prepared import Prepared, RunOptions
 from assay.launch.run_dir_builder import DirBuilder, put_away
 from assay.launch.sweep import prepare
+from assay.reading.choosing import find_chosen_runs
 from assay.record import run_directory
 from assay.record.received import Received, find_user, is_foreign, load_received, write_received
+from assay.show.console import Console
 from assay.system.fast_dataclasses import dataclass, replace
+from assay.values.options import Request, argument, json_option, option, root_option, where_option
 from assay.values.run import RunSpec
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
+
+
+class AdoptRequest(Request):
+    names: tuple[str, ...] = argument("RUN... [PARAMETER=VALUE]...", multiple=True)
+    file: str | None = option(
+        "--file", metavar="FILE", help="Your study file.  [default: that of the study's newest run that was made here]"
+    )
+    where: Where | None = where_option()
+    as_json: bool = json_option()
+    root: str | None = root_option()
+
+
+def adopt(request: AdoptRequest, console: Console) -> int:
+    """Take runs that were uploaded as runs of your study: they are ranked, continued and repeated from then on.
+
+    job.sh and code/ are made again from your study file; logs and metrics stay. All else that came with a run, its
+    checkpoints too, moves to received/ in its folder and is not used. A run that is not one of the file is refused.
+    """
+    names, overrides = split_words(request.names, request.root, console)
+    runs = find_chosen_runs(names, request.where, request.root)
+    if not runs:
+        raise UsageError(f"{', '.join(names)}: no runs")
+    done = adopt_runs(runs, request.file, overrides)
+    if request.as_json:
+        console.write_json([{"run": each.key, "file": each.file or None} for each in done])
+        return 0
+    for each in done:
+        what = f"job.sh and code made again from {each.file}" if each.file else "it has no command"
+        console.print(f"adopted {each.key}: {what}")
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import UsageError
-from assay.exchange.parquet_file import ColumnKind, TypedColumn, write_parquet
+from assay.exchange.parquet_file import ColumnKind, write_parquet
 from assay.follow.locations import HOW_TO_START, StudyLocation
 from assay.reading.ranking import best_values
 from assay.reading.run_reader import load_fresh_table
@@ -312,14 +312,12 @@ def _write_json(write: Write, items: Iterable[Any]) -> None:
 
 def write_runs_parquet(selection: ExportedRuns, path: str) -> None:
     columns = build_columns(selection)
-    typed = [TypedColumn(column.name, column.kind) for column in columns]
-    write_parquet(path, typed, [[column.values for column in columns]])
+    write_parquet(path, {each.name: each.kind for each in columns}, [[each.values for each in columns]])
 
 
 def write_series_parquet(selection: ExportedRuns, path: str) -> None:
     kinds: tuple[ColumnKind, ...] = ("text", "text", "number", "number", "time")
-    typed: list[TypedColumn] = [TypedColumn(*each) for each in zip(SERIES_FIELDS, kinds, strict=True)]
-    write_parquet(path, typed, map(_build_point_columns, load_points(selection)))
+    write_parquet(path, dict(zip(SERIES_FIELDS, kinds, strict=True)), map(_build_point_columns, load_points(selection)))
 
 
 def _build_point_columns(batch: PointBatch) -> list[Sequence[Any]]:

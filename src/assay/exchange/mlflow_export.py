@@ -142,11 +142,6 @@ def build_tracking_uri(to: str) -> str:
     return _SQLITE + (os.path.join(path, "mlflow.db") if is_folder else path)
 
 
-def _find_database(uri: str) -> str | None:
-    """The file of a SQLite store."""
-    return os.path.abspath(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) and uri != _SQLITE else None
-
-
 @contextmanager
 def _environment(options: MlflowOptions) -> Iterator[None]:
     """MLflow takes these from the environment alone. What the user set is kept, and all is as before afterwards.
@@ -209,19 +204,15 @@ def _explain(uri: str, error: Exception, is_opening: bool) -> AssayError:
     if is_opening and ("404" in message or "unsupported URI" in message):
         return UsageError(f"{uri}: {message}", EXAMPLE)
     if "database schema" in message or "Can't locate revision" in message:
+        from mlflow.version import VERSION
+
         return UsageError(
-            f"{uri} was made by another version of MLflow than {_find_version()}, the one installed here",
+            f"{uri} was made by another version of MLflow than {VERSION}, the one installed here",
             f"install its version here, or adapt a copy: mlflow db upgrade {shlex.quote(build_tracking_uri(uri))}",
         )
     if "maintenance mode" in message:
         return UsageError(f"{uri} is a store of files, which MLflow does not open since its version 3.13", EXAMPLE)
     return InfrastructureError(f"MLflow at {uri} refused: {message}")
-
-
-def _find_version() -> str:
-    from mlflow.version import VERSION
-
-    return str(VERSION)
 
 
 def _open_client(options: MlflowOptions) -> tuple[MlflowClient, str | None]:
@@ -231,7 +222,7 @@ def _open_client(options: MlflowOptions) -> tuple[MlflowClient, str | None]:
     except ImportError as error:
         raise MissingExtraError("assay export mlflow", "mlflow") from error
     uri = build_tracking_uri(options.to)
-    path = _find_database(uri)
+    path = os.path.abspath(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) and uri != _SQLITE else None
     if path is not None:
         check_writable(path, "experiments", options.timeout_s)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -458,15 +449,13 @@ class _RunSender:
         for name in names:
             folder = os.path.dirname(name)
             if folder not in sizes:
-                sizes[folder] = {} if is_new else self._load_sizes(run, folder)
+                known = [] if is_new else self.client.list_artifacts(run.info.run_id, folder or None)
+                sizes[folder] = {each.path: each.file_size for each in known}
             path = os.path.join(self.dir, name)
             if sizes[folder].get(name) != os.path.getsize(path) or name == layout.RUN_FILE:
                 self.client.log_artifact(run.info.run_id, path, folder or None)
                 count += 1
         return count
-
-    def _load_sizes(self, run: Run, folder: str) -> dict[str, int | None]:
-        return {each.path: each.file_size for each in self.client.list_artifacts(run.info.run_id, folder or None)}
 
 
 def check_patterns(patterns: Sequence[str]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.system.files import replacing
@@ -16,12 +16,7 @@ _GROUP_ROWS = 100_000  # small row groups make a large file that is slow to read
 ColumnKind = Literal["text", "integer", "number", "flag", "time", "texts"]
 
 
-class TypedColumn(NamedTuple):
-    name: str
-    kind: ColumnKind
-
-
-def write_parquet(path: str, columns: Sequence[TypedColumn], batches: Iterable[Sequence[Sequence[Any]]]) -> None:
+def write_parquet(path: str, columns: Mapping[str, ColumnKind], batches: Iterable[Sequence[Sequence[Any]]]) -> None:
     """Each batch holds the values of every column. Times are seconds since the epoch, None is a missing value."""
     try:
         import pyarrow as pa
@@ -29,8 +24,15 @@ def write_parquet(path: str, columns: Sequence[TypedColumn], batches: Iterable[S
     except ImportError as error:
         raise MissingExtraError("assay export parquet", "parquet") from error
 
-    types = _build_types(pa)
-    schema = pa.schema([pa.field(column.name, types[column.kind]) for column in columns])
+    types: dict[ColumnKind, pa.DataType] = {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "flag": pa.bool_(),
+        "time": pa.timestamp("us", tz="UTC"),
+        "texts": pa.list_(pa.string()),
+    }
+    schema = pa.schema([pa.field(name, types[kind]) for name, kind in columns.items()])
     try:
         with replacing(path) as aside, parquet.ParquetWriter(aside, schema) as writer:
             waiting: list[pa.RecordBatch] = []
@@ -43,17 +45,6 @@ def write_parquet(path: str, columns: Sequence[TypedColumn], batches: Iterable[S
             writer.write_table(pa.Table.from_batches(waiting, schema))
     except OSError as error:
         raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _build_types(arrow: Any) -> dict[ColumnKind, pa.DataType]:
-    return {
-        "text": arrow.string(),
-        "integer": arrow.int64(),
-        "number": arrow.float64(),
-        "flag": arrow.bool_(),
-        "time": arrow.timestamp("us", tz="UTC"),
-        "texts": arrow.list_(arrow.string()),
-    }
 
 
 def _build_array(arrow: Any, field: pa.Field, values: Sequence[Any]) -> pa.Array:

@@ -15,15 +15,11 @@ PLUGIN = Plugin(
         "push": ("assay.exchange.commands.share:push", "Send runs, studies or a folder to a shared place.", "Share"),
         "pull": ("assay.exchange.commands.share:pull", "Fetch runs, studies or a folder from there.", "Share"),
         "upload": (
-            "assay.exchange.commands.upload:upload",
+            "assay.exchange.upload:upload",
             "Send finished runs to an `assay serve`, and print the link.",
             "Share",
         ),
-        "adopt": (
-            "assay.exchange.commands.adopt:adopt",
-            "Take runs that were uploaded as runs of your study.",
-            "Share",
-        ),
+        "adopt": ("assay.exchange.adopt:adopt", "Take runs that were uploaded as runs of your study.", "Share"),
     },
     options={"run": "assay.exchange.options:NotifyOptions"},
     run_steps={"notify": "assay.exchange.notify_step:NotifyStep"},

@@ -154,8 +154,8 @@ def unpack(
     try:
         with zipfile.ZipFile(archive) as file:
             members = file.infolist()
-            _check_members(members, size, limits)
-            left = _choose_total(size, limits)
+            left = min(limits.total, max(limits.free, limits.ratio * size))
+            _check_members(members, size, left, limits)
             for info in members:
                 parts = _check_name(info)
                 check(parts, info.is_dir())
@@ -193,15 +193,11 @@ def _check_end(archive: str, size: int, limits: UploadLimits) -> None:
         raise RefusedUploadError(f"the archive has more than {limits.files} members", 413)
 
 
-def _choose_total(size: int, limits: UploadLimits) -> int:
-    return min(limits.total, max(limits.free, limits.ratio * size))
-
-
-def _check_members(members: Sequence[zipfile.ZipInfo], size: int, limits: UploadLimits) -> None:
+def _check_members(members: Sequence[zipfile.ZipInfo], size: int, most: int, limits: UploadLimits) -> None:
     if len(members) > limits.files:
         raise RefusedUploadError(f"the archive has {len(members)} members; at most {limits.files} are taken", 413)
     total = sum(info.file_size for info in members)
-    if total > _choose_total(size, limits):
+    if total > most:
         raise RefusedUploadError(f"{total} bytes would come out of {size}; that is more than is taken", 413)
     seen: set[str] = set()
     for info in members:

@@ -123,7 +123,7 @@ def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> I
             raise InfrastructureError(
                 f"{error.message}; what was written is kept in {copy}", f"when the store answers again: {again}"
             ) from error
-        notify(f"sent {sent.sent} of {sent.files} files to {address}")
+        notify(f"sent {sent.sent} of {len(sent.manifest.files)} files to {address}")
 
 
 def _stays(manifest: FolderManifest, copy: str, name: str, before: Mapping[str, Any]) -> bool:

@@ -323,16 +323,10 @@ def pull_all(
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_out_marks(manifest: FolderManifest) -> FolderManifest:
-    """Without files that are written here: how the run was received, and code that waits to be taken."""
-    if manifest.kind != "run":
-        return manifest
-    return rename_files(manifest, lambda name: None if _is_private_to_run(name) else name)
-
-
 def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
     """Built aside, then renamed; killed at any instant, the next call goes on."""
-    manifest = _leave_out_marks(manifest)
+    if manifest.kind == "run":  # how it was received, and code that waits to be taken, are written here
+        manifest = rename_files(manifest, lambda name: None if _is_private_to_run(name) else name)
     path = _find_target(manifest, root, into)
     try:
         if manifest.kind == "folder":

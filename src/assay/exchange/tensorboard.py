@@ -6,35 +6,16 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.follow.api import StudyLocation
 from assay.reading.api import SummaryOptions, load_fresh_table, select_rows
-from assay.record.index.base import Index
+from assay.record.index.base import Index, Series
 from assay.system.files import rename
 
 _MARK = "events.out.tfevents"
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    metric: str
-    steps: Sequence[float]  # NaN: none; the position counts then
-    values: Sequence[float]
-    times: Sequence[float]  # NaN: none
-
-
-@dataclass(frozen=True, slots=True)
-class BoardRun:
-    """`metrics`: the last value of each, shown in the HParams tab."""
-
-    name: str
-    params: Mapping[str, Any]
-    metrics: Mapping[str, float]
-    series: Iterable[Points]
 
 
 def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folder: str, options: SummaryOptions) -> int:
@@ -45,32 +26,29 @@ def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folde
         row = table.rows[i]
         last = {name: column.last[i] for name, column in table.metrics.items() if column.count[i]}
         name = row.key if len(locations) > 1 else row.key.partition("/")[2]
-        write_board_run(folder, BoardRun(name, row.params, last, _load_series(index, row.key, last)))
+        series = ((metric, index.load_series(row.key, metric)) for metric in last)
+        write_board_run(os.path.join(folder, name), row.params, last, series)
     return len(chosen)
 
 
-def _load_series(index: Index, key: str, metrics: Iterable[str]) -> Iterator[Points]:
-    for metric in metrics:
-        series = index.load_series(key, metric)
-        yield Points(metric, series.steps, series.values, series.times)
-
-
-def write_board_run(folder: str, run: BoardRun) -> None:
-    """One sub-folder per run. What an earlier call wrote there is replaced, so that no point appears twice."""
+def write_board_run(
+    target: str, params: Mapping[str, Any], last: Mapping[str, float], series: Iterable[tuple[str, Series]]
+) -> None:
+    """`last`: values for the HParams tab. What an earlier call wrote is replaced, so that no point appears twice."""
     try:
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
     except ImportError as error:
         raise MissingExtraError("TensorBoard output", "tensorboard") from error
-    target = os.path.join(folder, run.name)
     try:
         os.makedirs(target, exist_ok=True)
-        aside = tempfile.mkdtemp(prefix=".tmp-", dir=folder)
+        aside = tempfile.mkdtemp(prefix=".tmp-", dir=target)
         try:
             writer = SummaryWriter(aside)
-            for summary in hparams(build_hparams(run.params), dict(run.metrics)):
+            for summary in hparams(build_hparams(params), dict(last)):
                 writer.file_writer.add_summary(summary)
-            _write_scalars(writer, run)
+            for metric, points in series:
+                _write_scalars(writer, metric, points)
             writer.close()
             for name in os.listdir(target):
                 if name.startswith(_MARK):
@@ -91,14 +69,8 @@ def build_hparams(params: Mapping[str, Any]) -> dict[str, bool | int | float | s
     return plain
 
 
-def _write_scalars(writer: Any, run: BoardRun) -> None:
-    seen = set()
-    for points in run.series:
-        seen.add(points.metric)
-        columns = zip(points.steps, points.values, points.times, strict=True)
-        for index, (step, value, time) in enumerate(columns):
-            position = index + 1 if math.isnan(step) else round(step)
-            writer.add_scalar(points.metric, value, position, walltime=None if math.isnan(time) else time)
-    for metric, value in run.metrics.items():  # the tab finds a metric by its scalar
-        if metric not in seen:
-            writer.add_scalar(metric, value, 0)
+def _write_scalars(writer: Any, metric: str, points: Series) -> None:
+    """Of a point without a step its position counts."""
+    for index, (step, value, time) in enumerate(zip(points.steps, points.values, points.times, strict=True)):
+        position = index + 1 if math.isnan(step) else round(step)
+        writer.add_scalar(metric, value, position, walltime=None if math.isnan(time) else time)

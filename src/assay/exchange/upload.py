@@ -9,7 +9,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from assay.errors import InfrastructureError, UsageError
@@ -17,11 +17,16 @@ from assay.exchange.store.mirror import list_folder
 from assay.follow.locations import find_studies
 from assay.follow.run_status import load_status
 from assay.record.run_directory import find_run_dirs, write_outcome
-from assay.show.formatting import clean
+from assay.show.console import Console
+from assay.show.formatting import clean, render_count, render_size
 from assay.system.files import parse_json
 from assay.system.http_post import ProxyError, is_web_address, post
 from assay.values import layout
+from assay.values.options import Request, argument, json_option, option, quiet_option, root_option, where_option
 from assay.values.state import State
+
+if TYPE_CHECKING:
+    from assay.values.where import Where
 
 ENV_SERVER, ENV_TOKEN = "ASSAY_SERVER", "ASSAY_TOKEN"
 _PATH = "/api/uploads"
@@ -196,7 +201,11 @@ def _build_batches(targets: Sequence[OutgoingRun], notes: list[str]) -> Iterator
 
 def _choose_files(target: OutgoingRun, notes: list[str]) -> _Packed:
     """No secrets, no links, no code that is too large, nothing about how the run came here."""
-    _keep_outcome(target.dir)
+    # when a script's own run ended is known by a file's time, which does not travel: it is written down first
+    status = load_status(target.dir)
+    if status.outcome is not None and status.state in (State.DONE, State.FAILED):
+        with suppress(OSError):
+            write_outcome(target.dir, status.outcome)
     sizes: dict[str, int] = {}
     for name in list_folder(target.dir)[0]:
         if name.partition("/")[0] in (layout.RECEIVED_FILE, layout.RECEIVED_DIR):
@@ -212,17 +221,51 @@ def _choose_files(target: OutgoingRun, notes: list[str]) -> _Packed:
     return _Packed(target, list(sizes), sum(sizes.values()))
 
 
-def _keep_outcome(run_dir: str) -> None:
-    """When a script's own run ended is known by a file's time, which does not travel: it is written down first."""
-    status = load_status(run_dir)
-    if status.outcome is not None and status.state in (State.DONE, State.FAILED):
-        with suppress(OSError):
-            write_outcome(run_dir, status.outcome)
-
-
 def _pack(batch: Sequence[_Packed], file: IO[bytes]) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6, strict_timestamps=False) as archive:
         for target, names, _ in batch:
             for name in names:
                 archive.write(os.path.join(target.dir, name), f"{target.key}/{name}")
     file.seek(0, os.SEEK_END)
+
+
+# ---------------------------------------------------------------- the command
+
+
+class UploadRequest(Request):
+    names: tuple[str, ...] = argument("NAME...", multiple=True)
+    server: str | None = option("--server", metavar="URL", help="Where `assay serve` runs.  [default: ASSAY_SERVER]")
+    where: Where | None = where_option()
+    quiet: bool = quiet_option()
+    as_json: bool = json_option()
+    root: str | None = root_option()
+
+
+def upload(request: UploadRequest, console: Console) -> int:
+    """Send finished runs to an `assay serve` that others look at, and print the link.
+
+    NAME is a study, STUDY/RUN, or a pattern as 'STUDY/lr=0.1*'. The token is read from ASSAY_TOKEN. Secrets are never
+    sent. What is there already is not changed.
+    """
+    from assay.reading.choosing import find_chosen_runs
+
+    console = console.quieted(request.quiet or request.as_json)
+    server = find_server(request.server, os.environ)
+    runs = find_chosen_runs(request.names, request.where, request.root)
+    finished = [run for run in runs if load_status(run.dir).state.is_over]
+    for run in runs:
+        if run not in finished:
+            console.message(f"{run.key} is not finished and was left out; send it when it is")
+    if not finished:
+        raise UsageError("there is no finished run to send", "which runs there are: assay ls STUDY")
+    sent = upload_runs([OutgoingRun(run.location.name, run.dir) for run in finished], server)
+    for note in sent.notes:
+        console.warning(note)
+    if request.as_json:
+        console.write_json({"runs": sent.runs, "links": sent.links, "bytes": sent.bytes, "notes": sent.notes})
+        return 0
+    new = sum(bool(run.get("is_new")) for run in sent.runs)
+    console.message(f"sent {render_count(len(sent.runs), 'run')}, {render_size(sent.bytes)}: {new} new there")
+    for link in sent.links:
+        console.print(link)
+    return 0

@@ -37,8 +37,17 @@ _COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}  # channels -> PNG's type of colour
 _BINS = 64
 
 
-class Media:
-    """A file to be, or the reason why there is none. What else wandb's own class can do is accepted."""
+class _Accepting:
+    """What else wandb's own class can do is accepted."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_arguments, **_options: None
+
+
+class Media(_Accepting):
+    """A file to be, or the reason why there is none."""
 
     kind = "object"
     suffix = ""
@@ -60,11 +69,6 @@ class Media:
     def build_content(self, _keep: Callable[[Media], str]) -> Content:
         """When it is logged; `keep` stores an object inside this one, and gives the name of its file."""
         return self.content
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *_arguments, **_options: None
 
 
 def _find_file(value: Any) -> tuple[str, Content] | None:
@@ -315,7 +319,7 @@ def _build_plain(value: Any, keep: Callable[[Media], str]) -> Any:
 # ---------------------------------------------------------------- artifacts
 
 
-class Artifact:
+class Artifact(_Accepting):
     """Files under a name. They are copied when the artifact is logged, each time as a version of its own."""
 
     def __init__(
@@ -359,11 +363,6 @@ class Artifact:
 
     def wait(self, *_arguments: Any, **_options: Any) -> Artifact:
         return self
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *_arguments, **_options: None
 
 
 # ---------------------------------------------------------------- the folder

@@ -32,7 +32,7 @@ def show(request: Request) -> Response:
         blocks = _build_blocks(known[a], known.get(b)) if a else ()
     except AssayError as error:  # damaged, or of another version
         problem = error.message
-    return site.render(request, "numerics.html", keys=list(known), a=a, b=b, blocks=blocks, problem=problem)
+    return site.render(request, "traces.html", keys=list(known), a=a, b=b, blocks=blocks, problem=problem)
 
 
 def find_traced(locations: Mapping[str, StudyLocation]) -> dict[str, str]:
@@ -60,12 +60,12 @@ def _build_blocks(a: str, b: str | None) -> Sequence[Block]:
 
 def find_related(slug: str, run: str, files: set[str]) -> Sequence[tuple[str, str]]:
     is_traced = any(name.startswith("trace/rank-") for name in files)
-    return [("Numerics", build_address("numerics", a=f"{slug}/{run}"))] if is_traced else []
+    return [("Traces", build_address("traces", a=f"{slug}/{run}"))] if is_traced else []
 
 
 PAGES = Pages(
-    [get("/numerics", show)],
-    Navigation("Numerics", "/numerics", 4),
+    [get("/traces", show)],
+    Navigation("Traces", "/traces", 4),
     templates=os.path.join(os.path.dirname(__file__), "templates"),
     find_related=find_related,
 )

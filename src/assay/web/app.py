@@ -21,12 +21,12 @@ from assay.web import actions, assets, live, login
 from assay.web import json_routes as api
 from assay.web.alarms import Alarms
 from assay.web.answers import send
-from assay.web.pages import compare, run, studies, study, traces
+from assay.web.pages import compare, profiles, run, studies, study
 from assay.web.routes import RouteEntry, build_route
 from assay.web.security import Guard
 from assay.web.site import FOLDER, Site, get_site
 
-MODULES = (assets, actions, live, login, studies, study, run, compare, api, traces)
+MODULES = (assets, actions, live, login, studies, study, run, compare, api, profiles)
 _SMALLEST_PACKED = 1024
 
 

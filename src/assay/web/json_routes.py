@@ -23,7 +23,6 @@ from assay.show.chart import thin
 from assay.show.formatting import to_json
 from assay.show.table import build_rows
 from assay.values.state import State
-from assay.values.table import Table
 from assay.web.answers import send
 from assay.web.openapi import build_document
 from assay.web.operations import OBJECT, TEXT, Operation, Param, many, ref
@@ -100,11 +99,7 @@ def send_table(request: Request) -> Response:
     location, table = snapshot.location, snapshot.table
     view = StudyView.from_query(read_query(request))
     names = find_names(location, table)
-    return _send_rows(build_plain_table(location, table, view, names, whole=_is_whole(request)))
-
-
-def _send_rows(table: Table) -> Response:
-    return send(build_rows(table))
+    return send(build_rows(build_plain_table(location, table, view, names, whole=_is_whole(request))))
 
 
 def send_runs(request: Request) -> Response:
@@ -119,7 +114,7 @@ def send_runs(request: Request) -> Response:
         keep = sort_rows(table, keep, [key._replace(is_reversed=view.reverse) for key in keys], params)
     if not _is_whole(request):
         keep = keep[options.offset : options.offset + (options.limit or len(keep))]
-    return _send_rows(build_run_facts(list_rows(table, keep), snapshot.location, time.time()))
+    return send(build_rows(build_run_facts(list_rows(table, keep), snapshot.location, time.time())))
 
 
 def send_verdicts(request: Request) -> Response:

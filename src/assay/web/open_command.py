@@ -39,7 +39,9 @@ def open_page(request: OpenRequest, console: Console) -> int:
     """
     check_parts()
     roots, page = _find_page(request.name, request.root)
-    server = _find_server(roots)
+    # the newest that shows these roots
+    fitting = [each for each in list_servers() if set(roots) <= set(each.roots)]
+    server = max(fitting, key=lambda each: each.start, default=None)
     if server is None:
         server = _start_server(roots)
         console.print(
@@ -83,12 +85,6 @@ def _find_run(location: StudyLocation, pattern: str) -> str:
 
 
 # ---------------------------------------------------------------- the server
-
-
-def _find_server(roots: list[str]) -> Server | None:
-    """The newest that shows these roots."""
-    fitting = [each for each in list_servers() if set(roots) <= set(each.roots)]
-    return max(fitting, key=lambda each: each.start, default=None)
 
 
 def _start_server(roots: list[str]) -> Server:

@@ -19,78 +19,52 @@ MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
 VALUE: Schema = {"anyOf": [NUMBER, {"enum": ["NaN", "Infinity", "-Infinity"]}]}  # JSON has no NaN
 STATE: Schema = {"enum": [str(state) for state in State]}
 COUNTS: Schema = {"type": "object", "additionalProperties": COUNT}
-STUDY = record(
-    study=TEXT, name=TEXT, root=TEXT, runs=COUNT, counts=COUNTS, last_activity=MAYBE_NUMBER, link=TEXT
+_BEST: Schema = {"anyOf": [record(run=TEXT, metric=TEXT, value=NUMBER), {"type": "null"}]}
+_VALUES: Schema = {"type": "object", "additionalProperties": VALUE}
+_CURVE = record(
+    name=TEXT, run=MAYBE_TEXT, state=MAYBE_TEXT, runs=COUNT, color={"type": "integer"}, points=COUNT, last=VALUE,
+    best=MAYBE_NUMBER, x=many(MAYBE_NUMBER), y=many(MAYBE_NUMBER),
 )  # fmt: skip
-BEST: Schema = {"anyOf": [record(run=TEXT, metric=TEXT, value=NUMBER), {"type": "null"}]}
-STUDY_FACTS = record(
-    study=TEXT, name=TEXT, root=TEXT, runs=COUNT, counts=COUNTS, metrics=many(TEXT), params=many(TEXT),
-    differing=many(TEXT), step=TEXT, best=BEST, version=COUNT, problems=many(TEXT), link=TEXT,
-)  # fmt: skip
-RUN_ROW = record(
-    key=TEXT, study=TEXT, name=TEXT, id=TEXT, state={"enum": [*map(str, State), NOT_STARTED]}, attempt=COUNT,
-    params=OBJECT, created_at=MAYBE_NUMBER, started_at=MAYBE_NUMBER, ended_at=MAYBE_NUMBER, reason=TEXT,
-    tags=many(TEXT), note=TEXT, dir=TEXT,
-    elapsed_s=MAYBE_NUMBER, metrics={"type": "object", "additionalProperties": VALUE}, overrides=many(TEXT),
-)  # fmt: skip
-RUN_FACTS = record(
-    key=TEXT, dir=TEXT, name=TEXT, id=TEXT, study=TEXT, state=STATE, reason=TEXT, params=OBJECT, commands=OBJECT,
-    attempts=many(OBJECT), metrics=OBJECT, metric_sources=many(TEXT), created_at=NUMBER, tags=many(TEXT),
-    notes=many(OBJECT), children=many(TEXT), files={"type": "object", "additionalProperties": COUNT},
-)  # fmt: skip
-SERIES = record(
-    metric=TEXT, points=COUNT, is_thinned=FLAG, step=many(MAYBE_NUMBER), value=many(VALUE), time=many(MAYBE_NUMBER)
-)
-VERDICT = record(
-    key=MAYBE_TEXT, judged_at=NUMBER, source=TEXT, result=TEXT, kind=TEXT, subject=TEXT, message=TEXT,
-    value={"anyOf": [VALUE, {"type": "null"}]}, expected={"anyOf": [VALUE, {"type": "null"}]},
-)  # fmt: skip
-COMPARISON = record(
-    first=TEXT, second=TEXT, state={"type": ["object", "null"]}, params=OBJECT, commands=OBJECT, environment=OBJECT,
-    code={"type": "object", "additionalProperties": TEXT}, code_note=MAYBE_TEXT, metrics=OBJECT,
-)  # fmt: skip
-CURVE = record(
-    name=TEXT,
-    run={"type": ["string", "null"]},
-    state={"type": ["string", "null"]},
-    runs=COUNT,
-    color={"type": "integer"},
-    points=COUNT,
-    last=VALUE,
-    best=MAYBE_NUMBER,
-    x=many(MAYBE_NUMBER),
-    y=many(MAYBE_NUMBER),
-)
-CURVES = record(
-    metric=TEXT,
-    direction={"enum": ["min", "max"]},
-    x=TEXT,
-    y=TEXT,
-    log=FLAG,
-    log_x=FLAG,
-    notes=many(TEXT),
-    curves=many(CURVE),
-)
-LOG_PART = record(name=TEXT, text=TEXT, start=COUNT, end=COUNT, size=COUNT)
-LOG_MATCHES = record(
-    matches=many(record(offset=COUNT, line=TEXT)), start=COUNT, searched=COUNT, size=COUNT, is_whole=FLAG
-)  # fmt: skip
-ERROR = record(error=TEXT, hint=TEXT)
-
 SCHEMAS: Mapping[str, Schema] = {
-    "Study": STUDY,
-    "StudyFacts": STUDY_FACTS,
+    "Study": record(
+        study=TEXT, name=TEXT, root=TEXT, runs=COUNT, counts=COUNTS, last_activity=MAYBE_NUMBER, link=TEXT
+    ),
+    "StudyFacts": record(
+        study=TEXT, name=TEXT, root=TEXT, runs=COUNT, counts=COUNTS, metrics=many(TEXT), params=many(TEXT),
+        differing=many(TEXT), step=TEXT, best=_BEST, version=COUNT, problems=many(TEXT), link=TEXT,
+    ),
     "TableRow": OBJECT,
-    "RunRow": RUN_ROW,
-    "Run": RUN_FACTS,
-    "Series": SERIES,
-    "Verdict": VERDICT,
-    "Comparison": COMPARISON,
-    "Curves": CURVES,
-    "LogPart": LOG_PART,
-    "LogMatches": LOG_MATCHES,
-    "Error": ERROR,
-}
+    "RunRow": record(
+        key=TEXT, study=TEXT, name=TEXT, id=TEXT, state={"enum": [*map(str, State), NOT_STARTED]}, attempt=COUNT,
+        params=OBJECT, created_at=MAYBE_NUMBER, started_at=MAYBE_NUMBER, ended_at=MAYBE_NUMBER, reason=TEXT,
+        tags=many(TEXT), note=TEXT, dir=TEXT, elapsed_s=MAYBE_NUMBER, metrics=_VALUES, overrides=many(TEXT),
+    ),
+    "Run": record(
+        key=TEXT, dir=TEXT, name=TEXT, id=TEXT, study=TEXT, state=STATE, reason=TEXT, params=OBJECT, commands=OBJECT,
+        attempts=many(OBJECT), metrics=OBJECT, metric_sources=many(TEXT), created_at=NUMBER, tags=many(TEXT),
+        notes=many(OBJECT), children=many(TEXT), files=COUNTS,
+    ),
+    "Series": record(
+        metric=TEXT, points=COUNT, is_thinned=FLAG, step=many(MAYBE_NUMBER), value=many(VALUE), time=many(MAYBE_NUMBER)
+    ),
+    "Verdict": record(
+        key=MAYBE_TEXT, judged_at=NUMBER, source=TEXT, result=TEXT, kind=TEXT, subject=TEXT, message=TEXT,
+        value={"anyOf": [VALUE, {"type": "null"}]}, expected={"anyOf": [VALUE, {"type": "null"}]},
+    ),
+    "Comparison": record(
+        first=TEXT, second=TEXT, state={"type": ["object", "null"]}, params=OBJECT, commands=OBJECT, environment=OBJECT,
+        code={"type": "object", "additionalProperties": TEXT}, code_note=MAYBE_TEXT, metrics=OBJECT,
+    ),
+    "Curves": record(
+        metric=TEXT, direction={"enum": ["min", "max"]}, x=TEXT, y=TEXT, log=FLAG, log_x=FLAG, notes=many(TEXT),
+        curves=many(_CURVE),
+    ),
+    "LogPart": record(name=TEXT, text=TEXT, start=COUNT, end=COUNT, size=COUNT),
+    "LogMatches": record(
+        matches=many(record(offset=COUNT, line=TEXT)), start=COUNT, searched=COUNT, size=COUNT, is_whole=FLAG
+    ),
+    "Error": record(error=TEXT, hint=TEXT),
+}  # fmt: skip
 
 
 # ---------------------------------------------------------------- the document

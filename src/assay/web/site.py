@@ -50,7 +50,7 @@ class Site:
     @property
     def navigation(self) -> Sequence[Navigation]:
         theirs = [each.navigation for _, each in self.pages if each.navigation]
-        return [Navigation("Studies", "/studies"), *theirs, Navigation("Traces", "/traces")]
+        return [Navigation("Studies", "/studies"), *theirs, Navigation("Profiles", "/profiles")]
 
     @cached_property
     def templates(self) -> Environment:

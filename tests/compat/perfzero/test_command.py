@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -115,13 +114,6 @@ def test_usage_errors(lab: Path, capsys: pytest.CaptureFixture[str], arguments: 
     assert not (lab / "runs").exists()
 
 
-@pytest.mark.parametrize("word", ["setup", "cloud"])
-def test_the_other_parts_have_their_own_parser(capsys: pytest.CaptureFixture[str], word: str) -> None:
-    code, out, _ = call(capsys, word, "--help")
-    assert code == 0
-    assert out.startswith(f"usage: assay perfzero {word}")
-
-
 @pytest.mark.parametrize("word", [(), ("benchmark",)])
 def test_summaries_on_stdout_the_method_s_words_on_stderr(
     lab: Path, capsys: pytest.CaptureFixture[str], word: tuple[str, ...]
@@ -164,13 +156,6 @@ def test_a_failure_is_no_done(lab: Path, capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
-def test_the_table_of_the_history_sees_it(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--benchmark_methods=mod.B.writes", "--execution_label=nightly", "--foreign_limit=1", "--quiet")
-    assert call(capsys, *flags).code == 0
-    assert run(["bench", "table", "B.writes", "--by", "label", "--all", "--json"]) == 0
-    assert "nightly" in capsys.readouterr().out
-
-
 def test_an_old_file_is_plotted_into_the_working_directory(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (lab / "old.log").write_text(OLD_LINE * 2)
     code, out, _ = call(capsys, "plot", "old.log")
@@ -178,9 +163,3 @@ def test_an_old_file_is_plotted_into_the_working_directory(lab: Path, capsys: py
     assert (lab / "process_info.pdf").exists()
     assert call(capsys, "plot", "old.log", "-o", "other.pdf").code == 0
     assert (lab / "other.pdf").read_bytes() == (lab / "process_info.pdf").read_bytes()
-
-
-def test_the_groups_of_flags_do_not_share_a_name() -> None:
-    names = [option for action in build_parser()._actions for option in action.option_strings]
-    assert len(names) == len(set(names))
-    assert isinstance(build_parser(), argparse.ArgumentParser)

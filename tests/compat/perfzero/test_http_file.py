@@ -367,22 +367,3 @@ def test_a_part_of_another_address_is_not_continued(web: Any, tmp_path: Path) ->
     pull(f"{web.url}/y", tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == DATA[::-1]
     assert web.ranges()[-1] is None
-
-
-@pytest.mark.parametrize("notes", ["", "[]", '{"address": 1}', "{"])
-def test_damaged_notes_start_over(web: Any, tmp_path: Path, notes: str) -> None:
-    (tmp_path / "x.part").write_bytes(b"zzz")
-    (tmp_path / "x.part.json").write_text(notes)
-    web.add("/x", DATA)
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
-    assert names_in(tmp_path) == ["x"]
-
-
-def test_the_notes_hold_no_secret(web: Any, tmp_path: Path) -> None:
-    web.add("/x?sig=secret", DATA, cuts=[10] * 9, ranges=False)
-    with pytest.raises(InfrastructureError):
-        pull(f"{web.url.replace('//', '//me:word@')}/x?sig=secret", tmp_path / "x")
-    notes = (tmp_path / "x.part.json").read_text()
-    assert "secret" not in notes
-    assert "word" not in notes

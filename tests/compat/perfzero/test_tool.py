@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.stand_ins import StandIns, use_stand_ins
 
-from assay.compat.perfzero.tool import KnownFailure, ToolResult, Tools, ask_tool, build_failure, find_tool, run_tool
-from assay.errors import ExitCode, InfrastructureError, UsageError
+from assay.compat.perfzero.tool import KnownFailure, ToolResult, Tools, build_failure, find_tool, run_tool
+from assay.errors import ExitCode, UsageError
 
 
 @pytest.fixture
@@ -46,20 +46,7 @@ def test_a_missing_tool_says_how_to_get_it(
     assert caught.value.exit_code == ExitCode.USAGE
 
 
-def test_a_file_that_cannot_be_run_is_no_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "docker").write_text("x")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError):
-        find_tool("docker")
-
-
 # ---------------------------------------------------------------- running
-
-
-def test_asking_is_silent_and_keeps_both_streams(tools: StandIns, capfd: pytest.CaptureFixture[str]) -> None:
-    tools.answer("docker", "version", code=3, out="27.0\n", err="\nwarning: x\n")
-    assert ask_tool(["docker", "version"]) == ToolResult(3, "27.0\n", "warning: x")
-    assert capfd.readouterr() == ("", "")
 
 
 def test_running_shows_both_streams_and_keeps_the_errors(tools: StandIns, capfd: pytest.CaptureFixture[str]) -> None:
@@ -142,25 +129,6 @@ CAUSES = (KnownFailure("log in", "gcloud auth login", is_users=True), KnownFailu
 CREATE = ["gcloud", "compute", "instances", "create", "name", "--zone=z"]
 
 
-def test_a_failure_is_reported_in_the_tool_s_own_words() -> None:
-    error = build_failure(CREATE, ToolResult(1, "", "ERROR: boom\nmore"), CAUSES)
-    assert isinstance(error, InfrastructureError)
-    assert error.message == "gcloud compute instances create failed with exit code 1: ERROR: boom\nmore"
-    assert error.hint is None
-
-
-def test_words_that_were_seen_are_not_repeated() -> None:
-    error = build_failure(CREATE, ToolResult(1, "", "ERROR: Quota exceeded"), CAUSES, is_shown=True)
-    assert error.message == "gcloud compute instances create failed with exit code 1"
-    assert error.hint == "take fewer"
-    assert error.exit_code == ExitCode.INTERNAL
-
-
-def test_a_cause_in_the_user_s_hands_is_a_usage_error() -> None:
-    error = build_failure(CREATE, ToolResult(1, "", "please LOG IN"), CAUSES)
-    assert (type(error), error.hint) == (UsageError, "gcloud auth login")
-
-
 def test_a_tool_that_was_killed() -> None:
     error = build_failure(["mkfs.ext4", "-F", "/dev/x"], ToolResult(-9, "", ""))
     assert error.message == "mkfs.ext4 was ended by SIGKILL"
@@ -190,16 +158,6 @@ class Heard:
 
     def tools(self, dry_run: bool, debug: bool = False) -> Tools:
         return Tools(dry_run, self.shown.append, self.remarks.append, debug, CAUSES)
-
-
-def test_a_dry_run_only_shows(tools: StandIns) -> None:
-    notes = Heard()
-    dry = notes.tools(dry_run=True)
-    dry.do(["docker", "build", "a b"])
-    assert dry.ask(["gcloud", "list"]) == ""
-    assert not dry.announce("fetch x")
-    assert (notes.shown, notes.remarks) == (["docker build 'a b'", "gcloud list", "# fetch x"], [])
-    assert tools.calls == []
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.compat.runx import sets as run_sets
+from assay.compat.runx import run_rules as run_sets
 from assay.config.settings import Settings
 from assay.errors import FormatError
 from assay.follow.locations import StudyLocation

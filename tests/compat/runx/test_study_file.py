@@ -240,17 +240,52 @@ def test_values_reach_the_command_as_runx_writes_them(project, value, expected):
     assert re.sub(" +", " ", command) == f"run{expected} --z 1"
 
 
-def test_null_leaves_the_flag_out(project):
-    assert project.commands("CMD: run\nHPARAMS: {a: null, b: [null, 1]}\n") == ["run", "run --b 1"]
+COMMANDS = {
+    "null leaves the flag out": ("CMD: run\nHPARAMS: {a: null, b: [null, 1]}\n", ["run", "run --b 1"]),
+    "a block text does not cut the command": (
+        "CMD: >\n  python train.py\nHPARAMS:\n  k: |\n    a\n    b\n  z: 1\n",
+        ["python train.py --k a b --z 1"],
+    ),
+    "inner lists are swept whole": ("CMD: run\nHPARAMS: {k: [[1, 2], [3, 4]]}\n", ["run --k [1, 2]", "run --k [3, 4]"]),
+    "a command that ends in a quote stays apart from its flags": (
+        "CMD: python 'my train.py'\nHPARAMS: {lr: 1}\n",
+        ["python 'my train.py' --lr 1"],
+    ),
+    "a list of one item": ("CMD: run\nHPARAMS: [{lr: [1, 2], RUNX.TAG: x}]\n", ["run --lr 1", "run --lr 2"]),
+    "comma joined texts stay whole": ("CMD: run\nHPARAMS: {scales: '0.5,1.0,2.0'}\n", ["run --scales 0.5,1.0,2.0"]),
+    "a command with an environment in front": (
+        "CMD: CUDA_VISIBLE_DEVICES=0 python main.py\nHPARAMS: {lr: 0.1}\n",
+        ["CUDA_VISIBLE_DEVICES=0 python main.py --lr 0.1"],
+    ),
+    "values that carry further flags": (
+        "CMD: run\nHPARAMS: {config: 'a.py --config.x --config.y v'}\n",
+        ["run --config a.py --config.x --config.y v"],
+    ),
+    "dotted keys are flags like others": (
+        "CMD: run\nHPARAMS: {model.depth: [1, 2]}\n",
+        ["run --model.depth 1", "run --model.depth 2"],
+    ),
+    "none inside a list": ("CMD: run\nHPARAMS: {k: [None], j: [None, 3]}\n", ["run", "run --j 3"]),
+    "the older lower case spelling": (
+        "cmd: python main.py\nhparams:\n  lr: [1, 2]\n",
+        ["python main.py --lr 1", "python main.py --lr 2"],
+    ),
+    "upper case wins over the older spelling": ("cmd: old\nCMD: new\nHPARAMS: {}\n", ["new"]),
+    "inherited keys keep their place and new ones follow": (
+        "CMD: run\nHPARAMS: [{a: 1, b: 2}, {c: 3, a: 9}]\n",
+        ["run --a 1 --b 2", "run --a 9 --b 2 --c 3"],
+    ),
+    "a skipped first item is a template for the others": (
+        "CMD: run\nHPARAMS: [{a: 1, b: 2, RUNX.SKIP: true}, {a: 3}, {a: 4, RUNX.SKIP: yes}, {a: 5, RUNX.SKIP: false}]\n",
+        ["run --a 3 --b 2", "run --a 5 --b 2"],
+    ),
+}
 
 
-def test_a_block_text_does_not_cut_the_command(project):
-    text = "CMD: >\n  python train.py\nHPARAMS:\n  k: |\n    a\n    b\n  z: 1\n"
-    assert project.commands(text) == ["python train.py --k a b --z 1"]
-
-
-def test_inner_lists_are_swept_whole(project):
-    assert project.commands("CMD: run\nHPARAMS: {k: [[1, 2], [3, 4]]}\n") == ["run --k [1, 2]", "run --k [3, 4]"]
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_file_becomes_these_commands(project, case):
+    text, expected = COMMANDS[case]
+    assert project.commands(text) == expected
 
 
 def test_hparams_may_be_empty(project):
@@ -258,25 +293,13 @@ def test_hparams_may_be_empty(project):
     assert project.commands("CMD: run\nHPARAMS:\n") == ["run"]
 
 
-def test_a_command_that_ends_in_a_quote_stays_apart_from_its_flags(project):
-    assert project.commands("CMD: python 'my train.py'\nHPARAMS: {lr: 1}\n") == ["python 'my train.py' --lr 1"]
-
-
 # ---------------------------------------------------------------- configurations as they are found in the wild
-
-
-def test_a_list_of_one_item(project):
-    assert project.commands("CMD: run\nHPARAMS: [{lr: [1, 2], RUNX.TAG: x}]\n") == ["run --lr 1", "run --lr 2"]
 
 
 def test_a_tag_made_of_a_value_with_dots(project):
     text = "CMD: run\nHPARAMS: {arch: [network.ocrnet.HRNet, deepv3.WRN38], RUNX.TAG: '{arch}'}\n"
     assert tags(project.plan(text)) == ["network.ocrnet.HRNet", "deepv3.WRN38"]
     assert project.commands(text)[0] == "run --arch network.ocrnet.HRNet"
-
-
-def test_comma_joined_texts_stay_whole(project):
-    assert project.commands("CMD: run\nHPARAMS: {scales: '0.5,1.0,2.0'}\n") == ["run --scales 0.5,1.0,2.0"]
 
 
 def test_four_items_that_expand_to_234_runs(project):
@@ -294,27 +317,6 @@ HPARAMS:
     assert project.commands(text)[18] == (
         "python main.py --logdir /logs/run --model d --lr 0.1 --seed 1 --wd 1e-3 --drop 0.1"
     )
-
-
-def test_a_command_with_an_environment_in_front(project):
-    text = "CMD: CUDA_VISIBLE_DEVICES=0 python main.py\nHPARAMS: {lr: 0.1}\n"
-    assert project.commands(text) == ["CUDA_VISIBLE_DEVICES=0 python main.py --lr 0.1"]
-
-
-def test_values_that_carry_further_flags(project):
-    text = "CMD: run\nHPARAMS: {config: 'a.py --config.x --config.y v'}\n"
-    assert project.commands(text) == ["run --config a.py --config.x --config.y v"]
-
-
-def test_dotted_keys_are_flags_like_others(project):
-    assert project.commands("CMD: run\nHPARAMS: {model.depth: [1, 2]}\n") == [
-        "run --model.depth 1",
-        "run --model.depth 2",
-    ]
-
-
-def test_none_inside_a_list(project):
-    assert project.commands("CMD: run\nHPARAMS: {k: [None], j: [None, 3]}\n") == ["run", "run --j 3"]
 
 
 def test_a_key_said_twice_is_a_warning_and_the_last_one_counts(project):
@@ -337,15 +339,6 @@ def test_other_submit_commands(project, submit):
         "mine"
     ]
     assert (farm.kind, farm.submit, farm.resources) == ("generic", submit, ())
-
-
-def test_the_older_lower_case_spelling(project):
-    text = "cmd: python main.py\nhparams:\n  lr: [1, 2]\n"
-    assert project.commands(text) == ["python main.py --lr 1", "python main.py --lr 2"]
-
-
-def test_upper_case_wins_over_the_older_spelling(project):
-    assert project.commands("cmd: old\nCMD: new\nHPARAMS: {}\n") == ["new"]
 
 
 def test_a_farm_may_be_called_farm(project):
@@ -381,11 +374,6 @@ def test_any_grid_expands_as_runx_expands_it(tmp_path_factory, hparams):
 # ---------------------------------------------------------------- inheritance, tags, skips
 
 
-def test_inherited_keys_keep_their_place_and_new_ones_follow(project):
-    text = "CMD: run\nHPARAMS: [{a: 1, b: 2}, {c: 3, a: 9}]\n"
-    assert project.commands(text) == ["run --a 1 --b 2", "run --a 9 --b 2 --c 3"]
-
-
 def test_a_list_in_an_item_replaces_the_inherited_one(project):
     assert len(project.commands("CMD: run\nHPARAMS: [{a: [1, 2, 3]}, {a: [4]}]\n")) == 4
 
@@ -419,13 +407,6 @@ def test_tags_take_values_with_backslashes_and_metacharacters(project):
 
 def test_a_number_may_be_a_tag(project):
     assert tags(project.plan("CMD: run\nHPARAMS: {RUNX.TAG: 7}\n")) == ["7"]
-
-
-def test_a_skipped_first_item_is_a_template_for_the_others(project):
-    text = (
-        "CMD: run\nHPARAMS: [{a: 1, b: 2, RUNX.SKIP: true}, {a: 3}, {a: 4, RUNX.SKIP: yes}, {a: 5, RUNX.SKIP: false}]\n"
-    )
-    assert project.commands(text) == ["run --a 3 --b 2", "run --a 5 --b 2"]
 
 
 def test_a_skip_that_says_no_is_not_passed_on(project):

@@ -54,8 +54,8 @@ PAGES = {
     "tensors": "/models/model/checks/{scaled}/tensors?case=example-cnn_layer_Conv_7&number=0",
     "times": "/models/model/times?run={ort}&run={scaled}",
     "session": f"/models/{SESSIONS}/sessions/{{session}}",
-    "traces": "/traces",
-    "trace": "/traces/bench/{profiled}",
+    "profiles": "/profiles",
+    "profile": "/profiles/bench/{profiled}",
     "login": "/login",
 }
 

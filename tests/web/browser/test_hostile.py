@@ -27,8 +27,8 @@ PAGES = (
     "/benchmarks",
     "/models",
     "/models/model/checks/m_1",
-    "/traces",
-    f"/traces/{STUDY}/{RUN}",
+    "/profiles",
+    f"/profiles/{STUDY}/{RUN}",
     f"/studies/{STUDY}/runs/nothing",
 )
 

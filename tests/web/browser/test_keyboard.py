@@ -42,7 +42,7 @@ def press_through(page: Page, most: int) -> tuple[set[int], list[str]]:
 
 
 @pytest.mark.parametrize(
-    "name", ["studies", "groups", "bands", "scatter", "run", "benchmark", "models", "trace", "login"]
+    "name", ["studies", "groups", "bands", "scatter", "run", "benchmark", "models", "profile", "login"]
 )
 def test_everything_is_reached(open_page: Opener, shown: Exhibits, name: str) -> None:
     page = open_page(shown.find_page(name), is_allowed=True)

@@ -125,20 +125,6 @@ class TestTable:
             assert float(row["eval_acc"]) == pytest.approx(expected["eval_acc"], abs=5e-4)
             assert "± sd" in row
 
-    def test_chosen_columns_stay(self, open_page: Opener) -> None:
-        page = open_page(STUDY)
-        page.locator("summary", has_text="Columns").click()
-        page.get_by_role("group", name="Metrics").get_by_label("grad_norm").uncheck()
-        page.get_by_role("button", name="Show these columns").click()
-        expect(head(page, "grad_norm")).to_have_count(0)
-        expect(head(page, "eval_loss")).to_have_count(1)
-        page.goto("/studies")
-        page.goto(STUDY)
-        expect(head(page, "grad_norm")).to_have_count(0)
-        page.locator("summary", has_text="Columns").click()
-        page.get_by_role("button", name="As Assay chooses").click()
-        expect(head(page, "grad_norm")).to_have_count(1)
-
     def test_without_script(self, open_page: Opener, shown: Exhibits) -> None:
         page = open_page(f"{STUDY}?rows=5", java_script_enabled=False)
         page.locator("#runs thead").get_by_role("link", name="loss", exact=True).click()

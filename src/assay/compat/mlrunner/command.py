@@ -335,7 +335,13 @@ class _Session:
             self._tee.listen(event)
         self._messages.listen(event)
         if self._parsed.no_subdir and event.kind == "command_ended":
-            _link_log(event, os.path.abspath(self._parsed.output))
+            output = os.path.abspath(self._parsed.output)
+            entry = event.entry
+            log = layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command)
+            if log is not None:
+                target = os.path.relpath(os.path.join(entry.dir, log), output)
+                with contextlib.suppress(FileExistsError):
+                    os.symlink(target, os.path.join(output, f"{log}.{entry.spec.name}"))
 
     def _copy_yaml(self) -> None:
         """An output folder has a copy of the parameters that made it."""
@@ -348,15 +354,6 @@ class _Session:
                 shutil.copyfile(self._parsed.yaml, target)
             else:
                 shutil.copy(self._parsed.yaml, target)  # with its permissions
-
-
-def _link_log(event: Event, output: str) -> None:
-    entry = event.entry
-    log = layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command)
-    if log is not None:
-        target = os.path.relpath(os.path.join(entry.dir, log), output)
-        with contextlib.suppress(FileExistsError):
-            os.symlink(target, os.path.join(output, f"{log}.{entry.spec.name}"))
 
 
 command = original_command("mlrunner", build_parser, run)

@@ -158,7 +158,7 @@ def _settle_time(entry: Entry, output: str) -> None:
     if entry.handle is None or not os.path.isdir(entry.dir):
         return
     started = format_time(entry.handle.started_at)
-    newest = max((log.time for log in originals.load_mlrunner_logs(entry.dir)), default="")
+    newest = originals.find_newest_time(entry.dir)
     if newest != started and newest >= format_time(entry.handle.started_at - 1):
         with contextlib.suppress(OSError):
             _write_param(entry.dir, entry.spec, output, newest, entry.handle.slot)

@@ -159,10 +159,6 @@ class _Reader:
             self._problems.extend(error)
             return None
         command = CommandTemplate(entry.key, tuple(map(_translate, pieces)), position=entry.node.position)
-        self._check_forms(command, key)
-        return command
-
-    def _check_forms(self, command: CommandTemplate, key: str) -> None:
         places = {piece.name for piece in command.pieces if isinstance(piece, Placeholder)}
         flags = {piece.name for piece in command.pieces if isinstance(piece, Flag)}
         for name in sorted(places & flags):
@@ -170,6 +166,7 @@ class _Reader:
             self._problems.add(f"{name} is here as {{{name}}} and as [{name}]", key, command.position, hint)
         for own in sorted(flags & OWN_VALUES.keys()):
             self._problems.add(f"[{own}] is not a flag", key, command.position, f"write {{{own}}}")
+        return command
 
     def _defaults(self) -> Params:
         entry = self._top.get("default")

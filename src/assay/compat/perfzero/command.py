@@ -21,7 +21,7 @@ _DESCRIPTION = """Run benchmarks with PerfZero's own flags, workspace and summar
 `assay perfzero plot FILE` plots a process_info.log, `assay perfzero setup` builds the Docker image, and
 `assay perfzero cloud` manages instances on Google Cloud; each has its own --help."""
 
-_OTHERS = {"setup": "assay.compat.perfzero.setup", "cloud": "assay.compat.perfzero.cloud_command"}
+_OTHERS = {"setup": "assay.compat.perfzero.setup", "cloud": "assay.compat.perfzero.cloud"}
 
 Subcommand = tuple[argparse.ArgumentParser, Callable[[Parsed], int]]
 

@@ -44,8 +44,15 @@ from assay.compat.perfzero.summary import (
     render_summary,
     write_plot,
 )
-from assay.compat.perfzero.upload import check_target, upload_folder
-from assay.compat.perfzero.uploads import build_row, call_upload_method, check_upload_method, google_key, insert_row
+from assay.compat.perfzero.uploads import (
+    build_row,
+    call_upload_method,
+    check_target,
+    check_upload_method,
+    google_key,
+    insert_row,
+    upload_folder,
+)
 from assay.compat.perfzero.values import (
     LOG_FILE,
     PROCESS_FILE,
@@ -60,7 +67,7 @@ from assay.follow.api import Event
 from assay.launch.api import Listen, RunHooks
 from assay.show.console import Console, silence
 from assay.show.formatting import render_count
-from assay.system.files import read_end, write_atomic
+from assay.system.files import list_names, read_end, write_atomic
 
 Facts = Mapping[str, Any]
 
@@ -134,7 +141,7 @@ def _check_python_path(job: PerfzeroJob) -> None:
     """PerfZero ignored missing folders silently, and the import that fails later does not name the cause."""
     for path in job.bench.python_path:
         if not os.path.isdir(path):
-            there = [name for name in _list(job.workspace.site_packages) if not name.startswith(".")]
+            there = [name for name in sorted(list_names(job.workspace.site_packages)) if not name.startswith(".")]
             hint = f"in {job.workspace.site_packages} there is {', '.join(there)}" if there else None
             raise UsageError(f"--python_path: there is no folder {path}", hint)
 
@@ -144,13 +151,6 @@ def _print_details(job: PerfzeroJob, console: PerfzeroConsole) -> None:
     console.detail(f"appended to sys.path: {', '.join(job.bench.python_path) or 'nothing'}")
     for name, package in job.packages.items():
         console.detail(f"{name}: {package.commit} ({package.branch}) of {package.url}{' with edits' * package.dirty}")
-
-
-def _list(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def _build_harness(version: str) -> dict[str, Any]:

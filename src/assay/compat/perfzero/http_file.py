@@ -13,8 +13,8 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import httpx
 
@@ -26,19 +26,6 @@ from assay.values.notify import Notify
 _TRY_AGAIN = frozenset({408, 425, 429})  # and all from 500
 _NAME_UNKNOWN = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 _HEADERS = {"User-Agent": "assay", "Accept-Encoding": "identity"}  # the bytes of the file, not a compressed rendering
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """Which version of the file the part is of."""
-
-    etag: str | None
-    modified: str | None
-    total_bytes: int | None
-
-    @property
-    def validator(self) -> str | None:
-        return next((text for text in (self.etag, self.modified) if text and text.isascii()), None)
 
 
 class _LostError(Exception):
@@ -98,21 +85,22 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
 
 
 def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
-    notes = load_notes(part, url)  # none of a part of another address, or of none that we know
-    old = _State(notes.get("etag"), notes.get("modified"), notes["total_bytes"]) if "total_bytes" in notes else None
+    old = load_notes(part, url)  # none of a part of another address, or of none that we know
+    validator = next((text for name in ("etag", "modified") if (text := old.get(name)) and text.isascii()), None)
     offset, headers = 0, {}
-    if old and old.validator:
+    if validator and "total_bytes" in old:
         offset = _size_of(part)
-        if old.total_bytes is not None:  # of a complete part, the last byte again: that proves it is still current
-            offset = min(offset, max(old.total_bytes - 1, 0))
-        headers = {"Range": f"bytes={offset}-", "If-Range": old.validator} if offset else {}
+        if old["total_bytes"] is not None:  # of a complete part, the last byte again: that proves it is still current
+            offset = min(offset, max(old["total_bytes"] - 1, 0))
+        headers = {"Range": f"bytes={offset}-", "If-Range": validator} if offset else {}
     bare = httpx.URL(url).copy_with(userinfo=b"")  # httpx may log it
     try:
         with client.stream("GET", bare, headers=headers) as response:
             _check_answer(url, response)
             etag = response.headers.get("ETag")
             strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not promise equal bytes
-            new = _State(strong, response.headers.get("Last-Modified"), _parse_total(response.headers))
+            total = _parse_total(response.headers)
+            new = {"etag": strong, "modified": response.headers.get("Last-Modified"), "total_bytes": total}
             if response.status_code == httpx.codes.PARTIAL_CONTENT:
                 _check_continues(old, new, offset, response)
                 notify(f"continuing {render_url(url)} at byte {offset}")
@@ -122,14 +110,14 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
                 forget(part)
                 with open(part, "wb"):
                     pass
-                write_notes(part, url, asdict(new))
+                write_notes(part, url, new)
             with open(part, "ab") as file:
                 file.truncate(offset)
-                file.writelines(_report(response.iter_raw(), url, offset, new.total_bytes, notify, retry.report_s))
+                file.writelines(_report(response.iter_raw(), url, offset, total, notify, retry.report_s))
     except httpx.RequestError as error:
         raise _classify_failure(url, error) from error
-    if new.total_bytes is not None and (size := _size_of(part)) != new.total_bytes:
-        raise _LostError(f"the connection ended after {size} of {new.total_bytes} bytes")
+    if total is not None and (size := _size_of(part)) != total:
+        raise _LostError(f"the connection ended after {size} of {total} bytes")
 
 
 def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
@@ -180,10 +168,10 @@ def _check_answer(url: str, response: httpx.Response) -> None:
         raise InfrastructureError(f"{where} comes compressed ({encoding}) though it was not asked to")
 
 
-def _check_continues(old: _State | None, new: _State, offset: int, response: httpx.Response) -> None:
+def _check_continues(old: Mapping[str, Any], new: Mapping[str, Any], offset: int, response: httpx.Response) -> None:
     match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    same = old is not None and old.total_bytes in {None, new.total_bytes} and new.etag in {None, old.etag}
-    if not (same and match and int(match[1]) == offset):
+    is_same = old.get("total_bytes") in {None, new["total_bytes"]} and new["etag"] in {None, old.get("etag")}
+    if not (old and is_same and match and int(match[1]) == offset):
         raise _StaleError("the server continued something else; starting over")
 
 

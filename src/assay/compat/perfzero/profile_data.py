@@ -13,9 +13,8 @@ import gzip
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from assay.system.files import parse_json
 from assay.values import protobuf
@@ -26,18 +25,11 @@ _PLANE, _TRACE = ".xplane.pb", ".trace.json.gz"
 
 def arrange_profiles(folder: str, host: str) -> list[str]:
     """Move the Chrome traces in the folder to where they belong; what could not be read stays, and is described."""
-    problems = [problem for plane in _find_bare_planes(folder) if (problem := _add_trace(plane))]
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        if name.endswith(".json"):
-            problem = _arrange(folder, name, host)
-            problems += [problem] if problem else []
-    return problems
-
-
-def _find_bare_planes(folder: str) -> list[str]:
-    """Planes without a Chrome trace next to them."""
-    found = [os.path.join(base, name) for base, _, names in os.walk(folder) for name in names if name.endswith(_PLANE)]
-    return sorted(path for path in found if not os.path.exists(path.removesuffix(_PLANE) + _TRACE))
+    found = sorted(os.path.join(base, name) for base, _, names in os.walk(folder) for name in names)
+    bare = [path for path in found if path.endswith(_PLANE) and path.removesuffix(_PLANE) + _TRACE not in found]
+    traces = [path for path in found if path.endswith(".json") and os.path.dirname(path) == folder]
+    problems = [*map(_add_trace, bare), *(_arrange(path, host) for path in traces)]
+    return [problem for problem in problems if problem]
 
 
 def _add_trace(plane: str) -> str | None:
@@ -51,8 +43,8 @@ def _add_trace(plane: str) -> str | None:
     return None
 
 
-def _arrange(folder: str, name: str, host: str) -> str | None:
-    source = os.path.join(folder, name)
+def _arrange(source: str, host: str) -> str | None:
+    folder, name = os.path.split(source)
     try:
         with open(source, "rb") as file:
             data = file.read()
@@ -90,26 +82,19 @@ HOST_PLANE = "/host:CPU"
 _PS_PER_US = 1_000_000
 
 Events = Sequence[Mapping[str, Any]]
-
-
-@dataclass(slots=True)
-class _Row:
-    """One thread: its calls as (begin, duration, name), in microseconds."""
-
-    name: str = ""
-    calls: list[tuple[float, float, str]] = field(default_factory=list)
+Calls = list[tuple[float, float, str]]  # of a thread: begin and duration in microseconds, and the name
 
 
 def render_xspace(trace: Mapping[str, Any] | Events, host: str) -> bytes | None:
     """None where the trace holds no call. Complete events (`X`) and pairs of begin and end (`B`, `E`) count."""
     events = trace.get("traceEvents") if isinstance(trace, Mapping) else trace
-    rows = _build_rows(events if isinstance(events, Sequence) else [])
-    if not rows:
+    threads = _find_calls(events if isinstance(events, Sequence) else [])
+    if not threads:
         return None
-    began = min(begin for row in rows.values() for begin, _, _ in row.calls)
-    names = sorted({name for row in rows.values() for _, _, name in row.calls})
-    ids = {name: number for number, name in enumerate(names, 1)}
-    lines = [_render_line(number, row, began, ids) for number, row in enumerate(rows.values(), 1)]
+    every = [call for calls in threads.values() for call in calls]
+    began = min(begin for begin, _, _ in every)
+    ids = {name: number for number, name in enumerate(sorted({name for _, _, name in every}), 1)}
+    lines = [_render_line(number, *thread, began, ids) for number, thread in enumerate(threads.items(), 1)]
     plane = protobuf.number(1, 1) + protobuf.text(2, HOST_PLANE) + b"".join(protobuf.message(3, line) for line in lines)
     for name, number in ids.items():
         metadata = protobuf.number(1, number) + protobuf.text(2, name)
@@ -117,11 +102,9 @@ def render_xspace(trace: Mapping[str, Any] | Events, host: str) -> bytes | None:
     return protobuf.message(1, plane) + protobuf.text(4, host)
 
 
-# ---------------------------------------------------------------- the trace
-
-
-def _build_rows(events: Events) -> dict[tuple[str, str], _Row]:
-    rows: dict[tuple[str, str], _Row] = {}
+def _find_calls(events: Events) -> dict[str, Calls]:
+    """The calls of each thread, by its name."""
+    calls: dict[tuple[str, str], Calls] = {}
     begun: dict[tuple[str, str], list[tuple[float, str]]] = {}
     titles: dict[tuple[str, str], str] = {}
     for event in (event for event in events if isinstance(event, Mapping)):
@@ -132,31 +115,24 @@ def _build_rows(events: Events) -> dict[tuple[str, str], _Row]:
         elif not isinstance(at, (int, float)):
             continue
         elif kind == "X":
-            rows.setdefault(key, _Row()).calls.append((at, float(event.get("dur") or 0), name))
+            calls.setdefault(key, []).append((at, float(event.get("dur") or 0), name))
         elif kind == "B":
             begun.setdefault(key, []).append((at, name))
         elif kind == "E" and begun.get(key):
             since, opened = begun[key].pop()
-            rows.setdefault(key, _Row()).calls.append((since, at - since, opened))
-    for (process, thread), row in rows.items():
-        row.name = f"{titles.get((process, thread)) or 'thread'} {process}/{thread}"
-    return rows
+            calls.setdefault(key, []).append((since, at - since, opened))
+    return {f"{titles.get(key) or 'thread'} {'/'.join(key)}": each for key, each in calls.items()}
 
 
-def _render_line(number: int, row: _Row, began: float, ids: Mapping[str, int]) -> bytes:
-    calls = sorted(row.calls, key=lambda call: (call[0], -call[1]))  # a caller before what it calls
+def _render_line(number: int, name: str, calls: Calls, began: float, ids: Mapping[str, int]) -> bytes:
+    ordered = sorted(calls, key=lambda call: (call[0], -call[1]))  # a caller before what it calls
     events = [
-        protobuf.number(1, ids[name])
+        protobuf.number(1, ids[called])
         + protobuf.number(2, max(0, round((begin - began) * _PS_PER_US)))
         + protobuf.number(3, max(0, round(duration * _PS_PER_US)))
-        for begin, duration, name in calls
+        for begin, duration, called in ordered
     ]
-    head = (
-        protobuf.number(1, number)
-        + protobuf.text(2, row.name)
-        + protobuf.number(10, number)
-        + protobuf.text(11, row.name)
-    )
+    head = protobuf.number(1, number) + protobuf.text(2, name) + protobuf.number(10, number) + protobuf.text(11, name)
     return head + b"".join(protobuf.message(4, event) for event in events)
 
 
@@ -177,28 +153,30 @@ Trace = dict[str, Any]
 Fields = Iterator[tuple[int, Any]]
 
 
-@dataclass(slots=True)
-class _Thread:
-    process: int
+class _Thread(NamedTuple):
     number: int
-    name: str = ""
-    calls: list[tuple[int, int, int]] = field(default_factory=list)  # begin and duration in ps, id of the name
+    name: str
+    calls: list[tuple[int, int, int]]  # begin and duration in ps, id of the name
 
 
 def build_trace(data: bytes) -> Trace:
     """Raises ValueError for an invalid file, or one that is cut off."""
     events: list[Trace] = []
-    found: list[tuple[_Thread, dict[int, str]]] = []
+    found: list[tuple[int, _Thread, dict[int, str]]] = []
     planes = [content for number, content in _iterate(memoryview(data)) if number == 1]
     for process, plane in enumerate(planes, 1):
-        name, names, threads = _parse_plane(plane, process)
+        title, names, threads = _parse_plane(plane)
         if threads:
-            events.append(_describe("process_name", process, 0, name))
-            found += [(thread, names) for thread in threads]
-    began = min((begin for thread, _ in found for begin, _, _ in thread.calls), default=0)
-    for thread, names in found:
-        events.append(_describe("thread_name", thread.process, thread.number, thread.name))
-        events += [_build_call(thread, names, call, began) for call in thread.calls]
+            events.append(_describe("process_name", process, 0, title))
+            found += [(process, thread, names) for thread in threads]
+    began = min((begin for _, thread, _ in found for begin, _, _ in thread.calls), default=0)
+    for process, thread, names in found:
+        events.append(_describe("thread_name", process, thread.number, thread.name))
+        for begin, duration, name in thread.calls:
+            times = {"ts": (begin - began) / _PS_PER_US, "dur": duration / _PS_PER_US}
+            events.append(
+                {"ph": "X", "name": names.get(name, str(name)), "pid": process, "tid": thread.number, **times}
+            )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
@@ -206,60 +184,35 @@ def _describe(what: str, process: int, thread: int, name: str) -> Trace:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def _build_call(thread: _Thread, names: dict[int, str], call: tuple[int, int, int], began: int) -> Trace:
-    begin, duration, name = call
-    return {
-        "ph": "X",
-        "name": names.get(name, str(name)),
-        "pid": thread.process,
-        "tid": thread.number,
-        "ts": (begin - began) / _PS_PER_US,
-        "dur": duration / _PS_PER_US,
-    }
-
-
-# ---------------------------------------------------------------- the messages
-
-
-def _parse_plane(data: memoryview, process: int) -> tuple[str, dict[int, str], list[_Thread]]:
+def _parse_plane(data: memoryview) -> tuple[str, dict[int, str], list[_Thread]]:
     """Only threads with calls: a plane of mere facts has none."""
     title, names, threads = "", {}, []
     for number, content in _iterate(data):
         if number == 2:
             title = _text(content)
         elif number == 3:
-            threads.append(_parse_line(content, process))
+            threads.append(_parse_line(content))
         elif number == 4:
             entry = dict(_iterate(content))
-            names[_number(entry.get(1, 0))] = _parse_name(entry.get(2, memoryview(b"")))
+            named = dict(_iterate(entry.get(2, memoryview(b""))))
+            names[_number(entry.get(1, 0))] = _text(named.get(4) or named.get(2) or memoryview(b""))
     return title, names, [thread for thread in threads if thread.calls]
 
 
-def _parse_name(data: memoryview) -> str:
-    fields = {number: content for number, content in _iterate(data) if number in (2, 4)}
-    return _text(fields.get(4) or fields.get(2) or memoryview(b""))
-
-
-def _parse_line(data: memoryview, process: int) -> _Thread:
-    thread, shown, base_ps = _Thread(process, 0), "", 0
-    raw: list[dict[int, Any]] = []
+def _parse_line(data: memoryview) -> _Thread:
+    events: list[dict[int, Any]] = []
+    fields: dict[int, Any] = {}
     for number, content in _iterate(data):
-        if number == 1:
-            thread.number = _number(content)
-        elif number == 2:
-            thread.name = _text(content)
-        elif number == 3:
-            base_ps = _number(content) * _PS_PER_NS
-        elif number == 4:
-            raw.append(dict(_iterate(content)))
-        elif number == 11:
-            shown = _text(content)
-    thread.name = shown or thread.name
-    for event in raw:
-        name, begin, duration = (_number(event.get(number, 0)) for number in (1, 2, 3))
-        if not event.get(5):
-            thread.calls.append((base_ps + begin, duration, name))
-    return thread
+        if number == 4:
+            events.append(dict(_iterate(content)))
+        else:
+            fields[number] = content
+    base_ps = _number(fields.get(3, 0)) * _PS_PER_NS
+    parts = [[_number(event.get(number, 0)) for number in (2, 3, 1)] for event in events if not event.get(5)]
+    name = _text(fields.get(11) or fields.get(2) or memoryview(b""))
+    return _Thread(
+        _number(fields.get(1, 0)), name, [(base_ps + begin, took, name_id) for begin, took, name_id in parts]
+    )
 
 
 def _text(content: Any) -> str:

@@ -23,7 +23,7 @@ from assay.compat.perfzero.values import HARNESS, Package, PerfzeroJob, Perfzero
 from assay.errors import NotFoundError, UsageError
 from assay.show.chart import Line, LineChart
 from assay.show.formatting import clean, escape_json, to_json
-from assay.system.files import parse_json
+from assay.system.files import list_names, parse_json
 from assay.values.plain import NO_DATE, render_date
 from assay.values.series import Reading
 
@@ -337,20 +337,15 @@ def load_process_info(path: str) -> ProcessInfo:
         with open(path, encoding="utf-8", errors="replace") as file:
             found = parse_process_info(file)
     except FileNotFoundError:
-        raise NotFoundError("file", path, _list_neighbours(path)) from None
+        folder = os.path.dirname(path)
+        known = [os.path.join(folder, name) for name in list_names(folder or ".")]
+        raise NotFoundError("file", path, known) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     if not found.lines:
         why = "no line of it is a reading" if found.unreadable else "it is empty"
         raise UsageError(f"there is nothing to plot in {path}: {why}", "name a process_info.log")
     return found
-
-
-def _list_neighbours(path: str) -> list[str]:
-    try:
-        return [os.path.join(os.path.dirname(path), name) for name in os.listdir(os.path.dirname(path) or ".")]
-    except OSError:
-        return []
 
 
 def parse_process_info(lines: Iterable[str]) -> ProcessInfo:

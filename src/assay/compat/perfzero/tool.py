@@ -84,7 +84,10 @@ def run_tool(argv: Sequence[str], keep_errors: bool = True) -> ToolResult:
             errors = _forward(process.stderr) if process.stderr is not None else ""
             code = process.wait()
         except KeyboardInterrupt:  # the terminal has interrupted the tool as well: let it clean up
-            _let_end(process)
+            try:
+                process.wait(_END_GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.terminate()
             raise
     return ToolResult(code, "", errors.strip())
 
@@ -98,13 +101,6 @@ def _forward(stream: IO[bytes]) -> str:
             sys.stderr.write(kept[-1])
             sys.stderr.flush()
     return "".join(kept)
-
-
-def _let_end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(_END_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.terminate()
 
 
 # ---------------------------------------------------------------- what went wrong

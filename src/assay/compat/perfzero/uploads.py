@@ -1,11 +1,10 @@
-"""Where results go besides the output folder: a row in BigQuery, and functions of the user's own."""
+"""Where results go: a store or another folder, a row in BigQuery, functions of the user's own."""
 
 from __future__ import annotations
 
+import errno
 import json
-import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -20,9 +19,73 @@ from typing import Any
 from assay.bench.api import BenchRequest
 from assay.compat.perfzero.download import fetch
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError, did_you_mean
-from assay.system.files import parse_json
+from assay.exchange import api as exchange
+from assay.exchange.api import STORES, copy_data, load_listing, parse_local, parse_scheme
+from assay.system.files import TEMPORARY_SUFFIX, is_inside, parse_json, rename
+from assay.values.notify import Notify, ignore
 
-# ---------------------------------------------------------------- BigQuery
+# ---------------------------------------------------------------- a store, or another folder of this machine
+
+_SCHEMES = (*STORES, "file")
+
+
+def check_target(url: str) -> None:
+    """Raise UsageError for what can never be sent to. A network is not waited for: it may be there later."""
+    scheme = parse_scheme(url, _SCHEMES)
+    if scheme in STORES:
+        exchange.check_installed(url)
+        return
+    target = parse_local(url, scheme)
+    try:
+        _make_target(target)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}", "choose another folder") from error
+
+
+def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
+    """What is in the folder, below the URL, with the same names. Returns how many files were sent and found there.
+
+    A file that is there already is replaced. Empty folders are not sent: object stores have none.
+    """
+    scheme = parse_scheme(url, _SCHEMES)
+    if not os.path.isdir(folder):
+        raise UsageError(f"there is no folder {folder!r} to send")
+    files = load_listing(folder).files
+    try:
+        if scheme in STORES:
+            exchange.upload(files, url, notify)
+        else:
+            target = parse_local(url, scheme)
+            if is_inside(target, folder):
+                raise UsageError(f"{folder} cannot be sent into itself ({target})")
+            _make_target(target)
+            for file in files:
+                _copy_one(file.path, file.bytes, os.path.join(target, file.name))
+    except PermissionError as error:
+        raise UsageError(f"{error.filename or folder} cannot be used: {error.strerror}") from error
+    except OSError as error:
+        raise InfrastructureError(f"{folder} cannot be sent to {url}: {error.strerror or error}") from error
+    return len(files)
+
+
+def _make_target(target: str) -> None:
+    os.makedirs(target, exist_ok=True)
+    if not os.access(target, os.W_OK, effective_ids=True):  # reported for an empty folder, too
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
+
+
+def _copy_one(source: str, size: int, place: str) -> None:
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    aside = place + TEMPORARY_SUFFIX  # always the same, so that a copy that was killed leaves nothing for good
+    with suppress(FileNotFoundError):
+        os.unlink(aside)
+    copy_data(source, aside)
+    if os.path.getsize(aside) < size:  # longer is fine: a log may grow during the copy
+        raise InfrastructureError(f"{place} has {os.path.getsize(aside)} of {size} bytes", "try again")
+    rename(aside, place)
+
+
+# ---------------------------------------------------------------- a row in BigQuery
 # One row per execution in a BigQuery table; whatever is a dictionary arrives as JSON text.
 #
 # Columns: execution_timestamp TIMESTAMP and execution_id STRING, both required; ml_framework_info, benchmark_result,
@@ -34,65 +97,15 @@ _RETRY_S = 120.0  # the library's own ten minutes would hold up the next benchma
 _EMULATOR = "BIGQUERY_EMULATOR_HOST"
 
 
-# ---------------------------------------------------------------- the row
-
-
 def build_row(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a summary. Other keys have no column in the documented table and stay out."""
-    missing = [name for name in ("execution_id", "execution_timestamp") if summary.get(name) in (None, "")]
-    if missing:
-        raise UsageError(f"the summary has no {' and no '.join(missing)}, which the table requires")
-    row: dict[str, Any] = {
-        "execution_id": str(summary["execution_id"]),
-        "execution_timestamp": render_timestamp(summary["execution_timestamp"]),
-    }
-    for name in JSON_COLUMNS:
-        row[name] = None if summary.get(name) is None else render_json(summary[name])
-    return row
-
-
-def render_timestamp(moment: object) -> str:
-    """Seconds since 1970, or a time as text, in UTC as BigQuery reads it."""
-    try:
-        if isinstance(moment, str):
-            parsed = datetime.fromisoformat(moment)
-            stamp = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-        elif isinstance(moment, datetime):
-            stamp = moment
-        else:
-            stamp = datetime.fromtimestamp(float(moment), UTC)  # type: ignore[arg-type]  # anything else is refused below
-    except (TypeError, ValueError, OverflowError, OSError):
-        raise UsageError(f"execution_timestamp {moment!r} is not a time") from None
-    return stamp.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def render_json(value: object) -> str:
-    """JSON as the standard has it. NaN and infinities become the text that CAST(… AS FLOAT64) reads back."""
-    try:
-        return json.dumps(_make_finite(value), allow_nan=False, sort_keys=True)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the summary cannot be written as JSON: {error}") from None
-
-
-def _make_finite(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {str(key): _make_finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_make_finite(item) for item in value]
-    return value
-
-
-# ---------------------------------------------------------------- sending it
+    """The row of a summary, which has a text for what JSON has no number for, as CAST(… AS FLOAT64) reads it."""
+    moment = datetime.fromtimestamp(summary["execution_timestamp"], UTC).isoformat(timespec="microseconds")
+    row = {"execution_id": summary["execution_id"], "execution_timestamp": moment.replace("+00:00", "Z")}
+    return row | {name: json.dumps(summary[name], allow_nan=False, sort_keys=True) for name in JSON_COLUMNS}
 
 
 def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
     """Into `dataset.table` of the project. Sending the same execution twice within a minute or so counts once."""
-    if not project:
-        raise UsageError("a BigQuery table needs the name of its project")
-    if not re.fullmatch(r"[^.\s]+\.[^.\s]+", table):
-        raise UsageError(f"{table!r} is not a BigQuery table", "write DATASET.TABLE")
     full_name = f"{project}.{table}"
     with _named(full_name):
         client, retry = _open_client(project)
@@ -166,8 +179,7 @@ def render_make_command(full_name: str) -> str:
     return f"bq mk --table {full_name.replace('.', ':', 1)} {','.join(columns)}"
 
 
-# ---------------------------------------------------------------- a key for the time of one call
-# A key for Google's services, for the time of one call.
+# ---------------------------------------------------------------- a key for Google's services, for the time of one call
 
 VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 

@@ -6,8 +6,8 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from assay.compat import originals
 from assay.compat.original_command import Parsed, original_command, warn
@@ -118,21 +118,6 @@ def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[d
 # ---------------------------------------------------------------- columns
 
 
-@dataclass(slots=True)
-class _Columns:
-    """A table that grows to the right."""
-
-    columns: list[Column] = field(default_factory=list)
-    cells: list[Sequence[object]] = field(default_factory=list)
-
-    def add(self, column: Column, cells: Sequence[object]) -> None:
-        self.columns.append(column)
-        self.cells.append(cells)
-
-    def build(self) -> Table:
-        return Table(tuple(self.columns), list(zip(*self.cells, strict=True)))
-
-
 def _build_table(
     data: IndexTable,
     order: Sequence[int],
@@ -141,30 +126,37 @@ def _build_table(
     ignore: Sequence[str],
     asked: Sequence[SortKey],
 ) -> Table:
-    table = _Columns()
+    columns: list[tuple[Column, Sequence[object]]] = []
+
+    def add(column: Column, cells: Sequence[object]) -> None:
+        columns.append((column, cells))
+
     several = len({data.rows[i].study for i in order}) > 1
-    table.add(Column(_NAMELESS, key="run"), [data.rows[i].key if several else data.rows[i].name for i in order])
+    add(Column(_NAMELESS, key="run"), [data.rows[i].key if several else data.rows[i].name for i in order])
     for name in differing_params([params[i] for i in order], (*HIDDEN, *ignore)):
-        table.add(Column(name, digits=None), [params[i].get(name) for i in order])
+        add(Column(name, digits=None), [params[i].get(name) for i in order])
     for name in _list_shown(data, ignore):
-        _add_metric(table, data, name, order, asked)
+        columns += _build_metric(data, name, order, asked)
     if _EPOCH not in ignore:
-        table.add(Column(_EPOCH, "number", digits=12), [whole_step(epochs.find_last(i)) for i in order])
+        add(Column(_EPOCH, "number", digits=12), [whole_step(epochs.find_last(i)) for i in order])
     if not {_EPOCH_TIME, "epoch time"} & set(ignore):
-        table.add(Column(_EPOCH_TIME, "clock"), [epochs.find_time(i) for i in order])
-    return table.build()
+        add(Column(_EPOCH_TIME, "clock"), [epochs.find_time(i) for i in order])
+    titles, cells = zip(*columns, strict=True)
+    return Table(titles, list(zip(*cells, strict=True)))
 
 
-def _add_metric(table: _Columns, data: IndexTable, name: str, order: Sequence[int], asked: Sequence[SortKey]) -> None:
+def _build_metric(
+    data: IndexTable, name: str, order: Sequence[int], asked: Sequence[SortKey]
+) -> Iterator[tuple[Column, Sequence[object]]]:
     column = data.metrics[name]
     if not any(column.count[i] for i in order):
         return
-    table.add(Column(name, "number", digits=_DIGITS), [column.last[i] if column.count[i] else None for i in order])
+    yield Column(name, "number", digits=_DIGITS), [column.last[i] if column.count[i] else None for i in order]
     direction = next((key.direction for key in asked if key.is_metric and key.name == name), None)
     values = best_values(column, direction or direction_of(name))
     if direction and any(column.count[i] and values[i] != column.last[i] for i in order):
         best = Column(f"{name}-best", "number", digits=_DIGITS)
-        table.add(best, [values[i] if column.count[i] else None for i in order])
+        yield best, [values[i] if column.count[i] else None for i in order]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +219,14 @@ def run(parsed: Parsed) -> int:
     warn(warnings)
     sys.stdout.write(render_sumx(table, width=terminal_width(sys.stdout)))
     if parsed.csv:
-        _write_csv(parsed.csv, render_csv(table, raw=parsed.csv_raw))
+        text = render_csv(table, raw=parsed.csv_raw)
+        path = parsed.csv if parsed.csv.endswith(".csv") else f"{parsed.csv}.csv"
+        try:
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
     return int(ExitCode.OK)
-
-
-def _write_csv(name: str, text: str) -> None:
-    path = name if name.endswith(".csv") else f"{name}.csv"
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 command = original_command("sumx", build_parser, run)

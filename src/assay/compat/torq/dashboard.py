@@ -19,7 +19,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.show.formatting import clean
 from assay.system.files import parse_json, write_atomic
 from assay.system.git import run_git
-from assay.system.http_post import TIMEOUT_S, NotHttpError, post
+from assay.system.http_post import TIMEOUT_S, NotHttpError, is_web_address, post
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,7 @@ _MOST_SAID = 300  # characters of a refusal
 
 def check_server(url: str) -> str:
     """The address without a slash at its end. Raises UsageError for what is none."""
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_valid = False
-    if not is_valid:
+    if not is_web_address(url):
         raise UsageError(f"TORQ_PERF_SERVER={url} is not a valid address", "such as http://localhost:8080")
     return url.rstrip("/")
 
@@ -163,7 +158,13 @@ def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str
         headers["Authorization"] = f"Bearer {token}"
     status, answer = post(server + _UPLOAD, _build_body(archive, boundary), headers, limit_s)
     if status // 100 == 2:
-        return _read_number(answer)
+        try:
+            number = parse_json(answer)["id"]
+        except (ValueError, KeyError, TypeError):
+            number = None
+        if isinstance(number, str | int) and str(number):
+            return quote(str(number)[:_MOST_SAID], safe="~")  # it becomes a part of an address
+        raise _RefusedError(f"its answer has no number of the session: {answer.decode(errors='replace')[:_MOST_SAID]}")
     reason = http.client.responses.get(status, "")
     said = f"{status} {reason}: {answer.decode(errors='replace')[:_MOST_SAID]}".rstrip(": \n")
     if status >= 500:
@@ -177,16 +178,6 @@ def _build_body(archive: bytes, boundary: str) -> bytes:
         "Content-Type: application/zip\r\n\r\n"
     )
     return head.encode() + archive + f"\r\n--{boundary}--\r\n".encode()
-
-
-def _read_number(answer: bytes) -> str:
-    try:
-        number = parse_json(answer)["id"]
-    except (ValueError, KeyError, TypeError):
-        number = None
-    if isinstance(number, str | int) and str(number):
-        return quote(str(number)[:_MOST_SAID], safe="~")  # it becomes a part of an address
-    raise _RefusedError(f"its answer has no number of the session: {answer.decode(errors='replace')[:_MOST_SAID]}")
 
 
 # ---------------------------------------------------------------- a session as an archive

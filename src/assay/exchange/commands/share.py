@@ -45,8 +45,8 @@ def push(request: PushRequest, console: Console) -> int:
             {
                 "kind": folder.kind,
                 "name": folder.name,
-                "files": sent.files,
-                "bytes": sent.bytes,
+                "files": len(sent.manifest.files),
+                "bytes": sent.manifest.bytes,
                 "sent_files": sent.sent,
                 "sent_bytes": sent.sent_bytes,
                 "is_new": sent.is_new,

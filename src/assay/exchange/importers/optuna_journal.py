@@ -106,7 +106,10 @@ class _Journal:
         """Numbers as in optuna.storages.journal: JournalOperation."""
         code = log["op_code"]
         if code == 0:
-            self._create_study(log)
+            name = log["study_name"]
+            if name not in (study.name for study in self.studies.values()):
+                self.studies[self._made] = _Study(str(name), [int(each) for each in log["directions"]])
+                self._made += 1
         elif code == 1:
             self.studies.pop(log["study_id"], None)
         elif code == 3 and log["study_id"] in self.studies:
@@ -119,12 +122,6 @@ class _Journal:
                 self._change_trial(trial, code, log)
         elif code not in (2, 3, 9, 10):
             raise ValueError(f"op_code is {code!r}")
-
-    def _create_study(self, log: Mapping[str, Any]) -> None:
-        name = log["study_name"]
-        if name not in (study.name for study in self.studies.values()):
-            self.studies[self._made] = _Study(str(name), [int(each) for each in log["directions"]])
-            self._made += 1
 
     def _create_trial(self, log: Mapping[str, Any]) -> None:
         study = self.studies.get(log["study_id"])

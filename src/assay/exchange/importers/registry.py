@@ -9,8 +9,8 @@ IMPORTERS = (
         "mlflow",
         "MLflow's store (mlflow.db; a folder mlruns/, an experiment or a run in it)",
         "runs",
-        "assay.exchange.importers.mlflow_database:is_mlflow",
-        "assay.exchange.importers.mlflow_database:load_mlflow",
+        "assay.exchange.importers.mlflow_store:is_mlflow",
+        "assay.exchange.importers.mlflow_store:load_mlflow",
     ),
     Importer(
         "wandb",

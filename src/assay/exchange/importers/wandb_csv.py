@@ -15,7 +15,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from assay.exchange.importers.imported_run import (
     STILL_RUNNING,
@@ -145,9 +144,9 @@ def _build_run(path: str, header: Sequence[str], metrics: Sequence[int], row: Ro
         name=name,
         study=os.path.splitext(os.path.basename(path))[0],
         state=state,
-        params={_strip(header[i], "config."): parse_value(cell) for i, cell in values.items() if i not in metrics},
+        params={header[i].removeprefix("config."): parse_value(cell) for i, cell in values.items() if i not in metrics},
         points={
-            _strip(header[i], "summary."): build_series([(last_step, float(number), ended_at)])
+            header[i].removeprefix("summary."): build_series([(last_step, float(number), ended_at)])
             for i in metrics
             if i in values and (number := parse_number(values[i])) is not None
         },
@@ -158,10 +157,6 @@ def _build_run(path: str, header: Sequence[str], metrics: Sequence[int], row: Ro
         ended_at=ended_at,
         details={key.lower().replace(" ", "_"): fields[key] for key in ("User", "Sweep", "Group") if fields.get(key)},
     )
-
-
-def _strip(name: str, prefix: str) -> str:
-    return name.removeprefix(prefix)
 
 
 def _parse_state(path: str, line: int, text: str) -> tuple[State, str]:
@@ -213,10 +208,5 @@ def load_history(path: str) -> ImportedRuns:
                 refuse(path, f"{header[index]} is {cells[index][:40]!r}, which is not a number", line)
             points.setdefault(run, {}).setdefault(metric, []).append((step, number, time))
     study = os.path.splitext(os.path.basename(path))[0]
-    runs = [_build_history(run, study, metrics) for run, metrics in points.items()]
-    return ImportedRuns(tuple(runs))
-
-
-def _build_history(run: str, study: str, metrics: dict[str, Any]) -> ImportedRun:
-    points = {metric: build_series(series) for metric, series in metrics.items()}
-    return ImportedRun(id=run, name=run, study=study, state=None, points=points)
+    found = {run: {metric: build_series(each) for metric, each in series.items()} for run, series in points.items()}
+    return ImportedRuns(tuple(ImportedRun(run, run, study, None, points=series) for run, series in found.items()))

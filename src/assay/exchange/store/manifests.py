@@ -108,7 +108,8 @@ def _find_key(kind: str, name: str, key: str) -> str | None:
     study, _, rest = name.partition("/")
     own = {"run": "runs", "code": "code"}.get(kind)
     if own is not None:
-        is_good = is_study_name(study) and (_is_run_name(rest) if kind == "run" else _CODE_HASH.fullmatch(rest))
+        is_run = is_single_name(rest) and not rest.startswith(".")
+        is_good = is_study_name(study) and (is_run if kind == "run" else _CODE_HASH.fullmatch(rest))
         return build_key(STUDIES, study, own, rest) if is_good else None
     if kind == "study":
         return build_key(STUDIES, name, "study") if is_study_name(name) else None
@@ -127,10 +128,6 @@ def is_single_name(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
-
-
-def _is_run_name(name: str) -> bool:
-    return is_single_name(name) and not name.startswith(".")
 
 
 # ---------------------------------------------------------------- reading

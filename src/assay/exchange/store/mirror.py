@@ -124,9 +124,7 @@ class OutgoingFolder:
 @dataclass(frozen=True, slots=True)
 class Sent:
     folder: OutgoingFolder
-    files: int  # in all
-    bytes: int
-    sent: int  # that had to be sent
+    sent: int  # files that had to be sent
     sent_bytes: int
     is_new: bool
     manifest: FolderManifest
@@ -162,7 +160,7 @@ def _push_one(folder: OutgoingFolder, remote: Remote, pool: Executor, check: boo
     here = replace(here, files={name: file for name, file in pool.map(take, names) if file is not None})
     for _ in range(_MOST_TRIES):
         if old is not None and is_upload(folder.facts) and not is_upload(old.facts):  # it has the run from its owner
-            return Sent(folder, len(old.files), old.bytes, 0, 0, is_new, old)
+            return Sent(folder, 0, 0, is_new, old)
         manifest = _merge(folder, here, old)
         if fault := find_fault(manifest, folder.key):
             raise UsageError(f"{folder.path} cannot be sent: it {fault}")
@@ -173,7 +171,7 @@ def _push_one(folder: OutgoingFolder, remote: Remote, pool: Executor, check: boo
                 listings.send_bytes(listing)
         rendered = render(shown)
         if dry_run or rendered == text or remote.replace(rendered, folder.key, text):
-            return Sent(folder, len(manifest.files), manifest.bytes, sender.sent, sender.sent_bytes, is_new, manifest)
+            return Sent(folder, len(sender.counted), sum(sender.counted), is_new, manifest)
         text, old = _load_old(folder, remote)  # another has sent it at the same time: what both have counts
     raise InfrastructureError(f"{remote.address}/{folder.key} is written by others all the time", "try again later")
 
@@ -186,7 +184,10 @@ def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, Fol
         old = None
     if old is not None and find_fault(old, folder.key):
         old = None  # it is replaced by one that is whole
-    _check_same(folder, old, remote)
+    if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
+        raise UsageError(
+            f"{remote.address} holds another run that is called {folder.name}", "send this one to another address"
+        )
     if old is not None and is_upload(old.facts) and not is_upload(folder.facts):
         old = None  # nothing of an upload stays in the run of its owner
     return text, old
@@ -233,13 +234,6 @@ def _drop_other_kinds(manifest: FolderManifest, newer: FolderManifest) -> Folder
         links={name: each for name, each in manifest.links.items() if stays(name, newer.files)},
         empty=tuple(name for name in manifest.empty if name not in leaves and stays(name, {})),
     )
-
-
-def _check_same(folder: OutgoingFolder, old: FolderManifest | None, remote: Remote) -> None:
-    if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
-        raise UsageError(
-            f"{remote.address} holds another run that is called {folder.name}", "send this one to another address"
-        )
 
 
 def _split_trees(manifest: FolderManifest, tops: Sequence[str]) -> tuple[FolderManifest, list[bytes]]:
@@ -307,15 +301,7 @@ class _Sender:
         self._remote, self._known, self._check, self._dry_run = remote, known, check, dry_run
         self._lock = threading.Lock()
         self._claimed: set[str] = set()  # what has been looked at; the manifest is written when all of it is there
-        self._counted: list[int] = []  # bytes of each file that was sent
-
-    @property
-    def sent(self) -> int:
-        return len(self._counted)
-
-    @property
-    def sent_bytes(self) -> int:
-        return sum(self._counted)
+        self.counted: list[int] = []  # bytes of each file that was sent
 
     def send(self, path: str, known: Stored | None) -> Stored | None:
         """None: it has been removed."""
@@ -370,7 +356,7 @@ class _Sender:
         asks = self._check or self._dry_run or size >= _ASK_FIRST
         if asks and self._has(size, sha256, md5):
             return
-        self._counted.append(size)
+        self.counted.append(size)
         if self._dry_run:
             return
         if self._remote.send(content, object_key(sha256)) != md5 and not self._has_arrived(size, sha256, md5):

@@ -98,7 +98,7 @@ def digest_address(url: str) -> str:
 def load_notes(part: str, url: str) -> Mapping[str, Any]:
     """Empty for a part of another address, or of none that we know."""
     try:
-        with open(_notes_path(part), encoding="utf-8") as file:
+        with open(f"{part}.json", encoding="utf-8") as file:
             notes = parse_json(file.read())
         return dict(notes) if notes["address"] == digest_address(url) else {}
     except (OSError, ValueError, KeyError, TypeError):
@@ -106,17 +106,13 @@ def load_notes(part: str, url: str) -> Mapping[str, Any]:
 
 
 def write_notes(part: str, url: str, facts: Mapping[str, Any]) -> None:
-    write_atomic(_notes_path(part), json.dumps({"address": digest_address(url), **facts}))
+    write_atomic(f"{part}.json", json.dumps({"address": digest_address(url), **facts}))
 
 
 def forget(part: str) -> None:
     """The part is the data now, or will not be continued."""
     with suppress(FileNotFoundError):
-        os.unlink(_notes_path(part))
-
-
-def _notes_path(part: str) -> str:
-    return part + ".json"
+        os.unlink(f"{part}.json")
 
 
 # ---------------------------------------------------------------- folders

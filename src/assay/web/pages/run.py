@@ -27,18 +27,18 @@ from assay.reading import run_description
 from assay.reading.ranking import SortKey
 from assay.reading.run_description import RunDescription
 from assay.record import run_directory
-from assay.record.index.base import Index, IndexTable, RunRow, VerdictRow
-from assay.record.tags import Note
+from assay.record.index.base import Index, IndexTable, RunRow
 from assay.show.chart import Line, LineChart
 from assay.system.files import is_special
 from assay.values import layout
-from assay.values.document import Block, Facts, Section, TableBlock
+from assay.values.document import Facts, Section, TableBlock
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import FAILED
 from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
 from assay.web.operations import COUNT, Operation, Param, ref
 from assay.web.pages.page_view import StudyView, XAxis, read_x, view_params
+from assay.web.pages.profiles import list_profiles
 from assay.web.pages.run_files import (
     choose_log,
     find_default_log,
@@ -49,7 +49,6 @@ from assay.web.pages.run_files import (
     split_diff,
 )
 from assay.web.pages.study_page import build_curve, build_selected_curves, find_names
-from assay.web.pages.traces import list_traces
 from assay.web.pages.verdicts import load_run_verdicts
 from assay.web.routes import get
 from assay.web.site import Site, build_address, get_site
@@ -87,33 +86,11 @@ class CommandFacts(NamedTuple):
     tries: Sequence[CommandTry]
 
 
-class RunPage(NamedTuple):
-    """`differing`: parameters in which the runs of the study are not all the same; `same`: the others."""
-
-    facts: Pairs
-    notes: Sequence[Note]
-    problems: Sequence[str]  # what could not be read
-    differing: Pairs
-    same: Pairs
-    commands: Sequence[CommandFacts]
-    attempts: Sequence[Block]
-    metrics: Sequence[Block]
-    resources: Pairs
-    readings: Sequence[str]  # which curves there are
-    verdicts: Sequence[VerdictRow]  # the newest first
-    origin: Pairs
-    environment: Sequence[Section]
-    variables: Pairs
-    code_changes: str  # what was not committed
-    parent: str
-    children: Sequence[str]
-    repeat: Pairs  # what each command does, and the command
-
-
 def build_run_page(
     index: Index, location: StudyLocation, run_dir: str, children: Sequence[str], differing: Sequence[str]
-) -> RunPage:
-    """What is readable; `problems` says what is not."""
+) -> dict[str, Any]:
+    """What is readable; `problems` says what is not. `differing`: parameters in which the runs of the study are not all
+    the same. `verdicts`: the newest first. `repeat`: what each command does, and the command."""
     run = describe_served(index, location, run_dir, children)
     now = time.time()
     record = run.status.record
@@ -122,26 +99,28 @@ def build_run_page(
     git = (run.environment or {}).get("git")
     changes = git.get("diff") if isinstance(git, dict) else None
     name = os.path.basename(run_dir)
-    return RunPage(
-        facts=[pair for pair in run_description.build_state_facts(run, now) if pair[0] not in ("run", "state", "note")],
-        notes=run.marks.notes,
-        problems=_find_problems(run),
-        differing=[pair for pair in params if pair[0] in wanted],
-        same=[pair for pair in params if pair[0] not in wanted],
-        commands=_build_commands(run, now),
-        attempts=run_description.build_attempt_blocks(run, now),
-        metrics=[TableBlock(run_description.build_metric_table(run.metrics))] if run.metrics else [],
-        resources=[*run_description.build_resource_facts(run)],
-        readings=list_readings(run_dir),
-        verdicts=load_run_verdicts(location, name)[:_MOST_VERDICTS],
-        origin=run_description.build_origin_facts(run, now),
-        environment=_build_environment(run),
-        variables=list(record.spec.env),
-        code_changes=changes if isinstance(changes, str) else "",
-        parent=record.parent or "",
-        children=children,
-        repeat=_build_repeats(location, name, run),
-    )
+    return {
+        "facts": [
+            pair for pair in run_description.build_state_facts(run, now) if pair[0] not in ("run", "state", "note")
+        ],
+        "notes": run.marks.notes,
+        "problems": _find_problems(run),
+        "differing": [pair for pair in params if pair[0] in wanted],
+        "same": [pair for pair in params if pair[0] not in wanted],
+        "commands": _build_commands(run, now),
+        "attempts": run_description.build_attempt_blocks(run, now),
+        "metrics": [TableBlock(run_description.build_metric_table(run.metrics))] if run.metrics else [],
+        "resources": [*run_description.build_resource_facts(run)],
+        "readings": list_readings(run_dir),
+        "verdicts": load_run_verdicts(location, name)[:_MOST_VERDICTS],
+        "origin": run_description.build_origin_facts(run, now),
+        "environment": _build_environment(run),
+        "variables": list(record.spec.env),
+        "code_changes": changes if isinstance(changes, str) else "",
+        "parent": record.parent or "",
+        "children": children,
+        "repeat": _build_repeats(location, name, run),
+    }
 
 
 def describe_served(index: Index, location: StudyLocation, run_dir: str, children: Sequence[str]) -> RunDescription:
@@ -449,7 +428,7 @@ def show(request: Request) -> Response:
         failure=failure,
         log=(failure.log if failure else "") or find_default_log(run_dir),
         related=_find_related(site, snapshot, request.path_params["run"], {file.name for file in files}),
-        links=_link_runs(site, snapshot, [*page.children, page.parent] if page else []),
+        links=_link_runs(site, snapshot, [*page["children"], page["parent"]] if page else []),
         split_diff=split_diff,
         quoted=lambda text: quote(text, safe="/"),
     )
@@ -462,8 +441,8 @@ def _find_related(site: Site, snapshot: StudySnapshot, run: str, files: set[str]
         site.pages, "find_related", lambda links: [(str(text), str(to)) for text, to in links], slug, run, files
     )
     found = [each for links in answers for each in links]
-    if list_traces(snapshot.location, slug, run):
-        found.append(("Traces", build_address("traces", slug, run)))
+    if list_profiles(snapshot.location, slug, run):
+        found.append(("Profiles", build_address("profiles", slug, run)))
     return found
 
 

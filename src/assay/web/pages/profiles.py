@@ -1,4 +1,4 @@
-"""Traces: the profiles of runs. speedscope shows them on this machine; Perfetto's own page gets one by a click."""
+"""Profiles of runs. speedscope shows them on this machine; Perfetto's own page gets one by a click."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TEXTS = (".json", ".cpuprofile")
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class Profile:
     name: str
     size: int
     address: str  # of the file itself
@@ -47,7 +47,7 @@ class Trace:
 
     @property
     def viewer(self) -> str:
-        """The address where speedscope shows the trace; "" where it cannot. What follows # never reaches a server."""
+        """The address where speedscope shows the profile; "" where it cannot. What follows # never reaches a server."""
         if self.problem or not self.name.lower().endswith(_FLAMES):
             return ""
         return f"{VIEWER}#profileURL={quote(self.address)}&title={quote(self.name)}"
@@ -57,7 +57,7 @@ class Trace:
         return not self.problem and self.name.lower().endswith(_PERFETTO)
 
 
-def list_traces(location: StudyLocation, slug: str, run: str) -> list[Trace]:
+def list_profiles(location: StudyLocation, slug: str, run: str) -> list[Profile]:
     run_dir, found = os.path.join(location.dir, run), []
     for file in list_files(run_dir):
         is_meant = file.name in _AT_TOP or file.name.lower().endswith(_ELSEWHERE)
@@ -65,7 +65,7 @@ def list_traces(location: StudyLocation, slug: str, run: str) -> list[Trace]:
         if is_meant or is_profile:
             base = build_address("studies", slug, "runs", run, "files")
             problem = find_problem(os.path.join(run_dir, file.name), file.size)
-            found.append(Trace(file.name, file.size, f"{base}/{quote(file.name, safe='/')}", problem))
+            found.append(Profile(file.name, file.size, f"{base}/{quote(file.name, safe='/')}", problem))
     return found
 
 
@@ -95,7 +95,7 @@ def find_problem(path: str, size: int) -> str:
     return ""
 
 
-def find_traced(location: StudyLocation) -> Iterator[tuple[str, float]]:
+def find_profiled(location: StudyLocation) -> Iterator[tuple[str, float]]:
     """Runs that have a profile, by its folder or its name, the newest first."""
     try:
         entries = [entry for entry in os.scandir(location.dir) if entry.is_dir(follow_symlinks=False)]
@@ -114,19 +114,19 @@ def show_all(request: Request) -> Response:
     found = [
         (slug, location, run, at)
         for slug, location in site.snapshots.find_locations().items()
-        for run, at in find_traced(location)
+        for run, at in find_profiled(location)
     ]
     found.sort(key=lambda each: -each[3])
-    return site.render(request, "traces.html", found=found[:_MOST_LISTED], total=len(found))
+    return site.render(request, "profiles.html", found=found[:_MOST_LISTED], total=len(found))
 
 
 def show(request: Request) -> Response:
     site = get_site(request)
     snapshot, run = site.snapshots.load(request.path_params["study"]), request.path_params["run"]
     snapshot.get_row(run)
-    traces = list_traces(snapshot.location, snapshot.slug, run)
-    answer = site.render(request, "trace.html", snapshot=snapshot, run=run, traces=traces)
-    # a window that this page opens may answer it: Perfetto says when it is ready for the trace
+    profiles = list_profiles(snapshot.location, snapshot.slug, run)
+    answer = site.render(request, "profile.html", snapshot=snapshot, run=run, profiles=profiles)
+    # a window that this page opens may answer it: Perfetto says when it is ready for the profile
     answer.headers["cross-origin-opener-policy"] = "same-origin-allow-popups"
     return answer
 
@@ -142,7 +142,7 @@ def send_viewer(request: Request) -> Response:
 
 
 ROUTES = [
-    get("/traces", show_all),
-    get("/traces/{study}/{run}", show),
+    get("/profiles", show_all),
+    get("/profiles/{study}/{run}", show),
     get("/vendor/speedscope/{name}", send_viewer, scope="open"),
 ]

@@ -1,4 +1,4 @@
-"""Traces of runs: which files they are, speedscope from this server with its own policy, and the link to Perfetto."""
+"""Profiles of runs: which files they are, speedscope from this server with its own policy, and the link to Perfetto."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.web_client import open_client
 
 from assay.bench.flow.archive import write_as_run
 from assay.follow.api import StudyLocation
-from assay.web.pages.traces import VIEWER, Trace, find_traced, list_traces
+from assay.web.pages.profiles import VIEWER, Profile, find_profiled, list_profiles
 from assay.web.security import CONTENT_POLICY
 
 NEEDS_VIEWER = pytest.mark.services("web")
@@ -24,7 +24,7 @@ NEEDS_VIEWER = pytest.mark.services("web")
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two executions, one of them with profiles, one of which has a hostile name."""
-    root = tmp_path_factory.mktemp("traces")
+    root = tmp_path_factory.mktemp("profiles")
     location = StudyLocation(str(root), "bench")
     (root / "bench").mkdir()
     for number in range(2):
@@ -34,7 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "python-0.json").write_text(json.dumps({"traceEvents": []}))
     (folder / "a#&'<img src=x>.json").write_text("{}")
     (folder / "window.pb").write_bytes(b"\n\0")
-    (folder / "notes.md").write_text("not a trace")
+    (folder / "notes.md").write_text("not a profile")
     (root / "bench" / "e0001_C.f" / "output.json").write_text("{}")
     (folder / "link.json").symlink_to("/etc/passwd")
     return root
@@ -47,14 +47,14 @@ def client(root: Path) -> Iterator[TestClient]:
 
 
 def test_runs_with_a_profile(client: TestClient, root: Path) -> None:
-    text = client.get("/traces").text
-    assert "/traces/bench/e0000_C.f" in text
+    text = client.get("/profiles").text
+    assert "/profiles/bench/e0000_C.f" in text
     assert "e0001_C.f" not in text
-    assert [run for run, _ in find_traced(StudyLocation(str(root), "bench"))] == ["e0000_C.f"]
+    assert [run for run, _ in find_profiled(StudyLocation(str(root), "bench"))] == ["e0000_C.f"]
 
 
 def test_its_files(client: TestClient, root: Path) -> None:
-    answer = client.get("/traces/bench/e0000_C.f")
+    answer = client.get("/profiles/bench/e0000_C.f")
     assert answer.status_code == 200
     assert "<img src=x>" not in answer.text
     assert "notes.md" not in answer.text
@@ -62,18 +62,18 @@ def test_its_files(client: TestClient, root: Path) -> None:
     assert answer.text.count("leaves this machine") == 3
     assert answer.headers["cross-origin-opener-policy"] == "same-origin-allow-popups"
     assert answer.headers["content-security-policy"] == CONTENT_POLICY
-    names = [trace.name for trace in list_traces(StudyLocation(str(root), "bench"), "bench", "e0000_C.f")]
+    names = [profile.name for profile in list_profiles(StudyLocation(str(root), "bench"), "bench", "e0000_C.f")]
     assert names == ["profile/a#&'<img src=x>.json", "profile/python-0.json", "profile/window.pb"]
 
 
 def test_the_viewer_is_told_an_address_of_this_server(client: TestClient, root: Path) -> None:
-    for trace in list_traces(StudyLocation(str(root), "bench"), "bench", "e0000_C.f"):
-        assert bool(trace.viewer) == trace.name.endswith(".json")
-        assert client.get(trace.address).content == (root / "bench" / "e0000_C.f" / trace.name).read_bytes()
-        if trace.viewer:
-            path, _, fragment = trace.viewer.partition("#")
+    for profile in list_profiles(StudyLocation(str(root), "bench"), "bench", "e0000_C.f"):
+        assert bool(profile.viewer) == profile.name.endswith(".json")
+        assert client.get(profile.address).content == (root / "bench" / "e0000_C.f" / profile.name).read_bytes()
+        if profile.viewer:
+            path, _, fragment = profile.viewer.partition("#")
             assert path == VIEWER
-            assert parse_qs(fragment) == {"profileURL": [trace.address], "title": [trace.name]}
+            assert parse_qs(fragment) == {"profileURL": [profile.address], "title": [profile.name]}
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_the_viewer_is_told_an_address_of_this_server(client: TestClient, root: 
     ],
 )
 def test_who_can_read_it(name: str, here: bool, perfetto: bool) -> None:
-    trace = Trace(name, 1, "/x")
-    assert (bool(trace.viewer), trace.fits_perfetto) == (here, perfetto)
+    profile = Profile(name, 1, "/x")
+    assert (bool(profile.viewer), profile.fits_perfetto) == (here, perfetto)
 
 
 @NEEDS_VIEWER
@@ -101,7 +101,7 @@ def test_only_the_viewer_has_the_relaxed_policy(client: TestClient) -> None:
     for part in policy.split(";"):
         assert "http" not in part  # nothing of another machine
         assert "*" not in part
-    for path in ("/vendor/htmx.min.js", "/traces", "/vendor/speedscope/nothing"):
+    for path in ("/vendor/htmx.min.js", "/profiles", "/vendor/speedscope/nothing"):
         assert client.get(path).headers["content-security-policy"] == CONTENT_POLICY
 
 
@@ -112,14 +112,14 @@ def test_no_other_file_comes_out(client: TestClient, name: str) -> None:
 
 
 def test_a_run_without_one(client: TestClient) -> None:
-    assert "has no profile" in client.get("/traces/bench/e0001_C.f").text
-    assert client.get("/traces/bench/nothing").status_code == 404
-    assert client.get("/traces/nothing/e0001_C.f").status_code == 404
+    assert "has no profile" in client.get("/profiles/bench/e0001_C.f").text
+    assert client.get("/profiles/bench/nothing").status_code == 404
+    assert client.get("/profiles/nothing/e0001_C.f").status_code == 404
 
 
 def test_nothing(tmp_path: Path) -> None:
     with open_client(tmp_path) as client:
-        assert "assay bench run" in client.get("/traces").text
+        assert "assay bench run" in client.get("/profiles").text
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_what_a_viewer_cannot_show_is_said(tmp_path: Path, name: str, content: b
         with path.open("wb") as file:
             file.truncate(content)  # takes no room
     with open_client(tmp_path) as client:
-        text = client.get("/traces/bench/e0000_C.f").text
+        text = client.get("/profiles/bench/e0000_C.f").text
         assert name in text  # it can be saved in any case
         assert said in text
         assert ("open in Perfetto" in text) == (not said)
