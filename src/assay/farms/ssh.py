@@ -88,7 +88,8 @@ class SshExecutor(Executor):
             self._host(slot).begin()
         with self._shared.changed:
             hosts = [self._host(slot) for slot in self._slots]
-            if not any(host.jobs for host in hosts) and all(host.is_silent() or host.refusal for host in hosts):
+            is_waiting = any(job.is_watched for host in hosts for job in host.jobs.values())
+            if not is_waiting and all(host.is_silent() or host.refusal for host in hosts):
                 problems = dict.fromkeys(host.refusal or host.problem or "" for host in hosts)
                 raise InfrastructureError("; ".join(problems), "the same command goes on when a host answers")
         return self._choose_slot(lambda host: host.is_ready) is not None

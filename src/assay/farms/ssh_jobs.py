@@ -92,6 +92,9 @@ class SshJob:
         """Whether a supervisor has begun to send it: the host may have it."""
         return os.path.exists(self.path(layout.submit_log_name(self.handle.attempt)))
 
+    def is_stopped(self) -> bool:
+        return os.path.exists(self.path(layout.stop_name(self.handle.attempt)))
+
     def is_unsent(self) -> bool:
         return load_submit_code(self.run_dir, self.handle.attempt) is None
 
