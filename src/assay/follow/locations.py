@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from assay import plugins
 from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError, did_you_mean
 from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
-from assay.record.run_directory import load_planned
 from assay.values import layout
 from assay.values.study import NATIVE
 
@@ -349,6 +348,8 @@ def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[Fou
         hint = did_you_mean(name, known)
         if hint is None or hint.startswith("known"):
             hint = f"see its runs: {show_command(['ls'], location)}"
+        from assay.record.run_directory import load_planned
+
         if run in load_planned(location.dir):
             hint = f"nothing that waits is started after: {show_command(['stop'], location)}"
             raise UsageError(f"{name!r} was not started yet", hint)
