@@ -389,24 +389,6 @@ def test_a_time_limit_is_final(hosts: Hosts, limit: str) -> None:
     assert (load_ran(hosts), load_ran(hosts, "ended")) == ([1], []), said
 
 
-def test_a_stop_whose_command_was_killed_is_carried_out_by_the_next_one(hosts: Hosts) -> None:
-    """Its file is written, and nothing was sent to its host."""
-    write_study(hosts, 1)
-    hold(hosts)
-    with start(hosts, "run", "s.yml") as process:
-        until(lambda: list((hosts.client / "runs/s").glob("*/token.1")), "it runs")
-        (run,) = (hosts.client / "runs/s").glob("a=*")
-        run_directory.write_stop(str(run), 1, STOP)
-        code, said = call(hosts, "stop", "s")
-        assert code == 0, said
-        process.communicate(timeout=120)
-    assert find_state(hosts)["state"] == "stopped"
-    check_nothing_left(hosts)
-    hold(hosts, is_held=False)
-    call(hosts, "run", "s.yml")
-    assert (load_ran(hosts), load_ran(hosts, "ended")) == ([1], []), "for good"
-
-
 @pytest.mark.parametrize("way", ["the supervisor", "the next one", "stop again", "the next one, given up", "given up"])
 def test_a_stop_of_a_run_whose_host_is_silent_is_carried_out_when_it_answers(hosts: Hosts, way: str) -> None:
     """By whoever reaches the host first. Until then the run is not said to be stopped."""

@@ -18,8 +18,10 @@ from typing import IO, cast
 
 from assay.errors import AssayError, InfrastructureError
 from assay.farms import ssh_files
-from assay.farms.ssh_jobs import NEVER, Cancel, HostAddress, Key, SshJob, load_liveness, may_be_sent, unsent
+from assay.farms.ssh_jobs import NEVER, Cancel, HostAddress, SshJob, load_liveness, may_be_sent, unsent
 from assay.farms.ssh_session import ChunkWriter, LostError, RefusedError, SshSession
+from assay.farms.submit import write_submission
+from assay.farms.waiting import Key
 from assay.show.formatting import render_duration
 from assay.system.locks import try_lock
 from assay.values import layout
@@ -85,7 +87,7 @@ class Host:
 
     def has_fences(self) -> bool:
         """Whether it may answer, and has attempts to end that were given up."""
-        return self.problem is None and any(each.is_fence or not each.job.is_watched for each in self._cancels)
+        return self.problem is None and any(cancel.is_fence for cancel in self._cancels)
 
     def is_usable(self) -> bool:
         return self.problem is None and self.refusal is None
@@ -292,11 +294,7 @@ class Host:
             self._session.read_fields()
 
     def _refuse(self, job: SshJob, message: str, code: int) -> None:
-        attempt = job.handle.attempt
-        with contextlib.suppress(OSError):
-            with open(job.path(layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
-                file.write(message + "\n")
-            job.write_once(layout.submit_exit_name(attempt, code))
+        write_submission(job.run_dir, job.handle.attempt, code, message)
         self._report(job)
 
     # ------------------------------------------------------------ following

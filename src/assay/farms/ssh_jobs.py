@@ -16,6 +16,7 @@ import os
 from dataclasses import dataclass
 
 from assay.farms.submit import load_submit_code, parse_token
+from assay.farms.waiting import Key
 from assay.system import processes
 from assay.system.files import write_new
 from assay.system.ssh import is_host
@@ -24,8 +25,6 @@ from assay.values.run import JobHandle, JobRequest, Liveness
 
 DEFAULT_ROOT = "~/assay-runs"
 NEVER = "- 0 0 - 0\n"
-
-Key = tuple[str, int]  # run directory and attempt
 
 # jobs that an executor of this process is going to send
 unsent: set[Key] = set()
