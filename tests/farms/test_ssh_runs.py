@@ -391,7 +391,7 @@ def test_a_time_limit_is_final(hosts: Hosts, limit: str) -> None:
 
 @pytest.mark.parametrize("way", ["the supervisor", "the next one", "stop again", "the next one, given up", "given up"])
 def test_a_stop_of_a_run_whose_host_is_silent_is_carried_out_when_it_answers(hosts: Hosts, way: str) -> None:
-    """By whoever reaches the host first. Until then the run is not said to be stopped."""
+    """By the first process that reaches the host. Until then the run is not listed as stopped."""
     write_study(hosts, 3, "2s" if "given up" in way else "5m")
     hold(hosts)
     with start(hosts, "run", "s.yml") as process:

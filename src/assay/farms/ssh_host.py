@@ -145,7 +145,7 @@ class Host:
             if self.is_silent():
                 for job in [each for each in self._snapshot() if each.is_watched]:
                     self._give_up(job)
-                    if job.is_stopped():  # nobody waits for it any longer; it is ended as soon as the host answers
+                    if job.is_stopped():  # not waited for any longer; it is ended when the host answers
                         with self._changed:
                             self.jobs[job.key] = replace(job, is_watched=False)
             self._wake.wait(min(left_s, 0.5))
