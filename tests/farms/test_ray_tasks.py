@@ -179,23 +179,6 @@ class TestDeaths:
         assert run.markers() == {"train.exit.0"}
         executor.close()
 
-    @pytest.mark.long
-    def test_workers_are_killed_again_and_again(self, executor: RayExecutor, runs: Runs) -> None:
-        """Every attempt begins once, and none begins before the one before it is gone."""
-        run = runs.make("echo $ASSAY_ATTEMPT_NUMBER >> ran; touch up; [ $ASSAY_ATTEMPT_NUMBER = 6 ] || sleep 1000")
-        for attempt in range(1, 6):
-            handle = executor.submit(run.request(attempt=attempt), run.publish)
-            assert handle is not None
-            until(lambda: run.path("code/up").exists(), "the command runs")
-            run.path("code/up").unlink()
-            os.kill(find_worker(run, attempt), signal.SIGKILL)
-            finish(executor, [handle])
-        last = executor.submit(run.request(attempt=6), run.publish)
-        assert last is not None
-        finish(executor, [last])
-        assert run.markers() == {"train.6.exit.0"}
-        assert run.text("code/ran").split() == ["1", "2", "3", "4", "5", "6"]
-
     def test_the_jobs_of_a_killed_bridge(self, executor: RayExecutor, runs: Runs) -> None:
         """With a cluster of our own they end with it; elsewhere they go on, and we connect again."""
         mine = RayExecutor(executor.farm, {**executor._sizes, "num_cpus": 3} if executor._sizes else None)

@@ -117,32 +117,6 @@ class TestArrays:
         finish(executor, handles)
         assert [run.markers() for run in made] == [{"train.exit.7"}, set(), {"train.exit.7"}]
 
-    def test_cancelled_by_somebody_with_scancel(self, executor: SlurmExecutor, cluster: Cluster, runs: Runs) -> None:
-        made = [runs.make(WAITING) for _ in range(2)]
-        handles = start_together(executor, made)
-        until(lambda: all(run.path("code/ran").exists() for run in made), "both run")
-        cluster.run("scancel", find_task(executor, made[0]))
-        finish(executor, handles[:1])
-        said = executor.explain_end(handles[0], made[0].dir)
-        assert said is not None
-        assert said[0] == "user"
-        assert "cancelled in Slurm" in said[1]
-        made[1].path("code/go").touch()
-        finish(executor, handles[1:])
-        assert executor.explain_end(handles[1], made[1].dir) is None
-
-    def test_cancelled_before_it_began(self, cluster: Cluster, runs: Runs) -> None:
-        executor = build(flags=("--begin=now+1hour",))
-        run = runs.make("touch ran")
-        handle = start(executor, run)
-        cluster.run("scancel", find_task(executor, run))
-        finish(executor, [handle])
-        said = executor.explain_end(handle, run.dir)
-        assert said is not None
-        assert said[0] == "user"
-        assert not run.path("code/ran").exists()
-        executor.close()
-
 
 @pytest.mark.services("slurm")
 class TestRefused:
@@ -347,20 +321,6 @@ def test_a_signal_that_cannot_be_sent_is_refused_with_its_position(
 
 @pytest.mark.services("slurm")
 class TestJobs:
-    @pytest.mark.parametrize("text", ["echo $RANK $WORLD_SIZE $MASTER_ADDR; exit 3", "bash rank.sh"])
-    @pytest.mark.parametrize("limit", [None, 100.0])
-    def test_a_command_is_started_on_each_node(
-        self, cluster: Cluster, runs: Runs, text: str, limit: float | None
-    ) -> None:
-        executor = build(nodes=1)
-        run = runs.make(text, limits=(limit,))
-        run.path("code/rank.sh").write_text("echo $RANK $WORLD_SIZE $MASTER_ADDR; exit 3\n")
-        finish(executor, [start(executor, run)])
-        # srun's own messages may come first
-        assert f"0 1 {os.uname().nodename.partition('.')[0]}" in run.text("train.log").splitlines()
-        assert run.markers() == {"train.exit.3"}
-        executor.close()
-
     @pytest.mark.parametrize("text", ["python3 train.py", "python3 train.py; exit $?"])
     def test_a_signal_before_the_limit_reaches_the_program(self, cluster: Cluster, runs: Runs, text: str) -> None:
         executor = build(signal="USR1@1m")

@@ -205,6 +205,22 @@ def test_what_slurm_starts_again_goes_on_without_a_supervisor(cluster: Cluster, 
     assert [len((run / "ran").read_text().split()) for run in lost] == [2, 2]
 
 
+def test_nodes_that_are_drained_lose_nothing_and_what_waits_for_them_is_named(cluster: Cluster, folder: Path) -> None:
+    process = launch(cluster, folder, "narrow")
+    until(lambda: count(folder, "ran") == 1, "one runs")
+    cluster.run("scontrol", "update", "nodename=ALL", "state=drain", "reason=test")
+    try:
+        (folder / "r/study/go").touch()
+        until(lambda: count(folder, "outcome.1") == 1, "what ran came to its end")
+        until(lambda: any("waits: " in log.read_text() for log in folder.glob("r/study/*/submit.log.1")), "it is noted")
+    finally:
+        cluster.run("scontrol", "update", "nodename=ALL", "state=resume")
+    said, _ = process.communicate(timeout=120)
+    assert (process.returncode, "Slurm does not start the job" in said) == (0, True), said
+    assert {path.read_text() for path in folder.glob("r/study/*/ran")} == {"x\n"}
+    assert (count(folder, "ran"), count(folder, "lease.2")) == (4, 0)
+
+
 # ---------------------------------------------------------------- cancelled by a person
 
 

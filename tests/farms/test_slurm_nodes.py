@@ -177,33 +177,6 @@ def start_on(executor: SlurmExecutor, run: Run, name: str) -> JobHandle:
 
 
 class TestTakenBack:
-    def test_preempted_by_a_partition_that_matters_more(self, cluster: Cluster, runs: Runs) -> None:
-        """The first attempt's output stays, its copy does nothing, and the run goes on as its next attempt."""
-        low, high = build(cpus=8, flags=("--nodelist=n1",)), build(cpus=8, partition="urgent", flags=("--nodelist=n1",))
-        run, urgent = runs.make(f"echo said; {WAITING}"), runs.make(WAITING)
-        handle = start_on(low, run, "n1")
-        task = find_task(low, run)
-        above = start(high, urgent)
-        finish(low, [handle])
-        said = low.explain_end(handle, run.dir)
-        assert said is not None
-        assert said[0] == "taken back"
-        assert task in said[1]
-        assert members(run) == set()
-        low.cancel([(handle, run.dir)], 1.0)  # as a supervisor does with what is dead: its copy leaves the queue
-        until(lambda: task not in cluster.run("squeue", "-h", "-r", "-o", "%i"), "nothing waits in the queue")
-        second = low.submit(run.request(attempt=2), run.publish)
-        assert second is not None
-        for each in (run, urgent):
-            each.path("code/go").touch()
-        finish(high, [above])
-        finish(low, [second])
-        assert (run.markers(), urgent.markers()) == ({"train.2.exit.7"}, {"train.exit.7"})
-        assert (run.text("train.log"), run.text("train.2.log")) == ("said\n", "said\n")
-        assert count_starts(run) == 2
-        low.close()
-        high.close()
-
     def test_a_job_that_has_just_begun_is_not_taken_for_requeued(self, cluster: Cluster, runs: Runs) -> None:
         """The newest answer of squeue may be older than the token."""
         executor = build(flags=("--begin=now+1hour",))

@@ -128,29 +128,7 @@ def test_refused_before_anything_is_written(cluster: Cluster, folder: Path) -> N
     assert not (folder / "r" / "study").exists()
 
 
-def test_an_unknown_farm(cluster: Cluster, folder: Path) -> None:
-    said = assay(cluster, folder, "run", "study.yml", "--on", "clustr")
-    assert said.returncode == 2
-    assert "did you mean 'cluster'" in said.stderr
-
-
 # ---------------------------------------------------------------- what Slurm did
-
-
-def test_one_that_somebody_cancels_is_stopped_and_the_others_go_on(cluster: Cluster, folder: Path) -> None:
-    (folder / "train.sh").write_text(
-        'echo $SLURM_ARRAY_JOB_ID"_"$SLURM_ARRAY_TASK_ID > $2/ran; sleep 2; echo loss $1\n'
-    )
-    process = launch(cluster, folder)
-    until(lambda: count(folder, "ran") == 6, "all run")
-    chosen = next(folder.glob("r/study/*/ran"))
-    cluster.run("scancel", chosen.read_text().strip())
-    assert process.wait(60) == 1
-    states = load_states(cluster, folder)
-    state, reason = states.pop(chosen.parent.name)
-    assert state == "stopped"
-    assert "cancelled in Slurm" in reason
-    assert {state for state, _ in states.values()} == {"done"}
 
 
 def test_what_was_cancelled_while_nobody_watched_is_stopped(cluster: Cluster, folder: Path) -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.contracts.executor import STOP, ExecutorContract, Run, Runs, finish, members, start, until
+from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
 from tests.models.backends.loopback import NEEDS_SSHD
 from tests.ssh_hosts import ROOT, Hosts, has_namespaces, open_hosts
 
@@ -30,7 +30,6 @@ from assay.system import processes
 from assay.system.fast_dataclasses import replace
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
-from assay.values.study import Farm
 
 pytestmark = NEEDS_SSHD
 
@@ -606,21 +605,6 @@ def test_devices_by_slot(hosts: Hosts, make, runs: Runs) -> None:
     made = [runs.make("echo $CUDA_VISIBLE_DEVICES") for _ in range(2)]
     finish(executor, [start(executor, run) for run in made])
     assert sorted(run.text("train.log") for run in made) == ["0,1\n", "2,3\n"]
-
-
-def test_stop_from_another_process_fetches_what_is_there(hosts: Hosts, make, runs: Runs) -> None:
-    run = runs.make("echo partial; sleep 1000")
-    executor = make()
-    handle = start(executor, run)
-    until(lambda: run.path("train.log").exists(), "it runs")
-    other = SshExecutor(Farm("?", "ssh"))
-    run_directory.write_stop(run.dir, 1, STOP)
-    other.cancel([(handle, run.dir)], 2.0)
-    other.close()
-    assert members(run) == set()
-    assert run.text("train.log") == "partial\n"
-    assert load_liveness(handle, run.dir) is Liveness.GONE
-    finish(executor, [handle])
 
 
 def test_what_is_sent_while_the_host_is_asked_is_not_gone(

@@ -389,22 +389,39 @@ def test_a_time_limit_is_final(hosts: Hosts, limit: str) -> None:
     assert (load_ran(hosts), load_ran(hosts, "ended")) == ([1], []), said
 
 
-def test_a_stop_whose_command_was_killed_is_carried_out_by_the_next_one(hosts: Hosts) -> None:
-    """Its file is written, and nothing was sent to its host."""
-    write_study(hosts, 1)
+@pytest.mark.parametrize("way", ["the supervisor", "the next one", "stop again", "the next one, given up", "given up"])
+def test_a_stop_of_a_run_whose_host_is_silent_is_carried_out_when_it_answers(hosts: Hosts, way: str) -> None:
+    """By the first process that reaches the host. Until then the run is not listed as stopped."""
+    write_study(hosts, 3, "2s" if "given up" in way else "5m")
     hold(hosts)
     with start(hosts, "run", "s.yml") as process:
-        until(lambda: list((hosts.client / "runs/s").glob("*/token.1")), "it runs")
-        (run,) = (hosts.client / "runs/s").glob("a=*")
-        run_directory.write_stop(str(run), 1, STOP)
-        code, said = call(hosts, "stop", "s")
-        assert code == 0, said
+        until(lambda: len(load_ran(hosts)) == 3, "all run")
+        far = (hosts.home("far") / "ran").read_text().strip()
+        run = hosts.client / "runs/s" / f"a={far}"
+        until((run / "token.1").exists, "its supervisor knows")
+        hosts.stop("far")
+        run_directory.write_stop(str(run), 1, STOP)  # as `assay stop` does, before it waits for the host
+        if "given up" in way:
+            until((run / "unreachable.1").exists, "it was given up")
+        if way not in ("the supervisor", "given up"):
+            process.kill()
+        listed = json.loads(call(hosts, "ls", "runs/s", "--json")[1])
+        (row,) = [row for row in listed if row["name"] == run.name]
+        assert row["state"] == ("lost" if "given up" in way else "running")
+        assert "has not confirmed it" in row["reason"]
+        hosts.boards["far"].start()
+        if way == "stop again":
+            code, said = call(hosts, "stop", f"s/{run.name}")
+            assert (code, "stopped after" in said) == (0, True), said
+        with start(hosts, *(("run", "s.yml", "--quiet") if "next" in way else ("ls", "runs/s"))) as other:
+            until((run / "end.1").exists, "it was ended there")
+            hold(hosts, is_held=False)
+            other.communicate(timeout=120)
         process.communicate(timeout=120)
-    assert find_state(hosts)["state"] == "stopped"
+    code, said = call(hosts, "run", "s.yml", "--quiet")
+    assert {row["state"] for row in json.loads(call(hosts, "ls", "runs/s", "--json")[1])} == {"done", "stopped"}, said
+    assert load_ran(hosts, "ended") == sorted({1, 2, 3} - {int(far)}), "once, for good"
     check_nothing_left(hosts)
-    hold(hosts, is_held=False)
-    call(hosts, "run", "s.yml")
-    assert (load_ran(hosts), load_ran(hosts, "ended")) == ([1], []), "for good"
 
 
 def test_a_run_that_died_goes_on_from_its_checkpoint(hosts: Hosts) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import shutil
@@ -10,11 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
@@ -74,31 +71,6 @@ def calls(folder: Path) -> list[list[str]]:
     """The argument lists that the stand-ins were called with."""
     text = (folder / "calls").read_text() if (folder / "calls").exists() else ""
     return [call.split("\0")[:-1] for call in text.split("\n\0")[:-1]]
-
-
-@contextmanager
-def count_file_calls() -> Iterator[list[str]]:
-    """The calls of this process that ask a file system something; monkeypatch would count those of pytest as well."""
-    calls: list[str] = []
-    before = {name: getattr(os, name) for name in ("access", "listdir", "lstat", "open", "scandir", "stat")}
-
-    def counted(name: str) -> Callable[..., object]:
-        def call(*words: Any, **more: Any) -> object:
-            calls.append(f"{name} {words[0]}")
-            return before[name](*words, **more)
-
-        return call
-
-    real_open = builtins.open
-    builtins.open = lambda *words, **more: calls.append(f"open {words[0]}") or real_open(*words, **more)  # type: ignore[assignment]
-    for name in before:
-        setattr(os, name, counted(name))
-    try:
-        yield calls
-    finally:
-        builtins.open = real_open
-        for name, function in before.items():
-            setattr(os, name, function)
 
 
 SHELL = Farm("here", "generic", "bash")
@@ -216,28 +188,6 @@ class TestNgc(ExecutorContract):
 
 
 class TestCall:
-    def test_the_document_s_form(self, big: SubmitExecutor, runs: Runs, farm_folder: Path) -> None:
-        run = runs.make("true", name="it's one")
-        finish(big, [start(big, run)])
-        (call,) = calls(farm_folder)
-        assert call[:-1] == ["--gpu", "2", "--cpu", "16", "--name", "study_it_s_one", "-c"]
-        words = subprocess.run(["bash", "-c", f"printf '%s\\n' {call[-1]}"], check=True, capture_output=True, text=True)
-        assert words.stdout.splitlines() == [
-            "env",
-            "ASSAY_TIME=20250101.120000",
-            "ASSAY_ATTEMPT_NUMBER=1",
-            f"ASSAY_ATTEMPT={run.uid}.1",
-            "bash",
-            f"{run.dir}/job.sh",
-        ]
-
-    def test_what_the_farm_said_is_kept(self, big: SubmitExecutor, runs: Runs) -> None:
-        run = runs.make("true")
-        finish(big, [start(big, run)])
-        assert run.text("submit.log.1") == "Submitted batch job 4711\n"
-        assert load_submit_code(run.dir, 1) == 0
-        assert load_submit_failure(run.dir, 1) is None
-
     def test_a_program_is_found_from_where_the_user_stands(
         self, runs: Runs, farm_folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -339,30 +289,6 @@ class TestParallel:
         assert not second.path("lease.1").exists()
         executor.close()
 
-    def test_a_round_costs_nothing_for_jobs_that_wait(
-        self, big: SubmitExecutor, runs: Runs, farm_folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """However many they are: the looks at them are counted by the second, and no time passes here."""
-        (farm_folder / "HOLD").touch()
-        made = [runs.make("true") for _ in range(25)]
-        handles = [start(big, run) for run in made]
-
-        def submit_all() -> bool:
-            big.wait(0)
-            return big.is_handed_over()
-
-        until(submit_all, "the farm has them all")
-        monkeypatch.setattr(big._waiting, "_clock", lambda: big._waiting._looked_at)
-        big._waiting.take_begun()  # what was saved up
-        with count_file_calls() as calls:
-            for _ in range(20):
-                assert list(big.wait(0)) == []
-        assert calls == []
-        assert not any(big.may_have_begun(handle, run.dir) for handle, run in zip(handles, made, strict=True))
-        monkeypatch.undo()
-        (farm_folder / "HOLD").unlink()
-        finish(big, handles)
-
     def test_a_queued_run_whose_directory_was_removed(self, runs: Runs) -> None:
         executor = SubmitExecutor(Farm("busy", "template", "true {script}"))
         run = runs.make("true")
@@ -403,18 +329,6 @@ class TestParallel:
 
 
 class TestFailure:
-    def test_a_refusal_is_told_with_the_farm_s_words(self, big: SubmitExecutor, runs: Runs, farm_folder: Path) -> None:
-        (farm_folder / "REFUSE").touch()
-        run = runs.make("touch ran")
-        handle = start(big, run)
-        finish(big, [handle])
-        assert big.liveness(handle, run.dir) is Liveness.GONE
-        assert run.path("submit.exit.1.7").exists()
-        assert load_submit_failure(run.dir, 1) == (
-            "submission failed: the submit command ended with code 7: no such partition"
-        )
-        assert run.markers() == set()
-
     @pytest.mark.parametrize(
         ("submit", "code", "said"),
         [

@@ -17,7 +17,6 @@ from assay.farms.engines import (
     REQUIRED,
     SIGNALS,
     SSH_PREFIX,
-    KeyKind,
     find_engines,
     parse_signal,
 )
@@ -57,8 +56,8 @@ def read_farm(fields: Fields, entry: Entry, key: str) -> Farm | None:
     return Farm(entry.key, engine, position=entry.position, options=options)
 
 
-def read_option(fields: Fields, node: Node, key: str, kind: KeyKind) -> Any:
-    readers: dict[KeyKind, Callable[[Node, str], Any]] = {
+def read_option(fields: Fields, node: Node, key: str, kind: str) -> Any:
+    readers: dict[str, Callable[[Node, str], Any]] = {
         "count": lambda node, key: fields.integer(node, key, minimum=1),
         "amount": fields.integer,
         "counts": lambda node, key: _read_by_host(fields, node, key, 1),

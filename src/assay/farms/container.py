@@ -104,13 +104,9 @@ def build_srun_flags(farm: Farm, image: Image | None) -> str:
     """Pyxis' options of srun, as shell text."""
     if image is None or choose_runtime(farm) != PYXIS:
         return ""
-    more = "".join(f",{_mount_both(mount)}" for mount in farm.options.get("mounts", ()))
+    more = "".join(f",{mount if ':' in mount else f'{mount}:{mount}'}" for mount in farm.options.get("mounts", ()))
     words = [shlex.quote(f"--container-image={image.path}"), f"--container-mounts={_PYXIS_MOUNTS}{shlex.quote(more)}"]
     return " ".join([*words, '--container-workdir="$PWD"'])
-
-
-def _mount_both(mount: str) -> str:
-    return mount if ":" in mount else f"{mount}:{mount}"
 
 
 def _is_remote(image: str, runtime: str) -> bool:

@@ -6,7 +6,6 @@ One table: readers of files take the keys and their kinds from it, each executor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
 
 from assay.execute.places import find_executor
 from assay.plugins import merge
@@ -17,24 +16,7 @@ from assay.values.units import parse_duration
 # list, a tuple; duration: seconds; size: bytes; switch: true or false; numbers: a mapping of names to numbers;
 # counts and amounts: one for all hosts, or a mapping of hosts to them; signal: a text such as USR1@2m;
 # devices: an amount, or TYPE:NUMBER; runtime: of a container
-KeyKind = Literal[
-    "count",
-    "amount",
-    "number",
-    "text",
-    "texts",
-    "duration",
-    "size",
-    "switch",
-    "numbers",
-    "counts",
-    "amounts",
-    "signal",
-    "devices",
-    "runtime",
-]
-
-ENGINES: Mapping[str, Mapping[str, KeyKind]] = {
+ENGINES: Mapping[str, Mapping[str, str]] = {
     "slurm": {
         "partition": "text",
         "account": "text",
@@ -78,6 +60,7 @@ SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", 
 MOST_BEFORE_S = 65535  # of sbatch
 REQUIRED: Mapping[str, tuple[str, ...]] = {"ssh": ("hosts",)}
 SSH_PREFIX = "ssh:"
+LOST_AFTER_S = 600.0  # without an answer, before what runs there is started again elsewhere
 APPTAINER, PYXIS = "apptainer", "pyxis"  # runtimes of containers
 
 
@@ -88,7 +71,7 @@ def parse_signal(text: str) -> tuple[str, int] | None:
     return (name, max(1, int(seconds))) if name in SIGNALS and seconds and seconds <= MOST_BEFORE_S else None
 
 
-def find_engines() -> Mapping[str, Mapping[str, Any]]:
+def find_engines() -> Mapping[str, Mapping[str, str]]:
     """Ours, and the executors of other plug-ins with the keys that they declare."""
     others = [name for name in merge("executors") if name not in (*ENGINES, "submit")]
     return {**ENGINES, **{name: find_executor(name).keys for name in others}}

@@ -165,7 +165,8 @@ def serve(fd: int) -> None:
             number, name, arguments = connection.recv()
             answer: tuple[int, str | None, Any]
             try:
-                answer = (number, None, getattr(server, name)(*arguments))
+                asked = server if hasattr(server, name) else server.tasks
+                answer = (number, None, getattr(asked, name)(*arguments))
             except Exception as error:  # noqa: BLE001 the supervisor decides what it means
                 answer = (number, _explain(error), None)
             connection.send(answer)
@@ -179,13 +180,13 @@ def _explain(error: Exception) -> str:
 
 
 class _Server:
-    """What the supervisor calls: one method for each message."""
+    """What the supervisor calls: one method for each message, here or of `tasks`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._folder = os.getcwd()  # made for this process
         self._keeper: subprocess.Popen[bytes] | None = None
-        self._tasks: Any = None
+        self.tasks: Any = None
 
     def connect(self, address: str, sizes: dict[str, float]) -> dict[str, Any]:
         import logging
@@ -194,23 +195,23 @@ class _Server:
 
         quiet: dict[str, Any] = {"configure_logging": False, "log_to_driver": False, "logging_level": logging.ERROR}
         if is_jobs_address(address):
-            self._tasks, cluster = _Jobs(address), address
+            self.tasks, cluster = _Jobs(address), address
         elif address == LOCAL:
             self._keeper = _start_keeper(self._folder)
             own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES, **sizes}
             ray.init(address=LOCAL, _temp_dir=self._folder, **own, **quiet)
-            self._tasks, cluster = Tasks(), f"{LOCAL}:{os.getpid()}"
+            self.tasks, cluster = Tasks(), f"{LOCAL}:{os.getpid()}"
         else:
             ray.init(address=address, namespace="assay", **quiet)
-            self._tasks, cluster = _Detached(), ray.get_runtime_context().gcs_address
+            self.tasks, cluster = _Detached(), ray.get_runtime_context().gcs_address
         return {"cluster": cluster, "nodes": self.list_nodes()}
 
     def list_nodes(self) -> list[dict[str, float]]:
         """What each living node has in all."""
         import ray
 
-        if isinstance(self._tasks, _Jobs):
-            return self._tasks.list_nodes()
+        if isinstance(self.tasks, _Jobs):
+            return self.tasks.list_nodes()
         return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
     def list_dead_hosts(self) -> list[str]:
@@ -221,25 +222,14 @@ class _Server:
         living = {node["NodeManagerHostname"] for node in nodes if node["Alive"]}
         return sorted({node["NodeManagerHostname"] for node in nodes} - living)
 
-    def probe(self, job: dict[str, Any], options: dict[str, Any]) -> str:
-        found: str = self._tasks.probe(job, options)
-        return found
-
-    def submit(self, jobs: Sequence[dict[str, Any]], options: dict[str, Any]) -> dict[str, str]:
-        refused: dict[str, str] = self._tasks.submit(jobs, options)
-        return refused
-
     def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
         """The ends of jobs; returns when there is one, or when the supervisor calls or has died."""
         deadline = time.monotonic() + timeout_s
         while True:
             left = max(0.0, deadline - time.monotonic())
-            found: dict[str, Ended | None] = self._tasks.look(tags, min(left, _NOTICE_S))
+            found: dict[str, Ended | None] = self.tasks.look(tags, min(left, _NOTICE_S))
             if found or not left or self._connection.poll(0):
                 return found
-
-    def cancel(self, tags: Sequence[str]) -> None:
-        self._tasks.cancel(tags)
 
     def leave(self) -> None:
         """Nothing stays behind, also where the supervisor has died."""

@@ -23,19 +23,25 @@ from assay.execute import process
 from assay.execute.base import EndKind, Publish
 from assay.execute.script import quote_text
 from assay.farms import ray_farm, ray_nodes
+from assay.farms.engines import LOST_AFTER_S
 from assay.farms.ray_bridge import Bridge, find_bridge
 from assay.farms.ray_farm import LOCAL
 from assay.farms.ray_nodes import REFUSED, Ended
-from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, load_submit_code
+from assay.farms.submit import (
+    SubmitExecutor,
+    find_lost_hosts,
+    find_unfinished,
+    load_submit_code,
+    write_submission,
+)
 from assay.farms.submit_lines import build_job_command
+from assay.farms.waiting import Key
 from assay.show.formatting import render_duration
 from assay.system import processes
 from assay.system.files import read_end, write_new
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 from assay.values.study import Farm
-
-_Key = tuple[str, int]  # run directory and attempt
 
 _RECONNECT_S = 5.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between looks at files, where Ray has nothing more to say
@@ -44,7 +50,6 @@ _LOOK_S = 30.0  # for a dashboard's answer
 _NODES_S = 5.0  # between questions which nodes are alive
 _ELSEWHERE_S = 15.0  # a guard on another node has this long to end what a dead worker has started
 _PROBE_S = 15.0  # between looks whether a cluster that we are not connected to is there
-_LOST_AFTER_S = 600.0
 _SETTLE_S = 20.0  # how long Ray may take to say how a job ended
 _CLUSTER_DEATH_S = 90.0  # Ray's nodes end themselves and their workers when the head was away for 60 s
 _LOG_TAIL_BYTES = 4096
@@ -62,20 +67,19 @@ class RayExecutor(SubmitExecutor):
         self._sizes = dict(sizes or {})
         self._bridge: Bridge | None = None
         self._failed_at = -_RECONNECT_S
-        self._ends: dict[_Key, Ended | None] = {}  # of watched jobs; None: Ray does not know it
-        self._over_since: dict[_Key, float] = {}
+        self._ends: dict[Key, Ended | None] = {}  # of watched jobs; None: Ray does not know it
+        self._over_since: dict[Key, float] = {}
         self._asked_at = 0.0
         self._dead_hosts: Sequence[str] = ()
         self._nodes_at = 0.0
         self._probes: dict[str, tuple[float, str]] = {}  # by cluster: when it was looked for, why it was not found
         self._absent_since: dict[str, float] = {}  # by cluster
-        self._taken_back: dict[_Key, str] = {}
-        self._silences: dict[_Key, str] = {}  # why attempts are given up whose nodes or clusters do not answer
-        self._lost_after_s: float = farm.options.get("lost_after") or _LOST_AFTER_S
-        self._messages: list[str] = []
+        self._taken_back: dict[Key, str] = {}
+        self._silences: dict[Key, str] = {}  # why attempts are given up whose nodes or clusters do not answer
+        self._lost_after_s: float = farm.options.get("lost_after") or LOST_AFTER_S
         self._reported: set[str] = set()
         self._is_gathering = False
-        self._gathered: dict[_Key, dict[str, Any]] = {}  # published, and not yet submitted
+        self._gathered: dict[Key, dict[str, Any]] = {}  # published, and not yet submitted
         self._gathered_at = 0.0
 
     @classmethod
@@ -135,7 +139,7 @@ class RayExecutor(SubmitExecutor):
             if self._gathered:
                 self._send(self._connect())
 
-    def _send_one(self, bridge: Bridge, key: _Key, request: JobRequest) -> None:
+    def _send_one(self, bridge: Bridge, key: Key, request: JobRequest) -> None:
         said, hint = None, None
         try:
             self._send(bridge)
@@ -160,7 +164,7 @@ class RayExecutor(SubmitExecutor):
                 self._refuse(key, refused[job["tag"]])
             elif bridge.is_shared:  # it waits in the cluster's queue, whatever becomes of us
                 kind = "job" if bridge.takes_jobs else "task"
-                _note_submission(key, f"{kind} of the Ray cluster at {bridge.cluster}", 0)
+                write_submission(*key, 0, f"{kind} of the Ray cluster at {bridge.cluster}")
 
     def _prepare(self, request: JobRequest, bridge: Bridge) -> dict[str, Any]:
         if not bridge.takes_jobs:
@@ -177,11 +181,11 @@ class RayExecutor(SubmitExecutor):
             bridge.probed.add(device)
         return job
 
-    def _refuse(self, key: _Key, message: str) -> None:
+    def _refuse(self, key: Key, message: str) -> None:
         """The cluster may have it all the same: then it finds its token taken, or has taken it and goes on."""
         self._take_token(*key)
         if self._is_unbegun(*key):
-            _note_submission(key, message, 126)
+            write_submission(*key, 126, message)
 
     def is_handed_over(self) -> bool:
         return self._bridge is not None and self._bridge.is_shared and not self._gathered
@@ -208,7 +212,7 @@ class RayExecutor(SubmitExecutor):
                 return [self._forget(key) for key in ended]
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
-    def _forget(self, key: _Key) -> JobHandle:
+    def _forget(self, key: Key) -> JobHandle:
         handle, end = self._watched.pop(key), self._ends.pop(key)
         self._over_since.pop(key, None)
         self._waiting.discard(key)
@@ -230,7 +234,7 @@ class RayExecutor(SubmitExecutor):
             self._note(self._ask({self._watched[key].tag: key for key in ours}, short_s if self._ends else left_s))
             self._ends.update(dict.fromkeys(key for key in ours if key not in self._ends and self._is_cut_off(key)))
 
-    def _look_at_files(self, keys: Sequence[_Key], pause_s: float) -> None:
+    def _look_at_files(self, keys: Sequence[Key], pause_s: float) -> None:
         """A dashboard is asked rarely: each job leaves `end.N`, unless it has died or waits."""
         begun = [key for key in keys if key not in self._waiting]
         ended = [key for key in begun if os.path.exists(os.path.join(key[0], layout.end_name(key[1])))]
@@ -242,13 +246,13 @@ class RayExecutor(SubmitExecutor):
             self._asked_at = time.monotonic()
         time.sleep(pause_s)
 
-    def _note(self, ends: Mapping[_Key, Ended | None]) -> None:
+    def _note(self, ends: Mapping[Key, Ended | None]) -> None:
         for key, end in ends.items():
             self._ends[key] = end
             if end is not None and end[0].startswith(REFUSED):
-                _note_submission(key, end[0].removeprefix(REFUSED), 126)
+                write_submission(*key, 126, end[0].removeprefix(REFUSED))
 
-    def _ask(self, keys: Mapping[str, _Key], timeout_s: float) -> Mapping[_Key, Ended | None]:
+    def _ask(self, keys: Mapping[str, Key], timeout_s: float) -> Mapping[Key, Ended | None]:
         """By the attempts' tags: a directory may be removed and made again."""
         try:
             bridge = self._connect()
@@ -304,7 +308,7 @@ class RayExecutor(SubmitExecutor):
             self._report_once(f"{said}; they are started again elsewhere after {render_duration(wait_s)}")
         return Liveness.GONE if time.monotonic() - since > wait_s else Liveness.ALIVE
 
-    def _find_end(self, handle: JobHandle, key: _Key) -> tuple[bool, bool]:
+    def _find_end(self, handle: JobHandle, key: Key) -> tuple[bool, bool]:
         """Whether Ray knows the job; whether it can no longer begin or go on."""
         if self._ends.get(key) is not None:
             return True, True
@@ -320,7 +324,7 @@ class RayExecutor(SubmitExecutor):
         was_submitted = load_submit_code(*key) == 0
         return False, was_submitted or handle.supervisor_pid == os.getpid()
 
-    def _is_cut_off(self, key: _Key) -> bool:
+    def _is_cut_off(self, key: Key) -> bool:
         """Whether the job runs on a machine that the cluster has given up. Ray ends its task minutes later only, where
         nothing has closed the connection: the machine has frozen, or its network is gone."""
         token = self._load_token(*key)
@@ -332,7 +336,7 @@ class RayExecutor(SubmitExecutor):
                 self._dead_hosts = self._bridge.call("list_dead_hosts")
         return token.host in self._dead_hosts
 
-    def _is_cluster_gone(self, handle: JobHandle, key: _Key) -> bool:
+    def _is_cluster_gone(self, handle: JobHandle, key: Key) -> bool:
         """Of a job on a cluster that we are not connected to: whether nothing of it can begin or go on there.
 
         What has not begun is taken back as soon as nothing answers there: its token decides if that was too early.
@@ -354,7 +358,7 @@ class RayExecutor(SubmitExecutor):
             self._taken_back[key] = f"it waited in the queue, and {said}"
         return bool(ours)
 
-    def _is_given_up(self, handle: JobHandle, key: _Key, reason: str) -> bool:
+    def _is_given_up(self, handle: JobHandle, key: Key, reason: str) -> bool:
         """Of a job that has begun on a cluster which does not answer; without its dashboard a cluster may go on."""
         is_dashboard = ray_farm.is_jobs_address(handle.native_id)
         limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
@@ -382,10 +386,6 @@ class RayExecutor(SubmitExecutor):
             self._reported.add(message)
             self._messages.append(message)
 
-    def take_messages(self) -> Sequence[str]:
-        messages, self._messages = self._messages, []
-        return messages
-
     def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
         key = run_dir, handle.attempt
         said, silence = self._taken_back.pop(key, None), self._silences.pop(key, None)
@@ -399,7 +399,7 @@ class RayExecutor(SubmitExecutor):
         name = self.find_job(handle, run_dir)
         return ("user", f"stopped in Ray (job {name})") if self._was_cancelled(handle, key) else None
 
-    def _was_cancelled(self, handle: JobHandle, key: _Key) -> bool:
+    def _was_cancelled(self, handle: JobHandle, key: Key) -> bool:
         """Whether a person stopped a Ray Job by Ray's own command: asked where its files show no end of its own."""
         has_end = not self._is_unbegun(*key) and find_unfinished(*key) == ""
         if has_end or not ray_farm.is_jobs_address(handle.native_id) or not self._is_asked(handle):
@@ -490,12 +490,3 @@ def _build_remote_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
         "entry": ray_nodes.ENTRY.format(**entry, then='exec bash "$f"'),
         "probe": ray_nodes.ENTRY.format(**entry, then="true"),
     }
-
-
-def _note_submission(key: _Key, text: str, code: int) -> None:
-    run_dir, attempt = key
-    with contextlib.suppress(OSError):  # a full disk: the next look at the lease gives the same
-        with open(os.path.join(run_dir, layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
-            file.write(text + "\n")
-        with open(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), "ab"):
-            pass

@@ -42,8 +42,8 @@ from assay.farms.container import (
     choose_runtime,
     load_image,
 )
-from assay.farms.engines import PYXIS, parse_signal
-from assay.farms.slurm_nodes import LOST_AFTER_S, REQUEUED, REQUEUED_BY, SilentNodes, build_exclusion
+from assay.farms.engines import LOST_AFTER_S, PYXIS, parse_signal
+from assay.farms.slurm_nodes import REQUEUED, REQUEUED_BY, SilentNodes, build_exclusion
 from assay.farms.slurm_queue import (
     VANISHED,
     SlurmQueue,
@@ -57,7 +57,7 @@ from assay.farms.slurm_queue import (
     load_summary,
     summarize_errors,
 )
-from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, shorten_host, write_failure
+from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, shorten_host, write_submission
 from assay.farms.submit_lines import build_exec_command
 from assay.farms.waiting import Key
 from assay.record import run_directory
@@ -71,6 +71,7 @@ from assay.values.study import Farm
 
 _PLACE = r"(?P<id>[0-9a-f]{12}) (?P<index>\d+|-)(?P<packed>\+?)\n"
 _ATTEMPT = re.compile(rf"\b{layout.ENV_ATTEMPT_NUMBER}=(\d+)")
+_SHORTEST_PAUSE_S = 0.05
 _SETTLE_S = 20.0  # how long Slurm may take to say how a job ended
 _CANCEL_S = 60.0
 _TAIL_BYTES = 4096
@@ -147,14 +148,6 @@ class _Place:
         return number + (f"_{self.index}" if self.index != "-" else "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Client:
-    """An sbatch that still runs."""
-
-    pid: int
-    base: str
-
-
 class SlurmExecutor(SubmitExecutor):
     name = "slurm"
 
@@ -162,14 +155,13 @@ class SlurmExecutor(SubmitExecutor):
         super().__init__(farm)
         self._queue = SlurmQueue()
         self._gathered: list[tuple[JobRequest, JobHandle]] | None = None  # None: nothing is held back
-        self._arrays: dict[int, _Client] = {}  # by pidfd
+        self._arrays: dict[int, tuple[int, str]] = {}  # pid and files of every sbatch that still runs, by pidfd
         self._places: dict[tuple[str, int], _Place] = {}
         self._ids: dict[str, str] = {}  # array files -> Slurm's number
         self._begun: dict[tuple[str, int], int] = {}  # from which answer on the queue knows of an attempt that it began
         self._noted: Mapping[str, str] = {}
         self._reasons: dict[tuple[str, int], str] = {}  # the last one that was noted
         self._reported: set[str] = set()
-        self._messages: list[str] = []
         self._nodes = SilentNodes(farm.options.get("lost_after") or LOST_AFTER_S, self._messages)
         self._cancelled: set[tuple[str, int]] = set()  # those that Slurm was asked to end
         self._images: dict[str, Image | None] = {}  # by study folder
@@ -215,7 +207,7 @@ class SlurmExecutor(SubmitExecutor):
             return None
         self._watched[request.dir, request.attempt] = handle
         self._waiting.add((request.dir, request.attempt))
-        self._poll_soon()
+        self._pause_s = _SHORTEST_PAUSE_S
         if self._gathered is not None:
             self._gathered.append((request, handle))
         else:
@@ -263,11 +255,11 @@ class SlurmExecutor(SubmitExecutor):
         except OSError as error:
             message = f"cannot submit to Slurm: {error.strerror}"
             for each in requests:
-                write_failure(each.dir, each.attempt, 126, message)
+                write_submission(each.dir, each.attempt, 126, message)
             self._judge_all((each.dir, each.attempt) for each in requests)
             raise InfrastructureError(message) from error
         pidfd = os.pidfd_open(pid)
-        self._arrays[pidfd] = _Client(pid, base)
+        self._arrays[pidfd] = pid, base
         self._poll.register(pidfd, select.EPOLLIN)
 
     def _render_task(self, request: JobRequest) -> str:
@@ -303,16 +295,16 @@ class SlurmExecutor(SubmitExecutor):
 
     def _reap(self) -> None:
         for pidfd, _ in self._poll.poll(0):
-            client = self._arrays.pop(pidfd)
+            pid, base = self._arrays.pop(pidfd)
             self._poll.unregister(pidfd)
             os.close(pidfd)
-            _, status = os.waitpid(client.pid, 0)
-            if os.WIFSIGNALED(status) and self._load_code(client.base) is None:
+            _, status = os.waitpid(pid, 0)
+            if os.WIFSIGNALED(status) and self._load_code(base) is None:
                 with contextlib.suppress(OSError):
-                    write_new(f"{client.base}.exit.{128 + os.WTERMSIG(status)}", b"")
-            if self._load_code(client.base) != 0:
-                self._judge_all(key for key, place in self._places.items() if place.base == client.base)
-            self._poll_soon()
+                    write_new(f"{base}.exit.{128 + os.WTERMSIG(status)}", b"")
+            if self._load_code(base) != 0:
+                self._judge_all(key for key, place in self._places.items() if place.base == base)
+            self._pause_s = _SHORTEST_PAUSE_S
 
     def _judge_all(self, keys: Iterable[Key]) -> None:
         """These jobs have left the queue, or never came into it: each is looked at from now on."""
@@ -321,7 +313,7 @@ class SlurmExecutor(SubmitExecutor):
 
     def _start_pending(self) -> None:
         """Nothing waits here for its turn; but it is time to look at what Slurm says."""
-        self._queue.poll(self._list_tasks())
+        self._queue.poll(filter(None, [self._find_task(*key) for key in self._watched]))
         if self._queue.reasons is not self._noted:
             self._noted = self._queue.reasons
             self._note_reasons()
@@ -360,18 +352,6 @@ class SlurmExecutor(SubmitExecutor):
             if os.path.exists(os.path.join(run_dir, layout.lease_name(attempt + 1))):
                 self._fenced.add((run_dir, attempt))
         self._nodes.note(self._queue.down or {}, runs)
-
-    def take_messages(self) -> Sequence[str]:
-        messages = list(self._messages)
-        self._messages.clear()
-        return messages
-
-    def _list_tasks(self) -> list[str]:
-        found = (self._find_task(run_dir, attempt) for run_dir, attempt in self._watched)
-        return [task for task in found if task is not None]
-
-    def _poll_soon(self) -> None:
-        self._pause_s = 0.05
 
     # ------------------------------------------------------------ the array of an attempt
 
@@ -479,7 +459,7 @@ class SlurmExecutor(SubmitExecutor):
     def _is_under_way(self, run_dir: str, attempt: int, place: _Place | None) -> bool:
         if any((request.dir, request.attempt) == (run_dir, attempt) for request, _ in self._gathered or ()):
             return True
-        return place is not None and any(client.base == place.base for client in self._arrays.values())
+        return place is not None and any(base == place.base for _, base in self._arrays.values())
 
     def _give_up(self, handle: JobHandle, run_dir: str) -> Liveness:
         """The token decides: a copy that comes later finds it taken."""
@@ -488,7 +468,7 @@ class SlurmExecutor(SubmitExecutor):
 
     def _note_refused(self, run_dir: str, attempt: int, place: _Place, code: int) -> None:
         if not os.path.exists(os.path.join(run_dir, layout.submit_exit_name(attempt, code))):
-            write_failure(run_dir, attempt, code, summarize_errors(read_end(f"{place.base}.log", _TAIL_BYTES)))
+            write_submission(run_dir, attempt, code, summarize_errors(read_end(f"{place.base}.log", _TAIL_BYTES)))
 
     def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
         """Others may be taken: see `explain_end`."""

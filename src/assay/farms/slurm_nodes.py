@@ -11,11 +11,10 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from assay.farms.slurm_queue import call, load_node_names
+from assay.farms.slurm_queue import call, load_nodes
 from assay.show.formatting import render_duration
 from assay.system.fast_dataclasses import dataclass, field
 
-LOST_AFTER_S = 600.0
 REQUEUED_BY = "Slurm, which started it again"  # in `stop.N`, where a copy of the attempt's own job fenced it
 _MOST_NAMED = 3
 _EXCLUDE = r"(?:--exclude=?|-x=?)(?P<nodes>.*)"
@@ -25,8 +24,8 @@ _EXCLUDE = r"(?:--exclude=?|-x=?)(?P<nodes>.*)"
 class SilentNodes:
     """Since when nodes have not answered, as this process has seen it; each is named at once, and when it is back."""
 
-    lost_after_s: float = LOST_AFTER_S
-    messages: list[str] = field(default_factory=list)
+    lost_after_s: float
+    messages: list[str]
     _since: dict[str, float] = field(default_factory=dict)
 
     def note(self, down: Mapping[str, str], runs: Mapping[str, Sequence[str]]) -> None:
@@ -53,7 +52,7 @@ def build_exclusion(flags: Sequence[str], hosts: Iterable[str]) -> list[str]:
 
     Of several such options sbatch takes the last.
     """
-    nodes = [name for host, name in load_node_names().items() if host in set(hosts)]
+    nodes = [name for host, name in load_nodes("%N").items() if host in set(hosts)]
     if not nodes:
         return []
     option = f"--exclude={','.join([*_find_excluded(flags), *nodes])}"

@@ -293,18 +293,14 @@ def _load_accounted(tasks: Sequence[str], *fields: str, flags: Sequence[str] = (
     return [row for row in rows if len(row) == len(fields) + 1 and row[0] in tasks]
 
 
-def load_node_names() -> dict[str, str]:
-    """What Slurm calls the nodes, by the short names of their hosts; empty where it does not say."""
-    return _load_nodes("%N")
-
-
 def are_all_nodes_up() -> bool:
     """Whether Slurm counts each node of the cluster as one that jobs may use."""
-    states = _load_nodes("%T").values()
+    states = load_nodes("%T").values()
     return bool(states) and all(state in ("idle", "mixed", "allocated", "completing") for state in states)
 
 
-def _load_nodes(what: str) -> dict[str, str]:
+def load_nodes(what: str) -> dict[str, str]:
+    """What Slurm says of each node (`%N`: its name), by the short name of its host; empty: it does not answer."""
     answer = call(("sinfo", "--noheader", "--Node", f"--format=%n|{what}"))
     lines = (line.split("|") for line in answer.stdout.splitlines() if "|" in line)
     return {host.partition(".")[0]: said for host, said in lines}

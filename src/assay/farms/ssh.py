@@ -16,13 +16,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.execute.base import EndKind, Executor, Publish, UnconfirmedError
+from assay.farms.engines import LOST_AFTER_S
 from assay.farms.ssh_host import Host, Shared
 from assay.farms.ssh_jobs import (
     DEFAULT_ROOT,
     Cancel,
     HostAddress,
     HostSlot,
-    Key,
     SshJob,
     load_liveness,
     load_token_host,
@@ -31,6 +31,7 @@ from assay.farms.ssh_jobs import (
 )
 from assay.farms.ssh_session import LostError, SshSession
 from assay.farms.submit import load_submit_failure
+from assay.farms.waiting import Key
 from assay.record import run_directory
 from assay.show.formatting import render_duration
 from assay.system.fast_dataclasses import replace
@@ -39,7 +40,6 @@ from assay.values.run import JobHandle, JobRequest, Liveness
 from assay.values.study import Farm
 
 _CONFIRM_S = 30.0  # beyond the grace: to end the job, and to fetch what it wrote
-_LOST_AFTER_S = 600.0
 _FENCE_GRACE_S = 5.0
 _LEAVE_S = 10.0  # for attempts that were given up, on hosts that answer
 
@@ -50,7 +50,7 @@ class SshExecutor(Executor):
     def __init__(self, farm: Farm) -> None:
         self._slots = _build_slots(farm)
         self._gpus = farm.options.get("gpus") or 0
-        self._shared = Shared(farm.options.get("lost_after") or _LOST_AFTER_S)
+        self._shared = Shared(farm.options.get("lost_after") or LOST_AFTER_S)
         self._hosts: dict[HostAddress, Host] = {}
         self._fenced: set[Key] = set()  # attempts that were given up, and are ended when their hosts answer
 
@@ -88,7 +88,8 @@ class SshExecutor(Executor):
             self._host(slot).begin()
         with self._shared.changed:
             hosts = [self._host(slot) for slot in self._slots]
-            if not any(host.jobs for host in hosts) and all(host.is_silent() or host.refusal for host in hosts):
+            is_waiting = any(job.is_watched for host in hosts for job in host.jobs.values())
+            if not is_waiting and all(host.is_silent() or host.refusal for host in hosts):
                 problems = dict.fromkeys(host.refusal or host.problem or "" for host in hosts)
                 raise InfrastructureError("; ".join(problems), "the same command goes on when a host answers")
         return self._choose_slot(lambda host: host.is_ready) is not None

@@ -13,13 +13,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, cast
 
 from assay.errors import AssayError, InfrastructureError
 from assay.farms import ssh_files
-from assay.farms.ssh_jobs import NEVER, Cancel, HostAddress, Key, SshJob, load_liveness, may_be_sent, unsent
+from assay.farms.ssh_jobs import NEVER, Cancel, HostAddress, SshJob, load_liveness, may_be_sent, unsent
 from assay.farms.ssh_session import ChunkWriter, LostError, RefusedError, SshSession
+from assay.farms.submit import write_submission
+from assay.farms.waiting import Key
 from assay.show.formatting import render_duration
 from assay.system.locks import try_lock
 from assay.values import layout
@@ -28,7 +30,7 @@ from assay.values.run import JobHandle, Liveness
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 30.0
 _GIVE_BACK_S = 10.0
-_DEAD_GRACE_S = 5.0
+_END_GRACE_S = 5.0  # as job.sh itself
 _JOIN_S = 10.0
 _MOST_FETCHES = 3  # of a job that has left something running, which may go on writing
 
@@ -141,8 +143,11 @@ class Host:
             if not self.is_ready or self._count_silent_s() > _GIVE_BACK_S:
                 self._give_back()
             if self.is_silent():
-                for job in self._snapshot():
+                for job in [each for each in self._snapshot() if each.is_watched]:
                     self._give_up(job)
+                    if job.is_stopped():  # not waited for any longer; it is ended when the host answers
+                        with self._changed:
+                            self.jobs[job.key] = replace(job, is_watched=False)
             self._wake.wait(min(left_s, 0.5))
             self._wake.clear()
 
@@ -196,6 +201,7 @@ class Host:
 
     def _handle_jobs(self, pause_s: float) -> bool:
         """Send, follow and end each job once. True: nothing is left to do."""
+        self._obey_stops()
         self._take_cancels()
         for job in self._snapshot():
             if job.request is not None and self.refusal is None:
@@ -288,11 +294,7 @@ class Host:
             self._session.read_fields()
 
     def _refuse(self, job: SshJob, message: str, code: int) -> None:
-        attempt = job.handle.attempt
-        with contextlib.suppress(OSError):
-            with open(job.path(layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
-                file.write(message + "\n")
-            job.write_once(layout.submit_exit_name(attempt, code))
+        write_submission(job.run_dir, job.handle.attempt, code, message)
         self._report(job)
 
     # ------------------------------------------------------------ following
@@ -415,7 +417,7 @@ class Host:
         elif state == "missing":
             self._write_end(job)
         elif state == "dead":  # job.sh was killed, or the host was started again: nothing of it goes on
-            self._session.ask("cancel", str(round(_DEAD_GRACE_S * 10)), *_name_job(job), "0")
+            self._session.ask("cancel", str(round(_END_GRACE_S * 10)), *_name_job(job), "0")
         elif state == "ended":
             with self._hold(job) as is_held:
                 is_fetched = is_held and self._fetch_results(job, listing)
@@ -494,6 +496,13 @@ class Host:
         return all(finished)
 
     # ------------------------------------------------------------ cancelling
+
+    def _obey_stops(self) -> None:
+        """`stop.N` counts, also where the command that wrote it could not reach this host, or was killed."""
+        with self._changed:
+            known = {cancel.job.key for cancel in self._cancels}
+            stopped = [job for job in self.jobs.values() if job.key not in known and job.is_stopped()]
+            self._cancels += [Cancel(job, _END_GRACE_S, was_gone=False) for job in stopped]
 
     def _take_cancels(self) -> None:
         with self._changed:

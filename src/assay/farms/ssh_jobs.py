@@ -16,6 +16,7 @@ import os
 from dataclasses import dataclass
 
 from assay.farms.submit import load_submit_code, parse_token
+from assay.farms.waiting import Key
 from assay.system import processes
 from assay.system.files import write_new
 from assay.system.ssh import is_host
@@ -24,8 +25,6 @@ from assay.values.run import JobHandle, JobRequest, Liveness
 
 DEFAULT_ROOT = "~/assay-runs"
 NEVER = "- 0 0 - 0\n"
-
-Key = tuple[str, int]  # run directory and attempt
 
 # jobs that an executor of this process is going to send
 unsent: set[Key] = set()
@@ -91,6 +90,9 @@ class SshJob:
     def was_offered(self) -> bool:
         """Whether a supervisor has begun to send it: the host may have it."""
         return os.path.exists(self.path(layout.submit_log_name(self.handle.attempt)))
+
+    def is_stopped(self) -> bool:
+        return os.path.exists(self.path(layout.stop_name(self.handle.attempt)))
 
     def is_unsent(self) -> bool:
         return load_submit_code(self.run_dir, self.handle.attempt) is None

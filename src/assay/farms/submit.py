@@ -105,6 +105,7 @@ class SubmitExecutor(Executor):
         self._usage: dict[JobHandle, Usage] = {}
         self._empty_since: dict[Key, float] = {}
         self._fenced: set[Key] = set()  # attempts that were given up, by a supervisor or by their own job
+        self._messages: list[str] = []
         self._pause_s = _SHORTEST_PAUSE_S
         self._turn = 0
 
@@ -113,7 +114,9 @@ class SubmitExecutor(Executor):
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         build_submit_command(self.farm, request)  # a farm that lacks something is refused before there is a lease
         self._reap_ready()
-        self._raise_refusal()
+        refused, self._refused = self._refused, None
+        if refused is not None:  # the next ones would be refused as well
+            raise InfrastructureError(refused)
         self._start_pending()
         farm_root = (self.farm.remote_root or "") if self.farm.kind == "ngc" else ""
         native_id = _SHELL if self._is_shell else ""
@@ -130,12 +133,6 @@ class SubmitExecutor(Executor):
             self._pending[key] = request, handle
         return handle
 
-    def _raise_refusal(self) -> None:
-        """After a refusal nothing more is submitted: the next ones would be refused as well."""
-        refused, self._refused = self._refused, None
-        if refused is not None:
-            raise InfrastructureError(refused)
-
     def _start(self, request: JobRequest, handle: JobHandle) -> None:
         try:
             if uses_script(self.farm):
@@ -149,7 +146,7 @@ class SubmitExecutor(Executor):
             pid = processes.spawn_session(argv, process.build_environment(request), log, slots)
         except OSError as error:
             message = f"cannot start the submit command of {request.name}: {error.strerror}"
-            write_failure(request.dir, request.attempt, _CANNOT_START, message)
+            write_submission(request.dir, request.attempt, _CANNOT_START, message)
             self._waiting.discard((request.dir, request.attempt))
             raise InfrastructureError(message) from error
         key = request.dir, request.attempt
@@ -231,7 +228,7 @@ class SubmitExecutor(Executor):
         """A job that the farm has taken waits for its beginning; a shell has no queue."""
         if os.WIFSIGNALED(status) and load_submit_code(run_dir, handle.attempt) is None:
             code, message = 128 + os.WTERMSIG(status), f"the submit command was killed ({os.WTERMSIG(status)})"
-            write_failure(run_dir, handle.attempt, code, message)
+            write_submission(run_dir, handle.attempt, code, message)
         is_taken = os.path.exists(os.path.join(run_dir, layout.submit_exit_name(handle.attempt, 0)))
         if self._is_shell or not is_taken:
             self._waiting.discard((run_dir, handle.attempt))
@@ -279,6 +276,11 @@ class SubmitExecutor(Executor):
             self._pause_s = _SHORTEST_PAUSE_S
         return ended
 
+    def take_messages(self) -> Sequence[str]:
+        messages = list(self._messages)
+        self._messages.clear()
+        return messages
+
     def usage(self, handle: JobHandle) -> Usage | None:
         return self._usage.pop(handle, None)
 
@@ -297,7 +299,7 @@ class SubmitExecutor(Executor):
             return executor.liveness(handle, run_dir)
 
     def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
-        if self._is_shell and self._has_client(run_dir, handle.attempt):
+        if self._is_shell and (run_dir, handle.attempt) in self._clients:
             return Liveness.ALIVE  # until it is reaped: it holds the slot
         if os.path.exists(os.path.join(self._state_dir(run_dir), layout.end_name(handle.attempt))):
             return Liveness.GONE
@@ -311,7 +313,7 @@ class SubmitExecutor(Executor):
         return Liveness.ALIVE if processes.is_alive(token.pid, token.start, token.boot) else Liveness.GONE
 
     def _before_token(self, handle: JobHandle, run_dir: str) -> Liveness:
-        if (run_dir, handle.attempt) in self._pending or self._has_client(run_dir, handle.attempt):
+        if (run_dir, handle.attempt) in self._pending or (run_dir, handle.attempt) in self._clients:
             return Liveness.ALIVE
         if not os.path.isdir(run_dir):
             return Liveness.GONE  # its directory was removed: it cannot begin
@@ -339,9 +341,6 @@ class SubmitExecutor(Executor):
         """
         since = self._empty_since.setdefault((run_dir, attempt), time.monotonic())
         return Liveness.GONE if time.monotonic() - since >= _EMPTY_TOKEN_S else Liveness.UNKNOWN
-
-    def _has_client(self, run_dir: str, attempt: int) -> bool:
-        return (run_dir, attempt) in self._clients
 
     # ------------------------------------------------------------ the job's own directory
 
@@ -541,7 +540,8 @@ def _wrap(command: str, request: JobRequest) -> str:
     return f"cd -- {shlex.quote(request.dir)} || exit\n(eval {quote_text(command)})\n: > {marker}$?\n"
 
 
-def write_failure(run_dir: str, attempt: int, code: int, message: str) -> None:
+def write_submission(run_dir: str, attempt: int, code: int, message: str) -> None:
+    """How it ended, where no submit command wrote it."""
     with contextlib.suppress(OSError):  # a full disk: the next look at the lease gives the same
         with open(os.path.join(run_dir, layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
             file.write(message + "\n")

@@ -149,8 +149,9 @@ def decide(
     if alive is Liveness.ALIVE:
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
     outcome = build_outcome(last, commands, finished_before(history), find_newer)
-    if outcome.state is State.LOST and alive is Liveness.UNKNOWN:
-        return _decide_elsewhere(last, outcome, policy)
+    is_told = last.stop is not None and last.handle is not None and last.handle.executor == "ssh"  # its host was not
+    if alive is Liveness.UNKNOWN and (outcome.state is State.LOST or is_told):
+        return _decide_elsewhere(last, replace(outcome, state=State.LOST), policy)
     action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
     return Decision(action, outcome.state, last.number, outcome, last.handle)
 

@@ -362,9 +362,10 @@ def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[Fou
 def _refuse_run(name: str, run: str, location: StudyLocation, known: Sequence[str]) -> None:
     from assay.record.run_directory import load_planned
 
-    see_runs = f"see its runs: {show_command(['ls'], location)}"
     if run in load_planned(location.dir):
-        raise UsageError(f"{name} is planned and has not been started yet", see_runs)
+        hint = f"nothing that waits is started after: {show_command(['stop'], location)}"
+        raise UsageError(f"{name!r} was not started yet", hint)
+    see_runs = f"see its runs: {show_command(['ls'], location)}"
     raise NotFoundError("run", name, known, suggest(name, known) or see_runs)
 
 

@@ -207,14 +207,16 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
         started_at=started_at,
         state=decision.state,
         exit_code=outcome.exit_code if outcome else None,
-        reason=outcome.reason if outcome else _find_wait_reason(decision, path),
+        reason=outcome.reason if outcome else _find_wait_reason(decision, path, history),
         ended_at=ended_at,
         # of another host, or of a script, whose exit code leaves no trace in the folder: it is read again by every look
         stamp=UNREAD if decision.state is State.LOST and (outcome is None or not record.spec.commands) else row.stamp,
     )
 
 
-def _find_wait_reason(decision: Decision, path: str) -> str:
+def _find_wait_reason(decision: Decision, path: str, history: run_directory.History) -> str:
+    if history.last is not None and history.last.stop is not None:
+        return f"told to stop ({history.last.stop.why}), and has not confirmed it"
     if decision.state is not State.QUEUED or decision.handle is None:
         return ""
     return load_wait_reason(decision.handle, path)

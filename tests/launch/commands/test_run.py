@@ -429,6 +429,9 @@ def test_a_study_is_stopped_with_its_supervisor(cli, busy: Bench) -> None:
     assert "3 runs: 1 not started, 2 stopped" in shown  # no supervisor is left that would start it
     assert "queued" not in shown
     assert not list((busy.root / "long").glob("x=3/lease.*"))
+    shutil.rmtree(busy.root / "long/x=3", ignore_errors=True)  # it may not have its folder yet
+    early = cli("stop", "long/x=3")
+    assert (early.code, "'long/x=3' was not started yet" in early.err) == (2, True)
 
 
 def test_how_stopped_runs_are_continued_is_printed(cli, own_bench: Bench) -> None:
@@ -438,6 +441,7 @@ def test_how_stopped_runs_are_continued_is_printed(cli, own_bench: Bench) -> Non
     cli("stop", "s")
     supervisor.communicate(timeout=60)
     assert "assay run s.yml --retry stopped" in cli("run", "s.yml").err
+    assert "sleep 100" in cli("run", "s.yml", "--retry", "stopped,failed", "--dry-run").out
     wrong = cli("run", "s.yml", "--retry", "stopped,faild")
     assert (wrong.code, "--retry: 'faild' is not one of failed, lost, stopped" in wrong.err) == (2, True)
 
