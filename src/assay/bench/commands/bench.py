@@ -157,6 +157,8 @@ class CompareRequest(ResultRequest, ExecuteRequest):
     span: str | None = option("--git", metavar="BASE..HEAD", help="Check out both commits and run METHOD... in turns.")
     a_rev: str | None = SideOptions.a_rev
     b_rev: str | None = SideOptions.b_rev
+    a_env: str = SideOptions.a_env
+    b_env: str = SideOptions.b_env
     build: str | None = option("--build", metavar="TEXT", help="Of checkouts: run this in each work tree first.")
     method: str | None = option("--method", metavar="METHOD", help="Only this benchmark of BASE and HEAD.")
     only: tuple[str, ...] = option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
@@ -186,7 +188,8 @@ def compare(request: CompareRequest, console: Console) -> int:
 
     With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
     before it is called a FAIL. --a-rev and --b-rev name them one by one; --a-rev alone compares with the files as they
-    are. Exit code 0: not worse. 1: worse. 3: inconclusive. 2: --min-effect is below what this machine can show by its
+    are. --a-env and --b-env run them in two environments; without commits both sides are the files as they are. Exit
+    code 0: not worse. 1: worse. 3: inconclusive. 2: --min-effect is below what this machine can show by its
     last `assay bench selftest`.
     """
     check_result_options(request)
@@ -207,11 +210,12 @@ def compare(request: CompareRequest, console: Console) -> int:
     quieted = console.quieted(request.quiet or request.as_json)
     if request.baseline is not None:
         if revisions is not None:
-            raise UsageError("--baseline names the base, as --git and --a-rev do", "give one of them")
+            raise UsageError("--baseline names the base, as --git, --a-rev and --a-env do", "give one of them")
         report = _compare_baseline(request, options, console, quieted)
     elif revisions is not None:
         asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
-        report = compare_revisions(*revisions, asked, options, build_run(quieted), quieted)
+        environments = (request.a_env, request.b_env) if request.a_env or request.b_env else (None, None)
+        report = compare_revisions(*revisions, asked, options, build_run(quieted), quieted, environments)
     else:
         if len(request.what) != 2:
             raise UsageError(
@@ -233,15 +237,21 @@ def _compare_baseline(
     return compare_baseline(request.baseline or "", now, request.method, request.root, options, console)
 
 
-def _choose_revisions(request: CompareRequest) -> tuple[str, str | None] | None:
-    """The sides to be checked out; None: what is recorded is compared."""
+def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] | None:
+    """The sides to be checked out, without a name the files as they are; None: what is recorded is compared."""
+    if request.python and (request.a_env or request.b_env):
+        raise UsageError("--python and --a-env or --b-env choose the same interpreter", "give one of them")
     if request.span is not None:
         if request.a_rev or request.b_rev:
             raise UsageError("--git and --a-rev or --b-rev name the same sides", "give one of them")
         return parse_span(request.span)
     if request.b_rev and not request.a_rev:
         raise UsageError("--b-rev needs a side to compare with", f"name it: --a-rev main --b-rev {request.b_rev}")
-    return (request.a_rev, request.b_rev) if request.a_rev else None
+    if not request.a_rev and request.a_env == request.b_env:
+        if request.a_env:
+            raise UsageError("both sides have the same code and environment", "name two, as in --a-env old --b-env new")
+        return None
+    return request.a_rev, request.b_rev
 
 
 def _show_comparison(report: ComparisonReport, request: CompareRequest, console: Console) -> int:

@@ -87,8 +87,9 @@ class CommitsReport:
     @property
     def exit_code(self) -> ExitCode:
         """A commit that was skipped has not passed."""
-        is_idle = not self.report.executions and any(outcome.known for outcome in self.outcomes)
-        codes = {ExitCode.OK} if is_idle and not self.end.interrupted else {self.report.exit_code}
+        is_idle = not self.report.executions and any(outcome.known or outcome.problem for outcome in self.outcomes)
+        is_ended = self.end.interrupted or self.end.problem
+        codes = {ExitCode.OK} if is_idle and not is_ended else {self.report.exit_code}
         codes |= {ExitCode.INCONCLUSIVE} if any(outcome.problem for outcome in self.outcomes) else set()
         return ExitCode.worst(codes)
 

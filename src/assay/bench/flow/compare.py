@@ -50,6 +50,7 @@ from assay.bench.values.execution import (
     BenchExecution,
     BenchReport,
     BenchRequest,
+    BenchVariant,
     is_sensitive,
 )
 from assay.code.checkout import load_commit
@@ -399,19 +400,25 @@ def _common_metrics(method: str, base: Executions, head: Executions, options: Co
 
 
 def compare_revisions(
-    a_rev: str,
+    a_rev: str | None,
     b_rev: str | None,
     request: BenchRequest,
     options: CompareOptions,
     run: Run = run_benchmarks,
     console: Console = SILENT,
+    environments: tuple[str | None, str | None] = (None, None),
 ) -> ComparisonReport:
     """Both are checked out next to the user's tree, which is not touched, and run in turns; without `b_rev` side b is
-    the user's files. What fails is run again, and only what fails again is a FAIL."""
+    the user's files, without `a_rev` both are. What fails is run again, and only what fails again is a FAIL."""
+    sides = tuple(BenchVariant(name, environment=each) for name, each in zip("ab", environments, strict=True))
+    if a_rev is None:
+        with keeping_lease():
+            return _record(Contest(replace(request, variants=sides), options, run, console).run(), request.root)
     with open_trees(request, options.build, console) as checkouts, keeping_lease():
         base = load_commit(checkouts.repository, a_rev)
         head = load_commit(checkouts.repository, b_rev) if b_rev is not None else commit_files(checkouts, request)
-        variants = (check_out(checkouts, "base", base), check_out(checkouts, "head", head))
+        trees = (check_out(checkouts, "base", base), check_out(checkouts, "head", head))
+        variants = tuple(replace(tree, environment=side.environment) for tree, side in zip(trees, sides, strict=True))
         found = Contest(replace(request, variants=variants), options, run, console).run()
     found = replace(found, base=f"{base.short} {base.subject}", head=f"{head.short} {head.subject}")
     return _record(found, request.root)

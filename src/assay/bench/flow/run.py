@@ -39,7 +39,14 @@ from assay.config.places import choose_asked_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.follow.api import StudyLocation
-from assay.launch.api import NODE_PYTHON, RunHooks, build_bare_study, find_study_location, run_specs
+from assay.launch.api import (
+    NODE_PYTHON,
+    RunHooks,
+    build_bare_study,
+    build_side_command,
+    find_study_location,
+    run_specs,
+)
 from assay.observe.devices import Devices
 from assay.record import run_directory
 from assay.system.fast_dataclasses import replace
@@ -234,7 +241,10 @@ def _check_name(method: BenchMethod, other: BenchMethod | None) -> None:
 
 def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str, Any]:
     """The matches, listed by a child process: a user's modules are never imported into the supervisor."""
-    argv = [*_python(request), "list", *filters, *_child_flags(request, os.devnull)]
+    environment = next((each.environment for each in request.variants if each.environment), "")
+    chosen = replace(request, python="python") if environment else request
+    argv = [*_python(chosen), "list", *filters, *_child_flags(request, os.devnull)]
+    argv = ["bash", "-c", f"{environment} {shlex.join(argv)}"] if environment else argv
     env = {**os.environ, **dict(request.env)}
     try:
         done = subprocess.run(
@@ -332,13 +342,18 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     if variant is not None and variant.folder is not None:
         steps.append(f"cd {shlex.quote(variant.folder)}")
     here, script = _find_tools(request)
+    environment = variant.environment if variant else None
     if method.kind == "command":
-        words, flags = [here, "-I", "-S", script, shlex.quote(method.text)], []
+        # a side without words has one: what starts them is in the time of the other
+        own = method.text if environment is None else build_side_command((method.text,), environment or "env")
+        words, flags = [here, "-I", "-S", script, shlex.quote(own)], []
         if request.profile:  # started together with the command, by its wrapper
             words += [here, "-m", "assay", "child", "command-profile"]
             flags = _profile_flags(request, output)
     else:
         python = shlex.join(_python(request)) if request.python else f"{here} -m assay child bench"
+        if environment:
+            python = f"{environment} {shlex.join(_python(replace(request, python='python')))}"
         words, flags = [python, "run", shlex.quote(method.text)], _child_flags(request, output)
     text = " && ".join([*steps, " ".join([*words, *map(_quote, flags)])])
     if request.farm is None:
