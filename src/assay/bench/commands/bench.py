@@ -41,7 +41,7 @@ from assay.bench.flow.compare import (
 from assay.bench.flow.history import HistoryOptions, confirm_newest, load_changes, load_histories, triage_change
 from assay.bench.flow.selftest import WORK, check_gate, run_selftest
 from assay.bench.flow.tables import describe_table, load_table
-from assay.bench.records import load_baselines
+from assay.bench.records import Baseline, load_named
 from assay.bench.report.executions import build_commits_document, build_run_cases, build_run_document
 from assay.bench.report.history import (
     build_baselines_document,
@@ -417,7 +417,7 @@ def baseline(request: BaselineRequest, console: Console) -> int:
     elif request.action == "remove" and request.name:
         remove_baseline(request.name, request.root)
     else:
-        known = load_baselines(find_location(request.root).dir)
+        known = load_named(find_location(request.root).dir, Baseline)
         console.write_document(build_baselines_document(known), as_json=request.as_json)
     return int(ExitCode.OK)
 

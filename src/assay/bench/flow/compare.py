@@ -40,7 +40,7 @@ from assay.bench.judge.samples import (
     decide_next,
     find_fewest,
 )
-from assay.bench.records import BENCH_FILE, load_baselines, load_triage
+from assay.bench.records import BENCH_FILE, Baseline, load_named, load_triage
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, SampleComparison, Samples, Side
 from assay.bench.values.execution import (
     COMPARED,
@@ -169,7 +169,7 @@ class _Known:
         known = self._load_all()
         if found := choose_side(known, name):
             return found
-        baselines = load_baselines(self._location.dir)
+        baselines = load_named(self._location.dir, Baseline)
         if name in baselines:
             return find_pinned(name, self._location.dir, known)
         names = {e.label for e in known if e.label} | {e.commit[:12] for e in known if e.commit} | {*baselines}

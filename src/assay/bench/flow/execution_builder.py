@@ -86,7 +86,9 @@ def build_execution(
     method, is_command = str(spec.params.get("method", spec.name)), spec.params.get("kind") == "command"
     result = judge_report(method, reported, ending, is_command=is_command)
     result = _add_extracted(result, run_dir, spec)
-    readings, profiles = load_readings(run_dir), _find_profiles(run_dir, output_dir)
+    folders = (os.path.join(run_dir, BENCH_PROFILE_DIR), os.path.join(output_dir, "profiler_data"))
+    files = [os.path.join(base, name) for folder in folders for base, _, names in os.walk(folder) for name in names]
+    profiles = tuple(sorted(make_relative(path, run_dir) for path in files))
     machine = replace(around.machine, python=str((reported.begin or {}).get("python", around.machine.python)))
     contaminated = find_contamination(machine, around.foreign_limit)
     if not around.is_observed and around.foreign_limit < 1:  # not observed is not clean
@@ -111,7 +113,7 @@ def build_execution(
         fingerprint=build_fingerprint(setup),
         machine=machine,
         framework=framework,
-        peaks=_build_peaks(reported, ending, readings, _find_usage(reported, outcome, around), around),
+        peaks=_build_peaks(reported, ending, load_readings(run_dir), _find_usage(reported, outcome, around), around),
         contaminated=contaminated,
         refused=bool(contaminated and around.refuses),
         profiles=profiles,
@@ -258,17 +260,20 @@ def _build_peaks(
     own = (reported.end or {}).get("peaks") or {}
     cpu_s = own.get("cpu_s") or usage.cpu_s or None
     rss, rss_basis = _find_peak_rss(reported, readings, usage, around.tree)
-    gpu_bytes, gpu_basis = _find_gpu_memory(int(own.get("gpu_memory_bytes", 0)), around.gpu)
+    vms_bytes = around.tree.vms_bytes  # without readings nothing is subtracted: our shells have a few megabytes
+    gpu, gpu_bytes = around.gpu, int(own.get("gpu_memory_bytes", 0))
+    # the framework's own counter is exact for its process; of several processes on the GPU it covers only one
+    is_own = gpu_bytes and (gpu.owners < 2 or gpu.size_bytes < gpu_bytes)
     return Peaks(
         max_rss=rss,
-        max_vms=_find_peak_vms(int(own.get("max_vms", 0)), readings, around.tree),
+        max_vms=max(int(own.get("max_vms", 0)), vms_bytes, *(0 if vms_bytes else each.vms_bytes for each in readings)),
         max_cpu_percent=round(_max_cpu_percent(readings, cpu_s, ending.elapsed_s), 1),
         cpu_s=cpu_s,
-        gpu_memory_bytes=gpu_bytes or None,
+        gpu_memory_bytes=(gpu_bytes if is_own else gpu.size_bytes) or None,
         gpu_power_w=max((reading.gpu.power_w for reading in readings if reading.gpu is not None), default=None),
         max_rss_bound=max(rss, around.tree.bound_bytes),
         rss_basis=rss_basis,
-        gpu_memory_basis=gpu_basis,
+        gpu_memory_basis="framework" if is_own else gpu.basis,
     )
 
 
@@ -290,31 +295,12 @@ def _find_peak_rss(
     return single, "process" if single else ""
 
 
-def _find_peak_vms(own: int, readings: Sequence[Reading], tree: TreePeaks) -> int:
-    """Without readings nothing is subtracted: the address space of our shells is a few megabytes."""
-    return max([own, tree.vms_bytes, *(0 if tree.vms_bytes else reading.vms_bytes for reading in readings)])
-
-
-def _find_gpu_memory(own: int, seen: GpuPeak) -> tuple[int, Literal["", "framework", "processes", "device"]]:
-    """The framework's own counter is exact for its process; where several processes of the run used the GPU it covers
-    only one of them."""
-    if own and (seen.owners < 2 or seen.size_bytes < own):
-        return own, "framework"
-    return seen.size_bytes, seen.basis
-
-
 def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s: float | None) -> float:
     """The largest percentage of one core; over the whole execution where it was too short for two readings."""
     shares = [(b.cpu_s - a.cpu_s) / (b.time - a.time) for a, b in pairwise(readings) if b.time > a.time]
     if cpu_s is not None and elapsed_s:
         shares.append(cpu_s / elapsed_s)
     return 100 * max(shares, default=0.0)
-
-
-def _find_profiles(run_dir: str, output_dir: str) -> tuple[str, ...]:
-    folders = (os.path.join(run_dir, BENCH_PROFILE_DIR), os.path.join(output_dir, "profiler_data"))
-    found = [os.path.join(base, name) for folder in folders for base, _, names in os.walk(folder) for name in names]
-    return tuple(sorted(make_relative(path, run_dir) for path in found))
 
 
 # ---------------------------------------------------------------- where it ran

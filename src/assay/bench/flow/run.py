@@ -54,7 +54,7 @@ from assay.system.files import parse_json
 from assay.values import layout
 from assay.values.run import Command, RunSpec, spec_id
 from assay.values.secrets import HIDDEN
-from assay.values.study import CodePolicy, Farm, Pattern, Resources
+from assay.values.study import CodePolicy, Pattern, Resources
 from assay.values.units import CPU
 
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -84,8 +84,10 @@ def run_benchmarks(
     study = build_bare_study(STUDY, "assay bench", request.folder or "")
     farm = choose_asked_farm(study, request.farm, settings)
     request = replace(request, farm=farm.name if farm else None)
-    if farm is not None and not request.slots:
-        farm = _make_exclusive(farm)
+    if farm is not None and farm.kind == "slurm" and not request.slots:  # it can keep the jobs of others from the node
+        flags = tuple(farm.options.get("flags") or ())
+        is_exclusive = any(flag.partition("=")[0] == "--exclusive" for flag in flags)
+        farm = farm if is_exclusive else replace(farm, options={**farm.options, "flags": (*flags, "--exclusive")})
     methods = resolve_methods(request)
     folder, is_continued = request.folder or "", _is_continued(request)
     forgotten = take_queue(location.dir, folder) if is_continued else []
@@ -164,14 +166,6 @@ def _is_continued(request: BenchRequest) -> bool:
     return not (is_own_work or request.profile or request.variants or request.output_root or request.farm)
 
 
-def _make_exclusive(farm: Farm) -> Farm:
-    """Slurm can keep the jobs of others from the node as well."""
-    flags = tuple(farm.options.get("flags") or ())
-    if farm.kind != "slurm" or any(flag.partition("=")[0] == "--exclusive" for flag in flags):
-        return farm
-    return replace(farm, options={**farm.options, "flags": (*flags, "--exclusive")})
-
-
 def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
     """One slot, unless several are requested: parallel runs disturb each other."""
     if request.slots:
@@ -219,24 +213,16 @@ def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
     for method in request.methods:
         matches = found.get(method.text)
         for match in matches if isinstance(matches, list) else [None]:
-            chosen = (
-                method
-                if match is None
-                else BenchMethod(match["text"], match["name"], timeout_s=match.get("timeout_s"), is_listed=True)
-            )
-            _check_name(chosen, methods.get(chosen.name))
-            methods.setdefault(chosen.name, chosen)
+            chosen = method
+            if match is not None:
+                own = match.get("timeout_s")
+                chosen = BenchMethod(match["text"], match["name"], timeout_s=own, is_listed=True)
+            other = methods.setdefault(chosen.name, chosen)
+            if other is not chosen and "command" in (chosen.kind, other.kind):  # a history is identified by its name
+                both = "two commands are" if chosen.kind == other.kind else "a method and a command are"
+                hint = "give each its own name: --command 'NAME=TEXT'; the same one several times: --trials N"
+                raise UsageError(f"{both} named {chosen.name!r}", hint)
     return tuple(methods.values())
-
-
-def _check_name(method: BenchMethod, other: BenchMethod | None) -> None:
-    """A history is identified by its name: two commands need different names."""
-    if other is not None and "command" in (method.kind, other.kind):
-        both = "two commands are" if method.kind == other.kind else "a method and a command are"
-        raise UsageError(
-            f"{both} named {method.name!r}",
-            "give each its own name: --command 'NAME=TEXT'; the same one several times: --trials N",
-        )
 
 
 def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str, Any]:
@@ -341,7 +327,9 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     steps = [f"mkdir -p {quoted}"]
     if variant is not None and variant.folder is not None:
         steps.append(f"cd {shlex.quote(variant.folder)}")
-    here, script = _find_tools(request)
+    here, script = shlex.quote(sys.executable), shlex.quote(_COMMAND_SCRIPT)
+    if request.farm is not None:  # the node's own
+        here, script = f'"${layout.ENV_PYTHON}"', f'"${ENV_SOURCE}/assay/bench/command.py"'
     environment = variant.environment if variant else None
     if method.kind == "command":
         # a side without words has one: what starts them is in the time of the other
@@ -362,13 +350,6 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     trial = [NODE_PYTHON, "-m", "assay", "child", "bench-trial", f'"{layout.RUN_DIR_REFERENCE}"']
     folder = (variant.folder if variant else None) or request.folder or ""
     return " ".join([*trial, shlex.quote(folder), wait, shlex.quote(text)])
-
-
-def _find_tools(request: BenchRequest) -> tuple[str, str]:
-    """Our interpreter and our wrapper of commands, for the shell; on a farm the node's own."""
-    if request.farm is None:
-        return shlex.quote(sys.executable), shlex.quote(_COMMAND_SCRIPT)
-    return f'"${layout.ENV_PYTHON}"', f'"${ENV_SOURCE}/assay/bench/command.py"'
 
 
 def _python(request: BenchRequest) -> list[str]:
