@@ -1,4 +1,4 @@
-"""Suites of other projects, as they are on PyPI: asv's of pydicom, tests with pytest-benchmark's fixture of pint.
+"""Suites of other projects, as they are on PyPI: asv's of lmfit, tests with pytest-benchmark's fixture of pint.
 
     python benchmarks/others_projects.py [--in FOLDER] [NAME...]
 
@@ -35,8 +35,8 @@ class Project:
 
 
 PROJECTS = (
-    Project("pydicom==2.4.5", ("numpy<2", "asv==0.6.5"), "asv.conf.json", "asv"),
-    Project("pint==0.25.3", ("numpy", "pytest", "pytest-benchmark==5.3.1"), "pint/testsuite/benchmarks", "pytest"),
+    Project("lmfit==1.3.4", ("emcee", "asv==0.6.5"), "asv_benchmarking/asv.conf.json", "asv"),
+    Project("pint==0.25.3", ("pytest", "pytest-benchmark==5.3.1"), "pint/testsuite/benchmarks", "pytest"),
 )
 OPTIONS = ("--label", "assay", "--json", "--quiet", "--foreign-limit", "1", "--timeout", "5m")
 
@@ -87,7 +87,10 @@ def install(project: Project, folder: Path) -> Path:
 
 
 def run_asv(project: Project, source: Path, python: Path) -> list[Path]:
-    """asv wants a repository, and a file in the home directory that describes the machine."""
+    """asv wants a repository, here instead of the project's own, and the machine described in the home folder."""
+    suite = {"project": project.name, "repo": ".", "environment_type": "virtualenv", "results_dir": "results"}
+    folder = os.path.join(os.path.dirname(project.suite), "benchmarks")
+    (source / "asv.conf.json").write_text(json.dumps({"version": 1, "benchmark_dir": folder, **suite}))
     me = ["-c", "user.name=me", "-c", "user.email=me@localhost"]
     for words in (["init", "-q"], ["add", "-A"], [*me, "commit", "-q", "-m", project.name]):
         subprocess.run(["git", *words], cwd=source, check=True)
@@ -96,7 +99,7 @@ def run_asv(project: Project, source: Path, python: Path) -> list[Path]:
     subprocess.run([asv, "machine", "--yes"], cwd=source, env=env, stdout=subprocess.DEVNULL, check=True)
     words = [asv, "run", "-E", f"existing:{python}", "--set-commit-hash", commit.stdout.strip()]
     subprocess.run(words, cwd=source, env=env, stdout=subprocess.DEVNULL, check=False)
-    return [path for path in source.glob("**/results/*/*.json") if path.name != "machine.json"]
+    return [path for path in source.glob("results/*/*.json") if path.name != "machine.json"]
 
 
 def run_pytest(project: Project, source: Path, python: Path) -> list[Path]:

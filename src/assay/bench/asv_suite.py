@@ -25,7 +25,7 @@ from assay.bench.framework import load_peaks
 from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, SuiteBenchmark, render_parameters
 from assay.system.fast_dataclasses import dataclass
 
-_NAME = re.compile(r"(timeraw|time|peakmem|mem|track)_.+|(Timeraw|Time|PeakMem|Mem|Track)[A-Z_].+")
+_NAME = re.compile(r"(timeraw|time|peakmem|track)_.+|(Timeraw|Time|PeakMem|Track)[A-Z_].+")
 _SAMPLE_S = 0.001  # shorter than asv's: on a busy machine some of them are undisturbed
 _FEWEST, _MOST, _SECONDS = 10, 100, 1.0  # samples, where the benchmark has no `repeat`
 _LONGEST_S = 20.0  # fewer than the fewest, where these would take longer
@@ -301,18 +301,9 @@ def _peak(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[],
     _report(benchmark, "peak_memory", load_peaks()["max_rss"])
 
 
-def _size(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
-    """The size of an object without what it shares with its copy, as asv measures it."""
-    from copy import copy
-
-    asizeof = importlib.import_module("pympler.asizeof").asizeof
-    made = call()
-    _report(benchmark, "memory", asizeof([made, copy(made)]) - asizeof([made, made]))
-
-
 def _report(benchmark: AsvBenchmark, name: str, value: object) -> None:
     unit = benchmark.get("unit")
     report_benchmark(metrics=[{"name": name, "value": value}], extras={"unit": str(unit)} if unit else None)
 
 
-_MEASURES = {"time": _time, "timeraw": _time_raw, "track": _track, "peakmem": _peak, "mem": _size}
+_MEASURES = {"time": _time, "timeraw": _time_raw, "track": _track, "peakmem": _peak}

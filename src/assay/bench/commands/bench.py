@@ -507,8 +507,7 @@ def table(request: BenchTableRequest, console: Console) -> int:
     by, metrics = request.by or ("label",), request.metrics or None
     found = load_table(request.method, by, metrics, request.root, request.everything, console)
     form = "csv" if request.as_csv else "json" if request.as_json else "md" if request.as_markdown else "text"
-    rows = [(row.keys, row.count, row.values, row.aside) for row in found.rows]
-    console.write(render_setups(found.by, found.metrics, rows, form, console.width))
+    console.write(render_setups(found, form, console.width))
     if found.left_out and form == "text":
         console.error(f"({describe_table(found)})")
     return int(ExitCode.OK)

@@ -280,8 +280,11 @@ def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options
         yield from describe_invalid(side, dict.fromkeys(duel.key for duel in duels))
         yield from _describe_disturbed(side, duels, options)
         yield from describe_aside(side)
-    if options.in_turns and not options.everything:
-        yield from _describe_load([*base.found, *head.found])
+    every = [*base.found, *head.found]
+    loads = [each.load for each in every if each.contaminated and each.load is not None]
+    if loads and options.in_turns and not options.everything:
+        share = f"others used {min(loads):.0%} to {max(loads):.0%} of the CPUs in {len(loads)} of {len(every)}"
+        yield f"{share} executions, which count: base and head ran in turns"
     yield from (f"{method}: only {head.name} has it" for method in head.methods if method not in base.methods)
 
 
@@ -302,14 +305,6 @@ def _describe_disturbed(side: Executions, duels: Sequence[Duel], options: Compar
         if CPU_TIME in metrics and CPU_TIME not in names:
             hint += f"; {CPU_TIME} counts, judge by it alone with --only {CPU_TIME}"
         yield f"{side.name}: {what} left out of {len(side.found)} for {', '.join(names)} ({hint})"
-
-
-def _describe_load(executions: Sequence[BenchExecution]) -> Iterator[str]:
-    """What both sides had to bear in turns."""
-    loads = [each.load for each in executions if each.contaminated and each.load is not None]
-    if loads:
-        share = f"others used {min(loads):.0%} to {max(loads):.0%} of the CPUs in {len(loads)} of {len(executions)}"
-        yield f"{share} executions, which count: base and head ran in turns"
 
 
 def _side(samples: Samples) -> Side:

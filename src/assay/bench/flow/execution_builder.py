@@ -260,20 +260,17 @@ def _build_peaks(
     own = (reported.end or {}).get("peaks") or {}
     cpu_s = own.get("cpu_s") or usage.cpu_s or None
     rss, rss_basis = _find_peak_rss(reported, readings, usage, around.tree)
-    vms_bytes = around.tree.vms_bytes  # without readings nothing is subtracted: our shells have a few megabytes
-    gpu, gpu_bytes = around.gpu, int(own.get("gpu_memory_bytes", 0))
-    # the framework's own counter is exact for its process; of several processes on the GPU it covers only one
-    is_own = gpu_bytes and (gpu.owners < 2 or gpu.size_bytes < gpu_bytes)
+    gpu_bytes, gpu_basis = _find_gpu_memory(int(own.get("gpu_memory_bytes", 0)), around.gpu)
     return Peaks(
         max_rss=rss,
-        max_vms=max(int(own.get("max_vms", 0)), vms_bytes, *(0 if vms_bytes else each.vms_bytes for each in readings)),
+        max_vms=_find_peak_vms(int(own.get("max_vms", 0)), readings, around.tree),
         max_cpu_percent=round(_max_cpu_percent(readings, cpu_s, ending.elapsed_s), 1),
         cpu_s=cpu_s,
-        gpu_memory_bytes=(gpu_bytes if is_own else gpu.size_bytes) or None,
+        gpu_memory_bytes=gpu_bytes or None,
         gpu_power_w=max((reading.gpu.power_w for reading in readings if reading.gpu is not None), default=None),
         max_rss_bound=max(rss, around.tree.bound_bytes),
         rss_basis=rss_basis,
-        gpu_memory_basis="framework" if is_own else gpu.basis,
+        gpu_memory_basis=gpu_basis,
     )
 
 
@@ -293,6 +290,19 @@ def _find_peak_rss(
     if max(sums) > single:
         return max(sums), "tree"
     return single, "process" if single else ""
+
+
+def _find_peak_vms(own: int, readings: Sequence[Reading], tree: TreePeaks) -> int:
+    """Without readings nothing is subtracted: the address space of our shells is a few megabytes."""
+    return max([own, tree.vms_bytes, *(0 if tree.vms_bytes else reading.vms_bytes for reading in readings)])
+
+
+def _find_gpu_memory(own: int, seen: GpuPeak) -> tuple[int, Literal["", "framework", "processes", "device"]]:
+    """The framework's own counter is exact for its process; where several processes of the run used the GPU it covers
+    only one of them."""
+    if own and (seen.owners < 2 or seen.size_bytes < own):
+        return own, "framework"
+    return seen.size_bytes, seen.basis
 
 
 def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s: float | None) -> float:

@@ -54,7 +54,7 @@ from assay.system.files import parse_json
 from assay.values import layout
 from assay.values.run import Command, RunSpec, spec_id
 from assay.values.secrets import HIDDEN
-from assay.values.study import CodePolicy, Pattern, Resources
+from assay.values.study import CodePolicy, Farm, Pattern, Resources
 from assay.values.units import CPU
 
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -84,10 +84,8 @@ def run_benchmarks(
     study = build_bare_study(STUDY, "assay bench", request.folder or "")
     farm = choose_asked_farm(study, request.farm, settings)
     request = replace(request, farm=farm.name if farm else None)
-    if farm is not None and farm.kind == "slurm" and not request.slots:  # it can keep the jobs of others from the node
-        flags = tuple(farm.options.get("flags") or ())
-        is_exclusive = any(flag.partition("=")[0] == "--exclusive" for flag in flags)
-        farm = farm if is_exclusive else replace(farm, options={**farm.options, "flags": (*flags, "--exclusive")})
+    if farm is not None and not request.slots:
+        farm = _make_exclusive(farm)
     methods = resolve_methods(request)
     folder, is_continued = request.folder or "", _is_continued(request)
     forgotten = take_queue(location.dir, folder) if is_continued else []
@@ -166,6 +164,14 @@ def _is_continued(request: BenchRequest) -> bool:
     return not (is_own_work or request.profile or request.variants or request.output_root or request.farm)
 
 
+def _make_exclusive(farm: Farm) -> Farm:
+    """Slurm can keep the jobs of others from the node as well."""
+    flags = tuple(farm.options.get("flags") or ())
+    if farm.kind != "slurm" or any(flag.partition("=")[0] == "--exclusive" for flag in flags):
+        return farm
+    return replace(farm, options={**farm.options, "flags": (*flags, "--exclusive")})
+
+
 def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
     """One slot, unless several are requested: parallel runs disturb each other."""
     if request.slots:
@@ -217,11 +223,12 @@ def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
             if match is not None:
                 own = match.get("timeout_s")
                 chosen = BenchMethod(match["text"], match["name"], timeout_s=own, is_listed=True)
-            other = methods.setdefault(chosen.name, chosen)
-            if other is not chosen and "command" in (chosen.kind, other.kind):  # a history is identified by its name
+            other = methods.get(chosen.name)
+            if other is not None and "command" in (chosen.kind, other.kind):  # a history is identified by its name
                 both = "two commands are" if chosen.kind == other.kind else "a method and a command are"
                 hint = "give each its own name: --command 'NAME=TEXT'; the same one several times: --trials N"
                 raise UsageError(f"{both} named {chosen.name!r}", hint)
+            methods.setdefault(chosen.name, chosen)
     return tuple(methods.values())
 
 

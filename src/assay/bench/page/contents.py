@@ -342,10 +342,8 @@ def build_environments(archive: BenchArchive, method: str, by: Sequence[str]) ->
     """The table of `assay bench table`. Raises NotFoundError for a column or a benchmark that is not there."""
     found = archive.of(method) if method else archive.load(archive.choose(""))
     table = build_table(found, load_triage(archive.location.dir), method or None, by, None)
-    rows = [(row.keys, row.count, row.values, row.aside) for row in table.rows]
     left = describe_table(table, hint="")
-    shown = TableBlock(build_setup_table(table.by, table.metrics, rows))
-    return [shown, *([Text(left, role="soft")] if left else [])]
+    return [TableBlock(build_setup_table(table)), *([Text(left, role="soft")] if left else [])]
 
 
 def list_columns(archive: BenchArchive, method: str) -> list[str]:
