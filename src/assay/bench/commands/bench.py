@@ -211,7 +211,10 @@ def compare(request: CompareRequest, console: Console) -> int:
     if request.baseline is not None:
         if revisions is not None:
             raise UsageError("--baseline names the base, as --git, --a-rev and --a-env do", "give one of them")
-        report = _compare_baseline(request, options, console, quieted)
+        now = None
+        if request.what or request.commands:
+            now = partial(build_run(quieted), build_request(request.what, request, default_trials=DEFAULT_TRIALS))
+        report = compare_baseline(request.baseline, now, request.method, request.root, options, console)
     elif revisions is not None:
         asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
         environments = (request.a_env, request.b_env) if request.a_env or request.b_env else (None, None)
@@ -225,16 +228,6 @@ def compare(request: CompareRequest, console: Console) -> int:
         base, head = request.what
         report = compare_recorded(base, head, request.method, request.root, options, console)
     return _show_comparison(report, request, console)
-
-
-def _compare_baseline(
-    request: CompareRequest, options: CompareOptions, console: Console, quieted: Console
-) -> ComparisonReport:
-    now = None
-    if request.what or request.commands:
-        asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
-        now = partial(build_run(quieted), asked)
-    return compare_baseline(request.baseline or "", now, request.method, request.root, options, console)
 
 
 def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] | None:
@@ -368,7 +361,11 @@ def history(request: HistoryRequest, console: Console) -> int:
         request.since,
     )
     if request.changes:
-        return _list_changes(request, options, console)
+        document = build_changes_document(
+            "assay bench history --changes", *load_changes(request.metric, request.method, options, console)
+        )
+        show(request, console, document, ())
+        return int(ExitCode.OK)
     if request.metric is None:
         raise UsageError("no METRIC is named", "such as wall_time; or --changes, which looks at all of them")
     metric = request.metric
@@ -382,13 +379,6 @@ def history(request: HistoryRequest, console: Console) -> int:
     document = build_history_document(f"assay bench history {metric}", found)
     show(request, console, document, build_history_cases(found))
     return int(ExitCode.worst({*codes, *(each.verdict.kind.exit_code for each in found)}))
-
-
-def _list_changes(request: HistoryRequest, options: HistoryOptions, console: Console) -> int:
-    changes, looked, short = load_changes(request.metric, request.method, options, console)
-    document = build_changes_document("assay bench history --changes", changes, looked, short)
-    show(request, console, document, ())
-    return int(ExitCode.OK)
 
 
 # ---------------------------------------------------------------- baseline, selftest
