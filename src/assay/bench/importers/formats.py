@@ -306,7 +306,7 @@ def _build_of_aggregates(name: str, rows: Mapping[str, ForeignFields], centre: s
     extras = {"aggregate": centre, "repetitions": row.text("repetitions") or row.text("iterations")}
     if "stddev" in rows:
         extras["stddev_s"] = f"{_parse_time(rows['stddev'], 'real_time'):.6g}"
-    return replace(found, iters=None, extras={key: value for key, value in extras.items() if value} | found.extras)
+    return replace(found, iters=None, extras={**{key: value for key, value in extras.items() if value}, **found.extras})
 
 
 def _parse_time(row: ForeignFields, key: str) -> float:
