@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _build_parser().parse_args(arguments)
     sys.path[:0] = [os.path.abspath(path) for path in options.first_path]
     sys.path.extend(path for path in options.path if path not in sys.path)
-    arguments = Arguments(options.output_dir, options.data_dir, options.tpu, options.args, options.only_args)
-    return _list(options, arguments) if options.action == "list" else _run(options, arguments)
+    given = Arguments(options.output_dir, options.data_dir, options.tpu, options.args, options.only_args)
+    return _list(options, given) if options.action == "list" else _run(options, given)
 
 
 def _build_parser() -> argparse.ArgumentParser:
