@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
@@ -25,7 +25,6 @@ from assay.bench.page.contents import (
 from assay.bench.page.overview import SORTS, build_overview, choose_lines, find_changes, group_lines
 from assay.bench.page.sides import build_comparison
 from assay.bench.records import BENCH_FILE
-from assay.bench.values.comparison import ComparisonReport
 from assay.errors import NotFoundError, UsageError
 from assay.follow.api import StudyLocation
 from assay.show.formatting import render_count
@@ -48,7 +47,6 @@ from assay.web.api import (
     send,
 )
 
-_Found = TypeVar("_Found")
 _JUDGEMENTS = ("ack", "wontfix", "invalid", "open")
 _LONGEST_NOTE = 2000
 _PAGE = 300  # benchmarks
@@ -143,16 +141,6 @@ def show_history(request: Request) -> Response:
     )
 
 
-def _try(build: Callable[[], _Found], otherwise: _Found) -> tuple[_Found, str]:
-    """Or why there is none, such as nothing that succeeded without disturbance; an unknown name is raised."""
-    try:
-        return build(), ""
-    except NotFoundError:
-        raise
-    except UsageError as error:
-        return otherwise, error.message
-
-
 def show_environments(request: Request) -> Response:
     snapshot, archive = _find(request)
     method = request.query_params.get("method", "")
@@ -161,7 +149,14 @@ def show_environments(request: Request) -> Response:
         method = archive.methods[0]
     columns = list_columns(archive, method)
     by = request.query_params.getlist("by") or columns[:1]
-    blocks, problem = _try(lambda: build_environments(archive, method, by), ())
+    blocks: Sequence[Block] = ()
+    problem = ""
+    try:
+        blocks = build_environments(archive, method, by)
+    except NotFoundError:
+        raise
+    except UsageError as error:  # nothing that succeeded without disturbance
+        problem = error.message
     return get_site(request).render(
         request,
         "environments.html",
@@ -180,10 +175,15 @@ def show_environments(request: Request) -> Response:
 def show_comparison(request: Request) -> Response:
     snapshot, archive = _find(request)
     base, head, method = (request.query_params.get(name, "") for name in ("base", "head", "method"))
-    nothing: tuple[ComparisonReport | None, Sequence[Block]] = (None, ())
-    (report, blocks), problem = nothing, ""
+    report, problem = None, ""
+    blocks: Sequence[Block] = ()
     if base and head:
-        (report, blocks), problem = _try(lambda: build_comparison(archive, base, head, method), nothing)
+        try:
+            report, blocks = build_comparison(archive, base, head, method)
+        except NotFoundError:
+            raise
+        except UsageError as error:
+            problem = error.message
     return get_site(request).render(
         request,
         "sides.html",
