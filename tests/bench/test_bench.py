@@ -52,6 +52,14 @@ class W(Benchmark):
         sys.settrace(None)
         self.report_benchmark(wall_time=1.0, metrics=[{{"name": "lines", "value": count}}])
 """
+PRINTED = """
+import os
+from assay.bench import Benchmark
+class W(Benchmark):
+    def work(self):
+        print("cost", os.environ.get("COST", 1))
+        self.report_benchmark(wall_time=1.0)
+"""
 # The first answer takes ten executions; one of the second answer waits for the test.
 HELD_SEARCH = """
 import os, time
@@ -223,6 +231,18 @@ def test_the_files_as_they_are_are_a_side(lab: Lab) -> None:
     assert lab.git("status", "--porcelain", "--untracked-files=no") == "M work.py"
 
 
+@pytest.mark.parametrize("revisions", [(), ("--a-rev", "HEAD")])
+def test_two_environments_are_sides(lab: Lab, revisions: tuple[str, ...]) -> None:
+    plant(lab, PRINTED, [0])
+    path = f'PATH={os.path.dirname(sys.executable)}:"$PATH"'
+    both = ("work.W.work", "--command", "echoed=echo cost ${COST:-1}", "--metric", "cost=cost ({number})")
+    call = ("compare", *both, "--a-env", f"env COST=0.5 {path}", "--better", "cost:min", "--only", "cost")
+    code, out, err = lab.call(*call, "--trials", "5", "--no-confirm", *revisions, *FLAGS)
+    assert code == 1, err
+    found = {each["method"]: each["finding"]["effect"] for each in json.loads(out)["metrics"]}
+    assert found == {"work.W.work": 1.0, "echoed": 1.0}
+
+
 def test_refs_that_lead_nowhere(lab: Lab) -> None:
     plant(lab, REPORTED, [1.0, 1.1])
     for arguments, words in (
@@ -231,6 +251,11 @@ def test_refs_that_lead_nowhere(lab: Lab) -> None:
         (("compare", "--a-rev", "nowhere", "work.W.work"), "there is no commit 'nowhere'"),
         (("compare", "--b-rev", "main", "work.W.work"), "name it: --a-rev main --b-rev main"),
         (("compare", "--git", "main~1..main", "--a-rev", "main", "work.W.work"), "name the same sides"),
+        (("compare", "--a-env", "nice", "--b-env", "nice", "work.W.work"), "the same code and environment"),
+        (("compare", "--a-env", "no/where", "work.W.work"), "neither a folder nor a program 'no/where'"),
+        (("compare", "--a-env", "nice", "--python", sys.executable, "work.W.work"), "choose the same interpreter"),
+        (("compare", "--a-env", "nice", "--baseline", "main"), "--baseline names the base"),
+        (("compare", "--a-env", "nice"), "no benchmark is named"),
         (("bisect", "work.W.work", "--good", "main", "--bad", "main~1"), "swap --good and --bad"),
     ):
         code, _, err = lab.call(*arguments)

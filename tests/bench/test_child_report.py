@@ -16,7 +16,6 @@ from assay.bench.child_report import (
     load_root,
     parse_benchmark_entries,
     parse_child_report,
-    parse_root,
 )
 
 
@@ -154,12 +153,8 @@ def test_a_damaged_tensorflow_file_is_a_problem(tmp_path: Any) -> None:
         ('{"kind": "begin", "pid": "7"}', None),
     ],
 )
-def test_the_first_process_is_the_one_that_says_so(text: str, root: int | None) -> None:
-    assert parse_root(text) == root
-
-
-def test_without_a_report_the_first_process_is_not_known(tmp_path: Path) -> None:
+def test_the_first_process_is_the_one_that_says_so(tmp_path: Path, text: str, root: int | None) -> None:
     path = tmp_path / "report.jsonl"
-    assert load_root(str(path)) is None
-    path.write_text('{"kind": "begin", "pid": 7}\n')
-    assert load_root(str(path)) == 7
+    assert load_root(str(path)) is None  # there is no report yet
+    path.write_text(text)
+    assert load_root(str(path)) == root

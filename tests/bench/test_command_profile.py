@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from assay.bench.command_profile import has_python
+from assay.bench.profiling import has_python
 
 WAITS = "import sys; print('up', flush=True); sys.stdin.read()"
 
@@ -57,7 +57,7 @@ class Watcher:
     def __init__(self, folder: Path, spy: Path, pid: int, windows: str) -> None:
         words = [f"--profile={windows}", f"--profile-dir={folder}", f"--py-spy={spy}", f"--pid={pid}"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "assay.bench.command_profile", *words, f"--began={time.monotonic()}"],
+            [sys.executable, "-m", "assay.bench.profiling", *words, f"--began={time.monotonic()}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -45,24 +45,16 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert load_execution(str(tmp_path)) == full(tmp_path)
 
 
-def test_a_run_can_be_moved(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("inside", "output"), [("output", "{}/output"), ("/somewhere/else", "/somewhere/else")])
+def test_a_run_can_be_moved(tmp_path: Path, inside: str, output: str) -> None:
     (tmp_path / "old").mkdir()
-    write_execution(str(tmp_path / "old"), full(tmp_path / "old"))
+    written = replace(full(tmp_path / "old"), output_dir=str(tmp_path / "old" / inside))
+    write_execution(str(tmp_path / "old"), written)
     (tmp_path / "old").rename(tmp_path / "new")
     found = load_execution(str(tmp_path / "new"))
     assert found is not None
-    assert found.output_dir == str(tmp_path / "new" / "output")
-
-
-def test_an_output_folder_elsewhere_stays(tmp_path: Path) -> None:
-    write_execution(str(tmp_path), replace(full(tmp_path), output_dir="/somewhere/else"))
-    found = load_execution(str(tmp_path))
-    assert found is not None
-    assert found.output_dir == "/somewhere/else"
-
-
-def test_no_file_is_none(tmp_path: Path) -> None:
-    assert load_execution(str(tmp_path)) is None
+    assert found.output_dir == output.format(tmp_path / "new")
+    assert load_execution(str(tmp_path / "old")) is None
 
 
 def test_unknown_keys_are_passed_over(tmp_path: Path) -> None:

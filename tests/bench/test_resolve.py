@@ -48,13 +48,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 ARGUMENTS = Arguments("/out", "/data")
 
 
-@pytest.mark.parametrize("text", ["pack.inner_bench.Bench.first", "pack.inner_bench.Bench:first"])
-def test_a_method_is_found(text: str) -> None:
-    assert find_target(text).build(ARGUMENTS)() == "first"
-
-
-def test_a_function_is_found() -> None:
-    assert find_target("pack.inner_bench.function").build(ARGUMENTS)() == "function"
+@pytest.mark.parametrize("text", ["Bench.first", "Bench:first", "function"])
+def test_a_method_or_function_is_found(text: str) -> None:
+    assert find_target(f"pack.inner_bench.{text}").build(ARGUMENTS)() in ("first", "function")
 
 
 @pytest.mark.parametrize(

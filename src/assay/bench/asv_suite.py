@@ -25,7 +25,7 @@ from assay.bench.framework import load_peaks
 from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, SuiteBenchmark, render_parameters
 from assay.system.fast_dataclasses import dataclass
 
-_NAME = re.compile(r"(timeraw|time|peakmem|mem|track)_.+|(Timeraw|Time|PeakMem|Mem|Track)[A-Z_].+")
+_NAME = re.compile(r"(timeraw|time|peakmem|track)_.+|(Timeraw|Time|PeakMem|Track)[A-Z_].+")
 _SAMPLE_S = 0.001  # shorter than asv's: on a busy machine some of them are undisturbed
 _FEWEST, _MOST, _SECONDS = 10, 100, 1.0  # samples, where the benchmark has no `repeat`
 _LONGEST_S = 20.0  # fewer than the fewest, where these would take longer
@@ -42,9 +42,6 @@ class AsvBenchmark:
 
     def get(self, key: str, default: Any = None) -> Any:
         return next((getattr(each, key) for each in self.sources if hasattr(each, key)), default)
-
-    def get_all(self, key: str) -> list[Callable[..., Any]]:
-        return [getattr(each, key) for each in self.sources if hasattr(each, key)]
 
     @property
     def parameters(self) -> list[tuple[Any, ...]]:
@@ -71,15 +68,13 @@ def list_asv(path: str, files: Sequence[str]) -> list[SuiteBenchmark]:
         except BaseException:  # noqa: BLE001 a module may do anything when it is imported
             found.append(SuiteBenchmark(f"{root}::{module}", module))
             continue
-        found += [listed for each in benchmarks for listed in _list_sets(root, each)]
+        for each in benchmarks:
+            name, timeout_s = str(each.get("benchmark_name", each.path)), each.get("timeout")
+            found += [
+                SuiteBenchmark(f"{root}::{each.path}{text}", name + text, timeout_s and float(timeout_s))
+                for text in map(render_parameters, each.parameters)
+            ]
     return found
-
-
-def _list_sets(root: str, benchmark: AsvBenchmark) -> Iterator[SuiteBenchmark]:
-    name, timeout_s = str(benchmark.get("benchmark_name", benchmark.path)), benchmark.get("timeout")
-    for values in benchmark.parameters:
-        text = render_parameters(values) if values else ""
-        yield SuiteBenchmark(f"{root}::{benchmark.path}{text}", name + text, timeout_s and float(timeout_s))
 
 
 def _find_root(path: str) -> str:
@@ -95,24 +90,18 @@ def _find_root(path: str) -> str:
 def _load(root: str, module: str) -> ModuleType:
     """A module of the suite. Its folder is a package with or without __init__.py, whatever else has its name, and the
     folder above it is not put on sys.path: the code that is measured is that of the working directory."""
-    package = os.path.basename(os.path.abspath(root))
-    if getattr(sys.modules.get(package), "__path__", None) != [os.path.abspath(root)]:
-        _make_package(package, os.path.abspath(root))
-    return importlib.import_module(package if module in ("__init__", os.curdir) else f"{package}.{module}")
-
-
-def _make_package(package: str, root: str) -> None:
-    start = os.path.join(root, "__init__.py")
-    if not os.path.exists(start):
-        made = ModuleType(package)
+    package, root = os.path.basename(os.path.abspath(root)), os.path.abspath(root)
+    if getattr(sys.modules.get(package), "__path__", None) != [root]:
+        made = sys.modules[package] = ModuleType(package)
         made.__path__ = [root]
-        sys.modules[package] = made
-        return
-    spec = importlib.util.spec_from_file_location(package, start, submodule_search_locations=[root])
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[package] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[package])
+        start = os.path.join(root, "__init__.py")
+        if os.path.exists(start):
+            spec = importlib.util.spec_from_file_location(package, start, submodule_search_locations=[root])
+            assert spec is not None
+            assert spec.loader is not None
+            sys.modules[package] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[package])
+    return importlib.import_module(package if module in ("__init__", os.curdir) else f"{package}.{module}")
 
 
 def _find_benchmarks(module: ModuleType, path: str) -> Iterator[AsvBenchmark]:
@@ -166,7 +155,7 @@ def _find_one(root: str, text: str) -> tuple[AsvBenchmark, tuple[Any, ...]]:
     for each in _find_benchmarks(_load(root, module), module):
         if each.path == own:
             for values in each.parameters:
-                if text == own + (render_parameters(values) if values else ""):
+                if text == own + render_parameters(values):
                     return each, values
     raise NoSuchBenchmarkError(f"{root} has no benchmark {text!r}")
 
@@ -184,7 +173,13 @@ def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:
     path = os.path.join(tempfile.mkdtemp(dir=os.getcwd()), "cache")
     pid = os.fork()
     if pid == 0:
-        _write_cache(make, path)
+        try:
+            content = pickle.dumps((make(), ""))
+        except BaseException as error:  # noqa: BLE001 it may raise anything, and the parent reports it
+            content = pickle.dumps((None, f"{type(error).__name__}: {error}"))
+        with open(path, "wb") as file:
+            file.write(content)
+        os._exit(0)
     os.waitpid(pid, 0)
     if not os.path.exists(path):
         raise RuntimeError("setup_cache failed: its process was ended")
@@ -195,45 +190,30 @@ def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:
     return () if made is None else (made,)
 
 
-def _write_cache(make: Callable[[], Any], path: str) -> None:
-    try:
-        content = pickle.dumps((make(), ""))
-    except BaseException as error:  # noqa: BLE001 it may raise anything, and the parent reports it
-        content = pickle.dumps((None, f"{type(error).__name__}: {error}"))
-    with open(path, "wb") as file:
-        file.write(content)
-    os._exit(0)
-
-
 def _run(benchmark: AsvBenchmark, values: tuple[Any, ...]) -> None:
-    setups, teardowns = benchmark.get_all("setup")[::-1], benchmark.get_all("teardown")
+    setups, teardowns = (
+        [getattr(each, key) for each in benchmark.sources if hasattr(each, key)] for key in ("setup", "teardown")
+    )
+    setups.reverse()
     for function in (*setups, benchmark.call, *teardowns):
         _check_fit(benchmark, function, values)
 
-    def prepare() -> None:
-        for each in setups:
+    def call(functions: Sequence[Callable[..., Any]]) -> None:
+        for each in functions:
             each(*values)
-
-    def clear() -> None:
-        for each in teardowns:
-            each(*values)
-
-    def again() -> None:
-        clear()
-        prepare()
 
     try:
-        prepare()
+        call(setups)
     except NotImplementedError as error:
         raise SkippedError(str(error) or "its setup raised NotImplementedError") from None
     try:
-        _MEASURES[benchmark.kind](benchmark, lambda: benchmark.call(*values), again)
+        _MEASURES[benchmark.kind](benchmark, lambda: benchmark.call(*values), lambda: call([*teardowns, *setups]))
     except NotImplementedError as error:
         if type(error).__name__ != "SkipNotImplemented":  # of asv's decorators
             raise
         raise SkippedError(str(error)) from None
     finally:
-        clear()
+        call(teardowns)
 
 
 def _check_fit(benchmark: AsvBenchmark, function: Callable[..., Any], values: tuple[Any, ...]) -> None:
@@ -244,7 +224,7 @@ def _check_fit(benchmark: AsvBenchmark, function: Callable[..., Any], values: tu
         except TypeError:
             what = f"{function.__qualname__}{signature} is called with {len(values)} arguments"
             cache = " (the first is what setup_cache returned)" if benchmark.get("setup_cache") else ""
-            raise TypeError(f"{what}, {render_parameters(values)}{cache}: `params` does not fit it") from None
+            raise TypeError(f"{what}, {render_parameters(values) or '()'}{cache}: `params` does not fit it") from None
 
 
 def _count_samples(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> int:
@@ -301,18 +281,9 @@ def _peak(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[],
     _report(benchmark, "peak_memory", load_peaks()["max_rss"])
 
 
-def _size(benchmark: AsvBenchmark, call: Callable[[], Any], _again: Callable[[], None]) -> None:
-    """The size of an object without what it shares with its copy, as asv measures it."""
-    from copy import copy
-
-    asizeof = importlib.import_module("pympler.asizeof").asizeof
-    made = call()
-    _report(benchmark, "memory", asizeof([made, copy(made)]) - asizeof([made, made]))
-
-
 def _report(benchmark: AsvBenchmark, name: str, value: object) -> None:
     unit = benchmark.get("unit")
     report_benchmark(metrics=[{"name": name, "value": value}], extras={"unit": str(unit)} if unit else None)
 
 
-_MEASURES = {"time": _time, "timeraw": _time_raw, "track": _track, "peakmem": _peak, "mem": _size}
+_MEASURES = {"time": _time, "timeraw": _time_raw, "track": _track, "peakmem": _peak}

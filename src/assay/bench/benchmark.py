@@ -273,7 +273,7 @@ def measure(
     for name, value in (("repeats", repeats), ("inner", inner)):
         if value is not None and value < 1:
             raise ValueError(f"measure: {name} must be at least 1, not {value}")
-    prepare = before or _do_nothing
+    prepare = before or (lambda: None)
     prepare()
     result = function()  # the first call may start the device to wait for
     wait = build_wait(sync)
@@ -282,17 +282,12 @@ def measure(
     once_s = _warm_up(function, warmup, wait, prepare)
     calls = inner or max(1, min(1_000_000, round(shortest_s / once_s) if once_s < shortest_s else 1))
     count = repeats or max(_FEWEST, min(_MOST, int(seconds / (once_s * calls))))
-    events = _find_events(sync)
     with _no_collection():
-        if events is not None:
-            return _sample_with_events(function, count, calls, wait, events, prepare)
-        return _sample_often(function, count, calls, wait, prepare)
+        return _sample_often(function, count, calls, wait, prepare, _find_events(sync))
 
 
 def measure_rounds(function: Callable[[], object], rounds: int, calls: int, before: Callable[[], object]) -> Timing:
     """Exactly so many samples of so many calls, each after `before`, without a warm-up."""
-    if rounds < 1 or calls < 1:
-        raise ValueError(f"measure_rounds: rounds and calls must be at least 1, not {rounds} and {calls}")
     with _no_collection():
         return _sample_often(function, rounds, calls, build_wait(), before)
 
@@ -309,50 +304,56 @@ def sort_words() -> None:
     "".join(sorted(words))
 
 
-def _do_nothing() -> None:
-    """Before a sample that needs no preparation."""
-
-
 def _warm_up(function: Callable[[], object], warmup: int | None, wait: Wait, prepare: Callable[[], object]) -> float:
     """The time of one call, after caches are warm and compilation at first use is done."""
     times: list[float] = []
     began = time.perf_counter()
     while not times or (len(times) < warmup if warmup is not None else time.perf_counter() - began < _WARM_S):
         prepare()
-        times.append(_sample(function, 1, wait)[0])
+        began_one = time.perf_counter()
+        wait(function())
+        times.append(time.perf_counter() - began_one)
         if warmup is None and len(times) >= _MOST:
             break
     return max(min(times), 1e-9)
 
 
 def _sample_often(
-    function: Callable[[], object], count: int, calls: int, wait: Wait, prepare: Callable[[], object]
+    function: Callable[[], object],
+    count: int,
+    calls: int,
+    wait: Wait,
+    prepare: Callable[[], object],
+    make_event: Callable[[], Any] | None = None,
 ) -> Timing:
-    samples: list[tuple[float, float]] = []
-    switches: list[int] = []
+    samples: list[tuple[float, int, float]] = []
+    pairs: list[tuple[Any, Any]] = []
     for _ in range(count):
         prepare()
-        before = _count_switches()
-        samples.append(_sample(function, calls, wait))
-        switches.append(_count_switches() - before)
-    walls, cpus = zip(*samples, strict=True)
-    return Timing(walls, calls, switches=tuple(switches), cpu_samples_s=cpus)
+        marks = (make_event(), make_event()) if make_event else None
+        switches, cpu = _count_switches(), CpuClock()
+        began = time.perf_counter()
+        if marks:
+            marks[0].record()
+        for _ in range(calls - 1):
+            function()
+        result = function()
+        if marks:
+            marks[1].record()
+        wait(result)
+        del result
+        wall_s = time.perf_counter() - began
+        cpu_s = cpu.read()
+        samples.append((wall_s / calls, _count_switches() - switches, cpu_s / calls))
+        pairs += [marks] if marks else []
+    walls, lost, cpus = zip(*samples, strict=True)
+    device = tuple(before.elapsed_time(after) / 1000 / calls for before, after in pairs)
+    return Timing(walls, calls, device, lost, cpus)
 
 
 def _count_switches() -> int:
     """Involuntary context switches of this thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
-
-
-def _sample(function: Callable[[], object], calls: int, wait: Wait) -> tuple[float, float]:
-    """Wall time and CPU time of a call."""
-    cpu = CpuClock()
-    began = time.perf_counter()
-    for _ in range(calls - 1):
-        function()
-    wait(function())
-    wall_s = time.perf_counter() - began
-    return wall_s / calls, cpu.read() / calls
 
 
 class CpuClock:
@@ -378,38 +379,6 @@ def _measure_reading() -> float:
 def _load_children_s() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _sample_with_events(
-    function: Callable[[], object],
-    count: int,
-    calls: int,
-    wait: Wait,
-    make: Callable[[], Any],
-    prepare: Callable[[], object],
-) -> Timing:
-    walls: list[float] = []
-    cpus: list[float] = []
-    switches: list[int] = []
-    pairs: list[tuple[Any, Any]] = []
-    for _ in range(count):
-        prepare()
-        before, after = make(), make()
-        lost, cpu = _count_switches(), CpuClock()
-        began = time.perf_counter()
-        before.record()
-        for _ in range(calls - 1):
-            function()
-        result = function()
-        after.record()
-        wait(result)
-        del result
-        walls.append((time.perf_counter() - began) / calls)
-        cpus.append(cpu.read() / calls)
-        switches.append(_count_switches() - lost)
-        pairs.append((before, after))
-    device = tuple(before.elapsed_time(after) / 1000 / calls for before, after in pairs)
-    return Timing(tuple(walls), calls, device, tuple(switches), tuple(cpus))
 
 
 @contextmanager
@@ -458,8 +427,12 @@ def _wait_for_all(waits: Sequence[Callable[[object], object]]) -> Wait:
 def _wait_of(module: Any) -> Callable[[object], object] | None:
     """Recognised by its attributes; None where there is no device to wait for."""
     name = getattr(module, "__name__", "").split(".")[0]
-    if name == "torch":
-        return _wait_of_torch(module)
+    if name == "torch":  # only devices that are in use: asking for CUDA would initialise it, and use its memory
+        if _uses_cuda(module):
+            return lambda _result: module.cuda.synchronize()
+        devices = (getattr(module, kind, None) for kind in ("xpu", "mps"))
+        used = next((device for device in devices if device and getattr(device, "is_available", bool)()), None)
+        return (lambda _result: used.synchronize()) if used else None
     if name == "jax":
         wait: Callable[[object], object] = module.block_until_ready
         return wait
@@ -468,17 +441,6 @@ def _wait_of(module: Any) -> Callable[[object], object] | None:
         return lambda result: sync() if sync else getattr(result, "numpy", bool)()
     if name == "cupy":
         return lambda _result: module.cuda.Stream.null.synchronize()
-    return None
-
-
-def _wait_of_torch(torch: Any) -> Callable[[object], object] | None:
-    """Only devices that are in use: asking for CUDA would initialise it, and use its memory."""
-    if _uses_cuda(torch):
-        return lambda _result: torch.cuda.synchronize()
-    for kind in ("xpu", "mps"):
-        device = getattr(torch, kind, None)
-        if device is not None and getattr(device, "is_available", bool)():
-            return lambda _result, device=device: device.synchronize()  # type: ignore[misc]
     return None
 
 

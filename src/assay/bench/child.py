@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _build_parser().parse_args(arguments)
     sys.path[:0] = [os.path.abspath(path) for path in options.first_path]
     sys.path.extend(path for path in options.path if path not in sys.path)
-    return _list(options) if options.action == "list" else _run(options)
+    given = Arguments(options.output_dir, options.data_dir, options.tpu, options.args, options.only_args)
+    return _list(options, given) if options.action == "list" else _run(options, given)
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -63,35 +64,28 @@ def _build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _build_arguments(options: argparse.Namespace) -> Arguments:
-    return Arguments(options.output_dir, options.data_dir, options.tpu, options.args, options.only_args)
-
-
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace, arguments: Arguments) -> int:
     """Whatever the modules print goes to stderr; stdout is ours."""
     ours, sys.stdout = sys.stdout, sys.stderr
     found: dict[str, object] = {}
     for text in options.methods:
         try:
-            found[text] = _list_one(text, options)
+            if is_suite(text):
+                from assay.bench.suites import list_suite
+
+                found[text] = [asdict(each) for each in list_suite(text)]
+            else:
+                found[text] = [{"text": name, "name": name} for name in find_matches(text, arguments)]
         except BaseException as error:  # noqa: BLE001 a module may do anything when it is imported
             found[text] = f"{type(error).__name__}: {error}"
     ours.write(json.dumps(found))
     return 0
 
 
-def _list_one(text: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    if is_suite(text):
-        from assay.bench.suites import list_suite
-
-        return [asdict(each) for each in list_suite(text)]
-    return [{"text": name, "name": name} for name in find_matches(text, _build_arguments(options))]
-
-
 # ---------------------------------------------------------------- run
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, arguments: Arguments) -> int:
     (method,) = options.methods
     write_line({"kind": "begin", "time": time.time(), "pid": os.getpid(), "python": sys.version.split()[0]})
     with suppress(OSError, ValueError, AttributeError):  # a crash in native code prints the stack, if there is a stderr
@@ -103,8 +97,10 @@ def _run(options: argparse.Namespace) -> int:
 
             _execute(lambda: end.update(run_suite(method)), options, end)
         else:
-            target = _find(method, options)
-            _execute(target.build(_build_arguments(options)), options, end, is_plain=target.is_plain)
+            if ".filter:" in method:  # these are resolved before: this one could not be, and says why
+                find_matches(method, arguments)
+            target = find_target(method)
+            _execute(target.build(arguments), options, end, is_plain=target.is_plain)
         end["ok"] = True
     except SkippedError as skip:
         end |= {"ok": True, "skipped": str(skip)}
@@ -124,13 +120,6 @@ def _run(options: argparse.Namespace) -> int:
     end |= {"time": time.time(), "framework": find_framework(), "packages": find_packages(), "peaks": load_peaks()}
     write_line(end)
     return 0 if end["ok"] else 1
-
-
-def _find(method: str, options: argparse.Namespace) -> BenchmarkTarget:
-    if ".filter:" not in method:
-        return find_target(method)
-    find_matches(method, _build_arguments(options))  # filters are resolved before: this one could not be, and says why
-    raise NoSuchBenchmarkError(f"{method!r} could not be resolved")
 
 
 def _execute(
@@ -246,13 +235,10 @@ def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
     wanted = [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
     if wanted:
         text = f"{name} needs {', '.join(map(repr, wanted))}, but a benchmark is called without arguments"
-        raise TypeError(_join(text, _advise_suite(owner) if hasattr(owner, "params") else None))
-
-
-def _advise_suite(owner: Any) -> str:
-    """asv's benchmarks are named by their file."""
-    name = shlex.quote(f"{os.path.relpath(inspect.getfile(owner))}::{owner.__qualname__}")
-    return f"it is one of asv's, which are named by their file: `assay bench run {name}`"
+        if hasattr(owner, "params"):
+            file = shlex.quote(f"{os.path.relpath(inspect.getfile(owner))}::{owner.__qualname__}")
+            text += f"; it is one of asv's, which are named by their file: `assay bench run {file}`"
+        raise TypeError(text)
 
 
 def find_target(text: str) -> BenchmarkTarget:
@@ -263,7 +249,10 @@ def find_target(text: str) -> BenchmarkTarget:
     found: Any = module
     for index, name in enumerate(names):
         if index == len(names) - 1 and isinstance(found, type):
-            return _find_method(found, name)
+            if not callable(getattr(found, name, None)) and not hasattr(found, "__getattr__"):
+                hint = did_you_mean(name, list_methods(found))
+                raise NoSuchBenchmarkError(_join(f"{found.__name__} has no method {name!r}", hint))
+            return BenchmarkTarget(found, name)
         found = _attribute(found, name, module)
     if isinstance(found, type):
         hint = did_you_mean("benchmark", list_methods(found)) or f"or {text}.filter:REGEX for several"
@@ -280,13 +269,6 @@ def _attribute(owner: Any, name: str, module: ModuleType) -> Any:
         where = f"module {module.__name__}" if owner is module else owner.__name__
         known = [key for key, value in vars(owner).items() if callable(value) and not key.startswith("_")]
         raise NoSuchBenchmarkError(_join(f"{where} has no {name!r}", did_you_mean(name, known))) from None
-
-
-def _find_method(owner: type, name: str) -> BenchmarkTarget:
-    if not callable(getattr(owner, name, None)) and not hasattr(owner, "__getattr__"):
-        hint = did_you_mean(name, list_methods(owner))
-        raise NoSuchBenchmarkError(_join(f"{owner.__name__} has no method {name!r}", hint))
-    return BenchmarkTarget(owner, name)
 
 
 def _join(text: str, hint: str | None) -> str:

@@ -39,25 +39,21 @@ def _parse_line(line: str) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) and "kind" in fields else None
 
 
-def parse_root(text: str) -> int | None:
+def load_root(path: str) -> int | None:
     """The first process of a benchmark, from what its child has written so far: the child itself, or the command that
-    our wrapper has started (which says so in a second line)."""
-    for line in text.splitlines():
+    our wrapper has started (which says so in a second line). None where it has not been reported yet."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read(4096).splitlines()
+    except OSError:
+        return None
+    for line in lines:
         fields = _parse_line(line)
         if fields is None:
             return None
         if isinstance(pid := fields.get("pid"), int) and "wrapper_rss" not in fields:
             return pid
     return None
-
-
-def load_root(path: str) -> int | None:
-    """None where it has not been reported yet."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return parse_root(file.read(4096))
-    except OSError:
-        return None
 
 
 def load_child_report(path: str, tf_prefix: str | None = None) -> ChildReport:

@@ -12,7 +12,7 @@ PLUGIN = Plugin(
     children={
         "bench": "assay.bench.child:main",
         "bench-trial": "assay.bench.trial:main",
-        "command-profile": "assay.bench.command_profile:main",
+        "command-profile": "assay.bench.profiling:main",
     },
     importers=("assay.bench.importers.recognisers:IMPORTERS",),
     reports=("assay.bench.page.report:build_report",),

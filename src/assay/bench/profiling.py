@@ -8,10 +8,15 @@ TensorBoard's profile tab reads.
 
 A method may import its framework itself, in the middle of a window: until the import is complete another profiler
 samples, then the framework's own takes over.
+
+`python -m assay child command-profile` profiles a command line from outside. command.py starts it with the command, and
+closes its input when the command has ended. The answer is a line of JSON: the files, and why a window has none. A
+command may start Python later or never: a window waits for it.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -23,19 +28,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import IO, Any, Protocol
 
-from assay.bench.values.execution import ProfileWindow, render_windows
+from assay.bench.values.execution import ProfileWindow, parse_windows, render_windows
+from assay.system import processes
 from assay.system.files import rename
-from assay.system.processes import allow_tracing
 
 _LOOK_S = 0.005
 _DEEPEST = 100
 _FRAMEWORKS = ("torch", "tensorflow")
 _THREAD = "assay-profile"  # begins the names of our own threads
 _ANSWER_S = 60.0
-_READY_S = 0.02  # between two checks for a framework
+_READY_S = 0.02  # between two checks for a framework, or for an interpreter
 _AGAIN_S = 0.1  # a signal that arrives just before the main thread begins to wait is handled with the next one
 
 
@@ -147,7 +152,9 @@ class Profile:
         if stand_in is not None:
             stand_in.start()
         self._is_taking.set()
-        framework = self._wait_for_framework(window.end_s)
+        framework = None
+        while framework is None and not self.is_past(window.end_s, _READY_S):
+            framework = find_framework(self._kind)
         if stand_in is None and framework is None:
             begun = next((name for name in _FRAMEWORKS if name in sys.modules), None)
             raise RuntimeError(
@@ -157,15 +164,6 @@ class Profile:
             if stand_in is not None:
                 stand_in.stop()
         return framework
-
-    def _wait_for_framework(self, end_s: float | None) -> str | None:
-        if self._kind == "py-spy":
-            self._wait_until(end_s)
-            return None
-        while not self.is_past(end_s, _READY_S):
-            if (framework := find_framework(self._kind)) is not None:
-                return framework
-        return None
 
     def is_past(self, end_s: float | None, wait_s: float) -> bool:
         """Whether the window or the benchmark has ended, after a short wait."""
@@ -199,15 +197,10 @@ class Profile:
 
 
 def find_framework(kind: str) -> str | None:
-    """The framework whose own profiler is used; one that is still being imported does not count."""
-    if kind == "py-spy":
-        return None
-    return next((name for name in _FRAMEWORKS if _is_complete(sys.modules.get(name))), None)
-
-
-def _is_complete(module: ModuleType | None) -> bool:
-    """Python marks a module whose import is under way; half of its names are missing."""
-    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
+    """The framework whose own profiler is used. Python marks a module whose import is under way: half of its names are
+    missing, and it does not count."""
+    known = [(name, sys.modules[name]) for name in _FRAMEWORKS if name in sys.modules and kind != "py-spy"]
+    return next((name for name, module in known if not getattr(module.__spec__, "_initializing", False)), None)
 
 
 def build_profiler(framework: str, folder: str, number: int, main: _MainThread) -> Profiler:
@@ -317,7 +310,7 @@ class PySpy:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        allow_tracing()
+        processes.allow_tracing()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 it names a file that is moved afterwards: for us alone
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT
@@ -398,18 +391,73 @@ def _build_events(
     ]
     for thread in threads:
         open_calls: list[tuple[str, float]] = []
-        last = looks[-1][0]
+        ended: list[tuple[str, float, float]] = []
         for at, stacks in looks:
             stack = stacks.get(thread, ())
             same = next(
                 (i for i, (a, b) in enumerate(zip(open_calls, stack, strict=False)) if a[0] != b),
                 min(len(open_calls), len(stack)),
             )
-            events += [_event(pid, thread, name, since, at) for name, since in open_calls[same:]]
+            ended += [(name, since, at) for name, since in open_calls[same:]]
             open_calls = [*open_calls[:same], *((name, at) for name in stack[same:])]
-        events += [_event(pid, thread, name, since, last) for name, since in open_calls]
+        ended += [(name, since, looks[-1][0]) for name, since in open_calls]
+        events += [
+            {"name": name, "ph": "X", "pid": pid, "tid": thread, "ts": since * 1e6, "dur": (until - since) * 1e6}
+            for name, since, until in ended
+        ]
     return events
 
 
-def _event(pid: int, thread: int, name: str, since: float, until: float) -> dict[str, Any]:
-    return {"name": name, "ph": "X", "pid": pid, "tid": thread, "ts": since * 1e6, "dur": (until - since) * 1e6}
+# ---------------------------------------------------------------- of a command line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m assay child command-profile")
+    parser.add_argument("--profile", required=True)
+    parser.add_argument("--profile-dir", required=True)
+    parser.add_argument("--py-spy", required=True)
+    parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--began", type=float, help="by the monotonic clock, which all processes share")
+    options = parser.parse_args(arguments)
+    profile = CommandProfile(parse_windows(options.profile), options.profile_dir, options.py_spy, options.pid)
+    profile.start(options.began)
+    sys.stdin.buffer.read()  # the command runs
+    files = profile.finish()
+    print(json.dumps({"profiles": files, "profile_notes": profile.notes}))
+    return 0
+
+
+class CommandProfile(Profile):
+    """Windows of another process and of those that it starts."""
+
+    def __init__(self, windows: Sequence[ProfileWindow], folder: str, py_spy: str, pid: int) -> None:
+        super().__init__(windows, "py-spy", folder, py_spy)
+        self._pid = pid
+
+    def start(self, began: float | None = None) -> None:
+        """The command does not wait for us."""
+        self.follow(began)
+
+    def _take(self, window: ProfileWindow, number: int) -> None:
+        while not has_python(self._pid):
+            if self.is_past(window.end_s, _READY_S):
+                raise RuntimeError("no Python ran in it, and py-spy supports nothing else")
+        spy = PySpy(self._py_spy, os.path.join(self._folder, f"py-spy-{number}.json"), self._pid)
+        spy.start()
+        self._wait_until(window.end_s)
+        spy.stop()
+
+
+def has_python(pid: int) -> bool:
+    """Whether the process, or one that it has started, is an interpreter."""
+    return any(map(_is_python, [pid, *processes.find_descendants(pid)]))
+
+
+def _is_python(pid: int) -> bool:
+    """By its program, or by the library where it is built into another one."""
+    program = os.path.basename(processes.find_program(pid))
+    return program.startswith(("python", "pypy")) or b"/libpython" in processes.load_maps(pid)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from assay.bench.benchmark import Timing, measure, measure_rounds, report_timing
@@ -26,13 +27,12 @@ def list_tests(files: Sequence[str]) -> list[SuiteBenchmark]:
 
     session = _Session()
     pytest.main([*_OPTIONS, "--collect-only", *files], plugins=[session])
-    found = [_describe(item) for item in session.items if "benchmark" in getattr(item, "fixturenames", ())]
+    found = [
+        SuiteBenchmark(f"{os.path.relpath(item.path)}::{_name(item)}", item.nodeid)
+        for item in session.items
+        if "benchmark" in getattr(item, "fixturenames", ())
+    ]
     return found + [SuiteBenchmark(f"{path}::", path) for path in session.broken]
-
-
-def _describe(item: pytest.Item) -> SuiteBenchmark:
-    path = os.path.relpath(item.path)
-    return SuiteBenchmark(f"{path}::{_name(item)}", item.nodeid)
 
 
 def _name(item: pytest.Item) -> str:
@@ -115,18 +115,15 @@ def _build_fixture_plugin(session: _Session) -> object:
     return FixturePlugin()
 
 
-class Statistics(dict[str, float]):
+class Statistics(SimpleNamespace):
     """`benchmark.stats`: the numbers that tests look at, as `stats["mean"]`, `stats.mean` and `stats.stats.mean`."""
+
+    def __getitem__(self, name: str) -> float:
+        return float(vars(self)[name])
 
     @property
     def stats(self) -> Statistics:
         return self
-
-    def __getattr__(self, name: str) -> float:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
 
 class BenchmarkFixture:
@@ -213,7 +210,8 @@ class BenchmarkFixture:
         values = self.timing.samples_s
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         found = {"min": min(values), "max": max(values), "mean": self.timing.mean_s, "median": self.timing.median_s}
-        return Statistics(found, stddev=spread, rounds=len(values), iterations=self.timing.inner, total=sum(values))
+        rest = {"stddev": spread, "rounds": len(values), "iterations": self.timing.inner, "total": sum(values)}
+        return Statistics(**found, **rest)
 
     def report(self) -> None:
         if self.timing is not None:

@@ -23,10 +23,7 @@ from assay.values.run import RunSpec
 BENCH_FILE = "benchmark.json"
 POINTS_FILE = "bench.jsonl"  # in metrics/
 TRIAGE_FILE = "triage.jsonl"  # in .assay of the study, as are these
-BASELINES_FILE = "baselines.json"
-SELFTEST_FILE = "selftest.json"
 QUEUE_PREFIX = "bench-queue."  # of what a call of `assay bench run` is going to run; gone when it has ended
-_Named = TypeVar("_Named", "Baseline", "Selftest")
 FORMATS = {"benchmark": Format(1, "delete the file: it is made again from what the benchmark reported")}
 
 
@@ -142,25 +139,13 @@ class Selftest:
     at: float
 
 
-def load_baselines(study_dir: str) -> dict[str, Baseline]:
-    return _load_named(study_dir, BASELINES_FILE, Baseline)
+_Named = TypeVar("_Named", Baseline, Selftest)
+_NAMED_FILES = {Baseline: "baselines.json", Selftest: "selftest.json"}  # in .assay of the study
 
 
-def write_baselines(study_dir: str, baselines: Mapping[str, Baseline]) -> None:
-    _write_named(study_dir, BASELINES_FILE, baselines)
-
-
-def load_selftests(study_dir: str) -> dict[str, Selftest]:
-    """By the name of the benchmark."""
-    return _load_named(study_dir, SELFTEST_FILE, Selftest)
-
-
-def write_selftests(study_dir: str, selftests: Mapping[str, Selftest]) -> None:
-    _write_named(study_dir, SELFTEST_FILE, selftests)
-
-
-def _load_named(study_dir: str, name: str, kind: type[_Named]) -> dict[str, _Named]:
-    path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
+def load_named(study_dir: str, kind: type[_Named]) -> dict[str, _Named]:
+    """Baselines by their names, selftests by the names of their benchmarks."""
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, _NAMED_FILES[kind])
     try:
         with open(path, encoding="utf-8") as file:
             content = parse_json(file.read())
@@ -171,8 +156,8 @@ def _load_named(study_dir: str, name: str, kind: type[_Named]) -> dict[str, _Nam
         raise FormatError(f"{path} cannot be read: {error}", "delete the file, and set what it held again") from error
 
 
-def _write_named(study_dir: str, name: str, values: Mapping[str, Baseline] | Mapping[str, Selftest]) -> None:
-    path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
+def write_named(study_dir: str, kind: type[_Named], values: Mapping[str, _Named]) -> None:
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, _NAMED_FILES[kind])
     os.makedirs(os.path.dirname(path), exist_ok=True)
     content = {"format": 1, "named": {key: asdict(value) for key, value in values.items()}}
     write_atomic(path, json.dumps(content, indent=1))
@@ -194,7 +179,8 @@ def hold_queue(study_dir: str, folder: str, specs: Sequence[RunSpec]) -> Iterato
         yield
     finally:
         if lock is not None:
-            _unlink(path)
+            with suppress(OSError):
+                os.unlink(path)
             os.close(lock)
 
 
@@ -213,7 +199,8 @@ def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
                 # its directory may have been made, and nothing was ever started in it
                 if not os.path.isdir(run_dir) or run_directory.load_history(run_dir).last is None:
                     found.append(spec)
-            _unlink(path)
+            with suppress(OSError):
+                os.unlink(path)
         os.close(lock)
     return sorted(found, key=lambda spec: spec.name)
 
@@ -233,8 +220,3 @@ def _load_queue(path: str, folder: str) -> list[RunSpec] | None:
         return [run_directory.parse_spec(spec) for spec in content["specs"]] if content["folder"] == folder else None
     except (OSError, LookupError, TypeError, ValueError):
         return []
-
-
-def _unlink(path: str) -> None:
-    with suppress(OSError):
-        os.unlink(path)

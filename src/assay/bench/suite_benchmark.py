@@ -35,5 +35,6 @@ def is_suite(text: str) -> bool:
 
 
 def render_parameters(values: Iterable[object]) -> str:
-    """`(10, 'f4')`, as asv has them in its results; without addresses, which differ in every process."""
-    return f"({', '.join(re.sub(r' at 0x[0-9a-fA-F]+', '', repr(value)) for value in values)})"
+    """`(10, 'f4')`, as asv has them in its results; without addresses, which differ in every process. Empty: none."""
+    texts = [re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)) for value in values]
+    return f"({', '.join(texts)})" if texts else ""

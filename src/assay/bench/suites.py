@@ -1,6 +1,6 @@
 """Suites of other tools, run as they are: `PATH`, or `PATH::NAME` for a part of one.
 
-    benchmarks, benchmarks/sorting.py, asv.conf.json     asv's `time_`, `timeraw_`, `peakmem_`, `mem_` and `track_`
+    benchmarks, benchmarks/sorting.py, asv.conf.json     asv's `time_`, `timeraw_`, `peakmem_` and `track_`
     tests, tests/test_sorting.py                         tests that use pytest's fixture `benchmark`
 
 A file is pytest's where a function in it takes `benchmark`; every other one is asv's. What is imported here needs the
@@ -19,7 +19,7 @@ from assay.bench.suite_benchmark import NoSuchBenchmarkError, SuiteBenchmark
 from assay.errors import did_you_mean
 
 _TEST = re.compile(r"def \w+\([^)]*\bbenchmark\b")
-_ASV = re.compile(r"(?m)^\s*(?:def (?:time|timeraw|peakmem|mem|track)_|class (?:Time|Timeraw|PeakMem|Mem|Track)[A-Z_])")
+_ASV = re.compile(r"(?m)^\s*(?:def (?:time|timeraw|peakmem|track)_|class (?:Time|Timeraw|PeakMem|Track)[A-Z_])")
 _BENCHMARK_DIR = re.compile(r'(?m)^\s*"benchmark_dir"\s*:\s*"([^"]+)"')  # the file is JSON with comments
 _BOUNDARIES = ("", ".", ":", "(", "[")  # after the name of a part
 
@@ -51,9 +51,14 @@ _FORMS = "one is a method time_x of asv's kind, or a test that takes pytest's fi
 def run_suite(text: str) -> Mapping[str, Any]:
     """Run one benchmark that was listed; returns what is kept of it beside its report. Raises SkippedError."""
     path, name = _split(text)
-    tests, _ = _find_files(path)
+    is_test = os.path.isfile(path) and bool(_find_files(path)[0])
+    if not name and not is_test:  # it stands for all that could not be listed
+        list_suite(text)  # says why, unless it takes too long
+        raise NoSuchBenchmarkError(
+            f"to list the benchmarks of {path} takes longer than 5 minutes: name one, {path}::NAME"
+        )
     try:
-        if tests and os.path.isfile(path):
+        if is_test:
             from assay.bench.pytest_suite import run_test
 
             return {"parameters": run_test(path, name)}

@@ -6,14 +6,13 @@ import json
 import shutil
 import signal
 import sys
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.bench.commands.conftest import Hook
 from tests.bench_repository import Repository
 from tests.bench_samples import execution, history, write_module
 from tests.finished_study import Bench, until
@@ -300,32 +299,13 @@ def test_history_s_bad_input(lab: Bench, cli: Cli) -> None:
     assert "no benchmark named 'C.g'" in cli("bench", "history", "wall_time", "C.g").err
 
 
-def test_alerts_reach_a_webhook_and_a_pipeline(lab: Bench, cli: Cli) -> None:
+def test_alerts_reach_a_webhook_and_a_pipeline(lab: Bench, cli: Cli, hook: Hook) -> None:
     write_history(lab, STEP)
-    received: list[dict[str, Any]] = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Hook)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        address = f"http://127.0.0.1:{server.server_port}/hook"
-        result = cli("bench", "history", "wall_time", "--webhook", address, "--junit", "-")
-        assert cli("bench", "history", "wall_time", "--min-effect", "0.5", "--webhook", address).code == 0
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    result = cli("bench", "history", "wall_time", "--webhook", f"{hook.address}/hook", "--junit", "-")
+    assert cli("bench", "history", "wall_time", "--min-effect", "0.5", "--webhook", hook.address).code == 0
     assert result.code == 1
     assert ET.fromstring(result.out).get("failures") == "1"
-    (alert,) = received  # nothing is sent when all is well
+    ((_, _, alert),) = hook.heard  # nothing is sent when all is well
     assert alert["cases"][0]["verdict"] == "FAIL"
     assert alert["cases"][0]["findings"][0]["effect"] == pytest.approx(0.2, abs=0.01)
 

@@ -29,6 +29,8 @@ def test_the_commits_of_a_range_are_a_table(own_bench: Bench, repository: Reposi
     rows = [line.split() for line in result.out.splitlines()[2:4]]
     assert [row[:4] for row in rows] == [[commits[1][:12], "change", "1", "-"], [commits[2][:12], "change", "2", "1/1"]]
     assert f"skipped: commit {commits[1][:12]} cannot be built" in result.out
+    nothing = cli(*words, "main~2..main", "--build", "false", "--json", *QUIET)
+    assert (nothing.code, json.loads(nothing.out)["exit_code"]) == (3, 3)
     found = json.loads(cli(*words, "main~1..main", "--skip-existing", "--json", *QUIET).out)
     assert (found["exit_code"], found["executions"]) == (0, [])
     assert [(each["sha"], each["known"]) for each in found["commits"]] == [(commits[2], 1)]

@@ -11,7 +11,7 @@ from tests.bench_samples import execution
 from assay.bench.flow.archive import find_location, write_as_run
 from assay.bench.flow.baselines import remove_baseline, set_baseline
 from assay.bench.flow.compare import CompareOptions, compare_baseline, compare_recorded
-from assay.bench.records import load_baselines
+from assay.bench.records import Baseline, load_named
 from assay.bench.values.execution import BenchExecution, BenchReport
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.values.environment import GitState
@@ -48,7 +48,7 @@ def test_a_baseline_stays_although_newer_executions_come(lab: Path) -> None:
     now = BenchReport(tuple(execution(60 + n, value) for n, value in enumerate(noisy(1.5))), interrupted="SIGINT")
     assert compare_baseline("main", lambda: now, None, "runs", OPTIONS).interrupted == "SIGINT"
     remove_baseline("main", "runs")
-    assert load_baselines(find_location("runs").dir) == {}
+    assert load_named(find_location("runs").dir, Baseline) == {}
 
 
 def test_local_edits_and_failures_are_not_a_baseline(lab: Path) -> None:
@@ -79,4 +79,4 @@ def test_a_baseline_that_is_not_there_is_named(lab: Path) -> None:
         set_baseline("a b", "release", "runs")
     (lab / "runs/bench/.assay/baselines.json").write_text("{")
     with pytest.raises(FormatError, match=r"baselines\.json cannot be read"):
-        load_baselines(find_location("runs").dir)
+        load_named(find_location("runs").dir, Baseline)

@@ -137,16 +137,13 @@ def test_a_build_that_fails_is_skipped(repository: Repository) -> None:
     assert "cannot be built" in next(answer.message for answer in found.answers if answer.outcome == "skip")
 
 
-def test_ends_that_do_not_differ_are_reported(repository: Repository) -> None:
+def test_ends_that_do_not_differ_are_reported_and_better_is_not_worse(repository: Repository) -> None:
+    """The latter with real processes."""
     commits = repository.costs(10, 10, 10)
     found = search(commits[0])
     assert found.culprit is None
     assert found.stuck is not None
     assert found.stuck.startswith("the two ends do not differ: both are good; the bad end: +0.00%")
-
-
-def test_better_is_not_worse(repository: Repository) -> None:
-    """With real processes."""
     commits = repository.costs(10, 9)
     found = search(commits[0], run=run_benchmarks)
     assert found.culprit is None

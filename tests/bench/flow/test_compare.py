@@ -54,11 +54,9 @@ def test_verdicts(head: float, kind: VerdictKind) -> None:
     report = compare_executions(side("base", 10), side("head", head), CompareOptions())
     assert report.verdict.kind is kind
     assert report.metrics[0].finding.effect == pytest.approx(head / 10 - 1, abs=0.02)
-
-
-def test_the_direction_can_be_given() -> None:
-    options = CompareOptions(directions={"wall_time": "max"})
-    assert compare_executions(side("base", 10), side("head", 11.5), options).verdict.kind is VerdictKind.CHANGED
+    turned = compare_executions(side("base", 10), side("head", head), CompareOptions(directions={"wall_time": "max"}))
+    swapped = {VerdictKind.FAIL: VerdictKind.CHANGED, VerdictKind.CHANGED: VerdictKind.FAIL}
+    assert turned.verdict.kind is swapped.get(kind, kind)
 
 
 def test_a_benchmark_that_one_side_lacks_or_fails_is_an_error() -> None:
@@ -166,6 +164,7 @@ def test_load_that_hits_both_sides_in_turns_counts() -> None:
     load = "others used 51% to 70% of the CPUs in 20 of 20 executions, which count: base and head ran in turns"
     assert report.notes == (load,)
     assert report.metrics[0].detectable == pytest.approx(0.0501, abs=0.001), "the threshold: the noise is small"
+    assert contest(Machine(reason=GPU), everything=True).verdict.kind is VerdictKind.PASS, "all can be taken"
 
 
 def test_without_turns_load_leaves_wall_time_out_and_cpu_time_in() -> None:
@@ -212,12 +211,6 @@ def test_another_load_may_be_the_reason(base: float, head: float, levels: tuple[
     assert ("load or code?" in report.verdict.findings[0].message) == (kind is VerdictKind.INCONCLUSIVE)
 
 
-def test_all_of_them_can_be_taken() -> None:
-    machine = Machine()
-    assert contest(machine, everything=True).verdict.kind is VerdictKind.PASS
-    assert machine.trials == [10]
-
-
 @pytest.mark.parametrize("after", [0, 1, 2, 7])
 def test_what_our_own_end_took_along_has_not_failed(after: int) -> None:
     report = contest(Machine(spoil=False, interrupted_after=after))
@@ -228,11 +221,6 @@ def test_what_our_own_end_took_along_has_not_failed(after: int) -> None:
         "it was ended" in found.message for _, _, judged in build_comparison_cases(report) for found in judged.findings
     )
     assert not any("failed" in finding.message for finding in report.verdict.findings)
-
-
-def test_too_few_trials_are_inconclusive() -> None:
-    report = compare_executions(side("base", 10, 2), side("head", 10, 2), CompareOptions())
-    assert report.verdict.kind is not VerdictKind.PASS
 
 
 def test_contaminated_executions_are_left_out_and_reported() -> None:
@@ -381,12 +369,9 @@ def test_a_command_has_as_many_trials_as_its_metrics_need() -> None:
 
 @pytest.mark.parametrize("span", ["main", "..", "main..", "..HEAD", ""])
 def test_spans_that_name_no_two_commits(span: str) -> None:
+    assert parse_span("a...b") == parse_span("a..b") == ("a", "b")
     with pytest.raises(UsageError, match="does not name two commits"):
         parse_span(span)
-
-
-def test_three_dots_are_two() -> None:
-    assert parse_span("a...b") == ("a", "b")
 
 
 # ---------------------------------------------------------------- labels, commits and files

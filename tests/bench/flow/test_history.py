@@ -67,12 +67,9 @@ def test_a_level_that_came_back_is_no_alarm() -> None:
     assert "has returned" in found.verdict.findings[0].message
 
 
-def test_old_changes_can_be_left_alone() -> None:
+def test_old_and_small_changes_can_be_left_alone() -> None:
     assert judge(history(STEP), recent=10).verdict.kind is VerdictKind.PASS
     assert judge(history(STEP), recent=40).verdict.kind is VerdictKind.FAIL
-
-
-def test_small_changes_are_not_spoken_of() -> None:
     assert judge(history(STEP), min_effect=0.2).changes == ()
 
 
@@ -141,9 +138,7 @@ def test_an_interrupted_execution_has_not_failed(wall_time: float | None) -> Non
 
 def test_a_failure_is_not_forgotten_because_the_next_was_ended() -> None:
     executions = [*history(noise(10, 20)), replace(stop(execution(20, 0.0)), state="failed"), stop(execution(21, 0.0))]
-    found = judge(executions)
-    assert found.verdict.kind is VerdictKind.ERROR
-    assert "e0020" in found.broken
+    assert "e0020" in judge(executions).broken
 
 
 def test_of_another_label_or_a_comparison_nothing_is_reported() -> None:
@@ -337,22 +332,9 @@ def test_the_same_commit_in_another_environment_is_the_environment() -> None:
     assert change.cause == "environment"
     assert change.differences == ("cudnn 8.9.2 → 9.1.0",)
     assert found.verdict.kind is VerdictKind.INCONCLUSIVE
-
-
-def test_both_changed_may_be_either() -> None:
-    (change,) = judge(moved(same_commit=False)).changes
-    assert change.cause == "either"
-    assert "environment or code" in judge(moved(same_commit=False)).verdict.findings[0].message
-
-
-def test_two_machines_in_turns_are_two_series_without_a_change() -> None:
-    executions = [
-        execution(n, 10.0 + 5 * (n % 2) + random.Random(n).gauss(0, 0.02), setup={"host": str(n % 2)}, commit="b" * 40)
-        for n in range(40)
-    ]
-    found = judge(executions)
-    assert [len(series.points) for series in found.series] == [20, 20]
-    assert all(not series.changes for series in found.series)
+    both = judge(moved(same_commit=False))
+    assert both.changes[0].cause == "either"
+    assert "environment or code" in both.verdict.findings[0].message
 
 
 def test_a_label_is_a_series_of_its_own() -> None:
@@ -370,16 +352,12 @@ def say(judgement: str, executions: list[BenchExecution], note: str = "") -> Tri
 
 
 @pytest.mark.parametrize("judgement", ["ack", "wontfix"])
-def test_a_word_silences_the_alarm_and_is_shown(judgement: str) -> None:
+def test_a_word_silences_the_alarm_is_shown_and_can_be_taken_back(judgement: str) -> None:
     executions = history(STEP)
-    found = judge(executions, say(judgement, executions, "known"))
+    word = say(judgement, executions, "known")
+    found = judge(executions, word)
     assert found.verdict.kind is VerdictKind.PASS
     assert f"{judgement}: known" in found.verdict.findings[0].message
-
-
-def test_a_word_can_be_taken_back() -> None:
-    executions = history(STEP)
-    word = say("ack", executions)
     assert judge(executions, word, replace(word, judgement="open")).verdict.kind is VerdictKind.FAIL
 
 
@@ -478,22 +456,6 @@ def test_what_compare_and_bisect_ran_is_no_history() -> None:
         judge(compared)
 
 
-def test_one_benchmark_that_has_run_once_does_not_silence_the_others(
-    lab: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    once = replace(execution(99, 1.0), method="m.C.once")
-    given = [*history(noise(10, 20)), once]
-    monkeypatch.setattr(histories, "load_executions", lambda *_: given)
-    console = CollectingConsole()
-    said = console.lines
-    (found,) = load_histories("wall_time", None, HistoryOptions("runs"), console)
-    assert found.method == METHOD
-    assert "m.C.once has 1 execution with wall_time" in said[0]
-    given[:-1] = []
-    with pytest.raises(UsageError, match=r"m\.C\.once has 1 execution"):
-        load_histories("wall_time", None, HistoryOptions("runs"), console)
-
-
 # ---------------------------------------------------------------- a new environment, and back again
 
 OLD, NEW = {"driver": "410"}, {"driver": "999"}
@@ -578,6 +540,7 @@ def test_a_third_environment_tells_by_its_level(level: float, holds: bool) -> No
 
 def test_two_machines_in_turns_raise_no_alarm_whichever_was_last() -> None:
     both = [at(n, [10.0 + 3 * (n % 2)], (OLD, NEW)[n % 2])[0] for n in range(21)]
+    assert [(len(series.points), series.changes) for series in judge(both).series] == [(11, ()), (10, ())]
     assert judge(both).verdict.kind is judge(both[:-1]).verdict.kind is VerdictKind.PASS
 
 
@@ -742,12 +705,9 @@ def test_a_newest_execution_on_a_creep_is_compared_with_its_end() -> None:
     assert found.verdict.kind is VerdictKind.INCONCLUSIVE
 
 
-def test_a_triaged_newest_execution_is_no_alarm() -> None:
+def test_a_newest_execution_that_is_triaged_or_below_min_effect_is_no_alarm() -> None:
     executions = history([*noise(10, 20), 13.0])
     assert judge(executions, say("ack", executions)).verdict.kind is VerdictKind.PASS
-
-
-def test_a_newest_difference_below_min_effect_is_not_named() -> None:
     values = [*noise(10, 40), 10.4]
     assert judge(history(values)).changes == ()
     assert judge(history(values), min_effect=0.03).verdict.kind is VerdictKind.INCONCLUSIVE

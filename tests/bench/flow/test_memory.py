@@ -43,18 +43,13 @@ def devices(tmp_path: Path, show: Show) -> Devices:
     return Devices({"ASSAY_FAKE_NVML": str(tmp_path / "gpus.json")})
 
 
-def test_another_process_is_not_ours(show: Show, devices: Devices) -> None:
-    show((5 * GB, {STRANGER: 5 * GB}))
+@pytest.mark.parametrize("before", [5 * GB, 0])
+def test_another_process_is_not_ours_whenever_it_comes(show: Show, devices: Devices, before: int) -> None:
+    show((before, {STRANGER: before} if before else {}))
     memory = GpuMemory(devices, (0,))
+    show((5 * GB, {STRANGER: 5 * GB}))
     memory.look("tag", [os.getpid()])
     assert memory.peak == GpuPeak(0, "", 0)
-
-
-def test_another_process_that_comes_later_is_not_ours(show: Show, devices: Devices) -> None:
-    memory = GpuMemory(devices, (0,))
-    show((5 * GB, {STRANGER: 5 * GB}))
-    memory.look("tag", [os.getpid()])
-    assert memory.peak.size_bytes == 0
 
 
 def test_our_processes_count_by_pid_and_the_peak_stays(show: Show, devices: Devices) -> None:

@@ -11,7 +11,7 @@ from tests.bench_samples import execution
 from assay.bench.flow.archive import find_location
 from assay.bench.flow.compare import Run
 from assay.bench.flow.selftest import WORK, check_gate, run_selftest
-from assay.bench.records import load_selftests
+from assay.bench.records import Selftest, load_named
 from assay.bench.report.history import build_selftest_document
 from assay.bench.values.execution import BenchReport, BenchRequest
 from assay.errors import UsageError
@@ -56,7 +56,7 @@ def test_equal_code_that_differs_or_is_interrupted_is_not_kept(lab: Path) -> Non
     assert (worse.report.verdict.kind, worse.kept) == (VerdictKind.FAIL, False)
     cut = run_selftest(REQUEST, answer(NOISE, NOISE[:6], interrupted="SIGINT"))
     assert (cut.report.interrupted, cut.kept) == ("SIGINT", False)
-    assert load_selftests(find_location("runs").dir) == {}
+    assert load_named(find_location("runs").dir, Selftest) == {}
 
 
 def test_each_line_about_equal_code_names_its_metric(lab: Path) -> None:

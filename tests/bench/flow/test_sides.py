@@ -16,7 +16,6 @@ from tests.bench_samples import execution
 from assay.bench.flow.sides import (
     Duel,
     Executions,
-    check_out,
     collect_samples,
     describe_aside,
     describe_code,
@@ -26,7 +25,6 @@ from assay.bench.flow.sides import (
     open_trees,
 )
 from assay.bench.values.execution import BenchExecution
-from assay.code.checkout import load_commit
 from assay.errors import UsageError
 from assay.show.console import CollectingConsole
 from assay.values.environment import GitState
@@ -104,7 +102,6 @@ def test_an_environment_that_was_recorded_on_neither_side_is_reported() -> None:
 def test_what_is_invalid_for_a_metric_does_not_count_for_it() -> None:
     side = replace(MIXED, invalid={KEY: {"e0000", "e0001"}, ("m.C.g", "wall_time"): {"e0002"}})
     assert [e.execution_id for e in side.having(KEY)] == ["e0002", "e0003", "e0004"]
-    assert side.count_invalid(KEY) == 2
     assert list(describe_invalid(side, [KEY])) == ["m.C.f wall_time: 2 executions of old left out: declared invalid"]
     assert [side.is_invalid(e) for e in side.found[:3]] == [True, True, False]
     assert list(describe_invalid(MIXED, [KEY])) == []
@@ -159,16 +156,6 @@ def repository(lab: Path) -> Repository:
     return found
 
 
-def test_a_commit_is_checked_out_beside_the_user_s_tree(repository: Repository) -> None:
-    (repository.folder / "figure").write_text("the user is working on this\n")
-    with open_trees(ask(), None) as checkouts:
-        variant = check_out(checkouts, "base", load_commit(checkouts.repository, "main~1"))
-    assert Path(variant.folder or "", "figure").read_text().startswith("cost 10")
-    assert variant.commit == repository.git("rev-parse", "main~1")
-    assert (repository.folder / "figure").read_text() == "the user is working on this\n"
-    assert repository.git("worktree", "list").count("\n") == 0
-
-
 def test_a_second_comparison_waits_for_the_first(repository: Repository) -> None:
     console = CollectingConsole()
     said = console.lines
@@ -196,34 +183,7 @@ def test_the_lock_goes_with_its_owner(repository: Repository) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_folder_inside_the_repository_stays_inside(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = repository.folder / "sub"
-    inner.mkdir()
-    (inner / "file").write_text("x")
-    sha = repository.commit("cost 12\n")
-    monkeypatch.chdir(inner)
-    with open_trees(ask(root=str(repository.folder / "runs")), None) as checkouts:
-        assert checkouts.inside == ("sub",)
-        variant = check_out(checkouts, "head", load_commit(checkouts.repository, sha))
-        assert Path(variant.folder or "", "file").read_text() == "x"
-        with pytest.raises(UsageError, match="has no folder sub"):
-            check_out(checkouts, "head", load_commit(checkouts.repository, "main~1"))
-
-
-def test_a_build_runs_in_the_tree_and_its_failure_is_reported(repository: Repository) -> None:
-    with open_trees(ask(), "cp figure built") as checkouts:
-        variant = check_out(checkouts, "base", load_commit(checkouts.repository, "main"))
-        assert Path(variant.folder or "", "built").read_text().startswith("cost 11")
-    with open_trees(ask(), "false") as checkouts, pytest.raises(UsageError, match="cannot be built"):
-        check_out(checkouts, "base", load_commit(checkouts.repository, "main"))
-
-
 def test_a_place_that_cannot_be_made(repository: Repository) -> None:
     (repository.folder / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be made"), open_trees(ask(root="file"), None):
-        pass
-
-
-def test_outside_a_repository(lab: Path) -> None:
-    with pytest.raises(UsageError, match="not in a git repository"), open_trees(ask(), None):
         pass

@@ -21,7 +21,7 @@ from assay.bench.report.executions import (
     render_execution,
     render_values,
 )
-from assay.bench.report.history import build_history_document, render_setups
+from assay.bench.report.history import build_history_document
 from assay.bench.values.comparison import MetricHistory
 from assay.bench.values.execution import BenchReport, BenchResult
 from assay.show.junit import render_junit
@@ -203,15 +203,6 @@ def test_a_history_shows_levels_and_changes() -> None:
     calm = build_history("m.C.f", "wall_time", history([1.0] * 200), HistoryOptions(), [])
     assert "no change" in render_history(calm, color=False, width=None)
     assert max(map(len, render_history(calm, color=False, width=None).splitlines())) < 120
-
-
-@pytest.mark.parametrize(
-    ("form", "words"), [("csv", "a,2,1.5"), ("json", '"x.median": 1.5'), ("md", "| a |"), ("text", "1.5")]
-)
-def test_set_ups_in_every_form(form: str, words: str) -> None:
-    assert words in render_setups(
-        ["label"], ["x"], [(["a"], 2, {"x": (1.0, 2.0)}, {"x": ()}), (["b"], 0, {"x": ()}, {"x": ()})], form
-    )
 
 
 def test_an_execution_in_a_line() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from assay.bench.flow.tables import EnvironmentTable, TableRow
 from assay.bench.report.history import (
     build_bisect_document,
     build_comparison_cases,
@@ -264,18 +265,23 @@ ROWS: Any = [
 BY, METRICS = ("cudnn", "label"), ("wall_time", "loss")
 
 
+def table(by: tuple[str, ...], metrics: tuple[str, ...], rows: Any) -> EnvironmentTable:
+    disturbed = tuple(name for name in metrics if any(aside[name] for *_, aside in rows))
+    return EnvironmentTable(by, metrics, tuple(TableRow(*row) for row in rows), disturbed=disturbed)
+
+
 def test_set_ups_for_people() -> None:
-    lines = render_setups(BY, METRICS, ROWS, "text").splitlines()
+    lines = render_setups(table(BY, METRICS, ROWS), "text").splitlines()
     assert lines[0].split() == ["cudnn", "label", "n", "wall_time", "loss"]
     assert lines[2].split() == ["8.9.2", "old", "3", "1.1", "s", "±4.5%", "-"]
 
 
 def test_metrics_without_room_are_named_and_not_cut() -> None:
-    text = render_setups(BY, METRICS, ROWS, "text", 30)
+    text = render_setups(table(BY, METRICS, ROWS), "text", 30)
     assert "loss" not in text.splitlines()[0]
     assert "(no room for loss: choose" in text
     assert "±4.5%" in text
-    assert "wall_time" in render_setups(BY, METRICS, ROWS, "text", 5).splitlines()[0]  # one is always shown
+    assert "wall_time" in render_setups(table(BY, METRICS, ROWS), "text", 5).splitlines()[0]  # one is always shown
 
 
 LONG = "company.benchmarks.vision.transformers.large_models.TransformerBenchmark.training_step"
@@ -289,34 +295,34 @@ def name_rows(*names: str) -> Any:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_long_names_are_cut_from_the_left_in_a_terminal_alone(width: int) -> None:
     by, metrics, rows = ("benchmark", "label"), ("wall_time", "throughput", "loss"), name_rows(LONG + "_a", LONG + "_b")
-    lines = render_setups(by, metrics, rows, "text", width).splitlines()
+    lines = render_setups(table(by, metrics, rows), "text", width).splitlines()
     assert max(map(display_width, lines)) <= width
     for line, end in zip(lines[2:4], ("_a", "_b"), strict=True):
         assert line.startswith("…")
         assert line.split()[0].endswith(f"training_step{end}")
         assert "1.1 s ±4.5%" in line
     for form in ("text", "csv", "json", "md"):
-        assert LONG + "_a" in render_setups(by, metrics, rows, form).replace("\\", ""), "never in a pipe"
-    assert "62081446542" in render_setups(by, metrics, rows, "json", width), "machines get every digit"
+        assert LONG + "_a" in render_setups(table(by, metrics, rows), form).replace("\\", ""), "never in a pipe"
+    assert "62081446542" in render_setups(table(by, metrics, rows), "json", width), "machines get every digit"
 
 
 def test_names_that_differ_at_their_beginning_stay_different() -> None:
-    text = render_setups(("benchmark", "label"), ("wall_time",), name_rows("a." + LONG, "b." + LONG), "text", 80)
+    text = render_setups(table(("benchmark", "label"), ("wall_time",), name_rows("a." + LONG, "b." + LONG)), "text", 80)
     first, second = (line.split()[0] for line in text.splitlines()[2:4])
     assert first != second
     assert max(map(display_width, text.splitlines())) <= 80
 
 
 def test_set_ups_for_machines() -> None:
-    rows = json.loads(render_setups(BY, METRICS, ROWS, "json"))
+    rows = json.loads(render_setups(table(BY, METRICS, ROWS), "json"))
     assert rows[0]["wall_time.median"] == pytest.approx(1.1)
     assert (rows[0]["wall_time.low"], rows[0]["wall_time.high"]) == pytest.approx((1.05, 1.15))
     assert rows[0]["loss.median"] is None
     assert rows[1]["wall_time.low"] == rows[1]["wall_time.high"] == 0.9
-    head, first, _ = render_setups(BY, METRICS, ROWS, "csv").splitlines()
+    head, first, _ = render_setups(table(BY, METRICS, ROWS), "csv").splitlines()
     assert head.startswith("cudnn,label,n,wall_time.median,")
     assert first.startswith("8.9.2,old,3,1.1,")
-    assert render_setups(BY, METRICS, ROWS, "md").startswith("| cudnn | label | n |")
+    assert render_setups(table(BY, METRICS, ROWS), "md").startswith("| cudnn | label | n |")
 
 
 BUSY: Any = [
@@ -326,14 +332,13 @@ BUSY: Any = [
 
 
 def test_what_does_not_count_is_shown_and_counted() -> None:
-    lines = render_setups(("label",), ("wall_time",), BUSY, "text").splitlines()
+    lines = render_setups(table(("label",), ("wall_time",), BUSY), "text").splitlines()
     assert lines[2].split()[1:] == ["5", "1.1", "s", "±4.5%", "(3", "of", "5)"]
     assert lines[3].split()[1:] == ["3", "(2.1", "s", "±2.4%)"]
-    rows = json.loads(render_setups(("label",), ("wall_time",), BUSY, "json"))
+    rows = json.loads(render_setups(table(("label",), ("wall_time",), BUSY), "json"))
     assert [(row["n"], row["wall_time.left_out"]) for row in rows] == [(5, 2), (3, 3)]
     assert rows[1]["wall_time.median"] is None
-    table = build_setup_table(("label",), ("wall_time",), BUSY)
-    assert table.rows[1][2].role == "soft"
+    assert build_setup_table(table(("label",), ("wall_time",), BUSY)).rows[1][2].role == "soft"
 
 
 # ---------------------------------------------------------------- searches
@@ -402,7 +407,7 @@ def test_where_there_is_no_room_empty_columns_leave_first() -> None:
     by = ("label", "cudnn", "framework")
     values = {"wall_time": (1.0, 1.1), "throughput": (5.0, 6.0)}
     rows = [(("before", "-", "-"), 3, values, dict.fromkeys(values, ()))]
-    text = render_setups(by, ("wall_time", "throughput"), rows, "text", width=44)
+    text = render_setups(table(by, ("wall_time", "throughput"), rows), "text", width=44)
     assert "throughput" in text.splitlines()[0]
     assert "cudnn" not in text
     assert "no room" not in text

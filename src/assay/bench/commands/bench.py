@@ -41,7 +41,7 @@ from assay.bench.flow.compare import (
 from assay.bench.flow.history import HistoryOptions, confirm_newest, load_changes, load_histories, triage_change
 from assay.bench.flow.selftest import WORK, check_gate, run_selftest
 from assay.bench.flow.tables import describe_table, load_table
-from assay.bench.records import load_baselines
+from assay.bench.records import Baseline, load_named
 from assay.bench.report.executions import build_commits_document, build_run_cases, build_run_document
 from assay.bench.report.history import (
     build_baselines_document,
@@ -157,6 +157,8 @@ class CompareRequest(ResultRequest, ExecuteRequest):
     span: str | None = option("--git", metavar="BASE..HEAD", help="Check out both commits and run METHOD... in turns.")
     a_rev: str | None = SideOptions.a_rev
     b_rev: str | None = SideOptions.b_rev
+    a_env: str = SideOptions.a_env
+    b_env: str = SideOptions.b_env
     build: str | None = option("--build", metavar="TEXT", help="Of checkouts: run this in each work tree first.")
     method: str | None = option("--method", metavar="METHOD", help="Only this benchmark of BASE and HEAD.")
     only: tuple[str, ...] = option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
@@ -186,7 +188,8 @@ def compare(request: CompareRequest, console: Console) -> int:
 
     With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
     before it is called a FAIL. --a-rev and --b-rev name them one by one; --a-rev alone compares with the files as they
-    are. Exit code 0: not worse. 1: worse. 3: inconclusive. 2: --min-effect is below what this machine can show by its
+    are. --a-env and --b-env run them in two environments; without commits both sides are the files as they are. Exit
+    code 0: not worse. 1: worse. 3: inconclusive. 2: --min-effect is below what this machine can show by its
     last `assay bench selftest`.
     """
     check_result_options(request)
@@ -207,11 +210,15 @@ def compare(request: CompareRequest, console: Console) -> int:
     quieted = console.quieted(request.quiet or request.as_json)
     if request.baseline is not None:
         if revisions is not None:
-            raise UsageError("--baseline names the base, as --git and --a-rev do", "give one of them")
-        report = _compare_baseline(request, options, console, quieted)
+            raise UsageError("--baseline names the base, as --git, --a-rev and --a-env do", "give one of them")
+        now = None
+        if request.what or request.commands:
+            now = partial(build_run(quieted), build_request(request.what, request, default_trials=DEFAULT_TRIALS))
+        report = compare_baseline(request.baseline, now, request.method, request.root, options, console)
     elif revisions is not None:
         asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
-        report = compare_revisions(*revisions, asked, options, build_run(quieted), quieted)
+        environments = (request.a_env, request.b_env) if request.a_env or request.b_env else (None, None)
+        report = compare_revisions(*revisions, asked, options, build_run(quieted), quieted, environments)
     else:
         if len(request.what) != 2:
             raise UsageError(
@@ -223,25 +230,21 @@ def compare(request: CompareRequest, console: Console) -> int:
     return _show_comparison(report, request, console)
 
 
-def _compare_baseline(
-    request: CompareRequest, options: CompareOptions, console: Console, quieted: Console
-) -> ComparisonReport:
-    now = None
-    if request.what or request.commands:
-        asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
-        now = partial(build_run(quieted), asked)
-    return compare_baseline(request.baseline or "", now, request.method, request.root, options, console)
-
-
-def _choose_revisions(request: CompareRequest) -> tuple[str, str | None] | None:
-    """The sides to be checked out; None: what is recorded is compared."""
+def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] | None:
+    """The sides to be checked out, without a name the files as they are; None: what is recorded is compared."""
+    if request.python and (request.a_env or request.b_env):
+        raise UsageError("--python and --a-env or --b-env choose the same interpreter", "give one of them")
     if request.span is not None:
         if request.a_rev or request.b_rev:
             raise UsageError("--git and --a-rev or --b-rev name the same sides", "give one of them")
         return parse_span(request.span)
     if request.b_rev and not request.a_rev:
         raise UsageError("--b-rev needs a side to compare with", f"name it: --a-rev main --b-rev {request.b_rev}")
-    return (request.a_rev, request.b_rev) if request.a_rev else None
+    if not request.a_rev and request.a_env == request.b_env:
+        if request.a_env:
+            raise UsageError("both sides have the same code and environment", "name two, as in --a-env old --b-env new")
+        return None
+    return request.a_rev, request.b_rev
 
 
 def _show_comparison(report: ComparisonReport, request: CompareRequest, console: Console) -> int:
@@ -358,7 +361,11 @@ def history(request: HistoryRequest, console: Console) -> int:
         request.since,
     )
     if request.changes:
-        return _list_changes(request, options, console)
+        document = build_changes_document(
+            "assay bench history --changes", *load_changes(request.metric, request.method, options, console)
+        )
+        show(request, console, document, ())
+        return int(ExitCode.OK)
     if request.metric is None:
         raise UsageError("no METRIC is named", "such as wall_time; or --changes, which looks at all of them")
     metric = request.metric
@@ -372,13 +379,6 @@ def history(request: HistoryRequest, console: Console) -> int:
     document = build_history_document(f"assay bench history {metric}", found)
     show(request, console, document, build_history_cases(found))
     return int(ExitCode.worst({*codes, *(each.verdict.kind.exit_code for each in found)}))
-
-
-def _list_changes(request: HistoryRequest, options: HistoryOptions, console: Console) -> int:
-    changes, looked, short = load_changes(request.metric, request.method, options, console)
-    document = build_changes_document("assay bench history --changes", changes, looked, short)
-    show(request, console, document, ())
-    return int(ExitCode.OK)
 
 
 # ---------------------------------------------------------------- baseline, selftest
@@ -407,7 +407,7 @@ def baseline(request: BaselineRequest, console: Console) -> int:
     elif request.action == "remove" and request.name:
         remove_baseline(request.name, request.root)
     else:
-        known = load_baselines(find_location(request.root).dir)
+        known = load_named(find_location(request.root).dir, Baseline)
         console.write_document(build_baselines_document(known), as_json=request.as_json)
     return int(ExitCode.OK)
 
@@ -497,8 +497,7 @@ def table(request: BenchTableRequest, console: Console) -> int:
     by, metrics = request.by or ("label",), request.metrics or None
     found = load_table(request.method, by, metrics, request.root, request.everything, console)
     form = "csv" if request.as_csv else "json" if request.as_json else "md" if request.as_markdown else "text"
-    rows = [(row.keys, row.count, row.values, row.aside) for row in found.rows]
-    console.write(render_setups(found.by, found.metrics, rows, form, console.width))
+    console.write(render_setups(found, form, console.width))
     if found.left_out and form == "text":
         console.error(f"({describe_table(found)})")
     return int(ExitCode.OK)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -136,22 +137,16 @@ def check_python(path: str | None, _flag: str = "") -> str | None:
         return None
     if shutil.which(path) is None:
         raise UsageError(f"--python {path}: there is no such program", "name an interpreter by its path")
-    version = _ask_version(path)
+    version: tuple[int, ...] = ()  # where it does not answer as a Python does, its first execution reports that better
+    with suppress(OSError, ValueError, subprocess.TimeoutExpired):
+        code = "import sys; print('%d %d' % sys.version_info[:2])"
+        done = subprocess.run([path, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+        version = tuple(map(int, done.stdout.split()[-2:])) if done.returncode == 0 else ()
     if len(version) == len(LEAST_PYTHON) and version < LEAST_PYTHON:
         found, least = (".".join(map(str, each)) for each in (version, LEAST_PYTHON))
         hint = "measure an older one from outside: assay bench run --command 'COMMAND'"
         raise UsageError(f"--python {path} is Python {found}; methods need Python {least} or newer", hint)
     return path
-
-
-def _ask_version(python: str) -> tuple[int, ...]:
-    """Empty where it does not answer as a Python does; its first execution reports that better."""
-    code = "import sys; print('%d %d' % sys.version_info[:2])"
-    try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=False)
-        return tuple(map(int, done.stdout.split()[-2:])) if done.returncode == 0 else ()
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return ()
 
 
 def parse_since(text: str | None, flag: str) -> float | None:

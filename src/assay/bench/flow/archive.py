@@ -68,29 +68,23 @@ def describe_received(executions: Sequence[BenchExecution]) -> list[str]:
 
 def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console = SILENT) -> list[BenchExecution]:
     """Oldest first. What cannot be read is a warning, and an execution that failed."""
-    chosen = _leave_out_uploads(location, list(rows), console)
-    found = [_add_sender(execution, row) for row in chosen if (execution := _load(location, row, console))]
-    return sorted(
-        found, key=lambda execution: (execution.at or 0.0, execution.started_at or 0.0, execution.execution_id)
-    )
-
-
-def _leave_out_uploads(location: StudyLocation, rows: Sequence[RunRow], console: Console) -> Sequence[RunRow]:
-    """An upload that is not adopted does not change what is judged of a benchmark that was executed here."""
-    ours = {row.params.get("method") for row in rows if not row.is_foreign}
-    left = [row for row in rows if row.is_foreign and row.params.get("method") in ours]
+    every = list(rows)
+    # an upload that is not adopted does not change what is judged of a benchmark that was executed here
+    ours = {row.params.get("method") for row in every if not row.is_foreign}
+    left = [row for row in every if row.is_foreign and row.params.get("method") in ours]
     if left:
         console.message(describe_unranked((len(left), left[0]), [location]))
-    return [row for row in rows if row not in left] if left else rows
+    found = []
+    for row in every:
+        execution = _load(location, row, console) if row not in left else None
+        if execution and row.received:
+            note = f"{_RECEIVED}{describe_facts(row.received)}"
+            execution = replace(execution, notes=(note, *execution.notes))
+        found += [execution] if execution else []
+    return sorted(found, key=lambda each: (each.at or 0.0, each.started_at or 0.0, each.execution_id))
 
 
 _RECEIVED = "received: "
-
-
-def _add_sender(execution: BenchExecution, row: RunRow) -> BenchExecution:
-    if not row.received:
-        return execution
-    return replace(execution, notes=(f"{_RECEIVED}{describe_facts(row.received)}", *execution.notes))
 
 
 def choose_methods(name: str, known: Iterable[str]) -> list[str]:

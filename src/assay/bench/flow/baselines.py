@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.sides import choose_side
-from assay.bench.records import Baseline, load_baselines, write_baselines
+from assay.bench.records import Baseline, load_named, write_named
 from assay.bench.values.execution import BenchExecution
 from assay.code.checkout import find_repository, load_commit
 from assay.errors import NotFoundError, UsageError
@@ -34,16 +34,16 @@ def set_baseline(name: str, what: str, root: str | None, console: Console = SILE
     commits = {each.commit for each in found}
     commit = next(iter(commits)) if len(commits) == 1 else None
     baseline = Baseline(what, tuple(os.path.basename(each.run_dir) for each in found), time.time(), commit)
-    write_baselines(location.dir, {**load_baselines(location.dir), name: baseline})
+    write_named(location.dir, Baseline, {**load_named(location.dir, Baseline), name: baseline})
     return baseline
 
 
 def remove_baseline(name: str, root: str | None) -> None:
     """Forget the name. The executions stay."""
-    known = load_baselines(find_location(root).dir)
+    known = load_named(find_location(root).dir, Baseline)
     if name not in known:
         raise NotFoundError("baseline", name, known)
-    write_baselines(find_location(root).dir, {key: each for key, each in known.items() if key != name})
+    write_named(find_location(root).dir, Baseline, {key: each for key, each in known.items() if key != name})
 
 
 def _choose(executions: Sequence[BenchExecution], what: str) -> list[BenchExecution]:
@@ -57,7 +57,7 @@ def _choose(executions: Sequence[BenchExecution], what: str) -> list[BenchExecut
 
 def find_pinned(name: str, study_dir: str, executions: Sequence[BenchExecution]) -> list[BenchExecution]:
     """The executions of a baseline. Raises UsageError where they are gone."""
-    known = load_baselines(study_dir)
+    known = load_named(study_dir, Baseline)
     if name not in known:
         hint = None if known else "set one: `assay bench baseline set NAME`"
         raise NotFoundError("baseline", name, known, hint)

@@ -91,31 +91,25 @@ def bisect_benchmark(
     options = replace(options, metrics=(question.metric,), confirm=False)  # the search has its own confirmation
     with open_trees(request, options.build, console) as checkouts, keeping_lease():
         good, bad = (load_commit(checkouts.repository, name) for name in (question.good, question.bad))
-        parents = load_parents(checkouts.repository, good.sha, bad.sha)
-        log = _open_log(checkouts, (good, bad), request, options, question.fresh)
-        bench = _Bench(checkouts, good, bad, request, options, run)
-        return _Search(
-            bench, log, TrialHistory(parents, good.sha, bad.sha, votes=VOTES, patience=PATIENCE), console
-        ).run()
-
-
-def _open_log(
-    checkouts: Checkouts, ends: tuple[Commit, Commit], request: BenchRequest, options: CompareOptions, fresh: bool
-) -> str:
-    asked = {"method": asdict(request.methods[0]), "options": asdict(options)}
-    log = os.path.join(open_question(checkouts, ends, request, asked), LOG_FILE)
-    if fresh:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(log)
-    return log
-
-
-# ---------------------------------------------------------------- the search
+        start = TrialHistory(
+            load_parents(checkouts.repository, good.sha, bad.sha), good.sha, bad.sha, votes=VOTES, patience=PATIENCE
+        )
+        asked = {"method": asdict(request.methods[0]), "options": asdict(options)}
+        log = os.path.join(open_question(checkouts, (good, bad), request, asked), LOG_FILE)
+        if question.fresh:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(log)
+        return _Search(checkouts, good, bad, request, options, run, log, start, console).run()
 
 
 @dataclass(slots=True)
 class _Search:
-    bench: _Bench
+    checkouts: Checkouts
+    good: Commit
+    bad: Commit
+    request: BenchRequest
+    options: CompareOptions
+    execute: Run
     log: str
     start: TrialHistory
     console: Console
@@ -124,7 +118,7 @@ class _Search:
         answers = load_answers(self.log)
         resumed = len(answers)
         count = len(self.start.parents)
-        self.console.message(f"{count} commits from {self.bench.good.short} to {self.bench.bad.short}, both included")
+        self.console.message(f"{count} commits from {self.good.short} to {self.bad.short}, both included")
         self.console.message(
             f"continuing: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
         )
@@ -135,9 +129,9 @@ class _Search:
             step = next_step(replace(self.start, trials=trials))
             if not isinstance(step, NextTry):
                 return self._report(answers, resumed, **self._conclude(step, answers))
-            commit = load_commit(self.bench.checkouts.repository, step.commit)
+            commit = load_commit(self.checkouts.repository, step.commit)
             self.console.message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
-            answer, interrupted = self.bench.ask(commit)
+            answer, interrupted = self._ask(commit)
             if interrupted:
                 return self._report(answers, resumed, interrupted=interrupted)
             append_line(self.log, asdict(answer))
@@ -146,46 +140,27 @@ class _Search:
 
     def _conclude(self, step: Culprit | Stuck, answers: list[CommitAnswer]) -> dict[str, Any]:
         if isinstance(step, Stuck):
-            last = next((answer for answer in reversed(answers) if answer.commit == self.bench.bad.sha), None)
+            last = next((answer for answer in reversed(answers) if answer.commit == self.bad.sha), None)
             return {"stuck": step.reason + (f"; the bad end: {last.message}" if last else "")}
-        suspects = tuple(load_commit(self.bench.checkouts.repository, sha) for sha in step.suspects)
+        suspects = tuple(load_commit(self.checkouts.repository, sha) for sha in step.suspects)
         if step.culprit is None:
             return {"suspects": suspects}
         proof = [a for a in answers if a.commit == step.culprit and a.outcome == "bad" and a.evidence is not None]
         return {"suspects": suspects, "culprit": suspects[0], "evidence": proof[-1].evidence if proof else None}
 
     def _report(self, answers: list[CommitAnswer], resumed: int, **facts: Any) -> BenchBisect:
-        bench = self.bench
+        method, metric = self.request.methods[0].name, self.options.metrics[0]
+        between = len(self.start.parents) - 1
         return BenchBisect(
-            bench.request.methods[0].name,
-            bench.options.metrics[0],
-            bench.good,
-            bench.bad,
-            self.log,
-            len(self.start.parents) - 1,
-            tuple(answers),
-            resumed=resumed,
-            **facts,
+            method, metric, self.good, self.bad, self.log, between, tuple(answers), resumed=resumed, **facts
         )
 
-
-@dataclass(slots=True)
-class _Bench:
-    """Compares commits with the good one."""
-
-    checkouts: Checkouts
-    good: Commit
-    bad: Commit
-    request: BenchRequest
-    options: CompareOptions
-    run: Run
-
-    def ask(self, commit: Commit) -> tuple[CommitAnswer, str | None]:
-        """The outcome of a commit, or the signal by which it was interrupted."""
+    def _ask(self, commit: Commit) -> tuple[CommitAnswer, str | None]:
+        """The outcome of a commit against the good one, or the signal by which it was interrupted."""
         began, sha = time.monotonic(), commit.sha
         try:
             variants = (check_out(self.checkouts, "base", self.good), check_out(self.checkouts, "head", commit))
-            contest = Contest(replace(self.request, variants=variants), self.options, self.run, SILENT)
+            contest = Contest(replace(self.request, variants=variants), self.options, self.execute, SILENT)
             report = contest.run_round(confirmed=True)
         except NotFoundError:
             if sha == self.bad.sha:

@@ -87,8 +87,9 @@ class CommitsReport:
     @property
     def exit_code(self) -> ExitCode:
         """A commit that was skipped has not passed."""
-        is_idle = not self.report.executions and any(outcome.known for outcome in self.outcomes)
-        codes = {ExitCode.OK} if is_idle and not self.end.interrupted else {self.report.exit_code}
+        is_idle = not self.report.executions and any(outcome.known or outcome.problem for outcome in self.outcomes)
+        is_ended = self.end.interrupted or self.end.problem
+        codes = {ExitCode.OK} if is_idle and not is_ended else {self.report.exit_code}
         codes |= {ExitCode.INCONCLUSIVE} if any(outcome.problem for outcome in self.outcomes) else set()
         return ExitCode.worst(codes)
 
@@ -156,19 +157,16 @@ class _Range:
             self.known.update((each.commit or "", each.method) for each in mine)
             if resumed:
                 self.console.message(f"continuing an earlier call, which has made {len(mine)} executions")
-            if self.question.skip_existing:
-                self._add_existing([each for each in every if each not in mine])
-
-    def _add_existing(self, executions: Sequence[BenchExecution]) -> None:
-        is_here = build_matcher(self.request)
-        for each in executions:
-            if each.commit and each.code == each.commit and not each.is_compared and is_here(each.setup):
-                self.known[each.commit, each.method] = self.request.trials
+            is_here = build_matcher(self.request) if self.question.skip_existing else lambda _setup: False
+            for each in every:
+                is_clean = each.commit and each.code == each.commit and not each.is_compared
+                if each.commit and is_clean and each not in mine and is_here(each.setup):
+                    self.known[each.commit, each.method] = self.request.trials
 
     def _measure(self, commit: Commit, at: float) -> CommitOutcome:
         named = [method for method in self.request.methods if not method.is_filter]
         if len(named) == len(self.request.methods) and not any(self._count_left(commit, each) for each in named):
-            return CommitOutcome(commit, at, known=self._count_known(commit, named))
+            return CommitOutcome(commit, at, known=sum(self.known[commit.sha, each.name] for each in named))
         try:
             folder = self.checkouts.enter("head", commit)
         except UsageError as error:
@@ -176,7 +174,7 @@ class _Range:
         found = resolve_methods(replace(self.request, folder=folder))
         methods = [method for method in found if not method.is_filter]
         missing = ", ".join(method.text for method in found if method.is_filter)
-        known = self._count_known(commit, methods)
+        known = sum(self.known[commit.sha, each.name] for each in methods)
         executions: list[BenchExecution] = []
         for left in sorted({self._count_left(commit, each) for each in methods} - {0}):
             chosen = tuple(each for each in methods if self._count_left(commit, each) == left)
@@ -186,9 +184,6 @@ class _Range:
 
     def _count_left(self, commit: Commit, method: BenchMethod) -> int:
         return max(0, self.request.trials - self.known[commit.sha, method.name])
-
-    def _count_known(self, commit: Commit, methods: Sequence[BenchMethod]) -> int:
-        return sum(self.known[commit.sha, each.name] for each in methods)
 
     def _execute(
         self, commit: Commit, at: float, folder: str, methods: tuple[BenchMethod, ...], trials: int

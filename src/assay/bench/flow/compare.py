@@ -40,7 +40,7 @@ from assay.bench.judge.samples import (
     decide_next,
     find_fewest,
 )
-from assay.bench.records import BENCH_FILE, load_baselines, load_triage
+from assay.bench.records import BENCH_FILE, Baseline, load_named, load_triage
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, SampleComparison, Samples, Side
 from assay.bench.values.execution import (
     COMPARED,
@@ -50,6 +50,7 @@ from assay.bench.values.execution import (
     BenchExecution,
     BenchReport,
     BenchRequest,
+    BenchVariant,
     is_sensitive,
 )
 from assay.code.checkout import load_commit
@@ -168,7 +169,7 @@ class _Known:
         known = self._load_all()
         if found := choose_side(known, name):
             return found
-        baselines = load_baselines(self._location.dir)
+        baselines = load_named(self._location.dir, Baseline)
         if name in baselines:
             return find_pinned(name, self._location.dir, known)
         names = {e.label for e in known if e.label} | {e.commit[:12] for e in known if e.commit} | {*baselines}
@@ -279,8 +280,11 @@ def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options
         yield from describe_invalid(side, dict.fromkeys(duel.key for duel in duels))
         yield from _describe_disturbed(side, duels, options)
         yield from describe_aside(side)
-    if options.in_turns and not options.everything:
-        yield from _describe_load([*base.found, *head.found])
+    every = [*base.found, *head.found]
+    loads = [each.load for each in every if each.contaminated and each.load is not None]
+    if loads and options.in_turns and not options.everything:
+        share = f"others used {min(loads):.0%} to {max(loads):.0%} of the CPUs in {len(loads)} of {len(every)}"
+        yield f"{share} executions, which count: base and head ran in turns"
     yield from (f"{method}: only {head.name} has it" for method in head.methods if method not in base.methods)
 
 
@@ -301,14 +305,6 @@ def _describe_disturbed(side: Executions, duels: Sequence[Duel], options: Compar
         if CPU_TIME in metrics and CPU_TIME not in names:
             hint += f"; {CPU_TIME} counts, judge by it alone with --only {CPU_TIME}"
         yield f"{side.name}: {what} left out of {len(side.found)} for {', '.join(names)} ({hint})"
-
-
-def _describe_load(executions: Sequence[BenchExecution]) -> Iterator[str]:
-    """What both sides had to bear in turns."""
-    loads = [each.load for each in executions if each.contaminated and each.load is not None]
-    if loads:
-        share = f"others used {min(loads):.0%} to {max(loads):.0%} of the CPUs in {len(loads)} of {len(executions)}"
-        yield f"{share} executions, which count: base and head ran in turns"
 
 
 def _side(samples: Samples) -> Side:
@@ -399,19 +395,25 @@ def _common_metrics(method: str, base: Executions, head: Executions, options: Co
 
 
 def compare_revisions(
-    a_rev: str,
+    a_rev: str | None,
     b_rev: str | None,
     request: BenchRequest,
     options: CompareOptions,
     run: Run = run_benchmarks,
     console: Console = SILENT,
+    environments: tuple[str | None, str | None] = (None, None),
 ) -> ComparisonReport:
     """Both are checked out next to the user's tree, which is not touched, and run in turns; without `b_rev` side b is
-    the user's files. What fails is run again, and only what fails again is a FAIL."""
+    the user's files, without `a_rev` both are. What fails is run again, and only what fails again is a FAIL."""
+    sides = tuple(BenchVariant(name, environment=each) for name, each in zip("ab", environments, strict=True))
+    if a_rev is None:
+        with keeping_lease():
+            return _record(Contest(replace(request, variants=sides), options, run, console).run(), request.root)
     with open_trees(request, options.build, console) as checkouts, keeping_lease():
         base = load_commit(checkouts.repository, a_rev)
         head = load_commit(checkouts.repository, b_rev) if b_rev is not None else commit_files(checkouts, request)
-        variants = (check_out(checkouts, "base", base), check_out(checkouts, "head", head))
+        trees = (check_out(checkouts, "base", base), check_out(checkouts, "head", head))
+        variants = tuple(replace(tree, environment=side.environment) for tree, side in zip(trees, sides, strict=True))
         found = Contest(replace(request, variants=variants), options, run, console).run()
     found = replace(found, base=f"{base.short} {base.subject}", head=f"{head.short} {head.subject}")
     return _record(found, request.root)

@@ -86,7 +86,9 @@ def build_execution(
     method, is_command = str(spec.params.get("method", spec.name)), spec.params.get("kind") == "command"
     result = judge_report(method, reported, ending, is_command=is_command)
     result = _add_extracted(result, run_dir, spec)
-    readings, profiles = load_readings(run_dir), _find_profiles(run_dir, output_dir)
+    folders = (os.path.join(run_dir, BENCH_PROFILE_DIR), os.path.join(output_dir, "profiler_data"))
+    files = [os.path.join(base, name) for folder in folders for base, _, names in os.walk(folder) for name in names]
+    profiles = tuple(sorted(make_relative(path, run_dir) for path in files))
     machine = replace(around.machine, python=str((reported.begin or {}).get("python", around.machine.python)))
     contaminated = find_contamination(machine, around.foreign_limit)
     if not around.is_observed and around.foreign_limit < 1:  # not observed is not clean
@@ -111,7 +113,7 @@ def build_execution(
         fingerprint=build_fingerprint(setup),
         machine=machine,
         framework=framework,
-        peaks=_build_peaks(reported, ending, readings, _find_usage(reported, outcome, around), around),
+        peaks=_build_peaks(reported, ending, load_readings(run_dir), _find_usage(reported, outcome, around), around),
         contaminated=contaminated,
         refused=bool(contaminated and around.refuses),
         profiles=profiles,
@@ -309,12 +311,6 @@ def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s
     if cpu_s is not None and elapsed_s:
         shares.append(cpu_s / elapsed_s)
     return 100 * max(shares, default=0.0)
-
-
-def _find_profiles(run_dir: str, output_dir: str) -> tuple[str, ...]:
-    folders = (os.path.join(run_dir, BENCH_PROFILE_DIR), os.path.join(output_dir, "profiler_data"))
-    found = [os.path.join(base, name) for folder in folders for base, _, names in os.walk(folder) for name in names]
-    return tuple(sorted(make_relative(path, run_dir) for path in found))
 
 
 # ---------------------------------------------------------------- where it ran

@@ -128,8 +128,12 @@ def load_histories(
             found.append(build_history(name, metric, [e for e in executions if e.method == name], options, triage))
         except UsageError as error:
             missing.append(error)
-    if not found:
-        raise _join_errors(metric, missing)
+    if len(missing) == 1 and not found:
+        raise missing[0]
+    if not found:  # each hint is given once
+        lines = "".join(f"\n  {error.message}" for error in missing)
+        hints = "\n  ".join(dict.fromkeys(error.hint for error in missing if error.hint))
+        raise UsageError(f"none of {len(missing)} benchmarks has a history of {metric}{lines}", hints)
     for each in missing:  # one that has run once must not hide the others
         console.warning(f"{each.message} ({each.hint})")
     for line in _describe_never([e for e in meant if e.method not in named]):
@@ -225,15 +229,6 @@ def _describe_never(executions: Sequence[BenchExecution]) -> Iterator[str]:
             yield f"{method} has never reported anything: {last.result.findings[0].message}"
 
 
-def _join_errors(metric: str, errors: Sequence[UsageError]) -> UsageError:
-    """One error for several benchmarks of which none has a history; each hint is given once."""
-    if len(errors) == 1:
-        return errors[0]
-    lines = "".join(f"\n  {error.message}" for error in errors)
-    hints = "\n  ".join(dict.fromkeys(error.hint for error in errors if error.hint))
-    return UsageError(f"none of {len(errors)} benchmarks has a history of {metric}{lines}", hints)
-
-
 @needed_for("judging the history of a benchmark")
 def build_history(
     method: str, metric: str, executions: Sequence[BenchExecution], options: HistoryOptions, triage: Sequence[Triage]
@@ -244,7 +239,7 @@ def build_history(
         why = "".join(f"; {count} left out: {reason}" for reason, count in left_out.items())
         raise UsageError(
             f"{method} has {len(kept)} execution{'s' * (len(kept) != 1)} with {metric}: too few for a history{why}",
-            _advise(len(kept), left_out, _advise_again(executions, options.root)),
+            _advise(len(kept), left_out, executions, options.root),
         )
     direction = options.direction or direction_of(metric)
     history = MetricHistory(
@@ -302,13 +297,10 @@ def _advise_metric(method: str, metric: str, aside: Sequence[BenchExecution], op
     return shlex.join(["assay", "bench", "history", CPU_TIME, method, *flags])
 
 
-def _advise_again(executions: Sequence[BenchExecution], root: str | None) -> str:
-    command = render_again(executions[-1], root) if executions else ""
-    return f"run it again: `{command}`" if command else "measure it again, as before"
-
-
-def _advise(kept: int, left_out: Mapping[str, int], again: str) -> str:
+def _advise(kept: int, left_out: Mapping[str, int], executions: Sequence[BenchExecution], root: str | None) -> str:
     """Executions that exist and are left out cost nothing to include."""
+    command = render_again(executions[-1], root) if executions else ""
+    again = f"run it again: `{command}`" if command else "measure it again, as before"
     spare = sum(left_out.get(reason, 0) for reason in TAKEN_BY_ALL)
     if spare and kept + spare < FEWEST:
         return f"{again}, when the machine is quiet; or {advise_all(left_out)}"
@@ -615,6 +607,7 @@ def _build_move(
     if step is None or few >= SHORTEST_SERIES:  # it then has a history of its own
         return None
     what = "label" if before.fingerprint == after.fingerprint else "environment"
+    label = (f"label {before.label or 'none'} → {after.label or 'none'}",) if before.label != after.label else ()
     cause, reason = attribute_move(before.code, after.code, what)
     change = MetricChange(
         step=step,
@@ -624,18 +617,12 @@ def _build_move(
         commits=(before.commit, after.commit),
         cause=cause,
         reason=f"{describe_few(old, new, what)}; {reason}" if few else reason,
-        differences=_describe_move(before, after),
+        differences=(*label, *(describe_differences(before.setup, after.setup) if what == "environment" else ())),
         is_worse=is_worse(step.effect, direction),
         holds=_still_holds(found, index, before, step, metric, young=bool(few)),
         too_few=few,
     )
     return add_triage_note(change, {after.execution_id}, triages)
-
-
-def _describe_move(before: BenchExecution, after: BenchExecution) -> tuple[str, ...]:
-    label = (f"label {before.label or 'none'} → {after.label or 'none'}",) if before.label != after.label else ()
-    is_moved = before.fingerprint != after.fingerprint
-    return (*label, *(describe_differences(before.setup, after.setup) if is_moved else ()))
 
 
 def _collect(found: Sequence[BenchExecution], like: BenchExecution, metric: str) -> list[float]:
@@ -666,8 +653,10 @@ def triage_change(
     `last`. Returns a line that names the change."""
     location = find_location(root)
     meant = None
-    if judgement == "open":  # `open` revokes an earlier triage
-        meant = _find_triaged(metric, method, name, load_triage(location.dir))
+    if judgement == "open":  # it revokes an earlier one: `invalid` may have left too few executions for a history
+        triages = [e for e in load_triage(location.dir) if e.metric == metric and is_named(method, e.method)]
+        standing = [each for each in latest_triage(triages) if each.judgement != "open"]
+        meant = next((each for each in reversed(standing) if name in (LAST, each.execution_id)), None)
     if meant is None:
         meant = _find_untriaged(metric, method, name, HistoryOptions(root, min_effect=0.0, everything=everything))
     who = ""
@@ -675,14 +664,6 @@ def triage_change(
         who = getpass.getuser()
     add_triage(location.dir, replace(meant, judgement=judgement, note=note, who=who, at=time.time()))
     return f"{meant.method} {metric}: the change at {meant.execution_id} is {judgement}"
-
-
-def _find_triaged(metric: str, method: str, name: str, every: Sequence[Triage]) -> Triage | None:
-    """Also where the change is not found: `invalid` leaves its executions out, and perhaps too few remain for a
-    history."""
-    triages = [each for each in every if each.metric == metric and is_named(method, each.method)]
-    standing = [each for each in latest_triage(triages) if each.judgement != "open"]
-    return next((each for each in reversed(standing) if name in (LAST, each.execution_id)), None)
 
 
 def _find_untriaged(metric: str, method: str, name: str, options: HistoryOptions) -> Triage:

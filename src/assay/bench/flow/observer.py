@@ -73,8 +73,9 @@ class BenchObserver:
             return
         before = None if self._is_disturbed() else self._outlook.mark()
         environment = self._load_environment(self._find_folder(self._variants[entry.spec.name]))
-        job = entry.handle.pid if entry.handle else 0
-        self._live[entry.dir] = MachineWatch.start(entry.dir, job, environment, self._devices, _gpus_of(entry), before)
+        job, slot = (entry.handle.pid, entry.handle.slot or "") if entry.handle else (0, "")
+        gpus = tuple(int(part) for part in slot.split(",") if part.strip().isdecimal())
+        self._live[entry.dir] = MachineWatch.start(entry.dir, job, environment, self._devices, gpus, before)
         self._handles[entry.dir] = entry.handle
         self.inner.started(entry)
 
@@ -168,8 +169,3 @@ def _own_peak_bytes() -> int:
 
 def _tag_of(entry: Entry) -> str | None:
     return entry.handle.tag if entry.handle else None
-
-
-def _gpus_of(entry: Entry) -> tuple[int, ...]:
-    slot = entry.handle.slot if entry.handle else None
-    return tuple(int(part) for part in (slot or "").split(",") if part.strip().isdecimal())

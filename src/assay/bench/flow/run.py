@@ -39,7 +39,14 @@ from assay.config.places import choose_asked_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.follow.api import StudyLocation
-from assay.launch.api import NODE_PYTHON, RunHooks, build_bare_study, find_study_location, run_specs
+from assay.launch.api import (
+    NODE_PYTHON,
+    RunHooks,
+    build_bare_study,
+    build_side_command,
+    find_study_location,
+    run_specs,
+)
 from assay.observe.devices import Devices
 from assay.record import run_directory
 from assay.system.fast_dataclasses import replace
@@ -212,29 +219,25 @@ def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
     for method in request.methods:
         matches = found.get(method.text)
         for match in matches if isinstance(matches, list) else [None]:
-            chosen = (
-                method
-                if match is None
-                else BenchMethod(match["text"], match["name"], timeout_s=match.get("timeout_s"), is_listed=True)
-            )
-            _check_name(chosen, methods.get(chosen.name))
+            chosen = method
+            if match is not None:
+                own = match.get("timeout_s")
+                chosen = BenchMethod(match["text"], match["name"], timeout_s=own, is_listed=True)
+            other = methods.get(chosen.name)
+            if other is not None and "command" in (chosen.kind, other.kind):  # a history is identified by its name
+                both = "two commands are" if chosen.kind == other.kind else "a method and a command are"
+                hint = "give each its own name: --command 'NAME=TEXT'; the same one several times: --trials N"
+                raise UsageError(f"{both} named {chosen.name!r}", hint)
             methods.setdefault(chosen.name, chosen)
     return tuple(methods.values())
 
 
-def _check_name(method: BenchMethod, other: BenchMethod | None) -> None:
-    """A history is identified by its name: two commands need different names."""
-    if other is not None and "command" in (method.kind, other.kind):
-        both = "two commands are" if method.kind == other.kind else "a method and a command are"
-        raise UsageError(
-            f"{both} named {method.name!r}",
-            "give each its own name: --command 'NAME=TEXT'; the same one several times: --trials N",
-        )
-
-
 def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str, Any]:
     """The matches, listed by a child process: a user's modules are never imported into the supervisor."""
-    argv = [*_python(request), "list", *filters, *_child_flags(request, os.devnull)]
+    environment = next((each.environment for each in request.variants if each.environment), "")
+    chosen = replace(request, python="python") if environment else request
+    argv = [*_python(chosen), "list", *filters, *_child_flags(request, os.devnull)]
+    argv = ["bash", "-c", f"{environment} {shlex.join(argv)}"] if environment else argv
     env = {**os.environ, **dict(request.env)}
     try:
         done = subprocess.run(
@@ -331,14 +334,21 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     steps = [f"mkdir -p {quoted}"]
     if variant is not None and variant.folder is not None:
         steps.append(f"cd {shlex.quote(variant.folder)}")
-    here, script = _find_tools(request)
+    here, script = shlex.quote(sys.executable), shlex.quote(_COMMAND_SCRIPT)
+    if request.farm is not None:  # the node's own
+        here, script = f'"${layout.ENV_PYTHON}"', f'"${ENV_SOURCE}/assay/bench/command.py"'
+    environment = variant.environment if variant else None
     if method.kind == "command":
-        words, flags = [here, "-I", "-S", script, shlex.quote(method.text)], []
+        # a side without words has one: what starts them is in the time of the other
+        own = method.text if environment is None else build_side_command((method.text,), environment or "env")
+        words, flags = [here, "-I", "-S", script, shlex.quote(own)], []
         if request.profile:  # started together with the command, by its wrapper
             words += [here, "-m", "assay", "child", "command-profile"]
             flags = _profile_flags(request, output)
     else:
         python = shlex.join(_python(request)) if request.python else f"{here} -m assay child bench"
+        if environment:
+            python = f"{environment} {shlex.join(_python(replace(request, python='python')))}"
         words, flags = [python, "run", shlex.quote(method.text)], _child_flags(request, output)
     text = " && ".join([*steps, " ".join([*words, *map(_quote, flags)])])
     if request.farm is None:
@@ -347,13 +357,6 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     trial = [NODE_PYTHON, "-m", "assay", "child", "bench-trial", f'"{layout.RUN_DIR_REFERENCE}"']
     folder = (variant.folder if variant else None) or request.folder or ""
     return " ".join([*trial, shlex.quote(folder), wait, shlex.quote(text)])
-
-
-def _find_tools(request: BenchRequest) -> tuple[str, str]:
-    """Our interpreter and our wrapper of commands, for the shell; on a farm the node's own."""
-    if request.farm is None:
-        return shlex.quote(sys.executable), shlex.quote(_COMMAND_SCRIPT)
-    return f'"${layout.ENV_PYTHON}"', f'"${ENV_SOURCE}/assay/bench/command.py"'
 
 
 def _python(request: BenchRequest) -> list[str]:

@@ -11,7 +11,7 @@ from assay.bench.flow.compare import CompareOptions, Run, compare_executions, si
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import Executions
 from assay.bench.judge.samples import scale_visible
-from assay.bench.records import Selftest, load_selftests, write_selftests
+from assay.bench.records import Selftest, load_named, write_named
 from assay.bench.values.comparison import ComparisonReport
 from assay.bench.values.execution import COMPARED, CPU_TIME, WALL_TIME, BenchRequest, BenchVariant, parse_method
 from assay.errors import UsageError
@@ -47,7 +47,7 @@ def run_selftest(request: BenchRequest, run: Run = run_benchmarks) -> SelftestRe
     kept = bool(visible) and not is_ended and compared.verdict.kind in (VerdictKind.PASS, VerdictKind.INCONCLUSIVE)
     if kept:
         folder = find_location(request.root).dir
-        write_selftests(folder, {**load_selftests(folder), request.methods[0].name: found})
+        write_named(folder, Selftest, {**load_named(folder, Selftest), request.methods[0].name: found})
     return SelftestReport(sign_end(compared, report if is_ended else None), request.methods[0].name, found, kept)
 
 
@@ -55,7 +55,7 @@ def check_gate(
     min_effect: float, metrics: Iterable[str], methods: Iterable[str], trials: int, root: str | None
 ) -> None:
     """Refuse a threshold that so many trials cannot show on this machine, as far as a selftest has shown it."""
-    known = load_selftests(find_location(root).dir)
+    known = load_named(find_location(root).dir, Selftest)
     mine = [name for name in methods if name in known] or [WORK.name]
     asked = set(metrics)
     for each in (known[name] for name in mine if name in known and known[name].host == host_name()):

@@ -61,10 +61,7 @@ class Executions:
 
     def having(self, key: Key) -> list[BenchExecution]:
         """Executions that count for this metric."""
-        return [e for e in self._reporting(key) if e.execution_id not in self.invalid.get(key, ())]
-
-    def count_invalid(self, key: Key) -> int:
-        return len(self._reporting(key)) - len(self.having(key))
+        return [e for e in self.reporting(key) if e.execution_id not in self.invalid.get(key, ())]
 
     def is_invalid(self, execution: BenchExecution) -> bool:
         """Whether it was declared invalid for any metric."""
@@ -72,7 +69,7 @@ class Executions:
             execution.execution_id in ids for (method, _), ids in self.invalid.items() if method == execution.method
         )
 
-    def _reporting(self, key: Key) -> list[BenchExecution]:
+    def reporting(self, key: Key) -> list[BenchExecution]:
         return [e for e in self.good(key[0]) if key[1] in e.numbers]
 
 
@@ -194,7 +191,7 @@ def _describe_mixture(
 
 def describe_invalid(side: Executions, keys: Iterable[Key]) -> Iterator[str]:
     for key in keys:
-        count = side.count_invalid(key)
+        count = len(side.reporting(key)) - len(side.having(key))
         if count:
             yield f"{' '.join(key)}: {count_executions(count)} of {side.name} left out: declared invalid"
 

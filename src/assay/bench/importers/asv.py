@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -112,7 +112,12 @@ def _parse_results(name: str, fields: ForeignFields, suite: _Suite) -> Iterator[
             yield f"{name}{suffix} was skipped by asv: there is no result"
         else:
             raw = samples[index] if index < len(samples) else None
-            extra = _name_parameters(name, sets[index], suite) if sets else {}
+            extra: dict[str, Any] = {}
+            if sets:  # by their names in benchmarks.json
+                names = (suite.kinds.get(name) or {}).get("param_names")
+                mine = sets[index]
+                known = names if isinstance(names, list) and len(names) == len(mine) else range(1, len(mine) + 1)
+                extra = {"parameters": {str(each): str(own) for each, own in zip(known, mine, strict=True)}}
             yield _build_execution(name, suffix, value, number, raw, suite, extra)
 
 
@@ -137,13 +142,6 @@ def _build_execution(
         "asv", result, suite.at, suite.setup,
         failure=failure, commit=suite.commit or None, machine=suite.machine, extra=extra,
     )  # fmt: skip
-
-
-def _name_parameters(name: str, values: Sequence[Any], suite: _Suite) -> dict[str, Any]:
-    """The parameters by their names in benchmarks.json."""
-    names = (suite.kinds.get(name) or {}).get("param_names")
-    known = names if isinstance(names, list) and len(names) == len(values) else range(1, len(values) + 1)
-    return {"parameters": {str(each): str(value) for each, value in zip(known, values, strict=True)}}
 
 
 def _name_metric(name: str, kind: str) -> str:

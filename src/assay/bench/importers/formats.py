@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import median
-from typing import Any
 
 from assay.bench.importers import asv, perfzero
 from assay.bench.importers.result import (
@@ -28,7 +27,7 @@ from assay.errors import UsageError
 from assay.plugins import load
 from assay.record.importers.registry import choose_importer, describe_known
 from assay.record.importers.sample import Sample
-from assay.system.fast_dataclasses import dataclass, field
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.machine import Machine
 from assay.values.run import build_command
 
@@ -110,19 +109,14 @@ def parse_foreign(text: str, path: str) -> Iterator[BenchExecution | str]:
         raise FieldError("its JSON is nested too deeply") from None
     except ValueError as error:
         if summaries := perfzero.find_summaries(text):
-            return chain.from_iterable(map(perfzero.parse_summary, summaries))
+            return chain.from_iterable(perfzero.parse_perfzero(Sample(path, summary)) for summary in summaries)
         raise FieldError(f"it is not JSON and has no :::MLLOG line ({error})") from None
     if not isinstance(content, dict):
         raise FieldError("its JSON is not an object")
-    return iter(_describe_object(content))
-
-
-def _describe_object(content: Mapping[str, Any]) -> list[str]:
-    """Notes on a file that holds no result; raises FieldError where it is none that belongs to results."""
     if asv.is_machine(content):
-        return ["asv's machine.json: it describes the machine of the results next to it"]
+        return iter(["asv's machine.json: it describes the machine of the results next to it"])
     if asv.is_benchmark_list(content):
-        return ["asv's benchmarks.json: it describes the benchmarks of the results below it"]
+        return iter(["asv's benchmarks.json: it describes the benchmarks of the results below it"])
     raise FieldError("no known tool writes such a file")
 
 
@@ -242,15 +236,7 @@ def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
     }
     machine = Machine(host=context.text("host_name"), logical_cpus=context.whole("num_cpus"))
     at = parse_moment(context, "date")
-    for name, group in _group_rows(list(file.parts("benchmarks", "benchmark"))).items():
-        failure, result = _parse_google_group(name, group)
-        if result is None:
-            yield f"{name}: {_describe_left_out(group)}"
-        else:
-            yield build_imported("google-benchmark", result, at, setup, failure=failure, machine=machine)
-
-
-def _group_rows(rows: Sequence[ForeignFields]) -> dict[str, _Group]:
+    rows = list(file.parts("benchmarks", "benchmark"))
     names = {row.text("name") for row in rows if "run_type" not in row}
     groups: dict[str, _Group] = {}
     for row in rows:
@@ -260,7 +246,12 @@ def _group_rows(rows: Sequence[ForeignFields]) -> dict[str, _Group]:
             group.runs.append(row)
         else:
             group.aggregates[aggregate] = row
-    return groups
+    for name, group in groups.items():
+        failure, result = _parse_google_group(name, group)
+        if result is None:
+            yield f"{name}: {_describe_left_out(group)}"
+        else:
+            yield build_imported("google-benchmark", result, at, setup, failure=failure, machine=machine)
 
 
 def _parse_name(row: ForeignFields, names: set[str]) -> tuple[str, str | None]:
@@ -293,8 +284,11 @@ def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> BenchResult:
     cpu = [_parse_time(row, "cpu_time") for row in good if "cpu_time" in row]
     counters: dict[str, list[float]] = {}
     for row in good:
-        for key, value in _parse_counters(row).items():
-            counters.setdefault(key, []).append(value)
+        numbers = ((key, parse_number(value)) for key, value in row.values.items() if key not in _OWN_KEYS)
+        for key, number in numbers:
+            if number is not None:
+                counters.setdefault(key, []).append(number)
+    label = next((row.text("label") for row in good if row.text("label")), "")  # of the benchmark, by SetLabel
     return build_result(
         name,
         {key: median(values) for key, values in sorted(counters.items())},
@@ -302,38 +296,21 @@ def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> BenchResult:
         cpu_time=median(cpu) if cpu else None,
         samples={key: values for key, values in {WALL_TIME: times, **counters}.items() if len(values) > 1},
         iters=sum(row.whole("iterations") for row in good) or None,
-        extras=_find_label(good),
+        extras={"label": label} if label else {},
     )
 
 
 def _build_of_aggregates(name: str, rows: Mapping[str, ForeignFields], centre: str) -> BenchResult:
     """The spread of the repetitions is stored as a string: it has no history of its own."""
-    row = rows[centre]
+    row, found = rows[centre], _build_of_runs(name, [rows[centre]])
     extras = {"aggregate": centre, "repetitions": row.text("repetitions") or row.text("iterations")}
     if "stddev" in rows:
         extras["stddev_s"] = f"{_parse_time(rows['stddev'], 'real_time'):.6g}"
-    return build_result(
-        name,
-        dict(sorted(_parse_counters(row).items())),
-        wall_time=_parse_time(row, "real_time"),
-        cpu_time=_parse_time(row, "cpu_time") if "cpu_time" in row else None,
-        extras={key: value for key, value in extras.items() if value} | _find_label([row]),
-    )
+    return replace(found, iters=None, extras={**{key: value for key, value in extras.items() if value}, **found.extras})
 
 
 def _parse_time(row: ForeignFields, key: str) -> float:
     return row.need_number(key) * row.choose("time_unit", _UNITS, "ns")
-
-
-def _parse_counters(row: ForeignFields) -> dict[str, float]:
-    found = {key: parse_number(value) for key, value in row.values.items() if key not in _OWN_KEYS}
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def _find_label(rows: Sequence[ForeignFields]) -> dict[str, str]:
-    """What the benchmark set with SetLabel."""
-    label = next((row.text("label") for row in rows if row.text("label")), "")
-    return {"label": label} if label else {}
 
 
 def _describe_left_out(group: _Group) -> str:

@@ -26,9 +26,10 @@ _OBJECT = re.compile(r"(?:^|summary:)\s*(\{)", re.MULTILINE)
 _UNEXPLAINED = "it had not succeeded when PerfZero ran it"
 
 
-def find_summaries(text: str) -> list[Mapping[str, Any]]:
+def find_summaries(text: str) -> list[str]:
     """Summaries in a perfzero.log or in what was printed, between other lines; each once."""
-    decoder, found, position = json.JSONDecoder(), {}, 0
+    decoder, position = json.JSONDecoder(), 0
+    found: dict[str, None] = {}
     while match := _OBJECT.search(text, position):
         position = match.end()
         try:
@@ -36,16 +37,12 @@ def find_summaries(text: str) -> list[Mapping[str, Any]]:
         except (ValueError, RecursionError):
             continue
         if content.keys() >= _MARKS:
-            found[json.dumps(content)] = content
-    return list(found.values())
+            found[json.dumps(content)] = None
+    return list(found)
 
 
 def parse_perfzero(sample: Sample) -> Iterator[BenchExecution]:
-    return parse_summary(sample.content)
-
-
-def parse_summary(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
-    file = ForeignFields(content)
+    file = ForeignFields(sample.content)
     result, info, system = (file.part(key) for key in ("benchmark_result", "benchmark_info", "system_info"))
     framework, process = file.part("ml_framework_info"), file.part("process_info")
     versions = [framework.text(key) for key in ("name", "version", "build_version", "cuda", "cudnn")]
@@ -65,7 +62,12 @@ def parse_summary(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
             cpu_time=result.number("cpu_time"),
             throughput=result.number("throughput"),
             iters=result.whole("iters") or None,
-            extras=_parse_extras(result),
+            extras={
+                extra.need_text("name"): extra.text("value")
+                if (found := parse_number(extra.values.get("value"))) is None
+                else found
+                for extra in result.parts("extras", "extra")
+            },
         ),
         file.finite("execution_timestamp") or 0.0,
         _build_environment(system, framework),
@@ -85,7 +87,7 @@ def parse_summary(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
         contaminated=tuple(map(str, info.items("contaminated"))),
         refused=_is_refused(result, info),
         trial=result.whole("trial_id") or 1,
-        extra={**_build_extra(info, system, framework), DIGEST: build_digest(content)},
+        extra={**_build_extra(info, system, framework), DIGEST: build_digest(sample.content)},
     )
 
 
@@ -95,14 +97,6 @@ def _parse_metrics(result: ForeignFields) -> tuple[dict[str, float], Bounds]:
     numbers = {name: metric.number("value") if "value" in metric else float("nan") for name, metric in parts.items()}
     bounds = {name: (metric.number("min_value"), metric.number("max_value")) for name, metric in parts.items()}
     return {name: value for name, value in numbers.items() if value is not None}, bounds
-
-
-def _parse_extras(result: ForeignFields) -> dict[str, float | str]:
-    found = {}
-    for extra in result.parts("extras", "extra"):
-        number = parse_number(extra.values.get("value"))
-        found[extra.need_text("name")] = number if number is not None else extra.text("value")
-    return found
 
 
 # ---------------------------------------------------------------- did it succeed?

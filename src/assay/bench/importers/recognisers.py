@@ -7,28 +7,14 @@ import re
 from assay.record.importers.registry import Importer
 from assay.record.importers.sample import Sample
 
-IMPORTERS = (
-    Importer(
-        "perfzero",
-        "PerfZero's perfzero_summary.json and perfzero.log",
-        "results",
-        "assay.bench.importers.recognisers:is_perfzero",
-    ),
-    Importer("asv", "asv's results/MACHINE/*.json", "results", "assay.bench.importers.recognisers:is_asv"),
-    Importer(
-        "pytest-benchmark",
-        "pytest-benchmark's JSON",
-        "results",
-        "assay.bench.importers.recognisers:is_pytest_benchmark",
-    ),
-    Importer(
-        "google-benchmark",
-        "google-benchmark's JSON",
-        "results",
-        "assay.bench.importers.recognisers:is_google_benchmark",
-    ),
-    Importer("mlperf", ":::MLLOG lines", "results", "assay.bench.importers.recognisers:is_mlperf"),
+_TOOLS = (
+    ("perfzero", "PerfZero's perfzero_summary.json and perfzero.log"),
+    ("asv", "asv's results/MACHINE/*.json"),
+    ("pytest-benchmark", "pytest-benchmark's JSON"),
+    ("google-benchmark", "google-benchmark's JSON"),
+    ("mlperf", ":::MLLOG lines"),
 )
+IMPORTERS = tuple(Importer(name, title, "results", f"{__name__}:is_{name.replace('-', '_')}") for name, title in _TOOLS)
 _MLPERF_LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+\{.*\}")
 
 

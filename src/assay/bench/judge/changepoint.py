@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from assay.bench.judge.noise import (
     LEAST_AUTOCORRELATION,
@@ -107,7 +106,9 @@ def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT)
     settled = measure_autocorrelation_again(signal, cuts, tuning.least_autocorrelation)
     if settled is not signal:
         candidates = find_candidates(settled, tuning)
-        cuts = prune_cuts(settled, candidates, partial(_weigh_both, signal, settled, tuning))
+        # a larger autocorrelation gives levels less weight and the jump more; either may show a step
+        both = (partial(weigh_cut, signal, tuning), partial(weigh_cut, settled, tuning))
+        cuts = prune_cuts(settled, candidates, lambda *around: max(weigh(*around) for weigh in both))
     if not level_drifts(settled, cuts, tuning):
         density = learn_density(settled.x, cuts)
         cuts = prune_cuts(settled, candidates, partial(weigh_likelihood, settled, density, tuning))
@@ -142,17 +143,13 @@ def find_candidates(signal: Signal, tuning: Tuning = DEFAULT) -> list[int]:
 
 
 def _cut(x: Array, gamma: float, penalty: float) -> list[int]:
-    kernel = _load_ruptures().KernelCPD(kernel="rbf", params={"gamma": gamma}, min_size=SHORTEST_PIECE)
-    ends: list[int] = kernel.fit(x.reshape(-1, 1)).predict(pen=penalty)
-    return [int(end) for end in ends[:-1]]
-
-
-def _load_ruptures() -> Any:
     try:
         import ruptures
     except ImportError:
         raise MissingExtraError("finding change points", "stats") from None
-    return ruptures
+    kernel = ruptures.KernelCPD(kernel="rbf", params={"gamma": gamma}, min_size=SHORTEST_PIECE)
+    ends: list[int] = kernel.fit(x.reshape(-1, 1)).predict(pen=penalty)
+    return [int(end) for end in ends[:-1]]
 
 
 def _separate(cuts: Iterable[int], n: int) -> list[int]:
@@ -191,11 +188,6 @@ def weigh_cut(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -
         effect, z = measure_step(signal, cut, sides, tuning.floor)
         strength = max(strength, min(z / (window.z * signal.rigor + signal.autocorrelation), effect / window.effect))
     return strength
-
-
-def _weigh_both(signal: Signal, settled: Signal, tuning: Tuning, *around: int) -> float:
-    """A larger autocorrelation gives levels less weight and the jump more; either may show a step."""
-    return max(weigh_cut(signal, tuning, *around), weigh_cut(settled, tuning, *around))
 
 
 def weigh_likelihood(signal: Signal, density: Density, tuning: Tuning, start: int, cut: int, stop: int) -> float:

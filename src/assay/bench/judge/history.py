@@ -87,8 +87,10 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
 
 def _judge_change(history: MetricHistory, change: MetricChange, recent: int | None) -> Finding:
     is_open = change.holds and not change.judgement and _is_recent(history, change, recent)
+    changes = next((series.changes for series in history.series if change in series.changes), (change,))
+    levels = [each.step.before for each in changes if each.step.at <= change.step.at]  # of its series before it
     return Finding(
-        kind=_choose_kind(change, _list_levels(history, change)) if is_open else VerdictKind.PASS,
+        kind=_choose_kind(change, levels) if is_open else VerdictKind.PASS,
         subject=_name(history),
         message=describe_change(change),
         value=change.step.after,
@@ -97,12 +99,6 @@ def _judge_change(history: MetricHistory, change: MetricChange, recent: int | No
         effect=change.step.effect,
         interval=change.step.interval,
     )
-
-
-def _list_levels(history: MetricHistory, change: MetricChange) -> list[float]:
-    """The levels of its series before it."""
-    found = next((series.changes for series in history.series if change in series.changes), (change,))
-    return [each.step.before for each in found if each.step.at <= change.step.at]
 
 
 def _choose_kind(change: MetricChange, levels: Sequence[float]) -> VerdictKind:
@@ -143,18 +139,12 @@ def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding
     message = f"a change of {asserted:.1%} would not have been found in this noise"
     if series.detectable <= _LARGEST_VISIBLE:
         message += f", only one of {series.detectable:.1%}"
-    yield Finding(VerdictKind.INCONCLUSIVE, _name(history), f"{message}: {_advise_blind(series)}")
-
-
-def _advise_blind(series: MetricSeries) -> str:
-    visible = series.detectable or 0.0
-    enough = (
-        f"; or accept it with --min-effect {math.ceil(1000 * visible) / 1000:g}" if visible <= _LARGEST_VISIBLE else ""
-    )
-    if series.needed is None:
-        return f"more executions do not help, less noise does{enough}"
-    missing = max(1, series.needed - len(series.points))
-    return f"about {missing} more execution{'' if missing == 1 else 's'} would show it{enough}"
+    advice = "more executions do not help, less noise does"
+    if series.needed is not None:
+        advice = f"about {count_executions(max(1, series.needed - len(series.points)), 'more ')} would show it"
+    if series.detectable <= _LARGEST_VISIBLE:
+        advice += f"; or accept it with --min-effect {math.ceil(1000 * series.detectable) / 1000:g}"
+    yield Finding(VerdictKind.INCONCLUSIVE, _name(history), f"{message}: {advice}")
 
 
 def find_newest(history: MetricHistory) -> MetricSeries | None:
@@ -202,8 +192,8 @@ def compare_medians(old: Sequence[float], new: Sequence[float], at: int) -> Leve
     return LevelStep(at, before, after, relate_medians(before, after))
 
 
-def count_executions(number: int) -> str:
-    return f"{number} execution{'' if number == 1 else 's'}"
+def count_executions(number: int, which: str = "") -> str:
+    return f"{number} {which}execution{'' if number == 1 else 's'}"
 
 
 def describe_few(old: Sequence[float], new: Sequence[float], what: str = "environment") -> str:

@@ -224,7 +224,9 @@ def learn_density(x: Array, cuts: Sequence[int]) -> Density:
     pieces = split_pieces(x, cuts)
     levels = [find_level(piece) for piece in pieces]
     first = build_density(_measure_distances(pieces, levels))
-    better = [_fit_level(first, piece, level) for piece, level in zip(pieces, levels, strict=True)]
+    around, better = load_numpy().linspace(-MARGIN, MARGIN, LEVELS), []
+    for piece, level in zip(pieces, levels, strict=True):  # the most likely level of each
+        better.append(float((level + around)[first.weigh(piece, level + around).sum(axis=1).argmax()]))
     return build_density(_measure_distances(pieces, better))
 
 
@@ -245,25 +247,14 @@ def build_density(distances: Array) -> Density:
     bent, step = np.linspace(-end, end, len(centres), retstep=True)
     within = distances[np.abs(distances) < REACH]  # the others would pile up in the last bins
     counts = np.bincount(np.rint((np.arcsinh(within / BEND) + end) / step).astype(np.intp), minlength=len(bent))
-    width = _find_bandwidth(distances) / BEND
+    low, high = np.percentile(distances, (25, 75))
+    deviation = float(distances.std())
+    spread = min(deviation, float(high - low) / QUARTILES_TO_SIGMA) or deviation
+    width = max(SMOOTHING * spread / math.pow(len(distances), 0.2), BIN) / BEND
     kernel = np.exp(-0.5 * (bent[np.abs(bent) < 4 * width + step] / width) ** 2)
     smooth = np.convolve(counts, kernel / kernel.sum(), "same") / len(distances) / step
     density = np.interp(np.arcsinh(centres / BEND), bent, smooth) / np.hypot(centres, BEND)
     return Density(np.log((1 - CONTAMINATION) * density + CONTAMINATION / (math.pi * (1 + centres**2))))
-
-
-def _find_bandwidth(distances: Array) -> float:
-    np = load_numpy()
-    low, high = np.percentile(distances, (25, 75))
-    deviation = float(distances.std())
-    spread = min(deviation, float(high - low) / QUARTILES_TO_SIGMA) or deviation
-    return max(SMOOTHING * spread / math.pow(len(distances), 0.2), BIN)
-
-
-def _fit_level(density: Density, values: Array, around: float) -> float:
-    """The maximum-likelihood level of the values."""
-    levels = around + load_numpy().linspace(-MARGIN, MARGIN, LEVELS)
-    return float(levels[density.weigh(values, levels).sum(axis=1).argmax()])
 
 
 # ---------------------------------------------------------------- the gain of a step
@@ -323,18 +314,13 @@ def measure_student_loss(values: Array) -> float:
 def _weigh_student(values: Array, scales: Array) -> Array:
     """The negative log density of each value (last axis) on each level (second) with each scale (first)."""
     np = load_numpy()
-    squares = (values - find_levels(values)[:, None]) ** 2 / STUDENT_DEGREES_OF_FREEDOM
+    levels = values
+    if len(values) > MOST_LEVELS:
+        levels = np.quantile(values, (np.arange(MOST_LEVELS) + 0.5) / MOST_LEVELS)
+    squares = (values - levels[:, None]) ** 2 / STUDENT_DEGREES_OF_FREEDOM
     cost: Array = np.log1p(squares / (scales**2)[:, None, None])
     cost *= (STUDENT_DEGREES_OF_FREEDOM + 1) / 2
     return cost
-
-
-def find_levels(values: Array) -> Array:
-    np = load_numpy()
-    if len(values) <= MOST_LEVELS:
-        return values
-    levels: Array = np.quantile(values, (np.arange(MOST_LEVELS) + 0.5) / MOST_LEVELS)
-    return levels
 
 
 def find_scales(values: Array) -> Array:

@@ -120,7 +120,12 @@ def _measure(pair: SamplePair) -> SampleComparison:
         if spoilt:
             message = f"all trials of {' and '.join(spoilt)} are contaminated: {BUSY_ADVICE}"
         found = replace(empty, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=more)
-        return found if spoilt else _compare_medians(found, base, head)
+        if spoilt:
+            return found
+        levels = find_median(base), find_median(head)  # without an interval: there are too few values for one
+        ratio = relate_medians(*levels)
+        seen = f"{ratio:+.2%}, not significant: {message}"
+        return replace(found, base=levels[0], head=levels[1], effect=ratio, message=seen)
     scale = RatioScale.of((*base, *head), find_median(base))
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
@@ -136,14 +141,6 @@ def _measure(pair: SamplePair) -> SampleComparison:
         p=p,
         detectable=visible,
     )
-
-
-def _compare_medians(found: SampleComparison, base: Sequence[float], head: Sequence[float]) -> SampleComparison:
-    """Without an interval: there are too few values for one."""
-    levels = find_median(base), find_median(head)
-    effect = relate_medians(*levels)
-    seen = f"{effect:+.2%}, not significant: {found.message}"
-    return replace(found, base=levels[0], head=levels[1], effect=effect, message=seen)
 
 
 def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:

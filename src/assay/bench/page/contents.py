@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from assay.bench.flow.archive import describe_received, load_rows
@@ -160,7 +160,10 @@ def build_history_page(archive: BenchArchive, method: str, metric: str | None, z
     chosen = metric or next(iter(metrics), "")
     if metric and metric not in metrics:
         raise NotFoundError("metric", metric, list(metrics))
-    _check_zoom(zoom, found)
+    for text in (zoom.start, zoom.end):
+        commits = [each.commit for each in found if each.commit]
+        if text and parse_date(text) is None and not any(len(text) >= 4 and each.startswith(text) for each in commits):
+            raise NotFoundError("date or commit", text, [each[:12] for each in dict.fromkeys(reversed(commits))])
     history, problem = _find_history(archive, method, chosen)
     axes, by_parameter = build_axes(archive.methods, method, judged)
     if history is None:
@@ -187,13 +190,6 @@ def build_history_page(archive: BenchArchive, method: str, metric: str | None, z
         axes,
         by_parameter if chosen == next(iter(metrics)) else (),
     )
-
-
-def _check_zoom(zoom: Zoom, found: Sequence[BenchExecution]) -> None:
-    for text in (zoom.start, zoom.end):
-        commits = [each.commit for each in found if each.commit]
-        if text and parse_date(text) is None and not any(len(text) >= 4 and each.startswith(text) for each in commits):
-            raise NotFoundError("date or commit", text, [each[:12] for each in dict.fromkeys(reversed(commits))])
 
 
 def _find_history(archive: BenchArchive, method: str, metric: str) -> tuple[MetricHistory | None, str]:
@@ -258,10 +254,11 @@ def _build_series_chart(
         if values and start < shown[1] and end > shown[0]:
             level = place(statistics.median(values))
             levels.append(Curve([(max(start, shown[0]) + 0.6, level), (min(end, shown[1]) + 0.4, level)], "reference"))
-    dots = [
-        _build_dots(history.metric, [(x, point) for x, (point, counts) in numbered if counts is kind], style, place)
-        for kind, style in ((False, "soft point"), (True, "c0 point"))
-    ]
+    dots = []
+    for kind, style in ((False, "soft point"), (True, "c0 point")):
+        mine = [(x, point) for x, (point, counts) in numbered if counts is kind]
+        texts = [_describe_point(history.metric, point) for _, point in mine]
+        dots.append(Curve([(float(x), place(p.value)) for x, p in mine], style, line=False, marker="dot", texts=texts))
     is_quiet = history.verdict.kind is VerdictKind.PASS
     seen = f"; {describe_sight(series)}" if series.detectable and is_quiet else ""
     part = "" if shown == (0, len(points)) else f"{len(numbered)} of "
@@ -293,14 +290,6 @@ def _build_series_chart(
     )
 
 
-def _build_dots(
-    metric: str, numbered: Sequence[tuple[int, MetricPoint]], style: str, place: Callable[[float], float]
-) -> Curve:
-    dots = [(float(number), place(point.value)) for number, point in numbered]
-    texts = [_describe_point(metric, p.value, p.at, p.execution_id, p.commit) for _, p in numbered]
-    return Curve(dots, style, line=False, marker="dot", texts=texts)
-
-
 def _choose_span(change: MetricChange) -> str:
     if not change.is_worse:
         return "tolerance"
@@ -329,10 +318,10 @@ def _name_day(times: Sequence[float | None]) -> str:
 _DAY = "%Y-%m-%d"
 
 
-def _describe_point(metric: str, value: float, at: float | None, execution_id: str, commit: str | None) -> str:
-    when = render_date(at, "%Y-%m-%d %H:%M") if at else ""
-    lines = [render_values(metric, [value]) or "", execution_id, when, f"commit {commit[:12]}" if commit else ""]
-    return "\n".join(line for line in lines if line)
+def _describe_point(metric: str, point: MetricPoint) -> str:
+    when = render_date(point.at, "%Y-%m-%d %H:%M") if point.at else ""
+    commit = f"commit {point.commit[:12]}" if point.commit else ""
+    return "\n".join(filter(None, [render_values(metric, [point.value]), point.execution_id, when, commit]))
 
 
 # ---------------------------------------------------------------- environments
@@ -342,10 +331,8 @@ def build_environments(archive: BenchArchive, method: str, by: Sequence[str]) ->
     """The table of `assay bench table`. Raises NotFoundError for a column or a benchmark that is not there."""
     found = archive.of(method) if method else archive.load(archive.choose(""))
     table = build_table(found, load_triage(archive.location.dir), method or None, by, None)
-    rows = [(row.keys, row.count, row.values, row.aside) for row in table.rows]
     left = describe_table(table, hint="")
-    shown = TableBlock(build_setup_table(table.by, table.metrics, rows))
-    return [shown, *([Text(left, role="soft")] if left else [])]
+    return [TableBlock(build_setup_table(table)), *([Text(left, role="soft")] if left else [])]
 
 
 def list_columns(archive: BenchArchive, method: str) -> list[str]:

@@ -14,9 +14,10 @@ import re
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
+from typing import Any
 
 from assay.bench.flow.archive import PARAMETERS, load_rows
 from assay.bench.flow.history import HistoryOptions, build_history
@@ -302,6 +303,7 @@ def judge_group(location: StudyLocation, group: BenchmarkRows, triages: Sequence
     drawn = (found[shown].series or found[shown].aside) if found else ()
     newest = max(drawn, key=lambda each: each.points[-1].at or 0.0, default=None)
     first = found.get(metrics[0]) if metrics else None
+    known = executions[-1].extra.get("parameters") if executions else None
     return JudgedBenchmark(
         tuple(metrics),
         kinds,
@@ -310,7 +312,7 @@ def judge_group(location: StudyLocation, group: BenchmarkRows, triages: Sequence
         "" if found else tried[shown][1],
         draw_line([point.value for point in newest.points]) if newest else "",
         tuple(_list_levels(first)) if first else (),
-        find_parameters(executions),
+        {str(name): str(value) for name, value in known.items()} if isinstance(known, Mapping) else {},
         tuple(changes),
         tuple(console.lines),
     )
@@ -349,11 +351,6 @@ def name_series(series: Sequence[MetricSeries]) -> list[str]:
         words += [f"{key} {each.setup[key]}" for key in differing if each.setup.get(key)]
         names.append(", ".join(words) or ("one environment" if len(series) == 1 else "unknown environment"))
     return names
-
-
-def find_parameters(executions: Sequence[BenchExecution]) -> dict[str, str]:
-    found = executions[-1].extra.get("parameters") if executions else None
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
 
 
 WIDTH, HEIGHT, _EDGE = 120, 24, 3  # of a small drawing
@@ -425,15 +422,6 @@ class TopChanges:
 
 def find_changes(lines: Sequence[BenchLine]) -> TopChanges:
     """The largest ones of these benchmarks."""
-    changes = _join_changes(lines)
-    return TopChanges(
-        tuple(each for each in changes if each.change.is_worse),
-        tuple(each for each in changes if not each.change.is_worse),
-        sum(change.is_open for line in lines if line.judged for change in line.judged.changes),
-    )
-
-
-def _join_changes(lines: Sequence[BenchLine]) -> list[TopChange]:
     found = [TopChange(line.method, change) for line in lines if line.judged for change in line.judged.changes]
     found.sort(key=lambda each: (not each.change.is_open, not each.change.holds, -abs(each.change.effect)))
     joined: dict[tuple[object, ...], TopChange] = {}
@@ -443,7 +431,12 @@ def _join_changes(lines: Sequence[BenchLine]) -> list[TopChange]:
         key = (split_name(each.method)[:2], change.metric, place, change.is_worse, change.is_open)
         first = joined.get(key)
         joined[key] = TopChange(first.method, first.change, first.others + 1) if first else each
-    return list(joined.values())
+    changes = joined.values()
+    return TopChanges(
+        tuple(each for each in changes if each.change.is_worse),
+        tuple(each for each in changes if not each.change.is_worse),
+        sum(change.is_open for line in lines if line.judged for change in line.judged.changes),
+    )
 
 
 SORTS = ("name", "change", "verdict", "executions", "age")
@@ -462,17 +455,13 @@ def choose_lines(
         and (not suite or line.suite == suite)
         and (not kind or _is_kind(line, kind))
     ]
-    if sort == "change":
-        lines.sort(key=lambda line: -line.change)
-    elif sort == "verdict":
-        lines.sort(key=_rank)
-    elif sort == "executions":
-        lines.sort(key=lambda line: -line.count)
-    elif sort == "age":
-        lines.sort(key=lambda line: -line.at)
-    else:
-        lines.sort(key=lambda line: (line.suite, sort_naturally(line.name)))
-    return lines
+    keys: dict[str, Callable[[BenchLine], Any]] = {
+        "change": lambda line: -line.change,
+        "verdict": _rank,
+        "executions": lambda line: -line.count,
+        "age": lambda line: -line.at,
+    }
+    return sorted(lines, key=keys.get(sort, lambda line: (line.suite, sort_naturally(line.name))))
 
 
 def sort_naturally(text: str) -> list[tuple[int, float, str]]:

@@ -39,8 +39,11 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
     ]
     if not methods:
         return None
-    found = archive.of(methods[0])
-    return Document(methods[0], [*_build_histories(archive, methods[0], list_metrics(found)[:_MOST_HISTORIES])])
+    metrics = list_metrics(archive.of(methods[0]))[:_MOST_HISTORIES]
+    pages = [build_history_page(archive, methods[0], metric) for metric in metrics]
+    worst = _find_worst([page.history.verdict.kind if page.history else None for page in pages])
+    histories = [block for page in pages for block in _build_history(page)]
+    return Document(methods[0], [Heading(methods[0], worst, 1), *histories])
 
 
 def _find_worst(kinds: Sequence[VerdictKind | None]) -> VerdictKind | None:
@@ -79,13 +82,6 @@ def _build_table(lines: Sequence[BenchLine]) -> Table:
         shown = Span(kind, kind) if kind else "no history"
         rows.append((line.method, judged.shown if judged else "", judged.last if judged else "", line.count, shown))
     return Table(columns, rows)
-
-
-def _build_histories(archive: BenchArchive, method: str, metrics: Sequence[str]) -> Iterator[Block]:
-    pages = [build_history_page(archive, method, metric) for metric in metrics]
-    yield Heading(method, _find_worst([page.history.verdict.kind if page.history else None for page in pages]), 1)
-    for page in pages:
-        yield from _build_history(page)
 
 
 def _build_history(page: HistoryPage) -> Iterator[Block]:

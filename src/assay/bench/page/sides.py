@@ -14,9 +14,7 @@ from assay.bench.records import load_triage
 from assay.bench.report.executions import render_effect, render_figure, render_values
 from assay.bench.report.history import describe_visible
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
-from assay.bench.values.execution import BenchExecution
 from assay.errors import NotFoundError
-from assay.record.index.base import RunRow
 from assay.show.chart import build_ticks
 from assay.values.document import Block, Chart, Curve, Notes, Panel, Section, Span, TableBlock
 from assay.values.table import Column, Table
@@ -32,13 +30,21 @@ def build_comparison(
 ) -> tuple[ComparisonReport, Sequence[Block]]:
     """Sides are labels or commits. Raises NotFoundError with those that are there."""
     rows = archive.choose(method)
-    mine = [[row for row in rows if _is_side(row, name)] for name in (base, head)]
-    loaded = archive.load(list({row.key: row for side in mine for row in side}.values()))
+    mine = [
+        row
+        for row in rows
+        for name in (base, head)
+        if row.params.get("label") == name or (len(name) >= 4 and (row.commit or "").startswith(name))
+    ]
+    loaded = archive.load(list({row.key: row for row in mine}.values()))
     triages = load_triage(archive.location.dir)
     compared = {each.method for each in loaded}
     judged = [each for each in dict.fromkeys(each.method for each in triages) if each in compared]
     invalid = list_invalid([each for name in judged for each in archive.of(name)], triages)
-    sides = [Executions(name, tuple(_find_side(loaded, name, archive)), invalid) for name in (base, head)]
+    for name in (base, head):
+        if not choose_side(loaded, name):
+            raise NotFoundError("label or commit", name, archive.list_sides())
+    sides = [Executions(name, tuple(choose_side(loaded, name)), invalid) for name in (base, head)]
     report = compare_executions(sides[0], sides[1], CompareOptions())
     ordered = sorted(
         report.metrics, key=lambda each: (SEVERITY.index(each.finding.kind), -abs(each.finding.effect or 0.0))
@@ -106,17 +112,6 @@ def _build_intervals(ordered: Sequence[MetricComparison]) -> Iterator[Block]:
             title, (panel,), "change of each metric with its interval", lines=[0.0],
             x_range=(low - room, high + room), x_ticks=ticks, is_wide=True,
         )  # fmt: skip
-
-
-def _is_side(row: RunRow, name: str) -> bool:
-    return row.params.get("label") == name or (len(name) >= 4 and (row.commit or "").startswith(name))
-
-
-def _find_side(executions: Sequence[BenchExecution], name: str, archive: BenchArchive) -> list[BenchExecution]:
-    found = choose_side(executions, name)
-    if not found:
-        raise NotFoundError("label or commit", name, archive.list_sides())
-    return found
 
 
 def _list_values(side: Side) -> tuple[float, ...]:

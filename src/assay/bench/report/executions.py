@@ -37,10 +37,8 @@ _BEYOND_STEPS = 1e18
 def build_run_document(report: BenchReport) -> Document:
     """One row for each method: the median over its trials, and the spread; then all findings and notes."""
     groups = group_executions(report.executions)
-    lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
-    lines += _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
-    lines += _describe_files(report.executions)
-    blocks: list[Block] = [TableBlock(build_run_table(groups), hint="--json has them"), Notes([*lines, *report.notes])]
+    notes = Notes([*_describe_all(report, groups), *report.notes])
+    blocks: list[Block] = [TableBlock(build_run_table(groups), hint="--json has them"), notes]
     return build_bench_document("assay bench run", build_run_cases(report), blocks, build_report_facts(report))
 
 
@@ -58,22 +56,24 @@ def build_commits_document(found: CommitsReport) -> Document:
         cells = [_render_cell(name, [e for e in ended if name in e.result.numbers]) for name in names]
         rows.append([outcome.commit.short, outcome.commit.subject, good, *cells])
     lines = [f"skipped: {outcome.problem}" for outcome in found.outcomes if outcome.problem]
-    lines += [line for (method, label), each in groups.items() for line in _describe_trouble(method, label, each)]
-    lines += _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
-    lines += _describe_files(report.executions)
+    lines += _describe_all(report, groups)
     known = sum(outcome.known for outcome in found.outcomes)
     lines += [f"{render_count(known, 'execution')} of earlier calls: not repeated"] if known else []
     lines += ["what changed: `assay bench history --changes`"] if len(found.outcomes) > 1 else []
-    facts = {**build_report_facts(report), "exit_code": int(found.exit_code), "commits": _build_commit_facts(found)}
+    commits = [
+        {**asdict(each.commit), "executions": len(each.executions), "known": each.known, "problem": each.problem}
+        for each in found.outcomes
+    ]
+    facts = {**build_report_facts(report), "exit_code": int(found.exit_code), "commits": commits}
     blocks: list[Block] = [TableBlock(Table(columns, rows), hint="--json has them"), Notes(lines)]
     return build_bench_document(f"assay bench run --commits {found.span}", build_run_cases(report), blocks, facts)
 
 
-def _build_commit_facts(found: CommitsReport) -> list[dict[str, Any]]:
-    return [
-        {**asdict(each.commit), "executions": len(each.executions), "known": each.known, "problem": each.problem}
-        for each in found.outcomes
-    ]
+def _describe_all(report: BenchReport, groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) -> Iterator[str]:
+    for (method, label), found in groups.items():
+        yield from _describe_trouble(method, label, found)
+    yield from _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
+    yield from _describe_files(report.executions)
 
 
 def _advise_disturbed(spoilt: Sequence[BenchExecution]) -> Iterator[str]:
@@ -258,19 +258,15 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
     ]
 
 
-def build_execution_facts(execution: BenchExecution) -> dict[str, Any]:
-    facts = asdict(execution)
-    facts["numbers"] = execution.numbers
-    facts["succeeded"] = execution.succeeded
-    return facts
-
-
 def build_report_facts(report: BenchReport) -> dict[str, Any]:
     return {
         "exit_code": int(report.exit_code),
         "interrupted": report.interrupted,
         "problem": report.problem,
-        "executions": [build_execution_facts(execution) for execution in report.executions],
+        "executions": [
+            {**asdict(execution), "numbers": execution.numbers, "succeeded": execution.succeeded}
+            for execution in report.executions
+        ],
     }
 
 

@@ -39,6 +39,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 if TYPE_CHECKING:
     from assay.bench.flow.bisect import BenchBisect
     from assay.bench.flow.selftest import SelftestReport
+    from assay.bench.flow.tables import EnvironmentTable
     from assay.bench.records import Baseline
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -324,50 +325,37 @@ def build_selftest_document(found: SelftestReport) -> Document:
 # ---------------------------------------------------------------- environments, bisection
 
 
-Values = Mapping[str, Sequence[float]]  # by metric
-Rows = Sequence[tuple[Sequence[str], int, Values, Values]]  # keys, executions, what counts, what was disturbed
-
-
-def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Rows, form: str, width: int | None = None) -> str:
+def render_setups(found: EnvironmentTable, form: str, width: int | None = None) -> str:
     """The table as text; in CSV and JSON medians and quartiles have columns of their own."""
     if form == "md":
-        return tables.render_markdown(build_setup_table(by, metrics, rows))
+        return tables.render_markdown(build_setup_table(found))
     if form == "text":
-        table = TableBlock(build_setup_table(by, metrics, rows), hint="choose with -m")
+        table = TableBlock(build_setup_table(found), hint="choose with -m")
         return render_terminal(Document("", (table,)), width=width)
-    found = _build_quartile_table(by, metrics, rows)
-    return tables.render_csv(found) if form == "csv" else tables.render_json(found) + "\n"
+    quartiles = _build_quartile_table(found)
+    return tables.render_csv(quartiles) if form == "csv" else tables.render_json(quartiles) + "\n"
 
 
-def build_setup_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:
+def build_setup_table(found: EnvironmentTable) -> Table:
     """The table, without metrics that no row has."""
-    metrics = [name for name in metrics if any(values[name] or aside[name] for _, _, values, aside in rows)]
-    columns = [
-        *(Column(key, cut="left" if key in _NAMES else "anywhere") for key in by),
-        Column("n", "number", digits=None),
-        *build_figure_columns(metrics),
-    ]
+    metrics = [name for name in found.metrics if any(row.values[name] or row.aside[name] for row in found.rows)]
+    columns = [Column(key, cut="left" if key in _NAMES else "anywhere") for key in found.by]
+    columns += [Column("n", "number", digits=None), *build_figure_columns(metrics)]
     cells = [
-        [*keys, count, *(render_figure(name, values[name], aside[name]) for name in metrics)]
-        for keys, count, values, aside in rows
+        [*row.keys, row.count, *(render_figure(name, row.values[name], row.aside[name]) for name in metrics)]
+        for row in found.rows
     ]
     return Table(tuple(columns), cells)
 
 
-def _build_quartile_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:
-    parts = ("median", "low", "high")
-    columns = [*(Column(key) for key in by), Column("n", "number", digits=None)]
-    columns += [Column(f"{name}.{part}", "number", digits=None) for name in metrics for part in parts]
-    disturbed = [name for name in metrics if any(aside[name] for *_, aside in rows)]
-    columns += [Column(f"{name}.left_out", "number", digits=None) for name in disturbed]
-    cells = [
-        [
-            *(*keys, count),
-            *(cell for name in metrics for cell in _quartiles(values[name])),
-            *(len(aside[name]) for name in disturbed),
-        ]
-        for keys, count, values, aside in rows
-    ]
+def _build_quartile_table(found: EnvironmentTable) -> Table:
+    names = [f"{name}.{part}" for name in found.metrics for part in ("median", "low", "high")]
+    names += [f"{name}.left_out" for name in found.disturbed]
+    columns = [*(Column(key) for key in found.by), *(Column(name, "number", digits=None) for name in ("n", *names))]
+    cells = []
+    for row in found.rows:
+        figures = [figure for name in found.metrics for figure in _quartiles(row.values[name])]
+        cells.append([*row.keys, row.count, *figures, *(len(row.aside[name]) for name in found.disturbed)])
     return Table(tuple(columns), cells)
 
 

@@ -137,6 +137,9 @@ class BenchVariant:
     folder: str | None = None  # where it runs; None: the request's
     commit: str | None = None
     env: tuple[tuple[str, str], ...] = ()
+    environment: str | None = (
+        None  # words before what is run, which choose its interpreter; "": the other side has some
+    )
 
 
 @dataclass(frozen=True, slots=True)
