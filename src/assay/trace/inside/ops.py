@@ -29,11 +29,12 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, skip: tuple[str, ...]
             return False  # it would load the compiler
 
         def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            is_kept = not is_in_compiled() and calls.is_wanted()
+            is_ours = not is_in_compiled()
+            is_kept = is_ours and calls.is_wanted()
             if is_kept:
                 begin_call(func, args, kwargs)
             result = func(*args, **(kwargs or {}))
-            if not is_in_compiled():
+            if is_ours:
                 on_op(func, args, kwargs, result)
             if is_kept:
                 end_call(func, result)
