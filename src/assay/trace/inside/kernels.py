@@ -21,8 +21,8 @@ SETTING = {
     "num_warps": 4,
     "maxnreg": 128,
 }  # words of a program at a time, blocks that are fetched at once
-DEPTH = 8  # blocks that a program has at least
-MOST_GROUPS = 32  # programs that share the blocks of a column, of a tensor that is alone
+DEPTH = 16  # blocks that a program has at least
+MOST_GROUPS = 16  # programs that share the blocks of a column, of a tensor that is alone
 _KINDS = {"torch.float32": 0, "torch.bfloat16": 1, "torch.float16": 2}
 
 

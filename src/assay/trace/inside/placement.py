@@ -10,7 +10,8 @@ from typing import Any
 from assay.trace.inside.digest import WHOLE, Where
 
 _OF_PARAMETERS = ("parameter", "gradient", "optimiser")
-_NOTATION = re.compile(r"([SI])\((-?\d+)\)|R|P\((?:sum|avg)\)")  # I: rows are dealt out in turn, as samplers do
+_NOTATION = re.compile(r"([SI])\((-?\d+)\)|R|P\((?:sum|avg)\)")
+NOTATION = "S(0) (parts of a dimension), I(0) (rows in turn), R (the same on all ranks), P(sum) or P(avg)"
 
 
 def is_placement(text: str) -> bool:
@@ -32,10 +33,10 @@ class Placements:
         if world < 2:
             return None, WHOLE
         phase, module, _, name, *_ = key
-        own = f"{module}.{name.split('.')[0]}".strip(".") if phase in _OF_PARAMETERS else module
-        own = phase if phase in ("input", "loss") else own
+        is_own = phase in _OF_PARAMETERS  # as `module:weight`
+        own = f"{module}:{name.split('.')[0]}" if is_own else phase if phase in ("input", "loss") else module
         for pattern, text in self._declared:
-            if fnmatchcase(own, pattern):
+            if fnmatchcase(own, pattern) and (":" in pattern) == is_own:
                 return _place(text, tensor.shape, rank, world)
         text = self._assume(phase)
         facts, where = _place(text, tensor.shape, rank, world) if text else (None, WHOLE)
@@ -43,7 +44,7 @@ class Placements:
 
     def _assume(self, phase: str) -> str:
         """What DDP and FSDP do: each rank has its part of the batch, and a mean over it as its loss."""
-        known = {"input": "S(0)", "forward": "S(0)", "loss": "P(avg)"}
+        known = {"input": "S(0)", "forward": "S(0)", "backward": "S(0)", "loss": "P(avg)"}
         return (known if phase not in _OF_PARAMETERS else {phase: "R"}).get(phase, "") if self.is_parallel else ""
 
 

@@ -1,0 +1,120 @@
+"""Programs of two real processes over gloo, compared with one process: placements are known when they are recorded."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from assay.trace.comparing import compare, load_recording
+from assay.trace.inside.recorder import Recorder
+from assay.trace.judge.difference import Comparison
+
+Train = Callable[[int, int], None]
+
+
+class Net(nn.Module):
+    def __init__(self, eps: float = 1e-5) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.norm, self.act, self.down = nn.Linear(6, 8), nn.LayerNorm(8, eps=eps), nn.GELU(), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.act(self.norm(self.up(x))))
+
+
+def cut_batch(x: torch.Tensor, rank: int, world: int, in_turn: bool) -> torch.Tensor:
+    return x[rank::world] if in_turn else x.chunk(world)[rank]
+
+
+def train(rank: int, world: int, wrap: Any = lambda net: net, eps: float = 1e-5, **changes: Any) -> None:
+    """Two steps; the whole batch has 4 rows."""
+    net = Net(eps)
+    model = wrap(net)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(2):
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+        part = cut_batch(x, rank, changes.get("parts", world), changes.get("in_turn", False))
+        loss = model(part).square().mean() * changes.get("factor", 1.0)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+
+
+def wrap_ddp(net: nn.Module) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(net)
+
+
+def wrap_fsdp(net: nn.Module) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(net, reshard_after_forward=False)
+
+
+def wrap_tensor_parallel(net: nn.Module) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2,))
+    columns = ColwiseParallel(use_local_output=False)
+    plan = {"up": columns, "down": RowwiseParallel(use_local_output=False)}
+    net.norm, net.act = nn.Identity(), nn.Tanh()
+    return parallelize_module(net, mesh, plan)
+
+
+def run(folder: Path, program: Train, world: int = 1, perturbed: int | None = None, **settings: Any) -> Path:
+    """Record a program by children of this process, one for each rank."""
+    below = folder / "trace" / (f"noise-{perturbed}" if perturbed else "")
+    below.mkdir(parents=True, exist_ok=True)
+    known = {"steps": [1, 2], "level": "module", "perturbed": perturbed, **settings}
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if not child:
+            os._exit(_run_rank(below, program, rank, world, known))
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * world
+    return folder
+
+
+def _run_rank(folder: Path, program: Train, rank: int, world: int, settings: dict[str, Any]) -> int:
+    try:
+        torch.set_num_threads(1)
+        if world > 1:
+            store = f"file://{folder}/store"
+            torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+        recorder = Recorder(str(folder), settings, lambda *words, **facts: print(words, facts, file=sys.stderr))
+        recorder.install()
+        program(rank, world)
+        recorder.close()
+    except BaseException:  # noqa: BLE001 a child must not go on as its parent
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def judge(a: Path, b: Path) -> Comparison:
+    return compare(load_recording(str(a)), load_recording(str(b)))[0]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process, with noise."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(folder, train)
+    return run(folder, train, perturbed=1)
+
+
+@pytest.mark.parametrize("wrap", [wrap_ddp, wrap_fsdp])
+def test_data_parallel_ranks_agree_with_one_process(wrap: Any, whole: Path, tmp_path: Path) -> None:
+    found = judge(whole, run(tmp_path, partial(train, wrap=wrap), 2))
+    assert (found.kind, found.coverage.unplaced) == ("PASS", 0), found.verdict
+    assert found.coverage.fraction == 1.0
