@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -129,12 +130,18 @@ def count_graphs() -> dict[str, int]:
     return {name: int(number) for name, number in found.items()} if found["frames"] else {}
 
 
-def is_in_compiled() -> bool:
-    """Whether what runs belongs to a compiled region, forward or backward."""
+@functools.cache
+def _load_questions() -> tuple[Callable[[], Any], Callable[[], Any]]:
     import torch
     from torch._C._dynamo.eval_frame import get_eval_frame_callback
 
-    if get_eval_frame_callback() is not None:
+    return get_eval_frame_callback, torch._C._current_autograd_node  # noqa: SLF001
+
+
+def is_in_compiled() -> bool:
+    """Whether what runs belongs to a compiled region, forward or backward."""
+    find_callback, find_node = _load_questions()
+    if find_callback() is not None:
         return True
-    node = torch._C._current_autograd_node()  # noqa: SLF001
+    node = find_node()
     return node is not None and node.name().startswith("CompiledFunction")

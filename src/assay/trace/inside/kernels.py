@@ -11,6 +11,7 @@ numbers are exact in any order, and sums of floats differ in their last bits. Ma
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from assay.trace.inside.digest import BLOCK, WHOLE
@@ -23,12 +24,18 @@ SETTING = {
 }  # words of a program at a time, blocks that are fetched at once
 DEPTH = 16  # blocks that a program has at least
 MOST_GROUPS = 16  # programs that share the blocks of a column, of a tensor that is alone
-_KINDS = {"torch.float32": 0, "torch.bfloat16": 1, "torch.float16": 2}
+
+
+@lru_cache(1)
+def _load_kinds() -> dict[Any, int]:
+    import torch
+
+    return {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 def can_digest(values: Any, where: Any = WHOLE) -> bool:
     """Whether the kernels have its type, and the part of the whole tensor that it is: one run from an even index."""
-    return str(values.dtype) in _KINDS and where[1] >= values.numel() and where[0] % 2 == 0
+    return values.dtype in _load_kinds() and where[1] >= values.numel() and where[0] % 2 == 0
 
 
 def digest_many(found: list[tuple[Any, int, int]], slots: Any) -> None:
@@ -65,11 +72,11 @@ def _prepare(values: Any, start: int) -> tuple[Any, Any]:
     if address % 4:
         flat = flat.clone()
         address = flat.data_ptr()
-    return flat, (str(flat.dtype), (address - start * size) % 16 == 0)
+    return flat, (flat.dtype, (address - start * size) % 16 == 0)
 
 
 def _name(kind: Any) -> dict[str, Any]:
-    return {"KIND": _KINDS[kind[0]], "ALIGNED": kind[1]}
+    return {"KIND": _load_kinds()[kind[0]], "ALIGNED": kind[1]}
 
 
 def _plan(flat: Any, start: int, most: int) -> tuple[int, int, int]:

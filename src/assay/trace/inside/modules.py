@@ -42,10 +42,10 @@ class ModuleHooks:
 
     @property
     def stack(self) -> list[Any]:
-        """The modules that this thread is in."""
-        if not hasattr(self._local, "stack"):
-            self._local.stack = []
-        found: list[Any] = self._local.stack
+        """The modules that this thread is in, with their paths."""
+        found: list[Any] | None = self._local.__dict__.get("stack")
+        if found is None:
+            found = self._local.stack = []
         return found
 
     @property
@@ -53,7 +53,8 @@ class ModuleHooks:
         """The module that is executed."""
         if self.backwards:
             return self.backward_path
-        return self._names.find_module(self.stack[-1]) if self.stack else ""
+        stack = self.stack
+        return stack[-1][1] if stack else ""
 
     def watch_modules(self, guard: Guard) -> None:
         from torch.nn.modules import module
@@ -134,13 +135,13 @@ class ModuleHooks:
     def _enter(self, module: Any, args: Any) -> None:
         if self._is_wrapper(module):
             return
-        stack = self.stack
+        stack, path = self.stack, self._names.find_module(module)
         if not stack and not self.backwards:
-            path, kind = self._names.find_module(module), type(module).__name__
+            kind = type(module).__name__
             call = self._calls.get(path, 0)
             for index, tensor in enumerate(find_tensors((args, _find_keywords()))):
                 self._rows.add(("input", path, kind, f"input.{index}", call, None), tensor, (), self._skip)
-        stack.append(module)
+        stack.append((module, path))
 
     def _leave(self, module: Any, args: Any, *rest: Any) -> None:
         """`rest`: keyword arguments and result; after an exception torch leaves the former out."""
@@ -148,7 +149,7 @@ class ModuleHooks:
             return
         result, kwargs = rest[-1], rest[0] if len(rest) > 1 else {}
         stack = self.stack
-        while stack and stack.pop() is not module:
+        while stack and stack.pop()[0] is not module:
             pass  # one that ended with an exception
         path = self._names.find_module(module)
         if self.backwards:

@@ -27,7 +27,7 @@ class Placements:
 
     def find(self, key: tuple[Any, ...], tensor: Any) -> tuple[dict[str, Any] | None, Where]:
         """The facts of a point, and where the values of this process are in the whole tensor."""
-        if hasattr(tensor, "placements"):
+        if type(tensor).__name__ == "DTensor":
             return _describe_dtensor(tensor)
         rank, world = _find_rank() if self._declared or self.is_parallel else (0, 1)
         if world < 2:

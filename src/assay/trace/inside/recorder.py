@@ -154,7 +154,7 @@ class Recorder:
             self._hooks.watch_modules(self._guard)
         self._hooks.watch_backward(self._guard)
         if self._level == "op" and is_wanted:
-            self._mode = build_mode(self._rows, self._hooks, self._guard, self._skip)
+            self._mode = build_mode(self._rows, self._hooks, self._guard, self._fail, self._skip)
             push_below(self._mode)
 
     def _leave(self) -> None:

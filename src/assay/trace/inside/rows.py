@@ -71,13 +71,14 @@ class Rows:
         """Digest a tensor. `key`: phase, module, kind, name, call, op. `skip`: files that are not the program's."""
         if self.is_silent or (tensor.is_cuda and self._is_refused()):
             return 0
-        is_spread = hasattr(tensor, "placements")
-        whole = (*key, tensor.shape, tensor.dtype, tensor.device, str(tensor.placements) if is_spread else None)
-        if whole not in self._points:
+        parts = getattr(tensor, "placements", None) if type(tensor).__name__ == "DTensor" else None
+        whole = (*key, tensor.shape, tensor.dtype, tensor.device, parts)
+        known = self._points.get(whole)
+        if known is None:
             placement, where = self._placements.find(key, tensor)
-            self._points[whole] = len(self._points), where
+            known = self._points[whole] = len(self._points), where
             self._new_points.append(_describe_point(whole, placement, find_source(skip) if skip else None))
-        point, where = self._points[whole]
+        point, where = known
         digest = self._find_digest(tensor, where)
         self._pending.append((point, digest[1], inputs[:4], digest[2], digest[0]))
         self.count += 1
@@ -127,10 +128,10 @@ class Rows:
             return _NOTHING, NO_VALUES, 0
 
     def _digest(self, tensor: Any, where: Where) -> tuple[Any, int, int]:
-        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        local = tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
         values, flags = plain_tensor(local)
         count = local.numel()
-        if values is None or not values.numel():
+        if values is None or not count:
             return _NOTHING, flags, count
         if values.device.type == "cpu":
             return digest_cpu(values, where), flags, count
@@ -152,7 +153,7 @@ class Rows:
     def add_weights(self, parameters: list[tuple[Any, str, str]]) -> None:
         """Hash the rows of all parameters, once."""
         for parameter, module, name in parameters:
-            values, _ = plain_tensor(parameter.to_local() if hasattr(parameter, "to_local") else parameter)
+            values, _ = plain_tensor(parameter.to_local() if type(parameter).__name__ == "DTensor" else parameter)
             if values is not None and values.numel():
                 facts = {"module": module, "name": name, "shape": list(parameter.shape)}
                 kernels = load_kernels() if values.is_cuda and values.is_floating_point() else None

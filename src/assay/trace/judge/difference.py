@@ -258,7 +258,7 @@ class _Judgement:
     def _describe_data(self, row: First, number: int) -> Iterator[str]:
         """Whether the other side saw the same data in another step."""
         if self._is_assumed(replace(row, index=number)):
-            yield "rank by rank they are other data; where rows are dealt out in turn, record with --placement: * = I(0)"
+            yield "rank by rank they are other data; are rows dealt out in turn? record with --placement: * = I(0)"
             return
         rows = self.a.rows[self.a.rows["point"] == self.compared.point[number]]
         value = self.b.rows["hash"][int(self.compared.b[number])]
