@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,20 @@ def test_compiled_regions_are_what_they_are_without_a_trace(backend: str, how: s
         assert counted == graphs, level
         assert equal(plain, traced), level
         assert load(tmp_path / level).meta["graphs"]["graphs"] == graphs["stats"]["unique_graphs"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_inside_of_a_compiled_model_its_modules_are_recorded_by_one_graph(tmp_path: Path) -> None:
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    with record(tmp_path, steps=[1, 3], inside=True):
+        traced = train(4, wrap=partial(torch.compile, backend="aot_eager"))
+    assert (counters["stats"]["unique_graphs"], len(counters["graph_break"])) == (1, 0)
+    torch._dynamo.reset()
+    assert equal(train(4, wrap=partial(torch.compile, backend="aot_eager")), traced)
+    rows = {
+        (p.module, int(row["step"])) for row in (t := load(tmp_path)).rows if (p := t.points[row["point"]]).op is None
+    }
+    assert {("layers.1.linear", 1), ("layers.1.linear", 3), ("", 3)} <= rows

@@ -28,6 +28,9 @@ class ModuleHooks:
         self._is_outer_only = settings.get("level") == "step"
         self._local = threading.local()
         self._handles: list[Any] = []
+        self._is_held, self.is_watching = False, False
+        self.enter: Callable[..., None] = _do_nothing  # while a step is traced
+        self.leave: Callable[..., None] = _do_nothing
         self._plain: dict[str, Any] = {}
         self._calls: dict[Any, int] = {}
         self._without_grad: dict[str, list[int]] = {}
@@ -35,10 +38,6 @@ class ModuleHooks:
         self.backward_path = ""  # of the module whose gradient came last
         self._guard: Guard = lambda function: function
         self.on_end: Callable[[Any, Any], None] = lambda _module, _result: None
-
-    @property
-    def is_watching(self) -> bool:
-        return bool(self._handles)
 
     @property
     def stack(self) -> list[Any]:
@@ -57,10 +56,19 @@ class ModuleHooks:
         return stack[-1][1] if stack else ""
 
     def watch_modules(self, guard: Guard) -> None:
+        self._guard, self.is_watching = guard, True
+        self.enter, self.leave = guard(self._enter), guard(self._leave)
+        if not self._is_held:
+            self._register(self.enter, self.leave)
+
+    def hold(self, enter: Callable[..., None], leave: Callable[..., None]) -> None:
+        """Keep these two hooks until `release`; they call `enter` and `leave`."""
+        self._is_held = True
+        self._register(enter, leave)
+
+    def _register(self, enter: Callable[..., None], leave: Callable[..., None]) -> None:
         from torch.nn.modules import module
 
-        self._guard = guard
-        enter, leave = guard(self._enter), guard(self._leave)
         self._handles = [
             module.register_module_forward_pre_hook(enter),
             module.register_module_forward_hook(leave, with_kwargs=True, always_call=True),
@@ -91,6 +99,11 @@ class ModuleHooks:
         return watch
 
     def remove_modules(self) -> None:
+        self.is_watching, self.enter, self.leave = False, _do_nothing, _do_nothing
+        if not self._is_held:
+            self.release()
+
+    def release(self) -> None:
         from torch.nn.modules import module
 
         for handle in self._handles:
@@ -99,15 +112,15 @@ class ModuleHooks:
             module._global_forward_hooks_with_kwargs.pop(handle.id, None)  # noqa: SLF001
         if "any" in self._plain:
             module._has_any_global_hook = self._plain.pop("any")  # noqa: SLF001
-        self._handles = []
+        self._handles, self._is_held = [], False
 
     def remove(self) -> None:
         import torch
 
         self.remove_modules()
-        for name, plain in self._plain.items():
-            setattr(torch.autograd, name, plain)
-        self._plain, self._calls, self._without_grad = {}, {}, {}
+        for name in self._plain.keys() - {"any"}:
+            setattr(torch.autograd, name, self._plain.pop(name))
+        self._calls, self._without_grad = {}, {}
         self._local = threading.local()
         self.backward_path = ""
 
@@ -205,6 +218,10 @@ class ModuleHooks:
         for index, tensor in enumerate(find_tensors(tensors)):
             key = ("loss", "", "", f"loss.{index}", self.count(f"loss.{index}"), None)
             self._rows.loss = self._rows.add(key, tensor, (self._rows.find(tensor),), self._skip)
+
+
+def _do_nothing(*_args: Any) -> None:
+    """The hook of a step that is not traced."""
 
 
 def find_tensors(value: Any) -> list[Any]:

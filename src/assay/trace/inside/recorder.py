@@ -70,7 +70,7 @@ class Recorder:
         atexit.register(self.close)
         call_after_import("torch._dynamo", lambda: self._undo.append(watch_compiler()))
         if self._settings.get("inside") and self._level != "step":
-            watch_inside(self._rows, self._names, self._hooks, guard)
+            self._undo.append(watch_inside(self._rows, self._names, self._hooks, guard))
         self._begin_step()
 
     def _wrap(self, owner: Any, name: str, after: Callable[[Any, Any], None]) -> None:
