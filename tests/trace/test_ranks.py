@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from assay.trace.comparing import compare, load_recording
 from assay.trace.inside.recorder import Recorder
@@ -53,16 +56,17 @@ def wrap_ddp(net: nn.Module) -> nn.Module:
     return nn.parallel.DistributedDataParallel(net)
 
 
-def wrap_fsdp(net: nn.Module) -> nn.Module:
-    from torch.distributed.fsdp import fully_shard
+def wrap_unreduced(net: nn.Module) -> nn.Module:
+    found = nn.parallel.DistributedDataParallel(net)
+    found.require_backward_grad_sync = False
+    return found
 
+
+def wrap_fsdp(net: nn.Module) -> nn.Module:
     return fully_shard(net, reshard_after_forward=False)
 
 
 def wrap_tensor_parallel(net: nn.Module) -> nn.Module:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
     mesh = init_device_mesh("cpu", (2,))
     columns = ColwiseParallel(use_local_output=False)
     plan = {"up": columns, "down": RowwiseParallel(use_local_output=False)}
@@ -118,3 +122,53 @@ def test_data_parallel_ranks_agree_with_one_process(wrap: Any, whole: Path, tmp_
     found = judge(whole, run(tmp_path, partial(train, wrap=wrap), 2))
     assert (found.kind, found.coverage.unplaced) == ("PASS", 0), found.verdict
     assert found.coverage.fraction == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "module"),
+    [
+        ({"eps": 1e-2}, "module", "norm"),
+        ({"factor": 2.0}, "module", "(model)"),
+        ({"wrap": wrap_unreduced}, "ranks", "up"),
+    ],
+)
+def test_what_is_wrong_on_two_ranks_is_named(
+    changes: dict[str, Any], kind: str, module: str, whole: Path, tmp_path: Path
+) -> None:
+    """A module; the loss; gradients that nothing reduces."""
+    found = judge(whole, run(tmp_path, partial(train, **{"wrap": wrap_ddp, **changes}), 2))
+    assert found.first is not None
+    assert (found.kind, found.first.kind, found.first.module) == ("FAIL", kind, module), found.verdict
+
+
+def test_rows_that_are_dealt_out_in_turn_must_be_declared(whole: Path, tmp_path: Path) -> None:
+    program = partial(train, wrap=wrap_ddp, in_turn=True)
+    found = judge(whole, run(tmp_path / "assumed", program, 2))
+    assert found.first is not None
+    assert (found.kind, found.first.kind) == ("INCONCLUSIVE", "input")
+    assert "are rows dealt out in turn? record with --placement" in found.first.text
+    assert judge(whole, run(tmp_path / "declared", program, 2, placement=[("*", "I(0)")])).kind == "PASS"
+
+
+def test_a_batch_of_another_size_is_inconclusive(whole: Path, tmp_path: Path) -> None:
+    found = judge(whole, run(tmp_path, partial(train, wrap=wrap_ddp, parts=4), 2))
+    assert found.kind == "INCONCLUSIVE", found.verdict
+
+
+def test_tensor_parallel_weights_and_activations_add_up(tmp_path: Path) -> None:
+    """Columns and rows of weights, a sharded last dimension, partial sums."""
+
+    def wrap(net: nn.Module) -> nn.Module:
+        net.norm, net.act = nn.Identity(), nn.Tanh()
+        return net
+
+    def program(rank: int, _world: int, make: Any) -> None:
+        train(0, 1, wrap=make)
+
+    one = run(tmp_path / "one", partial(program, make=wrap))
+    run(tmp_path / "one", partial(program, make=wrap), perturbed=1)
+    found = judge(one, run(tmp_path / "two", partial(program, make=wrap_tensor_parallel), 2))
+    assert (found.kind, found.coverage.unplaced) == ("PASS", 0), found.verdict
+    points = [point for rank in load_recording(str(tmp_path / "two")).ranks for point in rank.points]
+    shards = {point.name for point in points if point.placement and "S(1)" in str(point.placement["placements"])}
+    assert {"weight", "output.0"} <= shards

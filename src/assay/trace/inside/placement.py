@@ -35,17 +35,23 @@ class Placements:
         phase, module, _, name, *_ = key
         is_own = phase in _OF_PARAMETERS  # as `module:weight`
         own = f"{module}:{name.split('.')[0]}" if is_own else phase if phase in ("input", "loss") else module
+        facts, where = self._assume(phase, tensor.shape, rank, world)
         for pattern, text in self._declared:
-            if fnmatchcase(own, pattern) and (":" in pattern) == is_own:
-                return _place(text, tensor.shape, rank, world)
-        text = self._assume(phase)
-        facts, where = _place(text, tensor.shape, rank, world) if text else (None, WHOLE)
-        return {**facts, "assumed": True} if facts else None, where
+            if fnmatchcase(own, pattern) and (":" in pattern) == is_own and (tensor.shape or text[0] not in "SI"):
+                facts, where = _place(text, tensor.shape, rank, world)
+                break
+        if facts and self.is_parallel and phase == "backward":
+            facts["mean"] = True  # each rank has the gradients of its own mean
+        return facts, where
 
-    def _assume(self, phase: str) -> str:
+    def _assume(self, phase: str, shape: Any, rank: int, world: int) -> tuple[dict[str, Any] | None, Where]:
         """What DDP and FSDP do: each rank has its part of the batch, and a mean over it as its loss."""
-        known = {"input": "S(0)", "forward": "S(0)", "backward": "S(0)", "loss": "P(avg)"}
-        return (known if phase not in _OF_PARAMETERS else {phase: "R"}).get(phase, "") if self.is_parallel else ""
+        if not self.is_parallel:
+            return None, WHOLE
+        facts, where = _place(
+            "R" if phase in _OF_PARAMETERS else "P(avg)" if phase == "loss" else "S(0)", shape, rank, world
+        )
+        return {**facts, "assumed": True}, where
 
 
 def _find_rank() -> tuple[int, int]:
@@ -56,7 +62,7 @@ def _find_rank() -> tuple[int, int]:
     return (ranks.get_rank(), ranks.get_world_size()) if has_group else (0, 1)
 
 
-def _place(text: str, shape: Any, rank: int, world: int) -> tuple[dict[str, Any] | None, Where]:
+def _place(text: str, shape: Any, rank: int, world: int) -> tuple[dict[str, Any], Where]:
     found = _NOTATION.fullmatch(text)
     if found is None or not found[1] or not shape:
         return {"placements": ["R" if found is not None and found[1] else text]}, WHOLE

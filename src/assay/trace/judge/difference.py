@@ -301,6 +301,7 @@ class _Judgement:
 
     def _find_kind(self) -> VerdictKind:
         is_unsure = self.precision or self.first is self.reshaped or self.coverage.fraction < LEAST_COVERAGE
+        is_unsure = is_unsure or any(map(_has_unplaced_data, (self.a, self.b)))
         if is_unsure or (self.first is not None and (self._is_by_norm(self.first) or self._is_assumed(self.first))):
             return VerdictKind.INCONCLUSIVE
         if self.first is not None and self.first.kind == "nonfinite":
@@ -361,6 +362,12 @@ _BEFORE = {"gradient": "backward", "parameter": "gradient", "optimiser": "gradie
 UNKNOWN = 0xFFFFFFFF
 _FIELDS = ("a", "b", "error", "noise", "step", "point", "other")
 _FACTS = ("flag", "group", "random", "weights", "ranks")
+
+
+def _has_unplaced_data(side: Side) -> bool:
+    """Whether the data of several ranks may not be those of the other side."""
+    points = load_numpy().unique(side.rows["point"][side.by_norm]) if side.unplaced else ()
+    return any(side.keys[int(number)][0] == "input" for number in points)
 
 
 def _can_show(cause: Cause, row: First) -> bool:

@@ -185,7 +185,7 @@ def _choose_kind(point: Point, shape: tuple[int, ...] | None, is_alike: bool) ->
 def _is_mean(point: Point) -> bool:
     """Whether a whole one has the mean over the ranks: of a loss, and of gradients of each rank's own mean loss."""
     facts = point.placement or {}
-    return "avg" in str(facts) or (bool(facts.get("assumed")) and point.phase == "backward")
+    return "avg" in str(facts) or bool(facts.get("mean"))
 
 
 def _join_weights(ranks: Sequence[Trace]) -> list[Weight]:
