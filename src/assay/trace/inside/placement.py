@@ -1,4 +1,4 @@
-"""Which part of a whole tensor a process has: told by DTensors, by DDP and FSDP, or declared. Indices are global."""
+"""Which part of a whole tensor a process has, by DTensors, DDP and FSDP, or a declaration. Indices are global."""
 
 from __future__ import annotations
 
