@@ -30,7 +30,7 @@ WHOLE: Where = (0, 1 << 62, 0)
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 _ODD, _OTHER = 0x9E3779B9, 0x5BD1E995
 _TINY = 2  # elements: Python is faster there than torch
-_PART = 1 << 20  # elements of rows or runs at once
+_PART = 1 << 18  # elements that have an index each at once: about 20 MB
 _FLOAT_LIMIT = 3.4028234663852886e38
 
 
@@ -104,9 +104,9 @@ def digest_cpu(tensor: Any, where: Where = WHOLE) -> bytes:
     flat = tensor.detach().contiguous().view(-1)
     if flat.numel() <= _TINY and where == WHOLE:
         return digest_numbers(flat)
-    if not _is_one_run(flat, where):
+    if where[1] < len(flat) or (flat.element_size() == 2 and where[0] % 2):
         slot = torch.zeros(WORDS, dtype=torch.int64)
-        _digest_runs(flat, slot, where)
+        digest_into(flat, slot, where)
         return ctypes.string_at(slot.data_ptr(), SLOT.size)
     hashed = sum(each.item() for each in _hash_blocks(flat, where[0])) & _U64
     sketch, counts, sums = torch.zeros(BUCKETS), [0, 0], [0.0, 0.0, 0.0]
@@ -126,36 +126,6 @@ def digest_cpu(tensor: Any, where: Where = WHOLE) -> bytes:
         _add_sketch(values, number, place, sketch)
     head = struct.pack("<QQQddd", hashed, *counts, *sums)
     return head + ctypes.string_at(sketch.data_ptr(), 4 * BUCKETS)
-
-
-def digest_into(tensor: Any, slot: Any, where: Where = WHOLE) -> None:
-    """Write the digest to a slot of zeros, 38 numbers of int64 on the tensor's device, which nothing waits for."""
-    import torch
-
-    flat = tensor.detach().contiguous().view(-1)
-    if not _is_one_run(flat, where):
-        _digest_runs(flat, slot, where)
-        return
-    for each in _hash_blocks(flat, where[0]):
-        slot[0] += each
-    for number, place, part in _split(flat, where[0], BLOCK):
-        _add_sketch(_add_sums(part, slot), number, place, slot[6:].view(torch.float32))
-
-
-def _add_sums(part: Any, slot: Any) -> Any:
-    """Add counts and sums of some elements to a slot. Returns their values, finite."""
-    import torch
-
-    doubles = slot[3:6].view(torch.float64)
-    values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)
-    finite = torch.isfinite(values)
-    slot[1] += (~finite).sum()
-    slot[2] += (values == 0).sum()
-    values = torch.where(finite, values, 0)
-    doubles[0] += values.sum(dtype=torch.float64)
-    doubles[1] += torch.dot(values, values)
-    doubles[2] = torch.maximum(doubles[2], values.abs().amax())
-    return values
 
 
 def _split(flat: Any, first: int, length: int) -> Iterator[tuple[int, int, Any]]:
@@ -185,11 +155,8 @@ def _hash_blocks(flat: Any, first: int) -> Iterator[Any]:
         mixed = torch.bitwise_xor(part, table)
         if size == 2 and len(flat) % 2 and (number + 1) * length - first >= len(words):
             mixed[-1] &= 0xFFFF  # one element alone
-        if part.device.type != "cpu":
-            yield (mixed.to(torch.int64) * odd).sum() * block_factors(number)[0]
-        else:
-            spare = load_scratch(threading.get_ident(), torch.int64)[: len(part)]
-            yield spare.copy_(mixed).mul_(odd).sum().mul_(block_factors(number)[0])
+        spare = load_scratch(threading.get_ident(), torch.int64)[: len(part)]
+        yield spare.copy_(mixed).mul_(odd).sum().mul_(block_factors(number)[0])
 
 
 def _add_sketch(values: Any, number: int, place: int, sketch: Any) -> None:
@@ -202,18 +169,14 @@ def _add_sketch(values: Any, number: int, place: int, sketch: Any) -> None:
     sketch.add_(signed.view(-1, BUCKETS).sum(0), alpha=block_factors(number)[1])
 
 
-# ---------------------------------------------------------------- parts of a tensor
+# ---------------------------------------------------------------- any device, any part of a tensor
 
 
-def _is_one_run(flat: Any, where: Where) -> bool:
-    return where[1] >= len(flat) and not (flat.element_size() == 2 and where[0] % 2)
-
-
-def _digest_runs(flat: Any, slot: Any, where: Where) -> None:
-    """As `digest_into`, of a part that is anywhere in the whole tensor: with an index for each element."""
+def digest_into(tensor: Any, slot: Any, where: Where = WHOLE) -> None:
+    """Write the digest to a slot of zeros, 38 numbers of int64 on the tensor's device, which nothing waits for."""
     import torch
 
-    start, run, stride = where
+    flat, (start, run, stride) = tensor.detach().contiguous().view(-1), where
     table, odd, sign = load_tables(flat.device)
     for first in range(0, len(flat), _PART):
         part = flat[first : first + _PART]
@@ -231,6 +194,22 @@ def _digest_runs(flat: Any, slot: Any, where: Where) -> None:
         signs = sign[index % BLOCK] * block_factors(index // BLOCK)[1].to(torch.float32)
         values = _add_sums(part, slot).to(torch.float32)
         slot[6:].view(torch.float32).index_add_(0, index % BUCKETS, values * signs)
+
+
+def _add_sums(part: Any, slot: Any) -> Any:
+    """Add counts and sums of some elements to a slot. Returns their values, finite."""
+    import torch
+
+    doubles = slot[3:6].view(torch.float64)
+    values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)
+    finite = torch.isfinite(values)
+    slot[1] += (~finite).sum()
+    slot[2] += (values == 0).sum()
+    values = torch.where(finite, values, 0)
+    doubles[0] += values.sum(dtype=torch.float64)
+    doubles[1] += torch.dot(values, values)
+    doubles[2] = torch.maximum(doubles[2], values.abs().amax())
+    return values
 
 
 def _list_words(part: Any, index: Any) -> Iterator[tuple[Any, Any]]:

@@ -257,20 +257,10 @@ def load_kernels() -> Any:
 
 
 def _describe_point(whole: Any, placement: dict[str, Any] | None, source: str | None) -> dict[str, Any]:
-    phase, module, kind, name, call, op, shape, dtype, device, _ = whole
-    return {
-        "phase": phase,
-        "module": module,
-        "kind": kind,
-        "name": name,
-        "call": call,
-        "op": op,
-        "shape": list(shape),
-        "dtype": str(dtype).removeprefix("torch."),
-        "device": str(device),
-        "placement": placement,
-        "source": source,
-    }
+    *own, shape, dtype, device, _ = whole
+    facts = dict(zip(("phase", "module", "kind", "name", "call", "op"), own, strict=True))
+    facts |= {"shape": list(shape), "dtype": str(dtype).removeprefix("torch."), "device": str(device)}
+    return {**facts, "placement": placement, "source": source}
 
 
 def find_source(skip: tuple[str, ...]) -> str | None:
