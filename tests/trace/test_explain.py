@@ -53,7 +53,7 @@ _FAULTS = {
     "lr-up-10": ("0.1 * min", "0.11 * min", "group 0 of the optimiser has lr "),
     "schedule-off-by-one": ("(step + 1) / 8", "step / 8", "group 0 of the optimiser has lr "),
     "beta1-0.5": (", (0.9, 0.999), 1e-8 ", ", (0.5, 0.999), 1e-8 ", "betas [0.9, 0.999] in A, [0.5, 0.999] in B"),
-    "eps-1e-3": ("0.999), 1e-8 ", "0.999), 1e-3 ", "group 0 of the optimiser has eps 1e-08 in A, 0.001 in B"),
+    "eps-1e-3": ("0.999), 1e-8 ", "0.999), 1e-3 ", "group 0 of the optimiser has eps 1e-8 in A, 0.001 in B"),
     "optimiser-state-lost": ("    optimiser.load_state_dict(state", "    (state", "optimiser"),
     "no-gradient-hidden-bias": (
         "    optimiser.step()",
@@ -63,8 +63,12 @@ _FAULTS = {
     "clipped-tightly": ("parameters(), 1.0)", "parameters(), 0.01)", "gradient of 0.weight"),
     "micro-batch-lost": ("range(2)", "range(1)", "gradient"),
     "forgot-to-normalise": (") / 2\n", ") / 1\n", "aten.nll_loss"),
-    "data-repeated": ("manual_seed(step)", "manual_seed(step // 2)", "input"),
-    "blank-context": ("x[:, :3], x[:, 3]", "x[:, :3] * torch.tensor([0, 1, 1]), x[:, 3]", "input"),
+    "data-repeated": ("manual_seed(step)", "manual_seed(step // 2)", "another order"),
+    "blank-context": (
+        "x[:, :3], x[:, 3]",
+        "x[:, :3] * torch.tensor([0, 1, 1]), x[:, 3]",
+        "other data, or another order",
+    ),
     "epsilon-of-a-norm": (
         "LayerNorm(8, eps=1e-5)",
         "LayerNorm(8, eps=1e-2)",
