@@ -168,6 +168,7 @@ def test_tensor_parallel_weights_and_activations_add_up(tmp_path: Path) -> None:
 
     one = run(tmp_path / "one", partial(program, make=wrap))
     run(tmp_path / "one", partial(program, make=wrap), perturbed=1)
+    run(tmp_path / "ops", partial(program, make=wrap_tensor_parallel), 2, level="op")  # collectives that still run
     found = judge(one, run(tmp_path / "two", partial(program, make=wrap_tensor_parallel), 2))
     assert (found.kind, found.coverage.unplaced) == ("PASS", 0), found.verdict
     points = [point for rank in load_recording(str(tmp_path / "two")).ranks for point in rank.points]

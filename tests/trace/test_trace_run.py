@@ -134,11 +134,12 @@ def test_a_study_file_asks_for_traces(cli: Cli, program: Path) -> None:
     assert cli("run", "study.yml", "-q").code == 0
     (run_dir,) = (path for path in (program / "runs" / "s").iterdir() if path.name != ".assay")
     assert [each["step"] for each in load_trace(list_traces(str(run_dir))[0]).steps] == [1, 3]
-    (program / "study.yml").write_text(f"{command}trace: {{step: 1, level: modul}}\n")
+    (program / "study.yml").write_text(f"{command}trace: {{step: 1, level: modul, placement: {{'*': X(0)}}}}\n")
     refused = cli("run", "study.yml")
     assert refused.code == 2
     assert "study.yml:2:9 trace.step: unknown key" in refused.err
     assert "did you mean 'module'?" in refused.err
+    assert "trace.placement.*: " in refused.err
 
 
 def test_torchrun_records_each_rank_and_a_placement_can_be_declared(cli: Cli, program: Path) -> None:

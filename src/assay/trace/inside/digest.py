@@ -81,6 +81,10 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
     """The values of any tensor as a dense one of real numbers, and flags; None: it has no values here."""
     import torch
 
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        tensor = tensor.trigger_wait() if hasattr(tensor, "trigger_wait") else tensor  # of a collective operation
+        if hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested:
+            return None, NO_VALUES  # it only holds others
     if tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         return None, NO_VALUES
     flags = 0

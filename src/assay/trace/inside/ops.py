@@ -12,7 +12,8 @@ from assay.trace.inside.rows import Rows
 
 
 def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Exception], None], skip: Any) -> Any:
-    """The mode; it is not on the stack yet. What it calls itself is below all modes and autograd."""
+    """The mode; it is not on the stack yet. What it calls itself is below all other modes and autograd."""
+    from torch._C import _DisableTorchDispatch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     observe = _build_observer(rows, hooks, skip)
@@ -36,7 +37,8 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
             result = func(*args, **kwargs) if kwargs else func(*args)
             if is_ours and hooks.is_watching:
                 try:
-                    observe(func, args, kwargs, result)
+                    with _DisableTorchDispatch():
+                        observe(func, args, kwargs, result)
                 except Exception as error:  # noqa: BLE001 the record ends, the program goes on
                     fail(error)
             if is_kept:

@@ -128,7 +128,7 @@ class Rows:
             return _NOTHING, NO_VALUES, 0
 
     def _digest(self, tensor: Any, where: Where) -> tuple[Any, int, int]:
-        local = tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
+        local = tensor._local_tensor if type(tensor).__name__ == "DTensor" else tensor  # noqa: SLF001 no operation
         values, flags = plain_tensor(local)
         count = local.numel()
         if values is None or not count:
