@@ -126,7 +126,7 @@ def _list_lines(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "fault", [name if name in _IN_MAKE_TEST else pytest.param(name, marks=pytest.mark.long) for name in _FAULTS]
 )
-def test_the_faults_of_a_twin_of_charlm_are_named(fault: str, gathered: Path, cli: Cli) -> None:
+def test_the_faults_of_charlm_in_torch_are_named(fault: str, gathered: Path, cli: Cli) -> None:
     old, new, culprit = _FAULTS[fault]
     assert old in _TORCH
     (gathered / "train.py").write_text(_TORCH.replace(old, new))
