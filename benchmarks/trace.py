@@ -1,7 +1,7 @@
 """What a trace costs, and that it does not disturb: a Llama-like model, with and without, interleaved in one process.
 
     python benchmarks/trace.py                                        on the CPU: a small model
-    PYTHONPATH=src python3 benchmarks/trace.py --device cuda          on a GPU: 950M parameters in bf16
+    PYTHONPATH=src python3 benchmarks/trace.py --gpu                  on a GPU: 950M parameters in bf16
 
 Each part has a time limit and reports what went wrong in it; the others go on. JSON is written to $OUT/trace.json.
 """
@@ -21,6 +21,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -105,7 +106,8 @@ class Training:
     def __init__(self, size: str, device: str, dtype: torch.dtype, compiled: str = "") -> None:
         shape, self.batch = SIZES[size]
         torch.manual_seed(0)
-        self.model = Llama(*shape).to(device=device, dtype=dtype)
+        with torch.device(device):
+            self.model = Llama(*shape).to(dtype)
         self.vocabulary, self.device = shape[0], device
         self.called = self.model
         if compiled == "whole":
@@ -143,6 +145,7 @@ def measure_speed(device: str, rounds: int) -> dict[str, Any]:
     training = Training(device, device, torch.bfloat16 if device == "cuda" else torch.float32)
     count = 4
     times: dict[str, list[float]] = {}
+    host: dict[str, list[float]] = {}  # until the call returns: what is left the GPU does alone
     modes = ("plain", *LIMITS, "plain")
     training.run(3)
     for number in range(rounds + 1):
@@ -153,15 +156,18 @@ def measure_speed(device: str, rounds: int) -> dict[str, Any]:
                     wait(device)
                     began = time.perf_counter()
                     training.step()
+                    returned = time.perf_counter()
                     wait(device)
                     if number:
                         times.setdefault(mode, []).append(time.perf_counter() - began)
+                        host.setdefault(mode, []).append(returned - began)
     plain = statistics.median(times["plain"])
     found = {
         mode: {
             "median_ms": statistics.median(each) * 1e3,
             "spread_ms": [statistics.quantiles(each, n=10)[0] * 1e3, statistics.quantiles(each, n=10)[-1] * 1e3],
             "ratio": statistics.median(each) / plain,
+            "host_ms": statistics.median(host[mode]) * 1e3,
         }
         for mode, each in times.items()
     }
@@ -226,22 +232,83 @@ def check_kernels(device: str, _rounds: int) -> dict[str, Any]:
         compared += 1
         if not torch.equal(load_kernels().hash_rows(values).cpu(), digest.hash_rows(values.cpu())):
             wrong.append(["rows", shape])
-    speed = {}
-    for count in (1 << 14, 1 << 20, 1 << 24, 1 << 27):
-        values = torch.randn(count, device=device, dtype=torch.bfloat16)
-        best = min(_time_kernel(values, slots) for _ in range(5))
-        speed[count] = {"us": best * 1e6, "GB_per_s": 2 * count / best / 1e9}
-    return {"compared": compared, "wrong": wrong, "speed": speed}
+    more, faulty = _check_many(device, slots)
+    return {"compared": compared + more, "wrong": wrong + faulty}
 
 
-def _time_kernel(values: torch.Tensor, slots: DeviceSlots) -> float:
-    load_kernels().digest_into(values, slots, 1)
+def _check_many(device: str, slots: DeviceSlots) -> tuple[int, list[Any]]:
+    many = [
+        (torch.randn(count, device=device).to(dtype), number, start)
+        for number, (count, dtype, start) in enumerate(MANY)
+    ]
+    slots.data.zero_()
+    wrong: list[Any] = []
+    load_kernels().digest_many(many, slots)
+    for values, number, start in many:
+        local = digest.SLOT.unpack(digest.digest_cpu(values.cpu(), (start, *digest.WHOLE[1:])))
+        if _unpack(slots.data[number].cpu())[:3] != local[:3]:
+            wrong.append(["many", number, _unpack(slots.data[number].cpu())[:7], local[:7]])
+    return len(many), wrong
+
+
+MANY = [(7, torch.float32, 0), (70_000, torch.bfloat16, 0), (70_000, torch.bfloat16, 70_000), (2048, torch.bfloat16, 0)]
+MANY += [(300_001, torch.float16, 0), (65_536 * 40, torch.float32, 6), (65_536 * 40, torch.bfloat16, 65_536)]
+SETTINGS = [  # TILE, UNROLL, num_warps, maxnreg; blocks of a program, most groups
+    ((1024, 2, 4, 128), 8, 32), ((1024, 2, 4, 168), 8, 32), ((1024, 4, 4, 128), 16, 32), ((512, 4, 4, 96), 16, 16),
+    ((1024, 2, 8, 96), 8, 32), ((2048, 2, 8, 128), 8, 64), ((1024, 2, 4, 128), 4, 64), ((1024, 2, 4, 128), 16, 16),
+]  # fmt: skip
+
+
+def tune_kernels(device: str, _rounds: int) -> dict[str, Any]:
+    """Terabytes a second that settings of the kernel read: of tensors of several sizes, and of a model's together."""
+    if device != "cuda" or load_kernels() is None:
+        return {"skipped": "no GPU or no Triton"}
+    kernels, slots, found = load_kernels(), DeviceSlots(torch.device(device)), {}
+    before = dict(kernels.SETTING), kernels.DEPTH, kernels.MOST_GROUPS
+    sizes = {
+        count: torch.randn(count, device=device, dtype=torch.bfloat16) for count in (1 << 14, 1 << 22, 1 << 25, 1 << 29)
+    }
+    sizes[-(1 << 27)] = torch.randn(1 << 27, device=device)  # float32
+    shape, _ = SIZES["cuda"]
+    with torch.device("meta"):
+        model = [each.numel() for each in Llama(*shape).parameters()]
+    whole = [(torch.randn(count, device=device, dtype=torch.bfloat16), number, 0) for number, count in enumerate(model)]
+    for setting, depth, groups in SETTINGS:
+        kernels.SETTING.update(zip(("TILE", "UNROLL", "num_warps", "maxnreg"), setting, strict=True))
+        kernels.DEPTH, kernels.MOST_GROUPS = depth, groups
+        kernels._compiled.clear()  # noqa: SLF001 they are of the setting before
+        try:
+            line = {
+                str(count): _time(partial(kernels.digest_into, values, slots, 1), values.nbytes)
+                for count, values in sizes.items()
+            }
+            line["many"] = _time(lambda: kernels.digest_many(whole, slots), 2 * sum(model))
+        except Exception as error:  # noqa: BLE001 the other settings go on
+            line = {"problem": f"{type(error).__name__}: {error}"[:200]}
+        found[f"{setting} {depth} {groups}"] = line
+    kernels.SETTING.update(before[0])
+    kernels.DEPTH, kernels.MOST_GROUPS = before[1:]
+    kernels._compiled.clear()  # noqa: SLF001
+    return found
+
+
+def _time(function: Callable[[], None], size: int) -> list[float]:
+    """Microseconds of the GPU, TB/s, and microseconds until the call returns."""
+    for _ in range(3):
+        function()
     torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(10):
-        load_kernels().digest_into(values, slots, 1)
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / 10
+    best, host = float("inf"), float("inf")
+    for _ in range(5):
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        began = time.perf_counter()
+        events[0].record()
+        for _ in range(10):
+            function()
+        events[1].record()
+        host = min(host, (time.perf_counter() - began) * 1e5)
+        torch.cuda.synchronize()
+        best = min(best, events[0].elapsed_time(events[1]) * 100)
+    return [round(best, 1), round(size / best / 1e6, 3), round(host, 1)]
 
 
 def _unpack(slot: torch.Tensor) -> tuple[Any, ...]:
@@ -348,13 +415,14 @@ def measure_memory(device: str, _rounds: int) -> dict[str, Any]:
 
 
 PARTS: dict[str, tuple[Callable[[str, int], dict[str, Any]], int]] = {  # with a limit in seconds
-    "kernels": (check_kernels, 100),
-    "results": (check_results, 120),
-    "waiting": (check_no_waiting, 60),
-    "speed": (measure_speed, 200),
-    "memory": (measure_memory, 60),
-    "compiled": (check_compiled, 150),
-    "debug mode": (measure_debug_mode, 100),
+    "kernels": (check_kernels, 40),
+    "tune": (tune_kernels, 80),
+    "speed": (measure_speed, 100),
+    "results": (check_results, 30),
+    "waiting": (check_no_waiting, 20),
+    "memory": (measure_memory, 20),
+    "compiled": (check_compiled, 60),
+    "debug mode": (measure_debug_mode, 60),
 }
 
 
@@ -387,7 +455,7 @@ def run_part(name: str, device: str, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--gpu", dest="device", action="store_const", const="cuda", default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     arguments = parser.parse_args()

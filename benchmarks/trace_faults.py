@@ -30,6 +30,8 @@ from measuring import ROOT, quick_folder
 sys.path[:0] = [str(ROOT / "src")]
 
 import torch  # noqa: E402 behind the path
+import torch._dynamo  # noqa: E402 an optimiser loads it: once, for all children
+import torch.distributed.algorithms.ddp_comm_hooks  # noqa: E402 DDP too
 from trace_models import AT, Setting, train  # noqa: E402
 
 from assay.trace.comparing import Recording, compare, load_recording  # noqa: E402

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.command_line import Cli
 
-from assay.trace.judge.calls import Opinion, find_parting
+from assay.trace.judge.calls import Opinion, Parting, find_parting
+from assay.trace.repro import write_repro
 
 _TRAIN = """
 import os, sys
@@ -123,6 +125,27 @@ def test_memory_that_nobody_has_written_may_differ() -> None:
     b = [_call("empty", 1, result="older"), _call("uniform_", "older", result="u")]
     assert find_parting(a, b) is None
     assert find_parting(a[1:], b[1:]) is not None
+
+
+def test_an_operation_without_a_float64_kernel_has_no_opinion(tmp_path: Path) -> None:
+    calls = []
+    for side, factor in (("a", 1.0), ("b", 2.0)):
+        values = torch.ones(2, 4, 3).mul(factor), torch.ones(1, 4, 8)
+        data = [each.numpy().tobytes() for each in values]
+        result = torch.ops.aten.mkldnn_convolution(values[1], values[0], None, [0], [1], [1], 1)
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "kept.bin").write_bytes(b"".join([*data, result.numpy().tobytes()]))
+        facts = [_keep(each, sum(map(len, data[:number]))) for number, each in enumerate((*values, result))]
+        call = _call("mkldnn_convolution", facts[1], facts[0], None, [0], [1], [1], 1)
+        calls.append({**call, "result": [facts[2]], "executable": sys.executable})
+    found = write_repro(Parting("input", *calls, ""), (str(tmp_path / "a"), str(tmp_path / "b")), str(tmp_path), "t")
+    assert found.opinion is None
+    assert found.problem.startswith("float64 has no opinion: itensor_view_from_dense expects")
+
+
+def _keep(values: torch.Tensor, offset: int) -> dict[str, Any]:
+    facts = {"dtype": "float32", "shape": list(values.shape), "offset": offset, "bytes": values.nbytes, "stride": None}
+    return {**facts, "hash": f"{offset} {values.sum()}", "device": "cpu"}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from assay.trace.inside.digest import NO_VALUES, NOT_PLAIN, SLOT, digest_cpu, digest_into, hash_rows, plain_tensor
+from assay.trace.inside.digest import (
+    NO_VALUES,
+    NOT_PLAIN,
+    SLOT,
+    WHOLE,
+    digest_cpu,
+    digest_into,
+    hash_rows,
+    plain_tensor,
+)
 from assay.trace.inside.perturb import move_first
 
 
@@ -115,3 +124,16 @@ def test_noise_is_one_unit_in_the_last_place(dtype: torch.dtype) -> None:
     other = x.clone()
     move_first([other], 2)
     assert not torch.equal(moved, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_parts_with_global_indices_add_up_to_the_whole(dtype: torch.dtype, dim: int) -> None:
+    x = (torch.randn(301, 333) * 3).to(dtype)
+    total: list[Any] = [0] * 70
+    for first, part in zip((0, 101), x.split([101, x.shape[dim] - 101], dim), strict=True):
+        where = (first * 333, WHOLE[1], 0) if dim == 0 else (first, part.shape[1], 333)
+        total = [a + b for a, b in zip(total, SLOT.unpack(digest_cpu(part, where)), strict=True)]
+    whole = digest(x)
+    assert (total[0] % 2**64, *total[1:3]) == whole[:3]
+    assert total[6:] == pytest.approx(whole[6:], abs=1e-2)

@@ -17,28 +17,65 @@ from torch import nn
 
 options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-5), nn.Linear(8, 2))
-optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
+model = nn.Sequential(nn.Embedding(8, 4), nn.Flatten(), nn.Linear(12, 8), nn.LayerNorm(8, eps=1e-5), nn.Linear(8, 8))
+optimiser = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.999), eps=1e-8)
 step, every = 0, int(options.get("--every", 0))
 if "--resume" in options:
     state = torch.load(options["--resume"])
     model.load_state_dict(state["model"])
     optimiser.load_state_dict(state["optimiser"])
     step = state["step"]
-optimiser.param_groups[0]["weight_decay"] = 0.01  # not what the checkpoint has
+group = optimiser.param_groups[0]
+group["weight_decay"], group["betas"], group["eps"] = 0.01, (0.9, 0.999), 1e-8  # not what the checkpoint has
 while step < int(options["--steps"]):
-    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(step))
-    loss = model(x).square().mean()
+    group["lr"] = 0.1 * min(1.0, (step + 1) / 8)
+    x = torch.randint(8, (8, 4), generator=torch.Generator().manual_seed(step))
+    windows, targets = x[:, :3], x[:, 3]
     optimiser.zero_grad()
-    loss.backward()
+    total = 0.0
+    for part in range(2):
+        chosen = slice(part * 4, part * 4 + 4)
+        loss = nn.functional.cross_entropy(model(windows[chosen]), targets[chosen]) / 2
+        loss.backward()
+        total += loss.item()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimiser.step()
     step += 1
-    print(f"step {step} loss {loss.item()!r}", flush=True)
+    print(f"step {step} loss {total!r}", flush=True)
     if every and step % every == 0:
         path = f"{options['--save']}/{step}.pt"
         torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict(), "step": step}, path)
         print(f"saved {path} at step {step}", flush=True)
 """
+# the faults of examples/charlm/faults.py that a program of torch can have: what is replaced, and what is named
+_FAULTS = {
+    "decay-lost": ("= 0.01, (", "= 0.0, (", "group 0 of the optimiser has weight_decay 0.01 in A, 0"),
+    "lr-up-10": ("0.1 * min", "0.11 * min", "group 0 of the optimiser has lr "),
+    "schedule-off-by-one": ("(step + 1) / 8", "step / 8", "group 0 of the optimiser has lr "),
+    "beta1-0.5": (", (0.9, 0.999), 1e-8 ", ", (0.5, 0.999), 1e-8 ", "betas [0.9, 0.999] in A, [0.5, 0.999] in B"),
+    "eps-1e-3": ("0.999), 1e-8 ", "0.999), 1e-3 ", "group 0 of the optimiser has eps 1e-8 in A, 0.001 in B"),
+    "optimiser-state-lost": ("    optimiser.load_state_dict(state", "    (state", "0.weight in step 1 differs by"),
+    "no-gradient-hidden-bias": (
+        "    optimiser.step()",
+        "    model[2].bias.grad = None\n    optimiser.step()",
+        "2.bias",
+    ),
+    "clipped-tightly": ("parameters(), 1.0)", "parameters(), 0.01)", "aten.mul.Tensor gets other 1.0 in A, 0.01 in B"),
+    "micro-batch-lost": ("range(2)", "range(1)", "A computes aten.slice.Tensor, B aten._foreach_norm.Scalar"),
+    "forgot-to-normalise": (") / 2\n", ") / 1\n", "aten.div.Tensor gets other 2 in A, 1 in B"),
+    "data-repeated": ("manual_seed(step)", "manual_seed(step // 2)", "another order"),
+    "blank-context": (
+        "x[:, :3], x[:, 3]",
+        "x[:, :3] * torch.tensor([0, 1, 1]), x[:, 3]",
+        "other data, or another order",
+    ),
+    "epsilon-of-a-norm": (
+        "LayerNorm(8, eps=1e-5)",
+        "LayerNorm(8, eps=1e-2)",
+        "aten.native_layer_norm.default gets eps 1e-05",
+    ),
+}
+_IN_MAKE_TEST = ("decay-lost",)
 _PLAIN = """
 import sys
 
@@ -86,22 +123,27 @@ def _list_lines(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("gathered", [_TORCH], indirect=True)
-def test_a_module_and_an_optimiser_group(gathered: Path, cli: Cli) -> None:
-    program = gathered / "train.py"
-    program.write_text(_TORCH.replace("eps=1e-5", "eps=1e-2"))
+@pytest.mark.parametrize(
+    "fault", [name if name in _IN_MAKE_TEST else pytest.param(name, marks=pytest.mark.long) for name in _FAULTS]
+)
+def test_the_faults_of_charlm_in_torch_are_named(fault: str, gathered: Path, cli: Cli) -> None:
+    old, new, culprit = _FAULTS[fault]
+    assert old in _TORCH
+    (gathered / "train.py").write_text(_TORCH.replace(old, new))
     result = cli("golden", "check", "golden.yml", "--explain", "--json")
     assert result.code == 3, result.err
-    first, *others = _list_lines(result.out)
-    assert first.startswith(
-        "after step 2, counted from there: 1 in step 1: aten.native_layer_norm.default gets eps 1e-05"
-    )
-    assert others[0].startswith("float64: float64 differs as well")
-    program.write_text(_TORCH.replace("= 0.01", "= 0.5"))
-    result = cli("golden", "explain", "golden.yml", "--json")
-    assert result.code == 3, result.err
-    first, *others = _list_lines(result.out)
-    assert "group 0 of the optimiser has weight_decay 0.01 in A, 0.5 in B" in first
-    assert len(others) == 1  # the explanation before is replaced
+    assert culprit in _list_lines(result.out)[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gathered", [_TORCH], indirect=True)
+def test_an_explanation_replaces_the_one_before(gathered: Path, cli: Cli) -> None:
+    for fault, before in (("epsilon-of-a-norm", "check"), ("decay-lost", "explain")):
+        (gathered / "train.py").write_text(_TORCH.replace(*_FAULTS[fault][:2]))
+        result = cli("golden", before, "golden.yml", *(["--explain"] if before == "check" else []), "--json")
+        first, *others = _list_lines(result.out)
+        assert _FAULTS[fault][2] in first
+    assert len(others) == 1
 
 
 @pytest.mark.parametrize("gathered", [_PLAIN], indirect=True)

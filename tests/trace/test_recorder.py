@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.nn.modules import module as hooks_of
 from torch.utils.checkpoint import checkpoint
 
 from assay.trace import record
+from assay.trace.inside.digest import SLOT, digest_cpu
 from assay.trace.records import Trace, list_traces, load_trace
 
 LEVELS = ("step", "module", "op")
@@ -252,3 +255,64 @@ def test_compiled_regions_are_what_they_are_without_a_trace(backend: str, how: s
         assert counted == graphs, level
         assert equal(plain, traced), level
         assert load(tmp_path / level).meta["graphs"]["graphs"] == graphs["stats"]["unique_graphs"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_inside_of_a_compiled_model_its_modules_are_recorded_by_one_graph(tmp_path: Path) -> None:
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    with record(tmp_path, steps=[1, 3], inside=True):
+        traced = train(4, wrap=partial(torch.compile, backend="aot_eager"))
+    assert (counters["stats"]["unique_graphs"], len(counters["graph_break"])) == (1, 0)
+    torch._dynamo.reset()
+    assert equal(train(4, wrap=partial(torch.compile, backend="aot_eager")), traced)
+    trace = load(tmp_path)
+    rows = {(trace.points[row["point"]].module, int(row["step"])) for row in trace.rows}
+    assert {("layers.1.linear", 1), ("layers.1.linear", 3), ("", 3)} <= rows
+
+
+def test_whole_tensors_of_modules_are_kept(tmp_path: Path) -> None:
+    with record(tmp_path, keep=["head"]):
+        train(1)
+    trace = load(tmp_path)
+    lines = [json.loads(line) for line in (Path(trace.folder) / "kept.jsonl").read_text().splitlines()]
+    data = (Path(trace.folder) / "kept.bin").read_bytes()
+    kept = {trace.points[trace.rows[line["row"] - 1]["point"]].phase: line for line in lines}
+    assert set(kept) == {"forward", "backward"}
+    for line in lines:
+        values = torch.frombuffer(bytearray(data[line["offset"] : line["offset"] + line["bytes"]]), dtype=torch.float32)
+        assert line["shape"] == [4, 6, 11]
+        assert SLOT.unpack(digest_cpu(values))[0] == trace.rows[line["row"] - 1]["hash"]
+
+
+def test_what_a_cuda_graph_captures_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of a capture are those of its replays. A tensor that says it is on a GPU stands in for one."""
+
+    class OnDevice(torch.Tensor):
+        is_cuda = True
+
+    class Captured(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.as_subclass(OnDevice)
+
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    plain = train(2, lambda: nn.Sequential(Net(), Captured()))
+    said = "left out: a CUDA graph was captured in a traced step"
+    with pytest.warns(UserWarning, match=said), record(tmp_path, steps=[1, 2]):
+        assert equal(plain, train(2, lambda: nn.Sequential(Net(), Captured())))
+    trace = load(tmp_path)
+    assert [each["step"] for each in trace.steps] == [1, 2]
+    assert {module for module, _, _ in keys(trace, "forward")} >= {"0.head", "0.layers.1"}
+    assert "1" not in {module for module, _, _ in keys(trace, "forward")}
+
+
+@pytest.mark.long
+def test_a_program_of_a_hundred_thousand_modules(tmp_path: Path) -> None:
+    count = 100_000
+    with record(tmp_path):
+        train(1, lambda: nn.Sequential(Net(), *(nn.Identity() for _ in range(count))))
+    trace = load(tmp_path)
+    assert len([each for each in keys(trace, "forward") if each[0].isdigit()]) == count + 1
+    assert sum(path.stat().st_size for path in Path(trace.folder).glob("rows.bin")) <= 400 * len(trace.rows)

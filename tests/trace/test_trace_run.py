@@ -134,23 +134,31 @@ def test_a_study_file_asks_for_traces(cli: Cli, program: Path) -> None:
     assert cli("run", "study.yml", "-q").code == 0
     (run_dir,) = (path for path in (program / "runs" / "s").iterdir() if path.name != ".assay")
     assert [each["step"] for each in load_trace(list_traces(str(run_dir))[0]).steps] == [1, 3]
-    (program / "study.yml").write_text(f"{command}trace: {{step: 1, level: modul}}\n")
+    (program / "study.yml").write_text(f"{command}trace: {{step: 1, level: modul, placement: {{'*': X(0)}}}}\n")
     refused = cli("run", "study.yml")
     assert refused.code == 2
     assert "study.yml:2:9 trace.step: unknown key" in refused.err
     assert "did you mean 'module'?" in refused.err
+    assert "trace.placement.*: " in refused.err
 
 
-def test_two_processes_have_a_record_each(cli: Cli, program: Path) -> None:
-    (program / "both.py").write_text(
-        "import os, subprocess, sys\n"
-        "for rank in '01':\n"
-        "    env = {**os.environ, 'RANK': rank, 'WORLD_SIZE': '2'}\n"
-        "    subprocess.run([sys.executable, 'train.py'], env=env, check=True)\n"
-    )
-    found = record(cli, "--level", "step", "--", sys.executable, "both.py")
-    assert found["processes"] == 2
-    assert [load_trace(each).meta["rank"] for each in list_traces(found["dir"])] == [0, 1]
+def test_torchrun_records_each_rank_and_a_placement_can_be_declared(cli: Cli, program: Path) -> None:
+    ranks = "torch.distributed.init_process_group('gloo')\nmodel = torch.nn.parallel.DistributedDataParallel(model)\n"
+    (program / "ranks.py").write_text(TRAIN.replace("optimiser =", f"{ranks}optimiser =", 1))
+    (program / "placement.txt").write_text("2 = I(0)  # as the sampler does\n")
+    command = (os.path.join(os.path.dirname(sys.executable), "torchrun"), "--nproc-per-node", "2", "ranks.py")
+    found = record(cli, "--placement", "placement.txt", "--", *command)
+    assert (found["processes"], found["problems"]) == (2, [])
+    traces = [load_trace(each) for each in list_traces(found["dir"])]
+    assert [(each.meta["rank"], each.meta["world"]) for each in traces] == [(0, 2), (1, 2)]
+    placements = {(p.phase, p.module, p.name): p.placement for p in traces[1].points}
+    assert placements["forward", "2", "output.0"] == {"placements": ["I(0)"], "global": [10, 1]}
+    assert placements["forward", "0", "output.0"] == {"placements": ["S(0)"], "global": [10, 8], "assumed": True}
+    assert placements["gradient", "0", "weight"] == {"placements": ["R"], "assumed": True}
+    (program / "placement.txt").write_text("* = I(0)\n2 = S\n3\n")
+    refused = cli("trace", "run", "--placement", "placement.txt", "--", *command)
+    assert (refused.code, "placement.txt:2:1: 'S' is not S(0)" in refused.err) == (2, True)
+    assert "placement.txt:3:1: is not NAME = NAME" in refused.err
 
 
 @pytest.mark.parametrize("text", ["0", "2-1", "one", "1,,2", ""])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from assay.errors import ExitCode, UsageError
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
-from assay.trace.settings import LEVELS, TraceSettings, parse_steps
+from assay.trace.settings import LEVELS, TraceSettings, load_placement, parse_steps
 from assay.values.options import Group, Request, argument, json_option, option, quiet_option, root_option
 from assay.values.run import build_command
 from assay.values.verdict import VerdictKind
@@ -53,6 +53,13 @@ class TraceRunRequest(Request):
     )
     prove: bool = option("--prove", default=False, help="Run it once more, to show that the trace changes nothing.")
     inside: bool = option("--inside", default=False, help="Also inside compiled regions: emulates precision casts.")
+    placement: tuple[tuple[str, str], ...] = option(
+        "--placement",
+        default=(),
+        metavar="FILE",
+        parse=load_placement,
+        help="How ranks share tensors: lines 'PATTERN = S(0)'.",
+    )
     root: str | None = root_option("Output root.  [default: ./runs]")
     quiet: bool = quiet_option()
     as_json: bool = json_option("Print the outcome as JSON.")
@@ -71,7 +78,9 @@ def run(request: TraceRunRequest, console: Console) -> int:
 
     if request.output:
         check_target(request.output, "-o")
-    settings = TraceSettings(request.steps, request.level, request.only, request.keep, request.inside)
+    settings = TraceSettings(
+        request.steps, request.level, request.only, request.keep, request.inside, request.placement
+    )
     quieted = console.quieted(request.quiet or request.as_json)
     further = list_further(settings, request.noise, request.prove)
     echo = None if quieted.quiet else console.write_bytes

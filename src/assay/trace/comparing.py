@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from assay.errors import ConfigError, NotFoundError, UsageError, did_you_mean
+from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.follow.locations import find_one_run, show_path
 from assay.system.fast_dataclasses import dataclass
 from assay.trace.judge.difference import Comparison, First, judge_traces
 from assay.trace.judge.pairing import translate_names
 from assay.trace.judge.sides import Side, build_side, build_sides, combine_ranks, release
 from assay.trace.records import TRACE_DIR, Trace, list_traces, load_trace
+from assay.trace.settings import load_pairs
 from assay.values.verdict import Verdict
 
 
@@ -100,24 +101,7 @@ def check_finite(recording: Recording) -> tuple[Verdict, First | None, Side]:
 
 def load_names(path: str, mine: set[str], theirs: set[str]) -> list[tuple[str, str]]:
     """Lines `NAME-IN-A = NAME-IN-B`; `*` stands for the same text in both. Every name must be known."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
-    pairs, problems = list[tuple[str, str]](), list[str]()
-    for number, line in enumerate(lines, 1):
-        text = line.partition("#")[0]
-        if not text.strip():
-            continue
-        left, equals, right = (part.strip() for part in text.partition("="))
-        problem = _find_problem(left, right, mine, theirs) if equals else "is not NAME-IN-A = NAME-IN-B"
-        if problem:
-            problems.append(f"{path}:{number}:1: {problem}")
-        pairs.append((left, right))
-    if problems:
-        raise ConfigError(problems)
-    return pairs
+    return load_pairs(path, lambda left, right: _find_problem(left, right, mine, theirs))
 
 
 def _find_problem(left: str, right: str, mine: set[str], theirs: set[str]) -> str:

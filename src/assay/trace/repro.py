@@ -67,5 +67,6 @@ def _execute(path: str, executable: str) -> Repro:
         return Repro(folder, problem=f"float64 was not asked: {error}")
     if found := _FIGURES.search(done.stdout):
         return Repro(folder, Opinion(*map(float, found.groups())))
-    last = next(iter(done.stderr.strip().splitlines()[::-1]), "it printed no figures")
-    return Repro(folder, problem=f"float64 was not asked: {last}")
+    lines = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()
+    is_said = lines[-1].startswith("float64 ")  # it has no opinion: the operation has no such kernel
+    return Repro(folder, problem=lines[-1] if is_said else f"float64 was not asked: {lines[-1]}")

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from assay.config.fields import Fields
 from assay.config.source import Entry, Node
-from assay.errors import UsageError
+from assay.errors import ConfigError, UsageError
 from assay.system.fast_dataclasses import dataclass
+from assay.trace.inside.placement import NOTATION, is_placement
 
 LEVELS = ("step", "module", "op")
 ENV_TRACE = "ASSAY_TRACE"
 _MOST_STEPS = 10_000
-_KEYS = ("steps", "level", "in", "keep", "inside")
+_KEYS = ("steps", "level", "in", "keep", "inside", "placement")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """`only` and `keep` are patterns of module paths."""
+    """`only` and `keep` are patterns of module paths; `placement`: patterns, and how ranks share what matches."""
 
     steps: tuple[int, ...] = (1,)
     level: str = "module"
     only: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     inside: bool = False
+    placement: tuple[tuple[str, str], ...] = ()
 
     def render(self, **more: Any) -> str:
         """The text of the variable that the traced program reads."""
         facts = {"steps": self.steps, "level": self.level, "in": self.only, "keep": self.keep, "inside": self.inside}
+        more |= {"placement": self.placement} if self.placement else {}
         return json.dumps({**facts, **more}, separators=(",", ":"))
 
 
@@ -62,9 +65,46 @@ def read_trace(fields: Fields, top: Mapping[str, Entry], _sweeps: object) -> Tra
     for key, name in (("in", "only"), ("keep", "keep")):
         if key in entries:
             found[name] = fields.strings(entries[key].node, f"trace.{key}")
+    if "placement" in entries:
+        found["placement"] = tuple(_read_placement(fields, entries["placement"].node))
     if "inside" in entries:
         found["inside"] = bool(fields.boolean(entries["inside"].node, "trace.inside"))
     return TraceSettings(**found)
+
+
+def _read_placement(fields: Fields, node: Node) -> Iterator[tuple[str, str]]:
+    """`placement: {'*': S(0), 'layers.*.up:weight': S(0)}`."""
+    for entry in fields.open_mapping(node, "trace.placement", "patterns and placements"):
+        text = fields.string(entry.node, f"trace.placement.{entry.key}") or "R"
+        if not is_placement(text):
+            fields.refuse(entry.node, f"trace.placement.{entry.key}", "a placement", NOTATION)
+        yield entry.key, text
+
+
+def load_placement(path: str, _flag: str) -> tuple[tuple[str, str], ...]:
+    """Lines `PATTERN = PLACEMENT`."""
+    return tuple(load_pairs(path, lambda _, text: "" if is_placement(text) else f"{text!r} is not {NOTATION}"))
+
+
+def load_pairs(path: str, find_problem: Callable[[str, str], str]) -> list[tuple[str, str]]:
+    """Lines `LEFT = RIGHT` of a file; all problems are reported."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
+    pairs, problems = list[tuple[str, str]](), list[str]()
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0]
+        if not text.strip():
+            continue
+        left, equals, right = (part.strip() for part in text.partition("="))
+        if problem := find_problem(left, right) if equals else "is not NAME = NAME":
+            problems.append(f"{path}:{number}:1: {problem}")
+        pairs.append((left, right))
+    if problems:
+        raise ConfigError(problems)
+    return pairs
 
 
 def _read_steps(fields: Fields, node: Node) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -47,12 +48,12 @@ def watch_compiler() -> Callable[[], None]:
 def _hide() -> None:
     from torch.nn.modules import module
 
+    if _inside:
+        _inside[0].name_modules()
+        return
     for each in (module._global_forward_pre_hooks, module._global_forward_hooks):  # noqa: SLF001
         _hidden.append((each, dict(each)))
         each.clear()
-    if _inside:
-        _inside[0].name_modules()
-        module._global_forward_hooks[-1] = _digest_inside  # noqa: SLF001
 
 
 def _restore() -> None:
@@ -72,7 +73,7 @@ class _Inside:
         import torch
 
         self.mark = torch.zeros(1)  # the operation changes it, so that no compiler leaves the operation out
-        self._rows, self._names, self._hooks = rows, names, hooks
+        self._rows, self._names, self.hooks = rows, names, hooks
         self._modules: list[tuple[str, str]] = []
         record = guard(self._record)
 
@@ -91,26 +92,46 @@ class _Inside:
                 self._modules.append((path, type(module).__name__))
 
     def _record(self, tensor: Any, number: int, index: int) -> None:
-        if self._hooks.is_watching and not self._hooks.backwards:
+        if self.hooks.is_watching and not self.hooks.backwards:
             path, kind = self._modules[number]
-            if self._hooks.is_wanted(path):
-                key = ("forward", path, kind, f"output.{index}", self._hooks.count(("inside", path, index)), None)
+            if self.hooks.is_wanted(path):
+                key = ("forward", path, kind, f"output.{index}", self.hooks.count(("inside", path, index)), None)
                 self._rows.add(key, tensor)
 
 
 _inside: list[_Inside] = []
 
 
-def watch_inside(rows: Any, names: Any, hooks: Any, guard: Any) -> None:
-    """From now on what is compiled records the outputs of its modules by itself."""
+def watch_inside(rows: Any, names: Any, hooks: Any, guard: Any) -> Callable[[], None]:
+    """From now on what is compiled records the outputs of its modules by itself. Dynamo compiles again when the global
+    hooks are others: these two stay until the end, on every step."""
     _inside[:] = [_Inside(rows, names, hooks, guard)]
+    for each in (_enter_inside, _leave_inside):
+        hide_from_dynamo(each)  # not a region by itself; inside of one dynamo traces it
+    hooks.hold(_enter_inside, _leave_inside)
+
+    def undo() -> None:
+        _inside.clear()
+        hooks.release()
+
+    return undo
 
 
-def _digest_inside(module: Any, _args: Any, result: Any) -> None:
-    """The hook that dynamo traces."""
+def _enter_inside(module: Any, args: Any) -> None:
     import torch
 
-    number = getattr(module, "_assay_number", -1)
+    if not torch.compiler.is_compiling():
+        _inside[0].hooks.enter(module, args)
+
+
+def _leave_inside(module: Any, args: Any, *rest: Any) -> None:
+    """What dynamo traces of it is the operation alone."""
+    import torch
+
+    if not torch.compiler.is_compiling():
+        _inside[0].hooks.leave(module, args, *rest)
+        return
+    number, result = getattr(module, "_assay_number", -1), rest[-1]
     if number >= 0:
         results = (result,) if isinstance(result, torch.Tensor) else result
         for index, tensor in enumerate(results if isinstance(results, (tuple, list)) else ()):
@@ -129,12 +150,18 @@ def count_graphs() -> dict[str, int]:
     return {name: int(number) for name, number in found.items()} if found["frames"] else {}
 
 
-def is_in_compiled() -> bool:
-    """Whether what runs belongs to a compiled region, forward or backward."""
+@functools.cache
+def _load_questions() -> tuple[Callable[[], Any], Callable[[], Any]]:
     import torch
     from torch._C._dynamo.eval_frame import get_eval_frame_callback
 
-    if get_eval_frame_callback() is not None:
+    return get_eval_frame_callback, torch._C._current_autograd_node  # noqa: SLF001
+
+
+def is_in_compiled() -> bool:
+    """Whether what runs belongs to a compiled region, forward or backward."""
+    find_callback, find_node = _load_questions()
+    if find_callback() is not None:
         return True
-    node = torch._C._current_autograd_node()  # noqa: SLF001
+    node = find_node()
     return node is not None and node.name().startswith("CompiledFunction")

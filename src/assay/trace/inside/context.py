@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,11 +18,13 @@ def record(
     only: Iterable[str] = (),
     keep: Iterable[str] = (),
     inside: bool = False,
+    placement: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
     """Record these steps of what the block does, counted from its beginning, in `FOLDER/trace/rank-R/`.
 
     `level`: step, module or op. `only` and `keep`: patterns of module paths: what is recorded, what is kept as whole
-    tensors. `assay trace show FOLDER` and `assay trace diff FOLDER OTHER` read it.
+    tensors. `placement`: patterns, and how ranks share what matches: S(0), I(0), R, P(sum), P(avg).
+    `assay trace show FOLDER` and `assay trace diff FOLDER OTHER` read it.
     """
     from assay.trace.inside.recorder import start_recorder
 
@@ -34,6 +36,7 @@ def record(
         problems.extend([f"{event}: {facts.get('text')}"])
 
     settings = {"steps": list(steps), "level": level, "in": list(only), "keep": list(keep), "inside": inside}
+    settings["placement"] = list((placement or {}).items())
     recorder = start_recorder(os.path.join(os.fspath(folder), "trace"), settings, note)
     try:
         yield

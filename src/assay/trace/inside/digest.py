@@ -1,10 +1,13 @@
 """A tensor as 304 bytes: hash, counts, sums and a linear sketch, by torch operations that work on every device.
 
 For element i of the whole tensor let j = i mod 65536 and b = i div 65536.
-    hash          Σ g(b) · h(j) · (bits(x_i) XOR t(j)) mod 2^64, of fixed pseudo-random words t, odd h and odd g
+    hash          Σ g(b) · h(k) · (bits(x_i) XOR t(k)) mod 2^64, of fixed pseudo-random words t, odd h and odd g
     sketch[i%64]  Σ s(j) · s(b) · x_i in float32, of fixed pseudo-random signs s
-`bits` is the element as a signed whole number of at most 32 bits; an element of 64 bits is two of them. What is not
-finite is counted, and is 0 in every sum.
+`bits` is the element as a signed whole number of 32 bits, and k = j. Two elements of 16 bits are one such number, the
+first its lower half, and k = j div 2: what each adds depends on itself alone. One of 64 bits is two of them, and counts
+as two elements in the hash. What is not finite is counted, and is 0 in every sum.
+
+A part of a tensor has a `Where`: its elements are runs of the whole one.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import ctypes
 import math
 import struct
 import threading
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -21,11 +25,12 @@ BUCKETS = 64
 SLOT = struct.Struct("<QQQddd64f")  # hash, not finite, zeros, sum, sum of squares, largest, sketch
 WORDS = SLOT.size // 8
 NOT_PLAIN, NO_VALUES = 1, 2  # flags of a row
+Where = tuple[int, int, int]  # index of the first element in the whole, length of a run, from one run to the next
+WHOLE: Where = (0, 1 << 62, 0)
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
-_ODD = 0x9E3779B9
-_INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int32"}
+_ODD, _OTHER = 0x9E3779B9, 0x5BD1E995
 _TINY = 2  # elements: Python is faster there than torch
-_PART = 1 << 20  # elements of rows at once
+_PART = 1 << 18  # elements that have an index each at once: about 20 MB
 _FLOAT_LIMIT = 3.4028234663852886e38
 
 
@@ -36,17 +41,14 @@ def mix32(x: Any) -> Any:
     return (x >> 15) ^ x
 
 
-@lru_cache(4096)
-def block_factors(number: int) -> tuple[int, float]:
-    """The odd multiplier of a block's hash, as a signed number, and the sign of its sketch."""
-    x = (number + 1) * 0x9E3779B97F4A7C15 & _U64
-    x = ((x >> 30) ^ x) * 0xBF58476D1CE4E5B9 & _U64
-    x = (((x >> 27) ^ x) * 0x94D049BB133111EB & _U64) | 1
-    return _signed(x, 64), 1.0 - 2.0 * (x >> 63)
+def block_factors(number: Any) -> tuple[Any, Any]:
+    """The odd multiplier of a block's hash, of 31 bits, and the sign of its sketch; of a number, or of a tensor."""
+    x = mix32((number + 1) ^ _OTHER)
+    return (x >> 1) | 1, 1.0 - 2.0 * (x & 1)
 
 
-def _signed(x: int, bits: int) -> int:
-    return x - (1 << bits) if x >> (bits - 1) else x
+def _wrap(words: Any) -> Any:
+    return words - ((words >> 31) << 32)  # unsigned to signed
 
 
 @lru_cache(16)
@@ -56,14 +58,15 @@ def load_tables(device: Any) -> tuple[Any, Any, Any]:
 
     word = mix32(torch.arange(1, BLOCK + 1, dtype=torch.int64))
     odd = mix32(word ^ _ODD) | 1
-    sign = 1.0 - 2.0 * ((word >> 7) & 1).to(torch.float32)
+    bits = torch.stack([word[: BLOCK // 2] >> 7, word[: BLOCK // 2] >> 8], 1).view(-1) & 1
+    sign = 1.0 - 2.0 * bits.to(torch.float32)
     return _wrap(word).to(torch.int32).to(device), _wrap(odd).to(device), sign.to(device)
 
 
 @lru_cache(4096)
-def cut_tables(device: Any, length: int) -> tuple[Any, Any, Any]:
-    table, odd, sign = load_tables(device)
-    return table[:length], odd[:length], sign[:length]
+def cut_tables(device: Any, first: int, length: int) -> tuple[Any, Any, Any]:
+    table, odd, sign = (each[first : first + length] for each in load_tables(device))
+    return table, odd, sign
 
 
 @lru_cache(64)
@@ -74,14 +77,14 @@ def load_scratch(_thread: int, dtype: Any) -> Any:
     return torch.empty(BLOCK, dtype=dtype)
 
 
-def _wrap(words: Any) -> Any:
-    return words - ((words >> 31) << 32)  # unsigned to signed
-
-
 def plain_tensor(tensor: Any) -> tuple[Any, int]:
     """The values of any tensor as a dense one of real numbers, and flags; None: it has no values here."""
     import torch
 
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        tensor = tensor.trigger_wait() if hasattr(tensor, "trigger_wait") else tensor  # of a collective operation
+        if hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested:
+            return None, NO_VALUES  # it only holds others
     if tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         return None, NO_VALUES
     flags = 0
@@ -98,17 +101,20 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
     return (tensor.resolve_neg() if tensor.is_neg() else tensor), flags
 
 
-def digest_cpu(tensor: Any) -> bytes:
+def digest_cpu(tensor: Any, where: Where = WHOLE) -> bytes:
     """The digest of a dense tensor of real numbers in the memory of this process."""
     import torch
 
     flat = tensor.detach().contiguous().view(-1)
-    if flat.numel() <= _TINY:
+    if flat.numel() <= _TINY and where == WHOLE:
         return digest_numbers(flat)
-    words = flat.view(getattr(torch, _INTEGERS[flat.element_size()]))
-    hashed = sum(_hash_block(part, number).item() for number, part in enumerate(words.split(BLOCK))) & _U64
+    if where[1] < len(flat) or (flat.element_size() == 2 and where[0] % 2):
+        slot = torch.zeros(WORDS, dtype=torch.int64)
+        digest_into(flat, slot, where)
+        return ctypes.string_at(slot.data_ptr(), SLOT.size)
+    hashed = sum(each.item() for each in _hash_blocks(flat, where[0])) & _U64
     sketch, counts, sums = torch.zeros(BUCKETS), [0, 0], [0.0, 0.0, 0.0]
-    for number, part in enumerate(flat.split(BLOCK)):
+    for number, place, part in _split(flat, where[0], BLOCK):
         values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)
         total = values.sum(dtype=torch.float64).item()
         if not math.isfinite(total):
@@ -121,71 +127,135 @@ def digest_cpu(tensor: Any) -> bytes:
         counts[1] += len(values) - int(torch.ne(values, 0, out=spare).sum(dtype=torch.float64).item())
         sums[0], sums[1] = sums[0] + total, sums[1] + torch.dot(values, values).item()
         sums[2] = max(sums[2], torch.abs(values, out=spare).amax().item())
-        _add_sketch(values, number, sketch)
+        _add_sketch(values, number, place, sketch)
     head = struct.pack("<QQQddd", hashed, *counts, *sums)
     return head + ctypes.string_at(sketch.data_ptr(), 4 * BUCKETS)
 
 
-def digest_into(tensor: Any, slot: Any) -> None:
-    """Write the digest to a slot of zeros, 38 numbers of int64 on the tensor's device, which nothing waits for."""
+def _split(flat: Any, first: int, length: int) -> Iterator[tuple[int, int, Any]]:
+    """Parts that are in one block each: its number, the place of the part in it, and the part. `first`: the index."""
+    at = 0
+    while at < len(flat):
+        number, place = divmod(first + at, length)
+        yield number, place, flat[at : at + length - place]
+        at += length - place
+
+
+def _hash_blocks(flat: Any, first: int) -> Iterator[Any]:
+    """The hash of each block, of the elements from index `first` on."""
     import torch
 
-    flat = tensor.detach().contiguous().view(-1)
-    words = flat.view(getattr(torch, _INTEGERS[flat.element_size()]))
-    doubles, sketch = slot[3:6].view(torch.float64), slot[6:].view(torch.float32)
-    for number, part in enumerate(words.split(BLOCK)):
-        slot[0] += _hash_block(part, number)
-    for number, part in enumerate(flat.split(BLOCK)):
-        values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)
-        finite = torch.isfinite(values)
-        slot[1] += (~finite).sum()
-        slot[2] += (values == 0).sum()
-        values = torch.where(finite, values, 0)
-        doubles[0] += values.sum(dtype=torch.float64)
-        doubles[1] += torch.dot(values, values)
-        doubles[2] = torch.maximum(doubles[2], values.abs().amax())
-        _add_sketch(values, number, sketch)
+    size = flat.element_size()
+    if size == 1:
+        words = flat.view(torch.int8).to(torch.int32)
+    elif size == 2 and (len(flat) % 2 or flat.data_ptr() % 4):
+        words = torch.nn.functional.pad(flat.view(torch.int16), (0, len(flat) % 2 or 2)).view(torch.int32)
+        words = words[: -(-len(flat) // 2)]
+    else:
+        words = flat.view(torch.int32)
+    first, length = (first // 2, BLOCK // 2) if size == 2 else (first * max(1, size // 4), BLOCK)
+    for number, place, part in _split(words, first, length):
+        table, odd, _ = cut_tables(part.device, place, len(part))
+        mixed = torch.bitwise_xor(part, table)
+        if size == 2 and len(flat) % 2 and (number + 1) * length - first >= len(words):
+            mixed[-1] &= 0xFFFF  # one element alone
+        spare = load_scratch(threading.get_ident(), torch.int64)[: len(part)]
+        yield spare.copy_(mixed).mul_(odd).sum().mul_(block_factors(number)[0])
 
 
-def _hash_block(words: Any, number: int) -> Any:
+def _add_sketch(values: Any, number: int, place: int, sketch: Any) -> None:
     import torch
 
-    table, odd, _ = cut_tables(words.device, len(words))
-    mixed = torch.bitwise_xor(words if words.dtype == torch.int32 else words.to(torch.int32), table)
-    if words.device.type != "cpu":
-        return (mixed.to(torch.int64) * odd).sum() * block_factors(number)[0]
-    spare = load_scratch(threading.get_ident(), torch.int64)[: len(words)]
-    return spare.copy_(mixed).mul_(odd).sum().mul_(block_factors(number)[0])
-
-
-def _add_sketch(values: Any, number: int, sketch: Any) -> None:
-    import torch
-
-    signed = values.to(torch.float32) * cut_tables(values.device, len(values))[2]
-    rest = len(values) % BUCKETS
-    if rest:
-        signed = torch.nn.functional.pad(signed, (0, BUCKETS - rest))
+    signed = values.to(torch.float32) * cut_tables(values.device, place, len(values))[2]
+    before, after = place % BUCKETS, -(place + len(values)) % BUCKETS
+    if before or after:
+        signed = torch.nn.functional.pad(signed, (before, after))
     sketch.add_(signed.view(-1, BUCKETS).sum(0), alpha=block_factors(number)[1])
 
 
-def digest_numbers(flat: Any) -> bytes:
-    """The digest of a few numbers on the CPU, in Python."""
+# ---------------------------------------------------------------- any device, any part of a tensor
+
+
+def digest_into(tensor: Any, slot: Any, where: Where = WHOLE) -> None:
+    """Write the digest to a slot of zeros, 38 numbers of int64 on the tensor's device, which nothing waits for."""
     import torch
 
-    words = flat.view(getattr(torch, _INTEGERS[flat.element_size()])).tolist()
-    numbers = flat.to(torch.float64).tolist()
+    flat, (start, run, stride) = tensor.detach().contiguous().view(-1), where
+    table, odd, sign = load_tables(flat.device)
+    for first in range(0, len(flat), _PART):
+        part = flat[first : first + _PART]
+        at = torch.arange(first, first + len(part), device=flat.device)
+        index = start + at // run * stride + at % run
+        for place, words in _list_words(part, index):
+            number, lane = place // BLOCK, place % BLOCK
+            if part.element_size() == 2:
+                shift = lane % 2 * 16
+                own = ((words & 0xFFFF) ^ ((table[lane // 2].to(torch.int64) >> shift) & 0xFFFF)) << shift
+                mixed, factor = _wrap(own), odd[lane // 2]
+            else:
+                mixed, factor = (words ^ table[lane]).to(torch.int64), odd[lane]
+            slot[0] += (mixed * factor * block_factors(number)[0]).sum()
+        signs = sign[index % BLOCK] * block_factors(index // BLOCK)[1].to(torch.float32)
+        values = _add_sums(part, slot).to(torch.float32)
+        slot[6:].view(torch.float32).index_add_(0, index % BUCKETS, values * signs)
+
+
+def _add_sums(part: Any, slot: Any) -> Any:
+    """Add counts and sums of some elements to a slot. Returns their values, finite."""
+    import torch
+
+    doubles = slot[3:6].view(torch.float64)
+    values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)
+    finite = torch.isfinite(values)
+    slot[1] += (~finite).sum()
+    slot[2] += (values == 0).sum()
+    values = torch.where(finite, values, 0)
+    doubles[0] += values.sum(dtype=torch.float64)
+    doubles[1] += torch.dot(values, values)
+    doubles[2] = torch.maximum(doubles[2], values.abs().amax())
+    return values
+
+
+def _list_words(part: Any, index: Any) -> Iterator[tuple[Any, Any]]:
+    """Places in the hash and the numbers there."""
+    import torch
+
+    if part.element_size() == 8:
+        for half in (0, 1):
+            yield index * 2 + half, part.view(torch.int32)[half::2]
+    else:
+        kind = {1: torch.int8, 2: torch.int16, 4: torch.int32}[part.element_size()]
+        yield index, part.view(kind).to(torch.int32)
+
+
+# ---------------------------------------------------------------- few numbers
+
+
+def digest_numbers(flat: Any) -> bytes:
+    """The digest of a few numbers on the CPU, in Python; steps of optimisers are all the same."""
+    import torch
+
+    size = flat.element_size()
+    kind = {1: torch.int8, 2: torch.int16}.get(size, torch.int32)
+    return _digest_numbers(tuple(flat.view(kind).tolist()), tuple(flat.to(torch.float64).tolist()), size)
+
+
+@lru_cache(1024)
+def _digest_numbers(words: tuple[int, ...], numbers: tuple[float, ...], size: int) -> bytes:
     total, sketch = 0, [0.0] * BUCKETS
+    factor, block_sign = block_factors(0)
     for index, word in enumerate(words):
-        table = mix32(index + 1)
-        total += (_signed(table, 32) ^ word) * _signed(mix32(table ^ _ODD) | 1, 32)
+        place, shift = (index // 2, index % 2 * 16) if size == 2 else (index, 0)
+        table, mask = mix32(place + 1), 0xFFFF if size == 2 else _U32
+        mixed = ((word & mask) ^ ((table >> shift) & mask)) << shift
+        total += _wrap(mixed) * _wrap(mix32(table ^ _ODD) | 1) * factor
     for index, value in enumerate(numbers):
         if math.isfinite(value):
-            signed = value * (1.0 - 2.0 * (mix32(index + 1) >> 7 & 1)) * block_factors(0)[1]
+            signed = value * (1.0 - 2.0 * (mix32(index // 2 + 1) >> (7 + index % 2) & 1)) * block_sign
             sketch[index] = max(-_FLOAT_LIMIT, min(_FLOAT_LIMIT, signed))
     finite = [each for each in numbers if math.isfinite(each)]
     sums = math.fsum(finite), math.fsum(each * each for each in finite), max(map(abs, finite), default=0.0)
-    hashed = total * block_factors(0)[0] & _U64
-    return SLOT.pack(hashed, len(numbers) - len(finite), numbers.count(0.0), *sums, *sketch)
+    return SLOT.pack(total & _U64, len(numbers) - len(finite), numbers.count(0.0), *sums, *sketch)
 
 
 def hash_rows(values: Any) -> Any:

@@ -28,6 +28,9 @@ class ModuleHooks:
         self._is_outer_only = settings.get("level") == "step"
         self._local = threading.local()
         self._handles: list[Any] = []
+        self._is_held, self.is_watching = False, False
+        self.enter: Callable[..., None] = _do_nothing  # while a step is traced
+        self.leave: Callable[..., None] = _do_nothing
         self._plain: dict[str, Any] = {}
         self._calls: dict[Any, int] = {}
         self._without_grad: dict[str, list[int]] = {}
@@ -37,15 +40,11 @@ class ModuleHooks:
         self.on_end: Callable[[Any, Any], None] = lambda _module, _result: None
 
     @property
-    def is_watching(self) -> bool:
-        return bool(self._handles)
-
-    @property
     def stack(self) -> list[Any]:
-        """The modules that this thread is in."""
-        if not hasattr(self._local, "stack"):
-            self._local.stack = []
-        found: list[Any] = self._local.stack
+        """The modules that this thread is in, with their paths."""
+        found: list[Any] | None = self._local.__dict__.get("stack")
+        if found is None:
+            found = self._local.stack = []
         return found
 
     @property
@@ -53,13 +52,23 @@ class ModuleHooks:
         """The module that is executed."""
         if self.backwards:
             return self.backward_path
-        return self._names.find_module(self.stack[-1]) if self.stack else ""
+        stack = self.stack
+        return stack[-1][1] if stack else ""
 
     def watch_modules(self, guard: Guard) -> None:
+        self._guard, self.is_watching = guard, True
+        self.enter, self.leave = guard(self._enter), guard(self._leave)
+        if not self._is_held:
+            self._register(self.enter, self.leave)
+
+    def hold(self, enter: Callable[..., None], leave: Callable[..., None]) -> None:
+        """Keep these two hooks until `release`; they call `enter` and `leave`."""
+        self._is_held = True
+        self._register(enter, leave)
+
+    def _register(self, enter: Callable[..., None], leave: Callable[..., None]) -> None:
         from torch.nn.modules import module
 
-        self._guard = guard
-        enter, leave = guard(self._enter), guard(self._leave)
         self._handles = [
             module.register_module_forward_pre_hook(enter),
             module.register_module_forward_hook(leave, with_kwargs=True, always_call=True),
@@ -90,6 +99,11 @@ class ModuleHooks:
         return watch
 
     def remove_modules(self) -> None:
+        self.is_watching, self.enter, self.leave = False, _do_nothing, _do_nothing
+        if not self._is_held:
+            self.release()
+
+    def release(self) -> None:
         from torch.nn.modules import module
 
         for handle in self._handles:
@@ -98,15 +112,15 @@ class ModuleHooks:
             module._global_forward_hooks_with_kwargs.pop(handle.id, None)  # noqa: SLF001
         if "any" in self._plain:
             module._has_any_global_hook = self._plain.pop("any")  # noqa: SLF001
-        self._handles = []
+        self._handles, self._is_held = [], False
 
     def remove(self) -> None:
         import torch
 
         self.remove_modules()
-        for name, plain in self._plain.items():
-            setattr(torch.autograd, name, plain)
-        self._plain, self._calls, self._without_grad = {}, {}, {}
+        for name in self._plain.keys() - {"any"}:
+            setattr(torch.autograd, name, self._plain.pop(name))
+        self._calls, self._without_grad = {}, {}
         self._local = threading.local()
         self.backward_path = ""
 
@@ -134,13 +148,13 @@ class ModuleHooks:
     def _enter(self, module: Any, args: Any) -> None:
         if self._is_wrapper(module):
             return
-        stack = self.stack
+        stack, path = self.stack, self._names.find_module(module)
         if not stack and not self.backwards:
-            path, kind = self._names.find_module(module), type(module).__name__
+            kind = type(module).__name__
             call = self._calls.get(path, 0)
             for index, tensor in enumerate(find_tensors((args, _find_keywords()))):
                 self._rows.add(("input", path, kind, f"input.{index}", call, None), tensor, (), self._skip)
-        stack.append(module)
+        stack.append((module, path))
 
     def _leave(self, module: Any, args: Any, *rest: Any) -> None:
         """`rest`: keyword arguments and result; after an exception torch leaves the former out."""
@@ -148,7 +162,7 @@ class ModuleHooks:
             return
         result, kwargs = rest[-1], rest[0] if len(rest) > 1 else {}
         stack = self.stack
-        while stack and stack.pop() is not module:
+        while stack and stack.pop()[0] is not module:
             pass  # one that ended with an exception
         path = self._names.find_module(module)
         if self.backwards:
@@ -204,6 +218,10 @@ class ModuleHooks:
         for index, tensor in enumerate(find_tensors(tensors)):
             key = ("loss", "", "", f"loss.{index}", self.count(f"loss.{index}"), None)
             self._rows.loss = self._rows.add(key, tensor, (self._rows.find(tensor),), self._skip)
+
+
+def _do_nothing(*_args: Any) -> None:
+    """The hook of a step that is not traced."""
 
 
 def find_tensors(value: Any) -> list[Any]:

@@ -7,6 +7,8 @@ import re
 import weakref
 from typing import Any
 
+from assay.trace.inside.placement import Placements
+
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?:\.|$)")
 _PARALLEL = ("DistributedDataParallel", "DataParallel")
 
@@ -14,7 +16,8 @@ _PARALLEL = ("DistributedDataParallel", "DataParallel")
 class Names:
     """Paths by module and by parameter. The model with most parameters has no prefix, others that of their class."""
 
-    def __init__(self) -> None:
+    def __init__(self, placements: Placements) -> None:
+        self._placements = placements
         self._modules: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._parameters: dict[int, tuple[Any, str, str]] = {}
         self._prefixes: dict[str, int] = {}
@@ -63,6 +66,7 @@ class Names:
         else:
             self._has_main = True
         is_parallel = type(root).__name__ in _PARALLEL
+        self._placements.is_parallel |= type(root).__name__ == "DistributedDataParallel"
         for path, module in root.named_modules():
             self._add_module(module, _join(prefix, _clean(path, is_parallel)))
         return self._modules[root]
@@ -71,6 +75,7 @@ class Names:
         if module in self._modules:
             return
         self._modules[module] = path
+        self._placements.is_parallel |= any(each.__name__ == "FSDPModule" for each in type(module).__mro__)
         for name, parameter in module._parameters.items():  # noqa: SLF001
             if parameter is not None and not self._is_known(parameter):
                 self._parameters[id(parameter)] = (weakref.ref(parameter), path, name)

@@ -11,11 +11,12 @@ from assay.trace.inside.modules import ModuleHooks, find_tensors
 from assay.trace.inside.rows import Rows
 
 
-def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, skip: tuple[str, ...]) -> Any:
-    """The mode; it is not on the stack yet."""
+def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Exception], None], skip: Any) -> Any:
+    """The mode; it is not on the stack yet. What it calls itself is below all other modes and autograd."""
+    from torch._C import _DisableTorchDispatch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    on_op = guard(_build_observer(rows, hooks, skip))
+    observe = _build_observer(rows, hooks, skip)
     calls = KeptCalls(rows, hooks, skip)
     begin_call, end_call = guard(calls.begin), guard(calls.end)
 
@@ -29,12 +30,17 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, skip: tuple[str, ...]
             return False  # it would load the compiler
 
         def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            is_kept = not is_in_compiled() and calls.is_wanted()
+            is_ours = not is_in_compiled()
+            is_kept = is_ours and calls.is_wanted()
             if is_kept:
                 begin_call(func, args, kwargs)
-            result = func(*args, **(kwargs or {}))
-            if not is_in_compiled():
-                on_op(func, args, kwargs, result)
+            result = func(*args, **kwargs) if kwargs else func(*args)
+            if is_ours and hooks.is_watching:
+                try:
+                    with _DisableTorchDispatch():
+                        observe(func, args, kwargs, result)
+                except Exception as error:  # noqa: BLE001 the record ends, the program goes on
+                    fail(error)
             if is_kept:
                 end_call(func, result)
             return result
@@ -44,33 +50,42 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, skip: tuple[str, ...]
 
 
 def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Callable[..., None]:
+    """What is called thousands of times in a step."""
+    from torch import Tensor
+
+    known: dict[Any, tuple[str, bool]] = {}
+
     def observe(func: Any, args: Any, kwargs: Any, result: Any) -> None:
         path = hooks.path
-        inputs = [row for each in find_tensors((args, kwargs)) if (row := rows.find(each))]
-        if _is_view(func):
-            for each in find_tensors(result) if inputs else ():
+        given = (*args, *kwargs.values()) if kwargs else args
+        inputs = []
+        for each in given:
+            if isinstance(each, Tensor):
+                inputs.append(rows.find(each))
+            elif isinstance(each, (list, tuple)):
+                inputs += [rows.find(inner) for inner in each if isinstance(inner, Tensor)]
+        inputs = [row for row in inputs if row]
+        if func not in known:
+            known[func] = str(func), _is_view(func)
+        name, is_view = known[func]
+        results = (result,) if isinstance(result, Tensor) else find_tensors(result)
+        if is_view:
+            for each in results if inputs else ():
                 rows.remember(each, inputs[0])
-            return
-        if not hooks.is_wanted(path):
-            return
-        name, phase = str(func), "backward" if hooks.backwards else "forward"
-        call = hooks.count((phase, path, name))
-        for index, tensor in enumerate(find_tensors(result)):
-            rows.add((phase, path, "", f"output.{index}", call, name), tensor, tuple(inputs), skip)
+        elif hooks.is_wanted(path):
+            phase = "backward" if hooks.backwards else "forward"
+            call = hooks.count((phase, path, name))
+            for index, tensor in enumerate(results):
+                rows.add((phase, path, "", f"output.{index}", call, name), tensor, tuple(inputs), skip)
 
     return observe
 
 
-_views: dict[Any, bool] = {}
-
-
 def _is_view(func: Any) -> bool:
     """Whether it computes nothing: every result shows the values of an argument."""
-    if func not in _views:
-        returns = func._schema.returns  # noqa: SLF001
-        aliases = [each.alias_info for each in returns]
-        _views[func] = bool(returns) and all(each is not None and not each.is_write for each in aliases)
-    return _views[func]
+    returns = func._schema.returns  # noqa: SLF001
+    aliases = [each.alias_info for each in returns]
+    return bool(returns) and all(each is not None and not each.is_write for each in aliases)
 
 
 def push_below(mode: Any) -> None:

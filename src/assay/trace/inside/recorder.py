@@ -17,6 +17,7 @@ from assay.trace.inside.imports import call_after_import
 from assay.trace.inside.modules import ModuleHooks, find_tensors
 from assay.trace.inside.naming import Names
 from assay.trace.inside.ops import build_mode, push_below, remove_mode
+from assay.trace.inside.placement import Placements
 from assay.trace.inside.rows import Rows
 from assay.trace.inside.state import describe_group, describe_program, hash_random, load_flags
 
@@ -34,8 +35,9 @@ class Recorder:
         self._skip = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(sys.modules["torch"].__file__ or ""))
         self._pid = os.getpid()
         self._files: TraceFiles | None = None
-        self._names = Names()
-        self._rows = Rows(self._open_files)
+        placements = Placements([(str(pattern), str(text)) for pattern, text in settings.get("placement") or ()])
+        self._names = Names(placements)
+        self._rows = Rows(self._open_files, placements)
         self._hooks = ModuleHooks(self._rows, self._names, settings, self._skip)
         self._hooks.on_end = self._on_outermost
         self._mode: Any = None
@@ -68,7 +70,7 @@ class Recorder:
         atexit.register(self.close)
         call_after_import("torch._dynamo", lambda: self._undo.append(watch_compiler()))
         if self._settings.get("inside") and self._level != "step":
-            watch_inside(self._rows, self._names, self._hooks, guard)
+            self._undo.append(watch_inside(self._rows, self._names, self._hooks, guard))
         self._begin_step()
 
     def _wrap(self, owner: Any, name: str, after: Callable[[Any, Any], None]) -> None:
@@ -152,7 +154,7 @@ class Recorder:
             self._hooks.watch_modules(self._guard)
         self._hooks.watch_backward(self._guard)
         if self._level == "op" and is_wanted:
-            self._mode = build_mode(self._rows, self._hooks, self._guard, self._skip)
+            self._mode = build_mode(self._rows, self._hooks, self._guard, self._fail, self._skip)
             push_below(self._mode)
 
     def _leave(self) -> None:
@@ -191,21 +193,25 @@ class Recorder:
             return
         if self._mode is not None:
             remove_mode(self._mode)  # what the optimiser computes is in its parameters and states
+        self._rows.begin_batch()
         for module, name, parameter in self._list_parameters(optimiser):
             if parameter.grad is not None:
                 self._rows.add(("gradient", module, "", name, len(self._stepped), None), parameter.grad)
+        self._rows.end_batch()
         self._groups += [describe_group(each) for each in optimiser.param_groups]
         self._add_weights([(parameter, *found) for *found, parameter in self._list_parameters(optimiser)])
 
     def _after_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
         if self.is_active:
             call = len(self._stepped)
+            self._rows.begin_batch()
             for module, name, parameter in self._list_parameters(optimiser):
                 self._rows.add(("parameter", module, "", name, call, None), parameter)
                 for key, value in optimiser.state.get(parameter, {}).items():
                     for index, tensor in enumerate(find_tensors(value)):
                         label = f"{name}.{key}{f'.{index}' if index else ''}"
                         self._rows.add(("optimiser", module, "", label, call, None), tensor)
+            self._rows.end_batch()
             if self._mode is not None:
                 push_below(self._mode)
         self._count_step(optimiser, skipped=None if getattr(optimiser, "found_inf", None) is not None else False)

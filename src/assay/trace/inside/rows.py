@@ -10,8 +10,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from assay.trace.inside.digest import NO_VALUES, SLOT, WORDS, digest_cpu, digest_into, hash_rows, plain_tensor
+from assay.trace.inside.digest import NO_VALUES, SLOT, WORDS, Where, digest_cpu, digest_into, hash_rows, plain_tensor
 from assay.trace.inside.files import TraceFiles, build_row
+from assay.trace.inside.placement import Placements
 
 _SLOTS = 1 << 15  # of 304 bytes: 10 MB on a device, and as much for the copy
 _NOTHING = bytes(SLOT.size)
@@ -26,7 +27,6 @@ class DeviceSlots:
 
         self._is_cuda = device.type == "cuda"
         self.data = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, device=device)
-        self.doubles, self.floats = self.data.view(torch.float64), self.data.view(torch.float32)
         self._host = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, pin_memory=self._is_cuda)
         self._event: Any = torch.cuda.Event() if self._is_cuda else None  # type: ignore[no-untyped-call]
         self.used = self._copied = 0
@@ -47,13 +47,14 @@ class DeviceSlots:
 class Rows:
     """Points, rows and parameters' hashes of one process. A row is known by its number, counted from 1."""
 
-    def __init__(self, open_files: Callable[[], TraceFiles]) -> None:
-        self._open_files = open_files
-        self._points: dict[Any, int] = {}
+    def __init__(self, open_files: Callable[[], TraceFiles], placements: Placements) -> None:
+        self._open_files, self._placements = open_files, placements
+        self._points: dict[Any, tuple[int, Where]] = {}
         self._new_points: list[dict[str, Any]] = []
         self._pending: list[tuple[int, int, tuple[int, ...], int, Any]] = []  # point, flags, inputs, count, digest
         self._waiting: Any = None  # what was copied and not written: rows, lines of points, facts
         self._slots: dict[Any, DeviceSlots] = {}
+        self._batch: list[tuple[Any, DeviceSlots, int, int]] | None = None  # tensors that one launch will digest
         self._known: dict[int, tuple[Any, int, int, Any]] = {}  # id of a tensor -> itself, version, row, digest
         self._weights: list[tuple[dict[str, Any], Any]] = []
         self._kept: dict[str, int] = {}  # hash of a whole tensor -> its offset in `kept.bin`
@@ -70,16 +71,28 @@ class Rows:
         """Digest a tensor. `key`: phase, module, kind, name, call, op. `skip`: files that are not the program's."""
         if self.is_silent or (tensor.is_cuda and self._is_refused()):
             return 0
-        whole = (*key, tensor.shape, tensor.dtype, tensor.device)
-        point = self._points.get(whole)
-        if point is None:
-            point = self._points[whole] = len(self._points)
-            self._new_points.append(_describe_point(whole, tensor, find_source(skip) if skip else None))
-        digest, flags = self._find_digest(tensor)
-        self._pending.append((point, flags, inputs[:4], tensor.numel(), digest))
+        parts = getattr(tensor, "placements", None) if type(tensor).__name__ == "DTensor" else None
+        whole = (*key, tensor.shape, tensor.dtype, tensor.device, parts)
+        known = self._points.get(whole)
+        if known is None:
+            placement, where = self._placements.find(key, tensor)
+            known = self._points[whole] = len(self._points), where
+            self._new_points.append(_describe_point(whole, placement, find_source(skip) if skip else None))
+        point, where = known
+        digest = self._find_digest(tensor, where)
+        self._pending.append((point, digest[1], inputs[:4], digest[2], digest[0]))
         self.count += 1
-        self.remember(tensor, self.count, (digest, flags))
+        self.remember(tensor, self.count, (digest, where))
         return self.count
+
+    def begin_batch(self) -> None:
+        """From now on digests are made by few kernels for all tensors together, which do not change until then."""
+        self._batch = []
+
+    def end_batch(self) -> None:
+        found, self._batch = self._batch or [], None
+        for slots in {id(each[1]): each[1] for each in found}.values():
+            load_kernels().digest_many([(each[0], *each[2:]) for each in found if each[1] is slots], slots)
 
     def _is_refused(self) -> bool:
         """Whether a CUDA graph is being captured: what is recorded then would be replayed with it."""
@@ -101,25 +114,27 @@ class Rows:
         known = self._known.get(id(tensor))
         return known[2] if known is not None and known[0]() is tensor else 0
 
-    def _find_digest(self, tensor: Any) -> tuple[Any, int]:
-        """Bytes, or the device and the number of a slot; a tensor that has not changed is digested once."""
+    def _find_digest(self, tensor: Any, where: Where) -> tuple[Any, int, int]:
+        """Bytes, or the device and the number of a slot; flags; elements. What has not changed is digested once."""
         known = self._known.get(id(tensor))
-        is_same = known is not None and known[0]() is tensor and not tensor.is_inference()
-        if known is not None and is_same and known[3] is not None and known[1] == tensor._version:  # noqa: SLF001
-            return known[3]  # type: ignore[no-any-return]
+        if known is not None and known[0]() is tensor and not tensor.is_inference() and known[3] is not None:
+            digest, place = known[3]
+            if place == where and known[1] == tensor._version:  # noqa: SLF001
+                return digest  # type: ignore[no-any-return]
         try:
-            return self._digest(tensor)
+            return self._digest(tensor, where)
         except Exception as error:  # noqa: BLE001 an unknown kind of tensor must not stop the others
             self.problem = self.problem or f"{type(tensor).__name__}: {type(error).__name__}: {error}"
-            return _NOTHING, NO_VALUES
+            return _NOTHING, NO_VALUES, 0
 
-    def _digest(self, tensor: Any) -> tuple[Any, int]:
-        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    def _digest(self, tensor: Any, where: Where) -> tuple[Any, int, int]:
+        local = tensor._local_tensor if type(tensor).__name__ == "DTensor" else tensor  # noqa: SLF001 no operation
         values, flags = plain_tensor(local)
-        if values is None or not values.numel():
-            return _NOTHING, flags
+        count = local.numel()
+        if values is None or not count:
+            return _NOTHING, flags, count
         if values.device.type == "cpu":
-            return digest_cpu(values), flags
+            return digest_cpu(values, where), flags, count
         slots = self._slots.get(values.device)
         if slots is None:
             slots = self._slots[values.device] = DeviceSlots(values.device)
@@ -127,16 +142,18 @@ class Rows:
             self.write()
         slots.used += 1
         kernels = load_kernels() if values.is_cuda else None
-        if kernels is not None and kernels.can_digest(values):
-            kernels.digest_into(values, slots, slots.used - 1)
+        if kernels is None or not kernels.can_digest(values, where):
+            digest_into(values, slots.data[slots.used - 1], where)
+        elif self._batch is not None:
+            self._batch.append((values, slots, slots.used - 1, where[0]))
         else:
-            digest_into(values, slots.data[slots.used - 1])
-        return (values.device, slots.used - 1), flags
+            kernels.digest_into(values, slots, slots.used - 1, where[0])
+        return (values.device, slots.used - 1), flags, count
 
     def add_weights(self, parameters: list[tuple[Any, str, str]]) -> None:
         """Hash the rows of all parameters, once."""
         for parameter, module, name in parameters:
-            values, _ = plain_tensor(parameter.to_local() if hasattr(parameter, "to_local") else parameter)
+            values, _ = plain_tensor(parameter.to_local() if type(parameter).__name__ == "DTensor" else parameter)
             if values is not None and values.numel():
                 facts = {"module": module, "name": name, "shape": list(parameter.shape)}
                 kernels = load_kernels() if values.is_cuda and values.is_floating_point() else None
@@ -180,13 +197,17 @@ class Rows:
 
     def write(self) -> None:
         """Write everything now: the buffer is full, or the process ends."""
+        if self._batch:
+            self.end_batch()
+            self.begin_batch()
         self.flush()
         self._start_copy(None)
         self.flush()
 
     def _start_copy(self, facts: dict[str, Any] | None) -> None:
+        self._weights = [(each, hashes.to("cpu", non_blocking=True)) for each, hashes in self._weights]
         for slots in self._slots.values():
-            slots.copy()
+            slots.copy()  # and marks the end of all copies
         loss = self._pending[self.loss - 1 - self.count][4] if facts and self.loss else None  # counted from the end
         self._waiting = (self.step, self._pending, self._new_points, self._weights, facts, loss, self.count)
         self._pending, self._new_points, self._weights = [], [], []
@@ -201,7 +222,7 @@ class Rows:
         files.append_lines("points.jsonl", points)
         files.append("rows.bin", b"".join(_build_row(step, row, data) for row in pending))
         if weights:
-            files.append_weights([(each, hashes.cpu()) for each, hashes in weights])
+            files.append_weights(weights)
         if facts is not None:
             value = SLOT.unpack(_cut(loss, data))[3] if loss is not None else None
             files.append_lines("steps.jsonl", [{"step": step, "loss": value, **facts, "rows": count}])
@@ -235,35 +256,11 @@ def load_kernels() -> Any:
     return _kernels[0]
 
 
-def _describe_point(whole: Any, tensor: Any, source: str | None) -> dict[str, Any]:
-    phase, module, kind, name, call, op, shape, dtype, device = whole
-    return {
-        "phase": phase,
-        "module": module,
-        "kind": kind,
-        "name": name,
-        "call": call,
-        "op": op,
-        "shape": list(shape),
-        "dtype": str(dtype).removeprefix("torch."),
-        "device": str(device),
-        "placement": _find_placement(tensor),
-        "source": source,
-    }
-
-
-def _find_placement(tensor: Any) -> dict[str, Any] | None:
-    """Of a DTensor: which part of the whole this process has."""
-    if not hasattr(tensor, "placements"):
-        return None
-    mesh = tensor.device_mesh
-    local = tensor.to_local()
-    return {
-        "placements": [str(each) for each in tensor.placements],
-        "mesh": list(mesh.shape),
-        "coordinate": mesh.get_coordinate(),
-        "local": list(local.shape),
-    }
+def _describe_point(whole: Any, placement: dict[str, Any] | None, source: str | None) -> dict[str, Any]:
+    *own, shape, dtype, device, _ = whole
+    facts = dict(zip(("phase", "module", "kind", "name", "call", "op"), own, strict=True))
+    facts |= {"shape": list(shape), "dtype": str(dtype).removeprefix("torch."), "device": str(device)}
+    return {**facts, "placement": placement, "source": source}
 
 
 def find_source(skip: tuple[str, ...]) -> str | None:

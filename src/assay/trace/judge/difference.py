@@ -236,7 +236,7 @@ class _Judgement:
             parts.append(f"the code of {row.inside} before it can be meant as well")
         parts += self._describe_factor(row, number)
         if row.kind == "input":
-            parts += self._describe_data(number)
+            parts += self._describe_data(row, number)
         return "; ".join(parts)
 
     def _describe_factor(self, row: First, number: int) -> Iterator[str]:
@@ -255,8 +255,11 @@ class _Judgement:
         if everywhere and any(math.isclose(factor, each, rel_tol=1e-3) for each in worlds if each != 1):
             yield "a sum over the ranks in place of a mean, or the reverse"
 
-    def _describe_data(self, number: int) -> Iterator[str]:
+    def _describe_data(self, row: First, number: int) -> Iterator[str]:
         """Whether the other side saw the same data in another step."""
+        if self._is_assumed(replace(row, index=number)):
+            yield "rank by rank they are other data; are rows dealt out in turn? record with --placement: * = I(0)"
+            return
         rows = self.a.rows[self.a.rows["point"] == self.compared.point[number]]
         value = self.b.rows["hash"][int(self.compared.b[number])]
         steps = rows["step"][rows["hash"] == value]
@@ -298,7 +301,8 @@ class _Judgement:
 
     def _find_kind(self) -> VerdictKind:
         is_unsure = self.precision or self.first is self.reshaped or self.coverage.fraction < LEAST_COVERAGE
-        if is_unsure or (self.first is not None and self._is_by_norm(self.first)):
+        is_unsure = is_unsure or any(map(_has_unplaced_data, (self.a, self.b)))
+        if is_unsure or (self.first is not None and (self._is_by_norm(self.first) or self._is_assumed(self.first))):
             return VerdictKind.INCONCLUSIVE
         if self.first is not None and self.first.kind == "nonfinite":
             return VerdictKind.FAIL
@@ -313,6 +317,12 @@ class _Judgement:
             return False
         a, b = int(self.compared.a[first.index]), int(self.compared.b[first.index])
         return bool(self.a.by_norm[a] or self.b.by_norm[b])
+
+    def _is_assumed(self, first: First) -> bool:
+        """Whether it is data that the ranks may share in another way than it was assumed."""
+        i, j = (int(each[first.index]) for each in (self.compared.point, self.compared.other))
+        placements = [self.a.points[i].placement, self.b.points[j].placement]
+        return first.index >= 0 and first.kind == "input" and any(each and each.get("assumed") for each in placements)
 
     def _describe_pass(self) -> str:
         np = load_numpy()
@@ -352,6 +362,12 @@ _BEFORE = {"gradient": "backward", "parameter": "gradient", "optimiser": "gradie
 UNKNOWN = 0xFFFFFFFF
 _FIELDS = ("a", "b", "error", "noise", "step", "point", "other")
 _FACTS = ("flag", "group", "random", "weights", "ranks")
+
+
+def _has_unplaced_data(side: Side) -> bool:
+    """Whether the data of several ranks may not be those of the other side."""
+    points = load_numpy().unique(side.rows["point"][side.by_norm]) if side.unplaced else ()
+    return any(side.keys[int(number)][0] == "input" for number in points)
 
 
 def _can_show(cause: Cause, row: First) -> bool:

@@ -2,8 +2,8 @@
 
 Several ranks become one side. Where both sides have as many ranks, each rank is compared with its own number. Otherwise
 the ranks of a side are added up: replicas count once, shards add up (hash, sketch and counts: their indices are
-global), partial sums add up by their sketch. Of what has no known placement and is not equal on all ranks only the
-norms add up: that shows where to look, and never passes.
+global), partial sums add up by their sketch. What DDP is assumed to do must fit the shapes of the other side. Of what
+has no known placement and is not equal on all ranks only the norms add up: that shows where to look, and never passes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ LEAN = ("point", "step", "hash", "count", "nonfinite", "zeros", "sum", "sumsq")
 
 
 Key = tuple[str, str, str, int, str | None, int, int]  # phase, module, name, call, op, repeat, rank
+Shapes = Mapping[Key, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,13 @@ def build_sides(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[Side, Side]:
     """Two sides that can be compared with each other."""
     if len(a) == len(b):
         return build_side(a), build_side(b)
-    return combine_ranks(a), combine_ranks(b)
+    return combine_ranks(a, _list_shapes(b)), combine_ranks(b, _list_shapes(a))
+
+
+def _list_shapes(ranks: Sequence[Trace]) -> Shapes:
+    """The shapes of whole tensors, where this side has one process."""
+    points = ranks[0].points if len(ranks) == 1 else ()
+    return {key: points[number].shape for number, key in enumerate(build_keys(points))}
 
 
 def build_side(ranks: Sequence[Trace]) -> Side:
@@ -127,7 +134,8 @@ def release(rows: Array) -> None:
 # ---------------------------------------------------------------- ranks that are added up
 
 
-def combine_ranks(ranks: Sequence[Trace]) -> Side:
+def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa: B006 it is not changed
+    """`shapes`: of the other side."""
     if len(ranks) == 1:
         return build_side(ranks)
     np = load_numpy()
@@ -135,26 +143,69 @@ def combine_ranks(ranks: Sequence[Trace]) -> Side:
     common = set(lines[0]).intersection(*lines[1:])
     chosen = [key for key in lines[0] if key in common]  # in the order of the first rank
     parts = [np.array(each.rows[[line[key] for key in chosen]]) for each, line in zip(ranks, lines, strict=True)]
-    points = ranks[0].points
-    kinds = np.array([find_placement(points[index]) for index in parts[0]["point"]], dtype=object)
-    means = np.array(["avg" in str(points[index].placement) for index in parts[0]["point"]], bool)
-    is_equal = np.logical_and.reduce([part["hash"] == parts[0]["hash"] for part in parts[1:]])
-    known = (kinds == "shard") | (kinds == "partial") | (kinds == "replicate") | is_equal
+    points, keys = ranks[0].points, build_keys(ranks[0].points)
+    is_equal = _find_equal(parts, ("hash",))
+    is_alike = _find_equal(parts, ("count", "nonfinite", "zeros", "sum", "sumsq", "largest"))
+    kinds = np.array(
+        [
+            "replicate" if same else _choose_kind(points[number], shapes.get(keys[number]), alike)
+            for number, same, alike in zip(parts[0]["point"], is_equal, is_alike, strict=True)
+        ],
+        dtype=object,
+    )
+    known, numbers = kinds != "", parts[0]["point"]
     kinds[~known] = "norm"
-    unplaced = len(set(parts[0]["point"][~known].tolist()))
-    # gradients of activations are those of each rank's own loss
-    forward = np.array([points[index].phase in ("input", "forward") for index in parts[0]["point"]], bool)
-    keep = known | forward
-    rows, keys = _add([part[keep] for part in parts], kinds[keep], means[keep]), build_keys(points)
-    side = _finish(ranks, points, keys, rows, np.arange(len(rows)), ((kinds != "partial") & known)[keep])
-    return replace(side, by_norm=~known[keep], unplaced=unplaced)
+    unplaced = len(set(numbers[~known].tolist()))
+    # gradients of activations whose placement is not known are those of each rank's own loss
+    keep = known | np.array([points[index].phase in ("input", "forward") for index in numbers], bool)
+    means = np.array([_is_mean(points[index]) for index in numbers], bool) & (kinds != "replicate")
+    rows = _add([part[keep] for part in parts], kinds[keep], means[keep])
+    exact = (kinds != "partial") & known & ~means
+    side = _finish(ranks, points, keys, rows, np.arange(len(rows)), exact[keep])
+    return replace(side, by_norm=~known[keep], unplaced=unplaced, weights=_join_weights(ranks))
+
+
+def _find_equal(parts: Sequence[Array], names: Sequence[str]) -> Array:
+    """The rows that are the same on all ranks, by these columns."""
+    np = load_numpy()
+    return np.logical_and.reduce([part[name] == parts[0][name] for part in parts[1:] for name in names])
+
+
+def _choose_kind(point: Point, shape: tuple[int, ...] | None, is_alike: bool) -> str:
+    """How ranks share a tensor. What is only assumed must fit the shape of the other side's, where there is one.
+    `is_alike`: every rank has the same values, whose hashes differ by the indices that were assumed."""
+    facts, kind = point.placement or {}, find_placement(point)
+    if kind != "shard" or not facts.get("assumed") or shape == tuple(facts["global"]):
+        return kind
+    if is_alike and shape in (None, tuple(point.shape)):
+        return "replicate"
+    return kind if shape is None else ""
+
+
+def _is_mean(point: Point) -> bool:
+    """Whether a whole one has the mean over the ranks: of a loss, and of gradients of each rank's own mean loss."""
+    facts = point.placement or {}
+    return "avg" in str(facts) or bool(facts.get("mean"))
+
+
+def _join_weights(ranks: Sequence[Trace]) -> list[Weight]:
+    """Rows of parameters that are cut in their first dimension are one after another on the ranks."""
+    np = load_numpy()
+    rows = [{(each.module, each.name): each for each in rank.weights} for rank in ranks]
+    found = []
+    for key, mine in rows[0].items():
+        parts = [each[key].hashes for each in rows if key in each]
+        total = mine.shape[0] if len(mine.shape) > 1 else 1
+        whole = np.concatenate(parts) if len(mine.hashes) < total == sum(map(len, parts)) else mine.hashes
+        found.append(replace(mine, hashes=whole))
+    return found
 
 
 def find_placement(point: Point) -> str:
     """How ranks share a tensor: shard, partial, replicate; empty: unknown. Torch writes S(0), P(sum) and R. Shards
     whose indices are not those of the whole tensor do not add up."""
     facts = point.placement or {}
-    letters = {str(name).lstrip("_")[:1] for name in facts.get("placements") or ()}
+    letters = {str(name).lstrip("_")[:1].replace("I", "S") for name in facts.get("placements") or ()}
     if "S" in letters:
         return "shard" if facts.get("global") and "P" not in letters else ""
     return "partial" if "P" in letters else "replicate" if letters else ""
@@ -181,7 +232,8 @@ def _add(parts: Sequence[Array], kinds: Array, means: Array) -> Array:
         values = np.stack([part[name][adds] for part in parts])
         total[name][adds] = values.sum(axis=0, dtype=values.dtype)
     total["largest"][adds] = np.max([part["largest"][adds] for part in parts], axis=0)
-    total["sketch"][partial & means] /= len(parts)
+    for name, power in (("sketch", 1), ("sum", 1), ("sumsq", 2)):
+        total[name][means] /= len(parts) ** power
     total["count"][partial] = parts[0]["count"][partial]
     total["sumsq"][partial] = (total["sketch"][partial].astype(float) ** 2).sum(axis=1)
     return total

@@ -1,0 +1,100 @@
+"""Which part of a whole tensor a process has, by DTensors, DDP and FSDP, or a declaration. Indices are global."""
+
+from __future__ import annotations
+
+import math
+import re
+from fnmatch import fnmatchcase
+from typing import Any
+
+from assay.trace.inside.digest import WHOLE, Where
+
+_OF_PARAMETERS = ("parameter", "gradient", "optimiser")
+_NOTATION = re.compile(r"([SI])\((-?\d+)\)|R|P\((?:sum|avg)\)")
+NOTATION = "S(0) (parts of a dimension), I(0) (rows in turn), R (the same on all ranks), P(sum) or P(avg)"
+
+
+def is_placement(text: str) -> bool:
+    return _NOTATION.fullmatch(text) is not None
+
+
+class Placements:
+    """`declared`: patterns and placements, the first that matches counts. `is_parallel`: DDP or FSDP is in use."""
+
+    def __init__(self, declared: list[tuple[str, str]]) -> None:
+        self._declared = declared
+        self.is_parallel = False
+
+    def find(self, key: tuple[Any, ...], tensor: Any) -> tuple[dict[str, Any] | None, Where]:
+        """The facts of a point, and where the values of this process are in the whole tensor."""
+        if type(tensor).__name__ == "DTensor":
+            return _describe_dtensor(tensor)
+        rank, world = _find_rank() if self._declared or self.is_parallel else (0, 1)
+        if world < 2:
+            return None, WHOLE
+        phase, module, _, name, *_ = key
+        is_own = phase in _OF_PARAMETERS  # as `module:weight`
+        own = f"{module}:{name.split('.')[0]}" if is_own else phase if phase in ("input", "loss") else module
+        facts, where = self._assume(phase, tensor.shape, rank, world)
+        for pattern, text in self._declared:
+            if fnmatchcase(own, pattern) and (":" in pattern) == is_own and (tensor.shape or text[0] not in "SI"):
+                facts, where = _place(text, tensor.shape, rank, world)
+                break
+        if facts and self.is_parallel and phase == "backward":
+            facts["mean"] = True  # each rank has the gradients of its own mean
+        return facts, where
+
+    def _assume(self, phase: str, shape: Any, rank: int, world: int) -> tuple[dict[str, Any] | None, Where]:
+        """What DDP and FSDP do: each rank has its part of the batch, and a mean over it as its loss."""
+        if not self.is_parallel:
+            return None, WHOLE
+        facts, where = _place(
+            "R" if phase in _OF_PARAMETERS else "P(avg)" if phase == "loss" else "S(0)", shape, rank, world
+        )
+        return {**facts, "assumed": True}, where
+
+
+def _find_rank() -> tuple[int, int]:
+    import torch
+
+    ranks = torch.distributed
+    has_group = ranks.is_available() and ranks.is_initialized()
+    return (ranks.get_rank(), ranks.get_world_size()) if has_group else (0, 1)
+
+
+def _place(text: str, shape: Any, rank: int, world: int) -> tuple[dict[str, Any], Where]:
+    found = _NOTATION.fullmatch(text)
+    if found is None or not found[1] or not shape:
+        return {"placements": ["R" if found is not None and found[1] else text]}, WHOLE
+    dim = int(found[2]) % len(shape)
+    inner = math.prod(shape[dim + 1 :])
+    whole = [size * world if at == dim else size for at, size in enumerate(shape)]
+    facts = {"placements": [text], "global": whole}
+    if found[1] == "I":
+        return facts if dim == 0 else {"placements": [text]}, (rank * inner, inner, world * inner)
+    run = shape[dim] * inner
+    return facts, (rank * run, run if dim else WHOLE[1], run * world)
+
+
+def _describe_dtensor(tensor: Any) -> tuple[dict[str, Any], Where]:
+    """`global`: the shape of the whole, where indices are those of it."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh = tensor.device_mesh
+    facts: dict[str, Any] = {
+        "placements": [str(each) for each in tensor.placements],
+        "mesh": list(mesh.shape),
+        "coordinate": mesh.get_coordinate(),
+    }
+    if any(type(each).__name__ not in ("Shard", "Replicate", "Partial") for each in tensor.placements):
+        return facts, WHOLE
+    local, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
+    cut = [dim for dim, size in enumerate(tensor.shape) if local[dim] != size]
+    if cut and any(dim in cut for dim in range(1, cut[-1])):
+        return facts, WHOLE  # runs of runs
+    strides = [math.prod(tensor.shape[dim + 1 :]) for dim in range(len(local))]
+    start = sum(first * stride for first, stride in zip(offset, strides, strict=True))
+    facts["global"] = list(tensor.shape)
+    if not cut or cut == [0]:
+        return facts, (start, *WHOLE[1:])
+    return facts, (start, math.prod(local[cut[-1] :]), math.prod(tensor.shape[cut[-1] :]))

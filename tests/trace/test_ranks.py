@@ -1,0 +1,176 @@
+"""Programs of two real processes over gloo, compared with one process: placements are known when they are recorded."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # an optimiser loads it: once, for all children
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from assay.trace.comparing import compare, load_recording
+from assay.trace.inside.recorder import Recorder
+from assay.trace.judge.difference import Comparison
+
+Train = Callable[[int, int], None]
+
+
+class Net(nn.Module):
+    def __init__(self, eps: float = 1e-5) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.norm, self.act, self.down = nn.Linear(6, 8), nn.LayerNorm(8, eps=eps), nn.GELU(), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.act(self.norm(self.up(x))))
+
+
+def cut_batch(x: torch.Tensor, rank: int, world: int, in_turn: bool) -> torch.Tensor:
+    return x[rank::world] if in_turn else x.chunk(world)[rank]
+
+
+def train(rank: int, world: int, wrap: Any = lambda net: net, eps: float = 1e-5, **changes: Any) -> None:
+    """Two steps; the whole batch has 4 rows."""
+    net = Net(eps)
+    model = wrap(net)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(2):
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+        part = cut_batch(x, rank, changes.get("parts", world), changes.get("in_turn", False))
+        loss = model(part).square().mean() * changes.get("factor", 1.0)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+
+
+def wrap_ddp(net: nn.Module) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(net)
+
+
+def wrap_unreduced(net: nn.Module) -> nn.Module:
+    found = nn.parallel.DistributedDataParallel(net)
+    found.require_backward_grad_sync = False
+    return found
+
+
+def wrap_fsdp(net: nn.Module) -> nn.Module:
+    return fully_shard(net, reshard_after_forward=False)
+
+
+def wrap_tensor_parallel(net: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2,))
+    columns = ColwiseParallel(use_local_output=False)
+    plan = {"up": columns, "down": RowwiseParallel(use_local_output=False)}
+    net.norm, net.act = nn.Identity(), nn.Tanh()
+    return parallelize_module(net, mesh, plan)
+
+
+def run(folder: Path, program: Train, world: int = 1, perturbed: int | None = None, **settings: Any) -> Path:
+    """Record a program by children of this process, one for each rank."""
+    below = folder / "trace" / (f"noise-{perturbed}" if perturbed else "")
+    below.mkdir(parents=True, exist_ok=True)
+    known = {"steps": [1, 2], "level": "module", "perturbed": perturbed, **settings}
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if not child:
+            os._exit(_run_rank(below, program, rank, world, known))
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * world
+    return folder
+
+
+def _run_rank(folder: Path, program: Train, rank: int, world: int, settings: dict[str, Any]) -> int:
+    try:
+        torch.set_num_threads(1)
+        if world > 1:
+            store = f"file://{folder}/store"
+            torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+        recorder = Recorder(str(folder), settings, lambda *words, **facts: print(words, facts, file=sys.stderr))
+        recorder.install()
+        program(rank, world)
+        recorder.close()
+    except BaseException:  # noqa: BLE001 a child must not go on as its parent
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def judge(a: Path, b: Path) -> Comparison:
+    return compare(load_recording(str(a)), load_recording(str(b)))[0]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process, with noise."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(folder, train)
+    return run(folder, train, perturbed=1)
+
+
+@pytest.mark.parametrize("wrap", [wrap_ddp, wrap_fsdp])
+def test_data_parallel_ranks_agree_with_one_process(wrap: Any, whole: Path, tmp_path: Path) -> None:
+    found = judge(whole, run(tmp_path, partial(train, wrap=wrap), 2))
+    assert (found.kind, found.coverage.unplaced) == ("PASS", 0), found.verdict
+    assert found.coverage.fraction == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "module"),
+    [
+        ({"eps": 1e-2}, "module", "norm"),
+        ({"factor": 2.0}, "module", "(model)"),
+        ({"wrap": wrap_unreduced}, "ranks", "up"),
+    ],
+)
+def test_what_is_wrong_on_two_ranks_is_named(
+    changes: dict[str, Any], kind: str, module: str, whole: Path, tmp_path: Path
+) -> None:
+    """A module; the loss; gradients that nothing reduces."""
+    found = judge(whole, run(tmp_path, partial(train, **{"wrap": wrap_ddp, **changes}), 2))
+    assert found.first is not None
+    assert (found.kind, found.first.kind, found.first.module) == ("FAIL", kind, module), found.verdict
+
+
+def test_rows_that_are_dealt_out_in_turn_must_be_declared(whole: Path, tmp_path: Path) -> None:
+    program = partial(train, wrap=wrap_ddp, in_turn=True)
+    found = judge(whole, run(tmp_path / "assumed", program, 2))
+    assert found.first is not None
+    assert (found.kind, found.first.kind) == ("INCONCLUSIVE", "input")
+    assert "are rows dealt out in turn? record with --placement" in found.first.text
+    assert judge(whole, run(tmp_path / "declared", program, 2, placement=[("*", "I(0)")])).kind == "PASS"
+
+
+def test_a_batch_of_another_size_is_inconclusive(whole: Path, tmp_path: Path) -> None:
+    found = judge(whole, run(tmp_path, partial(train, wrap=wrap_ddp, parts=4), 2))
+    assert found.kind == "INCONCLUSIVE", found.verdict
+
+
+def test_tensor_parallel_weights_and_activations_add_up(tmp_path: Path) -> None:
+    """Columns and rows of weights, a sharded last dimension, partial sums."""
+
+    def wrap(net: nn.Module) -> nn.Module:
+        net.norm, net.act = nn.Identity(), nn.Tanh()
+        return net
+
+    def program(rank: int, _world: int, make: Any) -> None:
+        train(0, 1, wrap=make)
+
+    one = run(tmp_path / "one", partial(program, make=wrap))
+    run(tmp_path / "one", partial(program, make=wrap), perturbed=1)
+    run(tmp_path / "ops", partial(program, make=wrap_tensor_parallel), 2, level="op")  # collectives that still run
+    found = judge(one, run(tmp_path / "two", partial(program, make=wrap_tensor_parallel), 2))
+    assert (found.kind, found.coverage.unplaced) == ("PASS", 0), found.verdict
+    points = [point for rank in load_recording(str(tmp_path / "two")).ranks for point in rank.points]
+    shards = {point.name for point in points if point.placement and "S(1)" in str(point.placement["placements"])}
+    assert {"weight", "output.0"} <= shards
