@@ -14,6 +14,7 @@ from assay.trace.inside.naming import Names
 from assay.trace.inside.perturb import move_first
 from assay.trace.inside.rows import Rows
 
+_GRAPHS = ("GraphModule", "<lambda>")  # classes of graphs that torch.compile makes; the second in torch 2.11
 _WRAPPERS = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 Guard = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -136,7 +137,7 @@ class ModuleHooks:
     def _is_wrapper(self, module: Any) -> bool:
         """Whether it only hands on to a module that is recorded, or is a graph that torch.compile made."""
         kind = type(module).__name__
-        is_graph = kind.startswith("GraphModule") and self._names.find_module(module).startswith("GraphModule")
+        is_graph = kind.startswith(_GRAPHS) and self._names.find_module(module).startswith(_GRAPHS)
         return is_graph or kind in _WRAPPERS
 
     def is_kept(self, path: str | None = None) -> bool:

@@ -13,10 +13,11 @@ from assay.trace.inside.rows import Rows
 
 def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Exception], None], skip: Any) -> Any:
     """The mode; it is not on the stack yet. What it calls itself is below all other modes and autograd."""
-    from torch._C import _DisableTorchDispatch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     observe = _build_observer(rows, hooks, skip)
+    if _has_ranks():
+        observe = _below_collectives(observe)
     calls = KeptCalls(rows, hooks, skip)
     begin_call, end_call = guard(calls.begin), guard(calls.end)
 
@@ -37,8 +38,7 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
             result = func(*args, **kwargs) if kwargs else func(*args)
             if is_ours and hooks.is_watching:
                 try:
-                    with _DisableTorchDispatch():
-                        observe(func, args, kwargs, result)
+                    observe(func, args, kwargs, result)
                 except Exception as error:  # noqa: BLE001 the record ends, the program goes on
                     fail(error)
             if is_kept:
@@ -47,6 +47,23 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
 
     hide_from_dynamo(OpMode.__torch_dispatch__, is_deep=False)
     return OpMode()  # type: ignore[no-untyped-call]
+
+
+def _has_ranks() -> bool:
+    from torch import distributed
+
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def _below_collectives(observe: Callable[..., None]) -> Callable[..., None]:
+    """Looks at tensors without waiting for the collective operations that still compute them."""
+    from torch._C import _DisableTorchDispatch
+
+    def observe_below(*arguments: Any) -> None:
+        with _DisableTorchDispatch():
+            observe(*arguments)
+
+    return observe_below
 
 
 def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Callable[..., None]:
