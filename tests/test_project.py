@@ -75,7 +75,19 @@ def test_torch_is_for_developers_only_and_pinned() -> None:
 def test_make_lists_its_targets(arguments: list[str]) -> None:
     result = subprocess.run(["make", *arguments], cwd=TOP, capture_output=True, text=True, check=True, timeout=60)
     listed = set(re.findall(r"^  make ([a-z-]+)", result.stdout, re.MULTILINE))
-    assert listed == {"help", "demo", "setup", "test", "test-services", "test-long", "lint", "bench", "clean", "web"}
+    assert listed == {
+        "help",
+        "demo",
+        "setup",
+        "test",
+        "test-services",
+        "test-long",
+        "lint",
+        "bench",
+        "clean",
+        "docs",
+        "web",
+    }
 
 
 def test_make_says_plainly_when_there_is_no_python(tmp_path: Path) -> None:

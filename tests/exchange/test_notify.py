@@ -177,7 +177,7 @@ def test_a_server_that_refuses(server: Server, path: str, text: str) -> None:
     (note,) = notifier.finish("", 1)
     assert text in note
     assert "2 of 2 messages" in note
-    assert path not in note.partition("did not take")[0]
+    assert f"/{path}" not in note.partition("did not take")[0]
     assert len(server.got) == 4
 
 

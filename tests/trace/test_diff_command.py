@@ -137,5 +137,5 @@ def test_names_pair_what_nothing_else_does(tmp_path: Path, cli: Cli, diff: Diff)
     assert result.code == 2
     assert "names.txt:1:1: B has no module 'g.0'" in result.err
     assert "names.txt:2:1: A has no module 'layer.1'; did you mean 'layers.1'" in result.err
-    assert "names.txt:3:1: is not NAME-IN-A = NAME-IN-B" in result.err
+    assert "names.txt:3:1: is not NAME = NAME" in result.err
     assert cli("trace", "diff", str(tmp_path / "a"), "--names", str(names)).code == 2

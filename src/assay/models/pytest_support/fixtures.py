@@ -22,7 +22,6 @@ from assay.models.pytest_support.case import (
     reporting,
 )
 from assay.models.pytest_support.options import Given, get_plan
-from assay.models.values.model import Step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,6 +127,8 @@ def tweaked_random_input_data(assay_case: FixtureCase) -> list[Any]:
 @pytest.fixture
 def onnx_mlir_model_file(assay_case: FixtureCase, assay_llvmcpu: Target) -> Path:
     """The case as MLIR, made by IREE's importer."""
+    from assay.models.values.model import Step
+
     with assay_case.reporting("onnx_mlir_model_file"):
         return assay_case.hand_out(assay_case.steps.build(assay_llvmcpu, Step.IMPORT, assay_case.steps.models))
 
@@ -144,6 +145,8 @@ def assay_llvmcpu(request: pytest.FixtureRequest) -> Target:
 @pytest.fixture
 def llvmcpu_compiled_model(assay_case: FixtureCase, assay_llvmcpu: Target, onnx_mlir_model_file: Path) -> Path:
     """The case compiled by IREE for the CPU."""
+    from assay.models.values.model import Step
+
     with assay_case.reporting("llvmcpu_compiled_model"):
         sources = assay_case.take_in(onnx_mlir_model_file)
         return assay_case.hand_out(assay_case.steps.build(assay_llvmcpu, Step.COMPILE, sources))
@@ -172,6 +175,8 @@ def assay_torq(request: pytest.FixtureRequest, chip_config: dict[str, Any], runt
 @pytest.fixture
 def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: FixtureCase, assay_torq: Target) -> Path:
     """The folder with what the hardware's compiler made of the case."""
+    from assay.models.values.model import Step
+
     sources = assay_case.steps.models
     is_handed_mlir = assay_torq.backend == "iree" or assay_torq.options.get("input") == "mlir"  # IREE's importer's
     if is_handed_mlir and "import" not in assay_torq.options:
