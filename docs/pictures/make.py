@@ -29,6 +29,7 @@ ASSAY = (sys.executable, "-m", "assay")
 SOURCES = (
     "docs/pictures/make.py",
     "examples/charlm/*.*",
+    "src/assay/show/page/*",
     "src/assay/web/static/*",
     "src/assay/web/templates/**/*.html",
     "src/assay/golden/templates/**/*.html",
