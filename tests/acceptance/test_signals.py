@@ -207,8 +207,11 @@ def test_what_follows_detach_finds_the_runs(shop: StudyProcesses) -> None:
     assert shop.run("--detach", "--slots", "0").code == 0
     planned, queued, running = (shop.call("stop", f"study/n={n}", "--root", str(shop.root)) for n in (4, 2, 1))
     assert (planned.code, "was not started yet" in planned.err) == (2, True), planned
-    assert (queued.code, "was not started yet" in queued.out) == (0, True), queued
+    assert (queued.code, "stopped before it was started" in queued.out) == (0, True), queued
     assert (running.code, "stopped after" in running.out) == (0, True), running
+    until((shop.dir("n=3") / "lease.1").exists, "the next one has its slot")
+    assert not (shop.dir("n=2") / "lease.1").exists()  # its supervisor leaves it out
+    assert shop.states("n=2") == [State.STOPPED]
     assert shop.call("stop", "study", "--root", str(shop.root)).code == 0
     until(lambda: not shop.processes(jobs_only=False), "the supervisor in the background has left")
 

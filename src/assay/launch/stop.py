@@ -80,25 +80,30 @@ class StopReport:
 
 
 def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], options: StopOptions) -> StopReport:
-    """`studies`: those named as a whole, whose supervisors are ended as well."""
-    found = [_find_target(run) for run in runs]
+    """`studies`: those named as a whole, whose supervisors are ended as well; what waits there stays queued."""
+    whole = set(studies)
+    who = f"pid {os.getpid()} on {processes.host_name()}"
+    request = Stop(who, options.reason or "stopped by the user", "user", time.time())
+    found = [_find_target(run, None if run.location in whole else request) for run in runs]
     targets = [each for each in found if isinstance(each, _Target)]
     report = StopReport([each for each in found if isinstance(each, Stopped)])
-    who = f"pid {os.getpid()} on {processes.host_name()}"
-    why = options.reason or "stopped by the user"
     for target in targets:  # the reason is on disk before the first signal
-        run_directory.write_stop(target.run.dir, target.status.attempt, Stop(who, why, "user", time.time()))
-    supervisors = _interrupt_supervisors(studies)
+        run_directory.write_stop(target.run.dir, target.status.attempt, request)
+    supervisors = _interrupt_supervisors(whole)
     _cancel(targets, options.grace_s)
     report.runs += [_conclude(target) for target in targets]
     report.notes += [_await_leaving(*pair, options.grace_s) for pair in supervisors]
     return report
 
 
-def _find_target(run: FoundRun) -> _Target | Stopped:
-    """Find the attempt that has to be ended, or why there is none."""
+def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
+    """Find the attempt that has to be ended, or why there is none. `request`: for a run that is still queued."""
     try:
         status = load_status(run.dir)
+        if status.state is State.QUEUED and request is not None:
+            if _take_from_queue(run.dir, request):
+                return Stopped(run.key, "stopped before it was started", State.STOPPED)
+            status = load_status(run.dir)
     except AssayError as error:
         return Stopped(run.key, f"cannot be read: {error.message}", State.LOST, is_well=False)
     handle, last = status.handle, status.history.last
@@ -117,6 +122,14 @@ def _find_target(run: FoundRun) -> _Target | Stopped:
     tagged = handle if handle.tag else replace(handle, tag=f"{status.record.uid}.{status.attempt}")
     owners = find_supervisors([run.dir])
     return _Target(run, status, tagged, owner=owners[0] if owners else None)
+
+
+def _take_from_queue(run_dir: str, request: Stop) -> bool:
+    """False: it has been started. A supervisor looks for the stop file after its lease, and we the other way round."""
+    run_directory.write_stop(run_dir, 1, request)
+    if os.path.exists(os.path.join(run_dir, layout.lease_name(1))):
+        return False
+    return run_directory.write_outcome(run_dir, Outcome(State.STOPPED, 1, {}, request.why, None, request.at))
 
 
 # ---------------------------------------------------------------- supervisors

@@ -428,13 +428,15 @@ class Supervisor:
             self._tagged_entries[handle.tag] = entry
 
     def _is_taken(self, entry: Entry) -> bool:
-        """Whether another supervisor, or a call of job.sh by hand, began the attempt while the run waited here."""
-        lease, token = layout.lease_name(entry.attempt), layout.token_name(entry.attempt)
-        return os.access(f"{entry.dir}/{lease}", os.F_OK) or os.access(f"{entry.dir}/{token}", os.F_OK)
+        """Whether another supervisor, or a call of job.sh by hand, began the attempt, or `assay stop` ended it."""
+        names = layout.lease_name(entry.attempt), layout.token_name(entry.attempt), layout.stop_name(entry.attempt)
+        return any(os.access(f"{entry.dir}/{name}", os.F_OK) for name in names)
 
     def _claim(self, entry: Entry, handle: JobHandle, held: HeldSlot | None) -> bool:
         """From the lease to the gate the attempt is ours and nothing of it runs: the time to renew its code."""
         if self._is_taken(entry) or not run_directory.publish_lease(entry.dir, handle):
+            return False
+        if os.access(f"{entry.dir}/{layout.stop_name(entry.attempt)}", os.F_OK):
             return False
         if held is not None and not self.settings.keeps_slots:
             held.name_occupant(handle, entry.dir)
