@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
+import pytest
+
+from assay.follow.refresh import refresh_study
 from assay.reading import listing
 from assay.record.index.base import RunRow, StudyRow
 from assay.show.table import render_table
@@ -86,3 +90,23 @@ def test_studies_with_the_newest_last() -> None:
     assert "root" not in names(table)
     studies.append(listing.ListedStudy("/q", StudyRow("x", {}, None)))
     assert "root" in names(listing.build_study_table(studies, 10.0))
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_run_that_gets_its_directory_meanwhile_is_listed_once(cli, own_bench, monkeypatch, moment: str) -> None:
+    own_bench.write("s.yml", "study: s\ncommand: 'true'\nsweep: {x: [1, 2]}\ncode: live\n")
+    assert cli("run", "s.yml").code == 0
+    folder, aside = own_bench.root / "s/x=2", own_bench.root / "aside"
+    folder.rename(aside)
+    plan = {"format": 1, "runs": {"x=1": "1", "x=2": "2"}}
+    (own_bench.root / "s/.assay/plan.json").write_text(json.dumps(plan))
+
+    def refresh(index: Any, location: Any, console: Any) -> None:
+        if moment == "before":
+            aside.rename(folder)
+        refresh_study(index, location, console)
+        if moment == "after":
+            aside.rename(folder)
+
+    monkeypatch.setattr(listing, "refresh_study", refresh)
+    assert [run["name"] for run in json.loads(cli("ls", "s", "--json").out)] == ["x=1", "x=2"]
