@@ -282,3 +282,47 @@ def test_as_many_ranks_are_compared_one_by_one(tmp_path: Path) -> None:
     a, b, c = (load_recording(str(tmp_path / name)) for name in "abc")
     assert compare(a, b)[0].kind == "PASS"
     assert compare(a, c)[0].kind == "CHANGED"
+
+
+def _write_backward(folder: Path, *, loss: float = 1.0, clip: float = 1.0, wrong: str = "", cut: str = "") -> None:
+    """One step of two layers and an embedding. `wrong`: has another gradient; `cut`: has none, nor its output."""
+    random = np.random.default_rng(3)
+    values = {name: random.standard_normal((4, 4)).astype(np.float32) for name in ("emb", "layers.0", "layers.1")}
+    writer = Writer(folder)
+    at = writer.row(1, "input", "", values["emb"], kind="")
+    for name, each in values.items():
+        writer.weight(name, each)
+        at = writer.row(1, "forward", name, each, at)
+    writer.row(1, "loss", "", np.array([loss], np.float32), at, kind="")
+    for name in reversed([name for name in values if name != cut]):
+        shift = 0.5 if cut and name == "layers.0" else 0.0
+        writer.row(1, "backward", name, (values[name] + shift).astype(np.float32))
+    for name in (name for name in values if name != cut):
+        gradient = values[name].T * (-1.0 if name == wrong else clip)
+        writer.row(1, "gradient", name, gradient.astype(np.float32), name="weight", kind="")
+    for name in [*values, *(["head"] if wrong else [])]:
+        writer.row(1, "parameter", name, values.get(name, values["emb"]) * 0.9, name="weight", kind="")
+    writer.step(1)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "module", "text"),
+    [
+        ({"loss": 2.0}, "module", "(model)", "the outputs of the model agree: its targets, or the code"),
+        ({"loss": 2.0}, "module", "(model)", "it is 2 times that of A"),
+        ({"clip": 1.001, "wrong": "layers.0"}, "gradient", "layers.0", "the gradient of layers.0.weight in step 1"),
+        ({"clip": 1.001}, "gradient", "emb", "every gradient of this step is 1.001 times that of A"),
+        ({"cut": "layers.1"}, "missing", "layers.1", "layers.1.weight has no gradient in B"),
+    ],
+)
+def test_behind_the_outputs_of_the_model(
+    tmp_path: Path, changes: dict[str, Any], kind: str, module: str, text: str
+) -> None:
+    _write_backward(tmp_path / "a")
+    _write_backward(tmp_path / "b", **changes)
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert found.first is not None
+    assert (found.first.kind, found.first.module) == (kind, module)
+    assert text in found.first.text
+    assert ("parameters of B alone: head.weight" in found.notes) == ("wrong" in changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -106,6 +107,25 @@ def test_a_traced_training_is_equal_bit_for_bit(level: str, tmp_path: Path) -> N
     assert any(point.op == "aten.addmm.default" for point in trace.points) == (level == "op")
     sources = {point.source for point in trace.points if point.module == "layers.1.linear" and point.phase == "forward"}
     assert all(str(each).split("/")[-1].startswith("test_recorder.py:") for each in sources)
+
+
+def test_the_random_state_is_what_the_model_finds(tmp_path: Path) -> None:
+    """Python's own is another one in each process; what the program draws before it calls the model counts."""
+
+    def note(name: str, model: Callable[[Any], Any] = lambda model: model) -> str:
+        with record(tmp_path / name, steps=[1]):
+            train(1, wrap=model)
+        return str(load(tmp_path / name).steps[0]["random"])
+
+    def draw(model: Any) -> Any:
+        torch.rand(1)
+        return model
+
+    first = note("a")
+    random.seed(7)
+    torch.rand(3)  # before the program has set its seed
+    assert note("b") == first
+    assert note("c", draw) != first
 
 
 def test_rows_are_those_of_the_tensors(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ Guard = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class ModuleHooks:
-    """`on_end`: called when a call of the outermost module ends."""
+    """`on_begin`, `on_end`: called when a call of the outermost module begins, and ends."""
 
     def __init__(self, rows: Rows, names: Names, settings: dict[str, Any], skip: tuple[str, ...]) -> None:
         self._rows, self._names, self._skip = rows, names, skip
@@ -38,6 +38,7 @@ class ModuleHooks:
         self.backwards = 0  # nested ones: reentrant checkpoints
         self.backward_path = ""  # of the module whose gradient came last
         self._guard: Guard = lambda function: function
+        self.on_begin: Callable[[], None] = _do_nothing
         self.on_end: Callable[[Any, Any], None] = lambda _module, _result: None
 
     @property
@@ -151,6 +152,7 @@ class ModuleHooks:
             return
         stack, path = self.stack, self._names.find_module(module)
         if not stack and not self.backwards:
+            self.on_begin()
             kind = type(module).__name__
             call = self._calls.get(path, 0)
             for index, tensor in enumerate(find_tensors((args, _find_keywords()))):

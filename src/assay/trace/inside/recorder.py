@@ -39,7 +39,7 @@ class Recorder:
         self._names = Names(placements)
         self._rows = Rows(self._open_files, placements)
         self._hooks = ModuleHooks(self._rows, self._names, settings, self._skip)
-        self._hooks.on_end = self._on_outermost
+        self._hooks.on_begin, self._hooks.on_end = self._note_random, self._on_outermost
         self._mode: Any = None
         self._optimisers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._idle: weakref.WeakSet[Any] = weakref.WeakSet()  # optimisers that never step
@@ -177,6 +177,11 @@ class Recorder:
         self.step += 1
         self._stepped, self._groups = set(), []
         self._begin_step()
+
+    def _note_random(self) -> None:
+        """As the first call of the outermost module finds it: the program may have set it in this step."""
+        if not self._hooks.count("random"):
+            self._random = hash_random()
 
     # ------------------------------------------------------------ optimisers
 

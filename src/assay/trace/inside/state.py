@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import random
 from typing import Any
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -73,11 +72,10 @@ def _build_plain(value: Any) -> Any:
 
 
 def hash_random() -> str:
-    """One hash of all random states: Python's, torch's, and each GPU's that was used."""
+    """One hash of torch's random states: the CPU's, and each GPU's that was used."""
     import torch
 
-    state = hashlib.blake2b(repr(random.getstate()).encode(), digest_size=8)
-    state.update(bytes(torch.get_rng_state().tolist()))
+    state = hashlib.blake2b(bytes(torch.get_rng_state().tolist()), digest_size=8)
     if _uses_cuda():
         for each in torch.cuda.get_rng_state_all():
             state.update(bytes(each.tolist()))

@@ -19,6 +19,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 LEAST_COVERAGE = 0.7  # of the points of the side that has fewer
 _PRECISION = 0.1  # of all pairs may differ in their type; more is another precision
+_SPREAD = 10.0  # times the error that clipping spreads
 _COMMON_FACTOR = 0.9  # of all gradients have the same factor
 OUTERMOST = "(model)"
 
@@ -137,7 +138,19 @@ class _Judgement:
         if self.precision:
             return _find_growth(self.compared, self.a)
         found = np.flatnonzero(self.ratio > WITHIN)
-        return int(found[0]) if len(found) else None
+        return self._choose_gradient(int(found[0])) if len(found) else None
+
+    def _choose_gradient(self, number: int) -> int:
+        """Gradients of parameters are recorded together, when clipping has spread an error over all of them: the
+        largest one is meant, unless a gradient before them was not recorded."""
+        if self.a.keys[int(self.compared.point[number])][0] != "gradient" or not self._find_inputs(number)[2]:
+            return number
+        np = load_numpy()
+        phase = np.array([key[0] == "gradient" for key in self.a.keys], bool)
+        same = np.flatnonzero(phase[self.compared.point] & (self.compared.step == self.compared.step[number]))
+        largest = int(same[np.nanargmax(self.compared.error[same])])
+        is_clear = self.compared.error[largest] > _SPREAD * self.compared.error[number]
+        return largest if is_clear and self._find_inputs(largest)[2] else number
 
     def _comes_before(self, one: First, other: First) -> bool:
         return (one.step, PHASES.index(one.phase)) <= (other.step, PHASES.index(other.phase))
@@ -230,7 +243,9 @@ class _Judgement:
         parts = [f"{describe_point(row)} differs by {render_error(row.error_out)}"]
         if row.noise is not None and row.noise > 0:
             parts.append(f"{render_number(row.error_out / row.noise, 2) if row.error_out else 0} times the noise")
-        if row.inputs:
+        if row.phase == "loss":
+            parts.append("the outputs of the model agree: its targets, or the code that computes the loss, do not")
+        elif row.inputs:
             parts.append(f"what went in ({', '.join(row.inputs)}) by {render_error(row.error_in)}")
         elif row.inside:
             parts.append(f"the code of {row.inside} before it can be meant as well")
@@ -275,7 +290,7 @@ class _Judgement:
     def _list_findings(self) -> Iterator[Finding]:
         first, kind = self.first, self._find_kind()
         if first is not None:
-            subject = first.name if first.kind in _FACTS else first.module
+            subject = first.name if first.kind in _FACTS else "loss" if first.phase == "loss" else first.module
             yield Finding(kind, subject, first.text, first.error_out, first.noise, first.step)
         elif not self.precision and len(self.compared.a):
             yield Finding(VerdictKind.PASS, "", self._describe_pass())
@@ -351,9 +366,24 @@ class _Judgement:
         if len(shown) > 8:
             yield f"and {len(shown) - 8} more differences of settings and weights"
         yield from _compare_metas(self.a, self.b)
+        yield from self._list_unpaired()
         aligned = self.coverage.by.get(SEQUENCE, 0)
         if aligned:
             yield f"{render_count(aligned, 'point')} paired by their order alone"
+
+    def _list_unpaired(self) -> Iterator[str]:
+        """The parameters that one side alone has: a weight that is no longer shared, a layer that was added."""
+        fused = [
+            {i for found, _ in self.pairs.fused for i in found},
+            {j for _, found in self.pairs.fused for j in found},
+        ]
+        paired = {i for i, j in enumerate(self.pairs.other) if j >= 0}, set(self.pairs.other.tolist())
+        for label, side, taken, joined in zip("AB", (self.a, self.b), paired, fused, strict=True):
+            keys = [key for i, key in enumerate(side.keys) if key[0] == "parameter" and i not in taken | joined]
+            names = list(dict.fromkeys(f"{key[1]}.{key[2]}".strip(".") for key in keys))
+            if names:
+                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+                yield f"parameters of {label} alone: {', '.join(names[:5])}{more}"
 
 
 PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "parameter")
@@ -361,6 +391,8 @@ _KINDS = {"gradient": "gradient", "parameter": "optimiser", "optimiser": "optimi
 _BEFORE = {"gradient": "backward", "parameter": "gradient", "optimiser": "gradient"}
 UNKNOWN = 0xFFFFFFFF
 _FIELDS = ("a", "b", "error", "noise", "step", "point", "other")
+_OWNERS = {"input": "the input of", "optimiser": "the state of"}
+_OWNERS |= dict.fromkeys(("backward", "gradient"), "the gradient of")
 _FACTS = ("flag", "group", "random", "weights", "ranks")
 
 
@@ -379,11 +411,9 @@ def _can_show(cause: Cause, row: First) -> bool:
 
 
 def describe_point(row: First) -> str:
-    what = {"backward": "the gradient of", "gradient": "the gradient of", "optimiser": "the state of"}.get(
-        row.phase, ""
-    )
     name = f"{row.module}.{row.name}" if row.phase in ("gradient", "parameter", "optimiser") else row.module
-    return f"{what} {name} in step {row.step}".strip()
+    name = "the loss" if row.phase == "loss" else name.removeprefix(f"{OUTERMOST}.")
+    return f"{_OWNERS.get(row.phase, '')} {name} in step {row.step}".strip()
 
 
 def render_error(value: float | None) -> str:
@@ -432,13 +462,12 @@ def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
     """The first gradient that one side has and the other has not, of a parameter that both have."""
     mine = {key[1:3] for i, key in enumerate(a.keys) if key[0] == "parameter" and pairs.other[i] >= 0}
     back = {b.keys[int(j)][1:3] for i, j in enumerate(pairs.other) if j >= 0 and a.keys[i][0] == "parameter"}
-    for i, key in enumerate(a.keys):
-        if key[0] == "gradient" and pairs.other[i] < 0 and key[1:3] in mine:
-            return _build_missing(a, i, "B")
-    taken = set(pairs.other.tolist())
-    for j, key in enumerate(b.keys):
-        if key[0] == "gradient" and j not in taken and key[1:3] in back:
-            return _build_missing(b, j, "A")
+    paired = {i for i, j in enumerate(pairs.other) if j >= 0}
+    for side, without, known, taken in ((a, "B", mine, paired), (b, "A", back, set(pairs.other.tolist()))):
+        for i, key in enumerate(side.keys):
+            if key[0] == "gradient" and i not in taken and key[1:3] in known:
+                is_cut = any(side.keys[j][:2] == ("backward", key[1]) for j in range(len(side.keys)) if j not in taken)
+                return _build_missing(side, i, without, "backward" if is_cut else "gradient")
     return None
 
 
@@ -454,12 +483,13 @@ def _find_reshaped(a: Side, b: Side, compared: Compared) -> First | None:
     return replace(first, text=text, source=(a.points[i].source or "", b.points[j].source or ""))
 
 
-def _build_missing(side: Side, number: int, without: str) -> First:
+def _build_missing(side: Side, number: int, without: str, phase: str) -> First:
+    """`phase`: from which on it is missing."""
     key, point = side.keys[number], side.points[number]
     rows = load_numpy().flatnonzero(side.rows["point"] == number)
     step = int(side.rows["step"][rows[0]]) if len(rows) else 0
     text = f"{key[1]}.{key[2]} has no gradient in {without}, from step {step} on"
-    return First("missing", step, "gradient", key[1], key[2], text, source=(point.source or "", ""))
+    return First("missing", step, phase, key[1], key[2], text, source=(point.source or "", ""))
 
 
 def _find_factor(a: Side, b: Side, compared: Compared, number: int) -> float | None:
@@ -474,7 +504,8 @@ def _find_factor(a: Side, b: Side, compared: Compared, number: int) -> float | N
     factor = float(mine @ theirs) / square if square else 0.0
     rest = float(np.linalg.norm(theirs - factor * mine))
     size = float(np.linalg.norm(theirs))
-    is_plain = size > 0 and rest < 0.02 * compared.error[number] * size and mine.any() and np.count_nonzero(mine) > 1
+    is_loss = a.keys[int(compared.point[number])][0] == "loss"
+    is_plain = size > 0 and rest < 0.02 * compared.error[number] * size and np.count_nonzero(mine) > (not is_loss)
     return factor if is_plain and abs(factor - 1) > 1e-6 else None
 
 
