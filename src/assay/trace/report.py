@@ -55,7 +55,7 @@ class _View:
 def build_diff_document(a: Recording, b: Recording, found: Comparison, left: Side, right: Side) -> Document:
     view = _View(a, b, found, left, right)
     title = f"{found.kind} {a.label} and {b.label}"
-    facts = Section((Facts([*_list_facts(view)], folds=False),))
+    facts = Section((Facts([*_list_facts(view)]),))
     table = _build_table(view)
     blocks: list[Block] = [
         Only(("html", "markdown"), (Heading(f"{a.label} and {b.label}", found.kind, level=1),)),
@@ -356,4 +356,4 @@ def build_finite_document(a: Recording, verdict: Verdict, first: First | None, s
     }  # fmt: skip
     answers = Section([Text(each, role="answer") for each in _list_answers(verdict)])
     heading = Only(("html", "markdown"), (Heading(a.label, verdict.kind, level=1),))
-    return Document(f"{verdict.kind} {a.label}", [heading, answers, Section((Facts(pairs, folds=False),))], facts=facts)
+    return Document(f"{verdict.kind} {a.label}", [heading, answers, Section((Facts(pairs),))], facts=facts)
