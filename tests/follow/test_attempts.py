@@ -16,7 +16,6 @@ from assay.follow.attempts import (
     MAX_REFUSED,
     MAX_TAKEN_BACK,
     OUT_OF_TIME,
-    TAKEN_BACK,
     Action,
     Decision,
     RetryPolicy,
@@ -27,7 +26,7 @@ from assay.follow.attempts import (
 )
 from assay.record.checkpoints import Checkpoint
 from assay.record.run_directory import Attempt, History
-from assay.values.run import Beginning, JobHandle, Liveness, Outcome, State, Stop
+from assay.values.run import Beginning, Cause, JobHandle, Liveness, Outcome, State, Stop
 from assay.values.state import RETRY
 
 COMMANDS = ("train", "test")
@@ -41,7 +40,7 @@ def handle(number: int = 1, executor: str = "local", skips: str | None = None) -
 def attempt(
     number: int = 1, codes: dict[str, int] | None = None, outcome: State | None = None, **more: object
 ) -> Attempt:
-    made = Outcome(outcome, number, codes or {}, DEATH if outcome is State.LOST else "") if outcome else None
+    made = Outcome(outcome, number, codes or {}, cause="death" if outcome is State.LOST else "") if outcome else None
     fields: dict[str, object] = {"handle": handle(number), "codes": codes or {}, "outcome": made, **more}
     return Attempt(number, **fields)  # type: ignore[arg-type]
 
@@ -238,9 +237,9 @@ def test_five_deaths_in_a_row_are_the_end() -> None:
     assert actions == [Action.START] * (MAX_DEATHS - 1) + [Action.KEEP]
 
 
-@pytest.mark.parametrize(("reason", "limit"), [(DEATH, MAX_DEATHS), (TAKEN_BACK, MAX_TAKEN_BACK)])
-def test_an_engines_explanation_changes_nothing(reason: str, limit: int) -> None:
-    outcomes = [Outcome(State.LOST, n, {}, f"{reason}; job {n} says more") for n in range(1, limit + 1)]
+@pytest.mark.parametrize(("cause", "limit"), [("death", MAX_DEATHS), ("taken back", MAX_TAKEN_BACK)])
+def test_the_cause_decides_and_not_how_it_is_explained(cause: Cause, limit: int) -> None:
+    outcomes = [Outcome(State.LOST, n, {}, f"job {n} says why", cause=cause) for n in range(1, limit + 1)]
     ended = [Attempt(outcome.attempt, handle(outcome.attempt), outcome=outcome) for outcome in outcomes]
     assert [look(*ended[:count]).action for count in (1, limit - 1, limit)] == [Action.START, Action.START, Action.KEEP]
 
@@ -260,8 +259,8 @@ def resumed(number: int, checkpoint: str = "", newest_ns: int = 0, **more: objec
     return replace(attempt(number), handle=began, **more)  # type: ignore[arg-type]
 
 
-def end(number: int, state: State, reason: str = "", checkpoint: str = "", took_s: float = 1.0) -> dict[str, Outcome]:
-    return {"outcome": Outcome(state, number, {}, reason, 0.0, took_s, checkpoint=checkpoint)}
+def end(number: int, state: State, cause: Cause = "", checkpoint: str = "", took_s: float = 1.0) -> dict[str, Outcome]:
+    return {"outcome": Outcome(state, number, {}, "", 0.0, took_s, checkpoint=checkpoint, cause=cause)}
 
 
 WARNED: dict[str, object] = {"is_warned": True, "late": frozenset({"train"})}
@@ -311,14 +310,14 @@ def test_who_stops_it_after_the_warning_has_stopped_it() -> None:
 
 
 def test_deaths_that_got_further_are_not_counted() -> None:
-    deaths = [resumed(n, **end(n, State.LOST, DEATH, f"step-{n}.pt")) for n in range(1, 3 * MAX_DEATHS)]
+    deaths = [resumed(n, **end(n, State.LOST, "death", f"step-{n}.pt")) for n in range(1, 3 * MAX_DEATHS)]
     assert look(*deaths).action is Action.START
-    stuck = [resumed(n, **end(n, State.LOST, DEATH)) for n in range(len(deaths) + 1, len(deaths) + MAX_DEATHS)]
+    stuck = [resumed(n, **end(n, State.LOST, "death")) for n in range(len(deaths) + 1, len(deaths) + MAX_DEATHS)]
     assert [look(*deaths, *stuck[:count]).action for count in (3, 4)] == [Action.START, Action.KEEP]
 
 
 def test_a_checkpoint_that_is_refused_costs_no_retry() -> None:
-    lost = resumed(1, **end(1, State.LOST, DEATH, "step-9.pt"))
+    lost = resumed(1, **end(1, State.LOST, "death", "step-9.pt"))
     refused = [resumed(n, f"step-{9 - n}.pt", 100, **end(n, State.FAILED)) for n in range(2, MAX_REFUSED + 3)]
     actions = [look(lost, *refused[:count]).action for count in range(1, MAX_REFUSED + 2)]
     assert actions == [Action.START] * MAX_REFUSED + [Action.KEEP]
@@ -335,7 +334,7 @@ def test_a_checkpoint_that_is_refused_costs_no_retry() -> None:
     ],
 )
 def test_a_failure_that_is_not_the_checkpoint_s(last: Attempt) -> None:
-    assert look(resumed(1, **end(1, State.LOST, DEATH, "step-9.pt")), last).action is Action.KEEP
+    assert look(resumed(1, **end(1, State.LOST, "death", "step-9.pt")), last).action is Action.KEEP
 
 
 FOUND = [Checkpoint(f"step-{step}.pt", step) for step in (30, 20, 10)]

@@ -84,8 +84,13 @@ def load_rows(
     yield from map(dict, found)
 
 
+def _is_locked(error: sqlite3.Error) -> bool:
+    code: int = getattr(error, "sqlite_errorcode", 0)  # only what SQLite itself raises has one
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
 def _describe(error: sqlite3.Error) -> str:
-    if "locked" in str(error):
+    if _is_locked(error):
         return "another program writes to it and has locked it; try again when that has ended"
     return f"it cannot be read as a SQLite database: {error}"
 
@@ -110,7 +115,6 @@ def check_writable(path: str, table: str, timeout_s: float) -> None:
 
 def _explain(path: str, error: sqlite3.Error) -> AssayError:
     if isinstance(error, sqlite3.OperationalError):
-        is_locked = "locked" in str(error)
-        hint = "another program writes to it: try again when that has ended" if is_locked else ""
+        hint = "another program writes to it: try again when that has ended" if _is_locked(error) else ""
         return InfrastructureError(f"{path} cannot be written: {error}", hint)
     return UsageError(f"{path} is not a SQLite database that can be used: {error}", "name another file: --to mlflow.db")

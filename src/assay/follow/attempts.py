@@ -9,7 +9,7 @@ from itertools import pairwise
 from assay.record.checkpoints import Checkpoint, describe_checkpoint
 from assay.record.run_directory import TAKEN_BACK, Attempt, History, conclude, describe_contradiction
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.values.run import Beginning, JobHandle, Liveness, Outcome, State
+from assay.values.run import Beginning, Cause, JobHandle, Liveness, Outcome, State
 
 MAX_DEATHS = 5  # attempts in a row that ended without saying how, before we stop trying
 MAX_TAKEN_BACK = 50  # attempts in a row that an engine took back, for jobs that matter more or since a node failed
@@ -69,12 +69,12 @@ class RetryPolicy:
             return True
         if state is State.STOPPED:
             if last.stop is None:
-                return last.outcome.reason.startswith(OUT_OF_TIME) and last.number - self.base < MAX_CONTINUED
+                return last.outcome.cause == "out of time" and last.number - self.base < MAX_CONTINUED
             is_known = self.interrupted is not None and last.number <= self.interrupted
             return is_known and last.stop.kind == "interrupt"
         if state is State.LOST:
-            limits = {DEATH: MAX_DEATHS, TAKEN_BACK: MAX_TAKEN_BACK}
-            return any(0 < _count_last(history, reason) < limit for reason, limit in limits.items())
+            limits = {"death": MAX_DEATHS, "taken back": MAX_TAKEN_BACK}
+            return _count_last(history, last.outcome.cause) < limits.get(last.outcome.cause, 0)
         counted = [attempt for attempt in history.attempts if attempt.number > self.base and _has_failed(attempt)]
         refused = [attempt for attempt in _find_refusals(history) if attempt in counted]
         is_allowed = len(refused) <= MAX_REFUSED if last in refused else len(counted) - len(refused) <= self.retries
@@ -117,12 +117,11 @@ def choose_beginning(
     return Beginning(files, usable[0].path if usable and not starts_over else "", found[0].written_ns if found else 0)
 
 
-def _count_last(history: History, reason: str) -> int:
-    """How many of the newest attempts ended for this reason, which an engine's explanation may follow: from the last
-    one on that wrote a checkpoint for the next."""
+def _count_last(history: History, cause: Cause) -> int:
+    """How many of the newest attempts ended for this cause: from the last one on that wrote a checkpoint."""
     count = 0
     for attempt in reversed(history.attempts):
-        if attempt.outcome is None or not attempt.outcome.reason.startswith(reason):
+        if attempt.outcome is None or attempt.outcome.cause != cause:
             break
         count += 1
         if attempt.outcome.checkpoint:
@@ -164,7 +163,7 @@ def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> D
     if last.handle is not None and last.handle.executor not in ("local", "ssh"):
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
     if policy.abandons and last.number <= policy.base:
-        return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP), last.handle)
+        return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP, cause=""), last.handle)
     return Decision(Action.FOLLOW, State.LOST, last.number, handle=last.handle)
 
 
@@ -193,7 +192,8 @@ def build_outcome(
     """The conclusion about an attempt that has ended."""
     state, reason = _conclude(attempt, commands, finished_before)
     began_at = attempt.handle.started_at if attempt.handle else None
-    outcome = Outcome(state, attempt.number, attempt.codes, reason, began_at, attempt.ended_at)
+    cause: Cause = "" if state is not State.LOST else "taken back" if attempt.is_fenced else "death"
+    outcome = Outcome(state, attempt.number, attempt.codes, reason, began_at, attempt.ended_at, cause=cause)
     if attempt.handle is None or attempt.handle.begins is None or state is State.DONE:
         return outcome
     outcome = replace(outcome, checkpoint=find_newer(attempt.handle.begins))
@@ -206,7 +206,7 @@ def _conclude_warned(attempt: Attempt, outcome: Outcome) -> Outcome:
         return outcome
     if outcome.checkpoint:
         reason = f"{OUT_OF_TIME}; goes on from {describe_checkpoint(outcome.checkpoint)}"
-        return replace(outcome, state=State.STOPPED, reason=reason)
+        return replace(outcome, state=State.STOPPED, reason=reason, cause="out of time")
     said = "" if outcome.state is State.TIMEOUT else " after the warning of its time limit"
     return replace(outcome, reason=f"{outcome.reason}{said}, {NO_CHECKPOINT}")
 

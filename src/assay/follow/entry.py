@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from assay.follow.attempts import RetryPolicy
 from assay.record import run_directory
 from assay.system.fast_dataclasses import dataclass
-from assay.values.run import Beginning, JobHandle, Outcome, RunSpec, State, Usage
+from assay.values.run import Beginning, Cause, JobHandle, Outcome, RunSpec, State, Usage
 
 NOTHING: frozenset[str] = frozenset()  # one for all: a supervisor may have a hundred thousand runs
 
@@ -35,7 +35,7 @@ class Entry:
     ended_at: float | None = None  # when its job was seen to end; what it left behind may take longer
     has_slot: bool = False  # holds one of this supervisor's slots
     left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
-    loss: str = ""  # why the ended attempt has no exit code, as far as its engine knows
+    loss: tuple[Cause, str] | None = None  # why the ended attempt has no exit code, as far as its engine knows
     begins: Beginning | None = None  # what its next attempt begins with, where the study has `resume:`
     used_s: float = 0.0  # of its time limit, by the attempts that the next one continues
     wanted: frozenset[str] | None = None  # some of its commands; None is all

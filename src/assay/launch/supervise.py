@@ -630,9 +630,9 @@ class Supervisor:
             return
         kind, why = explained
         if kind == "lost":
-            entry.loss = f"{DEATH}; {why}"
+            entry.loss = "death", f"{DEATH}; {why}"
         elif kind == "taken back":
-            entry.loss = f"{run_directory.TAKEN_BACK}; {why}"
+            entry.loss = "taken back", f"{run_directory.TAKEN_BACK}; {why}"
         elif kind != "interrupt" or entry.finished_here:  # what was refused before is tried again now
             run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(why, kind))
 
@@ -698,11 +698,11 @@ class Supervisor:
     def _close(self, entry: Entry, decision: Decision) -> None:
         assert decision.outcome is not None
         usage = self._usage(entry)  # before what it left behind is ended: that counts with it
-        reason = decision.outcome.reason
+        cause, reason = decision.outcome.cause, decision.outcome.reason
         if decision.outcome.state is State.DONE:
             reason = self._end_leftovers(entry)
-        elif reason == DEATH and entry.loss:
-            reason = entry.loss
+        elif cause == "death" and entry.loss:
+            cause, reason = entry.loss
         elif decision.outcome.state is State.FAILED and entry.left:
             reason = f"{reason}; it {_describe_left(entry.left, 'which Assay ended')}"
         started_at, ended_at = None, _find_end(entry, decision.outcome)
@@ -711,6 +711,7 @@ class Supervisor:
         outcome = replace(
             decision.outcome,
             reason=reason,
+            cause=cause,
             started_at=started_at,
             ended_at=ended_at,
             peak_rss_bytes=(usage.peak_rss_bytes or None) if usage else None,
@@ -723,7 +724,7 @@ class Supervisor:
 
     def _finish(self, entry: Entry) -> None:
         """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
-        entry.has_slot, entry.left, entry.loss = False, None, ""
+        entry.has_slot, entry.left, entry.loss = False, None, None
         if self.running.pop(entry.dir, None) is not None and entry.is_mine and self.settings.budget is not None:
             self.settings.budget.add(entry)
         self._ending.pop(entry.dir, None)

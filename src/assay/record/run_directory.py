@@ -528,7 +528,7 @@ def _conclude_fenced(attempt: Attempt, successor: Attempt) -> Attempt:
         return attempt
     codes = {name: code for name, code in attempt.codes.items() if name in (successor.skips or ())}
     reason, began_at = f"{TAKEN_BACK}; {attempt.stop.why}", attempt.handle.started_at if attempt.handle else None
-    outcome = Outcome(State.LOST, attempt.number, codes, reason, began_at, attempt.stop.at)
+    outcome = Outcome(State.LOST, attempt.number, codes, reason, began_at, attempt.stop.at, cause="taken back")
     return replace(attempt, outcome=outcome, codes=codes)
 
 

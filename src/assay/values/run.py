@@ -212,6 +212,9 @@ class Liveness(StrEnum):
     UNKNOWN = "unknown"  # on another host, or not yet started by its farm
 
 
+Cause = Literal["", "death", "taken back", "out of time"]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How an attempt ended; written once into `outcome.N`."""
@@ -225,6 +228,7 @@ class Outcome:
     peak_rss_bytes: int | None = None
     cpu_s: float | None = None
     checkpoint: str = ""  # of a run with `resume:` that is not done: one that this attempt wrote, the newest
+    cause: Cause = ""  # of a state that alone does not say whether another attempt follows
 
     @property
     def exit_code(self) -> int | None:
