@@ -326,3 +326,33 @@ def test_behind_the_outputs_of_the_model(
     assert (found.first.kind, found.first.module) == (kind, module)
     assert text in found.first.text
     assert ("parameters of B alone: head.weight" in found.notes) == ("wrong" in changes)
+
+
+@pytest.mark.parametrize(
+    ("active", "flags", "later", "kind"),
+    [
+        (True, {}, "0", "random"),
+        (False, {}, "0", "module"),  # in evaluation a dropout does nothing
+        (False, {}, "1", "random"),  # F.dropout: only the random state shows it
+        (True, {"fallback_random": True}, "0", "module"),
+    ],
+)
+def test_dropout_in_a_compiled_region_is_inconclusive(
+    tmp_path: Path, active: bool, flags: dict[str, bool], later: str, kind: str
+) -> None:
+    x = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    for name in ("a", "b"):
+        is_compiled = name == "b"
+        writer = Writer(tmp_path / name, flags=flags if is_compiled else {})
+        for step in (1, 2):
+            at = writer.row(step, "input", "", x, kind="")
+            if not is_compiled:
+                at = writer.row(step, "forward", "drop", x * 1.25 if active else x, at, kind="Dropout")
+            writer.row(step, "forward", "", x * (1.5 if is_compiled else 1.25), at, kind="Net")
+            writer.step(step, random=later if is_compiled and step == 2 else "0")
+        writer.steps.append({"end": True, "graphs": {"graphs": int(is_compiled)}})
+        writer.close(end=False)
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert found.first is not None
+    assert (found.first.kind, found.kind) == (kind, "INCONCLUSIVE" if kind == "random" else "CHANGED")
+    assert ("fallback_random = True" in found.first.text) == (kind == "random")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 from typing import Any
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -45,7 +46,9 @@ def _find_number(names: tuple[str, ...], otherwise: int) -> int:
 def load_flags() -> dict[str, Any]:
     import torch
 
-    return {
+    inductor = sys.modules.get("torch._inductor.config")
+    own = {} if inductor is None else {"fallback_random": bool(inductor.fallback_random)}
+    return own | {
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul": torch.get_float32_matmul_precision(),
         "tf32": torch.backends.cuda.matmul.allow_tf32,

@@ -123,7 +123,7 @@ class _Judgement:
             row = self.missing
         if self.reshaped is not None and (row is None or self._comes_before(self.reshaped, row)):
             return self.reshaped
-        return self._blame(row or self._find_drift())
+        return self._name_draws(self._blame(row or self._find_drift()))
 
     def _find_drift(self) -> First | None:
         """Replicas that are no longer the same, on one side alone; the first of them may still be right."""
@@ -176,6 +176,32 @@ class _Judgement:
     def _draws(self, row: First) -> bool:
         """Whether the module of a row draws random numbers."""
         return row.index >= 0 and "drop" in self.a.points[int(self.compared.point[row.index])].kind.lower()
+
+    def _name_draws(self, row: First | None) -> First | None:
+        """Inductor draws other random numbers than torch: dropout in a region that one side compiles is not the same,
+        and nothing after it can be."""
+        sides = [side for side in (self.a, self.b) if side.meta.get("graphs", {}).get("graphs")]
+        if row is None or row.kind != "module" or row.phase != "forward" or len(sides) != 1:
+            return row
+        flags = {**sides[0].meta.get("flags", {}), **(sides[0].steps.get(row.step, {}).get("flags") or {})}
+        if flags.get("fallback_random") or not self._has_draws(row):
+            return row
+        label = "A" if sides[0] is self.a else "B"
+        text = f"{describe_point(row)} is compiled in {label}, where inductor draws other random numbers (dropout): "
+        text += f"record {label} with torch._inductor.config.fallback_random = True, or without dropout"
+        return replace(row, kind="random", name=_DRAWS, text=text)
+
+    def _has_draws(self, row: First) -> bool:
+        """Whether random numbers are drawn in the module of a row, or by the step somewhere."""
+        inside = "" if row.module == OUTERMOST else row.module
+        for side in (self.a, self.b):
+            points = [i for i, point in enumerate(side.points) if "drop" in point.kind.lower()]
+            own = [i for i in points if not inside or f"{side.keys[i][1]}.".startswith(f"{inside}.")]
+            at = load_numpy().flatnonzero(load_numpy().isin(side.rows["point"], own) & (side.rows["step"] == row.step))
+            if any(side.rows["hash"][i] != side.rows["hash"][max(int(side.rows["inputs"][i][0]) - 1, 0)] for i in at):
+                return True
+        after = min((step for step in set(self.a.steps) & set(self.b.steps) if step > row.step), default=None)
+        return after is not None and any(each.kind == "random" and each.step == after for each in self.causes)
 
     def _build_row(self, number: int) -> First:
         compared = self.compared
@@ -317,6 +343,7 @@ class _Judgement:
     def _find_kind(self) -> VerdictKind:
         is_unsure = self.precision or self.first is self.reshaped or self.coverage.fraction < LEAST_COVERAGE
         is_unsure = is_unsure or any(map(_has_unplaced_data, (self.a, self.b)))
+        is_unsure = is_unsure or (self.first is not None and self.first.name == _DRAWS)
         if is_unsure or (self.first is not None and (self._is_by_norm(self.first) or self._is_assumed(self.first))):
             return VerdictKind.INCONCLUSIVE
         if self.first is not None and self.first.kind == "nonfinite":
@@ -391,6 +418,7 @@ _KINDS = {"gradient": "gradient", "parameter": "optimiser", "optimiser": "optimi
 _BEFORE = {"gradient": "backward", "parameter": "gradient", "optimiser": "gradient"}
 UNKNOWN = 0xFFFFFFFF
 _FIELDS = ("a", "b", "error", "noise", "step", "point", "other")
+_DRAWS = "random numbers"
 _OWNERS = {"input": "the input of", "optimiser": "the state of"}
 _OWNERS |= dict.fromkeys(("backward", "gradient"), "the gradient of")
 _FACTS = ("flag", "group", "random", "weights", "ranks")
