@@ -356,3 +356,17 @@ def test_dropout_in_a_compiled_region_is_inconclusive(
     assert found.first is not None
     assert (found.first.kind, found.kind) == (kind, "INCONCLUSIVE" if kind == "random" else "CHANGED")
     assert ("fallback_random = True" in found.first.text) == (kind == "random")
+
+
+def test_values_whose_squares_are_lost_have_a_norm(tmp_path: Path) -> None:
+    """The second moment of a gradient that is rounding alone: in float32 its squares are 0."""
+    x = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    for name, factor in (("a", 1e-25), ("b", 1.5e-25)):
+        writer = Writer(tmp_path / name)
+        writer.row(1, "optimiser", "k", (x * factor).astype(np.float32), name="bias.exp_avg_sq")
+        writer.rows[0]["sumsq"] = 0.0
+        writer.step(1)
+        writer.close()
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert found.first is not None
+    assert found.first.error_out == pytest.approx(1 / 3, rel=0.01)

@@ -110,6 +110,9 @@ def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array
     rows = np.flatnonzero(~is_equal & ~odd)
     error[rows] = _measure_sketches(a.rows, b.rows, ia[rows], ib[rows])
     both = np.fmax(lean_a["sumsq"][ia[rows]], lean_b["sumsq"][ib[rows]]) ** 0.5
+    tiny = np.flatnonzero(both < _UNDERFLOW)
+    sketches = (a.rows["sketch"][ia[rows[tiny]]], b.rows["sketch"][ib[rows[tiny]]])
+    both[tiny] = np.fmax(*(np.linalg.norm(each.astype(float), axis=1) for each in sketches))
     with np.errstate(invalid="ignore", divide="ignore"):
         error[rows] = np.where(error[rows] == 0, np.where(same[rows], _TINY, 0.0), error[rows] / both)
     error[by_norm] = _measure_norms(lean_a, lean_b, ia[by_norm], ib[by_norm])
@@ -117,6 +120,7 @@ def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array
 
 
 _TINY = 1e-30  # the bits differ, the sketches do not
+_UNDERFLOW = 1e-15  # below it squares are lost in float32: the sketch is a norm as well
 
 
 def number_types(a: Side, b: Side) -> tuple[Array, Array]:
