@@ -356,6 +356,7 @@ def test_dropout_in_a_compiled_region_is_inconclusive(
     assert found.first is not None
     assert (found.first.kind, found.kind) == (kind, "INCONCLUSIVE" if kind == "random" else "CHANGED")
     assert ("fallback_random = True" in found.first.text) == (kind == "random")
+    assert ("record both sides with --inside" in found.first.text) == (kind == "module")
 
 
 def test_values_whose_squares_are_lost_have_a_norm(tmp_path: Path) -> None:

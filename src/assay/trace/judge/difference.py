@@ -112,6 +112,8 @@ class _Judgement:
         self.ratio = compared.ratio
         self.coverage = _measure_coverage(a, b, pairs, compared)
         self.precision = _find_precision(a, b, compared)
+        compiled = [(label, side) for label, side in (("A", a), ("B", b)) if side.meta.get("graphs", {}).get("graphs")]
+        self.compiled = compiled if len(compiled) == 1 else []  # the side that is, where the other one is not
         self.missing = _find_missing(a, b, pairs)
         self.reshaped = _find_reshaped(a, b, compared)
         self.first = self._find_first()
@@ -180,13 +182,13 @@ class _Judgement:
     def _name_draws(self, row: First | None) -> First | None:
         """Inductor draws other random numbers than torch: dropout in a region that one side compiles is not the same,
         and nothing after it can be."""
-        sides = [side for side in (self.a, self.b) if side.meta.get("graphs", {}).get("graphs")]
-        if row is None or row.kind != "module" or row.phase != "forward" or len(sides) != 1:
+        if row is None or row.kind != "module" or row.phase != "forward" or not self.compiled:
             return row
-        flags = {**sides[0].meta.get("flags", {}), **(sides[0].steps.get(row.step, {}).get("flags") or {})}
+        label, side = self.compiled[0]
+        flags = {**side.meta.get("flags", {}), **(side.steps.get(row.step, {}).get("flags") or {})}
         if flags.get("fallback_random") or not self._has_draws(row):
-            return row
-        label = "A" if sides[0] is self.a else "B"
+            inside = f"; a region that {label} compiles: record both sides with --inside to compare its modules"
+            return row if side.meta.get("inside") else replace(row, text=row.text + inside)
         text = f"{describe_point(row)} is compiled in {label}, where inductor draws other random numbers (dropout): "
         text += f"record {label} with torch._inductor.config.fallback_random = True, or without dropout"
         return replace(row, kind="random", name=_DRAWS, text=text)
