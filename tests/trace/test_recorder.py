@@ -17,6 +17,7 @@ from torch.nn.modules import module as hooks_of
 from torch.utils.checkpoint import checkpoint
 
 from assay.trace import record
+from assay.trace.comparing import compare, load_recording
 from assay.trace.inside.digest import SLOT, digest_cpu
 from assay.trace.records import Trace, list_traces, load_trace
 
@@ -336,3 +337,26 @@ def test_a_program_of_a_hundred_thousand_modules(tmp_path: Path) -> None:
     trace = load(tmp_path)
     assert len([each for each in keys(trace, "forward") if each[0].isdigit()]) == count + 1
     assert sum(path.stat().st_size for path in Path(trace.folder).glob("rows.bin")) <= 400 * len(trace.rows)
+
+
+def test_buffers_that_a_step_writes_to_are_recorded(tmp_path: Path) -> None:
+    """The momentum of a running mean changes nothing else until the model is evaluated."""
+
+    def fit(momentum: float) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=momentum))
+        model.register_buffer("mask", torch.ones(2))
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimiser.step()
+
+    for name, momentum in (("a", 0.1), ("b", 0.2)):
+        with record(tmp_path / name, steps=[1, 2]):
+            fit(momentum)
+    wanted = [("1", "running_mean", 0), ("1", "running_var", 0), ("1", "num_batches_tracked", 0)]
+    assert sorted(keys(load(tmp_path / "a"), "buffer")) == sorted(wanted)
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert found.first is not None
+    assert found.first.text.startswith("1.running_mean in step 1 differs by")
+    assert (found.first.kind, found.first.module, found.first.inside) == ("module", "1", "")

@@ -11,7 +11,7 @@ from assay.judge.statistics import load_numpy
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import dataclass
 from assay.trace.comparing import Recording
-from assay.trace.judge.difference import OUTERMOST, Comparison, First, render_error
+from assay.trace.judge.difference import NAMED, OUTERMOST, Comparison, First, render_error
 from assay.trace.judge.errors import BEYOND, WITHIN
 from assay.trace.judge.sides import Side
 from assay.values.document import (
@@ -170,7 +170,7 @@ def _name_b(view: _View, number: int) -> str:
 
 
 def _join(key: tuple[Any, ...]) -> str:
-    name = f"{key[1]}.{key[2]}".strip(".") if key[0] in ("gradient", "parameter", "optimiser") else key[1] or OUTERMOST
+    name = f"{key[1]}.{key[2]}".strip(".") if key[0] in NAMED else key[1] or OUTERMOST
     again = f" call {key[3] + 1}" if key[3] else ""
     return f"{name}{again}{f' rank {key[6]}' if key[6] else ''}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from assay.trace.inside.placement import Placements
@@ -20,6 +21,7 @@ class Names:
         self._placements = placements
         self._modules: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._parameters: dict[int, tuple[Any, str, str]] = {}
+        self._versions: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
         self._prefixes: dict[str, int] = {}
         self._has_main = False
 
@@ -42,6 +44,15 @@ class Names:
 
     def list_parameters(self, root: Any) -> list[tuple[Any, str, str]]:
         return [(each, *self.find_parameter(each, f"parameter.{i}")) for i, each in enumerate(root.parameters())]
+
+    def list_buffers(self) -> Iterator[tuple[str, str, Any]]:
+        """Buffers that were written to since the last call: running means, not masks. Ranks may have other ones."""
+        for module, path in [] if self._placements.is_parallel else list(self._modules.items()):
+            seen = self._versions.setdefault(module, {}) if module._buffers else {}  # noqa: SLF001
+            for name, buffer in module._buffers.items():  # noqa: SLF001
+                if buffer is not None and not buffer.is_inference() and buffer._version > seen.get(name, 0):  # noqa: SLF001
+                    seen[name] = buffer._version  # noqa: SLF001
+                    yield path, name, buffer
 
     def list_modules(self) -> list[tuple[Any, str]]:
         self._scan()

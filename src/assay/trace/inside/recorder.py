@@ -216,6 +216,9 @@ class Recorder:
                     for index, tensor in enumerate(find_tensors(value)):
                         label = f"{name}.{key}{f'.{index}' if index else ''}"
                         self._rows.add(("optimiser", module, "", label, call, None), tensor)
+            for module, name, buffer in self._names.list_buffers():
+                if self._hooks.is_wanted(module):
+                    self._rows.add(("buffer", module, "", name, call, None), buffer)
             self._rows.end_batch()
             if self._mode is not None:
                 push_below(self._mode)

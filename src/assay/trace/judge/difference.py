@@ -210,7 +210,7 @@ class _Judgement:
         i = int(compared.point[number])
         point, j = self.a.points[i], int(self.pairs.other[i])
         inputs, error_in, is_known = self._find_inputs(number)
-        before = self._find_before(number)
+        before = self._find_before(number) if point.phase != "buffer" else None
         inside = "" if is_known or before is None else _find_ancestor(before, self.a.keys[i][1])
         if inside == self.a.keys[i][1]:
             inside = ""
@@ -386,7 +386,7 @@ class _Judgement:
         skipped = [step for step, line in self.a.steps.items() if line.get("skipped")]
         at = np.flatnonzero((lean["nonfinite"] > 0) & ~np.isin(lean["step"], skipped))
         reached = {self.a.keys[int(i)][0] for i in np.unique(lean["point"][at])}
-        return bool(reached & {"loss", "gradient", "parameter", "optimiser"})
+        return bool(reached & {"loss", *NAMED})
 
     def list_notes(self) -> Iterator[str]:
         said = self.first.text if self.first else ""
@@ -415,7 +415,8 @@ class _Judgement:
                 yield f"parameters of {label} alone: {', '.join(names[:5])}{more}"
 
 
-PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "parameter")
+PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "parameter", "buffer")
+NAMED = ("gradient", "parameter", "optimiser", "buffer")  # phases of tensors that have a name in their module
 _KINDS = {"gradient": "gradient", "parameter": "optimiser", "optimiser": "optimiser", "input": "input"}
 _BEFORE = {"gradient": "backward", "parameter": "gradient", "optimiser": "gradient"}
 UNKNOWN = 0xFFFFFFFF
@@ -441,7 +442,7 @@ def _can_show(cause: Cause, row: First) -> bool:
 
 
 def describe_point(row: First) -> str:
-    name = f"{row.module}.{row.name}" if row.phase in ("gradient", "parameter", "optimiser") else row.module
+    name = f"{row.module}.{row.name}" if row.phase in NAMED else row.module
     name = "the loss" if row.phase == "loss" else name.removeprefix(f"{OUTERMOST}.")
     return f"{_OWNERS.get(row.phase, '')} {name} in step {row.step}".strip()
 
