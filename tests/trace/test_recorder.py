@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from assay.trace import record
 from assay.trace.comparing import compare, load_recording
+from assay.trace.inside import compiled
 from assay.trace.inside.digest import SLOT, digest_cpu
 from assay.trace.records import Trace, list_traces, load_trace
 
@@ -292,6 +293,20 @@ def test_inside_of_a_compiled_model_its_modules_are_recorded_by_one_graph(tmp_pa
     trace = load(tmp_path)
     rows = {(trace.points[row["point"]].module, int(row["step"])) for row in trace.rows}
     assert {("layers.1.linear", 1), ("layers.1.linear", 3), ("", 3)} <= rows
+
+
+def test_a_buffer_that_compiled_code_writes_to_again_is_another_tensor(tmp_path: Path) -> None:
+    """Inductor reuses its buffers: the same object, with the same version."""
+    with record(tmp_path, inside=True):
+        model, values = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), torch.zeros(4)
+        (inside,) = compiled._inside
+        inside.name_modules()
+        for number in (model[0]._assay_number, model[1]._assay_number):
+            inside.operation(values, inside.mark, number, 0)
+            values.numpy()[:] = 1.0
+    trace = load(tmp_path)
+    sums = {trace.points[row["point"]].module: float(row["sum"]) for row in trace.rows}
+    assert sums == {"0": 0.0, "1": 4.0}
 
 
 def test_whole_tensors_of_modules_are_kept(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ class _Inside:
             path, kind = self._modules[number]
             if self.hooks.is_wanted(path):
                 key = ("forward", path, kind, f"output.{index}", self.hooks.count(("inside", path, index)), None)
+                self._rows.forget(tensor)
                 self._rows.add(key, tensor)
+                self._rows.forget(tensor)
 
 
 _inside: list[_Inside] = []

@@ -109,6 +109,10 @@ class Rows:
         version = -1 if tensor.is_inference() else tensor._version  # noqa: SLF001
         self._known[id(tensor)] = (weakref.ref(tensor), version, row, digest)
 
+    def forget(self, tensor: Any) -> None:
+        """Compiled code writes to its buffers again without another version."""
+        self._known.pop(id(tensor), None)
+
     def find(self, tensor: Any) -> int:
         """The row of the tensor's values; 0: not known."""
         known = self._known.get(id(tensor))
