@@ -114,6 +114,7 @@ class TestTimeout:
     [
         ("ckpt/step-4200.pt", "step 4,200"),
         ("checkpoint-500", "step 500"),
+        ("from-step-100/step-4200.pt", "step 4,200"),
         ("epoch=3-step=700.ckpt", "step 700"),
         ("last_checkpoint_ep7.pth", "epoch 7"),
         ("ckpt/last.pt", "ckpt/last.pt"),
