@@ -371,3 +371,19 @@ def test_values_whose_squares_are_lost_have_a_norm(tmp_path: Path) -> None:
     found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
     assert found.first is not None
     assert found.first.error_out == pytest.approx(1 / 3, rel=0.01)
+
+
+@pytest.mark.parametrize("unread", [1, 3])
+def test_what_could_not_be_read_is_not_equal(tmp_path: Path, unread: int) -> None:
+    """Rows of functorch's tensors are all zeros on both sides."""
+    for name in ("a", "b"):
+        writer = Writer(tmp_path / name)
+        for number in range(4):
+            values = np.zeros((2, 2), np.float32) if number < unread else np.full((2, 2), 1.5, np.float32)
+            writer.row(1, "forward", f"layers.{number}", values)
+            writer.rows[-1]["flags"] = 2 * (number < unread)
+        writer.step(1)
+        writer.close()
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert (found.kind, found.coverage.rows) == ("PASS" if unread == 1 else "INCONCLUSIVE", 4 - unread)
+    assert any("could not be read when recording: not compared" in note for note in found.notes)

@@ -10,7 +10,7 @@ from typing import Any
 
 from assay.errors import UsageError
 from assay.follow.locations import find_one_run
-from assay.trace.records import TRACE_DIR, Trace, list_traces
+from assay.trace.records import NO_VALUES, TRACE_DIR, Trace, list_traces
 from assay.values.document import Document, Facts, Heading, TableBlock
 from assay.values.table import Column, Table
 
@@ -68,8 +68,11 @@ def _list_rows(trace: Trace, step: int | None, only: Sequence[str]) -> Iterator[
         name = point.op or (f"{point.name} (call {point.call + 1})" if point.call else point.name)
         shape = "x".join(map(str, point.shape)) or "scalar"
         figures = (math.sqrt(row["sumsq"]), float(row["largest"]), int(row["nonfinite"]) or None)
+        values = (
+            (*figures, f"{int(row['hash']):016x}") if not row["flags"] & NO_VALUES else (None, None, None, "not read")
+        )
         module = point.module or point.kind
         yield (
             *(int(row["step"]), point.phase, module, name, shape, point.dtype),
-            *(*figures, f"{int(row['hash']):016x}", point.source),
+            *(*values, point.source),
         )

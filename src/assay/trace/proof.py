@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.system.fast_dataclasses import dataclass
-from assay.trace.records import Trace
+from assay.trace.records import NO_VALUES, Trace
 from assay.values.verdict import VerdictKind
 
 _PHASES = ("loss", "gradient", "parameter", "optimiser")
@@ -44,7 +44,7 @@ def judge_proof(traced: Sequence[Trace], again: Sequence[Trace]) -> Proof:
 def _collect_hashes(traces: Sequence[Trace], step: int) -> Mapping[Key, Any]:
     found: dict[Key, Any] = {}
     for trace in traces:
-        for row in trace.rows[trace.rows["step"] == step]:
+        for row in trace.rows[(trace.rows["step"] == step) & (trace.rows["flags"] & NO_VALUES == 0)]:
             point = trace.points[row["point"]]
             if point.phase in _PHASES:
                 key = (int(trace.meta["rank"]), point.phase, point.module, point.name, point.call)

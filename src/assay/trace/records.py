@@ -18,6 +18,7 @@ _ROW = [
     *(("hash", "<u8"), ("count", "<u8"), ("nonfinite", "<u8"), ("zeros", "<u8")),
     *(("sum", "<f8"), ("sumsq", "<f8"), ("largest", "<f8"), ("sketch", "<f4", 64)),
 ]
+NO_VALUES = 2  # the flag of a row whose tensor could not be read
 _FOLDER = re.compile(r"rank-(\d+)(?:\.(\d+))?")
 
 

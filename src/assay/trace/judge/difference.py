@@ -396,6 +396,8 @@ class _Judgement:
             yield f"and {len(shown) - 8} more differences of settings and weights"
         yield from _compare_metas(self.a, self.b)
         yield from self._list_unpaired()
+        if self.compared.unread:
+            yield f"{render_count(self.compared.unread, 'tensor')} could not be read when recording: not compared"
         aligned = self.coverage.by.get(SEQUENCE, 0)
         if aligned:
             yield f"{render_count(aligned, 'point')} paired by their order alone"

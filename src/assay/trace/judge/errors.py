@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from assay.judge.statistics import Array, load_numpy
 from assay.system.fast_dataclasses import dataclass
 from assay.trace.judge.sides import Side, load_lean, release
+from assay.trace.records import NO_VALUES
 
 WITHIN = 8.0  # times the noise: what is smaller is noise
 BEYOND = 32.0  # times the noise: what is larger is a fault; between the two nothing is decided
@@ -35,6 +36,7 @@ class Compared:
     point: Array  # of A
     other: Array  # point of B
     reshaped: tuple[int, int] | None = None  # the first rows of A and B that are left out: they have other sizes
+    unread: int = 0  # rows that are left out: their tensors have no values that could be read
 
     @property
     def ratio(self) -> Array:
@@ -51,6 +53,8 @@ def compare_rows(
     np = load_numpy()
     lean_a, lean_b = load_lean(a.rows), load_lean(b.rows)
     ia, ib = match_rows(lean_a, lean_b, other)
+    is_read = (lean_a["flags"][ia] | lean_b["flags"][ib]) & NO_VALUES == 0
+    unread, ia, ib = int(len(ia) - is_read.sum()), ia[is_read], ib[is_read]
     order = np.lexsort((a.order[ia], lean_a["step"][ia]))
     ia, ib = ia[order], ib[order]
     by_norm = a.by_norm[ia] | b.by_norm[ib]
@@ -67,7 +71,8 @@ def compare_rows(
         noise = np.fmax(noise, UNITS * units)
     else:  # partial sums have no hash: what rounding may do is not a difference
         noise = np.where(a.exact[ia] & b.exact[ib], 0.0, BEYOND * UNITS * units)
-    return Compared(ia, ib, error, noise, lean_a["step"][ia], lean_a["point"][ia], lean_b["point"][ib], reshaped)
+    at = lean_a["step"][ia], lean_a["point"][ia], lean_b["point"][ib]
+    return Compared(ia, ib, error, noise, *at, reshaped, unread)
 
 
 def match_rows(a: dict[str, Array], b: dict[str, Array], other: Array) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.trace.records import Point, Trace, Weight
 
 _CHUNK = 1 << 15  # rows that are read at once
-LEAN = ("point", "step", "hash", "count", "nonfinite", "zeros", "sum", "sumsq")
+LEAN = ("point", "step", "flags", "hash", "count", "nonfinite", "zeros", "sum", "sumsq")
 
 
 Key = tuple[str, str, str, int, str | None, int, int]  # phase, module, name, call, op, repeat, rank
