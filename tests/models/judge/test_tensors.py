@@ -242,11 +242,15 @@ def test_a_bound_that_makes_no_sense_is_refused(bounds: dict[str, float]) -> Non
 
 def test_what_is_not_finite_on_both_sides_agrees() -> None:
     expected = f32(math.nan, math.inf, -math.inf, 1, 2)
-    found = compare(expected, expected.copy())
+    found = compare(expected, expected.copy(), op="Softmax")  # of a row that is masked as a whole
     assert found.verdict.kind is PASS
     assert (found.nan, found.inf, found.misplaced) == ((1, 1), (2, 2), 0)
     assert "NaN or infinite on both sides, in the same places" in found.flags
     assert compare(expected, f32(math.nan, math.inf, -math.inf, 1, 3)).verdict.kind is FAIL
+    whole = compare(expected, expected.copy())
+    assert whole.verdict.kind is INCONCLUSIVE
+    assert "1 of 5 (20%) are NaN on both sides: this proves nothing" in messages(whole)
+    assert compare(expected[1:], expected[1:].copy()).verdict.kind is PASS
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -451,6 +451,9 @@ def _judge_constants(
     expected, actual = surveys
     if not expected.finite and not found.misplaced:
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, "not a single finite number: this proves nothing")
+    elif op is None and found.nan[0] and not found.misplaced:
+        text = f"{_share(found.nan[0], found.count)} are NaN on both sides: this proves nothing"
+        yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
     elif actual.is_constant and not expected.is_constant and _varies(found, expected, rounding):
         what = "all zero" if actual.is_zero else "constant"
         text = f"the actual tensor is {what}; the expected one varies by {expected.spread:.3g}"
