@@ -168,7 +168,7 @@ def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> l
             commands.append(("Run it again, as a new attempt", show_command(["rerun"], location, name)))
         if run.status.state in FAILED and run.status.record.code_hash:
             old = show_command(["rerun"], location, name, options=["--old-code"])
-            commands.append(("The same with the code that it had, whatever has changed since", old))
+            commands.append(("The same with its recorded code", old))
         commands.append(("The same commands by hand, as a new attempt", run_description.show_job(run.dir)))
     commands.append(("Everything about it, in a terminal", show_command(["show"], location, name)))
     return commands
@@ -271,7 +271,7 @@ def build_run_curves(
     if x == "time":
         series = index.load_series(row.key, metric)
         if not any(map(math.isfinite, series.times)):
-            raise UsageError(f"{metric} has no times", "metrics that a script hands over with assay.log have them")
+            raise UsageError(f"{metric} has no times", "metrics of assay.log have them")
         return _build_timed(table, number, run_dir, metric, series.times, series.values)
     counts = {metric: int(table.metrics[metric].count[number])}
     selection = plotting.PlottedRuns(table, [number], [location], counts)

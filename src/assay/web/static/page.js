@@ -109,7 +109,7 @@ export function ask(text, names, yes) {
 
 const QUESTIONS = {
   stop: ["Stop this run?", "Stop"],
-  rerun: ["Run this run again? It gets a new attempt; what the former one wrote stays in its folder. If it has failed, it gets the current code.", "Run again"],
+  rerun: ["Run this run again? It gets a new attempt; what the previous one wrote stays in its folder. If it has failed, it gets the current code.", "Run again"],
 };
 
 // A form of actions: the button that was pressed says which; what the command printed becomes a message.
