@@ -19,7 +19,7 @@ from assay.values import layout
 TOP = Path(__file__).parent.parent
 cli = build_cli()
 REFERENCE = TOP / "docs" / "reference"
-FORMATS = REFERENCE / "formats.md"
+FORMATS = sorted(REFERENCE.glob("formats*.md"))
 
 FENCE = re.compile(r"^( *)(```+|~~~+) *(\w*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -297,8 +297,8 @@ def layout_names() -> dict[str, str]:
     }
 
 
-def test_every_file_is_described_in_the_formats_page() -> None:
-    text = FORMATS.read_text(encoding="utf-8")
+def test_every_file_is_described_in_the_formats_pages() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in FORMATS)
     assert [name for name in layout_names().values() if not is_named(name, text)] == []
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.reference_page import PAGES
 
 from assay.cli.main import build_cli
 from assay.compat.mlrunner import command as mlrunner
@@ -29,7 +30,6 @@ from assay.values.run import Plan
 TOP = Path(__file__).parent.parent
 cli = build_cli()
 NATIVE_FILES = tuple((TOP / "docs" / "reference").glob("native-file*.md"))
-COMMAND_LINE = TOP / "docs" / "reference" / "command-line.md"
 SETTINGS = TOP / "docs" / "reference" / "settings.md"
 TORQ = TOP / "docs" / "how-to" / "coming-from-torq.md"
 PARSERS = {"runx": runx.build_parser, "sumx": sumx.build_parser, "mlrunner": mlrunner.build_parser}
@@ -171,9 +171,9 @@ def test_the_fixtures_that_are_described_exist() -> None:
 
 
 def section_of(command: str) -> str:
-    text = COMMAND_LINE.read_text(encoding="utf-8")
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     found = re.search(rf"^## assay {command}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found, f"docs/reference/command-line.md has no section `## assay {command}`"
+    assert found, f"docs/reference/commands-*.md have no section `## assay {command}`"
     return found[1]
 
 

@@ -177,7 +177,7 @@ class QueryRequest(Request):
 def query(request: QueryRequest, console: Console) -> int:
     """Run one SELECT over the tables and views of the index, which is brought up to date first.
 
-    It can only read. docs/reference/formats.md lists the tables and views.
+    It can only read. docs/reference/formats-index.md lists the tables and views.
     """
     if request.as_json and request.as_csv:
         raise UsageError("choose one of --json and --csv")
