@@ -133,7 +133,7 @@ def test_every_placeholder_is_described() -> None:
 
 def test_the_settings_shown_are_understood(tmp_path: Path) -> None:
     """Each TOML block of the pages about models is a settings file that Assay takes."""
-    pages = [SETTINGS, TORQ, TOP / "docs" / "how-to" / "check-models.md"]
+    pages = [SETTINGS, TORQ, *(TOP / "docs" / "how-to").glob("*model*.md")]
     shown = [text for page in pages for text in TOML.findall(page.read_text(encoding="utf-8")) if "[tool.assay" in text]
     assert len(shown) >= 5
     for number, text in enumerate(shown):
