@@ -38,6 +38,7 @@ LONGER = {
     "compare-models",
     "find-the-first-difference",
     "gate-a-change",
+    "gated-pull-request",
     "model-inputs",
     "model-reports",
     "model-targets",
