@@ -20,6 +20,7 @@ TABS: tuple[Tab, ...] = get_args(Tab)
 PER_PAGE = 50
 _LONGEST_WHERE = 4000  # every reader can ask, and each comparison looks at all runs
 _ORDER = "metrics, parameters or time, each with or without :min or :max, separated by commas"
+COUNTERS = frozenset({"step", "global_step", "epoch", "iteration", "iter"})  # metrics that have no chart of their own
 _MOST = {"page": 1_000_000, "rows": 500, "best": 50}  # of numbers from 1 on
 
 
