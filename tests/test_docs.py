@@ -89,6 +89,19 @@ def test_broken_links_are_seen(tmp_path: Path) -> None:
     assert broken_links(page) == expected
 
 
+def pages_linked_from(pages: set[Path]) -> set[Path]:
+    """These pages, and those of the documents that a link on one of them leads to."""
+    texts = {page: INLINE.sub("", FENCE.sub("", page.read_text(encoding="utf-8"))) for page in pages}
+    targets = [(page, match[1]) for page, text in texts.items() for match in LINK.finditer(text) if match[1]]
+    found = {(page.parent / target.partition("#")[0]).resolve() for page, target in targets if not is_outside(target)}
+    return pages | {path for path in found if path.is_relative_to(TOP / "docs") and path.suffix == ".md"}
+
+
+def test_every_page_is_two_clicks_from_the_start() -> None:
+    found = pages_linked_from(pages_linked_from({(TOP / "docs" / "index.md").resolve()}))
+    assert sorted({path.resolve() for path in (TOP / "docs").rglob("*.md")} - found) == []
+
+
 # ---------------------------------------------------------------- commands
 
 
