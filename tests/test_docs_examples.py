@@ -30,7 +30,7 @@ from assay.values.run import Plan
 TOP = Path(__file__).parent.parent
 cli = build_cli()
 NATIVE_FILES = tuple((TOP / "docs" / "reference").glob("native-file*.md"))
-SETTINGS = TOP / "docs" / "reference" / "settings.md"
+SETTINGS = TOP / "docs" / "reference" / "settings-models.md"
 TORQ = TOP / "docs" / "how-to" / "coming-from-torq.md"
 PARSERS = {"runx": runx.build_parser, "sumx": sumx.build_parser, "mlrunner": mlrunner.build_parser}
 TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
