@@ -28,7 +28,7 @@ _PART = re.compile(
     r"(<!-- (?P<what>commands|options of many commands|options: [\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL
 )
 _SEE = "[As in many commands](command-line.md#options-of-many-commands)."
-_MANY = 4  # commands that declare an option in the same words
+_MANY = 3  # commands that declare an option in the same words
 _DEFAULT = re.compile(r"\s*\[default: (.*?)\]\.?$")
 
 
