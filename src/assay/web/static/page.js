@@ -144,6 +144,11 @@ document.addEventListener("htmx:afterSettle", (event) => {
   if (told) document.getElementById("said").textContent = told.textContent.trim();
 });
 
+// A choice acts at once; its form has a button for what is typed, and for browsers without scripts.
+document.addEventListener("change", (event) => {
+  if (event.target.matches("form[data-now] :is(select, input[type=checkbox])")) event.target.form.requestSubmit();
+});
+
 // What scrolls sideways can be scrolled with the keyboard, too.
 export function markScrollers() {
   for (const place of document.querySelectorAll(".scroll, figure.wide, pre, code.block, .card:has(> svg.sized)")) {
