@@ -168,9 +168,7 @@ def _load(run: FoundRun, record: RunRecord, change: RunOptions, folder: str) -> 
         if plain.resume is not None:
             given = [each for each in change.overrides if each.partition("=")[0].strip() == plain.resume.param]
             if given:
-                raise UsageError(
-                    f"{given[0]} and --from checkpoint both set where to continue", "leave out one of them"
-                )
+                raise UsageError(f"{given[0]} and --from checkpoint contradict each other", "leave out one of them")
             params = {**params, plain.resume.param: find_checkpoint(run, plain.resume.files)}
             return load_study(record.source, replace(versions, base=params, overrides=change.overrides))
     by_hand = show_command(["rerun"], run.location, os.path.basename(run.dir), options=["NAME=PATH"])

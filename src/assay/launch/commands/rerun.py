@@ -48,9 +48,7 @@ class RerunRequest(Request):
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
     new_code: bool = option(
-        "--new-code",
-        default=False,
-        help="Use the current code for all runs, also those that did not fail; code.N keeps the old.",
+        "--new-code", default=False, help="Use the current code, also for runs that did not fail; code.N has the old."
     )
     old_code: bool = option("--old-code", default=False, help="Use the recorded code, also for failed runs.")
     quiet: bool = quiet_option()

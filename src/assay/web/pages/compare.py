@@ -134,9 +134,7 @@ def build_comparison(
     if len(rows) == 2:
         found = [FoundRun(location, path) for location, path in zip(locations, dirs, strict=True)]
         code = _compare_code(index, *found)
-    curves = [
-        name for name, column in table.metrics.items() if name not in COUNTERS and any(n > 1 for n in column.count)
-    ]
+    curves = [name for name, each in table.metrics.items() if name not in COUNTERS and any(n > 1 for n in each.count)]
     return ComparePage(
         rows, [group for group in groups if group.fields or group.hidden], code, sorted(curves, key=metric_priority)
     )

@@ -33,6 +33,7 @@ _IMAGES = {
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
 }
+_SOUND_END = ".wav"
 _IMAGE_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 LARGEST_IMAGE = 32 << 20
 _MEDIA = "files/media.jsonl"  # what a script logged beside numbers, a line each
@@ -71,12 +72,8 @@ class RunFile(NamedTuple):
         return self.name.lower().endswith(_TEXTS)
 
     @property
-    def is_image(self) -> bool:
-        return self.name.lower().endswith(_IMAGE_ENDS) and self.size <= LARGEST_IMAGE
-
-    @property
-    def is_sound(self) -> bool:
-        return self.name.lower().endswith(".wav") and self.size <= LARGEST_IMAGE
+    def is_shown(self) -> bool:
+        return self.name.lower().endswith((*_IMAGE_ENDS, _SOUND_END)) and self.size <= LARGEST_IMAGE
 
 
 # ---------------------------------------------------------------- logs
@@ -182,7 +179,7 @@ def _walk(run_dir: str) -> Iterator[RunFile]:
 def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, str]]:
     """Pictures and sounds with their titles; of those that a script logged the newest first."""
     logged = _load_media(run_dir)
-    found = [(file, logged.get(file.name, (-1, file.name))) for file in files if file.is_image or file.is_sound]
+    found = [(file, logged.get(file.name, (-1, file.name))) for file in files if file.is_shown]
     found.sort(key=lambda each: -each[1][0])
     return [(file, title) for file, (_, title) in found[:_MOST_SHOWN]]
 
@@ -190,15 +187,12 @@ def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, st
 def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
     """By file: the number of its line, and a title. A line that is damaged, or being written, is left out."""
     found = {}
-    try:
-        with open(find_file(run_dir, _MEDIA), encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(lines):
-                with suppress(ValueError, KeyError, TypeError):
-                    each = json.loads(line)
-                    title = f"{each['name']}, step {each['step']}"
-                    found[f"files/{each['file']}"] = number, f"{title}: {each['caption']}" if each["caption"] else title
-    except (AssayError, OSError):
-        pass
+    with suppress(AssayError, OSError), open(find_file(run_dir, _MEDIA), encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines):
+            with suppress(ValueError, KeyError, TypeError):
+                each = json.loads(line)
+                caption = f": {each['caption']}" if each["caption"] else ""
+                found[f"files/{each['file']}"] = number, f"{each['name']}, step {each['step']}{caption}"
     return found
 
 
