@@ -19,7 +19,7 @@ from assay.values import layout
 TOP = Path(__file__).parent.parent
 cli = build_cli()
 REFERENCE = TOP / "docs" / "reference"
-FORMATS = REFERENCE / "formats.md"
+FORMATS = sorted(REFERENCE.glob("formats*.md"))
 
 FENCE = re.compile(r"^( *)(```+|~~~+) *(\w*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -87,6 +87,19 @@ def test_broken_links_are_seen(tmp_path: Path) -> None:
     )
     expected = ["missing.md", "other.md#nowhere", "#no", "missing.png", "other.md#twice-2", "gone.md"]
     assert broken_links(page) == expected
+
+
+def pages_linked_from(pages: set[Path]) -> set[Path]:
+    """These pages, and those of the documents that a link on one of them leads to."""
+    texts = {page: INLINE.sub("", FENCE.sub("", page.read_text(encoding="utf-8"))) for page in pages}
+    targets = [(page, match[1]) for page, text in texts.items() for match in LINK.finditer(text) if match[1]]
+    found = {(page.parent / target.partition("#")[0]).resolve() for page, target in targets if not is_outside(target)}
+    return pages | {path for path in found if path.is_relative_to(TOP / "docs") and path.suffix == ".md"}
+
+
+def test_every_page_is_two_clicks_from_the_start() -> None:
+    found = pages_linked_from(pages_linked_from({(TOP / "docs" / "index.md").resolve()}))
+    assert sorted({path.resolve() for path in (TOP / "docs").rglob("*.md")} - found) == []
 
 
 # ---------------------------------------------------------------- commands
@@ -297,8 +310,8 @@ def layout_names() -> dict[str, str]:
     }
 
 
-def test_every_file_is_described_in_the_formats_page() -> None:
-    text = FORMATS.read_text(encoding="utf-8")
+def test_every_file_is_described_in_the_formats_pages() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in FORMATS)
     assert [name for name in layout_names().values() if not is_named(name, text)] == []
 
 

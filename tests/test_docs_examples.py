@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.reference_page import PAGES
 
 from assay.cli.main import build_cli
 from assay.compat.mlrunner import command as mlrunner
@@ -29,8 +30,7 @@ from assay.values.run import Plan
 TOP = Path(__file__).parent.parent
 cli = build_cli()
 NATIVE_FILES = tuple((TOP / "docs" / "reference").glob("native-file*.md"))
-COMMAND_LINE = TOP / "docs" / "reference" / "command-line.md"
-SETTINGS = TOP / "docs" / "reference" / "settings.md"
+SETTINGS = TOP / "docs" / "reference" / "settings-models.md"
 TORQ = TOP / "docs" / "how-to" / "coming-from-torq.md"
 PARSERS = {"runx": runx.build_parser, "sumx": sumx.build_parser, "mlrunner": mlrunner.build_parser}
 TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -133,7 +133,7 @@ def test_every_placeholder_is_described() -> None:
 
 def test_the_settings_shown_are_understood(tmp_path: Path) -> None:
     """Each TOML block of the pages about models is a settings file that Assay takes."""
-    pages = [SETTINGS, TORQ, TOP / "docs" / "how-to" / "check-models.md"]
+    pages = [SETTINGS, TORQ, *(TOP / "docs" / "how-to").glob("*model*.md")]
     shown = [text for page in pages for text in TOML.findall(page.read_text(encoding="utf-8")) if "[tool.assay" in text]
     assert len(shown) >= 5
     for number, text in enumerate(shown):
@@ -171,9 +171,9 @@ def test_the_fixtures_that_are_described_exist() -> None:
 
 
 def section_of(command: str) -> str:
-    text = COMMAND_LINE.read_text(encoding="utf-8")
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     found = re.search(rf"^## assay {command}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found, f"docs/reference/command-line.md has no section `## assay {command}`"
+    assert found, f"docs/reference/commands-*.md have no section `## assay {command}`"
     return found[1]
 
 

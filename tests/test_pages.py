@@ -26,21 +26,31 @@ TOP = Path(__file__).parent.parent
 HOW_TO = TOP / "docs" / "how-to"
 ALL = {page.stem: page for page in TOP.glob("docs/*/*.md") if "```console\n" in page.read_text(encoding="utf-8")}
 # with a service or a check of their own, here or in the tests of what they describe
-APART = {
+LONGER = {
     "benchmark",
+    "benchmark-compare",
+    "benchmark-history",
+    "benchmark-on-a-busy-machine",
+    "benchmark-suites",
     "check-models",
-    "check-torch-modules",
+    "check-torch-modules",  # each of its commands imports torch in several processes, and so with the traces
     "coming-from-torq",
     "compare-models",
-    "exchange-with-other-tools",
-    "find-the-best-run",
     "find-the-first-difference",
     "gate-a-change",
+    "gated-pull-request",
+    "model-inputs",
+    "model-reports",
+    "model-targets",
     "prove-convergence",
+    "trace-a-training",
+}
+APART = LONGER | {
+    "exchange-with-other-tools",
+    "find-the-best-run",
     "search-and-stop",
     "share-an-index",
     "submit-to-a-farm",
-    "trace-a-training",
     "use-ray",
     "use-slurm",
     "use-ssh-hosts",
@@ -114,22 +124,9 @@ def test_from_twelve_runs_to_the_best_one(tmp_path: Path) -> None:
 
 @pytest.mark.services("backends")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "benchmark",
-        "check-models",
-        "check-torch-modules",  # each of its commands imports torch in several processes, and so with the traces
-        "coming-from-torq",
-        "compare-models",
-        "find-the-first-difference",
-        "gate-a-change",
-        "prove-convergence",
-        "trace-a-training",
-    ],
-)
+@pytest.mark.parametrize("name", sorted(LONGER))
 def test_a_page_whose_commands_take_longer(name: str, tmp_path: Path) -> None:
-    run_page(HOW_TO / f"{name}.md", tmp_path)
+    run_page(ALL[name], tmp_path)
 
 
 @pytest.mark.services("slurm")

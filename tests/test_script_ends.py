@@ -120,7 +120,7 @@ def test_a_run_is_running_while_its_script_runs(place: Place) -> None:
     code, said = place.call("stop", f"adhoc/{name}")
     assert (code != 0, f"kill {script.pid}" in said) == (True, True)
     code, said = place.call("rerun", f"adhoc/{name}")
-    assert (code, "opened by a script of its own" in said) == (2, True)
+    assert (code, "opened by a script itself" in said) == (2, True)
     code, said = place.call("logs", f"adhoc/{name}")
     assert (code, "no output here" in said, "--follow" in said) == (2, True, False)
     assert script.poll() is None
@@ -243,7 +243,7 @@ def test_a_run_on_another_host_is_not_judged_by_its_process(place: Place, host: 
     (folder / "end.1").write_text(layout.NOT_ENDED)
     assert place.one() == ("lost", None)
     said = place.call("stop", f"adhoc/{folder.name}")[1]
-    assert ("opened it on elsewhere" if host == "elsewhere" else "was not running (lost)") in said
+    assert ("opened it itself on elsewhere" if host == "elsewhere" else "was not running (lost)") in said
     (folder / "end.1").write_bytes(end)  # changes no time of the folder
     assert place.one() == ("done", 0)
 

@@ -75,7 +75,7 @@ def _write_lines(path: Path, lines: list[Any]) -> None:
 
 
 def _digest(row: Any, values: Values, start: int) -> None:
-    """Hash, sketch and sums that add up over shards, as docs/reference/formats.md says; what is not finite is 0."""
+    """Hash, sketch and sums that add up over shards, as docs/reference/formats-results.md says; what is not finite is 0."""
     index = np.arange(start, start + values.size)
     random = np.random.default_rng(0).integers(1, 1 << 62, 4096, dtype=np.uint64)[index % 4096]
     bits = values.view(np.uint32).astype(np.uint64)

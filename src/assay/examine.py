@@ -78,7 +78,7 @@ class Examiner:
 
     def _exam_one(self, path: Path, verbose: bool, caches: dict[Any, Any]) -> _Result | None:
         if is_foreign(str(path)):  # a parser may load a checkpoint of it
-            print(f"It was uploaded and nobody has adopted it, skip {path}", flush=True)
+            print(f"It was uploaded and not adopted, skip {path}", flush=True)
             return None
         try:
             params = load_params(path)

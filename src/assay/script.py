@@ -389,7 +389,7 @@ def note_training(run_dir: str, *, is_over: bool) -> None:
     """A training that began and did not come to its end has failed, also where the script goes on after its error."""
     global _unfinished  # noqa: PLW0603
     if run_dir == _adhoc_dir:
-        _unfinished = "" if is_over else "its training did not come to an end"
+        _unfinished = "" if is_over else "its training did not finish"
 
 
 def end_adhoc_run(run_dir: str, code: int | None = None) -> None:

@@ -217,7 +217,7 @@ def test_an_upload_that_nobody_has_adopted_is_given_to_no_parser(output, capfd, 
     examiner = build_examiner(lambda path, experiment, caches: experiment.metric.update(x=1))
     examiner.exam(str(output), workers=workers)
     assert list(examiner.experiments) == ["Norm_batch-Moment_0.1", "Norm_new-Moment_0.05"]
-    assert "It was uploaded and nobody has adopted it, skip" in capfd.readouterr().out
+    assert "It was uploaded and not adopted, skip" in capfd.readouterr().out
 
 
 def test_our_own_runs_are_read(tmp_path):

@@ -555,7 +555,7 @@ def test_an_upload_goes_by_the_name_of_its_folder(owner: Owner) -> None:
     [
         (lambda run_dir: change_record(run_dir, id="0" * 16), ("--file", "mine.yml"), "is not one of the 2 runs"),
         (lambda run_dir: change_record(run_dir, params={"x": 7}), ("--file", "mine.yml"), "is not one of the 2 runs"),
-        (nothing, (), "which study file is yours"),
+        (nothing, (), "your study file is not known"),
         (nothing, ("--file", "gone.yml"), "gone.yml"),
     ],
 )
@@ -686,7 +686,7 @@ def test_a_pulled_run_does_not_choose_the_file_that_it_is_adopted_from(owner: Ow
     push_interrupted(owner, forge)
     shutil.rmtree(owner.root / "mine" / "x=2")
     done = owner.assay("adopt", f"mine/{RUN}")
-    assert (done.returncode, "nothing says which study file is yours" in done.stderr) == (2, True)
+    assert (done.returncode, "your study file is not known" in done.stderr) == (2, True)
 
 
 def test_pulled_runs_are_ranked_and_marked(owner: Owner) -> None:

@@ -169,7 +169,7 @@ def test_lost_again_and_again_and_then_retried(cluster: Cluster, folder: Path) -
     assert assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm").returncode == 1
     [(state, reason)] = load_states(cluster, folder).values()
     assert (state, count(folder, "lease.*")) == ("lost", 5)
-    assert "Slurm says of its job" in reason
+    assert "Slurm reports of its job" in reason
     (folder / "whole").touch()
     again = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "slurm", "--retry", "lost")
     assert again.returncode == 0, again.stderr

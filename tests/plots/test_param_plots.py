@@ -129,7 +129,7 @@ def test_axes_show_what_a_search_may_choose(monkeypatch: pytest.MonkeyPatch) -> 
 def test_importance_of_a_few_runs_says_so() -> None:
     pytest.importorskip("optuna")
     (plot,) = param_plots.build_importances(LOGS, PlotOptions())
-    assert plot.notes == ("only 8 runs: what a few more of them would show may be different",)
+    assert plot.notes == ("only 8 runs: a few more may change this",)
 
 
 def test_each_run_is_a_point_at_its_parameter() -> None:

@@ -24,7 +24,9 @@ from assay.web.pages.run_files import (
     LOG_BYTES,
     choose_log,
     find_file,
+    find_media_kind,
     list_files,
+    list_shown,
     load_log,
     search_log,
     split_diff,
@@ -121,6 +123,24 @@ class TestFiles:
         assert answer.headers["content-security-policy"].startswith("sandbox")
         assert answer.headers["content-type"] == "application/octet-stream"
 
+    def test_what_a_script_logged_is_shown_with_its_step_the_newest_first(self, tmp_path: Path) -> None:
+        (tmp_path / "files" / "media").mkdir(parents=True)
+        for name in ("2.png", "10.png", "3.wav"):
+            (tmp_path / "files" / "media" / name).write_bytes(
+                b"RIFF....WAVE" if name == "3.wav" else b"\x89PNG\r\n\x1a\n"
+            )
+        (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+        lines = [
+            {"step": 2, "name": "x", "file": "media/2.png", "caption": None},
+            {"step": 3, "name": "y", "file": "media/3.wav", "caption": None},
+            {"step": 10, "name": "x", "file": "media/10.png", "caption": "late"},
+        ]
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (tmp_path / "files" / "media.jsonl").write_text(f'[1]\n{{"step": 1}}\n{text}{{"step": 11, "na')
+        shown = list_shown(str(tmp_path), list_files(str(tmp_path)))
+        assert [title for _, title in shown] == ["x, step 10: late", "y, step 3", "x, step 2", "plot.png"]
+        assert find_media_kind(str(tmp_path / "files" / "media" / "3.wav")) == "audio/wav"
+
     def test_nothing_else_can_be_had(self, served: Bench, client: TestClient) -> None:
         run = served.root / "fit" / GOOD
         (run / "secrets.sh").write_text("export KEY=abc")
@@ -159,7 +179,7 @@ def timed(served: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     run = bench.root / "fit" / GOOD
     start = json.loads((run / "outcome.1").read_text())["started_at"]
     (run / "metrics").mkdir()
-    points = [{"time": start + 10 * i, "step": i, "timed": 1 / (i + 1)} for i in range(20)]
+    points = [{"time": start + 10 * i, "step": i, "timed": 1 / (i + 1), "epoch": i} for i in range(20)]
     points[7]["timed"] = "nan"
     (run / "metrics" / "1-1-1.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
     lines = [
@@ -189,6 +209,7 @@ class TestCurves:
         assert {y for y in cpu["y"] if y is not None} == {50.0}
         text = client.get(f"{PAGE}{GOOD}?x=time").text
         assert text.count('data-sync="time"') == 1 + len(names) + text.count("metric=loss")
+        assert "metric=epoch" not in text  # a counter has no chart
 
     def test_what_has_no_times_or_is_not_there(self, timed: tuple[TestClient, Path]) -> None:
         client, _ = timed

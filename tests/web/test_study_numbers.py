@@ -162,7 +162,7 @@ class TestLogarithmic:
     def test_nothing_has_a_place(self, client: TestClient) -> None:
         answer = client.get("/api/studies/odd/curves?metric=gap&log=1&where=seed == 2")
         assert answer.status_code == 400
-        assert "no place for zero" in answer.json()["hint"]
+        assert "cannot show zero" in answer.json()["hint"]
 
     def test_points_too(self, client: TestClient) -> None:
         text = client.get("/studies/odd?tab=history&metric=gap&log=1").text

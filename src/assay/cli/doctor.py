@@ -95,7 +95,7 @@ def _examine_bash() -> Diagnostic:
         return Diagnostic("bash", "broken", "not found", "runs are bash scripts: install bash 4.4 or newer")
     number = parse_version(_ask([path, "--version"]))
     if number is None:
-        return Diagnostic("bash", "broken", f"{path} does not say its version", "install bash 4.4 or newer")
+        return Diagnostic("bash", "broken", f"{path} does not print its version", "install bash 4.4 or newer")
     text = f"{'.'.join(map(str, number))}, {path}"
     if number < _OLDEST_BASH:
         return Diagnostic("bash", "broken", text, "install bash 4.4 or newer, earlier on PATH")

@@ -97,7 +97,7 @@ def load_commit(repository: str, name: str) -> Commit:
         sha = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
         fields = _git(repository, "log", "-1", f"--format={_FIELDS}", sha).rstrip("\n").split("\0")
     except GitError:
-        raise UsageError(f"there is no commit {name!r} in {repository}", "git log shows what there is") from None
+        raise UsageError(f"there is no commit {name!r} in {repository}", "list them: git log") from None
     return Commit(*fields)
 
 

@@ -30,5 +30,5 @@ def read_overrides(options: LoadOptions, known: tuple[str, ...], fields: Fields)
     for name, axis in axes.items():
         if isinstance(axis, Random):
             hint = "list its values, as in 0.1,0.2; native files have `subset:`"
-            fields.problems.add(f"{name} is random, which this kind of file cannot be", "", axis.position, hint)
+            fields.problems.add(f"{name} is random, which this kind of file does not support", "", axis.position, hint)
     return axes

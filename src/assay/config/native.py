@@ -437,7 +437,7 @@ class _MetricReader:
         entries = self._fields.mapping(node, key, (*_PATTERN_KEYS, *_FILE_KINDS, "step"))
         kinds = [kind for kind in (*_FILE_KINDS, "regex") if kind in entries]
         if len(kinds) != 1:
-            self._problems.add("say one of regex, jsonl, csv or tensorboard", key, node.position)
+            self._problems.add("give one of regex, jsonl, csv or tensorboard", key, node.position)
             return []
         found = self._pattern_from(name, entries, key) if kinds == ["regex"] else self._file(kinds[0], entries, key)
         return [found] if found else []

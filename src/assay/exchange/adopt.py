@@ -38,8 +38,8 @@ class AdoptRequest(Request):
 def adopt(request: AdoptRequest, console: Console) -> int:
     """Take runs that were uploaded as runs of your study: they are ranked, continued and repeated from then on.
 
-    job.sh and code/ are made again from your study file; logs and metrics stay. All else that came with a run, its
-    checkpoints too, moves to received/ in its folder and is not used. A run that is not one of the file is refused.
+    job.sh and code/ are made again from your study file; logs and metrics stay. Everything else that came with a run,
+    also its checkpoints, moves to received/ in its folder and is not used. A run that the file lacks is refused.
     """
     names, overrides = split_words(request.names, request.root, console)
     runs = find_chosen_runs(names, request.where, request.root)
@@ -111,9 +111,7 @@ def _prepare(location: StudyLocation, run: str, file: str | None, overrides: tup
     file = file or max(find_own_files(location), default=(0.0, ""))[1]
     if not file:
         hint = f"name it: {show_adopt(location, run)}"
-        raise UsageError(
-            f"{location.name} has no run that was made here, so nothing says which study file is yours", hint
-        )
+        raise UsageError(f"{location.name} has no run that was made here, so your study file is not known", hint)
     prepared = prepare(RunOptions(file, location.root, location.name, overrides=overrides))
     if prepared.search is not None:
         raise UsageError(

@@ -137,7 +137,7 @@ def build_tracking_uri(to: str) -> str:
             f"--to mlflow.db writes a database; `{target}` takes along what is there",
         )
     if set("%?") & set(path):  # what these mean in a URI depends on the version
-        raise UsageError(f"{path}: MLflow opens no database whose path has % or ? in it", EXAMPLE)
+        raise UsageError(f"{path}: MLflow cannot open a database with % or ? in its path", EXAMPLE)
     is_folder = os.path.isdir(path) or not (os.path.isfile(path) or os.path.splitext(path)[1] in _DATABASE_ENDS)
     return _SQLITE + (os.path.join(path, "mlflow.db") if is_folder else path)
 

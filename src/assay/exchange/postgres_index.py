@@ -98,7 +98,7 @@ def parse_address(text: str) -> DatabaseAddress:
         raise UsageError("the address in ASSAY_INDEX cannot be read", hint)
     pairs = [re.fullmatch(r"(\[[^]]*\]|[^:\[\]]*)(?::(\d*))?", each) for each in hosts.split(",")]
     if None in pairs:
-        raise UsageError("the address in ASSAY_INDEX cannot be read: its host or port is not one", hint)
+        raise UsageError("the address in ASSAY_INDEX cannot be read: its host or port is not valid", hint)
     found = [(each[1].strip("[]"), each[2] or "") for each in pairs if each is not None]
     keywords = {
         "user": unquote(user),

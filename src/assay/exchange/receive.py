@@ -248,7 +248,7 @@ def _write(file: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, left: int) -
         while block := reader.read(_CHUNK):
             left -= len(block)
             if left < 0:
-                raise RefusedUploadError("more would come out of the archive than it says", 413)
+                raise RefusedUploadError("the archive unpacks to more than it states", 413)
             writer.write(block)
     return left
 

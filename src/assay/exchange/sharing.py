@@ -222,7 +222,7 @@ def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:
         return IndexTable(rows, {name: _build_columns(name, runs) for name in names})
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise FormatError(
-            f"what the store says about its runs is damaged: {error!r}", "fetch them without --where"
+            f"the store's record of its runs is damaged: {error!r}", "fetch them without --where"
         ) from error
 
 

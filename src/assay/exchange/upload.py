@@ -242,7 +242,7 @@ class UploadRequest(Request):
 
 
 def upload(request: UploadRequest, console: Console) -> int:
-    """Send finished runs to an `assay serve` that others look at, and print the link.
+    """Send finished runs to an `assay serve` that others read, and print the link.
 
     NAME is a study, STUDY/RUN, or a pattern as 'STUDY/lr=0.1*'. The token is read from ASSAY_TOKEN. Secrets are never
     sent. What is there already is not changed.
@@ -257,7 +257,7 @@ def upload(request: UploadRequest, console: Console) -> int:
         if run not in finished:
             console.message(f"{run.key} is not finished and was left out; send it when it is")
     if not finished:
-        raise UsageError("there is no finished run to send", "which runs there are: assay ls STUDY")
+        raise UsageError("there is no finished run to send", "list the runs: assay ls STUDY")
     sent = upload_runs([OutgoingRun(run.location.name, run.dir) for run in finished], server)
     for note in sent.notes:
         console.warning(note)

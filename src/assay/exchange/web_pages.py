@@ -62,7 +62,7 @@ async def take_upload(request: Request, store: Store) -> Response:
         await _save(request, path)
         return await run_in_threadpool(_store, store, request, site, path, aside)
     except ClientDisconnect:
-        raise HTTPException(400, "the upload ended before its end; nothing of it was stored") from None
+        raise HTTPException(400, "the upload was cut off; nothing of it was stored") from None
     except RefusedUploadError as error:
         return send({"error": error.message, "hint": error.hint or ""}, error.status)
     except OSError as error:  # a full disk

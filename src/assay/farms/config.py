@@ -176,7 +176,7 @@ def _read_template(fields: Fields, entry: Entry, key: str) -> Farm | None:
     given = fields.mapping(entry.node, key, ("kind", *_TEMPLATE_KEYS))
     texts = {name: fields.text(given[name].node, join_key(key, name)) for name in given if name in _TEMPLATE_KEYS}
     if entry.node.kind == "mapping" and "submit" not in given:
-        fields.problems.add("says no submit command and no kind", key, entry.position, _EXAMPLE)
+        fields.problems.add("has neither a submit command nor a kind", key, entry.position, _EXAMPLE)
     submit = texts.get("submit")
     if submit is None:
         return None

@@ -504,7 +504,7 @@ class SlurmExecutor(SubmitExecutor):
         note = load_summary(task)
         if note is None:
             return "lost", f"Slurm does not know its job {task} any more"
-        said = f"Slurm says of its job {task}: {note.state}, exit code {note.code}, on {note.nodes}"
+        said = f"Slurm reports of its job {task}: {note.state}, exit code {note.code}, on {note.nodes}"
         said += _EXIT_CODES.get(note.code, "")
         return ("taken back" if note.is_taken_back else "lost"), said
 

@@ -435,7 +435,7 @@ class SubmitExecutor(Executor):
         deadline = time.monotonic() + grace_s + _ELSEWHERE_S
         while left := [job for job in jobs if self._may_still_run(*job)]:
             if time.monotonic() > deadline:
-                hint = "each leaves by itself when it sees its stop file; the farm's own command can end it now"
+                hint = "each ends when it sees its stop file; the farm's own command can end it now"
                 raise UnconfirmedError([run_dir for _, run_dir in left], hint)
             time.sleep(_SHORTEST_PAUSE_S)
 

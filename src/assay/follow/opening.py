@@ -44,7 +44,7 @@ def open_index_of(locations: Sequence[StudyLocation]) -> Index:
     roots = {location.root for location in locations}
     if len(roots) > 1:
         raise UsageError(
-            "these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another"
+            "these studies are under different roots: " + ", ".join(sorted(roots)), "take them one after another"
         )
     return open_index(roots.pop(), Console().warning)
 

@@ -216,7 +216,7 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
 
 def _find_wait_reason(decision: Decision, path: str, history: run_directory.History) -> str:
     if history.last is not None and history.last.stop is not None:
-        return f"told to stop ({history.last.stop.why}), and has not confirmed it"
+        return f"asked to stop ({history.last.stop.why}), and has not confirmed it"
     if decision.state is not State.QUEUED or decision.handle is None:
         return ""
     return load_wait_reason(decision.handle, path)

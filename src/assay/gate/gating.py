@@ -38,7 +38,7 @@ class GateRequest(ReportFiles):
     on: str | None = farm_option()
     root: str | None = root_option("Where the runs of the checks go.")
     explain: bool = option("--explain", default=False, help="Show what would be executed, and why; execute nothing.")
-    fresh: bool = option("--fresh", default=False, help="Use no PASS of an earlier gate.")
+    fresh: bool = option("--fresh", default=False, help="Do not reuse a PASS of an earlier gate.")
     quiet: bool = quiet_option()
     as_json: bool = json_option("Print the result as JSON.")
 

@@ -91,13 +91,13 @@ class TryRequest(SideOptions):
         maximum=1000,
         default=20,
         metavar="N",
-        help="At most so many pairs of runs.",
+        help="At most this many pairs of runs.",
     )
     min_effect: float | None = option(
         "--min-effect", metavar="FRACTION", parse=parse_effect, help="Smaller changes do not matter.  [default: 0.5%]"
     )
     min_change: float | None = option(
-        "--min-change", type=float, minimum=0, metavar="X", help="The same as an amount; needed near zero."
+        "--min-change", type=float, minimum=0, metavar="X", help="--min-effect as an amount; needed near zero."
     )
     timeout_s: float | None = option(
         "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of each run, as in 90s or 2h."
@@ -116,9 +116,9 @@ def try_command(request: TryRequest, console: Console) -> int:
     \b
     assay try "halve the batch" --metric val_loss:min -- python train.py --seed {seed}
 
-    The idea is the files as they are now, the base is HEAD; both run from copies, so go on working. What git does not
-    have is on neither side. The verdict is `better`, `worse`, `same` or `undecided`, by a paired t-test whose boundary
-    allows for looking several times; it needs 6 to --seeds pairs. Runs that are there already are used again.
+    The idea is the files as they are now, the base is HEAD; both run from copies, so you can go on working. Files that
+    git does not have are on neither side. The verdict is `better`, `worse`, `same` or `undecided`, by a paired t-test
+    whose boundary allows for looking several times; it needs 6 to --seeds pairs. Existing runs are used again.
 
     Exit code 0: better. 1: worse. 3: same or undecided. 2: the call is wrong, or the base does not run.
     """

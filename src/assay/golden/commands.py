@@ -50,7 +50,7 @@ GROUP = Group(
         "explain": ("assay.golden.commands:explain", "What began the difference? By traces of torch."),
         "history": ("assay.golden.commands:history", "What moved over many nights, and since when?"),
         "validate": ("assay.golden.commands:validate", "Check FILE without running it."),
-        "import": ("assay.golden.commands:import_", "Make a golden of another tool's files."),
+        "import": ("assay.golden.commands:import_", "Make a golden from another tool's files."),
         "show": ("assay.golden.commands:show", "Show a golden recording."),
         "rebase": ("assay.golden.commands:rebase", "Accept a new golden recording."),
         "selftest": ("assay.golden.commands:selftest", "Inject faults: would a check catch them?"),
@@ -252,12 +252,12 @@ def check(request: GoldenCheckRequest, console: Console) -> int:
 
 
 def explain(request: ExplainRequest, console: Console) -> int:
-    """Say what began the difference that the last check of FILE found.
+    """Show what began the difference that the last check of FILE found.
 
-    The golden's commit and the files as they are are executed with traces, at most three times each, from the
-    checkpoint before the first bad window: the first step that differs, then the module, gradient, input, flag or
-    optimiser group, then the operation. The answer is added to the report of the check. Of a program without torch a
-    trace sees nothing, and the report says so. Exit code: that of the check.
+    Executes the golden's commit and the current files with traces, at most three times each, from the checkpoint
+    before the first bad window: the first step that differs, then the module, gradient, input, flag or
+    optimiser group, then the operation. The answer is added to the report of the check. A trace sees nothing of a
+    program without torch; the report says so. Exit code: that of the check.
     """
     from assay.golden.flow.each_test import explain_file
 
@@ -284,7 +284,7 @@ def _check_sides(request: GoldenCheckRequest) -> None:
 
 
 def import_(request: GoldenImportRequest, console: Console) -> int:
-    """Make a golden of another tool's files.
+    """Make a golden from another tool's files.
 
     PATH is a file or folder in any format of `check --against`. Several goldens of one environment become recordings of
     one, and show its noise.
@@ -351,8 +351,8 @@ def bisect(request: GoldenBisectRequest, console: Console) -> int:
 
     Commits are tried in a work tree of their own, never in yours. First both ends are checked: the good one has to
     pass and the bad one to fail. Without --store the good end is gathered first. Commits that do not build or that
-    crash are skipped, inconclusive ones tried again. Every trial is kept: killed, the same call goes on. Exit code 0:
-    found. 3: not found, and it says why.
+    crash are skipped, inconclusive ones tried again. Every trial is kept: after a kill the same command continues.
+    Exit code 0: found. 3: not found; the report says why.
     """
     from assay.golden.flow.bisect import bisect_file
     from assay.golden.report.other_commands import build_bisect_document

@@ -36,7 +36,7 @@ def environment_option() -> Any:
     return option(
         "--environment",
         metavar="NAME",
-        help="Of goldens of several environments that one; a part of its name suffices.",
+        help="Use the golden of this environment; a part of its name is enough.",
     )
 
 
@@ -144,7 +144,7 @@ class RebaseRequest(GoldenRequest):
     )
     md: str | None = ReportPages.md
     fresh: bool = option(
-        "--fresh", default=False, help="Do not take what an earlier call has staged, or the runs of a check."
+        "--fresh", default=False, help="Do not use what an earlier call has staged, or the runs of a check."
     )
 
 
@@ -194,7 +194,7 @@ class AgainstRequest(SourceRequest):
         multiple=True,
         metavar="[METRIC=]X",
         parse=_parse_tolerances,
-        help="With --against: values may differ by so much, as in 5% or 'lm loss=0.01'. Times and memory are judged "
+        help="With --against: how much values may differ, as in 5% or 'lm loss=0.01'. Times and memory are judged "
         "only with it.",
     )
     names: dict[str, str] = option(
@@ -209,7 +209,7 @@ class AgainstRequest(SourceRequest):
 class GoldenImportRequest(SourceRequest):
     path: str = argument()
     store: str = option("-s", "--store", default=DEFAULT_STORE, metavar="DIR", help="Where recordings are.")
-    name: str | None = option("--name", metavar="NAME", help="Of the recording.  [default: that of the file]")
+    name: str | None = option("--name", metavar="NAME", help="Name of the recording.  [default: that of the file]")
     manifest_name: str = manifest_option()
     as_json: bool = json_option()
 
@@ -247,7 +247,7 @@ class GoldenHistoryRequest(ReportPages, Request):
     accept: str | None = option(
         "--accept", metavar="NIGHT", help="Accept a night (its date, or last), those after it, and their level."
     )
-    withdraw: str | None = option("--withdraw", metavar="NIGHT", help="Take earlier ones back, from this night on.")
+    withdraw: str | None = option("--withdraw", metavar="NIGHT", help="Withdraw earlier ones, from this night on.")
     reason: str | None = option("--reason", metavar="TEXT", help="With --accept: why it is right; kept and shown.")
     every_row: bool = option("--all", default=False, help="Show every night, however many there are.")
     as_json: bool = json_option()

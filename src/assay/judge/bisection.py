@@ -191,4 +191,4 @@ def build_culprit(commit: Commit) -> list[Text]:
 
 def build_suspects(commits: Sequence[Commit]) -> list[Text]:
     lines = [Text(f"{commit.short} {commit.subject!r}", indent=1) for commit in commits]
-    return [Text("one of these, and the trials cannot tell which:"), *lines]
+    return [Text("one of these, and the trials do not show which:"), *lines]

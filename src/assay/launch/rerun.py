@@ -59,7 +59,7 @@ def load_repeatable(runs: Sequence[FoundRun]) -> list[tuple[FoundRun, RunStatus]
             hint = f"it came from {status.record.origin.get('path')}"
             raise UsageError(f"{run.key} was imported from {status.record.tool}: there is no command to run", hint)
         if not status.record.spec.commands:
-            raise UsageError(f"{run.key} was opened by a script of its own", "start that script again")
+            raise UsageError(f"{run.key} was opened by a script itself", "start that script again")
     return list(chosen.values())
 
 
@@ -138,7 +138,7 @@ def choose_rerun_farm(
     farm = choose_farm(study, None, settings) if engine else None
     if engine and farm is None:
         raise UsageError(
-            f"{study.name} ran on a farm ({engine}), and nothing says on which it is to run again",
+            f"{study.name} ran on a farm ({engine}), and it is not known on which to run it again",
             "name it: --on FARM; on this machine: --on local",
         )
     return farm

@@ -53,7 +53,7 @@ class RunRules:
         added = [name for name in changed if _id_of(os.path.join(location.dir, name)) is None]
         if added:  # the commands are a part of what a run is: changed ones make another run
             runs = "1 run has" if len(added) == 1 else f"{len(added)} runs have"
-            hint = f"what is new runs next to what was there, as {added[0]}{' …' if len(added) > 1 else ''}"
+            hint = f"the new runs are next to the old ones, as {added[0]}{' …' if len(added) > 1 else ''}"
             problem = Problem(f"{runs} the parameters of an earlier run and another command", "", None, hint)
             plan = replace(plan, warnings=(*plan.warnings, problem))
         renamed = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in plan.runs)

@@ -113,7 +113,7 @@ def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
         idle = "was not started yet" if status.state is State.QUEUED else f"was not running ({status.state})"
         return Stopped(run.key, idle, status.state)
     if status.is_of_script:
-        where = f"a script of its own opened it on {handle.host}: end that script there with `kill {handle.pid}`"
+        where = f"a script opened it itself on {handle.host}: end that script there with `kill {handle.pid}`"
         return Stopped(run.key, where, status.state, is_well=False)
     if handle.executor == "local" and handle.host != processes.host_name():
         stop_it = show_command(["stop"], *run.words)
@@ -151,7 +151,7 @@ def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[Study
 def _await_leaving(location: StudyLocation, supervisor: SupervisorProcess, grace_s: float) -> str:
     if _wait_until(lambda: not supervisor.is_alive, grace_s + _LEAVE_S):
         return f"{location.name}: its supervisor (pid {supervisor.pid}) has left; what was queued is not started"
-    return f"{location.name}: its supervisor (pid {supervisor.pid}) was told to leave, but is still there"
+    return f"{location.name}: its supervisor (pid {supervisor.pid}) was asked to leave, but still runs"
 
 
 def _wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
@@ -192,11 +192,11 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
 def _conclude(target: _Target) -> Stopped:
     key, status = target.run.key, target.status
     if target.problem:
-        text = f"told to stop, but has not confirmed it: {target.problem}"
+        text = f"asked to stop, but has not confirmed it: {target.problem}"
         return Stopped(key, text, status.state, was_running=True, is_well=False)
     outcome = _write_outcome(target)
     if outcome.state is not State.STOPPED:
-        return Stopped(key, f"came to its own end before: {outcome.state}", outcome.state, was_running=True)
+        return Stopped(key, f"had finished before: {outcome.state}", outcome.state, was_running=True)
     host = load_place(target.run.dir, target.handle).host
     if target.handle.executor != "local" and host is None:  # the token is the one that we took
         text = "taken back before its farm had started it"

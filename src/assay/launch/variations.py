@@ -78,7 +78,7 @@ def _vary(
     study = _load(run, record, change, folder)
     drawn = [name for name, axis in study.overrides.items() if isinstance(axis, Random)]
     if drawn and study.subset is None:
-        raise UsageError(f"{drawn[0]} is random, and nothing says how many values are drawn", "list them: A,B,C")
+        raise UsageError(f"{drawn[0]} is random, and the number of values to draw is not known", "list them: A,B,C")
     study = replace(study, search=None, subset=study.subset if drawn else None)
     is_live = record.code_hash is None
     code = replace(study.code, kind="live" if is_live else "snapshot")
@@ -168,14 +168,14 @@ def _load(run: FoundRun, record: RunRecord, change: RunOptions, folder: str) -> 
         if plain.resume is not None:
             given = [each for each in change.overrides if each.partition("=")[0].strip() == plain.resume.param]
             if given:
-                raise UsageError(f"{given[0]} and --from checkpoint both say where to go on", "leave out one of them")
+                raise UsageError(f"{given[0]} and --from checkpoint contradict each other", "leave out one of them")
             params = {**params, plain.resume.param: find_checkpoint(run, plain.resume.files)}
             return load_study(record.source, replace(versions, base=params, overrides=change.overrides))
     by_hand = show_command(["rerun"], run.location, os.path.basename(run.dir), options=["NAME=PATH"])
     hint = f"add `resume: NAME` with the parameter that takes the path; or give the path: {by_hand}"
     if not find_dialect(record.dialect).is_ours:
         hint = f"{record.dialect}'s files have none; give the path: {by_hand}"
-    raise UsageError(f"{record.source} has no `resume:` key, so nothing says how a checkpoint is passed", hint)
+    raise UsageError(f"{record.source} has no `resume:` key, so it is not known how to pass a checkpoint", hint)
 
 
 def _find_params(run: FoundRun, record: RunRecord, change: RunOptions, options: LoadOptions) -> dict[str, Any]:

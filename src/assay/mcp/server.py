@@ -127,7 +127,7 @@ async def _call(words: Sequence[str]) -> Done:
     try:
         process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=pipe, stderr=pipe)
     except (ValueError, OSError) as error:  # a null byte in a word, or words of hundreds of kilobytes
-        raise UsageError(f"this cannot be asked: {error}") from None
+        raise UsageError(f"the request is not valid: {error}") from None
     try:
         out, err = await process.communicate()
     finally:

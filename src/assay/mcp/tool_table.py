@@ -54,7 +54,7 @@ _SORT = Param("NAME:min or NAME:max, of a metric or a parameter", "--sort")
 
 
 def _limit(default: int) -> Param:
-    return Param("at most so many rows", "--limit", "integer", default, most=500)
+    return Param("at most this many rows", "--limit", "integer", default, most=500)
 
 
 def _fields(default: str | None = None) -> Param:
@@ -76,20 +76,20 @@ TOOLS = {
         {"run": _RUN, "fields": _fields()}),
     "curve": Tool("Points of a metric over steps, thinned so that peaks stay.", ("plot", "--json"),
         {"study": _STUDY, "where": _WHERE, "metric": Param("which metric", "--metric"),
-         "points": Param("about so many points of each line", "--points", "integer", 100, most=1000),
-         "best": Param("only the lines of so many best runs", "--best", "integer", most=50)}),
+         "points": Param("about this many points of each line", "--points", "integer", 100, most=1000),
+         "best": Param("only the lines of this many best runs", "--best", "integer", most=50)}),
     "logs": Tool("The output of a run: what matters of it (tracebacks, lines about errors, the end).", ("logs",),
-        {"run": _RUN, "lines": Param("the last lines, at most so many", "--lines", "integer", 40, most=1000),
+        {"run": _RUN, "lines": Param("the last lines, at most this many", "--lines", "integer", 40, most=1000),
          "errors": Param("false: the last lines alone", "--errors", "boolean", True)}),
-    "wait": Tool("Wait until a run matches, all runs have finished, or the time is over.", ("wait",),
+    "wait": Tool("Wait until a run matches, all runs have finished, or the time limit is reached.", ("wait",),
         {"study": _STUDY, "until": Param("as `failed or loss < 2`; none: all have finished", "--until"),
          "all": Param("until all runs match", "--all", "boolean"),
-         "timeout": Param("at most so long, as 50s or 10m: less than your own limit", "--timeout", default="50s")}),
+         "timeout": Param("at most this long, as 50s or 10m: less than your own limit", "--timeout", default="50s")}),
     "start": Tool("Run a study file; in the background, so `wait` for it. Finished runs are kept.", ("run",),
         {"file": Param("the study file, below the folder of the server", names="file", required=True),
          "params": Param("other values than the file's, as lr=0.1,0.01", kind="array"),
-         "budget": Param("start nothing more after so much: 2gpuh, 8cpuh or 3h", "--budget"),
-         "jobs": Param("so many runs at once, on the CPU", "--jobs", "integer", most=256),
+         "budget": Param("start no more runs after this: 2gpuh, 8cpuh or 3h", "--budget"),
+         "jobs": Param("this many runs at once, on the CPU", "--jobs", "integer", most=256),
          "on": Param("a farm", "--on"), "where": _WHERE, "retry": Param("failed, lost or stopped runs too", "--retry"),
          "dry_run": Param("only list what would run", "--dry-run", "boolean")}, runs=True),
     "stop": Tool("Stop runs of a study, or all of it, and everything they started.", ("stop", "--json"),

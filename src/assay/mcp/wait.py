@@ -58,15 +58,15 @@ class WaitRequest(Request):
         help="Until a run matches, as in 'failed or loss < 2'.  [default: until all have finished]",
     )
     every: bool = option("--all", default=False, help="Until all runs match.")
-    timeout: float | None = option("--timeout", metavar="TIME", parse=parse_timeout, help="At most so long, as 10m.")
+    timeout: float | None = option("--timeout", metavar="TIME", parse=parse_timeout, help="Time limit, as in 10m.")
     root: str | None = root_option()
 
 
 def wait(request: WaitRequest, console: Console) -> int:
     """Wait for runs of STUDY, or of STUDY/PATTERN, and print one line of JSON: why it ended, and which runs match.
 
-    Ends with 0 where the condition holds, with 3 after --timeout, with 1 where nothing runs any more and it does not
-    hold; without --until with 1 where a run has not ended well.
+    Exit code 0: the condition holds. 3: --timeout has passed. 1: nothing runs any more and the condition does not hold;
+    without --until: a run did not end well.
     """
     if request.every and request.until is None:
         raise UsageError("--all belongs to --until", "without both it waits until all runs have finished")

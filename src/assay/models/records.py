@@ -76,12 +76,12 @@ def _review_case(case: CaseReport) -> CaseReport:
 def _find_problem(case: CaseReport) -> str:
     """Why a case cannot have passed."""
     if case.failed_step is not None:
-        return f"the file says PASS of {case.outcome}"
+        return f"the file states PASS for {case.outcome}"
     for each in (*case.local, *case.accumulated):
         bound = each.tolerance
         numbers = (each.max_abs, each.mean_abs, each.max_rel, bound.abs, bound.rel, bound.allowed_wrong)
         if any(number is not None and math.isnan(number) for number in numbers):
-            return f"the file says PASS of {each.name}, whose error or tolerance is not a number"
+            return f"the file states PASS for {each.name}, whose error or tolerance is not a number"
     return ""
 
 

@@ -337,6 +337,6 @@ def select(
         sweeps = tuple(sweep for sweep in sweeps if sweep.title in titles)
     if sample is not None:
         if sample < 1:
-            raise UsageError(f"a sample of {sample} runs is nothing", "ask for 1 or more")
+            raise UsageError(f"a sample of {sample} runs is not valid", "ask for 1 or more")
         subset = Subset(sample, random.getrandbits(32) if seed is None else seed, per_sweep=True)
     return replace(study, sweeps=sweeps, subset=subset)

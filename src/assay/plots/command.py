@@ -56,7 +56,7 @@ class PlotRequest(Request):
         "--scatter", metavar="PARAM", help="A point for each run: the metric over a parameter."
     )
     color: str | None = option("--color", metavar="PARAM", help="With --scatter or --slices: colour by this parameter.")
-    slices: bool = option("--slices", default=False, help="A small scatter for each parameter.")
+    slices: bool = option("--slices", default=False, help="A small scatter plot for each parameter.")
     parallel: bool = option(
         "--parallel", default=False, help="Parallel coordinates: a line for each run through its parameters; needs -o."
     )
@@ -65,7 +65,7 @@ class PlotRequest(Request):
         "--pareto", default=False, help="A point for each run: one metric over another, and the Pareto set of both."
     )
     importance: bool = option(
-        "--importance", default=False, help="A bar for each parameter: how much it decides about the metric."
+        "--importance", default=False, help="A bar for each parameter: how much it affects the metric."
     )
     params: tuple[str, ...] = option(
         "--params",

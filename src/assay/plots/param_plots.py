@@ -424,9 +424,7 @@ def _choose_places(
     is_missing = [value is None for value in values]
     if known and len(known) + sum(is_missing) * is_upright == len(values):
         if log and min(known) <= 0:
-            raise UsageError(
-                "a logarithmic axis has no place for zero and below", f"leave out {names.log} or {names.log_x}"
-            )
+            raise UsageError("a logarithmic axis cannot show zero and below", f"leave out {names.log} or {names.log_x}")
         few = sorted({float(number) for number in known})
         scale: Scale = "log" if log or (prefers_log and min(known) > 0) else _choose_scale(known)
         return _Places(_read_number, scale, marks=few if len(few) <= _FEW else ())

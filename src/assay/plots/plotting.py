@@ -323,10 +323,10 @@ def _load_curves(
     if x == "time":
         starts = {i: find_start(selection.data, i) for i in series}
         xs = {i: [time - starts[i] for time in each.times] for i, each in series.items()}
-        hint = f"metrics that a script hands over with assay.log have them; {names.over} step is there without"
+        hint = f"metrics of assay.log have them; {names.over} step works without"
     elif x == "epoch" and unit != "epoch":
         xs = {i: _find_epochs(index.load_series(rows[i].key, "epoch"), each.steps) for i, each in series.items()}
-        hint = f"hand them over with the steps: assay.log({metric.rpartition('/')[2]}=0.5, step=100, epoch=1)"
+        hint = f"log them with the steps: assay.log({metric.rpartition('/')[2]}=0.5, step=100, epoch=1)"
     elif x == "step" and unit == "epoch":
         hint = f"draw it {names.draw_over} epoch"
         raise UsageError(f"{metric} is counted by epoch in these runs, not by step", hint)

@@ -329,7 +329,7 @@ def _describe_error(choice: BestChoice) -> str:
         return f"{said}: runs that differ in {over} alone have equal values"
     ratio = f"the margin is {_round(margin / error)} times that"
     if margin <= _CLEAR * error:
-        return f"{said}; {ratio}: within the spread over {over}, the order may be chance; more runs would tell"
+        return f"{said}; {ratio}: within the spread over {over}, the order may be chance; more runs would show it"
     return f"{said}; {ratio}: more than the spread over {over}"
 
 

@@ -53,7 +53,7 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
 
 def _describe_no_log(spec: RunSpec, run_dir: str, command: str | None, attempt: int | None) -> str:
     if not spec.commands:
-        return f"{os.path.basename(run_dir)} was opened by a script of its own: it has no output here"
+        return f"{os.path.basename(run_dir)} was opened by a script itself: it has no output here"
     which = f"of {command} " if command else ""
     tried = f"in attempt {attempt} " if attempt else ""
     return f"{os.path.basename(run_dir)} has no output {which}{tried}yet"

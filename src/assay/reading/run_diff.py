@@ -133,7 +133,7 @@ def compare_code(first: RunStatus, second: RunStatus, left: str, right: str) -> 
     without = [run for run, folder in zip((left, right), folders, strict=True) if not os.path.isdir(folder)]
     if without:
         names = " and ".join(os.path.basename(run) for run in without)
-        return (), f"{names} ran where the code lies, without a copy: nothing to compare"
+        return (), f"{names} ran where the code is, without a copy: nothing to compare"
     return tuple(_compare_folders(*folders)), ""
 
 

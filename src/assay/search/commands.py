@@ -25,7 +25,7 @@ class ImportanceRequest(ReportFiles):
 
 
 def importance(request: ImportanceRequest, console: Console) -> int:
-    """Show how much each parameter of STUDY decides about a metric, by Optuna; of a search or of any other study.
+    """Show how much each parameter of STUDY affects a metric, by Optuna; for a search or any other study.
 
     The parameters' shares add up to 1. They compare the best tenth of the runs with all (PED-ANOVA); a run goes by
     the best value of the metric, and only runs that are done count.

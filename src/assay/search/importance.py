@@ -78,7 +78,7 @@ def describe_limits(found: Importance) -> list[str]:
     if found.without:
         notes.append(f"{render_count(found.without, 'run')} without a finite {found.key.name} left out")
     if found.runs < _FEW_RUNS:
-        notes.append(f"only {found.runs} runs: what a few more of them would show may be different")
+        notes.append(f"only {found.runs} runs: a few more may change this")
     return notes
 
 

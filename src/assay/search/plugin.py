@@ -9,7 +9,7 @@ PLUGIN = Plugin(
     commands={
         "importance": (
             "assay.search.commands:importance",
-            "Show how much each parameter decides about a metric.",
+            "Show how much each parameter affects a metric.",
             "Read",
         )
     },

@@ -259,7 +259,7 @@ def build_shown(chart: LineChart) -> LineChart:
     if not any(math.isfinite(y) for line in lines for y in line.ys):
         is_log = "log" in (chart.scale, chart.x_scale)
         logarithmic = is_log and any(math.isfinite(y) for line in chart.lines for y in line.ys)
-        hint = "a logarithmic scale has no place for zero and below" if logarithmic else None
+        hint = "a logarithmic scale cannot show zero and below" if logarithmic else None
         raise UsageError("there is nothing to plot: no finite values", hint)
     return replace(chart, lines=tuple(lines))
 

@@ -59,7 +59,7 @@ class TraceBisectRequest(SideOptions):
         help="Where to look, counted from 1.  [default: 1-100]",
     )
     resume: str | None = option(
-        "--resume", metavar="WORDS", help="Words that make the command continue from {checkpoint}, one of its own."
+        "--resume", metavar="WORDS", help="Arguments that make the command continue from its {checkpoint}."
     )
     output: str | None = option("-o", "--output", metavar="DIR", help="Folder of repro.py.  [default: in the run of B]")
     root: str | None = root_option("Output root.  [default: ./runs]")

@@ -37,7 +37,7 @@ class TraceRunRequest(Request):
     steps: tuple[int, ...] = option(
         "--steps", default=(1,), metavar="N,N", parse=parse_steps, help="Steps to record, from 1.  [default: 1]"
     )
-    level: str = option("--level", default="module", choices=LEVELS, help="How much of each step.  [default: module]")
+    level: str = option("--level", default="module", choices=LEVELS, help="How much of each step.")
     only: tuple[str, ...] = option("--in", multiple=True, metavar="PATTERN", help="Only modules of these paths.")
     keep: tuple[str, ...] = option(
         "--keep", multiple=True, metavar="PATTERN", help="Keep whole tensors of these modules."
@@ -152,7 +152,7 @@ class TraceShowRequest(Request):
     run: str = argument("RUN")
     step: int | None = option("--step", type=int, minimum=1, metavar="N", help="Only this step.")
     only: tuple[str, ...] = option("--in", multiple=True, metavar="PATTERN", help="Only modules of these paths.")
-    rank: int = option("--rank", type=int, minimum=0, default=0, metavar="N", help="Of this process.  [default: 0]")
+    rank: int = option("--rank", type=int, minimum=0, default=0, metavar="N", help="The record of this process.")
     root: str | None = root_option()
     as_json: bool = json_option()
 

@@ -33,7 +33,7 @@ class ExplainOptions(Request):
     explain: bool = option(
         "--explain",
         default=False,
-        help="Where it is not PASS: trace the golden's code and yours, and say what began it.",
+        help="Unless it is PASS: trace the golden's code and yours, and show what began the difference.",
     )
 
 

@@ -1,4 +1,4 @@
-"""A trace on disk, read: `trace/rank-R/` of a run directory. `docs/reference/formats.md` describes the files."""
+"""A trace on disk, read: `trace/rank-R/` of a run directory. `docs/reference/formats-results.md` describes them."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def jobs_option(text: str = "N runs at once on the CPU: --slots cpu:N.") -> Any:
 
 def budget_option() -> Any:
     """`assay.launch.budget.Budget` reads it."""
-    text = "Start nothing more after so many hours: 2gpuh of GPUs, 8cpuh of cores, 3h of runs."
+    text = "Start no more runs after this many hours: 2gpuh of GPUs, 8cpuh of cores, 3h of runs."
     return option("--budget", metavar="HOURS", help=text)
 
 

@@ -78,7 +78,7 @@ class Verdict:
         findings = tuple(map(_review_finding, self.findings))
         inside = find_worst([*(finding.kind for finding in findings), *(part.kind for part in parts)])
         if SEVERITY.index(inside) < SEVERITY.index(self.kind):
-            contradiction = Finding(inside, "verdict", f"the file says {self.kind}, what it holds says {inside}")
+            contradiction = Finding(inside, "verdict", f"the file states {self.kind}, its findings give {inside}")
             return Verdict(inside, (*findings, contradiction), self.comparisons)
         if self.kind is not VerdictKind.PASS:
             return Verdict(self.kind, findings, self.comparisons)

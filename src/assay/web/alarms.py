@@ -77,7 +77,7 @@ class Alarms:
             try:
                 yield from map(_check, look(self._snapshots, known))
             except Exception as error:  # one damaged record does not hide the others
-                logging.getLogger("assay.web").exception("what is not well: %s", place[1:])
+                logging.getLogger("assay.web").exception("alarms of %s", place[1:])
                 yield Alarm(place, 1, f"{place[1:]} cannot be judged: {type(error).__name__}", "ERROR", place)
 
 

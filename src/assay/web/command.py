@@ -38,7 +38,7 @@ class ServeRequest(Request):
     )
     index: str | None = option("--index", metavar="ADDRESS", help="The index to read, as ASSAY_INDEX names it.")
     host: str = option("--host", default="127.0.0.1", metavar="ADDRESS", help="Where to listen.")
-    port: int = option("--port", type=int, minimum=0, maximum=65535, default=PORT, metavar="N", help="0: any free one.")
+    port: int = option("--port", type=int, minimum=0, maximum=65535, default=PORT, metavar="N", help="0: a free port.")
     names: tuple[str, ...] = option(
         "--name",
         multiple=True,
@@ -99,7 +99,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     shown = socket.gethostname() if request.host in ("0.0.0.0", "::") else shown  # noqa: S104 compared, not used
     console.print(f"studies of {', '.join(map(show_path, roots))}")
     if not is_local and not request.tls_cert:
-        console.warning(f"what is sent to and from {request.host} can be read on its way, tokens too: see --tls-cert")
+        console.warning(f"traffic to and from {request.host} is not encrypted, nor are tokens: see --tls-cert")
     address = f"{'https' if request.tls_cert else 'http'}://{shown}:{port}/"
     secret = (
         next((each.text for each in tokens if each.scope == "write"), "") if not request.tokens and not given else ""
@@ -137,7 +137,7 @@ def _announce(address: str, secret: str, port: int, console: Console) -> Iterato
         console.print(f"open  {address}{f'#token={secret}' if secret else ''}")
         if secret:
             console.print(
-                "      who has this address may stop and repeat runs; without its last part it only shows them"
+                "      anyone with this address may stop and repeat runs; without `#token=…` it only shows them"
             )
         yield
         return

@@ -70,7 +70,7 @@ SCHEMAS: Mapping[str, Schema] = {
 # ---------------------------------------------------------------- the document
 
 _REASONS = {
-    400: "A value makes no sense; the answer says which",
+    400: "A value is not valid; the answer names it",
     401: "A token is needed, or it is wrong",
     403: "The token does not allow this, or the request comes from another site",
     404: "There is no such study, run, metric or log",
@@ -125,7 +125,7 @@ def _build_operation(entry: RouteEntry, operation: Operation) -> dict[str, Any]:
         "security": [{"token": []}] if entry.scope != "read" else [{}, {"token": []}],
     }
     if entry.scope != "read":
-        built["description"] = f"Needs a token that allows to {entry.scope}."
+        built["description"] = f"Needs a token that allows you to {entry.scope}."
     if operation.body is not None:
         built["requestBody"] = {"required": True, "content": dict(operation.body)}
     return built

@@ -31,7 +31,7 @@ def report(request: ReportRequest, console: Console) -> int:
     """Write a study or a verdict as one HTML page for mail and CI: nothing is loaded from elsewhere, no script.
 
     STUDY as for `assay sum`. VERDICT is STUDY[/ID] of a golden check, bench[/BENCHMARK] or bench/BASE..HEAD, and
-    model[/RUN]. Options that choose runs ask for the table of the runs. The exit code is 0 for every verdict.
+    model[/RUN]. With options that choose runs, the page shows their table. The exit code is 0 for every verdict.
     """
     from assay.show.html import render_html
 

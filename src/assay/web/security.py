@@ -35,7 +35,7 @@ ALLOWS: Mapping[str, frozenset[str]] = {
     "write": frozenset({"read", "write", "upload"}),
 }
 CONTENT_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; font-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 HEADERS = {
@@ -209,7 +209,7 @@ class Guard:
             found = [token for token in self._tokens if token.is_same(given.strip())]
             if found:
                 request.scope[TOKEN_KEY] = found[0]
-                return None if needed in ALLOWS[found[0].scope] else (403, f"this token does not allow to {needed}")
+                return None if needed in ALLOWS[found[0].scope] else (403, f"this token does not allow you to {needed}")
             address = request.client.host if request.client else ""
             if self._wrong.is_reached(address):
                 return 429, "too many wrong tokens; try again in a minute"

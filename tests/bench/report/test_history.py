@@ -391,7 +391,7 @@ def test_the_culprit_with_its_evidence() -> None:
 
 def test_suspects_with_all_answers() -> None:
     text = render_bisect(Bisect(suspects=(Commit("a" * 40), Commit("b" * 40))))
-    assert text.startswith("one of these, and the trials cannot tell which:\n  aaaaaaaaaaaa 'rewrite the loop'\n")
+    assert text.startswith("one of these, and the trials do not show which:\n  aaaaaaaaaaaa 'rewrite the loop'\n")
     assert "bbbbbbbbbbbb skip: does not build\n" in text
 
 

@@ -548,7 +548,7 @@ def test_a_file_in_the_way(output: Path, tmp_path: Path) -> None:
         ("gs://", "names no bucket"),
         ("file:///proc/nowhere", "/proc/nowhere cannot be written"),
         ("file:///etc/hostname", "/etc/hostname cannot be written"),
-        ("", "leads nowhere"),
+        ("", "the address is empty"),
     ],
 )
 def test_what_can_never_be_sent_to(url: str, words: str) -> None:

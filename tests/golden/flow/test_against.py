@@ -636,7 +636,7 @@ def test_a_run_of_a_folder_that_crashed_is_not_passed_over(here: Folder, text: s
         (here.path / "runs/run2.txt").write_text(text)
     found = here.check("golden.txt", "runs")
     assert found.code == 2
-    assert "runs/run2.txt: it is called as a recording, and holds none" in found.err
+    assert "runs/run2.txt: it has the name of a recording, but holds none" in found.err
 
 
 def test_numbers_in_quotes_are_numbers(here: Folder) -> None:

@@ -340,7 +340,7 @@ def test_a_run_of_a_script_cannot_be_repeated(cli, own_bench: Bench) -> None:
     fields = {"format": 1, "study": "adhoc", "name": "mine", "params": {}}
     (run_dir / "run.json").write_text(json.dumps(fields))
     result = cli("rerun", "adhoc/mine")
-    assert (result.code, "opened by a script of its own" in result.err) == (2, True)
+    assert (result.code, "opened by a script itself" in result.err) == (2, True)
 
 
 def test_a_running_run_is_refused(cli, own_bench: Bench) -> None:

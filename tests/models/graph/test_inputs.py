@@ -196,7 +196,7 @@ def test_given_ranges_win() -> None:
     ("ranges", "complaint"),
     [
         ({"x": (2, 1)}, "range 2:1 for 'x' is empty"),
-        ({"t": (0.5, 2)}, "no values of int64"),
+        ({"t": (0.5, 2)}, "not values of int64"),
         ({"tt": 1}, "no input of the model named 'tt'"),
     ],
 )
@@ -206,7 +206,7 @@ def test_ranges_that_cannot_be_are_reported(ranges: dict[str, Any], complaint: s
 
 
 def test_a_range_beyond_the_type_is_reported() -> None:
-    with pytest.raises(UsageError, match="no values of uint8"):
+    with pytest.raises(UsageError, match="not values of uint8"):
         draw(parse("g (uint8[4] x) => (uint8[4] y) { y = Identity(x) }"), ranges={"x": (-1, 5)})
 
 

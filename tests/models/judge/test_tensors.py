@@ -763,7 +763,7 @@ def test_outputs_that_are_missing_or_too_many() -> None:
     assert compared == ()
     assert [(each.subject, each.message) for each in verdict.findings] == [
         ("logits", "the output is missing: did you mean 'logit'?"),
-        ("logit", "an output that nobody expected"),
+        ("logit", "an unexpected output"),
     ]
 
 

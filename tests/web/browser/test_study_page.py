@@ -42,7 +42,7 @@ def test_a_choice_of_columns_stays(open_page: Opener) -> None:
     expect(page).to_have_url(re.compile("hide=time"))
     expect(page.get_by_role("columnheader", name="time", exact=True)).to_have_count(0)
     page.locator("#columns summary").click()
-    page.get_by_role("button", name="As Assay chooses").click()
+    page.get_by_role("button", name="Default columns").click()
     expect(page.locator("#runs thead")).to_contain_text("time")
     page.reload()
     assert read_head(page) == usual

@@ -107,8 +107,8 @@ def run(request: BenchRunRequest, console: Console) -> int:
     run. Exit code 0: all succeeded. Every execution is a run of the study `bench`. METHOD may be the folder or a file
     of a suite of asv's, or of tests with pytest's fixture `benchmark`.
 
-    With --commits the user's files are not touched. Killed, the same call goes on. A commit that cannot be built is
-    skipped: exit code 3.
+    With --commits your files are not touched. After a kill the same command continues. A commit that cannot be built
+    is skipped: exit code 3.
     """
     check_result_options(request)
     if request.commits is None:
@@ -159,7 +159,7 @@ class CompareRequest(ResultRequest, ExecuteRequest):
     b_rev: str | None = SideOptions.b_rev
     a_env: str = SideOptions.a_env
     b_env: str = SideOptions.b_env
-    build: str | None = option("--build", metavar="TEXT", help="Of checkouts: run this in each work tree first.")
+    build: str | None = option("--build", metavar="TEXT", help="For checkouts: run this in each work tree first.")
     method: str | None = option("--method", metavar="METHOD", help="Only this benchmark of BASE and HEAD.")
     only: tuple[str, ...] = option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
     better: dict[str, Direction] = better_option()
@@ -168,7 +168,7 @@ class CompareRequest(ResultRequest, ExecuteRequest):
     across: bool = option(
         "--across-setups",
         default=False,
-        help="Judge executions of different environments (machines, drivers, versions) all the same.",
+        help="Also judge executions of different environments (machines, drivers, versions).",
     )
     allow_changed: bool = option(
         "--allow-changed", default=False, help="Better than expected is good enough: exit code 0."
@@ -186,11 +186,11 @@ def compare(request: CompareRequest, console: Console) -> int:
     Only executions of the same environment (processor, accelerator, driver, versions) are judged; where BASE and HEAD
     have none in common, the code and the machine cannot be separated, and it is inconclusive.
 
-    With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
+    With --git both commits are checked out into separate trees and run in turns; what looks worse is run again
     before it is called a FAIL. --a-rev and --b-rev name them one by one; --a-rev alone compares with the files as they
     are. --a-env and --b-env run them in two environments; without commits both sides are the files as they are. Exit
-    code 0: not worse. 1: worse. 3: inconclusive. 2: --min-effect is below what this machine can show by its
-    last `assay bench selftest`.
+    code 0: not worse. 1: worse. 3: inconclusive. 2: --min-effect is smaller than this machine can
+    show, by its last `assay bench selftest`.
     """
     check_result_options(request)
     methods = [*request.what, *(method.name for method in request.commands)]
@@ -281,9 +281,9 @@ class BenchBisectRequest(ExecuteRequest):
 def bisect(request: BenchBisectRequest, console: Console) -> int:
     """Find the commit that made a metric worse.
 
-    Each commit runs in turns with the good one, in trees of our own. The bad end is tried first: it has to be worse.
+    Each commit runs in turns with the good one, in separate trees. The bad end is tried first: it has to be worse.
     The first worse commit and the one before it are tried twice before one is named. Every answer is kept:
-    killed, the same call goes on. Exit code 0: found. 3: not found, and it says why.
+    after a kill the same command continues. Exit code 0: found. 3: not found; the report says why.
     """
     methods = [*request.methods, *(method.name for method in request.commands)]
     most = request.most_trials or DEFAULT_MOST
@@ -317,19 +317,19 @@ class HistoryRequest(ResultRequest):
     label: str | None = option("--label", metavar="TEXT", help="Only executions with this label.")
     min_effect: float | None = effect_option(
         None,
-        "Smaller changes are not reported, and PASS means that one so large is not there.  [default: 0.01; PASS: 0.05]",
+        "Smaller changes are not reported, and PASS means that there is none this large.  [default: 0.01; PASS: 0.05]",
     )
     recent: int | None = option(
         "--recent", type=int, minimum=1, metavar="N", help="Only changes within the last N executions raise an alarm."
     )
     since: float | None = option(
-        "--since", metavar="TIME", parse=parse_since, help="Only from then on: a duration such as 1y or 6w, or a date."
+        "--since", metavar="TIME", parse=parse_since, help="Only executions since then: 1y or 6w ago, or a date."
     )
     changes: bool = option(
         "--changes", default=False, help="List each lasting change of every benchmark and metric: exit code 0."
     )
     better: Literal["min", "max"] | None = option(
-        "--better", choices=("min", "max"), help="Which direction is better, where the name does not tell."
+        "--better", choices=("min", "max"), help="Which direction is better, where the name does not show it."
     )
     confirm: bool = option(
         "--confirm", default=False, help="Execute it again where the newest executions are outlying, and judge again."
@@ -340,15 +340,15 @@ class HistoryRequest(ResultRequest):
 
 
 def history(request: HistoryRequest, console: Console) -> int:
-    """Where METRIC changed, and by how much.
+    """Show where METRIC changed, and by how much.
 
-    Between which commits, and whether the environment changed as well. METHOD may be the end of a name; without it
-    every benchmark that reports METRIC is looked at. Exit code 1: it got worse, stayed so, and has no decision
-    (`assay bench triage`), it creeps, or its newest execution failed. 3: the set-up or the label changed as
-    well, there are too few executions (fewer than 6; on a new set-up fewer than 4), the newest are outlying (--confirm
-    executes it again), the newest was disturbed and does not count, it got twice as good or better, or they are too
-    noisy to show a change of --min-effect.
-    2: a single execution is not a history; --confirm of what was imported.
+    Names the commits, and whether the environment changed as well. METHOD may be the end of a name; without it
+    every benchmark that reports METRIC is judged. Exit code 1: it got worse, stayed so, and has no decision
+    (`assay bench triage`), it creeps, or its newest execution failed. 3: the environment or the label changed
+    as well, there are too few executions (fewer than 6; in a new environment fewer than 4), the newest are outliers
+    (--confirm executes it again), the newest was disturbed and does not count, it got twice as good or better, or they
+    are too noisy to show a change of --min-effect.
+    2: a single execution is not a history; imported results cannot be confirmed.
     """
     check_result_options(request)
     options = HistoryOptions(
@@ -393,10 +393,10 @@ class BaselineRequest(Request):
 
 
 def baseline(request: BaselineRequest, console: Console) -> int:
-    """Name executions to compare with.
+    """Name executions as a baseline to compare with.
 
     `set NAME [REV]` names the executions that a label or commit has now; REV is HEAD where it is left out. They stay
-    the base of `assay bench compare --baseline NAME` although newer ones come. `remove NAME` forgets the name.
+    the base of `assay bench compare --baseline NAME` when there are newer ones. `remove NAME` forgets the name.
     """
     if request.action in ("set", "remove") and request.name is None:
         raise UsageError("no NAME is given", f"such as: assay bench baseline {request.action} main")
@@ -419,9 +419,9 @@ class SelftestRequest(ResultRequest, ExecuteRequest):
 def selftest(request: SelftestRequest, console: Console) -> int:
     """Show the smallest effect that can be seen on this machine.
 
-    Compares a benchmark with itself, in turns: METHOD, or one of our own. The result is kept: `assay bench compare`
-    refuses a smaller --min-effect. Exit code 0: equal code is judged as equal. 1: as different, an alarm without a
-    cause. 3: it is not decided.
+    Compares a benchmark with itself, in turns: METHOD, or a built-in one. The result is kept: `assay bench compare`
+    refuses a smaller --min-effect. Exit code 0: equal code is judged as equal. 1: as different, a false
+    alarm. 3: undecided.
     """
     check_result_options(request)
     quieted = console.quieted(request.quiet or request.as_json)
@@ -489,8 +489,8 @@ class BenchTableRequest(Request):
 def table(request: BenchTableRequest, console: Console) -> int:
     """Compare environments side by side: medians with their spread.
 
-    ± is half the distance of the quartiles, in percent of the median. METHOD may be the end of a name; without it every
-    benchmark has rows of its own.
+    ± is half the distance between the quartiles, in percent of the median. METHOD may be the end of a name; without it
+    every benchmark has its own rows.
     """
     if request.as_csv + request.as_json + request.as_markdown > 1:
         raise UsageError("choose one of --csv, --json and --md")

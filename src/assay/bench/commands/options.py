@@ -179,7 +179,7 @@ def all_option() -> Any:
 
 
 def better_option() -> Any:
-    help_text = "Which direction is better, where the name does not tell."
+    help_text = "Which direction is better, where the name does not show it."
     return option("--better", multiple=True, metavar="METRIC:min|max", parse=_parse_directions, help=help_text)
 
 

@@ -15,7 +15,7 @@ Where the level does not drift between steps, the noise has the same density eve
 estimated (`noise.py`). Then a step is one that makes the points around it much more likely than no step would, and
 it is moved to the most likely index. On most real machines the level does drift.
 
-`docs/explanation/benchmark-statistics.md` gives the reasons and the measured error rates.
+`docs/explanation/change-points.md` gives the reasons and the measured error rates.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from assay.values.verdict import Finding, VerdictKind
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # of a traceback
 _LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[.\d]*)/|^<")
 _OURS = __file__.rpartition("/bench/judge/")[0] + "/"  # of the installed package
-_PLAIN_HINT = " (methods of a class without report_benchmark are timed by themselves)"
+_PLAIN_HINT = " (methods of a class without report_benchmark are timed automatically)"
 _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 
 

@@ -166,7 +166,7 @@ def _choose_metrics(executions: Sequence[BenchExecution]) -> list[str]:
 
 
 def render_values(name: str, values: Sequence[float]) -> str | None:
-    """The median, and half the distance of the quartiles in percent where there are enough."""
+    """The median, and half the distance between the quartiles in percent where there are enough."""
     if not values:
         return None
     finite = [value for value in values if math.isfinite(value)]

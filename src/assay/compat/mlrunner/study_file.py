@@ -60,7 +60,7 @@ class _Reader:
         self._warnings = build_duplicate_warnings(documents)
         for node in nodes:
             if node.is_null:
-                self._warn("this document is empty", "", node, "it is passed over; remove one of the `---` lines")
+                self._warn("this document is empty", "", node, "it is skipped; remove one of the `---` lines")
 
     def study(self, path: str, options: LoadOptions) -> Study:
         commands = self._commands()
@@ -131,7 +131,7 @@ class _Reader:
         elements = self._fields.elements(entry.node, "resource", "a list, one entry per worker")
         slots = []
         for index, element in enumerate(elements):  # `0`, `"1,2"`, or `[1, 2]` for two GPUs
-            parts = self._fields.texts(element, f"resource[{index}]", "the number of a GPU, or several with commas")
+            parts = self._fields.texts(element, f"resource[{index}]", "the number of a GPU, or several: 1,2")
             slots.append(",".join(part.strip() for text in parts for part in text.split(",")))
         return tuple(filter(None, slots))
 
@@ -149,7 +149,7 @@ class _Reader:
 
     def _command(self, entry: Entry, key: str) -> CommandTemplate | None:
         if not _COMMAND_NAME.fullmatch(entry.key):
-            self._problems.add("cannot name a command", key, entry.position, "letters, digits, _ and - make a name")
+            self._problems.add("cannot name a command", key, entry.position, "a name has letters, digits, _ and -")
         text = self._fields.text(entry.node, key, "the text of a command")
         if text is None:
             return None

@@ -186,7 +186,7 @@ class _Aside:
             except (FileNotFoundError, NotADirectoryError):
                 pass  # a link to what another archive brings
             except OSError as error:
-                raise ArchiveError(f"the link {self._name(path)!r} leads nowhere: {error.strerror}") from None
+                raise ArchiveError(f"the link {self._name(path)!r} is broken: {error.strerror}") from None
 
     def _count(self, size: int) -> None:
         if self._left is None:

@@ -111,7 +111,7 @@ FLAGS = {  # by group: metavar (none: a switch), help
         "python": ("PATH", "another interpreter for the methods; it needs no Assay installed"),
         "profiler": ("WHO", "auto, framework or py-spy"),
         "slots": ("LIST", "0,1 (GPUs), 0+1 (one slot of two), cpu:4 (default: one at a time)"),
-        "root": ("DIR", "where the runs go, which the history is made of (default: ./runs)"),
+        "root": ("DIR", "where the runs of the history go (default: ./runs)"),
         "refuse_contaminated": ("", "a result that other processes may have affected does not count"),
         "foreign_limit": ("FRACTION", "how much of all cores others may use (default: 0.1)"),
         "quiet": ("", "on stderr, print only problems"),

@@ -140,7 +140,7 @@ def parse_checksum(text: str) -> Checksum:
 def _take_cached(job: _Job) -> FetchedData:
     """What is there is taken as it is, but never against a checksum that can be compared."""
     if not os.path.exists(job.target):
-        raise UsageError(f"{job.target} is a link that leads nowhere", "remove it, or mount what it leads to")
+        raise UsageError(f"{job.target} is a broken link", "remove it, or mount what it leads to")
     job.notify(f"{job.target} is already there")
     unpacked_in_place = job.kind is not None and archive.parse_kind(job.name) is None
     can_compare = os.path.isfile(job.target) and not unpacked_in_place

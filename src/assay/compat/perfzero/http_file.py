@@ -129,7 +129,7 @@ def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
         return InfrastructureError(f"cannot download {render_url(url)}: there is no host {host!r}", "check the address")
     if isinstance(cause, ssl.SSLCertVerificationError):
         return InfrastructureError(
-            f"{host} does not prove who it is: {cause.verify_message}", "SSL_CERT_FILE names other authorities"
+            f"{host} has no valid certificate: {cause.verify_message}", "SSL_CERT_FILE names other authorities"
         )
     if isinstance(error, httpx.TooManyRedirects | httpx.UnsupportedProtocol):
         return UsageError(f"{render_url(url)} cannot be downloaded: {error}")
@@ -165,7 +165,7 @@ def _check_answer(url: str, response: httpx.Response) -> None:
     encoding = headers.get("Content-Encoding", "identity").lower()
     path = httpx.URL(url).path.lower()
     if encoding != "identity" and not path.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".br")):
-        raise InfrastructureError(f"{where} comes compressed ({encoding}) though it was not asked to")
+        raise InfrastructureError(f"{where} comes compressed ({encoding}) though that was not requested")
 
 
 def _check_continues(old: Mapping[str, Any], new: Mapping[str, Any], offset: int, response: httpx.Response) -> None:

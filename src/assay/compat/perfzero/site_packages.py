@@ -190,7 +190,7 @@ def _find(repo: GitRepo, path: str, name: str) -> str:
     if found is None:
         raise UsageError(
             f"--git_repos: there is no branch, tag or commit {name!r} in {hide_secrets(repo.url)}",
-            "git ls-remote shows what there is",
+            "git ls-remote lists them",
         )
     return found
 

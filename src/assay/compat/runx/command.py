@@ -44,7 +44,7 @@ def build_parser() -> Parser:
         "--retry",
         action="append",
         choices=("failed", "lost", "stopped"),
-        help="no new runs: of the last ones, run these again",
+        help="no new runs: run these of the last ones again",
     )
     parser.add_ours(
         "--new-code", action="store_true", help="what is continued or repeated gets the current code, not its snapshot"

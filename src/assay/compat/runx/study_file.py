@@ -320,7 +320,7 @@ class _Reader:
         entry = self._find("CODE_IGNORE_PATTERNS")
         texts: Sequence[str] = (DEFAULT_IGNORE,)
         if entry is not None:
-            texts = self._fields.texts(entry.node, "CODE_IGNORE_PATTERNS", "patterns with commas between them")
+            texts = self._fields.texts(entry.node, "CODE_IGNORE_PATTERNS", "patterns, separated by commas")
         patterns = [pattern.strip() for text in texts for pattern in text.split(",")]
         return tuple(dict.fromkeys([*filter(None, patterns), CHECKPOINTS]))
 

@@ -203,7 +203,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--sort", dest="sortwith", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--csv", help="also write NAME.csv here")
-    parser.add_argument("--csv-raw", action="store_true", help="there text as it is, also what looks like a formula")
+    parser.add_argument("--csv-raw", action="store_true", help="leave text that looks like a formula as it is")
     return parser
 
 

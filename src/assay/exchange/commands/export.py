@@ -66,7 +66,7 @@ class MlflowRequest(Request):
         minimum=1,
         default=30,
         metavar="S",
-        help="Seconds that a request may take.  [default: 30]",
+        help="Seconds that a request may take.",
     )
     root: str | None = root_option()
 

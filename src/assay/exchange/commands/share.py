@@ -19,7 +19,7 @@ class PushRequest(Request):
     check: bool = option(
         "--check", default=False, help="Ask the store for every file; one that is damaged there is sent again."
     )
-    dry_run: bool = option("--dry-run", default=False, help="Only say what would be sent.")
+    dry_run: bool = option("--dry-run", default=False, help="Only print what would be sent.")
     quiet: bool = quiet_option()
     as_json: bool = json_option()
     root: str | None = root_option()
@@ -28,8 +28,8 @@ class PushRequest(Request):
 def push(request: PushRequest, console: Console) -> int:
     """Send NAME to a shared place: a study, STUDY/RUN, a pattern such as 'STUDY/lr=0.1*', or any other folder.
 
-    Only what is not there yet is sent; each file is compared with its hash afterwards. Killed, the same call goes on.
-    Secrets are never sent; the code of a study is sent once.
+    Only what is not there yet is sent; each file is then verified by its hash. After a kill the same command
+    continues. Secrets are never sent; the code of a study is sent once.
     """
     from assay.exchange.sharing import choose_folders
     from assay.exchange.store import mirror
@@ -72,9 +72,9 @@ class PullRequest(Request):
     address: str = option(
         "--from", metavar="ADDRESS", required=True, help="s3://, gs:// or az://BUCKET/PREFIX, or a folder."
     )
-    where: Where | None = where_option("Only runs for which this holds, as it was when they were sent.")
-    into: str | None = option("--into", metavar="DIR", help="Of a folder: where it goes.  [default: ./NAME]")
-    dry_run: bool = option("--dry-run", default=False, help="Only say what would be fetched.")
+    where: Where | None = where_option("Only runs that matched this when they were sent.")
+    into: str | None = option("--into", metavar="DIR", help="For a folder: where it goes.  [default: ./NAME]")
+    dry_run: bool = option("--dry-run", default=False, help="Only print what would be fetched.")
     quiet: bool = quiet_option()
     as_json: bool = json_option()
     root: str | None = root_option("Where the runs go.  [default: ./runs]")

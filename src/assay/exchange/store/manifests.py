@@ -147,7 +147,7 @@ def parse(text: bytes, where: str) -> FolderManifest:
         links = {str(name): _text(target) for name, target in fields["links"].items()}
         trees = {str(name): _text(sha) for name, sha in fields.get("trees", {}).items()}
         if not all(_is_digest(sha) for sha in (*trees.values(), *(file.sha256 for file in files.values()))):
-            raise build_damage(where, "a hash in it is not one")
+            raise build_damage(where, "it has an invalid hash")
         empty = tuple(map(_text, fields.get("empty", ())))
         return FolderManifest(
             _text(fields["kind"]), _text(fields["name"]), dict(fields["facts"]), files, links, trees, empty
@@ -211,7 +211,7 @@ def find_fault(manifest: FolderManifest, key: str) -> str | None:
     if _find_key(manifest.kind, manifest.name, key) != key:
         return f"holds the {manifest.kind!r} {manifest.name!r}, which does not belong there"
     if manifest.kind == "run" and (fact := _find_wrong_fact(manifest.facts)):
-        return f"says {fact} = {manifest.facts.get(fact)!r:.80}, which is not what it should be"
+        return f"has {fact} = {manifest.facts.get(fact)!r:.80}, which is not valid"
     if manifest.kind == "run" and RUN_FILE not in manifest.files:
         return f"holds no {RUN_FILE}, so it is not a run"
     names = [*manifest.files, *manifest.links, *manifest.empty]

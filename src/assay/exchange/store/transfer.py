@@ -33,7 +33,7 @@ Identity = tuple[int, int]
 def parse_scheme(url: str, known: Sequence[str]) -> str | None:
     """None for a plain path. A name before :// that we do not know is a mistake, not a path."""
     if not url:
-        raise UsageError("an empty address leads nowhere")
+        raise UsageError("the address is empty")
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", url) or re.match(r"(file):", url, re.IGNORECASE)
     if not match:
         return None
@@ -153,7 +153,7 @@ def _list(folder: str, prefix: str, above: tuple[Identity, ...], listing: Folder
             raise UsageError(f"{path} cannot be read: {error.strerror}") from None
         if stat.S_ISDIR(status.st_mode):
             if _identify(status) in above:
-                raise UsageError(f"{path} is a link to a folder that it is in", "remove it: it has no end")
+                raise UsageError(f"{path} is a link to a folder that it is in", "remove it: it forms a loop")
             listing.folders.append(prefix + name)
             _list(path, f"{prefix}{name}/", (*above, _identify(status)), listing)
         elif stat.S_ISREG(status.st_mode):

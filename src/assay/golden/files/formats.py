@@ -1,7 +1,7 @@
 """Files that hold training curves, as other tools write them: each becomes points of metric, step and value.
 
-docs/reference/formats.md shows them. In Megatron-LM's the string "nan" stands for a step that was not logged; a NaN or
-Infinity of JSON is a value that was.
+docs/reference/formats-golden.md shows them. In Megatron-LM's the string "nan" stands for a step that was not logged; a
+NaN or Infinity of JSON is a value that was.
 
 A file is recognised by its content. Lines are read in pieces, so that a long file takes no more memory than a short
 one; a JSON document is read whole, and refused where it is larger than any of these is.

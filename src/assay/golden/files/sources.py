@@ -79,7 +79,7 @@ def _refuse_siblings(found: Sequence[Source], unknown: Sequence[str]) -> None:
     for path in unknown:
         if re.search(r"\d", os.path.basename(path)) and re.sub(r"\d+", _MARK, path) in names:
             hint = "did the run crash? Remove the file, or name one file instead of the folder"
-            refuse(path, "it is called as a recording, and holds none", hint)
+            refuse(path, "it has the name of a recording, but holds none", hint)
 
 
 def _list_folder(folder: str, unknown: list[str]) -> Iterator[Source]:

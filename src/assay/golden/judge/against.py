@@ -3,7 +3,7 @@
 One golden does not show noise: values that are equal at the digits of the side that has fewer pass, values within a
 stated tolerance pass by that statement alone, others are CHANGED. Several goldens show noise: windows inside it pass,
 those surely outside fail, on whichever side, or are CHANGED where every value is within the stated tolerance. Times and
-memory have a level, the median, for the tolerance alone. See docs/explanation/convergence-statistics.md.
+memory have a level, the median, for the tolerance alone. See docs/explanation/golden-statistics.md.
 """
 
 from __future__ import annotations

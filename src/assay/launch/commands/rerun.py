@@ -48,9 +48,9 @@ class RerunRequest(Request):
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
     new_code: bool = option(
-        "--new-code", default=False, help="With the current code, also what has not failed; code.N keeps the old one."
+        "--new-code", default=False, help="Use the current code, also for runs that did not fail; code.N has the old."
     )
-    old_code: bool = option("--old-code", default=False, help="With the code it had, also what has failed.")
+    old_code: bool = option("--old-code", default=False, help="Use the recorded code, also for failed runs.")
     quiet: bool = quiet_option()
     plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
     as_json: bool = json_option("Print the outcome as JSON.")
@@ -60,12 +60,12 @@ class RerunRequest(Request):
 def rerun(request: RerunRequest, console: Console) -> int:
     """Run studies, runs or patterns again: a new attempt of each.
 
-    A failed run gets the current code where that has changed since, which is printed; other runs, and those of runx's
-    files, have the code that they had. All commands are run, also those that an earlier attempt finished. Results of
-    earlier attempts are kept.
+    A failed run gets the current code, and a message if that has changed; other runs, and runs of runx's files, keep
+    their recorded code. All commands are run, also those that an earlier attempt finished. Results of earlier attempts
+    are kept.
 
-    With PARAMETER=VALUE, or --from checkpoint, it makes new runs instead: the same parameters but for these, in the
-    same study, with the code that a repeated run would get.
+    With PARAMETER=VALUE, or --from checkpoint, it makes new runs of the same study instead: with these parameters
+    changed, and with the code that a repeated run would get.
     """
     names, overrides = split_words(request.names, request.root, console)
     runs = find_chosen_runs(names, request.where, request.root)

@@ -89,9 +89,9 @@ class RunRequest(Request):
     new_code: bool = option(
         "--new-code",
         default=False,
-        help="All runs that are started get the current code, not only failed ones that are repeated.",
+        help="Use the current code for all runs that are started, not only for repeated ones.",
     )
-    old_code: bool = option("--old-code", default=False, help="Failed runs are repeated with the code they had.")
+    old_code: bool = option("--old-code", default=False, help="Repeat failed runs with their recorded code.")
     budget: str | None = budget_option()
     detach: bool = option("--detach", default=False, help="Leave the supervisor in the background.")
     quiet: bool = quiet_option()
@@ -102,9 +102,9 @@ class RunRequest(Request):
 def run(request: RunRequest, console: Console) -> int:
     """Expand FILE and run what is not finished yet.
 
-    FILE is a study of ours, or one of runx's or mlrunner's; it is recognised by its content. Called again, finished
-    runs are kept, running ones are followed, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves
-    them.
+    FILE is a study of ours, or one of runx's or mlrunner's; it is recognised by its content. When called
+    again, it keeps finished runs, follows running ones and continues interrupted ones. Ctrl-C stops the runs;
+    --detach leaves them.
 
     NAME=VALUE gives a parameter other values than the file: lr=0.1,0.01 epochs=6 'name="a, b"' 'seed={range: 5}'.
     --set does the same for other keys of the file: --set timeout=2h, --set resources.gpus=2.

@@ -10,7 +10,7 @@ GROUP = Group(
     assay model bisect net.onnx --target iree      only the first wrong one
     assay model reduce net.onnx --target iree      the smallest model that shows it
     assay model compare float.onnx int8.onnx       before and after quantisation or a rewrite
-    assay model check net.py:build --target torch-compile      of a torch module
+    assay model check net.py:build --target torch-compile      for a torch module
     """,
     {
         "check": ("assay.models.commands.check:check", "Compare every layer and the full model with the reference."),

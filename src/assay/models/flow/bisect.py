@@ -123,7 +123,7 @@ def _find_wrong_layer(search: LayerSearch, accumulated: Mapping[str, TensorCompa
 
 
 def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> None:
-    """Of a torch module: each call alone, until one is wrong; one that is odd next to its peers needs all of them."""
+    """For a torch module: each call alone, until one is wrong; one that is odd next to its peers needs all of them."""
     if accumulated:
         _try_suspects(search, accumulated)
         if search.first is not None:

@@ -168,7 +168,7 @@ def _choose_domain(graph: InputGraph, spec: TensorSpec, given: Range | None) -> 
         raise UsageError(f"the range {low:g}:{high:g} for {spec.name!r} is empty")
     is_whole = is_whole_type(spec.dtype)
     if is_whole and [low, high] != [_as_type(low, spec.dtype), _as_type(high, spec.dtype)]:
-        raise UsageError(f"{low:g}:{high:g} are no values of {spec.dtype}, which {spec.name!r} is")
+        raise UsageError(f"{low:g}:{high:g} are not values of {spec.dtype}, the type of {spec.name!r}")
     return Domain(low, high, "as given", whole=is_whole)
 
 

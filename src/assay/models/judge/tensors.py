@@ -188,7 +188,7 @@ def _judge_names(expected: Sequence[str], actual: Sequence[str]) -> Iterator[Fin
             hint = did_you_mean(name, extra)
             yield Finding(VerdictKind.FAIL, name, "the output is missing" + (f": {hint}" if hint else ""))
     for name in extra:
-        yield Finding(VerdictKind.FAIL, name, "an output that nobody expected")
+        yield Finding(VerdictKind.FAIL, name, "an unexpected output")
 
 
 # ---------------------------------------------------------------- form

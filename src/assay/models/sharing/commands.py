@@ -34,7 +34,7 @@ class PushArtifactsRequest(Request):
 
 
 def push(request: PushArtifactsRequest, console: Console) -> int:
-    """Send to a shared place what is kept here and not there. Killed, the same call goes on."""
+    """Send to a shared place what is kept here and not there. After a kill the same command continues."""
     remote = open_remote(request.to, console.quieted(request.quiet).message)
     with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:
         sent = [each for each in push_artifacts(store, remote, check=request.check) if each.is_new or each.sent]
@@ -51,9 +51,9 @@ class PullArtifactsRequest(Request):
 
 
 def pull(request: PullArtifactsRequest, console: Console) -> int:
-    """Fetch from a shared place what is there and not here, as far as ASSAY_CACHE_LIMIT has room for it.
+    """Fetch from a shared place what is not here yet, as far as ASSAY_CACHE_LIMIT allows.
 
-    What comes is used as if it had been made here: fetch only from a place whose writers you trust.
+    It is used as if it had been made here: fetch only from a place whose writers you trust.
     """
     remote = open_remote(request.address, console.quieted(request.quiet).message)
     with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:

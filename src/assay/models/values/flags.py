@@ -9,7 +9,7 @@ from assay.values.options import Request, argument, farm_option, option, root_op
 from assay.values.units import parse_timeout
 
 _TARGETS = (
-    "ort, ort:unoptimized, reference, openvino, iree, iree:vmvx, torq, or one of your settings; of a torch module "
+    "ort, ort:unoptimized, reference, openvino, iree, iree:vmvx, torq, or one of your settings; for a torch module "
     "torch-compile, torch-bf16, torch-cuda, or module:Class"
 )
 
@@ -63,7 +63,7 @@ class InputFlags(Request):
 
     model: str = argument()
     reference: str | None = option(
-        "--reference", metavar="TARGET", help="The reference.  [default: ort; of a torch module: torch]"
+        "--reference", metavar="TARGET", help="The reference.  [default: ort; for a torch module: torch]"
     )
     samples: int | None = option(
         "--samples", type=int, minimum=1, metavar="N", help="Samples of the inputs.  [default: 1]"
@@ -101,8 +101,8 @@ class ModelFlags(InputFlags):
         metavar="BOUNDS",
         help="rel=1e-3,abs=1e-5; Conv:rel=1e-2 for an operator; tensor=logits:top_k=5 for a tensor.",
     )
-    ops: bool = option("--ops", default=False, help="Of a torch module: each op of its exported graph.")
-    forward: bool = option("--forward", default=False, help="Of a torch module: no gradients.")
+    ops: bool = option("--ops", default=False, help="For a torch module: each op of its exported graph.")
+    forward: bool = option("--forward", default=False, help="For a torch module: no gradients.")
     repeats: int = option(
         "--repeats", type=int, minimum=1, default=1, metavar="N", help="Timed executions of each case."
     )

@@ -32,7 +32,7 @@ class BestRequest(ReportFiles):
         multiple=True,
         metavar="METRIC[:min|max]",
         parse=split_commas,
-        help="By this metric; given again, the Pareto set.  [default: as `assay sum` sorts]",
+        help="Rank by this metric; given again, the Pareto set.  [default: as `assay sum` sorts]",
     )
     where: Where | None = where_option()
     group_by: tuple[str, ...] = group_option("contender")
@@ -45,8 +45,8 @@ class BestRequest(ReportFiles):
 def best(request: BestRequest, console: Console) -> int:
     """Show the best run of STUDY: its parameters and commands, its margin over the next, and how to repeat it.
 
-    A run goes by the best value of the metric. Only runs that are done count. Several metrics give the Pareto set: the
-    runs that no other beats in all of them.
+    Runs are ranked by the best value of the metric. Only runs that are done count. Several metrics give the Pareto
+    set: the runs that no other beats in all of them.
     """
     on_stdout = check_targets(request.md, as_json=request.as_json or bool(request.fields))
     if len(request.metrics) > 1 and request.group_by:

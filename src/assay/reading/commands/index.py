@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     from assay.values.study import MetricFile, Pattern
 
 GROUP = Group(
-    """Maintain the index: a copy of what the run directories say, from which tables and plots are made.
+    """Maintain the index: a copy of the data of the run directories, for tables and plots.
 
-    It may be lost at any time; the run directories are what counts.
+    It may be deleted at any time; the next command builds it again from the run directories.
     """,
     {
         "status": ("assay.reading.commands.index:status", "Show where the index is, how large, and what is in it."),
-        "query": ("assay.reading.commands.index:query", "Answer one SELECT over the tables of the index."),
+        "query": ("assay.reading.commands.index:query", "Run one SELECT over the tables of the index."),
         "rebuild": ("assay.reading.commands.index:rebuild", "Build the index again from the run directories."),
         "reparse": ("assay.reading.commands.index:reparse", "Read the metrics of STUDY again from its logs."),
         "gc": (
             "assay.reading.commands.index:collect_garbage",
-            "Forget runs whose directories are gone, and give back room.",
+            "Remove runs whose directories are gone, and free their space.",
         ),
         "ingest": ("assay.reading.commands.index:ingest", "Add the runs of another tool in PATH."),
     },
@@ -155,7 +155,7 @@ class GcRequest(Request):
 
 
 def collect_garbage(request: GcRequest, console: Console) -> int:
-    """Forget runs whose directories are gone, and give back the room that they took."""
+    """Remove runs whose directories are gone, and free their space."""
     for root in load_roots(request.root):
         with open_index(root, console.warning) as index:
             before, size = {row.key for row in index.load_runs()}, index.load_size()
@@ -175,9 +175,9 @@ class QueryRequest(Request):
 
 
 def query(request: QueryRequest, console: Console) -> int:
-    """Answer one SELECT over the tables and views of the index, after it has been brought up to date.
+    """Run one SELECT over the tables and views of the index, which is brought up to date first.
 
-    It can only read. docs/reference/formats.md lists the tables and views.
+    It can only read. docs/reference/formats-index.md lists the tables and views.
     """
     if request.as_json and request.as_csv:
         raise UsageError("choose one of --json and --csv")

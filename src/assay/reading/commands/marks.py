@@ -128,7 +128,7 @@ def _check_removed(targets: Sequence[_Target], removed: Sequence[str]) -> None:
 class NoteRequest(Request):
     name: str = argument()
     text: tuple[str, ...] = argument("[TEXT]...", multiple=True, required=False)
-    clear: bool = option("--clear", default=False, help="Remove the notes that are there; with TEXT, replace them.")
+    clear: bool = option("--clear", default=False, help="Remove the existing notes; with TEXT, replace them.")
     where: Where | None = where_option()
     as_json: bool = json_option()
     root: str | None = root_option()

@@ -55,9 +55,9 @@ class LsRequest(Request):
 
 
 def ls(request: LsRequest, console: Console) -> int:
-    """List all studies, or the runs of STUDY (a name or a folder), or of STUDY/PATTERN as 'norm/lr=0.1*'."""
+    """List all studies, or the runs of STUDY (a name or a folder), or of STUDY/PATTERN, such as 'norm/lr=0.1*'."""
     if request.study is None and (request.where is not None or request.sort):
-        raise UsageError("--where and --sort are for the runs of a study", "name one; which there are: assay ls")
+        raise UsageError("--where and --sort are for the runs of a study", "name one; list them: assay ls")
     if request.study is None:
         return _list_studies(request, console)
     return _list_runs(request.study, request, console)

@@ -43,7 +43,7 @@ def limit_option() -> Any:
 
 
 def fields_option() -> Any:
-    text = "Print JSON with these fields alone; metrics.loss is one inside of another."
+    text = "Print JSON with only these fields; metrics.loss is a nested field."
     return option("--fields", multiple=True, metavar="A,B", parse=split_commas, help=text)
 
 
@@ -95,7 +95,7 @@ class TableRequest(Request):
 
 class SumRequest(TableRequest):
     as_csv: bool = option("--csv", default=False, help="Comma-separated values.")
-    csv_raw: bool = option("--csv-raw", default=False, help="The same, with text that looks like a formula as it is.")
+    csv_raw: bool = option("--csv-raw", default=False, help="CSV with text that looks like a formula as it is.")
     as_json: bool = json_option("JSON.")
     fields: tuple[str, ...] = fields_option()
     as_markdown: bool = option("--md", default=False, help="A Markdown table.")
@@ -107,8 +107,8 @@ class SumRequest(TableRequest):
 def summarise(request: SumRequest, console: Console) -> int:
     """Print the summary table of STUDIES (names or folders): parameters that differ, metrics, time.
 
-    STUDY/PATTERN means some runs of a study, as 'norm/lr=0.1*'. Folders that runx, logx or mlrunner filled are
-    tabled as well.
+    STUDY/PATTERN means some runs of a study, such as 'norm/lr=0.1*'. Folders that runx, logx or mlrunner wrote
+    are read as well.
     """
     forms = request.as_csv or request.csv_raw, request.as_json or bool(request.fields), request.as_markdown
     if sum(forms) > 1:

@@ -310,7 +310,7 @@ class Index(ABC):
 
     @abstractmethod
     def query(self, statement: str) -> Answer:
-        """The answer to one SELECT over the tables and views of `docs/reference/formats.md`.
+        """The answer to one SELECT over the tables and views of `docs/reference/formats-index.md`.
 
         Raises UsageError for what is not one, would write, is wrong or takes too long.
         """

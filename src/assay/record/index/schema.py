@@ -1,4 +1,4 @@
-"""The tables and views of the index, and how a file becomes one. `docs/reference/formats.md` describes them for users.
+"""The tables and views of the index, and how a file becomes one. `docs/reference/formats-index.md` is for users.
 
 The statements below are the logical schema. Types in braces are filled in for each database. Column names are
 chosen so that none needs quotes in either.

@@ -323,9 +323,7 @@ class _Judgement:
         elif not self.precision and len(self.compared.a):
             yield Finding(VerdictKind.PASS, "", self._describe_pass())
         if self.precision:
-            text = (
-                f"the two sides compute in other precisions (B: {self.precision}): errors cannot be told from rounding"
-            )
+            text = f"the two sides compute in other precisions (B: {self.precision}): an error may be rounding"
             yield Finding(VerdictKind.INCONCLUSIVE, "precision", text)
         if self.coverage.fraction < LEAST_COVERAGE:
             text = f"only {self.coverage.fraction:.0%} of the points are paired, {LEAST_COVERAGE:.0%} are needed"

@@ -29,7 +29,7 @@ from assay.values.series import Direction, direction_of, metric_priority
 from assay.values.where import parse_where
 from assay.web.answers import send
 from assay.web.operations import TEXT, Operation, Param, many, ref
-from assay.web.pages.page_view import StudyView, read_x, view_params
+from assay.web.pages.page_view import COUNTERS, StudyView, read_x, view_params
 from assay.web.pages.run_files import split_diff
 from assay.web.pages.study_page import build_selected_curves
 from assay.web.routes import get
@@ -134,7 +134,7 @@ def build_comparison(
     if len(rows) == 2:
         found = [FoundRun(location, path) for location, path in zip(locations, dirs, strict=True)]
         code = _compare_code(index, *found)
-    curves = [name for name, column in table.metrics.items() if any(count > 1 for count in column.count)]
+    curves = [name for name, each in table.metrics.items() if name not in COUNTERS and any(n > 1 for n in each.count)]
     return ComparePage(
         rows, [group for group in groups if group.fields or group.hidden], code, sorted(curves, key=metric_priority)
     )

@@ -19,7 +19,8 @@ Names = tuple[str, ...]
 TABS: tuple[Tab, ...] = get_args(Tab)
 PER_PAGE = 50
 _LONGEST_WHERE = 4000  # every reader can ask, and each comparison looks at all runs
-_ORDER = "a metric, a parameter or time, each with :min or :max behind it or not, with commas between"
+_ORDER = "metrics, parameters or time, each with or without :min or :max, separated by commas"
+COUNTERS = frozenset({"step", "global_step", "epoch", "iteration", "iter"})  # metrics that have no chart of their own
 _MOST = {"page": 1_000_000, "rows": 500, "best": 50}  # of numbers from 1 on
 
 
@@ -29,25 +30,25 @@ class StudyView(NamedTuple):
 
     tab: Annotated[Tab, "which view of the study's page"] = "table"
     where: Annotated[str, "only runs for which this holds, as `--where` of the commands"] = ""
-    states: Annotated[Names, "only runs in these states, with commas between"] = ()
+    states: Annotated[Names, "only runs in these states, separated by commas"] = ()
     sort: Annotated[Names, _ORDER] = ()
-    reverse: Annotated[bool, "the rows in reverse; what counts as the best of a metric stays"] = False
+    reverse: Annotated[bool, "the rows in reverse; the best value of a metric stays the same"] = False
     group: Annotated[Names, "one row for runs that differ only in these parameters: mean and standard deviation"] = ()
-    metrics: Annotated[Names, "which metrics are columns, with commas between; all: every one"] = ()
-    show: Annotated[Names, "parameters and metrics beside those that the table has by itself"] = ()
+    metrics: Annotated[Names, "which metrics are columns, separated by commas; all: every one"] = ()
+    show: Annotated[Names, "parameters and metrics in addition to the default columns"] = ()
     hide: Annotated[Names, "parameters and metrics that are left out"] = ()
     page: Annotated[int, "which page; without page and rows the answer holds all rows"] = 1
     rows: Annotated[int, "how many rows a page has"] = PER_PAGE
     metric: Annotated[str, "which metric"] = ""
     x: Annotated[XAxis, "step, epoch or time"] = ""
-    smooth: Annotated[float, "0 to less than 1: how much of the mean before stays in each point"] = 0.0
+    smooth: Annotated[float, "0 to less than 1: how much of the mean so far stays in each point"] = 0.0
     log: Annotated[bool, "a logarithmic axis"] = False
     log_x: Annotated[bool, "a logarithmic horizontal axis"] = False
     best: Annotated[int, "how many curves"] = 12
-    by: Annotated[str, "the metric by which they are the best; without it the one that is asked for"] = ""
+    by: Annotated[str, "the metric that ranks them; without it the one that is drawn"] = ""
     param: Annotated[str, "which parameter or metric"] = ""
     color: Annotated[str, "a parameter or metric that colours points"] = ""
-    params: Annotated[Names, "which parameters are drawn, with commas between"] = ()
+    params: Annotated[Names, "which parameters are drawn, separated by commas"] = ()
 
     @classmethod
     def from_query(cls, query: Mapping[str, Sequence[str]]) -> Self:

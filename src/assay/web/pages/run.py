@@ -37,14 +37,15 @@ from assay.values.state import FAILED
 from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
 from assay.web.operations import COUNT, Operation, Param, ref
-from assay.web.pages.page_view import StudyView, XAxis, read_x, view_params
+from assay.web.pages.page_view import COUNTERS, StudyView, XAxis, read_x, view_params
 from assay.web.pages.profiles import list_profiles
 from assay.web.pages.run_files import (
     choose_log,
     find_default_log,
     find_file,
-    find_image_kind,
+    find_media_kind,
     list_files,
+    list_shown,
     load_log,
     split_diff,
 )
@@ -168,7 +169,7 @@ def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> l
             commands.append(("Run it again, as a new attempt", show_command(["rerun"], location, name)))
         if run.status.state in FAILED and run.status.record.code_hash:
             old = show_command(["rerun"], location, name, options=["--old-code"])
-            commands.append(("The same with the code that it had, whatever has changed since", old))
+            commands.append(("The same with its recorded code", old))
         commands.append(("The same commands by hand, as a new attempt", run_description.show_job(run.dir)))
     commands.append(("Everything about it, in a terminal", show_command(["show"], location, name)))
     return commands
@@ -271,7 +272,7 @@ def build_run_curves(
     if x == "time":
         series = index.load_series(row.key, metric)
         if not any(map(math.isfinite, series.times)):
-            raise UsageError(f"{metric} has no times", "metrics that a script hands over with assay.log have them")
+            raise UsageError(f"{metric} has no times", "metrics of assay.log have them")
         return _build_timed(table, number, run_dir, metric, series.times, series.values)
     counts = {metric: int(table.metrics[metric].count[number])}
     selection = plotting.PlottedRuns(table, [number], [location], counts)
@@ -370,7 +371,7 @@ def _measure_cpu(times: Sequence[float], used: Sequence[float]) -> list[float]:
 
 def choose_metrics(table: IndexTable, number: int) -> tuple[list[str], bool]:
     """The metrics that make a curve, the most telling first; and whether any of them has times."""
-    names = [name for name, column in table.metrics.items() if column.count[number] > 1]
+    names = [name for name, column in table.metrics.items() if column.count[number] > 1 and name not in COUNTERS]
     timed = any(math.isfinite(table.metrics[name].last_time[number]) for name in names)
     return sorted(names, key=metric_priority), timed
 
@@ -425,6 +426,7 @@ def show(request: Request) -> Response:
         has_times=has_times,
         is_timed=is_timed,
         files=files,
+        shown=list_shown(run_dir, files),
         failure=failure,
         log=(failure.log if failure else "") or find_default_log(run_dir),
         related=_find_related(site, snapshot, request.path_params["run"], {file.name for file in files}),
@@ -511,7 +513,7 @@ def send_file(request: Request) -> Response:
     which no browser executes."""
     _, _, _, run_dir = find_run(request)
     path = find_file(run_dir, request.path_params["file"])
-    kind = find_image_kind(path) if request.query_params.get("view") else None
+    kind = find_media_kind(path) if request.query_params.get("view") else None
     headers = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "no-store"}
     if kind:
         return FileResponse(path, media_type=kind, headers={**headers, "content-disposition": "inline"})

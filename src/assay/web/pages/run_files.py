@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -31,8 +33,11 @@ _IMAGES = {
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
 }
+_SOUND_END = ".wav"
 _IMAGE_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 LARGEST_IMAGE = 32 << 20
+_MEDIA = "files/media.jsonl"  # what a script logged beside numbers, a line each
+_MOST_SHOWN = 24
 
 
 class LogPart(NamedTuple):
@@ -67,8 +72,8 @@ class RunFile(NamedTuple):
         return self.name.lower().endswith(_TEXTS)
 
     @property
-    def is_image(self) -> bool:
-        return self.name.lower().endswith(_IMAGE_ENDS) and self.size <= LARGEST_IMAGE
+    def is_shown(self) -> bool:
+        return self.name.lower().endswith((*_IMAGE_ENDS, _SOUND_END)) and self.size <= LARGEST_IMAGE
 
 
 # ---------------------------------------------------------------- logs
@@ -171,6 +176,26 @@ def _walk(run_dir: str) -> Iterator[RunFile]:
                 yield RunFile(os.path.relpath(path, run_dir), info.st_size)
 
 
+def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, str]]:
+    """Pictures and sounds with their titles; of those that a script logged the newest first."""
+    logged = _load_media(run_dir)
+    found = [(file, logged.get(file.name, (-1, file.name))) for file in files if file.is_shown]
+    found.sort(key=lambda each: -each[1][0])
+    return [(file, title) for file, (_, title) in found[:_MOST_SHOWN]]
+
+
+def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
+    """By file: the number of its line, and a title. A line that is damaged, or being written, is left out."""
+    found = {}
+    with suppress(AssayError, OSError), open(find_file(run_dir, _MEDIA), encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines):
+            with suppress(ValueError, KeyError, TypeError):
+                each = json.loads(line)
+                caption = f": {each['caption']}" if each["caption"] else ""
+                found[f"files/{each['file']}"] = number, f"{each['name']}, step {each['step']}{caption}"
+    return found
+
+
 def find_file(run_dir: str, name: str) -> str:
     """The path of a file of the run. Nothing outside of its directory, no link, nothing secret."""
     path = os.path.join(run_dir, name.replace("\0", "?"))
@@ -184,14 +209,14 @@ def find_file(run_dir: str, name: str) -> str:
     return path
 
 
-def find_image_kind(path: str) -> str | None:
-    """The kind of a picture by its first bytes, not by its name; None: it is not a picture that a page may show."""
+def find_media_kind(path: str) -> str | None:
+    """The kind of a picture or sound by its first bytes, not by its name; None: it is nothing that a page may show."""
     if os.path.getsize(path) > LARGEST_IMAGE:
         return None
     with open(path, "rb") as file:
         head = file.read(16)
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "image/webp"
+    if head[:4] == b"RIFF":
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(head[8:12])
     return next((kind for mark, kind in _IMAGES.items() if head.startswith(mark)), None)
 
 

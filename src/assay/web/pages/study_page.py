@@ -38,7 +38,7 @@ from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
 from assay.values.table import Column
 from assay.values.where import parse_where, quote_where
-from assay.web.pages.page_view import StudyView
+from assay.web.pages.page_view import COUNTERS, StudyView
 
 T = TypeVar("T")
 _MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
@@ -489,7 +489,7 @@ def choose_charts(location: StudyLocation, table: IndexTable, view: StudyView) -
         return [view.metric]
     selection = _build_selection(location, table, view)
     first = [each.name for each in selection.objectives]
-    lines = [name for name, count in selection.counts.items() if count > 1 and name not in ("step", "epoch")]
+    lines = [name for name, count in selection.counts.items() if count > 1 and name not in COUNTERS]
     lines.sort(key=lambda name: (name not in first, metric_priority(name)))
     return lines[:_MOST_CHARTS]
 

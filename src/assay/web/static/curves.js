@@ -56,7 +56,7 @@ function build(place, state) {
       { ...axis, label: isSmall ? undefined : answer.y, size: 56, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : plain(tick))) },
     ],
     legend: { show: false },
-    cursor: { focus: { prox: state.told ? 80 : 24 }, drag: { x: true, y: false }, points: { size: 6 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
+    cursor: { focus: { prox: state.told ? 80 : 24, dist: (chart, index, _, at, cursor) => (series[index].main ? at - cursor : Infinity) }, drag: { x: true, y: false }, points: { size: 6 }, ...(place.dataset.sync ? { sync: { key: place.dataset.sync, setSeries: false } } : {}) },
     focus: { alpha: answer.curves.length > 1 ? 0.25 : 1 },
     series,
     bands,

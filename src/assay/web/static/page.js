@@ -109,7 +109,7 @@ export function ask(text, names, yes) {
 
 const QUESTIONS = {
   stop: ["Stop this run?", "Stop"],
-  rerun: ["Run this run again? It gets a new attempt; what the former one wrote stays in its folder. If it has failed, it gets the current code.", "Run again"],
+  rerun: ["Run this run again? It gets a new attempt; what the previous one wrote stays in its folder. If it has failed, it gets the current code.", "Run again"],
 };
 
 // A form of actions: the button that was pressed says which; what the command printed becomes a message.
@@ -142,6 +142,11 @@ document.addEventListener("htmx:afterSettle", (event) => {
   const place = event.detail.target;
   const told = place.querySelector("[role=alert], caption") ?? place.querySelector(".tabs [aria-current]");
   if (told) document.getElementById("said").textContent = told.textContent.trim();
+});
+
+// A choice acts at once; its form has a button for what is typed, and for browsers without scripts.
+document.addEventListener("change", (event) => {
+  if (event.target.matches("form[data-now] :is(select, input[type=checkbox])")) event.target.form.requestSubmit();
 });
 
 // What scrolls sideways can be scrolled with the keyboard, too.

@@ -92,7 +92,7 @@ async function act(action, runs, text = "") {
   refresh();
 }
 
-const AGAIN = "No new run is made: each gets a new attempt, whose values replace those in the table. Earlier attempts and their logs stay on its page. What has failed gets the current code, everything else the code that it had.";
+const AGAIN = "No new run is made: each gets a new attempt, whose values replace those in the table. Earlier attempts and their logs stay on its page. What has failed gets the current code, everything else its recorded code.";
 const count = (n) => `${n} ${n === 1 ? "run" : "runs"}`;
 const few = (names) => names.slice(0, 5).join(", ") + (names.length > 5 ? ` and ${names.length - 5} more` : "");
 
