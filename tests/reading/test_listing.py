@@ -93,7 +93,7 @@ def test_studies_with_the_newest_last() -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_run_that_gets_its_directory_meanwhile_is_listed_once(cli, own_bench, monkeypatch, moment: str) -> None:
+def test_a_run_that_gets_its_directory_while_ls_looks_is_listed_once(cli, own_bench, monkeypatch, moment: str) -> None:
     own_bench.write("s.yml", "study: s\ncommand: 'true'\nsweep: {x: [1, 2]}\ncode: live\n")
     assert cli("run", "s.yml").code == 0
     folder, aside = own_bench.root / "s/x=2", own_bench.root / "aside"

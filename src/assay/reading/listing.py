@@ -150,7 +150,7 @@ def list_runs(index: Index, location: StudyLocation, options: SummaryOptions, co
 
 def load_all_rows(index: Index, location: StudyLocation, console: Console) -> tuple[int, IndexTable]:
     """The runs of a study as they are now, also the planned ones; how many have a directory."""
-    planned = _load_planned(location)  # first: a run that gets its directory meanwhile is found twice, not never
+    planned = _load_planned(location)  # first: a run that gets its directory now is found twice, not never
     refresh_study(index, location, console)
     data = index.load_table([location.name])
     there = {row.folder for row in data.rows}
