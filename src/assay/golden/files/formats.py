@@ -150,6 +150,7 @@ def open_document(path: str, form: str, entry: str, facts: Facts) -> Iterator[It
     """The points of each recording that a document holds; several are in RCP files and goldens of ours."""
     content = load_document(path)
     if form == RCP:
+        facts["global_batch_size"] = content[entry].get("BS")
         for value in _parse_numbers(path, entry, content[entry]["Epochs to converge"]):
             yield iter([(CONVERGED, 0.0, value)])
     elif form == OURS:
@@ -181,8 +182,12 @@ def _parse_megatron(path: str, metric: str, part: Mapping[str, Any]) -> Iterator
     """`values` by step; before 2025 a list, whose steps follow from the interval."""
     values = part["values"]
     if isinstance(values, list):
-        start, interval = _parse_numbers(path, metric, [part.get("start_step", 0), part.get("step_interval", 1)])
-        values = {str(int(start + at * interval)): value for at, value in enumerate(values)}
+        start, interval = part.get("start_step", 0), part.get("step_interval", 1)
+        if not isinstance(start, int) or not isinstance(interval, int) or interval < 1:
+            refuse(
+                path, f"{metric}: `start_step` and `step_interval` of a list of values are not whole numbers above 0"
+            )
+        values = {str(start + at * interval): value for at, value in enumerate(values)}
     if not isinstance(values, dict) or not all(step.isascii() and step.isdigit() for step in values):
         refuse(path, f"{metric}: `values` is neither a list nor an object with whole steps as keys")
     for step, value in values.items():
@@ -195,7 +200,7 @@ def _parse_numbers(path: str, name: str, values: Any) -> list[float]:
     for value in values if isinstance(values, list) else [values]:
         found.append(_parse_number(value))
         if found[-1] is None:
-            refuse(path, f"{name}: {value!r} is not a number")
+            refuse(path, f"{name}: {json.dumps(value)[:60]} is not a number")
     return [number for number in found if number is not None]
 
 
@@ -264,8 +269,13 @@ def _parse_pieces(path: str, parse: Parse) -> Iterator[Point]:
 
 def _refuse_damage(path: str, state: Mapping[str, Any], is_cut: bool) -> None:
     hint = "a run that was killed leaves a part of a record: check one that ended well, or remove that part"
+    names = state.get("header", [])
+    if len({*names}) < len(names):
+        refuse(path, f"the column {max(names, key=names.count)!r} is there twice", "keep one of them")
     if state.get("damaged"):
-        refuse(path, f"a record cannot be read: {state.get('example', 'its checksum is wrong')}", hint)
+        example = state.get("example", "its checksum is wrong")
+        found = (at for at, line in _walk_lines(path) if line.decode("utf-8", "replace").startswith(example.strip()))
+        refuse(next(found, path), f"a record cannot be read: {example}", hint)
     if is_cut or state.get("problem"):
         refuse(path, str(state.get("problem") or "it is truncated: it ends with a part of a record"), hint)
 

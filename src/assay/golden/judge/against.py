@@ -13,12 +13,12 @@ import struct
 from collections.abc import Sequence
 from statistics import median
 
-from assay.golden.judge.effects import build_limits, build_starts, is_schedule, measure_pair
+from assay.golden.judge.effects import Effects, build_limits, build_starts, is_schedule, measure_pair
 from assay.golden.judge.pairing import Aligned, Pair
 from assay.golden.judge.pointwise import compare, measure_relative, render_effect, render_fraction
 from assay.golden.judge.window import WindowReport, find_outside, render_steps
 from assay.golden.values import Rule, Track
-from assay.judge.statistics import Array
+from assay.judge.statistics import Array, load_numpy
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
@@ -81,8 +81,9 @@ def _judge_digits(rule: Rule, pair: Pair, check: Aligned) -> Finding:
     different = [index for index, both in enumerate(pairs) if not _is_equal(*both, *sides.values())]
     if not different:
         coarser = max(sides, key=lambda side: sides[side].find_quantum(max(golden, key=abs)))
+        are = "1 value is" if len(golden) == 1 else f"{len(golden)} values are"
         at = "" if values == golden else f" at the digits of the {coarser} ({sides[coarser].describe()})"
-        return Finding(VerdictKind.PASS, pair.subject, f"{len(golden)} values are equal{at}", effect=0.0)
+        return Finding(VerdictKind.PASS, pair.subject, f"{are} equal{at}", effect=0.0)
     worst = max(different, key=lambda index: abs(measure_relative(*pairs[index])))
     effect, first = measure_relative(*pairs[worst]), different[0]
     largest = f"at most {render_effect(effect)}, at step {pair.steps[worst]}"
@@ -157,7 +158,7 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
         return []
     pair, plain = pair if is_schedule(rule) else _round_alike(pair), replace(rule, delta=None)
     starts = build_starts(plain, pair.steps)
-    effects = measure_pair(pair, starts)
+    effects = _settle(measure_pair(pair, starts))
     limits = build_limits(plain, pair, starts, effects)
     outside = find_outside(plain, effects, limits, len(starts) * peers)
     unsure = ~outside & ~(effects.distance <= limits.inside)
@@ -168,6 +169,13 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     if unsure.any():
         return [report.describe(VerdictKind.INCONCLUSIVE, unsure)]
     return [report.describe(VerdictKind.PASS, effects.distance <= limits.inside)]
+
+
+def _settle(effects: Effects) -> Effects:
+    """With the noise of each window, or that of most windows where it is quieter by chance: goldens that differ much at
+    first must not hide what is outside later."""
+    np = load_numpy()
+    return replace(effects, replicas=np.minimum(effects.replicas, np.maximum(effects.own, np.median(effects.own))))
 
 
 def _round_alike(pair: Pair) -> Pair:
@@ -193,11 +201,16 @@ class NoiseReport(WindowReport):
     def render_message(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
         steps = render_steps(self.pair.steps, self.starts, worst)
         shown = f"{self.render_size(worst, VerdictKind.CHANGED)} in {steps}"
-        noise, many = float(self.effects.envelope[worst]), f"{int(marks.sum())} of {len(self.starts)} windows"
-        apart = f"which differ by {render_fraction(noise)} there" if noise else "which are equal"
+        bounds = (
+            math.copysign(each[worst], self.effects.effect[worst])
+            for each in (self.effects.envelope, self.limits.inside)
+        )
+        noise, inside = (abs(float(self.effects.relative(each))) for each in bounds)
+        many = f"{int(marks.sum())} of {len(self.starts)} windows"
+        apart = f"which differ by up to {render_fraction(noise)} there" if noise else "which are equal"
         goldens = f"the noise of {len(self.pair.golden)} goldens, {apart}"
         if kind is VerdictKind.PASS:
-            return f"inside {goldens}: at most {shown}; up to {render_fraction(float(self.limits.inside[worst]))} is"
+            return f"inside {goldens}: at most {shown}; the limit there is {render_fraction(inside)}"
         if kind is VerdictKind.INCONCLUSIVE:
             more = "too few goldens to call that a change: more of them, or --history DIR, show it"
             return f"{shown}, beyond {goldens}\n{many}; {more}"
