@@ -118,6 +118,21 @@ def test_history_shows_the_noise_of_one_golden(here: Folder) -> None:
     )
 
 
+def test_a_bad_run_is_not_hidden_by_good_ones_and_is_named(here: Folder) -> None:
+    three(here.path / "golden")
+    for number in range(1, 11):
+        write_megatron(here.path / f"runs/run{number}.json", build_loss(20 + number))
+    assert here.check("golden", "runs").code == 0
+    write_megatron(here.path / "runs/run7.json", build_loss(27, 1.03))
+    found = here.check("golden", "runs")
+    assert found.code == 1
+    assert "lm loss: runs/run7.json: +" in found.out
+    assert "lm loss: runs/run6.json: inside the noise of 3 goldens" in found.out
+    assert "\nruns: FAIL, " in found.out
+    write_megatron(here.path / "runs/run7.json", {**build_loss(27), 7: float("nan")})
+    assert "lm loss: runs/run7.json: the run is nan at step 7" in here.check("golden", "runs").out
+
+
 def test_goldens_that_differ_at_first_hide_nothing_later(here: Folder) -> None:
     """Noise of 5% in the first ten steps, of 0.1% after them: 3% is thirty times as much."""
     at_first = {number: build_loss(number, noise=0.05, steps=range(1, 11)) for number in (1, 2, 3, 9)}

@@ -40,6 +40,9 @@ _WORDS = "run|seed|rep|repeat|replica|night|nightly|job|build|try|trial|attempt"
 _COUNTED = re.compile(rf"(?<![a-z])({_WORDS})([-_ ]?)\d+(?![a-z\d]|\.\d)", re.IGNORECASE)
 _DATE = re.compile(r"(?<!\d)20\d\d-?[01]\d-?[0-3]\d(?:[-T_ ]?\d{4,6})?(?!\d)")
 _NUMBER = re.compile(r"(?<![^-_ /])\d+(?=(?:\.[A-Za-z]\w*)?$|/)|(?<![^/])\d+(?=[-_ ])")  # a last, first or only word
+# next to these a number is a size or a kind: 1 and 2 GPUs, or FSDP 1 and 2, are two environments
+_SIZES = "gpu|node|rank|device|worker|host|core|tp|pp|dp|cp|ep|sp|fsdp|zero|stage|layer|batch|bs|version|v"
+_SIZE = re.compile(f"({_SIZES})s?", re.IGNORECASE)
 _MARK = "#"
 _FLAG = "--environment"
 _MOST_FILES = 20_000
@@ -128,11 +131,16 @@ def _mark_numbers(sources: Sequence[Source]) -> list[Source]:
 
 
 def _replace_number(key: str, at: int) -> tuple[str, int | None]:
-    found = list(_NUMBER.finditer(key))
+    found = [match for match in _NUMBER.finditer(key) if not _is_size(key, match)]
     if not found:
         return key, None
     match = found[at]
     return key[: match.start()] + _MARK + key[match.end() :], int(match[0])
+
+
+def _is_size(key: str, match: re.Match[str]) -> bool:
+    before, after = re.split(r"[-_ /]", key[: match.start()])[-2:-1], re.split(r"[-_ /.]", key[match.end() :])[1:2]
+    return any(_SIZE.fullmatch(word) for word in (*before, *after))
 
 
 # ---------------------------------------------------------------- one environment

@@ -102,7 +102,7 @@ def _render_bad(value: float | str) -> str:
 
 def _align(metric: str, own: Sequence[CurveFile], files: Sequence[CurveFile]) -> tuple[Track, ...]:
     """Those that have every step of the longest golden; earlier runs may be longer."""
-    steps = set(max((file.tracks[metric].steps for file in own if metric in file.tracks), key=len))
+    steps = max(({*file.tracks[metric].steps} for file in own if metric in file.tracks), key=len)
     tracks = [file.tracks[metric] for file in files if metric in file.tracks]
     return tuple(track.cut(steps) for track in tracks if steps.issubset(track.steps))
 
@@ -153,7 +153,9 @@ class _Check:
         passed = [f"{metric}: {each.message}" for metric, each in found if each.kind is VerdictKind.PASS]
         shown = {*metrics} - {rule.metric for rule in rules}
         return GoldenTestReport(
-            test=os.path.basename(os.path.normpath(self.files[0].name)),
+            test=os.path.basename(
+                os.path.abspath(self.files[0].name if len(self.files) == 1 else self.request.source or "")
+            ),
             manifest=self.request.against or "",
             verdict=Verdict.of([*verdict.findings, *doubts], verdict.comparisons),
             segments=(SegmentReport(segment.start_step, "", verdict, reports),),
@@ -234,21 +236,30 @@ class _Check:
         if absent:
             verdict = Verdict.of([Finding(VerdictKind.ERROR, name, self._describe_absent(rule.metric, absent[0]))], 0)
             return MetricReport(rule, verdict, tracks, {}, delta=rule.delta)
-        verdict = judge_segment(rule, segment, checks, peers=count_peers(rules, golden))
-        found = [bad for each in self.files if (bad := each.extents[name].bad)]
-        unseen = [
-            Finding(VerdictKind.FAIL, name, f"the run is {_render_bad(value)} at step {step:g}")
-            for step, value in found
+        peers = count_peers(rules, golden) * len(checks)  # each by itself: good runs do not hide a bad one
+        verdicts = [judge_segment(rule, segment, [check], peers=peers) for check in checks]
+        titles = [f"{file.name}: " if len(self.files) > 1 else "" for file in self.files]
+        findings = [
+            replace(each, message=f"{title}{each.message}")
+            for title, verdict in zip(titles, verdicts, strict=True)
+            for each in verdict.findings
+        ]
+        found = [
+            (title, *bad) for title, file in zip(titles, self.files, strict=True) if (bad := file.extents[name].bad)
+        ]
+        findings += [
+            Finding(VerdictKind.FAIL, name, f"{title}the run is {_render_bad(value)} at step {step:g}")
+            for title, step, value in found
             if isinstance(value, str) or step not in tracks[""][0].steps
         ]
         sides = [*((each, rule.metric) for each in self.goldens.files), *((each, name) for each in self.files)]
         cut = [(file.name, file.extents[each]) for file, each in sides if each in file.extents]
-        unseen += [
+        findings += [
             Finding(VerdictKind.INCONCLUSIVE, name, f"{where} {extent.describe_cut()}", step=extent.last)
             for where, extent in cut
             if extent.is_cut
         ]
-        verdict = Verdict.of([*verdict.findings, *unseen], verdict.comparisons)
+        verdict = Verdict.of(findings, sum(each.comparisons for each in verdicts))
         curves = {"": tuple(run[rule.metric][""] for run in checks)}
         return MetricReport(rule, verdict, tracks, curves, delta=rule.delta)
 

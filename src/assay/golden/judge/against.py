@@ -153,7 +153,7 @@ def _judge_level(rule: Rule, pair: Pair, levels: Sequence[float], value: float) 
 
 
 def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
-    """All windows of all checks together, against the noise between the goldens."""
+    """All windows of the checks, against the noise between the goldens."""
     if not pair.is_whole:
         return []
     pair, plain = pair if is_schedule(rule) else _round_alike(pair), replace(rule, delta=None)
