@@ -236,6 +236,18 @@ def test_times_and_memory_are_judged_with_a_tolerance_alone(here: Folder) -> Non
     assert here.check("golden", "run.json", "--tolerance", "iteration-time=10%", "--only", "iteration-time").code == 1
 
 
+def test_a_golden_of_megatron_before_2025(here: Folder) -> None:
+    parts = {"start_step": 0, "end_step": 50, "step_interval": 5}
+    old = {"lm loss": {**parts, "values": [10.42107, 10.3, 9.65]}, "iteration_timing_avg": 1.8964105882352944}
+    (here.path / "golden.json").write_text(json.dumps(old))
+    run = write_lines(here.path / "run.jsonl", {0: 10.4210723, 5: 10.3, 10: 9.65}, "lm loss")
+    found = here.check("golden.json", run)
+    assert found.code == 0, found.out + found.err
+    assert "iteration_timing_avg: the run has none, and it is not judged" in found.out
+    write_lines(run, {0: 10.4210723, 5: 10.4, 10: 9.65}, "lm loss")
+    assert "first at step 5: 10.4, expected 10.3" in here.check("golden.json", run).out
+
+
 def test_a_golden_of_times_alone_shows_nothing(here: Folder) -> None:
     write_lines(here.path / "golden.jsonl", dict.fromkeys(STEPS, 0.1), "step_time")
     done = here.check("golden.jsonl", "golden.jsonl")

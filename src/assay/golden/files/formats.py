@@ -108,12 +108,18 @@ def _has_parts(content: Mapping[str, Any], key: str) -> bool:
     return bool(content) and all(isinstance(each, dict) and key in each for each in content.values())
 
 
+def _is_number(content: Any) -> bool:
+    return isinstance(content, int | float) and not isinstance(content, bool)
+
+
 _DOCUMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
     OURS: lambda content: "ckpt_logs" in content,
     TRAINER: lambda content: isinstance(content.get("log_history"), list),
     TRL: lambda content: isinstance(content.get("steps"), list),
     RCP: lambda content: _has_parts(content, "Epochs to converge"),
-    MEGATRON: lambda content: _has_parts(content, "values"),
+    MEGATRON: lambda content: _has_parts(
+        {name: each for name, each in content.items() if not _is_number(each)}, "values"
+    ),
     ROWS: _is_row,
 }
 
@@ -178,9 +184,9 @@ def _parse_rows(path: str, content: Any, facts: Facts) -> Iterator[Point]:
     yield from _walk_texts(path, state)
 
 
-def _parse_megatron(path: str, metric: str, part: Mapping[str, Any]) -> Iterator[Point]:
-    """`values` by step; before 2025 a list, whose steps follow from the interval."""
-    values = part["values"]
+def _parse_megatron(path: str, metric: str, part: Any) -> Iterator[Point]:
+    """`values` by step; before 2025 a list, whose steps follow from the interval, next to the mean of all times."""
+    values = part["values"] if isinstance(part, dict) else {"0": part}
     if isinstance(values, list):
         start, interval = part.get("start_step", 0), part.get("step_interval", 1)
         if not isinstance(start, int) or not isinstance(interval, int) or interval < 1:
@@ -206,7 +212,7 @@ def _parse_numbers(path: str, name: str, values: Any) -> list[float]:
 
 def _parse_number(value: Any) -> float | None:
     try:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return float(value) if _is_number(value) else None
     except OverflowError:
         return None
 
