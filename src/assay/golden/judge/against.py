@@ -13,17 +13,19 @@ import struct
 from collections.abc import Sequence
 from statistics import median
 
-from assay.golden.judge.effects import Effects, build_limits, build_starts, is_schedule, measure_pair
+from assay.golden.judge.effects import ENOUGH_RECORDINGS, Effects, build_limits, build_starts, is_schedule, measure_pair
 from assay.golden.judge.pairing import Aligned, Pair
-from assay.golden.judge.pointwise import compare, measure_relative, render_effect, render_fraction
+from assay.golden.judge.pointwise import compare, measure_relative, render_bounded, render_effect, render_fraction
+from assay.golden.judge.same import measure_noise
 from assay.golden.judge.window import WindowReport, find_outside, render_steps
 from assay.golden.values import Rule, Track
-from assay.judge.statistics import Array, load_numpy
+from assay.judge.statistics import Array, load_numpy, t_quantile
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
 
 NOISE_UNKNOWN = "noise unknown"
+_TOO_FEW = "too few goldens to call that a change: more of them, or --history DIR, show it"
 _EXACT_DIGITS = 15  # so many: the value was not rounded
 _FEWEST_DIGITS = 3
 _UNITS = (60.0, 100.0, 1000.0, 3600.0, 1e6, 1e9)
@@ -164,11 +166,32 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     unsure = ~outside & ~(effects.distance <= limits.inside)
     report = NoiseReport(rule, pair, effects, tuple(starts), peers, limits)
     if outside.any():
-        holds = rule.delta is not None and all(holds_tolerance(rule.delta, pair, each) for each in pair.checks)
-        return [report.describe(VerdictKind.CHANGED if holds else VerdictKind.FAIL, outside)]
+        return [report.describe(_find_kind(rule, pair), outside)]
     if unsure.any():
         return [report.describe(VerdictKind.INCONCLUSIVE, unsure)]
+    if (bias := _find_bias(report)) is not None:
+        return [bias]
     return [report.describe(VerdictKind.PASS, effects.distance <= limits.inside)]
+
+
+def _find_bias(report: NoiseReport) -> Finding | None:
+    """The mean of all steps where it is outside, although each window is inside: differences of both signs cancel in
+    it, a bias does not. Windows count in units of their noise."""
+    effects, many = report.effects, len(report.pair.golden)
+    noise = measure_noise(report.pair, report.starts, effects.in_logs, alike=False)
+    if not effects.spreads or not noise.variance.all():
+        return None
+    weights = noise.variance**-0.5 / (noise.variance**-0.5).sum()
+    error = math.sqrt((1 + 1 / many) / noise.windows) * len(weights) / float((noise.variance**-0.5).sum())
+    reach = t_quantile(noise.freedom, report.rule.alpha / (4 * report.peers)) * error
+    effect, floor = (float((each * weights).sum()) for each in (effects.effect, report.limits.floor))
+    return report.describe_bias(effect, reach) if abs(effect) > max(reach, floor) else None
+
+
+def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
+    """Of what is outside."""
+    holds = rule.delta is not None and all(holds_tolerance(rule.delta, pair, each) for each in pair.checks)
+    return VerdictKind.CHANGED if holds else VerdictKind.FAIL
 
 
 def _settle(effects: Effects) -> Effects:
@@ -212,10 +235,20 @@ class NoiseReport(WindowReport):
         if kind is VerdictKind.PASS:
             return f"inside {goldens}: at most {shown}; the limit there is {render_fraction(inside)}"
         if kind is VerdictKind.INCONCLUSIVE:
-            more = "too few goldens to call that a change: more of them, or --history DIR, show it"
-            return f"{shown}, beyond {goldens}\n{many}; {more}"
+            return f"{shown}, beyond {goldens}\n{many}; {_TOO_FEW}"
         values = [value for check in self.pair.checks for value in check.values]
         unit = describe_unit(values, self.pair.golden[0].values)
-        still = f"; within the stated tolerance of {100 * (self.rule.delta or 0):g}%"
-        stated = still if kind is VerdictKind.CHANGED else ""
-        return f"{shown}, outside {goldens}{stated}\nbegins at step {step}; {many}{unit}"
+        return f"{shown}, outside {goldens}{self._render_stated(kind)}\nbegins at step {step}; {many}{unit}"
+
+    def describe_bias(self, effect: float, reach: float) -> Finding:
+        many, steps = len(self.pair.golden), (float(self.pair.steps[0]), float(self.pair.steps[-1]))
+        kind = _find_kind(self.rule, self.pair) if many >= ENOUGH_RECORDINGS else VerdictKind.INCONCLUSIVE
+        shown, low, high = (float(self.effects.relative(effect + side * reach)) for side in (0, -1, 1))
+        mean = f"{render_bounded(shown, low, high)} in the mean of steps {steps[0]:g} to {steps[1]:g}"
+        more = f"\n{_TOO_FEW}" if kind is VerdictKind.INCONCLUSIVE else ""
+        message = f"{mean}: a bias, beyond the noise of {many} goldens{self._render_stated(kind)}{more}"
+        return Finding(kind, self.pair.subject, message, None, None, steps[0], shown, (low, high), (steps,))
+
+    def _render_stated(self, kind: VerdictKind) -> str:
+        stated = f"; within the stated tolerance of {100 * (self.rule.delta or 0):g}%"
+        return stated if kind is VerdictKind.CHANGED else ""
