@@ -136,7 +136,10 @@ def test_goldens_of_five_decimals_against_full_numbers_are_no_change() -> None:
     full = [3 - step / 47 for step in range(60)]
     rounded = [round(value, 5) for value in full]
     assert judge("noise", [rounded, rounded, rounded], full).kind is VerdictKind.PASS
-    assert judge("noise", [full, full, full], rounded).kind is VerdictKind.PASS
+    coarse = judge("noise", [full, full, full], rounded)
+    assert coarse.kind is VerdictKind.PASS
+    assert coarse.findings[0].message.endswith("\ncompared at 5 decimals, the fewest that a side has")
+    assert "compared at" not in judge("noise", [rounded, rounded], full).findings[0].message
     assert judge("noise", [rounded] * 3, [1.001 * value for value in full]).kind is VerdictKind.FAIL
 
 

@@ -158,7 +158,17 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     """All windows of the checks, against the noise between the goldens."""
     if not pair.is_whole:
         return []
-    pair, plain = pair if is_schedule(rule) else _round_alike(pair), replace(rule, delta=None)
+    decimals = None if is_schedule(rule) else _find_decimals(pair)
+    alike = pair if decimals is None else _round_alike(pair, decimals)
+    found = _judge_alike(rule, alike, peers)
+    if [track.values for track in alike.golden] == [track.values for track in pair.golden]:
+        return [found]
+    coarse = f"compared at {render_count(decimals or 0, 'decimal')}, the fewest that a side has"
+    return [replace(found, message=f"{found.message}\n{coarse}")]
+
+
+def _judge_alike(rule: Rule, pair: Pair, peers: int) -> Finding:
+    plain = replace(rule, delta=None)
     starts = build_starts(plain, pair.steps)
     effects = _settle(measure_pair(pair, starts))
     limits = build_limits(plain, pair, starts, effects)
@@ -166,12 +176,10 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     unsure = ~outside & ~(effects.distance <= limits.inside)
     report = NoiseReport(rule, pair, effects, tuple(starts), peers, limits)
     if outside.any():
-        return [report.describe(_find_kind(rule, pair), outside)]
+        return report.describe(_find_kind(rule, pair), outside)
     if unsure.any():
-        return [report.describe(VerdictKind.INCONCLUSIVE, unsure)]
-    if (bias := _find_bias(report)) is not None:
-        return [bias]
-    return [report.describe(VerdictKind.PASS, effects.distance <= limits.inside)]
+        return report.describe(VerdictKind.INCONCLUSIVE, unsure)
+    return _find_bias(report) or report.describe(VerdictKind.PASS, effects.distance <= limits.inside)
 
 
 def _find_bias(report: NoiseReport) -> Finding | None:
@@ -201,14 +209,15 @@ def _settle(effects: Effects) -> Effects:
     return replace(effects, replicas=np.minimum(effects.replicas, np.maximum(effects.own, np.median(effects.own))))
 
 
-def _round_alike(pair: Pair) -> Pair:
-    """All curves with the decimals of the one that has the fewest."""
+def _find_decimals(pair: Pair) -> int | None:
+    """Those of the curve that has the fewest."""
     columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
-    found = [digits.decimals for digits in map(find_digits, columns) if digits.decimals is not None]
-    if not found:
-        return pair
-    columns = [tuple(round(value, min(found)) for value in values) for values in columns]
-    rows, many = [(values, tuple(map(repr, values))) for values in columns], len(pair.golden)
+    return min((each.decimals for each in map(find_digits, columns) if each.decimals is not None), default=None)
+
+
+def _round_alike(pair: Pair, decimals: int) -> Pair:
+    runs = [[round(value, decimals) for value in each.values] for each in (*pair.golden, *pair.checks)]
+    rows, many = [(tuple(values), tuple(map(repr, values))) for values in runs], len(pair.golden)
     golden = tuple(Track(pair.steps, *row) for row in rows[:many])
     return replace(pair, golden=golden, checks=tuple(Aligned(*row, 0) for row in rows[many:]))
 
