@@ -535,6 +535,7 @@ def test_runs_that_do_not_train_agree_on_nothing(here: Folder) -> None:
         (':::MLLOG {"key": "a", "value": 1, "metadata": {"epoch_num": "last"}}\n', "run.txt:1: the position 'last'"),
         ("step,loss\n1,2.5\n2,2.25,7\n", "cannot be read"),
         ('{"step": 1.5, "loss": 2.0}\n{"step": 2, "loss": 2.0}\n', "is not a whole number"),
+        ('{"step": 1e999, "loss": 2.0}\n{"step": 2, "loss": 2.0}\n', "loss: the step inf is not a whole number"),
     ],
 )
 def test_files_that_hold_no_curve(here: Folder, text: str, message: str) -> None:
@@ -653,6 +654,13 @@ def test_changed_is_good_enough_where_that_is_said(here: Folder) -> None:
     assert here.check(golden, run, "--allow-changed").code == 0
 
 
+def test_a_value_next_to_zero_is_no_crash(here: Folder) -> None:
+    golden = write_titan(here.path / "golden.txt", {**build_loss(), 50: 1e-320})
+    found = here.check(golden, write_titan(here.path / "run.txt", build_loss()), "--html", "r.html")
+    assert found.code == 3, found.err
+    assert "first at step 50" in (here.path / "r.html").read_text()
+
+
 def test_a_golden_is_imported_and_checked_against(here: Folder) -> None:
     three(here.path / "theirs")
     done = here.call("golden", "import", "theirs", "--store", "ours")
@@ -667,6 +675,10 @@ def test_a_golden_is_imported_and_checked_against(here: Folder) -> None:
     worse = write_megatron(here.path / "worse.json", build_loss(9, 1.03))
     assert here.check("ours", good).code == 0
     assert here.check(manifest, worse).code == 1
+    manifest.write_text(manifest.read_text().replace('"10.', '"1:0.', 1))
+    damaged = here.check(manifest, worse)
+    assert damaged.code == 2
+    assert "this golden recording is damaged" in damaged.err
     again = here.call("golden", "import", "theirs", "--store", "ours")
     assert again.code == 2
     assert "--name" in again.err

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from assay.errors import UsageError
+from assay.errors import FormatError, UsageError
 from assay.golden.manifests import parse_manifest
 from assay.observe.columns import Columns
 from assay.observe.events import masked_crc32c, parse_events_columns
@@ -160,7 +160,10 @@ def open_document(path: str, form: str, entry: str, facts: Facts) -> Iterator[It
         for value in _parse_numbers(path, entry, content[entry]["Epochs to converge"]):
             yield iter([(CONVERGED, 0.0, value)])
     elif form == OURS:
-        golden = parse_manifest(json.dumps(content), path, os.path.basename(path))
+        try:
+            golden = parse_manifest(json.dumps(content), path, os.path.basename(path))
+        except FormatError as error:
+            raise UsageError(error.message, error.hint) from None
         walked = [found for each in golden.segments for found in each.walk()]
         tracks = [(f"{metric} {label}".strip(), runs) for metric, label, runs in walked]
         for number in range(golden.recordings):

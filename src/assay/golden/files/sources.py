@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf, isfinite
+from math import inf, isfinite, isinf, isnan
 from typing import Any
 
 from assay.errors import UsageError
@@ -253,8 +253,10 @@ class _Collector:
 
     def add(self, path: str, points: Iterable[Point]) -> None:
         for metric, step, value in points:
-            if not isfinite(step):
+            if isnan(step):
                 continue
+            if isinf(step):
+                refuse(path, f"{metric}: the step {step:g} is not a whole number")
             if value is None:
                 self.empty[metric] = max(step, self.empty.get(metric, step))
                 continue

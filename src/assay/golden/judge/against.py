@@ -216,8 +216,9 @@ def _find_decimals(pair: Pair) -> int | None:
 
 
 def _round_alike(pair: Pair, decimals: int) -> Pair:
-    runs = [[round(value, decimals) for value in each.values] for each in (*pair.golden, *pair.checks)]
-    rows, many = [(tuple(values), tuple(map(repr, values))) for values in runs], len(pair.golden)
+    columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
+    runs, many = [tuple(round(value, decimals) for value in values) for values in columns], len(pair.golden)
+    rows = [(values, tuple(map(repr, values))) for values in runs]
     golden = tuple(Track(pair.steps, *row) for row in rows[:many])
     return replace(pair, golden=golden, checks=tuple(Aligned(*row, 0) for row in rows[many:]))
 
