@@ -255,28 +255,30 @@ class _Collector:
         for metric, step, value in points:
             if isnan(step):
                 continue
-            if isinf(step):
-                refuse(path, f"{metric}: the step {step:g} is not a whole number")
             if value is None:
                 self.empty[metric] = max(step, self.empty.get(metric, step))
-                continue
-            if isinstance(value, str):
+            elif isinstance(value, str):
                 self.texts.setdefault(metric, (step, value))
-                continue
-            extent = self.extents.setdefault(metric, Extent())
-            extent.count += 1
-            if extent.count == 1 and len(self.extents) > _MOST_METRICS:
-                refuse(path, f"it has more than {_MOST_METRICS} metrics")
-            extent.widest = max(extent.widest, step - extent.last if extent.count > 1 else 0.0)
-            extent.first, extent.last = min(step, extent.first), max(step, extent.last)
-            if extent.bad is None and not isfinite(value):
-                extent.bad = step, value
-            if self.wanted is None or step in self.wanted.get(metric, ()):
-                self._keep(path, metric, step, value)
+            else:
+                self._add_value(path, metric, step, value)
         for metric in self.texts.keys() & self.extents.keys():  # a name that never has a number is not a metric
             self.extents[metric].bad = self.texts[metric]
         for metric in self.empty.keys() & self.extents.keys():
             self.extents[metric].empty = self.empty[metric]
+
+    def _add_value(self, path: str, metric: str, step: float, value: float) -> None:
+        if isinf(step):
+            refuse(path, f"{metric}: the step {step:g} is not a whole number")
+        extent = self.extents.setdefault(metric, Extent())
+        extent.count += 1
+        if extent.count == 1 and len(self.extents) > _MOST_METRICS:
+            refuse(path, f"it has more than {_MOST_METRICS} metrics")
+        extent.widest = max(extent.widest, step - extent.last if extent.count > 1 else 0.0)
+        extent.first, extent.last = min(step, extent.first), max(step, extent.last)
+        if extent.bad is None and not isfinite(value):
+            extent.bad = step, value
+        if self.wanted is None or step in self.wanted.get(metric, ()):
+            self._keep(path, metric, step, value)
 
     def build_tracks(self) -> dict[str, Track]:
         found = {metric: sorted(values.items()) for metric, values in self.values.items()}
