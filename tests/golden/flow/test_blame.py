@@ -100,6 +100,9 @@ def test_a_cell_that_does_not_run_is_an_error_and_the_rest_is_reported(
     assert parts["environment"]["kind"] == parts["interaction"]["kind"] == "unknown"
     ended = lab.run("blame", "--b-env", environment)
     assert "ERROR code a in environment b: " in ended.out
+    logs = [Path(line.split("log: ")[1]) for line in ended.out.splitlines() if "log: " in line]
+    assert all(log.is_file() for log in logs)
+    assert len(logs) == (0 if "found" in problem else 2)
     assert "the environment moved loss by an unknown amount, the code by +0.01" in ended.out
 
 
