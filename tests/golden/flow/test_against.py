@@ -131,6 +131,8 @@ def test_a_bad_run_is_not_hidden_by_good_ones_and_is_named(here: Folder) -> None
     assert "\nruns: FAIL, " in found.out
     write_megatron(here.path / "runs/run7.json", {**build_loss(27), 7: float("nan")})
     assert "lm loss: runs/run7.json: the run is nan at step 7" in here.check("golden", "runs").out
+    write_lines(here.path / "runs/run7.json", build_loss(27), "accuracy")
+    assert "runs/run7.json has no lm loss; it has accuracy" in here.check("golden", "runs").out
 
 
 def test_goldens_that_differ_at_first_hide_nothing_later(here: Folder) -> None:

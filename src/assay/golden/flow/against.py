@@ -269,7 +269,9 @@ class _Check:
         others = [name for name in file.extents if name not in self.goldens.tracks]
         both = [f"--only {shlex.quote(name)}" for name in self.goldens.tracks if self.names[name] in file.extents]
         rest = (
-            f"{' '.join(both)} leaves it out" if len(both) <= _MOST_NAMES else f"it has {_join_names([*file.extents])}"
+            f"{' '.join(both)} leaves it out"
+            if 0 < len(both) <= _MOST_NAMES
+            else f"it has {_join_names([*file.extents])}"
         )
         hint = _render_map(metric, others) if suggest(metric, others) else rest
         return f"{file.name} has no {self.names[metric]}; {hint}"
