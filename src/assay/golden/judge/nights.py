@@ -144,7 +144,7 @@ def _judge_metric(
     if known < FEWEST_NIGHTS:
         message = f"{render_count(known, 'night')} with a level of it: a lasting change shows from {FEWEST_NIGHTS} on"
         return [Finding(VerdictKind.INCONCLUSIVE, name, message)], []
-    steps = list(find_steps(levels)) or find_drift(levels)
+    steps: list[Step | Drift] = [*find_steps(levels)] or [*find_drift(levels)]
     moves = list(_build_moves(name, nights, steps))
     still = [at for at, move in enumerate(moves) if move.state == "open"]
     unseen = [night.date for night in nights if name not in night.levels and not night.is_good]
@@ -163,7 +163,7 @@ def _judge_metric(
     return [Finding(kind, name, describe_moves([last], nights), effect=effect, interval=last.interval)], moves
 
 
-def find_drift(levels: Sequence[float | None]) -> list[Step]:
+def find_drift(levels: Sequence[float | None]) -> list[Drift]:
     """By the trend of Mann and Kendall: how many of all pairs of nights rise, less those that fall."""
     known = [(at, level) for at, level in enumerate(levels) if level is not None]
     values, many, third = [level for _, level in known], len(known), max(1, len(known) // 3)
@@ -175,7 +175,7 @@ def find_drift(levels: Sequence[float | None]) -> list[Step]:
     return [Drift(known[-third][0], before, after, effect, (effect, effect))]
 
 
-def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[Step]) -> Iterator[Move]:
+def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[Step | Drift]) -> Iterator[Move]:
     """A step is accepted with any night of its level, and then all before it are; it is back where the last level is
     within the uncertainty of the last step from the level before it."""
     edges = [*(step.at for step in steps), len(nights)]
