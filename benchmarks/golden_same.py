@@ -248,13 +248,20 @@ def print_trainings(count: int) -> None:
 
 def print_nights(count: int) -> None:
     for kind, noise in {"independent": independent, "AR(1) 0.3": correlate(0.3), "heavy tail": heavy}.items():
-        for size in (0.0, 1.0, 2.0, 3.0, 5.0):
-            rng, alarms = np.random.default_rng([11, round(size), len(kind)]), 0
-            for _ in range(count):
-                levels = 2 * np.exp(LEVEL * (noise(rng, 30) + size * (np.arange(30) >= 22)))
-                nights = [Night(str(at), VerdictKind.PASS, 1, {"loss": float(each)}) for at, each in enumerate(levels)]
-                alarms += judge_nights(nights, {}, find_change_points)[0].kind is not VerdictKind.PASS
-            print(f"{kind}, a step of {size:g} sd before the last 8 nights: not PASS {render(alarms, count)}")
+        for shape, sizes in {
+            "a step before the last 8 nights": (0, 1, 2, 3, 5),
+            "a drift in each night": (0.1, 0.2, 0.5),
+        }.items():
+            for size in sizes:
+                rng, alarms = np.random.default_rng([11, round(10 * size), len(kind)]), 0
+                moved = np.arange(30) >= 22 if "step" in shape else np.arange(30)
+                for _ in range(count):
+                    levels = 2 * np.exp(LEVEL * (noise(rng, 30) + size * moved))
+                    nights = [
+                        Night(str(at), VerdictKind.PASS, 1, {"loss": float(each)}) for at, each in enumerate(levels)
+                    ]
+                    alarms += judge_nights(nights, {}, find_change_points)[0].kind is not VerdictKind.PASS
+                print(f"{kind}, {shape}, {size:g} sd: not PASS {render(alarms, count)}", flush=True)
 
 
 def main() -> None:

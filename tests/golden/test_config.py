@@ -92,6 +92,11 @@ def test_a_segment_and_a_metric_are_enough(tmp_path: Path) -> None:
             "g.yml:5:33 golden.same.a.flag: unknown key\n    did you mean 'flags'",
         ),
         ("{segment: 6, same: {a: {}}}", "golden.same.a: changes nothing"),
+        (
+            "{segment: 6, same: {canonical: {flags: -x}}}",
+            "golden.same.canonical: is how reports call the command as it is",
+        ),
+        ("{segment: 6, same: {'': {flags: -x}}}", "is how reports call the command as it is"),
         ("{segment: 6, same: [a]}", "golden.same: must be a mapping of names to env and flags"),
         ("{segment: 6, same: {a: {flags: training.py}}}", "g.yml:5:32 golden.same.a: is the canonical configuration"),
         ("{segment: 6, check: --x 1}", "put the arguments into `command`: gathering and checking run the same"),

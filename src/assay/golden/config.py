@@ -258,9 +258,13 @@ class _Reader:
         for one in found:
             node, flags = self._top["same"].node.find(one.name), shlex.join(one.flags)
             is_here = f" {flags} ".replace("  ", " ") in command and {*one.env} <= {*self._study.env}
-            if is_here and (one.flags or one.env) and node is not None:
+            key = join_key(self._key("same"), one.name)
+            if one.name in ("", "canonical") and node is not None:
+                self._problems.add(
+                    "is how reports call the command as it is", key, node.position, "give it another name"
+                )
+            elif is_here and (one.flags or one.env) and node is not None:
                 hint = "set a variable or a flag to another value than the command has"
-                key = join_key(self._key("same"), one.name)
                 self._problems.add("is the canonical configuration itself", key, node.position, hint)
         return found
 

@@ -26,6 +26,7 @@ def group(folder: Path, *names: str) -> dict[str, int]:
     [
         ("h100_1.txt", "h100_2.txt", "h100_3.txt"),
         ("0.txt", "1.txt"),
+        ("gpus_2_1.txt", "gpus_2_2.txt"),
         ("1/losses.txt", "2/losses.txt"),
         ("run-812.txt", "run-815.txt"),
         ("seed1337_h100.txt", "seed42_h100.txt"),
@@ -44,6 +45,9 @@ def test_names_that_differ_in_a_running_number_are_one_environment(tmp_path: Pat
         ("dgx_a100.txt", "dgx_a10.txt"),
         ("golden_0.8.0.txt", "golden_0.9.0.txt"),
         ("gpus_8.txt", "gpus_16.txt"),
+        ("gpus_1.txt", "gpus_2.txt"),
+        ("1_gpu/losses.txt", "2_gpu/losses.txt"),
+        ("llama-fsdp-1.txt", "llama-fsdp-2.txt"),
         ("qwen3_5_a10g.txt", "qwen3_6_a10g.txt"),
         ("a10g/llama3.txt", "mi350x/llama3.txt"),
         ("cuda_1.txt", "rocm_2.txt"),

@@ -105,6 +105,48 @@ def test_history_shows_the_noise_of_one_golden(here: Folder) -> None:
     good = here.check(golden, write_megatron(here.path / "good.json", build_loss(20)), "--history", "nights")
     assert good.code == 0
     assert "inside the noise of 3 goldens" in good.out  # the golden is one of the nights, and counts once
+    night = write_megatron(
+        here.path / "nights/2026-11-10/values.json", build_loss(8, steps=range(1, 201)), other={5: 1.5}
+    )
+    longer = here.check(golden, "good.json", "--history", "nights")
+    assert "inside the noise of 4 goldens" in longer.out  # the golden states what is judged, and at which steps
+    assert longer.code == 0, longer.out
+    write_megatron(night, build_loss(8, steps=range(1, 50)))
+    assert (
+        "lm loss: 1 of 4 goldens lack it or some of its steps"
+        in here.check(golden, "good.json", "--history", "nights").out
+    )
+
+
+def test_a_bad_run_is_not_hidden_by_good_ones_and_is_named(here: Folder) -> None:
+    three(here.path / "golden")
+    for number in range(1, 11):
+        write_megatron(here.path / f"runs/run{number}.json", build_loss(20 + number))
+    assert here.check("golden", "runs").code == 0
+    write_megatron(here.path / "runs/run7.json", build_loss(27, 1.03))
+    found = here.check("golden", "runs")
+    assert found.code == 1
+    assert "lm loss: runs/run7.json: +" in found.out
+    assert "lm loss: runs/run6.json: inside the noise of 3 goldens" in found.out
+    assert "\nruns: FAIL, " in found.out
+    write_megatron(here.path / "runs/run7.json", {**build_loss(27), 7: float("nan")})
+    assert "lm loss: runs/run7.json: the run is nan at step 7" in here.check("golden", "runs").out
+    write_lines(here.path / "runs/run7.json", build_loss(27), "accuracy")
+    assert "runs/run7.json has no lm loss; it has accuracy" in here.check("golden", "runs").out
+
+
+def test_goldens_that_differ_at_first_hide_nothing_later(here: Folder) -> None:
+    """Noise of 5% in the first ten steps, of 0.1% after them: 3% is thirty times as much."""
+    at_first = {number: build_loss(number, noise=0.05, steps=range(1, 11)) for number in (1, 2, 3, 9)}
+    for number in (1, 2, 3):
+        loss = at_first[number] | build_loss(number, steps=range(11, 101))
+        write_megatron(here.path / f"golden/g_{number}.json", loss)
+    for scale, code in ((1.0, 0), (1.03, 1), (0.97, 1)):
+        run = write_megatron(here.path / "run.json", at_first[9] | build_loss(9, scale, steps=range(11, 101)))
+        found = here.check("golden", run)
+        assert found.code == code, found.out
+        assert f"by up to {'0.1' if code else ''}" in found.out  # what they differ by in the window that is shown
+    assert here.check("golden", run, "--tolerance", "30%").code == 3
 
 
 def test_equality_is_at_the_digits_of_the_coarser_side(here: Folder) -> None:
@@ -160,7 +202,11 @@ def test_an_rcp_file_judges_the_epochs_of_a_run(here: Folder) -> None:
     write_mllog(here.path / "result_0.txt", build_loss(), status="aborted")
     aborted = here.check("rcps_bert.json", "result_0.txt")
     assert aborted.code == 2
-    assert "no metric in common" in aborted.err
+    assert "the run did not end with success" in aborted.err
+    assert "an RCP file holds references, and no run" in here.check("result_0.txt", "rcps_bert.json").err
+    write_mllog(here.path / "result_0.txt", build_loss(steps=range(1, 101)), batch=512)
+    forced = here.check("rcps_bert.json", "result_0.txt", "--environment", "bert_ref_256")
+    assert "global_batch_size is 512, was 256" in forced.out
 
 
 def test_what_both_sides_state_about_their_environment_is_compared(here: Folder) -> None:
@@ -190,6 +236,18 @@ def test_times_and_memory_are_judged_with_a_tolerance_alone(here: Folder) -> Non
     for number in (1, 2):
         write_megatron(here.path / f"golden/g_{number}.json", build_loss(number), iteration_time=times)
     assert here.check("golden", "run.json", "--tolerance", "iteration-time=10%", "--only", "iteration-time").code == 1
+
+
+def test_a_golden_of_megatron_before_2025(here: Folder) -> None:
+    parts = {"start_step": 0, "end_step": 50, "step_interval": 5}
+    old = {"lm loss": {**parts, "values": [10.42107, 10.3, 9.65]}, "iteration_timing_avg": 1.8964105882352944}
+    (here.path / "golden.json").write_text(json.dumps(old))
+    run = write_lines(here.path / "run.jsonl", {0: 10.4210723, 5: 10.3, 10: 9.65}, "lm loss")
+    found = here.check("golden.json", run)
+    assert found.code == 0, found.out + found.err
+    assert "iteration_timing_avg: the run has none, and it is not judged" in found.out
+    write_lines(run, {0: 10.4210723, 5: 10.4, 10: 9.65}, "lm loss")
+    assert "first at step 5: 10.4, expected 10.3" in here.check("golden.json", run).out
 
 
 def test_a_golden_of_times_alone_shows_nothing(here: Folder) -> None:
@@ -240,7 +298,7 @@ def test_no_metric_in_common(here: Folder) -> None:
     done = here.check("golden.jsonl", "run.jsonl")
     assert done.code == 2
     assert "no metric in common" in done.err
-    assert "did you mean 'lm-loss'" in done.err
+    assert "did you mean --map 'lm loss=lm-loss'?" in done.err
     assert here.check("golden.jsonl", "run.jsonl", "--map", "lm loss=lm-loss").code == 0
     assert here.check("golden.jsonl", "run.jsonl", "--map", "lm loss=other").code == 2
     assert here.check("golden.jsonl", "run.jsonl", "--map", "lm").code == 2
@@ -252,7 +310,9 @@ def test_a_renamed_metric_next_to_others_is_an_error(here: Folder) -> None:
     write_megatron(here.path / "run.json", loss, gradnorm=loss)
     done = here.check("golden.json", "run.json")
     assert done.code == 1
-    assert "run.json has no grad-norm; did you mean 'gradnorm'" in done.out
+    assert "run.json has no grad-norm; did you mean --map grad-norm=gradnorm?" in done.out
+    write_megatron(here.path / "other.json", loss)
+    assert "other.json has no grad-norm; --only 'lm loss' leaves it out" in here.check("golden.json", "other.json").out
     assert here.check("golden.json", "run.json", "--map", "grad-norm=gradnorm").code == 0
     assert here.check("golden.json", "run.json", "--only", "lm loss").code == 0
     assert "did you mean" in here.check("golden.json", "run.json", "--only", "lm los").err
@@ -292,7 +352,12 @@ def test_another_interval_is_compared_where_both_have_steps_and_said(here: Folde
     done = here.check("golden.jsonl", "run.jsonl")
     assert done.code == 0, done.out
     assert "compared at 10 of the golden's 100 steps: loss has steps 1 to 100 in the golden, every 1" in done.out
-    assert here.check("run.jsonl", "golden.jsonl").code == 0  # a run that logs more often has every step
+    more = here.check("run.jsonl", "golden.jsonl")
+    assert more.code == 0  # a run that logs more often has every step
+    assert "goes on" not in more.out
+    write_lines(here.path / "golden.jsonl", {step: every[step] for step in range(1, 51)})
+    write_lines(here.path / "run.jsonl", every)
+    assert "the golden ends at step 50; the run goes on to 100, and is" in here.check("golden.jsonl", "run.jsonl").out
 
 
 @pytest.mark.parametrize("lost", [range(51, 101), [40], range(1, 20), range(2, 100)])
@@ -458,8 +523,12 @@ def test_runs_that_do_not_train_agree_on_nothing(here: Folder) -> None:
         ("", "it is empty"),
         ("hello\n", "its format is not known"),
         ('{"lm loss": {"values": {"1": 1.5,', "truncated"),
-        ('{"lm loss": {"values": {"1": "x"}}}', "lm loss at step 1: 'x' is not a number"),
-        ('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', "cannot be read"),
+        ('{"lm loss": {"values": {"1": "x"}}}', 'lm loss at step 1: "x" is not a number'),
+        ('{"lm loss": {"start_step": 1, "step_interval": 0, "values": [3, 2]}}', "lm loss: `start_step` and `step_int"),
+        ('{"lm loss": {"start_step": NaN, "values": [3, 2]}}', "are not whole numbers above 0"),
+        ('{"lm loss": {"values": {"1": null}}}', "lm loss at step 1: null is not a number"),
+        ('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', "run.txt:2: a record cannot be read"),
+        ("step,loss,loss\n1,2.5,9.5\n2,2.25,8.5\n", "the column 'loss' is there twice"),
         ("1 2.5\n2 2.4\n3 oops\n", "run.txt:3"),
         ("step,loss\n", "it holds no value with a step"),
         ('{"hidden_size": 768}', "its format is not known"),
@@ -468,6 +537,7 @@ def test_runs_that_do_not_train_agree_on_nothing(here: Folder) -> None:
         (':::MLLOG {"key": "a", "value": 1, "metadata": {"epoch_num": "last"}}\n', "run.txt:1: the position 'last'"),
         ("step,loss\n1,2.5\n2,2.25,7\n", "cannot be read"),
         ('{"step": 1.5, "loss": 2.0}\n{"step": 2, "loss": 2.0}\n', "is not a whole number"),
+        ('{"step": 1e999, "loss": 2.0}\n{"step": 2, "loss": 2.0}\n', "loss: the step inf is not a whole number"),
     ],
 )
 def test_files_that_hold_no_curve(here: Folder, text: str, message: str) -> None:
@@ -586,6 +656,13 @@ def test_changed_is_good_enough_where_that_is_said(here: Folder) -> None:
     assert here.check(golden, run, "--allow-changed").code == 0
 
 
+def test_a_value_next_to_zero_is_no_crash(here: Folder) -> None:
+    golden = write_titan(here.path / "golden.txt", {**build_loss(), 50: 1e-320})
+    found = here.check(golden, write_titan(here.path / "run.txt", build_loss()), "--html", "r.html")
+    assert found.code == 3, found.err
+    assert "first at step 50" in (here.path / "r.html").read_text()
+
+
 def test_a_golden_is_imported_and_checked_against(here: Folder) -> None:
     three(here.path / "theirs")
     done = here.call("golden", "import", "theirs", "--store", "ours")
@@ -600,6 +677,10 @@ def test_a_golden_is_imported_and_checked_against(here: Folder) -> None:
     worse = write_megatron(here.path / "worse.json", build_loss(9, 1.03))
     assert here.check("ours", good).code == 0
     assert here.check(manifest, worse).code == 1
+    manifest.write_text(manifest.read_text().replace('"10.', '"1:0.', 1))
+    damaged = here.check(manifest, worse)
+    assert damaged.code == 2
+    assert "this golden recording is damaged" in damaged.err
     again = here.call("golden", "import", "theirs", "--store", "ours")
     assert again.code == 2
     assert "--name" in again.err

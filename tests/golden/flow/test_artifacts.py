@@ -111,7 +111,7 @@ def test_a_run_that_was_stopped_early_is_not_enough(lab: TwoSides) -> None:
 
 def test_fewer_recordings_than_before_are_refused(lab: TwoSides) -> None:
     newest(lab).unlink()
-    assert "there are 1 recordings of each segment instead of 2" in refuse(lab)
+    assert "1 recording of each segment instead of 2" in refuse(lab)
     ended = lab.run(*REBASE, "--allow-wider")
     assert ended.code == 0, ended.out
 
@@ -122,13 +122,13 @@ def test_runs_of_a_check_with_another_verdict_are_not_added(lab: TwoSides) -> No
     assert lab.run(*CHECK, SCALE="0.9").code == 3
     assert lab.run(*CHECK).code == 1
     (lab.folder / "runs").rename(lab.folder / "kept")
-    assert "there are 1 recordings of each segment instead of 2" in refuse(lab)
+    assert "1 recording of each segment instead of 2" in refuse(lab)
 
 
 def test_runs_of_another_code_are_not_added(lab: TwoSides) -> None:
     older = min((lab.folder / "kept/golden-fit").glob("check-*")) / "environment.json"
     older.write_text(older.read_text().replace('"commit": "', '"commit": "0'))
-    assert "there are 1 recordings of each segment instead of 2" in refuse(lab)
+    assert "1 recording of each segment instead of 2" in refuse(lab)
 
 
 def test_artifacts_of_another_golden_are_refused(lab: TwoSides) -> None:

@@ -100,6 +100,9 @@ def test_a_cell_that_does_not_run_is_an_error_and_the_rest_is_reported(
     assert parts["environment"]["kind"] == parts["interaction"]["kind"] == "unknown"
     ended = lab.run("blame", "--b-env", environment)
     assert "ERROR code a in environment b: " in ended.out
+    logs = [Path(line.split("log: ")[1]) for line in ended.out.splitlines() if "log: " in line]
+    assert all(log.is_file() for log in logs)
+    assert len(logs) == (0 if "found" in problem else 2)
     assert "the environment moved loss by an unknown amount, the code by +0.01" in ended.out
 
 
@@ -172,7 +175,7 @@ def test_a_rebase_for_the_environment_alone(lab: TwoSides) -> None:
 def test_a_recording_that_was_staged_by_other_code_is_not_accepted(lab: TwoSides) -> None:
     lab.move_code()
     staged = lab.run("rebase", "--reason", "x", "--replicas", "1")
-    assert "there are 1 recordings of each segment instead of 2" in staged.out
+    assert "1 recording of each segment instead of 2" in staged.out
     lab.git("checkout", "-q", "train.py")
     accepted = lab.run("rebase", "--environment-only", "--reason", "x", SCALE="1.0001")
     assert accepted.code == 0, accepted.out + accepted.err

@@ -88,6 +88,16 @@ def test_a_change_is_found_accepted_and_open_again(folder: Path, cli: Cli, monke
     assert cli("golden", "history", "g.yml", "--withdraw", "2026-03-11").code == 1
 
 
+def test_a_drift_is_one_sentence(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for night in range(24):
+        keep(folder, monkeypatch, night, 1 + 1e-4 * night)
+    found = cli("golden", "history", "g.yml")
+    assert found.code == 3
+    assert "charlm: CHANGED, loss +0.16% little by little, in 24 nights since 2026-03-01\n" in found.out
+    assert "--accept 2026-03-17 --reason" in found.out
+    assert cli("golden", "history", "g.yml", "--accept", "last", "--reason", "meant").code == 0
+
+
 def test_goldens_and_devices_are_never_pooled(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each half alone is quiet; together they would be a step."""
     for night in range(8):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 
@@ -103,11 +104,42 @@ def test_with_noise_what_is_outside_fails(scale: float, tolerance: float | None,
     assert judge("noise", goldens, run, tolerance).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("goldens", "tolerance", "kind"), [(3, None, "INCONCLUSIVE"), (6, None, "FAIL"), (6, 0.99, "CHANGED")]
+)
+@pytest.mark.parametrize("shift", [1.08, 1 / 1.08])
+def test_a_bias_below_the_noise_of_the_steps_is_found(
+    goldens: int, tolerance: float | None, kind: str, shift: float
+) -> None:
+    """Each step of a gradient norm differs by 10% by itself; the mean of 200 of them does not."""
+    rng = random.Random(3)
+    curves = [[5 * math.exp(0.1 * rng.gauss(0, 1)) for _ in range(200)] for _ in range(goldens + 1)]
+    run = [shift * value for value in curves[-1]]
+    assert judge("noise", curves[:-1], curves[-1], tolerance).kind == "PASS"
+    verdict = judge("noise", curves[:-1], run, tolerance)
+    assert verdict.kind == kind
+    assert verdict.findings[0].effect == pytest.approx(shift - 1, abs=0.04)
+    if goldens == 3:  # with more goldens single windows show it
+        assert "in the mean of steps 1 to 200: a bias, beyond the noise of 3 goldens" in verdict.findings[0].message
+
+
+def test_goldens_that_keep_an_offset_show_no_bias() -> None:
+    """Each run is off by 20% as a whole: 200 steps are no more than one."""
+    rng = random.Random(4)
+    curves = [
+        [offset * (3 - step / 100) for step in range(200)] for offset in [1 + 0.2 * rng.random() for _ in range(6)]
+    ]
+    assert judge("noise", curves[:-1], [1.1 * value for value in curves[-1]]).kind == "PASS"
+
+
 def test_goldens_of_five_decimals_against_full_numbers_are_no_change() -> None:
     full = [3 - step / 47 for step in range(60)]
     rounded = [round(value, 5) for value in full]
     assert judge("noise", [rounded, rounded, rounded], full).kind is VerdictKind.PASS
-    assert judge("noise", [full, full, full], rounded).kind is VerdictKind.PASS
+    coarse = judge("noise", [full, full, full], rounded)
+    assert coarse.kind is VerdictKind.PASS
+    assert coarse.findings[0].message.endswith("\ncompared at 5 decimals, the fewest that a side has")
+    assert "compared at" not in judge("noise", [rounded, rounded], full).findings[0].message
     assert judge("noise", [rounded] * 3, [1.001 * value for value in full]).kind is VerdictKind.FAIL
 
 

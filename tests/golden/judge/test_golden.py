@@ -277,7 +277,7 @@ def test_the_same_again_is_no_widening():
         (golden(rules=[]), "loss is not judged any more"),
         (golden(rules=[Rule("loss", "unmatched")]), "loss is judged by unmatched instead of paired"),
         (golden(starts=(100,)), "there are 1 segments instead of 2"),
-        (golden(replicas=2), "there are 2 recordings of each segment instead of 3"),
+        (golden(replicas=2), "2 recordings of each segment instead of 3"),
         (golden(steps_per_segment=20), "segments have 20 steps instead of 50"),
     ],
 )

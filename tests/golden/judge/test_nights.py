@@ -60,6 +60,22 @@ def test_nights_that_each_passed_show_a_change_all_the_same() -> None:
     assert verdict.kind is VerdictKind.CHANGED
 
 
+@pytest.mark.parametrize("way", [1, -1])
+def test_a_drift_that_no_night_began_is_named(way: int) -> None:
+    """0.1% a night, no more than nights differ: no change point, and 3% in the end."""
+    levels = [level * (1 + way * 1e-3 * at) for at, level in enumerate(shift((30, 2.0)))]
+    nights = build_nights(levels)
+    assert not find_change_points(levels)
+    verdict, (move,) = judge(nights)
+    assert (verdict.kind, move.drifts, move.state) == (VerdictKind.CHANGED, True, "open")
+    assert move.effect == pytest.approx(way * 0.02, abs=0.003)  # from the first third to the last
+    assert "little by little, in 30 nights since 2026-03-01" in verdict.findings[0].message
+    accepted = [*nights[:-1], replace(nights[-1], accepted="meant")]
+    assert judge(accepted)[0].kind is VerdictKind.PASS
+    worse = judge(build_nights(levels, failed=[28]))[0].kind
+    assert worse is (VerdictKind.FAIL if way > 0 else VerdictKind.CHANGED)
+
+
 @pytest.mark.parametrize(("metric", "factor", "kind"), [("loss", 0.98, "CHANGED"), ("reward", 0.98, "FAIL")])
 def test_the_direction_decides_what_is_worse(metric: str, factor: float, kind: str) -> None:
     nights = build_nights(shift((12, 2.0), (8, 2.0 * factor)), metric, failed=[15])

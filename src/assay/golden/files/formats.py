@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from assay.errors import UsageError
+from assay.errors import FormatError, UsageError
 from assay.golden.manifests import parse_manifest
 from assay.observe.columns import Columns
 from assay.observe.events import masked_crc32c, parse_events_columns
@@ -108,12 +108,18 @@ def _has_parts(content: Mapping[str, Any], key: str) -> bool:
     return bool(content) and all(isinstance(each, dict) and key in each for each in content.values())
 
 
+def _is_number(content: Any) -> bool:
+    return isinstance(content, int | float) and not isinstance(content, bool)
+
+
 _DOCUMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
     OURS: lambda content: "ckpt_logs" in content,
     TRAINER: lambda content: isinstance(content.get("log_history"), list),
     TRL: lambda content: isinstance(content.get("steps"), list),
     RCP: lambda content: _has_parts(content, "Epochs to converge"),
-    MEGATRON: lambda content: _has_parts(content, "values"),
+    MEGATRON: lambda content: _has_parts(
+        {name: each for name, each in content.items() if not _is_number(each)}, "values"
+    ),
     ROWS: _is_row,
 }
 
@@ -150,10 +156,14 @@ def open_document(path: str, form: str, entry: str, facts: Facts) -> Iterator[It
     """The points of each recording that a document holds; several are in RCP files and goldens of ours."""
     content = load_document(path)
     if form == RCP:
+        facts["global_batch_size"] = content[entry].get("BS")
         for value in _parse_numbers(path, entry, content[entry]["Epochs to converge"]):
             yield iter([(CONVERGED, 0.0, value)])
     elif form == OURS:
-        golden = parse_manifest(json.dumps(content), path, os.path.basename(path))
+        try:
+            golden = parse_manifest(json.dumps(content), path, os.path.basename(path))
+        except FormatError as error:
+            raise UsageError(error.message, error.hint) from None
         walked = [found for each in golden.segments for found in each.walk()]
         tracks = [(f"{metric} {label}".strip(), runs) for metric, label, runs in walked]
         for number in range(golden.recordings):
@@ -177,12 +187,16 @@ def _parse_rows(path: str, content: Any, facts: Facts) -> Iterator[Point]:
     yield from _walk_texts(path, state)
 
 
-def _parse_megatron(path: str, metric: str, part: Mapping[str, Any]) -> Iterator[Point]:
-    """`values` by step; before 2025 a list, whose steps follow from the interval."""
-    values = part["values"]
+def _parse_megatron(path: str, metric: str, part: Any) -> Iterator[Point]:
+    """`values` by step; before 2025 a list, whose steps follow from the interval, next to the mean of all times."""
+    values = part["values"] if isinstance(part, dict) else {"0": part}
     if isinstance(values, list):
-        start, interval = _parse_numbers(path, metric, [part.get("start_step", 0), part.get("step_interval", 1)])
-        values = {str(int(start + at * interval)): value for at, value in enumerate(values)}
+        start, interval = part.get("start_step", 0), part.get("step_interval", 1)
+        if not isinstance(start, int) or not isinstance(interval, int) or interval < 1:
+            refuse(
+                path, f"{metric}: `start_step` and `step_interval` of a list of values are not whole numbers above 0"
+            )
+        values = {str(start + at * interval): value for at, value in enumerate(values)}
     if not isinstance(values, dict) or not all(step.isascii() and step.isdigit() for step in values):
         refuse(path, f"{metric}: `values` is neither a list nor an object with whole steps as keys")
     for step, value in values.items():
@@ -195,13 +209,13 @@ def _parse_numbers(path: str, name: str, values: Any) -> list[float]:
     for value in values if isinstance(values, list) else [values]:
         found.append(_parse_number(value))
         if found[-1] is None:
-            refuse(path, f"{name}: {value!r} is not a number")
+            refuse(path, f"{name}: {json.dumps(value)[:60]} is not a number")
     return [number for number in found if number is not None]
 
 
 def _parse_number(value: Any) -> float | None:
     try:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return float(value) if _is_number(value) else None
     except OverflowError:
         return None
 
@@ -264,8 +278,13 @@ def _parse_pieces(path: str, parse: Parse) -> Iterator[Point]:
 
 def _refuse_damage(path: str, state: Mapping[str, Any], is_cut: bool) -> None:
     hint = "a run that was killed leaves a part of a record: check one that ended well, or remove that part"
+    names = state.get("header", [])
+    if len({*names}) < len(names):
+        refuse(path, f"the column {max(names, key=names.count)!r} is there twice", "keep one of them")
     if state.get("damaged"):
-        refuse(path, f"a record cannot be read: {state.get('example', 'its checksum is wrong')}", hint)
+        example = state.get("example", "its checksum is wrong")
+        found = (at for at, line in _walk_lines(path) if line.decode("utf-8", "replace").startswith(example.strip()))
+        refuse(next(found, path), f"a record cannot be read: {example}", hint)
     if is_cut or state.get("problem"):
         refuse(path, str(state.get("problem") or "it is truncated: it ends with a part of a record"), hint)
 

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf, isfinite
+from math import inf, isfinite, isinf, isnan
 from typing import Any
 
 from assay.errors import UsageError
@@ -40,6 +40,9 @@ _WORDS = "run|seed|rep|repeat|replica|night|nightly|job|build|try|trial|attempt"
 _COUNTED = re.compile(rf"(?<![a-z])({_WORDS})([-_ ]?)\d+(?![a-z\d]|\.\d)", re.IGNORECASE)
 _DATE = re.compile(r"(?<!\d)20\d\d-?[01]\d-?[0-3]\d(?:[-T_ ]?\d{4,6})?(?!\d)")
 _NUMBER = re.compile(r"(?<![^-_ /])\d+(?=(?:\.[A-Za-z]\w*)?$|/)|(?<![^/])\d+(?=[-_ ])")  # a last, first or only word
+# next to these a number is a size or a kind: 1 and 2 GPUs, or FSDP 1 and 2, are two environments
+_SIZES = "gpu|node|rank|device|worker|host|core|tp|pp|dp|cp|ep|sp|fsdp|zero|stage|layer|batch|bs|version|v"
+_SIZE = re.compile(f"({_SIZES})s?", re.IGNORECASE)
 _MARK = "#"
 _FLAG = "--environment"
 _MOST_FILES = 20_000
@@ -128,11 +131,16 @@ def _mark_numbers(sources: Sequence[Source]) -> list[Source]:
 
 
 def _replace_number(key: str, at: int) -> tuple[str, int | None]:
-    found = list(_NUMBER.finditer(key))
+    found = [match for match in _NUMBER.finditer(key) if not _is_size(key, match)]
     if not found:
         return key, None
     match = found[at]
     return key[: match.start()] + _MARK + key[match.end() :], int(match[0])
+
+
+def _is_size(key: str, match: re.Match[str]) -> bool:
+    before, after = re.split(r"[-_ /]", key[: match.start()])[-2:-1], re.split(r"[-_ /.]", key[match.end() :])[1:2]
+    return any(_SIZE.fullmatch(word) for word in (*before, *after))
 
 
 # ---------------------------------------------------------------- one environment
@@ -245,28 +253,32 @@ class _Collector:
 
     def add(self, path: str, points: Iterable[Point]) -> None:
         for metric, step, value in points:
-            if not isfinite(step):
+            if isnan(step):
                 continue
             if value is None:
                 self.empty[metric] = max(step, self.empty.get(metric, step))
-                continue
-            if isinstance(value, str):
+            elif isinstance(value, str):
                 self.texts.setdefault(metric, (step, value))
-                continue
-            extent = self.extents.setdefault(metric, Extent())
-            extent.count += 1
-            if extent.count == 1 and len(self.extents) > _MOST_METRICS:
-                refuse(path, f"it has more than {_MOST_METRICS} metrics")
-            extent.widest = max(extent.widest, step - extent.last if extent.count > 1 else 0.0)
-            extent.first, extent.last = min(step, extent.first), max(step, extent.last)
-            if extent.bad is None and not isfinite(value):
-                extent.bad = step, value
-            if self.wanted is None or step in self.wanted.get(metric, ()):
-                self._keep(path, metric, step, value)
+            else:
+                self._add_value(path, metric, step, value)
         for metric in self.texts.keys() & self.extents.keys():  # a name that never has a number is not a metric
             self.extents[metric].bad = self.texts[metric]
         for metric in self.empty.keys() & self.extents.keys():
             self.extents[metric].empty = self.empty[metric]
+
+    def _add_value(self, path: str, metric: str, step: float, value: float) -> None:
+        if isinf(step):
+            refuse(path, f"{metric}: the step {step:g} is not a whole number")
+        extent = self.extents.setdefault(metric, Extent())
+        extent.count += 1
+        if extent.count == 1 and len(self.extents) > _MOST_METRICS:
+            refuse(path, f"it has more than {_MOST_METRICS} metrics")
+        extent.widest = max(extent.widest, step - extent.last if extent.count > 1 else 0.0)
+        extent.first, extent.last = min(step, extent.first), max(step, extent.last)
+        if extent.bad is None and not isfinite(value):
+            extent.bad = step, value
+        if self.wanted is None or step in self.wanted.get(metric, ()):
+            self._keep(path, metric, step, value)
 
     def build_tracks(self) -> dict[str, Track]:
         found = {metric: sorted(values.items()) for metric, values in self.values.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -10,7 +11,7 @@ from statistics import median
 
 from assay.errors import NotFoundError, UsageError, suggest
 from assay.golden import manifests
-from assay.golden.files.formats import RCP
+from assay.golden.files.formats import CONVERGED, MLLOG, RCP, refuse
 from assay.golden.files.sources import CurveFile, Source, choose_sources, list_sources, load_curves
 from assay.golden.judge.against import NOISE_UNKNOWN, describe_unit
 from assay.golden.judge.convergence import count_peers, judge_segment
@@ -41,7 +42,7 @@ _MOST_NAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class Goldens:
-    """The recordings of one environment; of each metric those that have every step of the longest one."""
+    """The recordings of one environment; of each metric those that have every step of the longest golden."""
 
     environment: str
     files: tuple[CurveFile, ...]
@@ -54,17 +55,19 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
     sources = _leave_out(list_sources(path), runs, path)
     like = [each.key for each in runs] + _find_batch_sizes(sources, runs)
     chosen = choose_sources(sources, path, environment, like)
-    files = [each for source in chosen for each in load_curves(source)]
+    files = own = [each for source in chosen for each in load_curves(source)]
     if history is not None:
         earlier_files = _leave_out(list_sources(history), runs, history)
         found = choose_sources(earlier_files, history, environment, [chosen[0].key])
         earlier = [each for source in found for each in load_curves(source)]
         files = [each for each in files if all(each.tracks != other.tracks for other in earlier)] + earlier
     _check_finite(files)
-    names = dict.fromkeys(name for file in files for name in file.tracks)
-    tracks = {metric: _align([file.tracks[metric] for file in files if metric in file.tracks]) for metric in names}
+    tracks = {
+        metric: _align(metric, own, files) for metric in dict.fromkeys(name for file in own for name in file.tracks)
+    }
     short = {metric: len(files) - len(runs) for metric, runs in tracks.items() if len(runs) < len(files)}
-    warnings = tuple(f"{metric}: {lost} of {len(files)} goldens lack steps" for metric, lost in short.items())
+    lack = "lack it or some of its steps, and are left out"
+    warnings = tuple(f"{metric}: {lost} of {len(files)} goldens {lack}" for metric, lost in short.items())
     return Goldens(chosen[0].key, tuple(files), tracks, warnings)
 
 
@@ -97,9 +100,10 @@ def _render_bad(value: float | str) -> str:
     return f"{value!r} (not a number)" if isinstance(value, str) else f"{value:g}"
 
 
-def _align(tracks: Sequence[Track]) -> tuple[Track, ...]:
-    """Those that have every step of the longest one."""
-    steps = set(max(tracks, key=lambda track: len(track.steps)).steps)
+def _align(metric: str, own: Sequence[CurveFile], files: Sequence[CurveFile]) -> tuple[Track, ...]:
+    """Those that have every step of the longest golden; earlier runs may be longer."""
+    steps = max(({*file.tracks[metric].steps} for file in own if metric in file.tracks), key=len)
+    tracks = [file.tracks[metric] for file in files if metric in file.tracks]
     return tuple(track.cut(steps) for track in tracks if steps.issubset(track.steps))
 
 
@@ -109,13 +113,16 @@ def _align(tracks: Sequence[Track]) -> tuple[Track, ...]:
 @needed_for("judging a curve by the noise of several goldens")
 def check_against(request: GoldenCheckRequest) -> GoldenReport:
     began, path, source = time.time(), request.against or "", request.source or ""
-    runs = choose_sources(list_sources(source), source, flag="--from")
+    found = list_sources(source)
+    if found[0].format == RCP:
+        refuse(source, "an RCP file holds references, and no run", "name it with --against")
+    runs = choose_sources(found, source, flag="--from")
     goldens = load_goldens(path, request.history, request.environment, runs)
     names = {metric: request.names.get(metric, metric) for metric in goldens.tracks}
     wanted: dict[str, frozenset[int]] = {}
     for metric, name in names.items():
         wanted[name] = wanted.get(name, frozenset()).union(goldens.tracks[metric][0].steps)
-    files = [each for found in runs for each in load_curves(found, wanted)]
+    files = [each for run in runs for each in load_curves(run, wanted)]
     report = _Check(request, goldens, files, names).report()
     return GoldenReport("check", source, (report,), time.time() - began)
 
@@ -146,7 +153,9 @@ class _Check:
         passed = [f"{metric}: {each.message}" for metric, each in found if each.kind is VerdictKind.PASS]
         shown = {*metrics} - {rule.metric for rule in rules}
         return GoldenTestReport(
-            test=os.path.basename(os.path.normpath(self.files[0].name)),
+            test=os.path.basename(
+                os.path.abspath(self.files[0].name if len(self.files) == 1 else self.request.source or "")
+            ),
             manifest=self.request.against or "",
             verdict=Verdict.of([*verdict.findings, *doubts], verdict.comparisons),
             segments=(SegmentReport(segment.start_step, "", verdict, reports),),
@@ -179,8 +188,11 @@ class _Check:
         both = [metric for metric in known if self.names[metric] in found]
         if not both:
             names = f"the golden has {_join_names(known)}, the run {_join_names(found)}"
-            hint = f"--map 'METRIC OF THE GOLDEN=METRIC OF THE RUN' names what is the same; {suggest(known[0], found)}"
-            raise UsageError(f"{sides} metric in common: {names}", hint.removesuffix("; None"))
+            meant = next((metric for metric in known if suggest(metric, found)), known[0])
+            hint = _render_map(meant, found)
+            if CONVERGED in known and self.files[0].format == MLLOG:
+                hint = "the run did not end with success: it has no run_stop with that status after an evaluation"
+            raise UsageError(f"{sides} metric in common: {names}", hint)
         if not any(self.names[metric] in file.tracks for metric in both for file in self.files):
             hint = "count both alike: iterations with iterations, samples with samples"
             raise UsageError(f"{sides} step in common: {self._describe_steps(both[0], self.files[0])}", hint)
@@ -224,29 +236,44 @@ class _Check:
         if absent:
             verdict = Verdict.of([Finding(VerdictKind.ERROR, name, self._describe_absent(rule.metric, absent[0]))], 0)
             return MetricReport(rule, verdict, tracks, {}, delta=rule.delta)
-        verdict = judge_segment(rule, segment, checks, peers=count_peers(rules, golden))
-        found = [bad for each in self.files if (bad := each.extents[name].bad)]
-        unseen = [
-            Finding(VerdictKind.FAIL, name, f"the run is {_render_bad(value)} at step {step:g}")
-            for step, value in found
+        peers = count_peers(rules, golden) * len(checks)  # each by itself: good runs do not hide a bad one
+        verdicts = [judge_segment(rule, segment, [check], peers=peers) for check in checks]
+        titles = [f"{file.name}: " if len(self.files) > 1 else "" for file in self.files]
+        findings = [
+            replace(each, message=f"{title}{each.message}")
+            for title, verdict in zip(titles, verdicts, strict=True)
+            for each in verdict.findings
+        ]
+        found = [
+            (title, *bad) for title, file in zip(titles, self.files, strict=True) if (bad := file.extents[name].bad)
+        ]
+        findings += [
+            Finding(VerdictKind.FAIL, name, f"{title}the run is {_render_bad(value)} at step {step:g}")
+            for title, step, value in found
             if isinstance(value, str) or step not in tracks[""][0].steps
         ]
         sides = [*((each, rule.metric) for each in self.goldens.files), *((each, name) for each in self.files)]
         cut = [(file.name, file.extents[each]) for file, each in sides if each in file.extents]
-        unseen += [
+        findings += [
             Finding(VerdictKind.INCONCLUSIVE, name, f"{where} {extent.describe_cut()}", step=extent.last)
             for where, extent in cut
             if extent.is_cut
         ]
-        verdict = Verdict.of([*verdict.findings, *unseen], verdict.comparisons)
+        verdict = Verdict.of(findings, sum(each.comparisons for each in verdicts))
         curves = {"": tuple(run[rule.metric][""] for run in checks)}
         return MetricReport(rule, verdict, tracks, curves, delta=rule.delta)
 
     def _describe_absent(self, metric: str, file: CurveFile) -> str:
         if self.names[metric] in file.extents:
             return f"no step in common: {self._describe_steps(metric, file)}"
-        meant = suggest(metric, set(file.extents) - set(self.goldens.tracks))
-        hint = f"{meant} --map '{metric}=NAME' names it" if meant else f"it has {_join_names(list(file.extents))}"
+        others = [name for name in file.extents if name not in self.goldens.tracks]
+        both = [f"--only {shlex.quote(name)}" for name in self.goldens.tracks if self.names[name] in file.extents]
+        rest = (
+            f"{' '.join(both)} leaves it out"
+            if 0 < len(both) <= _MOST_NAMES
+            else f"it has {_join_names([*file.extents])}"
+        )
+        hint = _render_map(metric, others) if suggest(metric, others) else rest
         return f"{file.name} has no {self.names[metric]}; {hint}"
 
     # ------------------------------------------------------------ notes
@@ -265,8 +292,12 @@ class _Check:
         count, extra = len(self.goldens.files), [name for name in self._logged if name not in self.names.values()]
         noise = f"{count} recordings" if count > 1 else f"1 recording, {NOISE_UNKNOWN}"
         golden = f"golden: {self.goldens.environment} ({self.goldens.files[0].format}; {noise})"
-        run = f"run: {_join_names([each.name for each in self.files])} ({self.files[0].format})"
-        return [golden, run, *([f"only in the run, and not judged: {_join_names(extra)}"] if extra else [])]
+        run = f"run: {_join_names([*dict.fromkeys(each.name for each in self.files)])} ({self.files[0].format})"
+        notes = [f"only in the run, and not judged: {_join_names(extra)}"] if extra else []
+        last = max(tracks[0].steps[-1] for tracks in self.goldens.tracks.values())
+        ends = [file.extents[name].last for file in self.files for name in self.names.values() if name in file.extents]
+        beyond = f"the golden ends at step {last}; the run goes on to {max(ends):g}, and is not judged there"
+        return [golden, run, *notes, *([beyond] if max(ends) > last else [])]
 
 
 def _has_other_interval(steps: Sequence[int], common: Sequence[int]) -> bool:
@@ -280,6 +311,14 @@ def _has_other_interval(steps: Sequence[int], common: Sequence[int]) -> bool:
 def _pace(steps: Sequence[int]) -> float:
     """The usual distance between two steps."""
     return median(b - a for a, b in pairwise(steps)) if len(steps) > 1 else 0.0
+
+
+def _render_map(metric: str, names: Sequence[str]) -> str:
+    """The option for the most similar of these names."""
+    meant = suggest(metric, names) or ""
+    name = next((each for each in names if repr(each) in meant), "NAME")
+    option = f"--map {shlex.quote(f'{metric}={name}')}"
+    return f"did you mean {option}?" if meant else f"{option} names what the run calls it"
 
 
 def _join_names(names: Sequence[str]) -> str:

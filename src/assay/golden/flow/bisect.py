@@ -23,7 +23,7 @@ from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
 from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.gather import gather_test
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts, use_store
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts, hint_to_gather, use_store
 from assay.golden.requests import GoldenBisectRequest
 from assay.golden.results import BisectReport, Tried
 from assay.golden.values import GoldenTestReport
@@ -198,7 +198,7 @@ class _Search:
         """Without a store the good end is gathered, once."""
         for context in self.contexts:
             if self.request.store:
-                manifests.load_manifest(context.manifest, context.test.name)  # raises with the command to gather
+                manifests.load_manifest(context.manifest, context.test.name, hint_to_gather(context))  # raises
                 continue
             with contextlib.suppress(UsageError):
                 if manifests.load_manifest(context.manifest, context.test.name).complete:

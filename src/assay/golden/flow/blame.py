@@ -19,7 +19,7 @@ from assay.follow.api import Entry, StudyLocation
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.environments import choose_golden
-from assay.golden.flow.followers import describe_end
+from assay.golden.flow.followers import describe_end, find_log
 from assay.golden.flow.runs import add_recordings, find_lost_steps, follow_specs, is_whole
 from assay.golden.flow.segments import (
     ENDED_WELL,
@@ -209,7 +209,7 @@ class _Trial:
         for entry in report.entries:
             (cell, index), values = jobs[entry.spec.name], logged[entry.spec.name]
             if problem := self._find_problem(entry, self.golden.segments[index], values):
-                self.problems.setdefault(cell, problem)
+                self.problems.setdefault(cell, f"{problem}\nlog: {find_log(entry)}")
             self.values.setdefault(cell, {}).setdefault(index, []).append(values)
         return None
 

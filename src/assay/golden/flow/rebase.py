@@ -40,6 +40,7 @@ from assay.golden.flow.segments import (
     build_segment_spec,
     build_stamp,
     hide_command,
+    hint_to_gather,
     load_golden,
 )
 from assay.golden.judge.contrasts import measure_shifts
@@ -73,7 +74,7 @@ def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks 
         raise UsageError("a rebase needs a reason", 'as in --reason "new optimiser, see the release notes"')
     _check_request(request)
     contexts = [choose_golden(each) for each in build_contexts(load_golden_file(options.file), options)]
-    befores = [manifests.load_manifest(context.manifest, context.test.name) for context in contexts]
+    befores = [manifests.load_manifest(each.manifest, each.test.name, hint_to_gather(each)) for each in contexts]
     done: list[Rebased] = []
     for context, before in zip(contexts, befores, strict=True):
         done.append(_rebase(context, before, request, hooks or RunHooks()))

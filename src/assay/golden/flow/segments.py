@@ -315,13 +315,17 @@ def hide_command(context: GoldenContext, text: str) -> str:
 
 def load_golden(context: GoldenContext, how_to: str | None = None) -> Golden:
     """The golden of a test, to be run by its file. Raises UsageError when one has checkpoints and the other has not."""
-    golden = manifests.load_manifest(context.manifest, context.test.name, how_to)
+    golden = manifests.load_manifest(context.manifest, context.test.name, how_to or hint_to_gather(context))
     from_start = all(not segment.checkpoint for segment in golden.segments)
     if golden.segments and from_start is not context.test.from_start:
         words = ("begins at step 0", "names") if from_start else ("begins at checkpoints", "does not name")
         message = f"the golden recording {words[0]}, and {context.options.file} {words[1]} checkpoints"
         raise UsageError(message, f"record it again: assay golden gather {build_arguments(context.options)}")
     return golden
+
+
+def hint_to_gather(context: GoldenContext) -> str:
+    return f"gather it first: assay golden gather {build_arguments(context.options)}"
 
 
 def build_arguments(options: GoldenOptions) -> str:

@@ -13,17 +13,19 @@ import struct
 from collections.abc import Sequence
 from statistics import median
 
-from assay.golden.judge.effects import build_limits, build_starts, is_schedule, measure_pair
+from assay.golden.judge.effects import ENOUGH_RECORDINGS, Effects, build_limits, build_starts, is_schedule, measure_pair
 from assay.golden.judge.pairing import Aligned, Pair
-from assay.golden.judge.pointwise import compare, measure_relative, render_effect, render_fraction
+from assay.golden.judge.pointwise import compare, measure_relative, render_bounded, render_effect, render_fraction
+from assay.golden.judge.same import measure_noise
 from assay.golden.judge.window import WindowReport, find_outside, render_steps
 from assay.golden.values import Rule, Track
-from assay.judge.statistics import Array
+from assay.judge.statistics import Array, load_numpy, t_quantile
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
 
 NOISE_UNKNOWN = "noise unknown"
+_TOO_FEW = "too few goldens to call that a change: more of them, or --history DIR, show it"
 _EXACT_DIGITS = 15  # so many: the value was not rounded
 _FEWEST_DIGITS = 3
 _UNITS = (60.0, 100.0, 1000.0, 3600.0, 1e6, 1e9)
@@ -81,8 +83,9 @@ def _judge_digits(rule: Rule, pair: Pair, check: Aligned) -> Finding:
     different = [index for index, both in enumerate(pairs) if not _is_equal(*both, *sides.values())]
     if not different:
         coarser = max(sides, key=lambda side: sides[side].find_quantum(max(golden, key=abs)))
+        are = "1 value is" if len(golden) == 1 else f"{len(golden)} values are"
         at = "" if values == golden else f" at the digits of the {coarser} ({sides[coarser].describe()})"
-        return Finding(VerdictKind.PASS, pair.subject, f"{len(golden)} values are equal{at}", effect=0.0)
+        return Finding(VerdictKind.PASS, pair.subject, f"{are} equal{at}", effect=0.0)
     worst = max(different, key=lambda index: abs(measure_relative(*pairs[index])))
     effect, first = measure_relative(*pairs[worst]), different[0]
     largest = f"at most {render_effect(effect)}, at step {pair.steps[worst]}"
@@ -152,32 +155,70 @@ def _judge_level(rule: Rule, pair: Pair, levels: Sequence[float], value: float) 
 
 
 def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
-    """All windows of all checks together, against the noise between the goldens."""
+    """All windows of the checks, against the noise between the goldens."""
     if not pair.is_whole:
         return []
-    pair, plain = pair if is_schedule(rule) else _round_alike(pair), replace(rule, delta=None)
+    decimals = None if is_schedule(rule) else _find_decimals(pair)
+    alike = pair if decimals is None else _round_alike(pair, decimals)
+    found = _judge_alike(rule, alike, peers)
+    if [track.values for track in alike.golden] == [track.values for track in pair.golden]:
+        return [found]
+    coarse = f"compared at {render_count(decimals or 0, 'decimal')}, the fewest that a side has"
+    return [replace(found, message=f"{found.message}\n{coarse}")]
+
+
+def _judge_alike(rule: Rule, pair: Pair, peers: int) -> Finding:
+    plain = replace(rule, delta=None)
     starts = build_starts(plain, pair.steps)
-    effects = measure_pair(pair, starts)
+    effects = _settle(measure_pair(pair, starts))
     limits = build_limits(plain, pair, starts, effects)
     outside = find_outside(plain, effects, limits, len(starts) * peers)
     unsure = ~outside & ~(effects.distance <= limits.inside)
     report = NoiseReport(rule, pair, effects, tuple(starts), peers, limits)
     if outside.any():
-        holds = rule.delta is not None and all(holds_tolerance(rule.delta, pair, each) for each in pair.checks)
-        return [report.describe(VerdictKind.CHANGED if holds else VerdictKind.FAIL, outside)]
+        return report.describe(_find_kind(rule, pair), outside)
     if unsure.any():
-        return [report.describe(VerdictKind.INCONCLUSIVE, unsure)]
-    return [report.describe(VerdictKind.PASS, effects.distance <= limits.inside)]
+        return report.describe(VerdictKind.INCONCLUSIVE, unsure)
+    return _find_bias(report) or report.describe(VerdictKind.PASS, effects.distance <= limits.inside)
 
 
-def _round_alike(pair: Pair) -> Pair:
-    """All curves with the decimals of the one that has the fewest."""
+def _find_bias(report: NoiseReport) -> Finding | None:
+    """The mean of all steps where it is outside, although each window is inside: differences of both signs cancel in
+    it, a bias does not. Windows count in units of their noise."""
+    effects, many = report.effects, len(report.pair.golden)
+    noise = measure_noise(report.pair, report.starts, effects.in_logs, alike=False)
+    if not effects.spreads or not noise.variance.all():
+        return None
+    weights = noise.variance**-0.5 / (noise.variance**-0.5).sum()
+    error = math.sqrt((1 + 1 / many) / noise.windows) * len(weights) / float((noise.variance**-0.5).sum())
+    reach = t_quantile(noise.freedom, report.rule.alpha / (4 * report.peers)) * error
+    effect, floor = (float((each * weights).sum()) for each in (effects.effect, report.limits.floor))
+    return report.describe_bias(effect, reach) if abs(effect) > max(reach, floor) else None
+
+
+def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
+    """Of what is outside."""
+    holds = rule.delta is not None and all(holds_tolerance(rule.delta, pair, each) for each in pair.checks)
+    return VerdictKind.CHANGED if holds else VerdictKind.FAIL
+
+
+def _settle(effects: Effects) -> Effects:
+    """With the noise of each window, or that of most windows where it is quieter by chance: goldens that differ much at
+    first must not hide what is outside later."""
+    np = load_numpy()
+    return replace(effects, replicas=np.minimum(effects.replicas, np.maximum(effects.own, np.median(effects.own))))
+
+
+def _find_decimals(pair: Pair) -> int | None:
+    """Those of the curve that has the fewest."""
     columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
-    found = [digits.decimals for digits in map(find_digits, columns) if digits.decimals is not None]
-    if not found:
-        return pair
-    columns = [tuple(round(value, min(found)) for value in values) for values in columns]
-    rows, many = [(values, tuple(map(repr, values))) for values in columns], len(pair.golden)
+    return min((each.decimals for each in map(find_digits, columns) if each.decimals is not None), default=None)
+
+
+def _round_alike(pair: Pair, decimals: int) -> Pair:
+    columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
+    runs, many = [tuple(round(value, decimals) for value in values) for values in columns], len(pair.golden)
+    rows = [(values, tuple(map(repr, values))) for values in runs]
     golden = tuple(Track(pair.steps, *row) for row in rows[:many])
     return replace(pair, golden=golden, checks=tuple(Aligned(*row, 0) for row in rows[many:]))
 
@@ -193,16 +234,31 @@ class NoiseReport(WindowReport):
     def render_message(self, kind: VerdictKind, marks: Array, worst: int, step: int) -> str:
         steps = render_steps(self.pair.steps, self.starts, worst)
         shown = f"{self.render_size(worst, VerdictKind.CHANGED)} in {steps}"
-        noise, many = float(self.effects.envelope[worst]), f"{int(marks.sum())} of {len(self.starts)} windows"
-        apart = f"which differ by {render_fraction(noise)} there" if noise else "which are equal"
+        bounds = (
+            math.copysign(each[worst], self.effects.effect[worst])
+            for each in (self.effects.envelope, self.limits.inside)
+        )
+        noise, inside = (abs(float(self.effects.relative(each))) for each in bounds)
+        many = f"{int(marks.sum())} of {len(self.starts)} windows"
+        apart = f"which differ by up to {render_fraction(noise)} there" if noise else "which are equal"
         goldens = f"the noise of {len(self.pair.golden)} goldens, {apart}"
         if kind is VerdictKind.PASS:
-            return f"inside {goldens}: at most {shown}; up to {render_fraction(float(self.limits.inside[worst]))} is"
+            return f"inside {goldens}: at most {shown}; the limit there is {render_fraction(inside)}"
         if kind is VerdictKind.INCONCLUSIVE:
-            more = "too few goldens to call that a change: more of them, or --history DIR, show it"
-            return f"{shown}, beyond {goldens}\n{many}; {more}"
+            return f"{shown}, beyond {goldens}\n{many}; {_TOO_FEW}"
         values = [value for check in self.pair.checks for value in check.values]
         unit = describe_unit(values, self.pair.golden[0].values)
-        still = f"; within the stated tolerance of {100 * (self.rule.delta or 0):g}%"
-        stated = still if kind is VerdictKind.CHANGED else ""
-        return f"{shown}, outside {goldens}{stated}\nbegins at step {step}; {many}{unit}"
+        return f"{shown}, outside {goldens}{self._render_stated(kind)}\nbegins at step {step}; {many}{unit}"
+
+    def describe_bias(self, effect: float, reach: float) -> Finding:
+        many, steps = len(self.pair.golden), (float(self.pair.steps[0]), float(self.pair.steps[-1]))
+        kind = _find_kind(self.rule, self.pair) if many >= ENOUGH_RECORDINGS else VerdictKind.INCONCLUSIVE
+        shown, low, high = (float(self.effects.relative(effect + side * reach)) for side in (0, -1, 1))
+        mean = f"{render_bounded(shown, low, high)} in the mean of steps {steps[0]:g} to {steps[1]:g}"
+        more = f"\n{_TOO_FEW}" if kind is VerdictKind.INCONCLUSIVE else ""
+        message = f"{mean}: a bias, beyond the noise of {many} goldens{self._render_stated(kind)}{more}"
+        return Finding(kind, self.pair.subject, message, None, None, steps[0], shown, (low, high), (steps,))
+
+    def _render_stated(self, kind: VerdictKind) -> str:
+        stated = f"; within the stated tolerance of {100 * (self.rule.delta or 0):g}%"
+        return stated if kind is VerdictKind.CHANGED else ""

@@ -122,7 +122,8 @@ class Effects:
     in_logs: bool
     distance: Array  # mean absolute difference of the check
     worse: Array  # mean positive and mean negative part of its differences
-    replicas: Array  # the largest distance of a replica from the others, in this window or one before it
+    own: Array  # the largest distance of a replica from the others, in this window
+    replicas: Array  # and in this window or one before it
     variants: Array  # and of a variant from the replicas
     spreads: bool  # whether noise is known from runs that differ: not where all replicas are equal bit for bit
     recordings: int
@@ -175,6 +176,7 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
         error = None if spread is None else np.sqrt(pool_variance(spread) * (1 / len(golden) + 1 / len(checks)))
         rows, of_checks, of_variants = (each - apart[0].mean(axis=0) for each in apart)
         others = len(golden) / max(1, len(golden) - 1)  # from the mean of all to the mean of the others
+        own = others * average(np.abs(rows), starts)
         return Effects(
             golden=_average_levels(golden, starts, in_logs),
             check=level,
@@ -184,7 +186,8 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
             in_logs=in_logs,
             distance=average(np.abs(of_checks), starts).mean(axis=0),
             worse=np.stack([average(np.maximum(sign * of_checks, 0), starts).mean(axis=0) for sign in (1, -1)]),
-            replicas=_find_largest(others * average(np.abs(rows), starts), len(starts)),
+            own=own.max(axis=0),
+            replicas=_find_largest(own, len(starts)),
             variants=_find_largest(average(np.abs(of_variants), starts), len(starts)),
             spreads=len(golden) == 1 or bool((apart[0] != 0).any()),
             recordings=len(golden) + len(variants),

@@ -25,8 +25,8 @@ _LOSSES = frozenset(_LOSS_NAMES.split())
 _LOSS_ENDS = ("loss", "losses", "perplexity")
 _SET = frozenset(("scale", "scaler", "weight", "coef"))  # numbers beside a loss that are set, not computed
 _COST_NAMES = """
-    time elapsed eta second seconds sec secs s ms hours runtime duration latency speed throughput fps ips qps tps wps
-    mfu tflops flops memory mem vram gb mb gib mib bytes temperature power utilization utilisation
+    time timing elapsed eta second seconds sec secs s ms hours runtime duration latency speed throughput fps ips qps tps
+    wps mfu tflops flops memory mem vram gb mb gib mib bytes temperature power utilization utilisation
 """
 _COSTS = frozenset(_COST_NAMES.split())  # what the machine takes: time and memory
 _COUNTED_NAMES = """

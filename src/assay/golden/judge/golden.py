@@ -34,6 +34,7 @@ from assay.golden.judge.pointwise import has_equal_replicas, measure_relative
 from assay.golden.judge.window import second_half
 from assay.golden.values import Golden, Rule, Segment
 from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.plain import parse_plain
 from assay.values.series import find_direction
@@ -339,7 +340,7 @@ def _find_losses(before: Golden, after: Golden) -> list[str]:
     if 0 < after.steps_per_segment < before.steps_per_segment:
         found.append(f"segments have {after.steps_per_segment} steps instead of {before.steps_per_segment}")
     if after.recordings < before.recordings:
-        found.append(f"there are {after.recordings} recordings of each segment instead of {before.recordings}")
+        found.append(f"{render_count(after.recordings, 'recording')} of each segment instead of {before.recordings}")
     kept = {(name, label) for each in after.segments for name, label, _ in each.walk()}
     pairs = dict.fromkeys((name, label) for each in before.segments for name, label, _ in each.walk())
     gone = {f"{name} {label}" if name in after.metrics else name for name, label in pairs if (name, label) not in kept}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from statistics import fmean
+from itertools import combinations, pairwise
+from statistics import fmean, median
 from typing import Protocol
 
 from assay.golden.judge.effects import better_way
@@ -22,10 +22,22 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 FEWEST_NIGHTS = 6  # with a level: fewer show no change point
 _MOST_CAUSES = 3
+_TREND = 4.5  # standard deviations: nights that follow each other may be alike
 
 
 class Step(Protocol):
     """A change point: the index of its first value, the levels, and its relative size with an interval."""
+
+    at: int
+    before: float
+    after: float
+    effect: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A step without a night that began it: the level moves little by little. `at`: where its last third begins."""
 
     at: int
     before: float
@@ -62,6 +74,7 @@ class Move:
     effect: float
     interval: tuple[float, float]
     state: str
+    drifts: bool = False
 
 
 # ---------------------------------------------------------------- levels
@@ -131,7 +144,7 @@ def _judge_metric(
     if known < FEWEST_NIGHTS:
         message = f"{render_count(known, 'night')} with a level of it: a lasting change shows from {FEWEST_NIGHTS} on"
         return [Finding(VerdictKind.INCONCLUSIVE, name, message)], []
-    steps = list(find_steps(levels))
+    steps: list[Step | Drift] = [*find_steps(levels)] or [*find_drift(levels)]
     moves = list(_build_moves(name, nights, steps))
     still = [at for at, move in enumerate(moves) if move.state == "open"]
     unseen = [night.date for night in nights if name not in night.levels and not night.is_good]
@@ -150,7 +163,19 @@ def _judge_metric(
     return [Finding(kind, name, describe_moves([last], nights), effect=effect, interval=last.interval)], moves
 
 
-def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[Step]) -> Iterator[Move]:
+def find_drift(levels: Sequence[float | None]) -> list[Drift]:
+    """By the trend of Mann and Kendall: how many of all pairs of nights rise, less those that fall."""
+    known = [(at, level) for at, level in enumerate(levels) if level is not None]
+    values, many, third = [level for _, level in known], len(known), max(1, len(known) // 3)
+    score = sum((later > earlier) - (later < earlier) for earlier, later in combinations(values, 2))
+    if abs(score) <= _TREND * math.sqrt(many * (many - 1) * (2 * many + 5) / 18):
+        return []
+    before, after = median(values[:third]), median(values[-third:])
+    effect = measure_relative(after, before)
+    return [Drift(known[-third][0], before, after, effect, (effect, effect))]
+
+
+def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[Step | Drift]) -> Iterator[Move]:
     """A step is accepted with any night of its level, and then all before it are; it is back where the last level is
     within the uncertainty of the last step from the level before it."""
     edges = [*(step.at for step in steps), len(nights)]
@@ -160,13 +185,16 @@ def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[Step]) -> I
         reach = abs(high - low) / 2 * abs(steps[-1].before)
         is_back = any(abs(steps[-1].after - each.before) <= reach for each in steps[: at + 1])
         state = "accepted" if any(accepted[at:]) else "back" if is_back else "open"
-        yield Move(name, step.at, step.effect, step.interval, state)
+        yield Move(name, step.at, step.effect, step.interval, state, isinstance(step, Drift))
 
 
 def describe_moves(moves: Sequence[Move], nights: Sequence[Night]) -> str:
     """`loss +2.1% [+1.8%, +2.4%] and lr +2% since 2026-11-12 (5 of 20 nights): package torch 2.9.1 instead of 2.9.0`,
     of moves that begin in the same night."""
     at = moves[0].at
+    if moves[0].drifts:
+        sizes = [f"{move.metric} {render_bounded(move.effect, *move.interval)}" for move in moves]
+        return f"{' and '.join(sizes)} little by little, in {render_count(len(nights), 'night')} since {nights[0].date}"
     *sizes, last = (f"{move.metric} {render_bounded(move.effect, *move.interval)}" for move in moves)
     before, after = nights[at - 1].origin, nights[at].origin
     names = [name for name in after if name in before and before[name] != after[name]]

@@ -56,14 +56,18 @@ class Noise:
         return math.sqrt(mean / self.windows if window is None else max(mean, float(self.variance[window])))
 
 
-def measure_noise(pair: Pair, starts: Sequence[int], in_logs: bool) -> Noise:
-    """From the residuals of every recording about the mean of all, averaged over windows."""
-    golden = stack(pair.golden)
+def measure_noise(pair: Pair, starts: Sequence[int], in_logs: bool, alike: bool = True) -> Noise:
+    """From the residuals of every recording about the mean of all, averaged over windows. Not `alike`: windows may be
+    of different noise; each counts in units of its own, or of the median where that is larger."""
+    np, golden = load_numpy(), stack(pair.golden)
     rows = build_differences(golden, golden[:1], starts, None if in_logs else measure_size(golden, starts))
     means = average((rows - rows.mean(axis=0)) * math.sqrt(len(golden) / (len(golden) - 1)), starts)
+    variance = (means**2).mean(axis=0)
+    if not alike and (variance := np.maximum(variance, np.median(variance))).all():
+        means = means / np.sqrt(variance)
     windows = max(1.0, len(starts) / find_autocorrelation_time(means))
     few = FEW_RECORDINGS if len(golden) < ENOUGH_RECORDINGS else 1.0
-    return Noise((means**2).mean(axis=0), windows, int((len(golden) - 1) * max(1.0, few * windows)))
+    return Noise(variance, windows, int((len(golden) - 1) * max(1.0, few * windows)))
 
 
 def find_autocorrelation_time(rows: Array) -> float:

@@ -192,9 +192,12 @@ def build_relative(tracks: Sequence[Track], band: Band) -> list[list[Point]]:
         return []
     return [
         [
-            (step, (value - band[step][1]) / (abs(band[step][1]) or usual))
+            (step, part)
             for step, value in zip(track.steps, track.values, strict=True)
-            if step in band and abs(value) <= _LARGEST
+            if step in band
+            and abs(value) <= _LARGEST
+            # next to a value that is nearly 0 it may be infinite
+            and abs(part := (value - band[step][1]) / (abs(band[step][1]) or usual)) <= _LARGEST
         ]
         for track in tracks
     ]

@@ -34,7 +34,7 @@ def describe_history(history: NightHistory) -> str:
     """One sentence: what moved since when."""
     moved = [move for move in history.moves if move.state == "open"]
     if moved:
-        groups = [list(group) for _, group in groupby(moved, lambda move: move.at)]
+        groups = [list(group) for _, group in groupby(moved, lambda move: (move.at, move.drifts))]
         return "; ".join(describe_moves(group, history.nights) for group in groups)
     if not history.nights:
         return "no check can be read"
