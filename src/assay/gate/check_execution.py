@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from xml.etree import ElementTree as ET
 
 from assay.errors import ExitCode
@@ -44,7 +45,7 @@ class _Report:
 
     cases: int  # that were judged
     kinds: frozenset[VerdictKind]
-    text: str  # the first that is not well
+    text: str  # the first of the worst
 
 
 def execute(
@@ -133,14 +134,15 @@ def _read_report(path: str) -> _Report | None:
         cases = list(ET.parse(path).getroot().iter("testcase"))  # noqa: S314 written by our own child a moment ago
     except (OSError, ET.ParseError):
         return None
-    judged, bad = 0, []
+    judged, bad = 0, list[tuple[int, str]]()
     for case in cases:
         kind, message = _read_case(case)
         judged += kind is not VerdictKind.INCONCLUSIVE
         if message:
             bad.append((SEVERITY.index(kind), f"{case.get('name')}: {message.splitlines()[0]}"))
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    return _Report(judged, frozenset(SEVERITY[rank] for rank, _ in bad), clean(min(bad)[1]) + more if bad else "")
+    _, worst = min(bad, key=itemgetter(0), default=(0, ""))
+    return _Report(judged, frozenset(SEVERITY[rank] for rank, _ in bad), clean(worst) + more)
 
 
 def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:

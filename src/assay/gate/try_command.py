@@ -67,7 +67,8 @@ def parse_effect(text: str, flag: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        raise UsageError(f"{flag} {text!r} is not a fraction", f"write for example {flag} 0.5% or {flag} 0.005")
+        hint = f"write for example {flag} 0.5% or {flag} 0.005"
+        raise UsageError(f"{flag} {text!r} is not a fraction from 0 to below 100%", hint)
     return value
 
 
