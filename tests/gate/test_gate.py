@@ -215,13 +215,15 @@ class TestReuse:
     def test_what_is_in_no_snapshot_counts(
         self, project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
-        """Links, large files, other folders of the repository, the executable bit, a store below the root, variables,
-        the user's settings."""
+        """Links, large files, other folders of the repository, the executable bit, a store below the root, the usual
+        store, the data of a named file, variables, the user's settings."""
         top, folder = project.folder, project.folder / "project"
         subprocess.run(["git", "init", "-q"], check=True, cwd=top)
         (folder / "runs/gold").mkdir(parents=True)
-        (top / ".gitignore").write_text("far\nruns\n")
-        for name in ("lib.py", "far", "project/code.sh", "project/runs/gold/a"):
+        (folder / "golden").mkdir()
+        (top / ".gitignore").write_text("far\nruns\ngolden\n*.data\n")
+        names = ("code.sh", "runs/gold/a", "golden/a", "good.csv", "good.csv.data")
+        for name in ("lib.py", "far", *(f"project/{name}" for name in names)):
             (top / name).write_text("1")
         (folder / "link").symlink_to(top / "far")
         (folder / "large").write_bytes(bytes(11_000_000))
@@ -247,6 +249,8 @@ class TestReuse:
             lambda: (folder / "large").write_bytes(bytes(11_000_001)),
             lambda: (folder / "code.sh").chmod(0o755),
             lambda: (folder / "runs/gold/a").write_text("2"),
+            lambda: (folder / "golden/a").write_text("2"),
+            lambda: (folder / "good.csv.data").write_text("2"),
             (folder / "runs/gold/a").unlink,
             (top / "lib.py").unlink,
             lambda: monkeypatch.setenv("RATE", "0.05"),

@@ -10,6 +10,7 @@ here: it is never used again. Any other verdict removes the PASS of the same inp
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -229,11 +230,13 @@ def _list_contents(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _find_paths(words: Sequence[str], folder: str) -> list[str]:
-    """Files and folders that a line names, also as the value of `NAME=PATH`, before `:function` and in `-sPATH`."""
+    """Files and folders that a line names, also as the value of `NAME=PATH`, before `:function` and in `-sPATH`; with a
+    file those whose names go on after its own, as the weights `net.onnx.data` of `net.onnx`."""
     texts = {part for word in words for part in (word, word.partition("=")[2], word.partition(":")[0]) if part}
     texts |= {word[2:] for word in words if word[:1] == "-" and word[2:]}
-    paths = (os.path.normpath(os.path.join(folder, os.path.expanduser(text))) for text in texts)
-    return sorted(path for path in paths if os.path.exists(path) and path != folder)
+    paths = {os.path.normpath(os.path.join(folder, os.path.expanduser(text))) for text in texts} - {folder}
+    more = [found for path in paths if os.path.isfile(path) for found in glob.glob(f"{glob.escape(path)}*")]
+    return sorted({*filter(os.path.exists, paths), *more})
 
 
 def _find_commits(words: Iterable[str], folder: str) -> list[str]:
