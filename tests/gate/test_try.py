@@ -496,6 +496,24 @@ def test_runs_of_another_environment_are_not_used_again(lab: Lab, monkeypatch: p
     assert lab.attempt("--json").facts["cost"]["new_runs"] == 10
 
 
+def test_a_package_of_any_name_makes_another_environment(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lab.write(gain=0.2)
+    places = [tmp_path / name / "lib/python3.11/site-packages" for name in ("on the path", "of a side")]
+    for place in places:
+        (place / "einops-0.7.0.dist-info").mkdir(parents=True)
+        (place.parents[2] / "bin").mkdir()
+        (place.parents[2] / "bin/python").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{places[0].parents[2]}/bin", prepend=":")
+    side = ("--b-env", str(places[1].parents[2]), "--json")
+    assert lab.attempt(*side).facts["cost"]["new_runs"] == 10
+    assert lab.attempt(*side).facts["cost"]["new_runs"] == 0
+    for place, count in zip(places, (10, 5), strict=True):
+        (place / "einops-0.7.0.dist-info").rename(place / "einops-0.8.0.dist-info")
+        assert lab.attempt(*side).facts["cost"]["new_runs"] == count
+
+
 def test_an_earlier_run_that_took_longer_than_the_limit_has_failed(lab: Lab) -> None:
     lab.commit(train=f"sleep 0.4\n{TRAIN}")
     lab.write(gain=-0.2)

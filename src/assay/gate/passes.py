@@ -14,7 +14,9 @@ import glob
 import json
 import os
 import re
+import shlex
 import stat
+import sys
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +25,7 @@ from typing import Any
 from assay.errors import AssayError, UsageError
 from assay.gate.check_execution import Outcome
 from assay.gate.gate_settings import Check, GateSettings
-from assay.observe.environment import load_environment
+from assay.observe.environment import list_installed, load_environment
 from assay.show.formatting import render_age
 from assay.system.fast_dataclasses import asdict, dataclass
 from assay.system.files import blake2b, parse_json, write_atomic
@@ -186,8 +188,21 @@ def digest_environment(folder: str) -> str:
     """Of packages, hardware and variables, but those that differ from one terminal to the next."""
     found = load_environment(folder, ())
     packages = [f"{name}=={version}" for name, version in {**found.packages, **found.job_packages}.items()]
+    packages += _list_packages((sys.executable, "python", "python3"))
     variables = [f"{name}={value}" for name, value in os.environ.items() if not re.fullmatch(_VOLATILE, name)]
     return _digest([found.fingerprint, found.python, found.job_python or "", *sorted(packages), *sorted(variables)])
+
+
+def digest_command(environment: str, prefix: str, words: Iterable[str]) -> str:
+    """The digest of an environment, with the packages of others whose programs a command names by their paths."""
+    parts = [*shlex.split(prefix), *(part for word in words for part in word.split())]
+    paths = [path for path in (part.removeprefix("VIRTUAL_ENV=") for part in parts) if os.path.isabs(path)]
+    packages = _list_packages(os.path.join(path, "bin/python") if os.path.isdir(path) else path for path in paths)
+    return _digest([environment, *packages]) if packages else environment
+
+
+def _list_packages(programs: Iterable[str]) -> list[str]:
+    return [f"{program} {name}" for program in programs for name in list_installed(program)]
 
 
 def _hash_file(path: str) -> str:

@@ -123,7 +123,7 @@ def try_command(request: TryRequest, console: Console) -> int:
 
     Exit code 0: better. 1: worse. 3: same or undecided. 2: the call is wrong, or the base does not run.
     """
-    from assay.gate.passes import digest_environment
+    from assay.gate.passes import digest_command, digest_environment
     from assay.gate.try_report import build_try_document
     from assay.gate.try_runs import build_place, keep_code
     from assay.gate.trying import try_idea
@@ -138,9 +138,10 @@ def try_command(request: TryRequest, console: Console) -> int:
     check_paths(request.command, os.getcwd())
     codes = keep_code(place, request.a_rev, request.b_rev, quieted)
     machine = digest_environment(os.getcwd())
+    words = request.command
     a, b = (
-        Side(code.hash, code.commit, code.title, request.command, environment, code.inside, machine)
-        for code, environment in zip(codes[:2], (request.a_env, request.b_env), strict=True)
+        Side(code.hash, code.commit, code.title, words, prefix, code.inside, digest_command(machine, prefix, words))
+        for code, prefix in zip(codes[:2], (request.a_env, request.b_env), strict=True)
     )
     farm = place.farm.name if place.farm else ""
     asked = Try(request.idea, request.metric, question, a, b, request.seeds, farm, request.timeout_s)

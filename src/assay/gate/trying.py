@@ -18,7 +18,7 @@ from assay.gate.paired_test import (
     judge_look,
     measure_chance,
 )
-from assay.gate.passes import digest_environment
+from assay.gate.passes import digest_command, digest_environment
 from assay.gate.tries_ledger import Confirmation, Side, Try, hide_try, load_tries, record_try
 from assay.gate.try_runs import Place, Result, Runner, describe_failure, refuse_missing
 from assay.show.console import Console
@@ -216,7 +216,11 @@ def confirm_tries(place: Place, pairs: int | None, console: Console) -> list[Try
         raise UsageError(f"{hidden.idea!r} cannot be repeated: its command has a secret, which is not recorded")
     check_libraries()
     machine = digest_environment(os.getcwd())
-    now = [replace(each, a=replace(each.a, machine=machine), b=replace(each.b, machine=machine)) for each in chosen]
+
+    def renew(side: Side) -> Side:
+        return replace(side, machine=digest_command(machine, side.environment, side.words))
+
+    now = [replace(each, a=renew(each.a), b=renew(each.b)) for each in chosen]
     repeated = [_repeat(each, Runner(replace(place, timeout_s=each.timeout_s), console), pairs) for each in now]
     chances = [measure_chance(mine, each.question) for each, mine in zip(chosen, repeated, strict=True)]
     kept = {
