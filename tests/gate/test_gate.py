@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
+from tests.finished_study import until
 
 from assay.cli.main import run
 from assay.config.settings import load_settings
@@ -172,7 +174,15 @@ class TestBudget:
         assert time.monotonic() - began < 100  # it sleeps for 1000
         assert "it was stopped after" in out
         assert "it was not begun: the budget of" in out
-        assert (project.folder / "begun").exists()
+        begun = project.folder / "begun"
+        begun.unlink()
+        with subprocess.Popen([sys.executable, "-m", "assay", "gate", "-q"], stdout=subprocess.PIPE, text=True) as gate:
+            until(begun.exists, "it has begun")
+            gate.send_signal(signal.SIGTERM)
+            printed, _ = gate.communicate()
+        assert gate.returncode == 130
+        assert "the gate was interrupted" in printed.splitlines()[2]
+        assert f"INCONCLUSIVE {GOOD}: it was not begun: the gate was interrupted" in printed
         folders = [os.readlink(path) for path in glob.glob("/proc/[0-9]*/cwd") if os.path.exists(path)]
         assert not [each for each in folders if each.startswith(f"{project.folder}/runs")]
 

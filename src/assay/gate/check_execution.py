@@ -24,6 +24,7 @@ from assay.values.verdict import SEVERITY, VerdictKind
 
 _GRACE_S = 30.0  # for a check to stop its runs
 _LOG_BYTES = 20_000
+INTERRUPTED = "the gate was interrupted"
 _KINDS = {0: VerdictKind.PASS, 1: VerdictKind.FAIL, 3: VerdictKind.INCONCLUSIVE}
 
 
@@ -68,11 +69,14 @@ def execute(
         try:
             with _interrupted_by_hangup():
                 program.wait(limit_s)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
             _stop(program)
+            why, code = INTERRUPTED, ExitCode.INTERRUPTED
+            if isinstance(error, subprocess.TimeoutExpired):
+                why, code = "the budget is used up", ExitCode.INCONCLUSIVE
             seconds = time.monotonic() - began
-            text = f"it was stopped after {render_duration(seconds)}: the budget is used up"
-            return Outcome(check, VerdictKind.INCONCLUSIVE, text, seconds, ExitCode.INCONCLUSIVE)
+            text = f"it was stopped after {render_duration(seconds)}: {why}"
+            return Outcome(check, VerdictKind.INCONCLUSIVE, text, seconds, code)
         finally:
             _stop(program)
         return _judge(check, program.returncode, junit, read_end(log, _LOG_BYTES), time.monotonic() - began)
@@ -97,10 +101,10 @@ def _interrupted_by_hangup() -> Iterator[None]:
 
 
 def _stop(program: subprocess.Popen[bytes]) -> None:
-    """It stops its runs when it is interrupted; what is left after a while is killed."""
+    """It stops its runs when it is terminated (SIGINT is ignored below a script's `&`); what is left is killed."""
     if program.poll() is not None:
         return
-    program.send_signal(signal.SIGINT)
+    program.send_signal(signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         program.wait(_GRACE_S)
         return

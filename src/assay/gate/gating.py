@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
 from assay.follow.locations import choose_root
-from assay.gate.check_execution import Outcome, execute
+from assay.gate.check_execution import INTERRUPTED, Outcome, execute
 from assay.gate.gate_settings import Check, GateSettings, find_judging_request, load_gate
 from assay.gate.passes import Passes, Plan
 from assay.launch.api import build_side_command
@@ -106,20 +106,25 @@ def _execute_all(
     passes: Passes,
     console: Console,
 ) -> Iterator[Outcome]:
-    """In the order of the file; what does not fit into the budget is left open."""
+    """In the order of the file; what does not fit into the budget, and what follows an interrupt, is left open."""
     chosen, root, budget_s = where
+    ended = ""
     deadline = time.monotonic() + budget_s if budget_s else None
     environment = os.environ | {"ASSAY_ROOT": root}
     for number, plan in enumerate(plans, 1):
         left_s = None if deadline is None else deadline - time.monotonic()
+        if left_s is not None and left_s <= 0:
+            ended = ended or f"the budget of {render_duration(budget_s or 0)} is used up"
         if plan.passed is not None:
             yield plan.passed
-        elif left_s is not None and left_s <= 0:
-            text = f"it was not begun: the budget of {render_duration(budget_s or 0)} is used up"
+        elif ended:
+            text = f"it was not begun: {ended}"
             yield Outcome(plan.check, VerdictKind.INCONCLUSIVE, text, code=ExitCode.INCONCLUSIVE)
         else:
             console.message(f"{number} of {len(plans)}: assay {plan.check.line}")
             outcome = execute(plan.check, more[plan.check], chosen.folder, environment, left_s)
+            if outcome.kind is VerdictKind.INCONCLUSIVE and outcome.code is ExitCode.INTERRUPTED:
+                ended = INTERRUPTED
             try:
                 passes.keep(plan, outcome)
             except (OSError, AssayError) as error:
