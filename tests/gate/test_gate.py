@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
+from tests.finished_study import until
 
 from assay.cli.main import run
 from assay.config.settings import load_settings
@@ -60,7 +62,6 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Project:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(passes, "_WORTH_S", 0.0)
     return Project(tmp_path, capsys)
 
 
@@ -88,7 +89,7 @@ class TestVerdicts:
         assert f"CHANGED {BAD}: loss: " in out
         assert summary.read_text() == (project.folder / "gate.md").read_text()
         assert summary.read_text().startswith("## ❌ Gate: ERROR\n")
-        assert f"<details><summary>**CHANGED** {BAD}</summary>" in summary.read_text().replace("\\", "")
+        assert f"<details><summary><b>CHANGED</b> {BAD}</summary>" in summary.read_text()
         top = ET.parse(project.folder / "gate.xml").getroot()
         assert [top.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["3", "1", "1", "0"]
 
@@ -107,6 +108,12 @@ class TestVerdicts:
         (project.folder / "below").mkdir()
         monkeypatch.chdir(project.folder / "below")
         assert project.gate()[0] == 0
+        project.set(BAD)
+        code, out, _ = project.gate("--root", "its runs")
+        line = out.partition("One by one\n  ")[2].strip()
+        assert line == f"cd .. && env ASSAY_ROOT='{project.folder}/below/its runs' assay {BAD}"
+        env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        assert subprocess.run(["sh", "-c", line], check=False, capture_output=True, env=env).returncode == code == 3
 
     def test_json(self, project: Project) -> None:
         project.set(GOOD, BAD)
@@ -141,6 +148,14 @@ class TestVerdicts:
         assert outcome.kind is kind
         assert (outcome.code == 0) is (kind is VerdictKind.PASS)
 
+    def test_the_first_of_the_worst_is_the_reason(self, tmp_path: Path) -> None:
+        cases = [("speed", "failure", "slow"), ("run", "error", "killed"), ("loss", "error", "none")]
+        written = [f'<testcase name="{name}"><{tag} message="{text}"/></testcase>' for name, tag, text in cases]
+        (tmp_path / "report.xml").write_text(f"<t>{''.join(written)}</t>")
+        check = Check("x", ("x",), Position("assay.toml", 1, 1))
+        outcome = check_execution._judge(check, 1, str(tmp_path / "report.xml"), "", 1.0)
+        assert outcome.text == "run: killed (and 2 more)"
+
 
 class TestBudget:
     def test_what_fits(self, project: Project) -> None:
@@ -159,7 +174,15 @@ class TestBudget:
         assert time.monotonic() - began < 100  # it sleeps for 1000
         assert "it was stopped after" in out
         assert "it was not begun: the budget of" in out
-        assert (project.folder / "begun").exists()
+        begun = project.folder / "begun"
+        begun.unlink()
+        with subprocess.Popen([sys.executable, "-m", "assay", "gate", "-q"], stdout=subprocess.PIPE, text=True) as gate:
+            until(begun.exists, "it has begun")
+            gate.send_signal(signal.SIGTERM)
+            printed, _ = gate.communicate()
+        assert gate.returncode == 130
+        assert "the gate was interrupted" in printed.splitlines()[2]
+        assert f"INCONCLUSIVE {GOOD}: it was not begun: the gate was interrupted" in printed
         folders = [os.readlink(path) for path in glob.glob("/proc/[0-9]*/cwd") if os.path.exists(path)]
         assert not [each for each in folders if each.startswith(f"{project.folder}/runs")]
 
@@ -193,23 +216,37 @@ class TestReuse:
         (kept,) = (project.folder / "runs/.gate").glob("*/*.json")
         (check,) = load_gate(load_settings()).checks
         found = passes.Passes(str(project.folder / "runs"), load_gate(load_settings()))
-        assert found.plan(check, ()).passed is not None
-        found.keep(found.plan(check, (), is_fresh=True), check_execution.Outcome(check, VerdictKind.FAIL, ""))
+        assert found.plan(check, (), ["--farm"]).passed is not None
+        found.keep(
+            found.plan(check, (), ["--farm"], is_fresh=True), check_execution.Outcome(check, VerdictKind.FAIL, "")
+        )
         assert not kept.exists()
 
-    def test_what_is_in_no_snapshot_counts(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Links, large files, other folders of the repository, the executable bit, a store below the root, variables."""
+    def test_what_is_in_no_snapshot_counts(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        """Links, large files, other folders of the repository, the executable bit, a store below the root, the usual
+        store, the data of a named file, variables, the user's settings."""
         top, folder = project.folder, project.folder / "project"
         subprocess.run(["git", "init", "-q"], check=True, cwd=top)
         (folder / "runs/gold").mkdir(parents=True)
-        (top / ".gitignore").write_text("far\nruns\n")
-        for name in ("lib.py", "far", "project/code.sh", "project/runs/gold/a"):
+        (folder / "golden").mkdir()
+        (top / ".gitignore").write_text("far\nruns\ngolden\n*.data\n")
+        names = ("code.sh", "runs/gold/a", "golden/a", "good.csv", "good.csv.data")
+        for name in ("lib.py", "far", *(f"project/{name}" for name in names)):
             (top / name).write_text("1")
         (folder / "link").symlink_to(top / "far")
         (folder / "large").write_bytes(bytes(11_000_000))
         (folder / "assay.toml").write_text(f'[gate]\nchecks = ["{GOOD} -sruns/gold"]')
         monkeypatch.chdir(folder)
         (check,) = load_gate(load_settings()).checks
+
+        def write_user_settings(text: str) -> None:
+            path = Path(os.environ["XDG_CONFIG_HOME"]) / "assay/config.toml"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
 
         def look() -> str:
             return passes.Passes(str(folder / "runs"), load_gate(load_settings()))._load_inputs(check).key
@@ -222,9 +259,13 @@ class TestReuse:
             lambda: (folder / "large").write_bytes(bytes(11_000_001)),
             lambda: (folder / "code.sh").chmod(0o755),
             lambda: (folder / "runs/gold/a").write_text("2"),
+            lambda: (folder / "golden/a").write_text("2"),
+            lambda: (folder / "good.csv.data").write_text("2"),
             (folder / "runs/gold/a").unlink,
             (top / "lib.py").unlink,
             lambda: monkeypatch.setenv("RATE", "0.05"),
+            lambda: write_user_settings("[targets.sim]\nrun = 'a'"),
+            lambda: write_user_settings("[targets.sim]\nrun = 'b'"),
         ):
             change()
             seen.append(look())
@@ -241,14 +282,6 @@ class TestReuse:
         assert "gate: PASS" in out
         assert "this PASS is not kept for the next gate" in err
 
-    def test_a_short_one_reads_results_and_is_executed_again(
-        self, project: Project, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(passes, "_WORTH_S", 1000.0)
-        project.set(GOOD)
-        project.gate()
-        assert project.load("--explain")["checks"][0]["executed"]
-
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"format": 1, "line": 3}'])
     def test_a_damaged_file_is_no_pass(self, project: Project, text: str) -> None:
         project.set(GOOD)
@@ -262,6 +295,11 @@ class TestReuse:
         [
             ("golden check a.yml -s s3://bucket/golden", "what is at s3://bucket/golden may have changed"),
             (f"{GOOD} --on local", "the environment of a farm is not known here"),
+            ("bench compare --baseline v1 a.b", "it reads recorded results, which may have changed"),
+            ("bench compare old new", "it reads recorded results, which may have changed"),
+            ("bench history wall_time a.b", "it reads recorded results, which may have changed"),
+            ("bench compare --git=main..HEAD a.b", "no PASS of it is kept here"),
+            ("bench compare --a-rev main a.b", "no PASS of it is kept here"),
         ],
     )
     def test_what_cannot_be_seen_from_here(self, project: Project, check: str, reason: str) -> None:
@@ -277,11 +315,12 @@ class TestReuse:
         git("init", "-q", "-b", "main")
         git("add", "-A")
         git("commit", "-q", "-m", "one")
-        before = passes._find_commits(("--environment", "main..HEAD"), str(project.folder))
+        words = ("--environment", "main..HEAD", "--git=main", "main@{0}", "it's", "no such")
+        before = passes._find_commits(words, str(project.folder))
         git("commit", "-q", "--allow-empty", "-m", "two")
-        after = passes._find_commits(("--environment", "main..HEAD"), str(project.folder))
-        assert len(before) == len(after) == 2
-        assert before != after
+        after = passes._find_commits(words, str(project.folder))
+        assert [line.split()[0] for line in before] == ["HEAD", "main", "main@{0}"]
+        assert not set(before) & set(after)
 
     def test_explain_changes_nothing(self, project: Project) -> None:
         project.set(GOOD)
@@ -306,9 +345,12 @@ class TestReuse:
         ('[gate]\nchecks = ["golden check a.yml"]\ndata = ["/dev/zero"]', "/dev/zero is not a file"),
         ('[gate]\nchecks = ["golden check a", "assay golden check a"]', "twice"),
         ('[gate]\nchecks = ["goldne check a.yml"]', "golden"),
-        ('[gate]\nchecks = ["golden chekc a.yml"]', "there is no command `assay golden chekc`"),
-        ('[gate]\nchecks = ["sum study"]', "`assay sum study` judges nothing"),
-        ('[gate]\nchecks = ["golden check a.yml --stor b"]', ""),  # an abbreviation, as in the shell
+        ('[gate]\nchecks = ["golden chekc a.yml"]', "there is no command `assay golden chekc`\n  did you mean 'check'"),
+        ('[gate]\nchecks = ["golden"]', "there is no command `assay golden`\n  known: bisect, blame"),
+        ('[gate]\nchecks = ["golden gather a.yml"]', "`assay golden gather` judges nothing"),
+        ('[gate]\nchecks = ["bench run a.b"]', "`assay bench run` judges nothing"),
+        ('[gate]\nchecks = ["sum study"]', "`assay sum` judges nothing"),
+        ('[gate]\nchecks = ["golden check a.yml --stor b"]', "has no option --stor"),
         ('[gate]\nchecks = ["golden check a.yml --sotre b"]', "has no option --sotre"),
         ('[gate]\nchecks = ["golden check a.yml --junit b"]', "has no --junit of its own"),
         ('[gate]\nchecks = ["golden check a.yml"]\ndata = ["no*such"]', "'no*such' matches no file"),
@@ -319,9 +361,6 @@ class TestReuse:
 def test_bad_settings(project: Project, text: str, message: str) -> None:
     project.write("assay.toml", text)
     code, out, err = project.gate("--explain")
-    if not message:
-        assert code == 0, err
-        return
     assert code == 2
     assert message in err
     assert "assay.toml:" in err or not text.startswith("[gate]") or "/dev/zero" in text
@@ -339,9 +378,10 @@ def test_bad_options(project: Project, words: tuple[str, ...], message: str) -> 
 def test_a_summary_that_cannot_be_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.set(GOOD)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.folder / "no/such"))
-    code, _, err = project.gate()
+    code, out, err = project.gate()
     assert code == 4
     assert "GITHUB_STEP_SUMMARY" in err
+    assert "gate: PASS, 1 check" in out
 
 
 def read_steps(name: str) -> list[str]:

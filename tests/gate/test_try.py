@@ -232,6 +232,8 @@ def test_an_idea_that_does_not_run_is_worse_at_once(lab: Lab) -> None:
     found = lab.attempt("--json")
     assert (found.code, found.facts["verdict"], len(found.facts["values"])) == (1, "worse", 2)
     assert any("2 runs of the head failed: NameError: lr (see assay logs " in note for note in found.facts["notes"])
+    lab.write(train="exit 3\n")
+    assert "2 runs of the head failed: train ended with exit code 3 (see assay logs " in lab.attempt().out
 
 
 def test_a_seed_that_crashes_or_diverges_counts_as_worse_for_its_side(lab: Lab) -> None:
@@ -250,6 +252,8 @@ def test_a_word_instead_of_the_last_value_is_not_the_value_before_it(lab: Lab, t
     lab.write(gain=0.2, train=f'{TRAIN}echo "{text}"\n')
     found = lab.attempt("--json")
     assert (found.code, found.facts["verdict"]) == (1, "worse")
+    lab.write(train=f'echo "{text}"\n')  # nor is it a name that is missing
+    assert lab.attempt("--json").facts["verdict"] == "worse"
     lab.write(gain=0.2, train=f'{TRAIN}echo "val_loss did not improve, None"\n')
     assert lab.attempt("--json").facts["verdict"] == "better"
 
@@ -271,9 +275,15 @@ def test_a_metric_that_never_appears(lab: Lab) -> None:
     lab.write(gain=0.2)
     found = lab.attempt(metric=("--metric", "val_los:min"))
     refuse(found, "the base has no metric val_los", "did you mean 'val_loss'", "see what it prints: assay logs ")
-    refuse(lab.attempt(metric=("--metric", "x:min=nothing ([0-9]+)")), "the pattern of x matches nothing")
+    refuse(lab.attempt(metric=("--metric", "x:min=nothing ([0-9]+)")), "the pattern of x finds no number")
+    refuse(
+        lab.attempt(metric=("--metric", "x:min=val_(loss): (.*)")),
+        "the first group of the pattern of x finds no number",
+    )
     lab.write(train=TRAIN.replace("val_loss", "loss"))
     refuse(lab.attempt(), "the head has no metric val_loss", "did you mean 'loss'")
+    lab.write(train=TRAIN.replace("rand()\n}", 'rand() "it/s"\n}').replace("step 1 val_loss 9.0", ""))
+    refuse(lab.attempt(), "what the head prints after val_loss is not a plain number", "--metric 'val_loss:min=REGEX'")
 
 
 def test_what_failed_in_an_earlier_call_is_run_again(lab: Lab, tmp_path: Path) -> None:
@@ -298,7 +308,11 @@ def test_seeds_that_change_nothing_are_said(lab: Lab) -> None:
     lab.write(train="echo val_loss 1.25 # $1\n")
     found = lab.attempt("--json")
     assert found.code == 0
-    assert any("the seed changes nothing" in note for note in found.facts["notes"])
+    assert any("the seed changes nothing on the base and the head" in note for note in found.facts["notes"])
+    lab.git("checkout", "-q", "HEAD^", "--", ".")
+    lab.git("commit", "-q", "-m", "with noise")
+    lab.write(train="echo val_loss 0.5 # $1\n")
+    assert "the seed changes nothing on the head: its runs are one run" in lab.attempt().out
 
 
 def test_a_fraction_of_a_metric_near_zero_is_refused(lab: Lab) -> None:
@@ -315,7 +329,7 @@ def test_a_fraction_of_a_metric_near_zero_is_refused(lab: Lab) -> None:
         ((), "there is no command"),
         (("--base", "nowhere", *COMMAND), "there is no commit 'nowhere'"),
         (("--b-rev", "nowhere", *COMMAND), "there is no commit 'nowhere'"),
-        (("--min-effect", "5", *COMMAND), "--min-effect '5' is not a fraction"),
+        (("--min-effect", "5", *COMMAND), "--min-effect '5' is not a fraction from 0 to below 100%"),
         (("--min-effect", "1%", "--min-change", "1", *COMMAND), "set the same thing"),
         (("--seeds", "4", *COMMAND), "--seeds"),
         (("--a-env", "/no/such/venv", *COMMAND), "--a-env: there is neither a folder nor a program '/no/such/venv'"),
@@ -401,6 +415,7 @@ def test_the_code_of_a_run_is_that_of_its_side(lab: Lab) -> None:
 
 def test_the_ledger_lists_what_was_tried_and_keeps_what_is_confirmed(lab: Lab) -> None:
     assert "nothing was tried yet" in lab.call("tries").out
+    assert "there is nothing to confirm" in lab.call("tries", "--confirm").err
     lab.write(gain=0.2, salt=1)
     lab.call("try", "a good one", *METRIC, "-j", "4", *COMMAND)
     # with other seeds it is worse: were it the same, it would be kept by chance in some runs of this test
@@ -479,6 +494,24 @@ def test_runs_of_another_environment_are_not_used_again(lab: Lab, monkeypatch: p
     assert lab.attempt("--json").facts["cost"]["new_runs"] == 10
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     assert lab.attempt("--json").facts["cost"]["new_runs"] == 10
+
+
+def test_a_package_of_any_name_makes_another_environment(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lab.write(gain=0.2)
+    places = [tmp_path / name / "lib/python3.11/site-packages" for name in ("on the path", "of a side")]
+    for place in places:
+        (place / "einops-0.7.0.dist-info").mkdir(parents=True)
+        (place.parents[2] / "bin").mkdir()
+        (place.parents[2] / "bin/python").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{places[0].parents[2]}/bin", prepend=":")
+    side = ("--b-env", str(places[1].parents[2]), "--json")
+    assert lab.attempt(*side).facts["cost"]["new_runs"] == 10
+    assert lab.attempt(*side).facts["cost"]["new_runs"] == 0
+    for place, count in zip(places, (10, 5), strict=True):
+        (place / "einops-0.7.0.dist-info").rename(place / "einops-0.8.0.dist-info")
+        assert lab.attempt(*side).facts["cost"]["new_runs"] == count
 
 
 def test_an_earlier_run_that_took_longer_than_the_limit_has_failed(lab: Lab) -> None:

@@ -54,7 +54,10 @@ def test_a_retry_is_not_started_either(own_bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("budget", "printed"),
     [
-        ("2gpuh", "--budget 2gpuh: s does not declare GPUs\n  declare them in its file (resources: {gpus: 1}), or"),
+        (
+            "2gpuh",
+            "--budget 2gpuh: s does not declare GPUs\n  declare them in a file (resources: {gpus: 1}) or by --slots 0, or",
+        ),
         ("2gph", "--budget '2gph' is not a budget\n  write for example 2gpuh (GPU hours), 2cpuh (core hours), 2h"),
         ("-2h", "--budget '-2h' is not a budget"),
         ("0h", "--budget '0h' is not a budget"),

@@ -17,7 +17,7 @@ import pytest
 from tests.finished_study import BAD, GOOD, Bench, until
 
 from assay.errors import NotFoundError, UsageError
-from assay.mcp.server import _shorten, _shorten_text
+from assay.mcp.server import _MOST_CHARACTERS, _shorten, _shorten_text
 from assay.mcp.tool_table import TOOLS, build_words
 from assay.system.processes import exists
 
@@ -160,6 +160,8 @@ def test_mistakes_are_clear_answers(bench: Bench) -> None:
     async def with_runs(agent: Agent) -> None:
         assert "is outside of the folder of the server" in await agent.refused("start", file="/etc/passwd")
         assert "is outside of the folder of the server" in await agent.refused("start", file="../x.yml")
+        assert "is outside of the folder of the server" in await agent.refused("start", file="a\0b")
+        assert len(await agent.refused("start", file="x" * 70_000)) == _MOST_CHARACTERS
         assert "bad.yml:2:1 comand: " in await agent.refused("start", file="bad.yml")
         assert "is not a budget" in await agent.refused("start", file="bad.yml", budget="2 gpus")
 

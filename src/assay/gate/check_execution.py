@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from xml.etree import ElementTree as ET
 
 from assay.errors import ExitCode
@@ -23,6 +24,7 @@ from assay.values.verdict import SEVERITY, VerdictKind
 
 _GRACE_S = 30.0  # for a check to stop its runs
 _LOG_BYTES = 20_000
+INTERRUPTED = "the gate was interrupted"
 _KINDS = {0: VerdictKind.PASS, 1: VerdictKind.FAIL, 3: VerdictKind.INCONCLUSIVE}
 
 
@@ -44,7 +46,7 @@ class _Report:
 
     cases: int  # that were judged
     kinds: frozenset[VerdictKind]
-    text: str  # the first that is not well
+    text: str  # the first of the worst
 
 
 def execute(
@@ -67,11 +69,14 @@ def execute(
         try:
             with _interrupted_by_hangup():
                 program.wait(limit_s)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
             _stop(program)
+            why, code = INTERRUPTED, ExitCode.INTERRUPTED
+            if isinstance(error, subprocess.TimeoutExpired):
+                why, code = "the budget is used up", ExitCode.INCONCLUSIVE
             seconds = time.monotonic() - began
-            text = f"it was stopped after {render_duration(seconds)}: the budget is used up"
-            return Outcome(check, VerdictKind.INCONCLUSIVE, text, seconds, ExitCode.INCONCLUSIVE)
+            text = f"it was stopped after {render_duration(seconds)}: {why}"
+            return Outcome(check, VerdictKind.INCONCLUSIVE, text, seconds, code)
         finally:
             _stop(program)
         return _judge(check, program.returncode, junit, read_end(log, _LOG_BYTES), time.monotonic() - began)
@@ -96,10 +101,10 @@ def _interrupted_by_hangup() -> Iterator[None]:
 
 
 def _stop(program: subprocess.Popen[bytes]) -> None:
-    """It stops its runs when it is interrupted; what is left after a while is killed."""
+    """It stops its runs when it is terminated (SIGINT is ignored below a script's `&`); what is left is killed."""
     if program.poll() is not None:
         return
-    program.send_signal(signal.SIGINT)
+    program.send_signal(signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         program.wait(_GRACE_S)
         return
@@ -133,14 +138,15 @@ def _read_report(path: str) -> _Report | None:
         cases = list(ET.parse(path).getroot().iter("testcase"))  # noqa: S314 written by our own child a moment ago
     except (OSError, ET.ParseError):
         return None
-    judged, bad = 0, []
+    judged, bad = 0, list[tuple[int, str]]()
     for case in cases:
         kind, message = _read_case(case)
         judged += kind is not VerdictKind.INCONCLUSIVE
         if message:
             bad.append((SEVERITY.index(kind), f"{case.get('name')}: {message.splitlines()[0]}"))
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    return _Report(judged, frozenset(SEVERITY[rank] for rank, _ in bad), clean(min(bad)[1]) + more if bad else "")
+    _, worst = min(bad, key=itemgetter(0), default=(0, ""))
+    return _Report(judged, frozenset(SEVERITY[rank] for rank, _ in bad), clean(worst) + more)
 
 
 def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:

@@ -17,12 +17,13 @@ from assay.config.settings import Settings
 from assay.config.source import Entry, Node, Problems
 from assay.errors import UsageError, did_you_mean
 from assay.plugins import load
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.options import Group, Request, find_request
 from assay.values.study import Position
 from assay.values.units import parse_duration
 
 _KEYS = ("checks", "data", "budget")
+_RECORDING = ("run", "gather")  # commands with a report of what they have recorded: they compare it with nothing
 _EXAMPLE = 'write into assay.toml, for example:\n  [gate]\n  checks = ["golden check train.yml"]'
 
 
@@ -39,7 +40,7 @@ class Check:
 class GateSettings:
     folder: str  # of the settings file: the checks are executed there
     checks: tuple[Check, ...]
-    data: tuple[str, ...] = ()  # paths, absolute
+    data: tuple[str, ...] = ()  # paths, absolute: what is declared, and the settings files
     budget_s: float | None = None
 
 
@@ -52,14 +53,14 @@ def load_gate(settings: Settings) -> GateSettings:
 
 
 def read_gate_settings(settings: Settings) -> GateSettings | None:
-    """A project's table replaces the user's."""
+    """A project's table replaces the user's. Checks depend on every settings file, the user's own included."""
     tables = settings.tables.get("gate")
     if not tables:
         return None
     problems = Problems()
     found = _Reader(problems).read(tables[-1])
     problems.raise_if_any()
-    return found
+    return replace(found, data=(*found.data, *settings.files))
 
 
 class _Reader(Fields):
@@ -112,27 +113,20 @@ class _Reader(Fields):
 
 def find_judging_request(check: Check, group: Group) -> type[Request]:
     """The options of the check's command. Raises UsageError where there is no such command, or it judges nothing."""
-    request, name = _find_request(check.words, group), _name_command(check.words)
-    if request is None:
-        hint = did_you_mean(check.words[0], group.commands) or "assay --help lists the commands"
-        raise UsageError(f"{check.position}: there is no command `assay {name}`", hint)
-    if "junit" not in request.OPTIONS:
-        hint = "a check is a command with --junit: golden check, bench compare, model check"
-        raise UsageError(f"{check.position}: `assay {name}` judges nothing", hint)
+    found, words = group, list(check.words)
+    while isinstance(found, Group):
+        name, listed = words.pop(0) if words else "", found.commands
+        if name not in listed:
+            called = " ".join(check.words[: len(check.words) - len(words)])
+            hint = did_you_mean(name, listed) or "assay --help lists the commands"
+            raise UsageError(f"{check.position}: there is no command `assay {called}`", hint)
+        found = load(listed[name][0])
+    command, request = shlex.join(check.words[: len(check.words) - len(words)]), find_request(found)
+    if request is None or "junit" not in request.OPTIONS or name in _RECORDING:
+        hint = "a check compares, and has --junit: golden check, bench compare, model check"
+        raise UsageError(f"{check.position}: `assay {command}` judges nothing", hint)
     known = [flag for each in request.OPTIONS.values() for flag in each.names]
-    for word in check.words:
-        flag = word.partition("=")[0]
-        if flag.startswith("--") and len(flag) > 2 and not any(each.startswith(flag) for each in known):
-            raise UsageError(f"{check.position}: `assay {name}` has no option {flag}", did_you_mean(flag, known))
+    for flag in (word.partition("=")[0] for word in words):
+        if flag.startswith("--") and len(flag) > 2 and flag not in known:
+            raise UsageError(f"{check.position}: `assay {command}` has no option {flag}", did_you_mean(flag, known))
     return request
-
-
-def _find_request(words: tuple[str, ...], group: Group) -> type[Request] | None:
-    if not words or words[0] not in group.commands:
-        return None
-    found = load(group.commands[words[0]][0])
-    return _find_request(words[1:], found) if isinstance(found, Group) else find_request(found)
-
-
-def _name_command(words: tuple[str, ...]) -> str:
-    return " ".join(words[:2]) if len(words) > 1 and not words[1].startswith("-") else words[0]

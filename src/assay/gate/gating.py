@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
 from assay.follow.locations import choose_root
-from assay.gate.check_execution import Outcome, execute
+from assay.gate.check_execution import INTERRUPTED, Outcome, execute
 from assay.gate.gate_settings import Check, GateSettings, find_judging_request, load_gate
 from assay.gate.passes import Passes, Plan
+from assay.launch.api import build_side_command
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_duration
 from assay.show.markdown import render_markdown
@@ -57,36 +59,44 @@ def gate(request: GateRequest, console: Console, group: Group) -> int:
     settings = load_settings()
     chosen = load_gate(settings)
     root, _ = choose_root(request.root, None, settings)
-    more = {check: _choose_more(check, request, group) for check in chosen.checks}
+    flags = {check: _list_flags(check, group) for check in chosen.checks}
+    more = {check: _choose_more(check, request, flags[check]) for check in chosen.checks}
     passes = Passes(root, chosen)
-    plans = [passes.plan(check, more[check], is_fresh=request.fresh) for check in chosen.checks]
+    plans = [passes.plan(check, more[check], flags[check], is_fresh=request.fresh) for check in chosen.checks]
     if request.explain:
         console.write_document(_build_plan(plans), as_json=request.as_json)
         return int(ExitCode.OK)
     budget_s = request.budget or chosen.budget_s
     outcomes = list(_execute_all(plans, more, (chosen, root, budget_s), passes, console.quieted(request.quiet)))
-    document = build_document(outcomes)
+    environment = f"env ASSAY_ROOT={shlex.quote(root)}" if request.root else ""
+    inside = os.path.relpath(chosen.folder)
+    repeats = {
+        check: build_side_command(("assay", *check.words, *more[check]), environment, inside) for check in chosen.checks
+    }
+    document = build_document(outcomes, repeats)
     write_document(document, request)
-    _write_summary(document)
     console.on_stderr(takes_stdout).write_document(document, as_json=request.as_json)
+    _write_summary(document)
     return int(ExitCode.worst(outcome.code for outcome in outcomes))
 
 
-def _choose_more(check: Check, request: GateRequest, group: Group) -> tuple[str, ...]:
-    """The words that the gate adds to a check."""
+def _list_flags(check: Check, group: Group) -> frozenset[str]:
+    """All that the check's command has."""
     found = find_judging_request(check, group)
     if found is GateRequest:
         raise UsageError(f"{check.position}: a gate cannot be a check of a gate", "name its checks here")
-    options = found.OPTIONS
+    return frozenset(flag for each in found.OPTIONS.values() for flag in each.names)
+
+
+def _choose_more(check: Check, request: GateRequest, flags: Container[str]) -> tuple[str, ...]:
+    """The words that the gate adds to a check."""
     if "--" in check.words:
         raise UsageError(f"{check.position}: the gate adds options to a check: it cannot have --", "leave it out")
     if any(word.partition("=")[0] == "--junit" for word in check.words):
         raise UsageError(f"{check.position}: a check of a gate has no --junit of its own", "assay gate --junit FILE")
-    if not request.on:
-        return ()
-    if not any("--farm" in each.names for each in options.values()):
+    if request.on and "--farm" not in flags:
         raise UsageError(f"{check.position}: `assay {check.line}` cannot run on a farm", "leave --on out")
-    return "--farm", request.on
+    return ("--farm", request.on) if request.on else ()
 
 
 def _execute_all(
@@ -96,20 +106,25 @@ def _execute_all(
     passes: Passes,
     console: Console,
 ) -> Iterator[Outcome]:
-    """In the order of the file; what does not fit into the budget is left open."""
+    """In the order of the file; what does not fit into the budget, and what follows an interrupt, is left open."""
     chosen, root, budget_s = where
+    ended = ""
     deadline = time.monotonic() + budget_s if budget_s else None
     environment = os.environ | {"ASSAY_ROOT": root}
     for number, plan in enumerate(plans, 1):
         left_s = None if deadline is None else deadline - time.monotonic()
+        if left_s is not None and left_s <= 0:
+            ended = ended or f"the budget of {render_duration(budget_s or 0)} is used up"
         if plan.passed is not None:
             yield plan.passed
-        elif left_s is not None and left_s <= 0:
-            text = f"it was not begun: the budget of {render_duration(budget_s or 0)} is used up"
+        elif ended:
+            text = f"it was not begun: {ended}"
             yield Outcome(plan.check, VerdictKind.INCONCLUSIVE, text, code=ExitCode.INCONCLUSIVE)
         else:
             console.message(f"{number} of {len(plans)}: assay {plan.check.line}")
             outcome = execute(plan.check, more[plan.check], chosen.folder, environment, left_s)
+            if outcome.kind is VerdictKind.INCONCLUSIVE and outcome.code is ExitCode.INTERRUPTED:
+                ended = INTERRUPTED
             try:
                 passes.keep(plan, outcome)
             except (OSError, AssayError) as error:
@@ -120,7 +135,8 @@ def _execute_all(
 # ---------------------------------------------------------------- the document
 
 
-def build_document(outcomes: Sequence[Outcome]) -> doc.Document:
+def build_document(outcomes: Sequence[Outcome], repeats: Mapping[Check, str]) -> doc.Document:
+    """`repeats`: the command that executes a check alone."""
     kind = find_worst(outcome.kind for outcome in outcomes)
     rows = [
         [doc.Span(each.kind, each.kind), each.check.line, None if each.is_reused else each.seconds, each.text]
@@ -128,8 +144,8 @@ def build_document(outcomes: Sequence[Outcome]) -> doc.Document:
     ]
     bad = [each for each in outcomes if each.kind is not VerdictKind.PASS]
     answer = doc.Text(("gate: ", doc.Span(kind, kind), f", {render_count(len(outcomes), 'check')}: {_count(outcomes)}"))
+    commands = doc.Commands([("", repeats[each.check]) for each in bad])
     reasons = [Finding(each.kind, each.check.line, each.text) for each in bad]  # whole, however narrow the table is
-    repeats = [("", f"assay {each.check.line}") for each in bad]
     logs = [
         doc.Details((doc.Span(each.kind, each.kind), f" {each.check.line}"), (doc.Code(each.log),))
         for each in bad
@@ -139,7 +155,7 @@ def build_document(outcomes: Sequence[Outcome]) -> doc.Document:
         doc.Heading("Gate", kind, level=2),
         doc.TableBlock(Table(_COLUMNS, rows), roles=[str(each.kind) for each in outcomes], hint="--json has all"),
         doc.Section((doc.Only(("terminal",), (doc.Findings(reasons),)), answer)),
-        *([doc.Section((doc.Commands(repeats),), title="One by one")] if bad else ()),
+        *([doc.Section((commands,), title="One by one")] if bad else ()),
         doc.Only(("markdown", "html"), logs),
     )
     suite = doc.Suite("gate", [_build_case(each) for each in outcomes])

@@ -4,25 +4,28 @@
 
 A check depends on its line, the code (all files of the repository that git does not ignore; without git all files of
 the settings file's folder), the environment with its variables, the declared data, and the files and commits that the
-line names. What a check reads from an address, or computes on a farm, cannot be compared from here: it is never used
-again. Any other verdict removes the PASS of the same inputs.
+line names. What a check reads from an address or from recorded results, or computes on a farm, cannot be compared from
+here: it is never used again. Any other verdict removes the PASS of the same inputs.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
+import shlex
 import stat
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from assay.errors import AssayError, UsageError
 from assay.gate.check_execution import Outcome
 from assay.gate.gate_settings import Check, GateSettings
-from assay.observe.environment import load_environment
+from assay.observe.environment import list_installed, load_environment
 from assay.show.formatting import render_age
 from assay.system.fast_dataclasses import asdict, dataclass
 from assay.system.files import blake2b, parse_json, write_atomic
@@ -32,13 +35,12 @@ from assay.values.verdict import VerdictKind
 FOLDER = ".gate"
 _FORMAT = 1
 _LARGE_BYTES = 1 << 28  # a larger file is known by its size, inode and time
-_WORTH_S = 10.0  # what takes less reads results that are there: it is quick, and they may have changed
 # variables that differ from one terminal or pipeline to the next, and change no result
 _VOLATILE = (
     r"_|PWD|OLDPWD|SHLVL|TERM\w*|COLUMNS|LINES|TMPDIR|LS_COLORS|PS\d|DISPLAY|WINDOWID|TMUX\w*|STY|MAIL|INVOCATION_ID"
     r"|JOURNAL_STREAM|SSH_\w+|XDG_SESSION_\w+|DBUS_\w+|GITHUB_\w+|RUNNER_\w+|ACTIONS_\w+|CI|CI_\w+|GITLAB_\w+|PYTEST_\w+"
 )
-_REVISION = r"[\w./@^~-]+"
+_SIDES = {"--git", "--a-rev", "--b-rev", "--a-env", "--b-env"}  # without them such a command compares what is recorded
 _NAMES = {"code": "the code", "environment": "the environment", "data": "the data", "commits": "a commit it names"}
 
 
@@ -74,8 +76,9 @@ class Passes:
         self._code = ""
         self._environment = ""
 
-    def plan(self, check: Check, more: Sequence[str], *, is_fresh: bool = False) -> Plan:
-        if reason := _find_unseen((*check.words, *more)):
+    def plan(self, check: Check, more: Sequence[str], flags: Container[str], *, is_fresh: bool = False) -> Plan:
+        """`flags`: all that the check's command has."""
+        if reason := _find_unseen((*check.words, *more), flags):
             return Plan(check, None, None, reason)
         inputs, found = self._load_inputs(check), self._load(check)
         if is_fresh or inputs.key not in found:
@@ -86,7 +89,7 @@ class Passes:
         return Plan(check, inputs, passed, "code, environment and data are those of an earlier PASS")
 
     def keep(self, plan: Plan, outcome: Outcome) -> None:
-        """Keep a PASS whose inputs are the same after it, and that took a while. Raises OSError."""
+        """Keep a PASS whose inputs are the same after it. Raises OSError."""
         if plan.inputs is None:
             return
         path = os.path.join(self._find_folder(plan.check), f"{plan.inputs.key}.json")
@@ -95,7 +98,7 @@ class Passes:
                 os.unlink(path)
             return
         self._code = ""
-        if outcome.seconds < _WORTH_S or self._load_inputs(plan.check) != plan.inputs:
+        if self._load_inputs(plan.check) != plan.inputs:
             return
         kept = {"format": _FORMAT, "line": plan.check.line, "at": time.time(), **asdict(plan.inputs)}
         kept |= {"text": outcome.text, "cases": outcome.cases}
@@ -145,13 +148,15 @@ def _explain(inputs: Inputs, found: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{' and '.join(changed)} {verb} changed since it passed {render_age(time.time() - last['at'])}"
 
 
-def _find_unseen(words: Iterable[str]) -> str:
+def _find_unseen(words: Sequence[str], flags: Container[str]) -> str:
     """Why the inputs of a check cannot be compared from here; empty: they can."""
-    for word in words:
-        if "://" in word:
-            return f"what is at {word} may have changed"
-        if word.partition("=")[0] in ("--on", "--farm"):
-            return "the environment of a farm is not known here"
+    given = {word.partition("=")[0] for word in words}
+    if address := next((word for word in words if "://" in word), None):
+        return f"what is at {address} may have changed"
+    if given & {"--on", "--farm"}:
+        return "the environment of a farm is not known here"
+    if "--farm" not in flags or ("--a-rev" in flags and not given & _SIDES):
+        return "it reads recorded results, which may have changed"
     return ""
 
 
@@ -183,8 +188,21 @@ def digest_environment(folder: str) -> str:
     """Of packages, hardware and variables, but those that differ from one terminal to the next."""
     found = load_environment(folder, ())
     packages = [f"{name}=={version}" for name, version in {**found.packages, **found.job_packages}.items()]
+    packages += _list_packages((sys.executable, "python", "python3"))
     variables = [f"{name}={value}" for name, value in os.environ.items() if not re.fullmatch(_VOLATILE, name)]
     return _digest([found.fingerprint, found.python, found.job_python or "", *sorted(packages), *sorted(variables)])
+
+
+def digest_command(environment: str, prefix: str, words: Iterable[str]) -> str:
+    """The digest of an environment, with the packages of others whose programs a command names by their paths."""
+    parts = [*shlex.split(prefix), *(part for word in words for part in word.split())]
+    paths = [path for path in (part.removeprefix("VIRTUAL_ENV=") for part in parts) if os.path.isabs(path)]
+    packages = _list_packages(os.path.join(path, "bin/python") if os.path.isdir(path) else path for path in paths)
+    return _digest([environment, *packages]) if packages else environment
+
+
+def _list_packages(programs: Iterable[str]) -> list[str]:
+    return [f"{program} {name}" for program in programs for name in list_installed(program)]
 
 
 def _hash_file(path: str) -> str:
@@ -227,16 +245,18 @@ def _list_contents(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _find_paths(words: Sequence[str], folder: str) -> list[str]:
-    """Files and folders that a line names, also as the value of `NAME=PATH`, before `:function` and in `-sPATH`."""
+    """Files and folders that a line names, also as the value of `NAME=PATH`, before `:function` and in `-sPATH`; with a
+    file those whose names go on after its own, as the weights `net.onnx.data` of `net.onnx`."""
     texts = {part for word in words for part in (word, word.partition("=")[2], word.partition(":")[0]) if part}
     texts |= {word[2:] for word in words if word[:1] == "-" and word[2:]}
-    paths = (os.path.normpath(os.path.join(folder, os.path.expanduser(text))) for text in texts)
-    return sorted(path for path in paths if os.path.exists(path) and path != folder)
+    paths = {os.path.normpath(os.path.join(folder, os.path.expanduser(text))) for text in texts} - {folder}
+    more = [found for path in paths if os.path.isfile(path) for found in glob.glob(f"{glob.escape(path)}*")]
+    return sorted({*filter(os.path.exists, paths), *more})
 
 
 def _find_commits(words: Iterable[str], folder: str) -> list[str]:
     """What the words of a line that may name commits mean now: a branch moves."""
-    texts = sorted({text for word in words for text in re.split(r"\.\.\.?", word) if re.fullmatch(_REVISION, text)})
+    texts = sorted({text for word in words for text in re.split(r"=|\.\.\.?", word) if text})
     found = []
     for text in texts:
         try:

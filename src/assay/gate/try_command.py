@@ -67,7 +67,8 @@ def parse_effect(text: str, flag: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        raise UsageError(f"{flag} {text!r} is not a fraction", f"write for example {flag} 0.5% or {flag} 0.005")
+        hint = f"write for example {flag} 0.5% or {flag} 0.005"
+        raise UsageError(f"{flag} {text!r} is not a fraction from 0 to below 100%", hint)
     return value
 
 
@@ -122,7 +123,7 @@ def try_command(request: TryRequest, console: Console) -> int:
 
     Exit code 0: better. 1: worse. 3: same or undecided. 2: the call is wrong, or the base does not run.
     """
-    from assay.gate.passes import digest_environment
+    from assay.gate.passes import digest_command, digest_environment
     from assay.gate.try_report import build_try_document
     from assay.gate.try_runs import build_place, keep_code
     from assay.gate.trying import try_idea
@@ -137,9 +138,10 @@ def try_command(request: TryRequest, console: Console) -> int:
     check_paths(request.command, os.getcwd())
     codes = keep_code(place, request.a_rev, request.b_rev, quieted)
     machine = digest_environment(os.getcwd())
+    words = request.command
     a, b = (
-        Side(code.hash, code.commit, code.title, request.command, environment, code.inside, machine)
-        for code, environment in zip(codes[:2], (request.a_env, request.b_env), strict=True)
+        Side(code.hash, code.commit, code.title, words, prefix, code.inside, digest_command(machine, prefix, words))
+        for code, prefix in zip(codes[:2], (request.a_env, request.b_env), strict=True)
     )
     farm = place.farm.name if place.farm else ""
     asked = Try(request.idea, request.metric, question, a, b, request.seeds, farm, request.timeout_s)

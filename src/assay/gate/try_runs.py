@@ -12,7 +12,7 @@ from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_c
 from assay.code.snapshot import take_snapshot
 from assay.config.places import choose_farm
 from assay.config.settings import Settings, load_settings
-from assay.errors import AssayError, ExitCode, InfrastructureError, NotFoundError, UsageError
+from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError, did_you_mean
 from assay.follow.api import Entry, Event, Source, StudyLocation, find_sources, show_command
 from assay.follow.log_tails import find_failed_log, load_tail
 from assay.gate.tries_ledger import STUDY, Metric, Side
@@ -127,6 +127,7 @@ class Result:
     seconds: float
     is_new: bool
     spec: RunSpec
+    reason: str  # why it failed
 
     @property
     def is_failed(self) -> bool:
@@ -217,7 +218,8 @@ def _build_result(entry: Entry, metric: Metric, place: Place) -> Result:
     if place.timeout_s is not None and seconds > place.timeout_s and not entry.finished_here:
         state = State.TIMEOUT
     value = load_value(entry.dir, entry.spec, metric) if state is State.DONE else None
-    return Result(value, state, entry.dir, seconds, entry.finished_here, entry.spec)
+    reason = outcome.reason if outcome and outcome.reason else str(state)
+    return Result(value, state, entry.dir, seconds, entry.finished_here, entry.spec, reason)
 
 
 def _describe_state(entry: Entry) -> str:
@@ -251,9 +253,10 @@ def load_value(run_dir: str, spec: RunSpec, metric: Metric) -> float | None:
     for patterns, name in (printed,) if metric.pattern else (((), metric.name), printed):
         for source in find_sources(run_dir, replace(spec, patterns=patterns)):
             found = _load_last(os.path.join(run_dir, source.name), source)
+            if name == _VALUE and not metric.pattern and _ends_without(run_dir, source, metric):
+                return math.nan
             if name in found:
-                is_lost = name == _VALUE and not metric.pattern and _ends_without(run_dir, source, metric)
-                return math.nan if is_lost else found[name]
+                return found[name]
     return None
 
 
@@ -282,14 +285,19 @@ def refuse_missing(metric: Metric, result: Result, title: str, location: StudyLo
     """No run of a side has the metric: its name is probably wrong. Raises UsageError."""
     look = f"see what it prints: {show_command(['logs'], location, os.path.basename(result.run_dir))}"
     if metric.pattern:
-        raise UsageError(f"the pattern of {metric.name} matches nothing that {title} prints", look)
+        message = f"the first group of the pattern of {metric.name} finds no number in what {title} prints"
+        raise UsageError(message, look)
     sources = find_sources(result.run_dir, replace(result.spec, patterns=()))
     known = {name for source in sources for name in _load_last(os.path.join(result.run_dir, source.name), source)}
     log = find_failed_log(result.run_dir, result.spec.log_name, (COMMAND,))
     lines = load_tail(log, _LAST_LINES) if log else ()
     known |= {found for line in lines for found in re.findall(_NAMED_VALUE, line)}
-    error = NotFoundError("metric", metric.name, known)
-    raise UsageError(f"{title} has no metric {metric.name}", "; ".join(filter(None, (error.hint, look))))
+    if metric.name in known:
+        pattern = f"--metric '{metric.name}:{metric.direction}=REGEX'"
+        message = f"what {title} prints after {metric.name} is not a plain number"
+        raise UsageError(message, f"say where the number is: {pattern}, with ({{number}}) in it; {look}")
+    hint = did_you_mean(metric.name, known)
+    raise UsageError(f"{title} has no metric {metric.name}", "\n  ".join(filter(None, (hint, look))))
 
 
 def describe_failure(result: Result, location: StudyLocation) -> tuple[str, str]:
@@ -298,4 +306,4 @@ def describe_failure(result: Result, location: StudyLocation) -> tuple[str, str]
     last = next(iter(load_tail(log, 1)), "") if log else ""
     if result.state is State.TIMEOUT:
         last = f"it took longer than its limit, and printed last: {last}"
-    return last or str(result.state), show_command(["logs"], location, os.path.basename(result.run_dir))
+    return last or result.reason, show_command(["logs"], location, os.path.basename(result.run_dir))

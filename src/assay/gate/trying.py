@@ -18,7 +18,7 @@ from assay.gate.paired_test import (
     judge_look,
     measure_chance,
 )
-from assay.gate.passes import digest_environment
+from assay.gate.passes import digest_command, digest_environment
 from assay.gate.tries_ledger import Confirmation, Side, Try, hide_try, load_tries, record_try
 from assay.gate.try_runs import Place, Result, Runner, describe_failure, refuse_missing
 from assay.show.console import Console
@@ -156,8 +156,12 @@ class _Trial:
             notes.append("a side that failed counts as worse, by the largest difference that there is")
         elif len(pairs) > 1 and all(pair.a == pair.b for pair in pairs):
             notes.append("equal, though the code differs: an editable install would lead both sides to your own files")
-        elif len(pairs) > 1 and len({pair.a for pair in pairs}) == len({pair.b for pair in pairs}) == 1:
-            notes.append("the seed changes nothing on either side: all pairs are one pair; does the command use it?")
+        elif len(pairs) > 1:
+            values = {BASE: {pair.a for pair in pairs}, HEAD: {pair.b for pair in pairs}}
+            fixed = [title for title, found in values.items() if len(found) == 1]
+            single = "all pairs are one pair" if len(fixed) == 2 else "its runs are one run, perhaps a lucky one"
+            if fixed:
+                notes.append(f"the seed changes nothing on the {' and the '.join(fixed)}: {single}; is it used?")
         return notes
 
     def _describe_bad(self, title: str, side: Side) -> Iterator[str]:
@@ -185,7 +189,7 @@ def render_signed(value: float) -> str:
 def explain(judged: Judged) -> str:
     """Why this is the verdict."""
     if judged.effect is None or judged.interval is None or judged.threshold is None:
-        return f"{judged.failed_b} runs of the head and {judged.failed_a} of the base failed"
+        return f"{judged.failed_b} runs of the head and {judged.failed_a} of the base failed, or have no finite value"
     smallest = f"what matters ({render_number(judged.threshold, 3)})"
     if judged.verdict in ("better", "worse"):
         return f"the interval excludes 0, and the change is larger than {smallest}"
@@ -205,13 +209,18 @@ def confirm_tries(place: Place, pairs: int | None, console: Console) -> list[Try
     found = load_tries(place.location)
     chosen = [each for each in found if each.verdict == "better"]
     if not chosen:
+        console.message("nothing was better: there is nothing to confirm")
         return found
     hidden = next((each for each in chosen if any(HIDDEN in word for word in (*each.a.words, *each.b.words))), None)
     if hidden is not None:
         raise UsageError(f"{hidden.idea!r} cannot be repeated: its command has a secret, which is not recorded")
     check_libraries()
     machine = digest_environment(os.getcwd())
-    now = [replace(each, a=replace(each.a, machine=machine), b=replace(each.b, machine=machine)) for each in chosen]
+
+    def renew(side: Side) -> Side:
+        return replace(side, machine=digest_command(machine, side.environment, side.words))
+
+    now = [replace(each, a=renew(each.a), b=renew(each.b)) for each in chosen]
     repeated = [_repeat(each, Runner(replace(place, timeout_s=each.timeout_s), console), pairs) for each in now]
     chances = [measure_chance(mine, each.question) for each, mine in zip(chosen, repeated, strict=True)]
     kept = {

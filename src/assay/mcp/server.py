@@ -70,7 +70,8 @@ async def _serve(tools: Mapping[str, Tool], root: str | None) -> None:
         try:
             facts = await answer(tools, params.name, params.arguments or {}, root)
         except AssayError as error:
-            return types.CallToolResult(content=[types.TextContent(text=error.render())], is_error=True)
+            text = error.render()[:_MOST_CHARACTERS]
+            return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
         text = json.dumps(facts, ensure_ascii=False)
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=facts)
 

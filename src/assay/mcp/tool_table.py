@@ -127,9 +127,9 @@ def _check(name: str, param: Param, value: Any, root: str | None) -> Any:
         what = "an integer of 1 or more" if param.kind == "integer" else f"of the type {param.kind}"
         raise UsageError(f"{name} is not {what}: {str(value)[:100]!r}")
     if param.names == "file":
-        path = os.path.realpath(value)
-        if os.path.commonpath([path, os.path.realpath(os.curdir)]) != os.path.realpath(os.curdir):
-            raise UsageError(f"{value!r} is outside of the folder of the server, {os.path.realpath(os.curdir)}")
+        here = os.path.realpath(os.curdir)
+        if "\0" in value or os.path.commonpath([os.path.realpath(value), here]) != here:
+            raise UsageError(f"{value!r} is outside of the folder of the server, {here}")
     if param.names == "study":
         _check_study(value, [study for each in find_roots(root).all for study in find_studies(each)])
     return value

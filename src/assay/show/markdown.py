@@ -79,9 +79,12 @@ def _render_section(block: doc.Section) -> str:
 
 
 def _render_details(block: doc.Details) -> str:
+    """Its title is inside of HTML, where Markdown has no meaning."""
     opened = " open" if block.is_open else ""
     inner = "\n\n".join(_render_blocks(block.blocks))
-    return f"<details{opened}><summary>{_render_content(block.title)}</summary>\n\n{inner}\n\n</details>"
+    texts = [(formatting.escape_html(formatting.clean(span.text)), span.role) for span in doc.build_spans(block.title)]
+    title = "".join(f"<b>{text}</b>" if role in _STRONG else text for text, role in texts)
+    return f"<details{opened}><summary>{title}</summary>\n\n{inner}\n\n</details>"
 
 
 def _fence(text: str, language: str = "") -> str:

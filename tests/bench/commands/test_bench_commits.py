@@ -29,6 +29,9 @@ def test_the_commits_of_a_range_are_a_table(own_bench: Bench, repository: Reposi
     rows = [line.split() for line in result.out.splitlines()[2:4]]
     assert [row[:4] for row in rows] == [[commits[1][:12], "change", "1", "-"], [commits[2][:12], "change", "2", "1/1"]]
     assert f"skipped: commit {commits[1][:12]} cannot be built" in result.out
+    assert "bench history --changes" not in result.out  # one value is no history
+    again = cli(*words, "main~2..main", "--skip-existing", "--root", "other root", *QUIET)
+    assert "what changed: `assay bench history --changes --root 'other root'`" in again.out
     nothing = cli(*words, "main~2..main", "--build", "false", "--json", *QUIET)
     assert (nothing.code, json.loads(nothing.out)["exit_code"]) == (3, 3)
     found = json.loads(cli(*words, "main~1..main", "--skip-existing", "--json", *QUIET).out)
@@ -114,6 +117,11 @@ def test_a_gate_below_the_selftest_is_refused(own_bench: Bench, cli: Cli) -> Non
         assert (
             "no baseline" in cli("bench", "compare", "--baseline", "x", "--min-effect", "0").err
         )  # of another benchmark
+
+
+def test_a_selftest_of_what_does_not_run_measured_nothing(own_bench: Bench, cli: Cli) -> None:
+    result = cli("bench", "selftest", "--command", "broken=false", "--trials", "1", *QUIET)
+    assert (result.code, result.out.splitlines()[-1]) == (3, "nothing is kept of it: nothing was measured")
 
 
 def test_a_suite_that_skips_is_neither_good_nor_bad(own_bench: Bench, cli: Cli) -> None:

@@ -24,6 +24,7 @@ from assay.bench.judge.history import (
     find_detectable,
     find_trend,
     judge_history,
+    separate_newest,
 )
 from assay.bench.values.comparison import Cause, LevelStep, MetricChange, MetricHistory, MetricPoint, MetricSeries
 from assay.values.verdict import VerdictKind
@@ -280,3 +281,11 @@ def test_counts_that_vary_by_a_large_step_do_not_show_a_small_change():
     assert find_detectable(values) > 0.05
     assert find_detectable([4.0] * 23 + [5.0]) == 0.0  # one outlier
     assert find_detectable([4.0] * 12 + [4.0001, 4.0] * 6) < 0.01
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 3), (3, 4), (3, 5), (4, 3), (4, 5), (6, 3)])
+def test_a_step_of_a_short_history_is_where_it_is(before: int, after: int) -> None:
+    noise = random.Random(before * 10 + after)
+    values = [level * noise.uniform(0.99, 1.01) for level in (*[244.0] * before, *[740.0] * after)]
+    steps, newest = separate_newest(values, find_change_points(values))
+    assert ([step.at for step in steps], newest) == ([before], None)

@@ -132,7 +132,7 @@ def _run_commits(request: BenchRunRequest, asked: BenchRequest, console: Console
     question = CommitsQuestion(request.commits or "", request.every, request.skip_existing, request.build)
     found = run_commits(question, asked, build_run(quieted), quieted)
     _report_problems(found.report, console)
-    show(request, console, build_commits_document(found), build_run_cases(found.report))
+    show(request, console, build_commits_document(found, request.root), build_run_cases(found.report))
     if found.end.interrupted or found.end.problem:
         left = found.total - len(found.outcomes)
         console.error(f"{render_count(left, 'commit')} left; continue with: {build_same_call()}")

@@ -300,12 +300,14 @@ def separate_newest(
 
     A level has at least `SHORTEST_PIECE` executions, so the search puts the last two together with one of the old level
     or finds nothing; where the group is long enough for a level, the step that was found begins where the group does.
+    With fewer than `FEWEST_BEFORE` before it the step stays where it was found: a group cannot begin there.
     Where some of the last few are at the old level they are no level: outliers, or the old level has outliers.
     """
     length = len(values) - steps[-1].at if steps else len(values)
     is_short = bool(steps) and length <= MOST_NEWEST
     earlier = tuple(steps[:-1] if is_short else steps)
-    found = find_newest_step(values, earlier, min(length, MOST_NEWEST))
+    is_early = is_short and steps[-1].at < FEWEST_BEFORE
+    found = None if is_early else find_newest_step(values, earlier, min(length, MOST_NEWEST))
     if found is None and is_short:
         mixed = _find_mixed(values, steps[-1])
         return (earlier, mixed) if mixed else (tuple(steps), None)

@@ -42,7 +42,7 @@ def build_run_document(report: BenchReport) -> Document:
     return build_bench_document("assay bench run", build_run_cases(report), blocks, build_report_facts(report))
 
 
-def build_commits_document(found: CommitsReport) -> Document:
+def build_commits_document(found: CommitsReport, root: str | None) -> Document:
     """One row for each commit, oldest first; figures where there is one benchmark."""
     report = found.report
     groups = group_executions(report.executions)
@@ -59,7 +59,9 @@ def build_commits_document(found: CommitsReport) -> Document:
     lines += _describe_all(report, groups)
     known = sum(outcome.known for outcome in found.outcomes)
     lines += [f"{render_count(known, 'execution')} of earlier calls: not repeated"] if known else []
-    lines += ["what changed: `assay bench history --changes`"] if len(found.outcomes) > 1 else []
+    is_history = known + sum(each.result.is_measured for each in report.executions) > 1
+    words = ["assay", "bench", "history", "--changes", *(["--root", root] if root else [])]
+    lines += [f"what changed: `{shlex.join(words)}`"] if is_history else []
     commits = [
         {**asdict(each.commit), "executions": len(each.executions), "known": each.known, "problem": each.problem}
         for each in found.outcomes

@@ -301,6 +301,9 @@ def build_selftest_document(found: SelftestReport) -> Document:
     open_ = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
     lines = [f"{finding.subject}: {finding.message}" for finding in open_]
     kept = "`assay bench compare` refuses a smaller --min-effect on this machine from now on"
+    if not found.kept:
+        again = "run it again, with --trials 10 or more" if verdict.comparisons else "nothing was measured"
+        kept = f"nothing is kept of it: {again}"
     blocks: list[Block] = [
         Text(
             (
@@ -314,7 +317,7 @@ def build_selftest_document(found: SelftestReport) -> Document:
             [
                 *lines,
                 *found.report.notes,
-                kept if found.kept else "nothing is kept of it: run it again, with --trials 10 or more",
+                kept,
             ]
         ),
     ]
