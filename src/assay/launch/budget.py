@@ -28,9 +28,7 @@ class Budget:
 
     def check(self, study: Study, slots: Sequence[str]) -> None:
         if self.unit == "gpuh" and not study.resources.gpus and all(label == CPU for label in slots):
-            hint = (
-                "declare them in a file (resources: {gpus: 1}) or by --slots 0, or count hours of runs: --budget "
-            )
+            hint = "declare them in a file (resources: {gpus: 1}) or by --slots 0, or count hours of runs: --budget "
             raise UsageError(f"--budget {self.text}: {study.name} does not declare GPUs", f"{hint}{self.text[:-4]}h")
 
     def add(self, entry: Entry) -> None:
