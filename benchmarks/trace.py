@@ -27,6 +27,7 @@ from typing import Any
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
+from measuring import render_ratio
 from torch import nn
 from torch.nn import functional
 
@@ -167,6 +168,7 @@ def measure_speed(device: str, rounds: int) -> dict[str, Any]:
             "median_ms": statistics.median(each) * 1e3,
             "spread_ms": [statistics.quantiles(each, n=10)[0] * 1e3, statistics.quantiles(each, n=10)[-1] * 1e3],
             "ratio": statistics.median(each) / plain,
+            "ratios": [each[number] / times["plain"][number] for number in range(len(each))],
             "host_ms": statistics.median(host[mode]) * 1e3,
         }
         for mode, each in times.items()
@@ -470,7 +472,13 @@ def main() -> None:
                 json.dump(found, file, indent=1)
     for mode, each in found.get("speed", {}).get("modes", {}).items():
         low, high = each["spread_ms"]
-        print(f"{mode:8} {each['median_ms']:9.2f} ms  ({low:.2f} to {high:.2f})  {each['ratio']:.3f}")
+        print(f"{mode:8} {each['median_ms']:9.2f} ms  ({low:.2f} to {high:.2f})")
+        if mode != "plain":
+            what, most = (
+                f"{arguments.device}: a step with traces of {mode} / without",
+                found["speed"]["limits"].get(mode),
+            )
+            print(render_ratio(what, each["ratio"], at_most=most, of_each=each["ratios"]))
 
 
 if __name__ == "__main__":

@@ -25,11 +25,15 @@ def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
 
 
 def hammer_until(shop: StudyProcesses, kills: int, runs: int, seed: int, record: Record) -> None:
+    """Ctrl-C ends it early: what was killed by then is judged and counted."""
     hammer = Hammer(shop, seed, runs)
     number, problems = 0, []
     while hammer.kills.total() < kills and not problems:
         hammer.write_study(number)
-        hammer.sweep(kills - hammer.kills.total())
+        try:
+            hammer.sweep(kills - hammer.kills.total())
+        except KeyboardInterrupt:
+            kills = 0
         hammer.finish()
         problems = hammer.judge()
         number += 1
