@@ -111,8 +111,7 @@ def take_snapshot(
 
 
 def _remove_unusable(path: str) -> None:
-    """Remove a snapshot that was pulled (the same code is here now, and its own copy is more certain), or of which a
-    power cut took something."""
+    """Remove a snapshot that was pulled (our own copy is more certain), or of which a power cut took something."""
     if os.path.exists(os.path.join(path, PULLED)) or (os.path.exists(path) and not _is_whole(path)):
         aside = os.path.join(os.path.dirname(path), f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
         rename(path, aside)

@@ -641,10 +641,7 @@ class _OtherCode:
 
 
 def _find_damage(run_dir: str, is_shared: bool) -> str | None:
-    """What keeps a run of ours from being started; None also where nothing has its name, or another tool made it.
-
-    `is_shared`: another tool may have made a folder without any file that tells so.
-    """
+    """What keeps a run of ours from being started; None also where nothing has its name, or another tool made it."""
     if not os.path.isdir(run_dir):
         return "it is not a folder" if os.path.lexists(run_dir) else None
     if not is_run_dir(run_dir) and (is_shared or is_foreign_dir(run_dir)):
