@@ -40,6 +40,7 @@ def test_a_damaged_file_is_never_called_a_bug_of_ours(form: Format, folder: Path
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("form", build_cases())
 def test_twenty_thousand_damaged_files_are_never_called_bugs_of_ours(
     form: Format, folder: Path, record_property: Record
@@ -61,6 +62,7 @@ def _report(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("form", build_cases(form for form in FORMATS if form.commands))
 def test_two_thousand_damaged_files_through_the_real_command(
     form: Format, folder: Path, record_property: Record

@@ -123,6 +123,7 @@ def test_death_at_every_step_of_a_start(shop: StudyProcesses) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_death_at_every_step_again_and_again(shop: StudyProcesses, record_property: Record) -> None:
     counts, problems = (1, 3, 4, 5, 7), []
     for number, count in enumerate(counts):

@@ -100,6 +100,7 @@ def test_kills_lose_and_repeat_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("sampler", "kills"), [("tpe", 60), ("cmaes", 20), ("qmc", 20)])
 def test_a_hundred_kills_lose_and_repeat_nothing(
     tmp_path: Path, sampler: str, kills: int, record_property: Callable[[str, object], None]
