@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -36,19 +37,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--cuts", type=int, default=500, help="states after a power cut")
+    parser.add_argument("--inputs", type=int, default=20_000, help="damaged files, a tenth through the real command")
     parser.add_argument("--seed", type=int, default=2, help="of the damaged files")
     parser.add_argument("tests", nargs="*", default=TESTS, help="all of them, where none is named")
     options = parser.parse_args()
-    env = {"KILLS": options.kills, "CUTS": options.cuts, "ASSAY_FUZZ_SEED": options.seed}
+    env = {"KILLS": options.kills, "CUTS": options.cuts, "INPUTS": options.inputs, "ASSAY_FUZZ_SEED": options.seed}
     os.environ.update({name: str(value) for name, value in env.items()})
     tried: Counter[str] = Counter()
     problems: Counter[str] = Counter()
-    for test in options.tests:
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder, "report.xml")
-            xml = ["-o", "junit_family=xunit1", f"--junitxml={report}"]
-            subprocess.run([sys.executable, "-m", "pytest", "-q", *xml, test], cwd=ROOT, check=False)
-            count(report, tried, problems)
+    with suppress(KeyboardInterrupt):  # what was counted by then is kept
+        for test in options.tests:
+            with tempfile.TemporaryDirectory() as folder:
+                report = Path(folder, "report.xml")
+                xml = ["-o", "junit_family=xunit1", f"--junitxml={report}"]
+                subprocess.run([sys.executable, "-m", "pytest", "-q", *xml, test], cwd=ROOT, check=False)
+                count(report, tried, problems)
     for what, number in sorted(tried.items()):
         print(render_count(what, problems[what], number))
     sys.exit(problems.total() > 0)

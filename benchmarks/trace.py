@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -168,7 +168,7 @@ def measure_speed(device: str, rounds: int) -> dict[str, Any]:
             "median_ms": statistics.median(each) * 1e3,
             "spread_ms": [statistics.quantiles(each, n=10)[0] * 1e3, statistics.quantiles(each, n=10)[-1] * 1e3],
             "ratio": statistics.median(each) / plain,
-            "ratios": [each[number] / times["plain"][number] for number in range(len(each))],
+            "ratios": [a / b for a, b in zip(by_round(each, rounds), by_round(times["plain"], rounds), strict=True)],
             "host_ms": statistics.median(host[mode]) * 1e3,
         }
         for mode, each in times.items()
@@ -177,6 +177,12 @@ def measure_speed(device: str, rounds: int) -> dict[str, Any]:
     limits = LIMITS if device == "cuda" else {"module": CPU_LIMIT}
     met = {mode: found[mode]["ratio"] <= limit for mode, limit in limits.items()}
     return {"parameters": parameters, "modes": found, "limits": limits, "met": met}
+
+
+def by_round(values: Sequence[float], rounds: int) -> list[float]:
+    """The median of each round."""
+    size = len(values) // rounds
+    return [statistics.median(values[size * number : size * (number + 1)]) for number in range(rounds)]
 
 
 @contextlib.contextmanager

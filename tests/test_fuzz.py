@@ -14,8 +14,8 @@ from tests.fuzz import FORMATS, Format
 Record = Callable[[str, object], None]
 
 QUICK = 4  # inputs of each format in the quick suite, and two that are nested deeply
-LONG = 20_000  # inputs in all
-BY_PROCESS = 2_000  # of them through the real command
+LONG = int(os.environ.get("INPUTS", "20000"))  # inputs in all
+BY_PROCESS = LONG // 10  # of them through the real command
 MOST_SHOWN = 5
 SEARCHES = ("native study", "searching study", "search")  # with ranges, rules that stop runs, trials
 
