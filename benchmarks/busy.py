@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from measuring import ASSAY, build_env, quick_folder
+from measuring import ASSAY, build_env, quick_folder, render_share
 
 LOAD = 10
 PAIRS = 90  # executions of A and of B, for each kind of work
@@ -215,19 +215,11 @@ def _cut(rows: Sequence[Any], length: int, draws: int, rng: random.Random) -> It
         yield [row for start in starts for row in rows[start : start + BLOCK]][:length]
 
 
-def find_interval(count: int, total: int) -> tuple[float, float]:
-    """Wilson's, 95%."""
-    z, share = 1.96, count / total
-    middle, room = share + z * z / (2 * total), z * math.sqrt(share * (1 - share) / total + (z / (2 * total)) ** 2)
-    return max(0.0, (middle - room) / (1 + z * z / total)), min(1.0, (middle + room) / (1 + z * z / total))
-
-
 def report_rates(paths: Sequence[Path], draws: int = 0) -> None:
     print(f"{draws} draws of each kind of work" if draws else "as recorded")
     for what, kinds in sorted(judge(paths, draws).items()):
-        low, high = find_interval(kinds.count("FAIL"), len(kinds))
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
-        print(f"{what:30} {kinds.count('FAIL')} of {len(kinds)} FAIL [{low:.1%}, {high:.1%}]   {counts}")
+        print(f"{render_share(f'{what}: FAIL', kinds.count('FAIL'), len(kinds))}   {counts}")
 
 
 def main() -> int:

@@ -29,6 +29,7 @@ from _transformer import (
     train,
     write_start,
 )
+from measuring import render_share
 
 from assay.golden.judge.convergence import count_peers, judge_rules
 from assay.golden.judge.effects import build_starts, measure_effects, stack
@@ -129,14 +130,17 @@ class Bench:
         inside = [name for name, kind in kinds.items() if kind is VerdictKind.PASS]
         outside = len(counted) - len(set(counted) & set(inside))
         unsure = sum(kind is VerdictKind.INCONCLUSIVE for kind in kinds.values())
-        print(f"{self.way.precision}: {len(kinds) - len(inside)} of {len(kinds)} faults do not pass", end="")
-        print(f" ({unsure} of them INCONCLUSIVE)", end="")
-        print(f", {outside} of the {len(counted)} whose weights differ ten times more than the variants'")
+        name = self.way.precision
+        print(render_share(f"{name}: faults that do not pass", len(kinds) - len(inside), len(kinds)), end="")
+        print(f" ({unsure} of them INCONCLUSIVE)")
+        what = f"{name}: of those whose weights differ ten times more than the variants'"
+        print(render_share(what, outside, len(counted)))
         print(f"  pass: {', '.join(inside) or 'none'}")
         left = len(FAULTS) + len(SMALL_FAULTS) - len(kinds)
         if left:
             print(f"  {left} faults were not run: the time was up")
-        print(f"  harmless, not declared: {alarms} of {len(nulls)} alarm, {worse} with more than CHANGED\n", flush=True)
+        quiet = render_share(f"{name}: harmless, not declared: alarms", alarms, len(nulls))
+        print(f"{quiet}, {worse} with more than CHANGED\n", flush=True)
 
 
 def main() -> int:

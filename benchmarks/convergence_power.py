@@ -39,6 +39,7 @@ from typing import Any
 
 import _transformer
 import numpy as np
+from measuring import render_rate, render_share
 
 from assay.golden.judge.convergence import CheckRun, count_peers, judge_rules
 from assay.golden.judge.golden import measure_golden_noise
@@ -302,16 +303,6 @@ def measure_ratio(weights: Any, replicas: Sequence[Any]) -> float:
 # ---------------------------------------------------------------- the tables
 
 
-def render_share(count: int, total: int) -> str:
-    """`35 of 36 [86%, 100%]`: Wilson's interval at 95%."""
-    if not total:
-        return "0 of 0"
-    z, share = 1.96, count / total
-    middle, width = share + z * z / (2 * total), z * math.sqrt(share * (1 - share) / total + z * z / (4 * total**2))
-    low, high = ((middle + sign * width) / (1 + z * z / total) for sign in (-1, 1))
-    return f"{count} of {total} [{100 * max(0.0, low):.2g}%, {100 * min(1.0, high):.3g}%]"
-
-
 def print_fault(name: str, checked: Checked) -> None:
     marks = "".join(f"{verdict.kind.lower():>14}" for verdict in checked.verdicts.values())
     found = [each for each in checked.verdicts["all"].findings if each.kind in (VerdictKind.FAIL, VerdictKind.CHANGED)]
@@ -336,7 +327,7 @@ def print_sums(title: str, checks: Sequence[Checked]) -> None:
     for column in COLUMNS:
         kinds = Counter(str(each.verdicts[column].kind) for each in checks)
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-        print(f"  {title}, {column:<5} {render_share(count_alarms(checks, column), len(checks)):<28} {told}")
+        print(f"  {title}, {column:<5} {render_rate(count_alarms(checks, column), len(checks)):<28} {told}")
 
 
 class Bench:
@@ -453,9 +444,7 @@ def main() -> int:
                 is_good &= level != "1e-6" or (missed == 0 and alarms * 300 <= max(300, len(nulls)))
                 ratios.append(describe_ratio(family.name, level, faults, nulls))
             bench.measure_equal(options.nulls if options.equal else options.nulls // 6)
-    print(
-        f"\n{time.monotonic() - began:.0f} s; found by this rule and by a margin of 1% on the loss, alarms in brackets:"
-    )
+    print(f"\n{time.monotonic() - began:.0f} s; by this rule, and by a margin of 1% on the loss:")
     print("\n".join(ratios))
     return 0 if is_good else 1
 
@@ -463,11 +452,13 @@ def main() -> int:
 def describe_ratio(family: str, level: str, faults: Sequence[Checked], nulls: Sequence[Checked]) -> str:
     found, margin = (count_alarms(faults, column) for column in ("all", "=1%"))
     alarms, others = (count_alarms(nulls, column) for column in ("all", "=1%"))
-    ratio = f"{found / margin:.2f}" if margin else "-"
-    return (
-        f"  {family} {level}: {found} of {len(faults)} ({alarms} of {len(nulls)}), "
-        f"margin {margin} of {len(faults)} ({others} of {len(nulls)}); ratio {ratio}"
+    counts = ((found, faults), (margin, faults), (alarms, nulls), (others, nulls))
+    names = ("faults found", "faults found by a margin of 1%", "false alarms", "false alarms of a margin of 1%")
+    lines = (
+        render_share(f"{family}, noise {level}: {name}", count, len(every))
+        for name, (count, every) in zip(names, counts, strict=True)
     )
+    return "\n".join(f"  {line}" for line in lines)
 
 
 if __name__ == "__main__":

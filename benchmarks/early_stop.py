@@ -23,6 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from measuring import render_ratio
 
 from assay.search.judge import RungCurve, find_rung, judge_curve
 from assay.values.study import StopRule
@@ -282,11 +283,11 @@ def main() -> None:
         print(describe(name, results[name]), flush=True)
     if not arguments.choose:
         ours = results.pop("assay asha")
-        share, low, high = statistics.median(ours.steps), min(ours.steps), max(ours.steps)
-        print(f"assay asha: {share:.1%} of all steps ({low:.1%} to {high:.1%}); the goal is at most 35%")
+        share = statistics.median(ours.steps)
+        print(render_ratio("assay asha, of all steps", share, at_most=0.35, of_each=ours.steps))
         for name, theirs in results.items():
             ratios = sorted(a / b for a, b in zip(ours.steps, theirs.steps, strict=True))
-            print(f"steps, assay asha / {name}: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+            print(render_ratio(f"steps, assay asha / {name}", statistics.median(ratios), of_each=ratios))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,11 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import statistics
 import time
 from collections.abc import Callable
+
+from measuring import render_ratio
 
 from assay.observe.extract import Extractor
 from assay.values.series import NUMBER, MetricPoint
@@ -84,12 +87,6 @@ def feed_columns(data: bytes) -> None:
         extractor.feed_columns(chunk)
 
 
-def measure(work: Callable[[bytes], object], data: bytes, repeats: int) -> float:
-    """MB/s of the best repeat, by CPU time: the machine may be shared."""
-    best = min(_cpu_seconds(work, data) for _ in range(repeats))
-    return len(data) / 1e6 / best
-
-
 def _cpu_seconds(work: Callable[[bytes], object], data: bytes) -> float:
     start = time.process_time()
     work(data)
@@ -99,21 +96,24 @@ def _cpu_seconds(work: Callable[[bytes], object], data: bytes) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     ratios: list[str] = []
     for name, other_lines in (("dense", 0), ("usual", 9)):
         data = build_log(options.megabytes * 1_000_000, other_lines)
         if Extractor(PATTERNS).feed(data) != LineLoop(PATTERNS).feed(data):
             raise SystemExit("the two do not extract the same points: nothing to compare")
-        peer = measure(feed_lines, data, options.repeats)
-        feed = measure(feed_objects, data, options.repeats)
-        columns = measure(feed_columns, data, options.repeats)
+        works = (feed_lines, feed_objects, feed_columns)
+        turns = [[_cpu_seconds(work, data) for work in works] for _ in range(options.repeats)]
+        peer, feed, columns = (len(data) / 1e6 / min(times) for times in zip(*turns, strict=True))
         print(
             f"{name:6} log: re.search per line {peer:6.1f} MB/s   feed {feed:6.1f} MB/s   columns {columns:6.1f} MB/s"
         )
-        ratios.append(f"{name}: feed {feed / peer:.1f}x, columns {columns / peer:.1f}x the loop over lines")
-    print("ratio  " + "; ".join(ratios))
+        for at, what in ((1, "feed"), (2, "columns")):
+            each = [turn[0] / turn[at] for turn in turns]
+            label = f"a loop over lines / {what}, {name} log"
+            ratios.append(render_ratio(label, statistics.median(each), of_each=each))
+    print("\n".join(ratios))
 
 
 if __name__ == "__main__":

@@ -320,7 +320,7 @@ ENGINES = {"slurm": slurm, "ray": ray, "ssh": ssh}  # each: contestants, ours fi
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=200)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--engine", choices=[*ENGINES, "submit"], help="this one alone")
     parser.add_argument("--most", type=int, default=SUBMIT_SIZES[-1], help="runs of a submit command")
     options = parser.parse_args()

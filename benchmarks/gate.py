@@ -16,7 +16,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from scipy.stats import binomtest
+from measuring import render_share
 
 FILES = {
     "train.py": """
@@ -82,10 +82,8 @@ def main() -> None:
     for (check, verdict), count in sorted(checks.items()):
         print(f"{check}: {count} of {gates} {verdict}")
     alarms = counts["FAIL"] + counts["CHANGED"] + counts["ERROR"]
-    interval = binomtest(alarms, gates).proportion_ci(method="wilson")
     print(f"A/A gates: {gates}, load {os.getloadavg()[0]:.1f}; {dict(counts)}")
-    rate = f"{alarms / gates:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
-    print(f"alarms (FAIL, CHANGED, ERROR): {rate}; at most 2% wanted")
+    print(render_share("gates that alarm (FAIL, CHANGED, ERROR); at most 2% wanted", alarms, gates))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from golden_same import LEVEL, Noise, correlate, heavy, independent, offset, render
+from golden_same import LEVEL, Noise, correlate, heavy, independent, offset
+from measuring import render_share
 
 from assay.golden.judge import contrasts
 from assay.golden.values import Rule, Segment, Track
@@ -49,12 +50,13 @@ def print_set(noises: dict[str, Noise], seed: int, count: int) -> None:
     for kind, noise in noises.items():
         for repeats in (2, 3):
             for loud in (1.0, 10.0):
-                found = [render(each, count) for each in count_moved(noise, seed, repeats, loud, 0.0, count)]
+                found = count_moved(noise, seed, repeats, loud, 0.0, count)
                 name = f"{kind}, {repeats} repeats, {'one cell ten times as noisy' if loud > 1 else 'cells alike'}"
-                print(f"{name}: nothing moved, called moved: code {found[0]}, interaction {found[1]}", flush=True)
+                for what, moved in zip(("code", "interaction"), found, strict=True):
+                    print(render_share(f"{name}: nothing moved, called moved: {what}", moved, count), flush=True)
             for effect in (2.0, 5.0):
                 code = count_moved(noise, seed, repeats, 1.0, effect, count)[0]
-                print(f"{kind}, {repeats} repeats: moved by {effect:g} sd of a step, found {render(code, count)}")
+                print(render_share(f"{kind}, {repeats} repeats: moved by {effect:g} sd of a step, found", code, count))
 
 
 def main() -> None:

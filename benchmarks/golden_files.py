@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from measuring import render_rate, render_share
 
 from assay.golden.judge import effects
 from assay.golden.judge.convergence import judge_segment
@@ -112,15 +113,7 @@ class Tally:
 
     @property
     def text(self) -> str:
-        return f"{_render(self.runs - self.passed, self.runs)}, FAIL {_render(self.failed, self.runs)}"
-
-
-def _render(count: int, many: int) -> str:
-    """With Wilson's interval at 95%."""
-    z, share = 1.96, count / many
-    middle, half = share + z * z / 2 / many, z * math.sqrt(share * (1 - share) / many + z * z / 4 / many**2)
-    low, high = ((middle + sign * half) / (1 + z * z / many) for sign in (-1, 1))
-    return f"{100 * share:.1f}% [{100 * max(low, 0):.1f}%, {100 * high:.1f}%]"
+        return f"{render_rate(self.runs - self.passed, self.runs)}, FAIL {render_rate(self.failed, self.runs)}"
 
 
 def measure(chosen: Set, count: int, goldens: int, alpha: float, level: float, effect: float) -> dict[str, Tally]:
@@ -147,7 +140,9 @@ def print_report(chosen: Set, count: int, alpha: float) -> None:
                     *(sum(getattr(each, name) for each in found.values()) for name in ("runs", "passed", "failed"))
                 )
                 name = f"{100 * effect:g}% worse" if effect else "good"
-                print(f"{chosen.name}, noise {100 * level:g}%, {goldens} goldens, {name}: not PASS {every.text}")
+                what = f"noise {100 * level:g}%, {goldens} goldens, {name}"
+                print(render_share(f"{what}: not PASS", every.runs - every.passed, every.runs))
+                print(render_share(f"{what}: FAIL", every.failed, every.runs))
                 print("    " + "; ".join(f"{kind} {each.text}" for kind, each in found.items()))
 
 

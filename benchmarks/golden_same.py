@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from measuring import render_rate, render_share
 
 from assay.bench.judge.changepoint import find_change_points
 from assay.golden.judge import same
@@ -135,14 +136,6 @@ def measure(chosen: Set, kind: str, length: int, replicas: int, bias: float, alp
     return alarms
 
 
-def render(count: int, many: int) -> str:
-    """With Wilson's interval at 95%."""
-    z, share = 1.96, count / many
-    middle, half = share + z * z / 2 / many, z * math.sqrt(share * (1 - share) / many + z * z / 4 / many**2)
-    low, high = ((middle + sign * half) / (1 + z * z / many) for sign in (-1, 1))
-    return f"{100 * share:.1f}% [{100 * max(low, 0):.1f}%, {100 * high:.1f}%]"
-
-
 def measure_noise_of_steps(pair: Pair, starts: Sequence[int], _in_logs: bool) -> same.Noise:
     """An effective sample of single steps instead of windows. The simulated values are all positive."""
     golden = np.log([track.values for track in pair.golden])
@@ -174,8 +167,9 @@ def print_set(
             }
             many = count * len(chosen.lengths)
             name = f"off by {bias:g} sd of a window's mean" if bias else "agrees"
-            print(f"{replicas} recordings, {name}: not PASS {render(sum(found.values()), many * len(found))}")
-            print("    " + "; ".join(f"{kind} {render(number, many)}" for kind, number in found.items()), flush=True)
+            print(render_share(f"{replicas} recordings, {name}: not PASS", sum(found.values()), many * len(found)))
+            rates = (f"{kind} {render_rate(number, many)}" for kind, number in found.items())
+            print("    " + "; ".join(rates), flush=True)
 
 
 # ---------------------------------------------------------------- real trainings
@@ -238,9 +232,9 @@ def print_trainings(count: int) -> None:
         alarms += sum(judge_training(recordings, run) is not VerdictKind.PASS for run in good)
         for name, (parts, combine) in WRONG.items():
             found[name] += judge_training(recordings, train(seed, parts, combine, rng)) is not VerdictKind.PASS
-    print(f"batches in 2, 3 and 8 parts, rightly: not PASS {render(alarms, 3 * count)}")
+    print(render_share("batches in 2, 3 and 8 parts, rightly: not PASS", alarms, 3 * count))
     for name, number in found.items():
-        print(f"{name}: not PASS {render(number, count)}")
+        print(render_share(f"{name}: not PASS", number, count))
 
 
 # ---------------------------------------------------------------- nights
@@ -261,7 +255,7 @@ def print_nights(count: int) -> None:
                         Night(str(at), VerdictKind.PASS, 1, {"loss": float(each)}) for at, each in enumerate(levels)
                     ]
                     alarms += judge_nights(nights, {}, find_change_points)[0].kind is not VerdictKind.PASS
-                print(f"{kind}, {shape}, {size:g} sd: not PASS {render(alarms, count)}", flush=True)
+                print(render_share(f"{kind}, {shape}, {size:g} sd: not PASS", alarms, count))
 
 
 def main() -> None:

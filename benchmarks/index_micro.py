@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from measuring import render_ratio
+
 from assay.record.index.base import Columns, Cursor, RunRow
 from assay.record.index.sqlite import SqliteIndex
 from assay.values.run import State
@@ -70,24 +72,22 @@ class Bench:
         return time.perf_counter() - start
 
 
-def report(what: str, figure: float, unit: str, goal: str) -> None:
-    print(f"{what:<66}{figure:>9.2f} {unit:<10} {goal}", flush=True)
+def report(what: str, figure: float, unit: str, goal: float | None = None) -> None:
+    print(render_ratio(f"{what}, {unit}", figure, at_most=goal), flush=True)
 
 
 def measure_reading(bench: Bench, runs: int = 10_000) -> None:
     with bench.fresh() as index:
         fill(index, runs, points=1)
         rows, summaries = bench.best(index.load_runs), bench.best(index.load_summaries)
-        report(f"load_runs, {runs} runs", rows * 1e3, "ms", "")
-        report(f"load_summaries, {runs} runs x 3 metrics", summaries * 1e3, "ms", "")
-        report("  both", (rows + summaries) * 1e3, "ms", "goal: well under 100")
-        report(
-            f"load_table (the same, by column), {runs} runs x 3 metrics", bench.best(index.load_table) * 1e3, "ms", ""
-        )
-        report("load_studies", bench.best(index.load_studies) * 1e3, "ms", "")
-        report("load_metric_names", bench.best(index.load_metric_names) * 1e3, "ms", "")
+        report(f"load_runs, {runs} runs", rows * 1e3, "ms")
+        report(f"load_summaries, {runs} runs x 3 metrics", summaries * 1e3, "ms")
+        report("  both", (rows + summaries) * 1e3, "ms", 100)
+        report(f"load_table (the same, by column), {runs} runs x 3 metrics", bench.best(index.load_table) * 1e3, "ms")
+        report("load_studies", bench.best(index.load_studies) * 1e3, "ms")
+        report("load_metric_names", bench.best(index.load_metric_names) * 1e3, "ms")
         path = index.path
-        report("open", bench.best(lambda: SqliteIndex(path).close()) * 1e3, "ms", "")
+        report("open", bench.best(lambda: SqliteIndex(path).close()) * 1e3, "ms")
 
 
 def fill(index: SqliteIndex, runs: int, points: int) -> None:
@@ -108,7 +108,7 @@ def measure_bulk(bench: Bench, runs: int = 2_000, points: int = 100) -> None:
                 index.add_columns(row.key, "metrics.csv", Cursor(4096), columns, expected_offset=0)
 
     what = f"add_columns, {runs} runs x 3 metrics x {points} points, one batch"
-    report(what, bench.best_fresh(ingest) * 1e3, "ms", "goal: under 150")
+    report(what, bench.best_fresh(ingest) * 1e3, "ms", 150)
 
 
 def measure_rows(bench: Bench, runs: int = 10_000) -> None:
@@ -125,9 +125,9 @@ def measure_rows(bench: Bench, runs: int = 10_000) -> None:
                 if number % 200 == 199:
                     index.flush()
 
-    report("put_runs, one call", bench.best_fresh(one_call) / runs * 1e6, "us/row", "goal: under 20")
+    report("put_runs, one call", bench.best_fresh(one_call) / runs * 1e6, "us/row", 20)
     per_job = bench.best_fresh(one_call_per_job) / runs * 1e6
-    report("put_runs, a call per row, a flush per 200", per_job, "us/row", "goal: under 20")
+    report("put_runs, a call per row, a flush per 200", per_job, "us/row", 20)
 
 
 def measure_streaming(bench: Bench, calls: int = 2_000) -> None:
@@ -141,8 +141,8 @@ def measure_streaming(bench: Bench, calls: int = 2_000) -> None:
         with index.batch():
             alone(index)
 
-    report("add_columns, 3 points, a transaction each", bench.best_fresh(alone) / calls * 1e6, "us/call", "")
-    report("add_columns, 3 points, in a batch", bench.best_fresh(batched) / calls * 1e6, "us/call", "")
+    report("add_columns, 3 points, a transaction each", bench.best_fresh(alone) / calls * 1e6, "us/call")
+    report("add_columns, 3 points, in a batch", bench.best_fresh(batched) / calls * 1e6, "us/call")
 
 
 def measure_series(bench: Bench, points: int = 1_000_000) -> None:
@@ -150,7 +150,7 @@ def measure_series(bench: Bench, points: int = 1_000_000) -> None:
     with bench.fresh() as index:
         index.add_columns("grid/a", "train.log", Cursor(1), columns, expected_offset=0)
         best = bench.best(lambda: index.load_series("grid/a", METRICS[0]))
-        report(f"load_series, {points} points", best * 1e3, "ms", "")
+        report(f"load_series, {points} points", best * 1e3, "ms")
 
 
 def main() -> None:

@@ -25,7 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / ".venv-peers" / "bin"
 ASSAY = (sys.executable, "-m", "assay")
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = Path(os.environ.get("RESULTS") or ROOT / "benchmarks" / "results").resolve()  # elsewhere: a trial
+SCRIPT = Path(sys.argv[0]).resolve()
 PEER_NAMES = ROOT / "benchmarks" / "peers.txt"
 
 
@@ -143,6 +144,28 @@ def render_count(what: str, problems: int, tried: int) -> str:
     return f"{what}: {problems} of {tried:,} (95%: at most {most:.2%})"
 
 
+def render_share(what: str, hits: int, tried: int) -> str:
+    """How many of those that were tried, with its interval; kept for the file of results."""
+    if tried:
+        interval = [round(end, 6) for end in find_interval(hits, tried)]
+        _figures.append({"what": what, "hits": hits, "tried": tried, "interval": interval})
+    return f"{what}: {render_rate(hits, tried)}"
+
+
+def render_rate(hits: int, tried: int) -> str:
+    if not tried:
+        return "0 of 0"
+    low, high = find_interval(hits, tried)
+    return f"{hits} of {tried:,}, {hits / tried:.1%} [{low:.1%}, {high:.1%}]"
+
+
+def find_interval(hits: int, tried: int) -> tuple[float, float]:
+    """Wilson's, 95%."""
+    z, share = 1.96, hits / tried
+    middle, room = share + z * z / (2 * tried), z * (share * (1 - share) / tried + (z / (2 * tried)) ** 2) ** 0.5
+    return max(0.0, (middle - room) / (1 + z * z / tried)), min(1.0, (middle + room) / (1 + z * z / tried))
+
+
 def _is_met(ratio: float, at_most: float | None, at_least: float | None) -> bool:
     return (at_most is None or ratio <= at_most) and (at_least is None or ratio >= at_least)
 
@@ -150,13 +173,13 @@ def _is_met(ratio: float, at_most: float | None, at_least: float | None) -> bool
 @atexit.register
 def _write_results() -> None:
     """`results/NAME.json` of the script that ends, with the commit, the machine and the peers' versions."""
-    if not _figures:
+    if not _figures or SCRIPT.parent != ROOT / "benchmarks":  # a test that calls a script
         return
-    git = ("git", "describe", "--always", "--dirty", "--abbrev=12")
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    git = "git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown"
+    commit = subprocess.run(["sh", "-c", git], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     words = [line.split("#")[0].strip() for line in PEER_NAMES.read_text(encoding="utf-8").splitlines()]
     record = {
-        "script": Path(sys.argv[0]).stem,
+        "script": SCRIPT.stem,
         "arguments": sys.argv[1:],
         "commit": commit,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -165,12 +188,19 @@ def _write_results() -> None:
             "processor": platform.machine(),
             "python": platform.python_version(),
             "load": round(os.getloadavg()[0], 1),
+            **_find_gpu(),
         },
         "peers": sorted(word for word in words if word),
         "figures": _figures,
     }
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(exist_ok=True, parents=True)
     (RESULTS / f"{record['script']}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _find_gpu() -> dict[str, str]:
+    """The one that the script has used, if any."""
+    torch = sys.modules.get("torch")
+    return {"gpu": torch.cuda.get_device_name()} if torch is not None and torch.cuda.is_initialized() else {}
 
 
 def has_peer(module: str) -> bool:

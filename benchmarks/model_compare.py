@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fault_models import write_old, write_small
-from measuring import ROOT, quick_folder
+from _fault_models import write_old, write_small
+from measuring import ROOT, quick_folder, render_rate, render_share
 
 EXAMPLES = ROOT / "examples" / "models"
 sys.path[:0] = [str(ROOT / "src"), str(EXAMPLES)]
@@ -333,16 +333,6 @@ class Bench:
             )
 
 
-def interval(hits: int, count: int) -> str:
-    """Wilson's, 95%."""
-    if not count:
-        return "-"
-    z, share = 1.96, hits / count
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * ((share * (1 - share) + z * z / (4 * count)) / count) ** 0.5 / (1 + z * z / count)
-    return f"{hits} of {count} ({100 * max(0.0, middle - half):.0f} to {100 * min(1.0, middle + half):.0f}%)"
-
-
 def load_models(folder: Path) -> dict[str, Path]:
     from build_models import write_models
 
@@ -375,12 +365,13 @@ def main() -> None:
 def print_figures(bench: Bench) -> None:
     verdicts = [verdict for _, verdict in bench.harmless]
     print(f"\nlayers paired: {np.mean(bench.coverage):.1f}% on average, least {min(bench.coverage):.0f}%")
-    print(f"harmless rewrites that FAIL: {interval(verdicts.count('FAIL'), len(verdicts))}; {dict(Counter(verdicts))}")
-    print(f"faults whose layer is named: {interval(sum(each[2] for each in bench.faults), len(bench.faults))}")
-    print(f"faults that PASS: {interval(sum(each[3] == 'PASS' for each in bench.faults), len(bench.faults))}")
+    faults = len(bench.faults)
+    print(render_share("harmless rewrites that FAIL", verdicts.count("FAIL"), len(verdicts)), dict(Counter(verdicts)))
+    print(render_share("faults whose layer is named", sum(each[2] for each in bench.faults), faults))
+    print(render_share("faults that PASS", sum(each[3] == "PASS" for each in bench.faults), faults))
     for kind in FAULTS:
         own = [each for each in bench.faults if each[0] == kind]
-        print(f"  {kind:18} named {interval(sum(each[2] for each in own), len(own))}")
+        print(f"  {kind:18} named {render_rate(sum(each[2] for each in own), len(own))}")
 
 
 if __name__ == "__main__":

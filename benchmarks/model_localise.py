@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from measuring import ROOT, quick_folder
+from measuring import ROOT, quick_folder, render_ratio
 
 EXAMPLES = ROOT / "examples" / "models"
 sys.path[:0] = [str(ROOT / "src"), str(EXAMPLES)]
@@ -126,7 +126,7 @@ class Bench:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
     named: dict[str, list[float]] = {"wall": [], "cpu": []}
     confirmed: dict[str, list[float]] = {"wall": [], "cpu": []}
@@ -153,9 +153,9 @@ def main() -> int:
                 f"check: first {first[0]:5.1f} s ({first[1]:5.1f} CPU), from the cache {second[0]:5.2f} s", flush=True
             )
     print()
-    _tell("layer named / one by one (at most 0.2)", named)
+    _tell("layer named / one by one", named, 0.2)
     _tell("named and confirmed by itself / one by one", confirmed)
-    _tell("second check / first (at most 0.1)", cached)
+    _tell("second check / first", cached, 0.1)
     return 0
 
 
@@ -164,12 +164,9 @@ def _add(found: dict[str, list[float]], wall: float, cpu: float) -> None:
     found["cpu"].append(cpu)
 
 
-def _tell(name: str, found: dict[str, list[float]]) -> None:
-    words = [
-        f"{kind} {statistics.median(values):.3f} [{min(values):.3f}, {max(values):.3f}]"
-        for kind, values in found.items()
-    ]
-    print(f"{name}: {', '.join(words)}")
+def _tell(name: str, found: dict[str, list[float]], most: float | None = None) -> None:
+    for kind, values in found.items():
+        print(render_ratio(f"{name}, {kind}", statistics.median(values), at_most=most, of_each=values))
 
 
 if __name__ == "__main__":

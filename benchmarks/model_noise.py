@@ -28,13 +28,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from measuring import ROOT
+from measuring import ROOT, render_share
 
 sys.path.insert(0, str(ROOT / "src"))
 
 import numpy as np
 import onnx
-from model_faults import render_share
 from onnx import TensorProto, helper, numpy_helper
 
 from assay.models.graph.operators import Magnitudes, compute_model_float64
@@ -660,9 +659,9 @@ def print_half(rows: list[dict[str, Any]], half: str) -> None:
     for kind in ("FAIL", "CHANGED", "INCONCLUSIVE"):
         found = [row for row in clean if row["verdict"] == kind]
         where = Counter(f"{row['op']} {row['dtype']} {row['runtime']}" for row in found)
-        print(f"  correct and {kind}: {render_share(len(found), len(clean))}  {dict(where.most_common(6))}")
+        print(f"{render_share(f'{half}: correct and {kind}', len(found), len(clean))}  {dict(where.most_common(6))}")
     missed = [row for row in faults if row["verdict"] == "PASS"]
-    print(f"  faults that pass: {render_share(len(missed), len(faults))}")
+    print(render_share(f"{half}: faults that pass", len(missed), len(faults)))
     by_kind = defaultdict(Counter)
     for row in faults:
         by_kind[row["fault"]][row["verdict"]] += 1

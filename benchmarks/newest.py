@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from changepoint import NOISE, build_noise
+from measuring import render_rate, render_share
 
 from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.values.comparison import MetricHistory
@@ -58,19 +59,6 @@ def judge(values: Sequence[float]) -> MetricHistory:
     return build_history("m.C.f", "wall_time", executions, HistoryOptions(), ())
 
 
-def find_interval(hits: int, count: int) -> tuple[float, float]:
-    """Wilson's, 95%."""
-    z = 1.96
-    middle = (hits + z * z / 2) / (count + z * z)
-    reach = z * math.sqrt(hits * (count - hits) / count + z * z / 4) / (count + z * z)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
-
-
-def render_rate(hits: int, count: int) -> str:
-    low, high = find_interval(hits, count)
-    return f"{hits / count:6.1%} [{low:.1%}, {high:.1%}]"
-
-
 def name_kind(history: MetricHistory) -> str:
     """INCONCLUSIVE because of a change, or because the noise hides one of --min-effect."""
     is_noisy = history.verdict.kind is VerdictKind.INCONCLUSIVE and not any(
@@ -89,16 +77,20 @@ def report_quiet(count: int, seed: int) -> None:
     for kind, n in itertools.product(KINDS, LENGTHS):
         found = [judge(build_values(kind, seed + number, n)) for number in range(count)]
         alarms = sum(bool(one.changes) for one in found)
-        print(f"no change, {kind}, {n} executions: {render_kinds(found)}; named {render_rate(alarms, count)}")
+        print(f"{render_share(f'no change, {kind}, {n} executions: named one', alarms, count)}; {render_kinds(found)}")
 
 
 def report_steps(count: int, seed: int, kinds: Sequence[str]) -> None:
+    named: dict[float, list[bool]] = {step: [] for step in STEPS}
     for kind, n, last in itertools.product(kinds, LENGTHS, LASTS):
         if last > n // 2:
             continue
         for step in STEPS:
             found = [judge(build_values(kind, seed + number, n, last, step)) for number in range(count)]
+            named[step] += [bool(one.changes) for one in found]
             print(f"{step:+.0%} in the last {last} of {n}, {kind}: {render_kinds(found)}{_describe(found, n - last)}")
+    for step, each in named.items():
+        print(render_share(f"{step:+.0%} in the newest executions: named", sum(each), len(each)))
 
 
 def _describe(found: Sequence[MetricHistory], onset: int) -> str:
@@ -123,7 +115,7 @@ def report_real(path: Path, most: int) -> None:
     """Every history is judged as a user sees it who has its last `LONGEST` executions."""
     drawn = np.random.default_rng(5).permutation(np.array(list(iterate_real(path)), dtype=object))[:most]
     newest = [bool(one.changes and one.changes[-1].too_few) for one in map(judge, drawn)]
-    print(f"real histories, no change marked nearby: newest outlying {render_rate(sum(newest), len(newest))}")
+    print(render_share("real histories, no change marked nearby: newest outlying", sum(newest), len(newest)))
 
 
 def main() -> None:

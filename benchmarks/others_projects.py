@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measuring import ASSAY
+from measuring import ASSAY, render_ratio, render_share
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def run_project(project: Project, folder: Path) -> None:
     ours = json.loads((source / "ours.json").read_text())["executions"]
     ends = Counter("skipped" if each["result"]["skipped"] else each["succeeded"] for each in ours)
     counts = f"{ends[True]} ok, {ends['skipped']} skipped, {ends[False]} failed"
-    print(f"{project.name}: {len(ours)} benchmarks: {counts}", flush=True)
+    print(f"{render_share(f'{project.name}: benchmarks that fail here', ends[False], len(ours))}; {counts}", flush=True)
     for each in ours:
         if not each["succeeded"] and each["result"]["findings"]:
             print(f"  {each['method']}: {each['result']['findings'][0]['message']}")
@@ -123,9 +123,8 @@ def report_ratios(project: Project, source: Path) -> None:
     ratios = sorted((medians[name, "assay"] / medians[name, project.tool], name) for name in both)
     values = [ratio for ratio, _ in ratios]
     low, middle, high = statistics.quantiles(values, n=4)
-    print(
-        f"  {len(both)} also by {project.tool}; ours / theirs: median {middle:.2f}, quartiles {low:.2f} and {high:.2f}"
-    )
+    what = f"{project.name}, {len(both)} benchmarks: time by assay / by {project.tool}"
+    print(f"{render_ratio(what, middle, of_each=values)}, quartiles {low:.2f} and {high:.2f}")
     for ratio, name in (ratios[0], ratios[-1]):
         print(f"  {ratio:.2f} {name}")
 

@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from measuring import build_env, quick_folder
+from measuring import build_env, quick_folder, render_count, render_ratio
 
 from assay.execute import process
 from assay.execute.base import Executor, Publish
@@ -220,16 +220,19 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     print(f"plan:                    {planned_s:.1f} s")
     print(f"run:                     {wall_s:.0f} s wall, {cpu_s:.0f} s CPU of the supervisor")
     each_ms = cpu_s / farm.submitted * 1e3
-    print(f"attempts:                {farm.submitted} ({farm.submitted / wall_s:.0f} per second, {each_ms:.2f} ms CPU)")
+    print(f"attempts:                {farm.submitted} ({farm.submitted / wall_s:.0f} per second)")
+    print(render_ratio(f"an attempt, {options.runs} runs: CPU of the supervisor, ms", each_ms))
     print(f"most at once:            {farm.most_at_once}")
     print(f"polls:                   {farm.polls / wall_s:.1f} per second, {farm.looks} looks at single jobs")
     grown_kib = (peak - planned) * 1024 / options.runs
-    print(f"supervisor's memory:     {peak:.0f} MiB at most, {planned:.0f} with the plan; {grown_kib:.1f} KiB per run")
+    print(f"supervisor's memory:     {peak:.0f} MiB at most, {planned:.0f} with the plan")
+    print(render_ratio("memory of the supervisor for each run, KiB", grown_kib))
     print(f"time to table:           {at_half.took_s:.1f} s when half have ended (beside the supervisor)")
-    print(f"                         {first.took_s:.1f} s at the end, {again.took_s:.1f} s again")
+    print(render_ratio(f"the first table of {options.runs} runs, s", first.took_s))
+    print(render_ratio(f"the table of {options.runs} runs again, s", again.took_s))
     print("accounted for:           " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
     print("the table has:           " + ", ".join(f"{count} {state}" for state, count in sorted(first.states.items())))
-    print(f"not as simulated:        {len(wrong)}")
+    print(render_count("runs that did not end as simulated", len(wrong), options.runs))
     for line in wrong[:10]:
         print(f"  {line}")
     simulated = Counter(str(states[-1]) for states in farm.expected.values())

@@ -306,16 +306,6 @@ def find_place(model: str, name: str, seed: int) -> str:
     return FAULTS[name](copy.deepcopy(module), random.Random(seed))
 
 
-def render_share(hits: int, count: int) -> str:
-    """With Wilson's interval."""
-    if not count:
-        return "0 of 0"
-    z, p = 1.96, hits / count
-    middle, spread = p + z * z / 2 / count, z * math.sqrt(p * (1 - p) / count + z * z / 4 / count**2)
-    low, high = ((middle - spread) / (1 + z * z / count), (middle + spread) / (1 + z * z / count))
-    return f"{hits} of {count} ({max(0.0, low):.0%} to {min(1.0, high):.0%})"
-
-
 def main() -> None:
     sys.path.insert(0, SOURCE)
     os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, os.environ.get("PYTHONPATH", "")])
@@ -370,17 +360,18 @@ def run_one(checks: Checks, model: str, name: str, seed: int, mode: str, named: 
 
 
 def report(named: Any, quiet: Any) -> None:
-    print("\nplanted faults whose module is named")
+    from measuring import render_share  # not where a worker loads this file as a model
+
+    print()
     for mode in dict.fromkeys(mode for _, mode in named):
         rows = {name: hits for (name, each), hits in named.items() if each == mode}
         total = [hit for hits in rows.values() for hit in hits]
-        print(f"  {mode}: {render_share(sum(total), len(total))}")
+        print(render_share(f"{mode}: faults whose module is named", sum(total), len(total)))
         print("    " + ", ".join(f"{name} {sum(hits)}/{len(hits)}" for name, hits in rows.items()))
     total = [hit for hits in named.values() for hit in hits]
-    print(f"  all: {render_share(sum(total), len(total))}")
-    print("\nharmless variants that FAIL")
+    print(render_share("all modes: faults whose module is named", sum(total), len(total)))
     kinds = [kind for found in quiet.values() for kind in found]
-    print(f"  {render_share(sum(kind in ('FAIL', 'ERROR') for kind in kinds), len(kinds))}")
+    print(render_share("harmless variants that FAIL", sum(kind in ("FAIL", "ERROR") for kind in kinds), len(kinds)))
     print("  " + ", ".join(f"{kind} {kinds.count(kind)}" for kind in dict.fromkeys(kinds)))
 
 

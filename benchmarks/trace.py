@@ -20,13 +20,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
+from measuring import render_ratio
 from torch import nn
 from torch.nn import functional
 
@@ -167,6 +168,7 @@ def measure_speed(device: str, rounds: int) -> dict[str, Any]:
             "median_ms": statistics.median(each) * 1e3,
             "spread_ms": [statistics.quantiles(each, n=10)[0] * 1e3, statistics.quantiles(each, n=10)[-1] * 1e3],
             "ratio": statistics.median(each) / plain,
+            "ratios": [a / b for a, b in zip(by_round(each, rounds), by_round(times["plain"], rounds), strict=True)],
             "host_ms": statistics.median(host[mode]) * 1e3,
         }
         for mode, each in times.items()
@@ -175,6 +177,12 @@ def measure_speed(device: str, rounds: int) -> dict[str, Any]:
     limits = LIMITS if device == "cuda" else {"module": CPU_LIMIT}
     met = {mode: found[mode]["ratio"] <= limit for mode, limit in limits.items()}
     return {"parameters": parameters, "modes": found, "limits": limits, "met": met}
+
+
+def by_round(values: Sequence[float], rounds: int) -> list[float]:
+    """The median of each round."""
+    size = len(values) // rounds
+    return [statistics.median(values[size * number : size * (number + 1)]) for number in range(rounds)]
 
 
 @contextlib.contextmanager
@@ -470,7 +478,13 @@ def main() -> None:
                 json.dump(found, file, indent=1)
     for mode, each in found.get("speed", {}).get("modes", {}).items():
         low, high = each["spread_ms"]
-        print(f"{mode:8} {each['median_ms']:9.2f} ms  ({low:.2f} to {high:.2f})  {each['ratio']:.3f}")
+        print(f"{mode:8} {each['median_ms']:9.2f} ms  ({low:.2f} to {high:.2f})")
+        if mode != "plain":
+            what, most = (
+                f"{arguments.device}: a step with traces of {mode} / without",
+                found["speed"]["limits"].get(mode),
+            )
+            print(render_ratio(what, each["ratio"], at_most=most, of_each=each["ratios"]))
 
 
 if __name__ == "__main__":

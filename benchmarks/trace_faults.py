@@ -25,14 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from measuring import ROOT, quick_folder
+from measuring import ROOT, quick_folder, render_rate, render_ratio, render_share
 
 sys.path[:0] = [str(ROOT / "src")]
 
 import torch  # noqa: E402 behind the path
 import torch._dynamo  # noqa: E402 an optimiser loads it: once, for all children
 import torch.distributed.algorithms.ddp_comm_hooks  # noqa: E402 DDP too
-from trace_models import AT, Setting, train  # noqa: E402
+from _trace_models import AT, Setting, train  # noqa: E402
 
 from assay.trace.comparing import Recording, compare, load_recording  # noqa: E402
 from assay.trace.inside.recorder import Recorder  # noqa: E402
@@ -230,15 +230,6 @@ def examine_harmless(recordings: Recordings, count: int) -> Iterator[dict[str, A
 # ---------------------------------------------------------------- figures
 
 
-def wilson(right: int, total: int) -> str:
-    if not total:
-        return "-"
-    p, z = right / total, 1.96
-    middle, width = p + z * z / 2 / total, z * math.sqrt(p * (1 - p) / total + z * z / 4 / total / total)
-    low, high = ((middle + sign * width) / (1 + z * z / total) for sign in (-1, 1))
-    return f"{right} of {total} ({p:.0%}; {max(low, 0):.0%} to {min(high, 1):.0%})"
-
-
 def show(case: dict[str, Any]) -> dict[str, Any]:
     print(json.dumps(case), file=sys.stderr, flush=True)
     return case
@@ -246,12 +237,13 @@ def show(case: dict[str, Any]) -> dict[str, Any]:
 
 def report(found: Sequence[dict[str, Any]], half: Callable[[int], bool], title: str) -> None:
     chosen = [each for each in found if half(each["seed"])]
-    print(f"\n{title}: {wilson(sum(each['right'] for each in chosen), len(chosen))} named")
+    print(render_share(f"{title}: named", sum(each["right"] for each in chosen), len(chosen)))
     for column in COLUMNS:
         own = [each for each in chosen if each["column"] == column]
         kinds = Counter(each["verdict"] for each in own)
         if own:
-            print(f"  {column:9} {wilson(sum(each['right'] for each in own), len(own)):32} {dict(kinds)}")
+            named = render_share(f"{title}, {column}: named", sum(each["right"] for each in own), len(own))
+            print(f"{named}; {dict(kinds)}")
     for each in chosen:
         if not each["right"]:
             print(f"  wrong: {each['column']}, {each['fault']}, seed {each['seed']}: {each['verdict']} {each['first']}")
@@ -259,8 +251,8 @@ def report(found: Sequence[dict[str, Any]], half: Callable[[int], bool], title: 
 
 def report_harmless(found: Sequence[dict[str, Any]]) -> None:
     kinds = Counter(each["verdict"] for each in found)
-    print(f"\nharmless variants: {len(found)}; FAIL {wilson(kinds['FAIL'], len(found))}")
-    print("  " + ", ".join(f"{kind} {wilson(count, len(found))}" for kind, count in kinds.most_common()))
+    print(render_share("harmless variants: FAIL", kinds["FAIL"], len(found)))
+    print("  " + ", ".join(f"{kind} {render_rate(count, len(found))}" for kind, count in kinds.most_common()))
     for variant in VARIANTS:
         own = [each for each in found if each["variant"] == variant]
         if own:
@@ -310,7 +302,9 @@ def measure_speed(folder: str, rows: int = 1_000_000, points: int = 20_000) -> N
     started = time.monotonic()
     _, _, usage = os.wait4(child, 0)
     wall, cpu = time.monotonic() - started, usage.ru_utime + usage.ru_stime
-    print(f"diff of two traces of {rows:,} rows: {wall:.2f} s ({cpu:.2f} s of CPU), {usage.ru_maxrss / 1024:.0f} MB")
+    what = f"diff of two traces of {rows:,} rows"
+    for name, figure in (("s", wall), ("s of CPU", cpu), ("MB", usage.ru_maxrss / 1024)):
+        print(render_ratio(f"{what}, {name}", figure))
 
 
 def main() -> None:

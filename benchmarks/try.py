@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measuring import ASSAY, quick_folder
+from measuring import ASSAY, quick_folder, render_ratio, render_share
 
 from assay.gate.paired_test import (
     ALPHA,
@@ -71,14 +71,6 @@ def decide(pairs: Sequence[Pair], question: Question = ANY) -> tuple[Choice, int
     return "undecided", len(pairs)
 
 
-def find_interval(hits: int, count: int) -> str:
-    """Wilson's."""
-    z, p = 1.96, hits / count
-    middle, half = p + z * z / (2 * count), z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
-    low, high = ((middle + sign * half) / (1 + z * z / count) for sign in (-1, 1))
-    return f"{p:.1%} ({low:.1%} to {high:.1%})"
-
-
 # ---------------------------------------------------------------- equal sides
 
 
@@ -91,7 +83,8 @@ def show_equal_sides(tries: int) -> None:
             pairs = [Pair(seed, *draw(generator)) for seed in range(MOST)]
             better += decide(pairs)[0] == "better"
             naive += any(_is_significant(pairs[:length]) for length in range(3, MOST + 1))
-        print(f"   {name:28} {count:6} {find_interval(better, count):24} {find_interval(naive, count)}")
+        print("   " + render_share(f"equal sides, {name}: called better", better, count))
+        print("   " + render_share(f"equal sides, {name}: better by a t-test after every pair", naive, count))
 
 
 def _is_significant(pairs: Sequence[Pair], level: float = 0.05) -> bool:
@@ -115,7 +108,9 @@ def show_pairs(count: int) -> None:
     fixed = _find_fixed_size(high, power)
     print(f"2. Pairs for an improvement of {high:.2f} standard deviations of the difference, {count} tries")
     print(f"   power {power:.1%}; pairs on average: {pairs:.1f}; a fixed t-test of that power: {fixed:.1f}")
-    print(f"   {1 - pairs / fixed:.1%} fewer (± {1.96 * error / fixed:.1%})")
+    room = 1.96 * error / fixed
+    each = (pairs / fixed - room, pairs / fixed + room)
+    print("   " + render_ratio("pairs of a try / of a fixed test of the same power", pairs / fixed, of_each=each))
 
 
 def _measure_power(effect: float, count: int, seed: int) -> tuple[float, float, float]:
@@ -149,7 +144,7 @@ def show_ledgers(count: int) -> None:
         exact += kept == [True, True] + [False] * 18
         kept_wrong += any(kept[2:])
         lost += not all(kept[:2])
-    print(f"3. {count} ledgers of 20 tries, 2 of them real: exactly these kept in {find_interval(exact, count)}")
+    print(render_share("3. ledgers of 20 tries, 2 of them real: exactly these kept", exact, count))
     print(f"   a wrong one kept in {kept_wrong}, a real one lost in {lost}")
 
 
@@ -257,7 +252,10 @@ def show_training(most: int, seeds: int) -> None:
         real = {idea for idea in IDEAS if worth[idea].is_real}
         ours = {idea for idea in IDEAS if (ledger[idea]["confirmation"] or {}).get("is_kept")}
         greedy = sum(singles[idea] for idea in IDEAS if idea not in real)
-        print(f"   real: {len(real)}; kept by try and confirm: {len(ours & real)} real, {len(ours - real)} others")
+        print("   " + render_share("a real training: real ideas that are kept", len(ours & real), len(real)))
+        print(
+            "   " + render_share("a real training: other ideas that are kept", len(ours - real), len(IDEAS) - len(real))
+        )
         print(f"   kept by single runs, on average: {sum(singles[i] for i in real):.1f} real, {greedy:.1f} others")
 
 

@@ -14,8 +14,8 @@ from tests.fuzz import FORMATS, Format
 Record = Callable[[str, object], None]
 
 QUICK = 4  # inputs of each format in the quick suite, and two that are nested deeply
-LONG = 20_000  # inputs in all
-BY_PROCESS = 2_000  # of them through the real command
+LONG = int(os.environ.get("INPUTS", "20000"))  # inputs in all
+BY_PROCESS = LONG // 10  # of them through the real command
 MOST_SHOWN = 5
 SEARCHES = ("native study", "searching study", "search")  # with ranges, rules that stop runs, trials
 
@@ -36,37 +36,37 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("form", build_cases())
 def test_a_damaged_file_is_never_called_a_bug_of_ours(form: Format, folder: Path) -> None:
-    _check(form, folder, QUICK, seed=1)
+    _report(fuzz.run_inputs(form, folder, QUICK, 1), QUICK)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("form", build_cases())
 def test_twenty_thousand_damaged_files_are_never_called_bugs_of_ours(
     form: Format, folder: Path, record_property: Record
 ) -> None:
     count = (LONG - BY_PROCESS) // len(FORMATS) + 1
-    record_property("damaged files", count)
-    _check(form, folder, count, _seed())
+    _report(fuzz.run_inputs(form, folder, count, _seed()), count, "damaged files", record_property)
 
 
 def _seed() -> int:
     return int(os.environ.get("ASSAY_FUZZ_SEED", "2"))
 
 
-def _check(form: Format, folder: Path, count: int, seed: int) -> None:
-    _report(fuzz.run_inputs(form, folder, count, seed), count)
-
-
-def _report(faults: Iterable[tuple[bytes, str]], count: int) -> None:
+def _report(
+    faults: Iterable[tuple[bytes, str]], count: int, what: str = "", record: Record = lambda _name, _value: None
+) -> None:
     found = [f"{data[:300]!r}\n    {fault}" for data, fault in faults]
+    record(what, f"{len(found)} of {count}")
     assert not found, f"{len(found)} of {count}:\n" + "\n".join(found[:MOST_SHOWN])
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("form", build_cases(form for form in FORMATS if form.commands))
 def test_two_thousand_damaged_files_through_the_real_command(
     form: Format, folder: Path, record_property: Record
 ) -> None:
     count = BY_PROCESS // sum(1 for each in FORMATS if each.commands) + 1
-    record_property("damaged files, through the real command", count)
-    _report(fuzz.run_processes(form, folder, count, _seed()), count)
+    faults = fuzz.run_processes(form, folder, count, _seed())
+    _report(faults, count, "damaged files, through the real command", record_property)

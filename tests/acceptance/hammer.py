@@ -140,14 +140,16 @@ class Hammer:
     def sweep(self, kills: int) -> int:
         """Keep two supervisors at work and hit until the study is over or enough was killed; how often we hit."""
         before = self.kills.total()
-        while self.kills.total() - before < kills:
-            self._keep_supervisors()
-            if not self.supervisors:
-                break
-            time.sleep(self.random.choice([0.0, 0.01, 0.05, 0.2]) * self.random.random() * 2)
-            self._thaw()
-            self._hit()
-        self._thaw(everything=True)
+        try:
+            while self.kills.total() - before < kills:
+                self._keep_supervisors()
+                if not self.supervisors:
+                    break
+                time.sleep(self.random.choice([0.0, 0.01, 0.05, 0.2]) * self.random.random() * 2)
+                self._thaw()
+                self._hit()
+        finally:
+            self._thaw(everything=True)
         return self.kills.total() - before
 
     def _keep_supervisors(self) -> None:

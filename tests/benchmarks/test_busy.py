@@ -54,11 +54,6 @@ def test_more_work_that_comes_with_more_load_is_not_blamed_on_the_code(script: M
     assert script.judge_history([*quiet, *slow[15:30]]) == "INCONCLUSIVE"
 
 
-def test_the_interval_of_a_rate(script: ModuleType) -> None:
-    assert script.find_interval(0, 20) == pytest.approx((0.0, 0.161), abs=0.001)
-    assert script.find_interval(10, 20) == pytest.approx((0.299, 0.701), abs=0.001)
-
-
 def test_what_is_kept_can_be_read_again(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "WORK", ("copy",))
     script.record(tmp_path / "kept.json", 1)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,55 @@ def test_damaged_files_of_some_runs_block_nothing(cli, own_bench: Bench, file: s
     assert cli("rerun", *hurt, "-j", "2", "--quiet").code == 0
 
 
+CUTS = (_empty, _remove, _cut, _zeros)  # what a file can be that the disk had not got yet
+READS = ("ls", "ls wide", "sum wide", "show wide/x=0", "plot wide", "best wide -m acc", "export json wide")
+
+
+def _cut_power(root: Path, chance: random.Random) -> set[str]:
+    """Some files of some runs, and of the study's own, were not on the disk; the runs."""
+    runs = {f"x={number}" for number in chance.sample(range(10), chance.randint(1, 10))}
+    folders = [root / "wide" / name for name in sorted(runs)] + [root / "wide" / ".assay"] * chance.randint(0, 1)
+    for folder in folders:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        for path in chance.sample(files, chance.randint(1, len(files))):
+            chance.choice(CUTS)(path)
+    return runs
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_hundreds_of_states_after_a_power_cut(
+    cli, own_bench: Bench, done: Bench, record_property: Callable[[str, object], None]
+) -> None:
+    """CUTS is how many. Each is read, then continued: every run is done, an untouched one is not executed again, and no
+    table has a value that its run did not print."""
+    count, problems = int(os.environ.get("CUTS", "500")), []
+    for number in range(count):
+        shutil.rmtree(own_bench.root)
+        shutil.rmtree(own_bench.extra["ASSAY_CACHE_DIR"], ignore_errors=True)
+        shutil.copytree(done.root, own_bench.root, symlinks=True)
+        cli("sum", "wide")  # the index knows them as they were
+        hurt = _cut_power(own_bench.root, random.Random(number))
+        problems += [f"state {number}: {each}" for each in _find_problems(cli, own_bench.root / "wide", hurt)]
+    record_property("states after a power cut", f"{len(problems)} of {count}")
+    assert not problems, "\n".join(problems)
+
+
+def _find_problems(cli: Callable, study: Path, hurt: set[str]) -> Iterator[str]:
+    for command in (*READS, "run wide.yml -j 4 --quiet --retry lost", "sum wide --json"):
+        result = cli(*command.split())
+        if "bug in Assay" in result.err or result.code not in ((0, 2) if command in READS else (0,)):
+            yield f"{command}: {result.code} {result.err}"
+    values, states = {row["run"]: row.get("acc") for row in json.loads(result.out)}, _states(cli, "wide")
+    if states != {f"x={number}": "done" for number in range(10)}:
+        yield f"the runs are {states}"
+    for name, value in values.items():
+        if value != int(name[2:]) and not (name in hurt and value is None):
+            yield f"{name} has acc {value}"
+        if name not in hurt and (study / name / "lease.2").exists():
+            yield f"{name} was executed again"
+
+
 @pytest.mark.parametrize("damage", [_empty, _remove, _folder])
 def test_a_damaged_run_is_listed_with_a_reason_and_a_command_that_repairs_it(
     cli, own_bench: Bench, damage: Callable[[Path], None]
@@ -203,6 +253,15 @@ def test_a_file_where_a_run_belongs_is_moved_away(cli, own_bench: Bench) -> None
     shutil.rmtree(own_bench.root / "fit" / HURT)
     (own_bench.root / "fit" / HURT).write_text("no folder")
     assert cli("run", "study.yml", "-j", "2", "--quiet").code == 0
+    assert _states(cli)[HURT] == "done"
+
+
+def test_a_folder_of_which_nothing_is_left_is_built_again(cli, own_bench: Bench) -> None:
+    shutil.rmtree(own_bench.root / "fit" / HURT)
+    (own_bench.root / "fit" / HURT / "code").mkdir(parents=True)
+    result = cli("run", "study.yml", "-j", "2", "--quiet")
+    assert result.code == 0, result.err
+    assert "x=1: run.json is missing; it had not run and is built again" in result.err
     assert _states(cli)[HURT] == "done"
 
 

@@ -206,6 +206,17 @@ def test_the_same_code_is_kept_once(source, store):
     assert kept == {first.hash, second.hash}
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "tree/train.py"])
+def test_a_snapshot_of_which_a_power_cut_took_something_is_taken_again(source, store, name):
+    write(source, {"train.py": "print(1)"})
+    taken = take_snapshot(source, store)
+    whole = listing(store)
+    for spoil in (Path.unlink, lambda path: path.write_text("")):
+        spoil(store / taken.hash / name)
+        assert take_snapshot(source, store).hash == taken.hash
+        assert listing(store) == whole
+
+
 def test_concurrent_takers_agree(source, store):
     write(source, {f"m{i}.py": str(i) * 1000 for i in range(50)})
     with ThreadPoolExecutor(8) as pool:

@@ -7,7 +7,7 @@ import inspect
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -25,6 +25,7 @@ from assay.web.pages.page_view import StudyView
 from assay.web.routes import RouteEntry, build_route
 from assay.web.site import Site
 
+Record = Callable[[str, object], None]
 ENTRIES = list_entries(Site(()))
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 SLOWEST_S = 20.0  # a hang, not a speed: other work goes on beside the tests
@@ -97,6 +98,7 @@ class Walk:
         self.routes = [build_route(entry) for entry in ENTRIES if "GET" in entry.methods]
         self.seen: set[str] = set()  # paths of routes that answered something
         self.problems: list[str] = []
+        self.asked = 0
 
     def get(self, address: str) -> list[str]:
         """What the page leads to."""
@@ -105,6 +107,7 @@ class Walk:
             return []
         path = unquote(urlsplit(address).path)
         scope = {"type": "http", "method": "GET", "path": path, "root_path": "", "headers": []}
+        self.asked += 1
         begun = time.monotonic()
         answer = self.client.get(address, follow_redirects=False)
         took = time.monotonic() - begun
@@ -140,7 +143,8 @@ class Walk:
         if kind.startswith("image/svg") and not address.startswith("/static/"):
             yield "a drawing with scripts"
 
-    def check(self) -> None:
+    def check(self, record: Record) -> None:
+        record("hostile requests to the page", f"{len(self.problems)} of {self.asked}")
         assert not self.problems, "\n".join(self.problems[:20])
 
 
@@ -154,7 +158,7 @@ def _shape(address: str) -> str:
     return "/".join([*path[:1], str(len(path)), path[-1] if len(path) > 2 and len(path[-1]) < 12 else "", *keys])
 
 
-def test_every_page_that_a_page_leads_to(client: TestClient) -> None:
+def test_every_page_that_a_page_leads_to(client: TestClient, record_property: Record) -> None:
     walk, waiting, opened, counts = Walk(client), ["/"], set(), {}
     study = quote(hostile.STUDY, safe="")
     runs = [quote(name, safe="") for name in hostile.NAMES]
@@ -175,12 +179,12 @@ def test_every_page_that_a_page_leads_to(client: TestClient) -> None:
         counts[shape] = counts.get(shape, 0) + 1
         if counts[shape] <= 2:
             waiting += walk.get(address)
-    walk.check()
+    walk.check(record_property)
     assert len(opened) > 100
 
 
 @pytest.mark.services("api")
-def test_every_route_with_every_name(client: TestClient) -> None:
+def test_every_route_with_every_name(client: TestClient, record_property: Record) -> None:
     """All routes, so that a new one cannot be forgotten; each with names that exist and with attacks."""
     walk = Walk(client)
     studies = [each["study"] for each in client.get("/api/studies").json()]
@@ -215,7 +219,7 @@ def test_every_route_with_every_name(client: TestClient) -> None:
                     if entry.path.endswith("/series"):
                         query = f"?metric={quote(hostile.TEXT, safe='')}"
                     walk.get(filled + query)
-    walk.check()
+    walk.check(record_property)
 
 
 QUERIES = {
@@ -254,7 +258,7 @@ def _list_questions(entry: RouteEntry) -> Iterator[str]:
 
 
 @pytest.mark.services("api")
-def test_every_route_with_odd_questions(client: TestClient) -> None:
+def test_every_route_with_odd_questions(client: TestClient, record_property: Record) -> None:
     walk = Walk(client)
     study, run, other = (quote(name, safe="") for name in (hostile.STUDY, *hostile.NAMES[:2]))
     for entry in ENTRIES:
@@ -265,7 +269,7 @@ def test_every_route_with_odd_questions(client: TestClient) -> None:
         first = f"?run={run}&run={other}&" if "compare" in path else "?"
         for question in _list_questions(entry):
             walk.get(f"{path}{first}{question}")
-    walk.check()
+    walk.check(record_property)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b'{"action": "stop", "runs": [{}]}', b"\xff\xfe", b"null"])
@@ -302,7 +306,9 @@ def good(served: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for kind in hostile.ODD
     ],
 )
-def test_odd_values_in_every_place_of_every_record(good: Path, tmp_path: Path, kind: str) -> None:
+def test_odd_values_in_every_place_of_every_record(
+    good: Path, tmp_path: Path, kind: str, record_property: Record
+) -> None:
     """Each page of the study, and the pages of each run."""
     hostile.build_odd(good, tmp_path, kind)
     with open_client(tmp_path) as client:
@@ -321,4 +327,4 @@ def test_odd_values_in_every_place_of_every_record(good: Path, tmp_path: Path, k
                 pages += [f"/api/{run}/curves?metric=loss", f"/api/{run}/curves?metric=x&x=time"]
         for page in pages:
             walk.get(page)
-        walk.check()
+        walk.check(record_property)

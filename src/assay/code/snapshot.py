@@ -97,8 +97,8 @@ def take_snapshot(
         tree = load_tree(source, selection)
         contents = _Contents(source, tree, _load_seen(store))
         digest = contents.digest()
-        _remove_pulled(os.path.join(store, digest))
-        if not os.path.exists(os.path.join(store, digest, _MANIFEST)):
+        _remove_unusable(os.path.join(store, digest))
+        if not os.path.exists(os.path.join(store, digest)):
             digest = _write_snapshot(store, contents)
         settled = contents.settled(looked_at)
         if settled != contents.seen:
@@ -110,12 +110,20 @@ def take_snapshot(
     return Snapshot(digest, path, tree.count, tree.bytes, contents.linked, source, contents.secret, largest)
 
 
-def _remove_pulled(path: str) -> None:
-    """Remove a snapshot that was pulled: the same code is here now, and its own copy is more certain."""
-    if os.path.exists(os.path.join(path, PULLED)):
+def _remove_unusable(path: str) -> None:
+    """Remove a snapshot that was pulled (our own copy is more certain), or of which a power cut took something."""
+    if os.path.exists(os.path.join(path, PULLED)) or (os.path.exists(path) and not _is_whole(path)):
         aside = os.path.join(os.path.dirname(path), f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
         rename(path, aside)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _is_whole(path: str) -> bool:
+    try:
+        found = _load_manifest(path)
+        return found.bytes == sum(os.path.getsize(os.path.join(path, _TREE, name)) for name, *_ in found.files)
+    except (AssayError, OSError):
+        return False
 
 
 def load_snapshot(store: StrPath, digest: str, *, to_read: bool = False) -> Snapshot:

@@ -24,7 +24,7 @@ from assay.launch.run_rules import find_rules
 from assay.observe.environment import load_environment, load_git
 from assay.plugins import find_dialect, find_dialects
 from assay.record import run_directory
-from assay.record.folders import is_run_dir
+from assay.record.folders import is_foreign_dir, is_run_dir
 from assay.record.received import Received, load_received, write_received
 from assay.show.formatting import join_first, render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -155,7 +155,7 @@ class DirBuilder:
         """
         meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
         present = self._find_present(specs)
-        suspects = [spec for spec in present if _find_damage(self._prepared.dir_of(spec))]
+        suspects = [spec for spec in present if _find_damage(self._prepared.dir_of(spec), self._rules.shares_dirs)]
         for spec in present:
             # job.sh would wait for ever for the reader of a pipe, and cannot write into a folder
             path = os.path.join(self._prepared.dir_of(spec), layout.JOB_LOG)
@@ -173,7 +173,7 @@ class DirBuilder:
 
     def _repair(self, spec: RunSpec, meta: str) -> str | None:
         run_dir = self._prepared.dir_of(spec)
-        damage, record = _find_damage(run_dir), run_directory.try_record(run_dir)
+        damage, record = _find_damage(run_dir, self._rules.shares_dirs), run_directory.try_record(run_dir)
         if damage is None:
             return None
         try:
@@ -640,11 +640,11 @@ class _OtherCode:
         return ", ".join(parts)
 
 
-def _find_damage(run_dir: str) -> str | None:
+def _find_damage(run_dir: str, is_shared: bool) -> str | None:
     """What keeps a run of ours from being started; None also where nothing has its name, or another tool made it."""
     if not os.path.isdir(run_dir):
         return "it is not a folder" if os.path.lexists(run_dir) else None
-    if not is_run_dir(run_dir):
+    if not is_run_dir(run_dir) and (is_shared or is_foreign_dir(run_dir)):
         return None
     damage = run_directory.find_damage(run_dir)
     if damage is not None:

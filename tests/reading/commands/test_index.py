@@ -24,6 +24,14 @@ def test_status(cli, own_fit: Bench) -> None:
     assert "runs     4" in cli("index", "status").out
 
 
+def test_an_index_that_cannot_be_written_is_not_called_built(cli, own_fit: Bench, monkeypatch) -> None:
+    monkeypatch.setenv("ASSAY_CACHE_DIR", "/dev/null/cache")
+    assert cli("ls", "fit").code == 0
+    result = cli("index", "rebuild")
+    assert (result.code, result.out) == (4, "")
+    assert f"the index of {own_fit.root} cannot be written" in result.err
+
+
 def test_rebuild_forgets_what_is_gone(cli, own_fit: Bench) -> None:
     cli("ls")
     shutil.rmtree(own_fit.root / "fit" / BAD)

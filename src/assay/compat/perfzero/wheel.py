@@ -20,7 +20,7 @@ _KEPT_METADATA = ("METADATA", "entry_points.txt", "licenses/LICENSE")
 
 
 def build_wheel_name() -> str:
-    """`assay-0.1.0-py3-none-any.whl`."""
+    """`assay-VERSION-py3-none-any.whl`."""
     return f"{_stem(_distribution())}-py3-none-any.whl"
 
 

@@ -144,6 +144,8 @@ def rebuild(request: RebuildRequest, console: Console) -> int:
     """Build the index again from the run directories."""
     for root in load_roots(request.root):
         with open_index(root, renew=True) as index:
+            if index.is_temporary:
+                raise InfrastructureError(f"the index of {root} cannot be written", "set ASSAY_CACHE_DIR")
             index.clear()
             count = refresh_root(index, root, console, stores_points=True)
         console.print(f"{root}: {render_count(count, 'run')} read")
