@@ -11,7 +11,7 @@ from assay import plugins
 from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError, suggest
 from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
 from assay.values import layout
-from assay.values.study import NATIVE
+from assay.values.hooks import NATIVE
 
 if TYPE_CHECKING:
     from assay.config.settings import Settings

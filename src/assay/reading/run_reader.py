@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import warnings
@@ -175,6 +174,8 @@ def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], m
 
 def _find_metric_units(run_dir: str, metric: str) -> Iterator[str]:
     """How the script counts this metric: its first line in each file of `assay.log` shows it."""
+    import json
+
     key = f",{json.dumps(metric)}:".encode()
     for path in _list_script_files(run_dir):
         with open(path, "rb") as file:

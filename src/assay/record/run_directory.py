@@ -24,9 +24,10 @@ from assay.system.files import blake2b, list_names, publish, read_text, rename, 
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.environment import Environment
+from assay.values.hooks import NATIVE
 from assay.values.plain import WrongTypeError, keep_fitting, parse_strict
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
-from assay.values.study import NATIVE, CodePolicy, Pattern, Resources
+from assay.values.study import CodePolicy, Pattern, Resources
 
 T = TypeVar("T")
 TAKEN_BACK = "taken back before its end"  # begins the reason of an attempt that its engine or a fence ended

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from assay.compat import originals
-from assay.compat.original_command import Parsed, original_command, warn
+from assay.compat.original_command import Parsed, call_original, warn
 from assay.errors import ExitCode, UsageError
 from assay.follow.api import StudyLocation
 from assay.reading.api import (
@@ -189,9 +189,7 @@ class _Epochs:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time."
-    )
+    parser = argparse.ArgumentParser(description=command.__doc__)
     parser.add_argument("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
     parser.add_argument("--logroot", help="where experiments are, instead of .runx's LOGROOT")
     parser.add_argument("--ignore", help="columns to leave out, comma-separated")
@@ -229,4 +227,6 @@ def run(parsed: Parsed) -> int:
     return int(ExitCode.OK)
 
 
-command = original_command("sumx", build_parser, run)
+def command(words: Sequence[str]) -> int:
+    """Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time."""
+    return call_original("sumx", build_parser(), words, run)
