@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import pytest
 
@@ -166,3 +166,36 @@ def test_a_required_field_after_an_optional_one_is_refused() -> None:
 
     with pytest.raises(SyntaxError):
         Wrong(1, 2)
+
+
+@pytest.mark.parametrize("base", [NamedTuple, fast_dataclasses.NamedTuple], ids=["typing", "ours"])
+def test_a_named_tuple(base: Any) -> None:
+    class Pair(base):  # type: ignore[misc]
+        """Two of them."""
+
+        left: int
+        right: str = "b"
+
+        @property
+        def both(self) -> str:
+            return f"{self.left}{self.right}"
+
+    class Kept(Pair):
+        extra: int
+
+    pair = Pair(1)
+    assert (pair, repr(pair), pair.both, pair._replace(right="c")) == (
+        (1, "b"),
+        "Pair(left=1, right='b')",
+        "1b",
+        (1, "c"),
+    )
+    assert (Pair._fields, Pair._field_defaults, Pair.__doc__) == (("left", "right"), {"right": "b"}, "Two of them.")
+    assert (Pair.__module__, list(Pair.__annotations__), hasattr(pair, "__dict__")) == (
+        __name__,
+        ["left", "right"],
+        False,
+    )
+    assert Kept(2)._fields == Pair._fields  # a subclass of it is an ordinary class
+    with pytest.raises(TypeError, match="left"):
+        Pair()

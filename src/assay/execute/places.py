@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.errors import InfrastructureError, NotFoundError
 from assay.execute.base import Executor
 from assay.plugins import Merged, load
 from assay.system import processes
+from assay.system.fast_dataclasses import NamedTuple
 from assay.system.files import read_end, try_text
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness

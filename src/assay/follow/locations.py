@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from assay import plugins
 from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError, suggest
 from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values import layout
 from assay.values.hooks import NATIVE
 

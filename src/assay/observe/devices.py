@@ -19,9 +19,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import NamedTuple, dataclass
 from assay.system.files import list_names, parse_json
 from assay.values.environment import Gpu
 from assay.values.series import GpuReading

@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import FormatError, UsageError
 from assay.follow.locations import StudyLocation, find_patterns
@@ -15,6 +15,7 @@ from assay.reading.ranking import SortKey, best_values, parse_sort
 from assay.record.folders import find_changes, load_patterns
 from assay.record.index.base import Index, IndexTable, RunRow
 from assay.show.console import SILENT, CollectingConsole, Console
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values import layout
 from assay.values.series import direction_of
 from assay.values.state import State

@@ -41,7 +41,7 @@ def build_texts(column: Column, values: Sequence[Any]) -> Texts:
         return _render_mixed(values, column.digits)
     render = _RENDERERS.get(column.kind)
     if render is None:
-        texts = list(values) if set(map(type, values)) == {str} else list(map(_render_other, values))
+        texts = _render_all(values)
         return texts if "".join(texts).isprintable() else list(map(formatting.clean, texts))
     if not all(isinstance(value, (int, float)) for value in values):
         return [render(value) if isinstance(value, (int, float)) else _render_other(value) for value in values]
@@ -55,6 +55,21 @@ _RENDERERS: dict[str, Callable[[float], str]] = {
     "size": formatting.render_size,
     "age": formatting.render_age,
 }
+
+
+def _render_all(values: Sequence[Any]) -> Texts:
+    types = set(map(type, values))
+    if types <= {str, int}:
+        return list(map(str, values))
+    return _render_exactly(values) if types == {float} else list(map(_render_other, values))
+
+
+def _render_exactly(values: Sequence[float]) -> Texts:
+    texts = list(map(repr, values))
+    joined = "".join(texts)
+    if "e" in joined or "n" in joined:  # an exponent, nan, inf: some need more than `repr`
+        return [formatting.render_number(value, None) for value in values]
+    return texts
 
 
 def _render_other(value: object) -> str:
@@ -87,11 +102,7 @@ def _render_mixed(values: Sequence[Any], digits: int | None) -> Texts:
 
 def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
     if digits is None:
-        whole = list(map(repr, values))
-        joined = "".join(whole)
-        if "e" in joined or "n" in joined:  # an exponent, nan, inf: some need more than `repr`
-            whole = [formatting.render_number(value, None) for value in values]
-        return _align_points(whole)
+        return _align_points(_render_exactly(values))
     finite = values if math.isfinite(sum(values)) else [value for value in values if math.isfinite(value)]
     if not finite:
         return list(map(str, values))

@@ -21,9 +21,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, reduce
 from itertools import compress, repeat
-from typing import Any, Literal, NamedTuple, NoReturn, cast
+from typing import Any, Literal, NoReturn, cast
 
 from assay.errors import UsageError, suggest
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values.state import State
 from assay.values.units import parse_duration
 

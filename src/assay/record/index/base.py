@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from assay.system.fast_dataclasses import dataclass, field
+from assay.system.fast_dataclasses import NamedTuple, dataclass, field
 
 if TYPE_CHECKING:
     from array import array
