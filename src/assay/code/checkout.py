@@ -134,11 +134,6 @@ def load_range(repository: str, first: str, last: str) -> list[tuple[Commit, flo
     return found
 
 
-def has_edits(repository: str) -> bool:
-    """Whether files that git knows differ from HEAD."""
-    return bool(run_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
-
-
 def _is_ancestor(repository: str, one: str, other: str) -> bool:
     return run_git(repository, "merge-base", "--is-ancestor", one, other).returncode == 0
 

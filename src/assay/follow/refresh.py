@@ -16,7 +16,6 @@ from assay.execute.places import has_begun, load_liveness, load_place, load_wait
 from assay.follow.attempts import Decision, RetryPolicy, decide
 from assay.follow.collect import UNREAD, Summaries, add_received, build_row, read_sources
 from assay.follow.locations import StudyLocation, find_studies, show_near
-from assay.observe.files import describe_unread
 from assay.record import run_directory
 from assay.record.checkpoints import find_newer
 from assay.record.folders import Changes, FolderChange, build_change, find_changes
@@ -125,7 +124,8 @@ def refresh_run(index: Index, location: StudyLocation, change: FolderChange, *, 
     if not change.is_ours:
         row = _foreign_row(key, change, marks)
         read_sources(index, key, path, RunSpec(row.id, row.name, row.params, ()), change.names)
-        index.put_runs([_add_logx(row, index.load_cursor(key, layout.LOGX_METRICS_FILE).state)])
+        started_at = index.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
+        index.put_runs([row._replace(started_at=started_at)])
         return
     record = run_directory.try_record(path)
     if record is None:
@@ -267,12 +267,6 @@ def _foreign_row(key: str, change: FolderChange, marks: Marks) -> RunRow:
     )
 
 
-def _add_logx(row: RunRow, state: Mapping[str, Any]) -> RunRow:
-    """Add what only logx's file shows: when the script began, and what in it could not be read."""
-    reasons = (row.reason, *describe_unread(layout.LOGX_METRICS_FILE, state))
-    return row._replace(started_at=state.get("start"), reason="; ".join(filter(None, reasons)))
-
-
 def _load_foreign(path: str) -> tuple[str, FolderRun]:
     """The tool that made the directory, and what it holds; no tool: nothing that is installed can read it."""
     problems = []
@@ -311,8 +305,8 @@ def _summarise_foreign(location: StudyLocation, change: FolderChange) -> tuple[b
         return None
     if found.is_broken:
         return None
-    row = _add_logx(row, found.load_cursor(key, layout.LOGX_METRICS_FILE).state)
-    return pack_row(row), found.states, found.carry()
+    started_at = found.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
+    return pack_row(row._replace(started_at=started_at)), found.states, found.carry()
 
 
 # ------------------------------------------------------------ verdicts, kept in .assay/verdicts.jsonl of their study

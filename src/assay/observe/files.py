@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import isnan
@@ -357,14 +357,6 @@ def _note_text(state: State, name: str, step: float, text: str) -> None:
         state["texts"].setdefault(name, (step, text.strip()[:_EXAMPLE_CHARACTERS]))
     elif "empty" in state:
         state["empty"].append((name, step))
-
-
-def describe_unread(name: str, state: Mapping[str, Any]) -> Iterator[str]:
-    """What the reader of a file has passed over, by the state that it left."""
-    if state.get("damaged"):
-        yield f"{name}: {state['damaged']} damaged or unfinished line(s) ignored"
-    if state.get("unread"):
-        yield f"{name}: {state['unread']} value(s) left out that are not numbers, such as {state['unread_example']}"
 
 
 def _count_damage(state: State, line: bytes) -> None:

@@ -127,11 +127,6 @@ class _Token(NamedTuple):
     column: int
 
 
-def quote_where(text: str) -> str:
-    """Quote a text for an expression."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 def parse_where(text: str) -> Where:
     """Raises WhereError with the position of what was not understood."""
     if len(text) > MOST_CHARACTERS:

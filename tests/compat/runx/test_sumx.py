@@ -14,6 +14,9 @@ from collections.abc import Iterator
 import pytest
 from tests.user_folder import INTRO, ORIGINALS, UserFolder, open_user_folder
 
+from assay.compat.runx.sumx import render_sumx
+from assay.values.table import Column, Table
+
 TRAIN = """\
 import argparse
 from assay.logx import logx
@@ -333,3 +336,26 @@ class TestBadInput:
         said = user.well("sumx", "sweep", "--sortwith", "acc")
         assert said.out == TABLE
         assert "sweep/run4/metrics.csv: 1 damaged" in said.err
+
+
+class TestRendered:
+    COLUMNS = (
+        Column("run"),
+        Column("lr", digits=None),
+        Column("solver"),
+        Column("acc", "number"),
+        Column("epoch_time", "clock"),
+    )
+
+    def test_everything_is_on_the_left_and_the_first_column_has_no_name(self) -> None:
+        assert render_sumx(
+            Table(self.COLUMNS, [("run4", 0.02, "adam", 99.1, 311.0), ("run3", 0.02, "sgd", 99.0, 305.0)])
+        ) == (
+            "        lr    solver  acc   epoch_time\n"
+            "------  ----  ------  ----  ----------\n"
+            "run4    0.02  adam    99.1  5:11\n"
+            "run3    0.02  sgd     99.0  5:05\n"
+        )
+
+    def test_without_rows_there_is_still_the_head(self) -> None:
+        assert render_sumx(Table(self.COLUMNS, [])).splitlines()[0].split() == ["lr", "solver", "acc", "epoch_time"]

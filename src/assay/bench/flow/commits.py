@@ -31,7 +31,7 @@ from assay.bench.values.execution import (
     BenchRequest,
     BenchVariant,
 )
-from assay.code.checkout import Checkouts, Commit, has_edits, load_range
+from assay.code.checkout import Checkouts, Commit, load_range
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.follow.api import closing_quietly, open_index, refresh_study
@@ -42,6 +42,7 @@ from assay.record.run_directory import new_uid
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
 from assay.system.files import parse_json, write_atomic
+from assay.system.git import run_git
 from assay.values.state import State
 
 _PLAN_FILE = "range.json"
@@ -248,3 +249,8 @@ def _load_versions(python: str) -> Mapping[str, str]:
         return dict(parse_json(done.stdout))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError):
         return {}
+
+
+def has_edits(repository: str) -> bool:
+    """Whether files that git knows differ from HEAD."""
+    return bool(run_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())

@@ -24,6 +24,8 @@ from assay.reading.ranking import (
 from assay.reading.run_reader import load_fresh_table
 from assay.record.index.base import Index, IndexTable
 from assay.show.console import CollectingConsole
+from assay.show.formatting import clean, pad
+from assay.show.table import fit, join_rows, lay_out, pad_column, render_csv
 from assay.values import layout
 from assay.values.series import direction_of, metric_priority, whole_step
 from assay.values.table import Column, Table
@@ -32,8 +34,8 @@ from assay.values.table import Column, Table
 HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
 _NAMELESS = ""
 _DIGITS = 5
+_FIRST_WIDTH = 6  # the first column is never narrower
 _EPOCH, _EPOCH_TIME = "epoch", "epoch_time"
-_FOREIGN = ("runx", "mlrunner")
 _TRAINING = ("train/", "trn/", "training/")  # counted by iterations, not by epochs
 
 
@@ -85,22 +87,23 @@ def _list_shown(data: IndexTable, ignore: Sequence[str]) -> list[str]:
 
 def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
     """When the script of each run of ours first called logx.initialize: a job may have waited in a farm's queue before
-    that. The rows of other runs have it, and what could not be read."""
-    starts: dict[int, float] = {}
-    ours = [i for i in keep if data.rows[i].origin == "assay"]
-    foreign = [data.rows[i] for i in keep if data.rows[i].origin in _FOREIGN]
-    warnings += [f"{row.key}/{text}" for row in foreign if row.reason for text in row.reason.split("; ")]
-    if not ours:
-        return starts
-    from assay.observe.files import describe_unread  # a table of runx's own runs is there sooner without it
-
-    cursors = index.load_cursors(layout.LOGX_METRICS_FILE, sorted({data.rows[i].study for i in ours}))
-    for i in ours:
-        key = data.rows[i].key
-        state = cursors[key].state if key in cursors else {}
+    that. The rows of other runs have it, so of these only the cursors are loaded that note something unread."""
+    starts = {}
+    noting = ("damaged", "unread") if all(data.rows[i].origin != "assay" for i in keep) else ()
+    cursors = index.load_cursors(layout.LOGX_METRICS_FILE, sorted({data.rows[i].study for i in keep}), noting)
+    for i in keep:
+        row = data.rows[i]
+        state = cursors[row.key].state if row.key in cursors else {}
         if state.get("start") is not None:
             starts[i] = float(state["start"])
-        warnings += [f"{key}/{text}" for text in describe_unread(layout.LOGX_METRICS_FILE, state)]
+        if state.get("damaged"):
+            lines = f"{state['damaged']} damaged or unfinished line(s) ignored"
+            warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {lines}")
+        if state.get("unread"):
+            left_out = f"{state['unread']} value(s) left out that are not numbers, such as {state['unread_example']}"
+            warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {left_out}")
+        if row.origin in ("runx", "mlrunner") and row.reason:
+            warnings.append(f"{row.key}/{row.reason}")
     return starts
 
 
@@ -205,7 +208,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(parsed: Parsed) -> int:
-    from assay.show.table import render_csv, render_sumx
     from assay.system.terminal import terminal_width
 
     locations = find_locations(parsed.dirs, parsed.logroot, foreign_first=True)
@@ -228,3 +230,17 @@ def run(parsed: Parsed) -> int:
 def command(words: Sequence[str]) -> int:
     """Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time."""
     return call_original("sumx", build_parser(), words, run)
+
+
+def render_sumx(table: Table, *, width: int | None = None) -> str:
+    """The look of `assay sumx`: no name over the first column, everything on the left, two spaces between."""
+    names = ["", *(clean(column.name) for column in table.columns[1:])]
+    laid = lay_out(table, names=names)
+    for each in laid:
+        each.texts = [text.rstrip() for text in each.texts]
+    laid[0].width = max(laid[0].width, _FIRST_WIDTH)
+    if width is not None:
+        fit(laid, width, gap=2, mark="~")
+    head = "  ".join(pad(each.name, each.width) for each in laid).rstrip()
+    rule = "  ".join("-" * each.width for each in laid)
+    return f"{head}\n{rule}\n" + join_rows([pad_column(each, "left") for each in laid])
