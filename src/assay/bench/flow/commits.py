@@ -20,6 +20,7 @@ from contextlib import suppress
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.compare import Run, parse_span
 from assay.bench.flow.execution_builder import build_environment
+from assay.bench.flow.machine import load_machine
 from assay.bench.flow.run import resolve_methods, run_benchmarks
 from assay.bench.flow.sides import open_question, open_trees
 from assay.bench.values.execution import (
@@ -37,7 +38,6 @@ from assay.execute.machine_lease import keeping_lease
 from assay.follow.api import closing_quietly, open_index, refresh_study
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
-from assay.observe.machine import load_machine
 from assay.record.run_directory import new_uid
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
