@@ -198,7 +198,7 @@ def _conclude(target: _Target) -> Stopped:
 
 def _write_outcome(target: _Target) -> Outcome:
     """The outcome that counts: the supervisor's where it lives and is quick, else one that is written here."""
-    path = os.path.join(target.run.dir, layout.outcome_name(target.status.attempt))
+    path = os.path.join(target.run.dir, layout.numbered_name("outcome", target.status.attempt))
     owner = target.owner
     if owner is not None:
         _wait_until(lambda: os.path.exists(path) or not owner.is_alive, _OWNER_S)

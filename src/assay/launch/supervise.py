@@ -429,7 +429,7 @@ class Supervisor:
 
     def _is_taken(self, entry: Entry) -> bool:
         """Whether another supervisor, or a call of job.sh by hand, began the attempt while the run waited here."""
-        lease, token = layout.lease_name(entry.attempt), layout.token_name(entry.attempt)
+        lease, token = layout.numbered_name("lease", entry.attempt), layout.numbered_name("token", entry.attempt)
         return os.access(f"{entry.dir}/{lease}", os.F_OK) or os.access(f"{entry.dir}/{token}", os.F_OK)
 
     def _claim(self, entry: Entry, handle: JobHandle, held: HeldSlot | None) -> bool:
@@ -648,7 +648,7 @@ class Supervisor:
             names = os.listdir(entry.dir)
             if [each for each in names if each.startswith(begin)] != [f"{begin}0"]:
                 return False
-            if layout.warned_name(entry.attempt) in names:
+            if layout.numbered_name("warned", entry.attempt) in names:
                 return False
         except FileNotFoundError:
             return False
