@@ -105,8 +105,8 @@ def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] 
 
 
 def _varies(params: Sequence[Mapping[str, Any]], name: str) -> bool:
-    values = [each.get(name, _MISSING) for each in params]
-    return values.count(values[0]) < len(values)
+    first = params[0].get(name, _MISSING)
+    return any((value := each.get(name, _MISSING)) is not first and value != first for each in params)
 
 
 _MISSING = object()
@@ -132,8 +132,8 @@ def find_differing(data: IndexTable, keep: Sequence[int], ignore: Sequence[str] 
 
 
 def _differs(values: Sequence[Any], keep: Sequence[int]) -> bool:
-    chosen = list(map(values.__getitem__, keep))
-    return chosen.count(chosen[0]) < len(chosen)
+    first = values[keep[0]]
+    return any((value := values[i]) is not first and value != first for i in keep)
 
 
 def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], start: int, end: int | None) -> list[int]:
