@@ -193,8 +193,8 @@ def find_request(handler: Any) -> type[Request] | None:
 
 
 def reads_words(handler: Any) -> bool:
-    """Whether a handler is called with the words of its command line, since it has a parser of its own."""
-    return "words" in getattr(handler, "__annotations__", ())
+    """Whether a handler's first argument is the words of its command line, since it has a parser of its own."""
+    return next(iter(getattr(handler, "__annotations__", ())), "") == "words"
 
 
 # ---------------------------------------------------------------- options that many commands have
