@@ -176,26 +176,12 @@ def test_a_named_tuple(base: Any) -> None:
         left: int
         right: str = "b"
 
-        @property
-        def both(self) -> str:
+        def join(self) -> str:
             return f"{self.left}{self.right}"
 
-    class Kept(Pair):
-        extra: int
-
     pair = Pair(1)
-    assert (pair, repr(pair), pair.both, pair._replace(right="c")) == (
-        (1, "b"),
-        "Pair(left=1, right='b')",
-        "1b",
-        (1, "c"),
-    )
-    assert (Pair._fields, Pair._field_defaults, Pair.__doc__) == (("left", "right"), {"right": "b"}, "Two of them.")
-    assert (Pair.__module__, list(Pair.__annotations__), hasattr(pair, "__dict__")) == (
-        __name__,
-        ["left", "right"],
-        False,
-    )
-    assert Kept(2)._fields == Pair._fields  # a subclass of it is an ordinary class
+    assert (repr(pair), pair.join(), pair._replace(right="c")) == ("Pair(left=1, right='b')", "1b", (1, "c"))
+    assert (Pair._field_defaults, Pair.__doc__, Pair.__module__) == ({"right": "b"}, "Two of them.", __name__)
+    assert not hasattr(pair, "__dict__")
     with pytest.raises(TypeError, match="left"):
         Pair()

@@ -338,24 +338,9 @@ class TestBadInput:
         assert "sweep/run4/metrics.csv: 1 damaged" in said.err
 
 
-class TestRendered:
-    COLUMNS = (
-        Column("run"),
-        Column("lr", digits=None),
-        Column("solver"),
-        Column("acc", "number"),
-        Column("epoch_time", "clock"),
-    )
-
-    def test_everything_is_on_the_left_and_the_first_column_has_no_name(self) -> None:
-        assert render_sumx(
-            Table(self.COLUMNS, [("run4", 0.02, "adam", 99.1, 311.0), ("run3", 0.02, "sgd", 99.0, 305.0)])
-        ) == (
-            "        lr    solver  acc   epoch_time\n"
-            "------  ----  ------  ----  ----------\n"
-            "run4    0.02  adam    99.1  5:11\n"
-            "run3    0.02  sgd     99.0  5:05\n"
-        )
-
-    def test_without_rows_there_is_still_the_head(self) -> None:
-        assert render_sumx(Table(self.COLUMNS, [])).splitlines()[0].split() == ["lr", "solver", "acc", "epoch_time"]
+def test_the_look_of_the_table() -> None:
+    columns = Column("run"), Column("lr", digits=None), Column("acc", "number"), Column("epoch_time", "clock")
+    head = "        lr    acc   epoch_time\n------  ----  ----  ----------\n"
+    rows = [("run4", 0.02, 99.1, 311.0), ("run3", 0.01, 99.0, 305.0)]
+    assert render_sumx(Table(columns, rows)) == f"{head}run4    0.02  99.1  5:11\nrun3    0.01  99.0  5:05\n"
+    assert render_sumx(Table(columns, [])).split() == ["lr", "acc", "epoch_time", *("-" * n for n in (6, 2, 3, 10))]
