@@ -41,7 +41,7 @@ CODE = """
 import json, sys, time
 from assay.bench import measure
 from assay.bench.flow.machine_watch import load_own_cpu_s
-from assay.observe.machine import CpuMeter
+from assay.bench.flow.machine import CpuMeter
 name, factor = sys.argv[1], float(sys.argv[2])
 data = [(i * 7919) % 10007 for i in range(int(4000 * factor))]
 block = bytearray(int(1_000_000 * factor))
@@ -152,8 +152,7 @@ def report_slope(paths: Sequence[Path]) -> None:
 
 
 def build_executions(rows: Sequence[Any], label: str | None = None) -> list[Any]:
-    from assay.bench.values.execution import BenchExecution, BenchResult
-    from assay.values.machine import Machine
+    from assay.bench.values.execution import BenchExecution, BenchResult, Machine
 
     return [
         BenchExecution(

@@ -157,7 +157,7 @@ def open_databases(folder: Path) -> Iterator[dict[str, Open]]:
         print(f"(without PostgreSQL: {', '.join(missing)} is missing; {SERVICES['postgres'].install})")
         yield opened
         return
-    from assay.record.index.postgres import PostgresIndex
+    from assay.exchange.postgres_index import PostgresIndex
 
     with run_postgres() as server:
         yield {**opened, "PostgreSQL": lambda name: PostgresIndex(server.address(), folder / name)}

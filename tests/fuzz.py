@@ -654,8 +654,7 @@ def read_snapshot(path: Path) -> object:
 
 def build_execution(folder: Path) -> Path:
     from assay.bench.records import write_execution
-    from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult
-    from assay.values.machine import GpuState, Machine
+    from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult, GpuState, Machine
 
     metrics = (BenchMetric("acc", 0.5),)
     result = BenchResult("a.B.c", succeeded=True, wall_time=1.5, metrics=metrics, samples={"acc": (0.5, 0.6)})

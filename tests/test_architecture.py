@@ -72,7 +72,7 @@ IN_USERS_PROGRAMS = (
 
 # Each library has its home.
 HOMES: dict[str, tuple[str, ...]] = {
-    "click": ("assay.cli", "assay.compat"),
+    "click": ("assay.cli",),
     "yaml": ("assay.config", "assay.compat.originals", "assay.golden.harness_file", "assay.examine"),
     "pynvml": ("assay.observe.devices",),
     "pandas": ("assay.runs", "assay.examine"),

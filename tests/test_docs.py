@@ -299,10 +299,10 @@ def layout_names() -> dict[str, str]:
     named |= vars(layout) | vars(models_layout)
     constants = {name: value for name, value in named.items() if name.isupper() and isinstance(value, str)}
     numbered = {
-        "lease": layout.lease_name(1),
-        "stop": layout.stop_name(1),
-        "token": layout.token_name(1),
-        "outcome": layout.outcome_name(1),
+        "lease": layout.numbered_name("lease", 1),
+        "stop": layout.numbered_name("stop", 1),
+        "token": layout.numbered_name("token", 1),
+        "outcome": layout.numbered_name("outcome", 1),
         "exit marker": layout.exit_marker_name("train", 1, 0),
     }
     return constants | {

@@ -272,7 +272,7 @@ def test_what_a_module_prints_stays_out_of_standard_output_and_threads_replace_n
 
 DIALECTS = """
 from assay.plugins import Plugin
-from assay.values.study import Dialect
+from assay.values.hooks import Dialect
 
 PLUGIN = Plugin("odd", dialects={name: f"odd_plugin.plugin:{name}" for name in ("gone", "listed", "reads")})
 listed = Dialect("listed", keys=["command"])

@@ -281,6 +281,6 @@ def test_a_run_that_is_sent_elsewhere_keeps_its_duration(place: Place) -> None:
     _choose_files(OutgoingRun("adhoc", str(run_dir)), [])
     outcome = load_outcome(str(run_dir), 1)
     assert outcome is not None
-    os.utime(run_dir / layout.end_name(1), (0, 0))
+    os.utime(run_dir / layout.numbered_name("end", 1), (0, 0))
     (row,) = place.list().values()
     assert row["elapsed_s"] == pytest.approx(outcome.ended_at - outcome.started_at)

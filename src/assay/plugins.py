@@ -19,8 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
-from assay.values.hooks import Folder, Part, Plugin, PluginProblem, Program
-from assay.values.study import NATIVE, Dialect
+from assay.values.hooks import NATIVE, Dialect, Folder, Part, Plugin, PluginProblem, Program
 
 __all__ = ["Folder", "Part", "Plugin", "PluginProblem", "Program"]  # what a plug-in imports
 GROUP = "assay.plugins"
@@ -51,10 +50,10 @@ def load(text: str) -> Any:
 
     In the main thread alone: two threads that replace standard output at once could leave it replaced.
     """
-    import threading
-
     module, _, name = text.partition(":")
-    is_redirected = module not in sys.modules and threading.current_thread() is threading.main_thread()
+    threading = sys.modules.get("threading")  # where nothing has loaded it, there are no other threads
+    is_main = threading is None or threading.current_thread() is threading.main_thread()
+    is_redirected = is_main and module not in sys.modules
     try:
         with redirect_stdout(sys.stderr) if is_redirected else nullcontext():
             return getattr(import_module(module), name)

@@ -354,8 +354,8 @@ def _write_adhoc_run(path: str, study: str) -> bool:
     lease = {"executor": "local", "native_id": str(os.getpid()), "slot": None, "attempt": 1, "started_at": began_at}
     files = {
         layout.RUN_FILE: json.dumps(fields, ensure_ascii=False) + "\n",
-        layout.lease_name(1): json.dumps({**lease, **process}),
-        layout.end_name(1): layout.NOT_ENDED,
+        layout.numbered_name("lease", 1): json.dumps({**lease, **process}),
+        layout.numbered_name("end", 1): layout.NOT_ENDED,
     }
     for name, text in files.items():
         with open(os.path.join(aside, name), "w", encoding="utf-8", errors="surrogateescape") as stream:
@@ -423,7 +423,7 @@ def _conclude(code: int = 0) -> None:
             "started_at": _began_at,
             "ended_at": time.time(),
         }
-        publish(os.path.join(path, layout.outcome_name(1)), json.dumps(outcome))
+        publish(os.path.join(path, layout.numbered_name("outcome", 1)), json.dumps(outcome))
 
 
 def find_code(error: object) -> int:
@@ -455,4 +455,4 @@ def _leave() -> None:
         return
     from assay.system.processes import write_status_at_exit
 
-    write_status_at_exit(os.path.join(_adhoc_dir, layout.end_name(1)))
+    write_status_at_exit(os.path.join(_adhoc_dir, layout.numbered_name("end", 1)))

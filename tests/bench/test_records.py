@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from assay.bench.records import BENCH_FILE, load_execution, write_execution
-from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult, Framework, Peaks
+from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult, Framework, GpuState, Machine, Peaks
 from assay.errors import FormatError
 from assay.values.environment import GitState
-from assay.values.machine import GpuState, Machine
 from assay.values.verdict import Finding, VerdictKind
 
 

@@ -436,7 +436,7 @@ def test_the_newest_execution_proves_nothing(tmp_path: Path, damage: str) -> Non
         write_atomic(str(newest / BENCH_FILE), "{")
     else:
         outcome = Outcome(State.FAILED, 1, reason="killed", started_at=1e9 + 39, ended_at=1e9 + 40)
-        write_new(str(newest / layout.outcome_name(1)), json.dumps(asdict(outcome)))
+        write_new(str(newest / layout.numbered_name("outcome", 1)), json.dumps(asdict(outcome)))
     with open_client(tmp_path) as client:
         for text in (find_row(get_list(client), ">f<"), client.get(HISTORY).text):
             assert "badge PASS" not in text

@@ -120,6 +120,16 @@ def test_whatever_is_doubtful_is_for_click(words: list[str]) -> None:
     assert parse_words(words, RunRequest.OPTIONS) is None
 
 
-@pytest.mark.parametrize("words", [[], ["--version"], ["no-such"], ["run"], ["index"], ["runx", "x.yml"]])
+@pytest.mark.parametrize("words", [[], ["--version"], ["no-such"], ["run"], ["index"]])
 def test_no_call_is_found_for_what_is_for_click(words: list[str]) -> None:
     assert find_call(words, GROUP, SERVICES) is None
+
+
+def test_a_handler_with_a_parser_of_its_own_gets_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handler(words: list[str]) -> int:
+        return len(words)
+
+    monkeypatch.setattr("assay.cli.direct.load", lambda _text: handler)
+    call = find_call(["own", "--", "-x"], Group("", {"own": ("m:handler", "")}), SERVICES)
+    assert call is not None
+    assert call() == 2

@@ -62,7 +62,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 def assert_harmless(text: str) -> None:
-    found = UNSAFE.search(text)
+    found = re.search(UNSAFE, text)
     assert found is None, f"{found[0]!r} in {text[max(0, found.start() - 60) : found.end() + 20]!r}"
 
 

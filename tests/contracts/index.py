@@ -456,6 +456,8 @@ class IndexContract:
         assert other.load_cursors("a.log", ["x"]) == {"x/a": expected["x/a"]}
         assert set(other.load_cursors("a.log", ["x", "grid"])) == set(expected)
         assert other.load_cursors("none.log") == other.load_cursors("a.log", []) == {}
+        assert other.load_cursors("a.log", noting=("at", "other")) == expected
+        assert other.load_cursors("a.log", noting=("other",)) == {}
 
     def test_cursors_that_wait_in_a_batch_are_there_too(self, index: Index) -> None:
         with index.batch():

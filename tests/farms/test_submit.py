@@ -657,5 +657,5 @@ class TestStop:
         executor = SubmitExecutor(replace(BIG, cancel=f"touch {tmp_path}/called"))
         executor.cancel([(handle, run.dir)], 0.1)
         assert not (tmp_path / "called").exists()
-        assert run.path(layout.token_name(1)).read_text().startswith("- ")
+        assert run.path(layout.numbered_name("token", 1)).read_text().startswith("- ")
         executor.close()

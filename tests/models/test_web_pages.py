@@ -46,7 +46,7 @@ def write(root: Path, name: str, found: ModelReport | None, at: float = 1e9, sta
 
     def fill(aside: str) -> None:
         outcome = Outcome(state, 1, reason="its process died" if found is None else "", started_at=at, ended_at=at)
-        write_new(os.path.join(aside, layout.outcome_name(1)), json.dumps(asdict(outcome)))
+        write_new(os.path.join(aside, layout.numbered_name("outcome", 1)), json.dumps(asdict(outcome)))
 
     run_directory.write_run_dir(str(run_dir), record, render_job(spec, JobText(record.uid, "model", ".")), fill)
     if found is not None:
@@ -381,8 +381,8 @@ class TestSession:
         store(tmp_path, 0, ("passed", "passed", "xfail", "passed"))
         first, second, _, last = sorted(path for path in (tmp_path / "torq-nightly").iterdir() if path.name != ".assay")
         (first / "run.json").write_text("{")
-        outcome = json.loads((second / layout.outcome_name(1)).read_text())
-        (second / layout.outcome_name(1)).write_text(json.dumps({**outcome, "state": "failed"}))
+        outcome = json.loads((second / layout.numbered_name("outcome", 1)).read_text())
+        (second / layout.numbered_name("outcome", 1)).write_text(json.dumps({**outcome, "state": "failed"}))
         content = json.loads((last / "run.json").read_text())
         del content["spec"]["params"]["outcome"]
         (last / "run.json").write_text(json.dumps(content))

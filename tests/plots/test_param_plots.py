@@ -13,9 +13,8 @@ import pytest
 from assay.errors import NotFoundError, UsageError
 from assay.plots import param_plots
 from assay.plots.plot_document import build_page
-from assay.plots.plotting import PlotOptions, PlottedRuns
+from assay.plots.plotting import Declared, PlotOptions, PlottedRuns
 from assay.reading.ranking import SortKey
-from assay.reading.run_reader import Declared
 from assay.record.index.base import IndexTable, MetricColumns, RunRow
 from assay.show.chart import LineChart
 from assay.values.document import Bars

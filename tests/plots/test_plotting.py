@@ -12,10 +12,10 @@ from tests.finished_study import Bench
 
 from assay.follow.locations import StudyLocation
 from assay.plots import plotting
-from assay.reading.run_reader import Declared, load_space
+from assay.plots.plotting import Declared, choose_colors, load_space, resample, separate_colors
 from assay.record.index.base import RunRow, Series
 from assay.record.search_file import SearchFile, find_search_file, write_search
-from assay.show.chart import Line, choose_colors, separate_colors
+from assay.show.chart import Line
 from assay.values.run import State
 from assay.values.study import Objective
 
@@ -155,3 +155,12 @@ def test_one_epoch_and_none() -> None:
 )
 def test_times_have_a_unit_that_can_be_read(longest: float, unit: tuple[float, str]) -> None:
     assert plotting.choose_time_unit(longest) == unit
+
+
+def test_runs_without_common_points_are_read_at_the_same_ones() -> None:
+    first, second = resample([Line("a", [0.0, 10.0], [0.0, 10.0]), Line("b", [5.0, 10.0], [1.0, 2.0])], 5)
+    assert list(first.xs) == list(second.xs) == [0.0, 2.5, 5.0, 7.5, 10.0]
+    assert list(first.ys) == [0.0, 2.5, 5.0, 7.5, 10.0]
+    assert math.isnan(second.ys[0])
+    assert list(second.ys[2:]) == [1.0, 1.5, 2.0]
+    assert [list(line.xs) for line in resample([Line("a", [3.0], [1.0])], 5)] == [[3.0]]

@@ -18,7 +18,6 @@ from assay.show.chart import (
     build_ticks,
     last_value,
     render_ticks,
-    resample,
     smooth,
     split_gaps,
     thin,
@@ -317,15 +316,6 @@ def test_stretches_between_gaps():
     points = [(0, 1.0), (1, NAN), (2, 2.0), (3, 3.0), (4, math.inf)]
     assert list(split_gaps(points)) == [[(0, 1.0)], [(2, 2.0), (3, 3.0)]]
     assert list(split_gaps([])) == []
-
-
-def test_runs_without_common_points_are_read_at_the_same_ones():
-    first, second = resample([Line("a", [0.0, 10.0], [0.0, 10.0]), Line("b", [5.0, 10.0], [1.0, 2.0])], 5)
-    assert list(first.xs) == list(second.xs) == [0.0, 2.5, 5.0, 7.5, 10.0]
-    assert list(first.ys) == [0.0, 2.5, 5.0, 7.5, 10.0]
-    assert math.isnan(second.ys[0])
-    assert list(second.ys[2:]) == [1.0, 1.5, 2.0]
-    assert [list(line.xs) for line in resample([Line("a", [3.0], [1.0])], 5)] == [[3.0]]
 
 
 def test_the_end_value_is_not_smoothed():

@@ -18,7 +18,6 @@ from assay.show.table import (
     render_csv,
     render_json,
     render_markdown,
-    render_sumx,
     render_table,
 )
 from assay.values.table import Column, Table
@@ -43,23 +42,6 @@ SWEEP = Table(
 
 def numbers(*values, digits=4):
     return build_texts(Column("x", "number", digits=digits), values)
-
-
-def test_sumx_looks_like_its_document():
-    assert render_sumx(SWEEP) == (
-        "        lr    solver  acc   epoch  epoch_time\n"
-        "------  ----  ------  ----  -----  ----------\n"
-        "run4    0.02  adam    99.1  10     5:11\n"
-        "run3    0.02  sgd     99.0  10     5:05\n"
-        "run1    0.01  sgd     98.2  10     5:15\n"
-        "run2    0.01  adam    98.1  10     5:12\n"
-    )
-
-
-def test_sumx_without_rows_still_has_its_head():
-    assert render_sumx(Table(SWEEP.columns, [])).splitlines()[0].split() == [
-        "lr", "solver", "acc", "epoch", "epoch_time",
-    ]  # fmt: skip
 
 
 def test_terminal_table_puts_numbers_on_the_right():

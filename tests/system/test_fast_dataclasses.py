@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import pytest
 
@@ -166,3 +166,22 @@ def test_a_required_field_after_an_optional_one_is_refused() -> None:
 
     with pytest.raises(SyntaxError):
         Wrong(1, 2)
+
+
+@pytest.mark.parametrize("base", [NamedTuple, fast_dataclasses.NamedTuple], ids=["typing", "ours"])
+def test_a_named_tuple(base: Any) -> None:
+    class Pair(base):  # type: ignore[misc]
+        """Two of them."""
+
+        left: int
+        right: str = "b"
+
+        def join(self) -> str:
+            return f"{self.left}{self.right}"
+
+    pair = Pair(1)
+    assert (repr(pair), pair.join(), pair._replace(right="c")) == ("Pair(left=1, right='b')", "1b", (1, "c"))
+    assert (Pair._field_defaults, Pair.__doc__, Pair.__module__) == ({"right": "b"}, "Two of them.", __name__)
+    assert not hasattr(pair, "__dict__")
+    with pytest.raises(TypeError, match="left"):
+        Pair()

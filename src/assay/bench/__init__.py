@@ -12,10 +12,17 @@ plain function that reports nothing is timed. What is imported here needs the st
 
 from __future__ import annotations
 
-from assay.bench.benchmark import Benchmark as Benchmark
-from assay.bench.benchmark import Timing as Timing
-from assay.bench.benchmark import measure as measure
-from assay.bench.benchmark import report_benchmark as report_benchmark
-from assay.bench.benchmark import synchronize as synchronize
+from typing import TYPE_CHECKING
+
+from assay.system.lazy import build_getattr
+
+if TYPE_CHECKING:
+    from assay.bench.benchmark import Benchmark as Benchmark
+    from assay.bench.benchmark import Timing as Timing
+    from assay.bench.benchmark import measure as measure
+    from assay.bench.benchmark import report_benchmark as report_benchmark
+    from assay.bench.benchmark import synchronize as synchronize
 
 __all__ = ["Benchmark", "Timing", "measure", "report_benchmark", "synchronize"]
+
+__getattr__ = build_getattr(__name__, {"assay.bench.benchmark": " ".join(__all__)})

@@ -24,7 +24,7 @@ PLUGIN = Plugin(
     functions={
         "compare_benchmarks": "assay.bench.public:compare_benchmarks",
         "benchmarks.is_archive": "assay.bench.page.contents:is_archive",
-        "timings.add": "assay.bench.flow.archive:add_timings",
+        "timings.watch": "assay.bench.flow.archive:TimingsWatch",
         "series.change_points": "assay.bench.judge.changepoint:find_change_points",
     },
 )

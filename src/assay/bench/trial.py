@@ -13,11 +13,12 @@ import subprocess
 import sys
 import time
 
+from assay.bench.flow.machine import load_accelerators
 from assay.bench.flow.machine_watch import BEFORE_S, ForeignLoad, MachineWatch, load_own_cpu_s, write_context
 from assay.bench.values.execution import ENV_SOURCE
 from assay.errors import ExitCode
 from assay.execute.machine_lease import MachineLease
-from assay.observe.devices import Devices, load_accelerators
+from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.values import layout
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from assay.plugins import load
 from assay.show.console import Console
-from assay.values.options import Group, Option, find_request
+from assay.values.options import Group, Option, find_request, reads_words
 
 
 def find_call(words: Sequence[str], group: Group, services: Mapping[str, object]) -> Callable[[], Any] | None:
@@ -21,6 +21,8 @@ def find_call(words: Sequence[str], group: Group, services: Mapping[str, object]
     found = load(group.commands[words[0]][0])
     if isinstance(found, Group):
         return find_call(words[1:], found, services)
+    if reads_words(found):
+        return lambda: found(words[1:])
     request = find_request(found)
     if request is None:
         return None

@@ -12,7 +12,7 @@ import click
 from assay.errors import AssayError, ExitCode, InfrastructureError, did_you_mean
 from assay.plugins import find_function, load, load_all
 from assay.show.console import Console
-from assay.values.options import Group, Option, find_request
+from assay.values.options import Group, Option, find_request, reads_words
 
 
 def build_root(group: Group, services: Mapping[str, object], version: str) -> click.Group:
@@ -130,10 +130,12 @@ def _divide(group: Group) -> dict[str, list[str]]:
 
 
 def build_command(path: tuple[str, ...], found: Any, services: Mapping[str, object]) -> click.Command:
-    """`path`: the words that call it. `found`: a group, a handler, or a command of click's as `compat` has them."""
-    name = path[-1]
-    if isinstance(found, click.Command):
-        return found
+    """`path`: the words that call it. `found`: a group or a handler."""
+    name, text = path[-1], inspect.cleandoc(found.__doc__ or "")
+    if reads_words(found):
+        words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+        settings = {"ignore_unknown_options": True}
+        return click.Command(name, settings, callback=found, params=[words], help=text, add_help_option=False)
     if isinstance(found, Group):
         return LazyGroup(name, found, services, path)
     request = find_request(found)
@@ -146,7 +148,7 @@ def build_command(path: tuple[str, ...], found: Any, services: Mapping[str, obje
         return found(request.from_command_line(given), Console(), **further)
 
     parameters = [build_parameter(field, declared) for field, declared in request.OPTIONS.items()]
-    return click.Command(name, callback=call, params=parameters, help=inspect.cleandoc(found.__doc__ or ""))
+    return click.Command(name, callback=call, params=parameters, help=text)
 
 
 def build_parameter(field: str, declared: Option) -> click.Parameter:

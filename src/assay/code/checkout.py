@@ -20,7 +20,7 @@ from assay.system.git import GitError, build_environment, call_git, run_git
 from assay.system.locks import hold
 from assay.values.environment import Commit as Commit  # noqa: PLC0414 imported from here
 
-_FIELDS = "%H%x00%s%x00%an%x00%aI"
+COMMIT_FIELDS = "%H%x00%s%x00%an%x00%aI"
 _AUTHOR = ("user.name=assay", "user.email=assay@localhost")
 
 
@@ -95,7 +95,7 @@ def load_commit(repository: str, name: str) -> Commit:
     """A branch, tag or hash, as git resolves it."""
     try:
         sha = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
-        fields = _git(repository, "log", "-1", f"--format={_FIELDS}", sha).rstrip("\n").split("\0")
+        fields = _git(repository, "log", "-1", f"--format={COMMIT_FIELDS}", sha).rstrip("\n").split("\0")
     except GitError:
         raise UsageError(f"there is no commit {name!r} in {repository}", "list them: git log") from None
     return Commit(*fields)
@@ -105,8 +105,8 @@ def load_parents(repository: str, good: str, bad: str) -> Mapping[str, tuple[str
     """Every commit from good to bad, both included, ancestors first, with its parents. Good must be an ancestor."""
     if good == bad:
         raise UsageError("the good and the bad end are the same commit", "name two")
-    if not _is_ancestor(repository, good, bad):
-        if _is_ancestor(repository, bad, good):
+    if not is_ancestor(repository, good, bad):
+        if is_ancestor(repository, bad, good):
             raise UsageError("the good end comes after the bad end", "swap --good and --bad")
         base = run_git(repository, "merge-base", good, bad).stdout.strip()
         hint = f"their common ancestor is {base[:12]}: try it as the good end" if base else "they share no history"
@@ -115,31 +115,7 @@ def load_parents(repository: str, good: str, bad: str) -> Mapping[str, tuple[str
     return {good: (), **{words[0]: tuple(words[1:]) for words in (line.split() for line in lines)}}
 
 
-def load_range(repository: str, first: str, last: str) -> list[tuple[Commit, float]]:
-    """The commits of `first..last` along first parents, oldest first and without `first`, each with its place in time:
-    the seconds of its commit, made to increase where several are of one second or a clock was wrong."""
-    ends = [load_commit(repository, name).sha for name in (first, last)]
-    form = f"--format={_FIELDS}%x00%ct"
-    lines = _git(repository, "log", "--first-parent", "--reverse", form, f"{ends[0]}..{ends[1]}").splitlines()
-    if not lines:
-        is_swapped = ends[0] != ends[1] and _is_ancestor(repository, ends[1], ends[0])
-        hint = f"swap the ends: {last}..{first}" if is_swapped else f"write {first}~1..{last} for that commit alone"
-        raise UsageError(f"{first}..{last} has no commit", hint)
-    number = int(_git(repository, "rev-list", "--count", "--first-parent", ends[1])) - len(lines)
-    found, latest = [], 0.0
-    for place, line in enumerate(lines, number):
-        *fields, at = line.split("\0")
-        latest = max(latest + 1e-6, float(at) + place * 1e-6)
-        found.append((Commit(*fields), latest))
-    return found
-
-
-def has_edits(repository: str) -> bool:
-    """Whether files that git knows differ from HEAD."""
-    return bool(run_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
-
-
-def _is_ancestor(repository: str, one: str, other: str) -> bool:
+def is_ancestor(repository: str, one: str, other: str) -> bool:
     return run_git(repository, "merge-base", "--is-ancestor", one, other).returncode == 0
 
 

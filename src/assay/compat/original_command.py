@@ -1,4 +1,4 @@
-"""What the originals' hooks share: their own flags, read by argparse as they were."""
+"""What the originals' commands share: their own flags, read by argparse as they were."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from assay.errors import ExitCode
 from assay.show.console import Console, build_same_call
 
 if TYPE_CHECKING:
@@ -20,39 +19,22 @@ Parsed = argparse.Namespace
 _LINES_AT_ONCE = 2048
 
 
-class _Unparsed(click.Command):
-    """Hands on every word, a `--` included."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.params["arguments"] = tuple(args)
-        return []
-
-
-def original_command(
-    name: str, build_parser: Callable[[], argparse.ArgumentParser], run: Callable[[Parsed], int]
-) -> click.Command:
-    """A command that hands its arguments to argparse, help and abbreviations included."""
-
-    @click.command(name, cls=_Unparsed, add_help_option=False)
-    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-    def command(arguments: Sequence[str]) -> int:
-        parser = build_parser()
-        parser.prog = f"assay {name}"
-        try:
-            parsed = parser.parse_args(list(arguments))
-        except SystemExit as leave:
-            return leave.code if isinstance(leave.code, int) else 2
-        return run(parsed)
-
-    description = build_parser().description or ""
-    command.help = description
-    return command
+def call_original(
+    name: str, parser: argparse.ArgumentParser, words: Sequence[str], run: Callable[[Parsed], int]
+) -> int:
+    """Run what argparse makes of the words, help and abbreviations included."""
+    parser.prog = f"assay {name}"
+    try:
+        parsed = parser.parse_args(list(words))
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else int(ExitCode.USAGE)
+    return run(parsed)
 
 
 class Parser(argparse.ArgumentParser):
     """Flags of an original, and additions of ours, which take no abbreviation of the original's flags away."""
 
-    def __init__(self, description: str) -> None:
+    def __init__(self, description: str | None) -> None:
         super().__init__(description=description, epilog="NAME=VALUE gives a parameter other values than the file.")
         self._added: list[argparse.Action] = []
 

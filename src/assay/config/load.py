@@ -11,7 +11,8 @@ from assay.config.native import KEYS, parse_native, read_settings
 from assay.config.source import Node, load_text, parse_documents
 from assay.errors import ConfigError, UsageError
 from assay.system.fast_dataclasses import replace
-from assay.values.study import NATIVE, Dialect, Position, Problem, Study
+from assay.values.hooks import NATIVE, Dialect
+from assay.values.study import Position, Problem, Study
 
 __all__ = ["LoadOptions", "detect_dialect", "load_study"]
 

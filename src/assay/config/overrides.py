@@ -38,7 +38,7 @@ def parse_assignments(texts: Iterable[str], flavour: Flavour, problems: Problems
             problems.add("is not NAME=VALUE", "", position, hint)
         elif name in found:
             problems.add(f"{name} is given twice", "", position, f"for several values write {name}=A,B")
-        elif not _is_utf8(text):
+        elif re.search("[\ud800-\udfff]", text):
             problems.add("is not UTF-8", "", position)
         elif meant := translate_hydra(value):
             hint = f"write {name}={quote(meant)}; a text that looks like this goes into quotes inside of quotes"
@@ -61,14 +61,6 @@ def translate_hydra(text: str) -> str | None:
 
 
 _HYDRA = re.compile(r"\s*(choice|range|interval)\((.*)\)\s*", re.DOTALL)
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _parse_value(value: str, start: int, word: Word, flavour: Flavour, problems: Problems) -> Node | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from assay.config.fields import Fields
 from assay.config.settings import ENVIRONMENT, Settings
 from assay.config.source import Entry, Problems
 from assay.errors import ConfigError, UsageError
 from assay.plugins import load_all
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values.study import LOCAL, Farm, Problem, Study
 
 _MISSING = "no installed plug-in submits runs to farms"

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from assay.errors import ConfigError, UsageError
-from assay.system.fast_dataclasses import dataclass, field
+from assay.system.fast_dataclasses import NamedTuple, dataclass, field
 from assay.values.study import Position, Problem, Value
 
 Flavour = Literal["native", "originals"]

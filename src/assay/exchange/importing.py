@@ -138,7 +138,7 @@ class _StudyWriter:
         lines = _render_points(run.points)
 
         def fill(aside: str) -> None:
-            write_new(os.path.join(aside, layout.outcome_name(1)), _render_outcome(run))
+            write_new(os.path.join(aside, layout.numbered_name("outcome", 1)), _render_outcome(run))
             if lines:
                 os.mkdir(os.path.join(aside, layout.METRICS_DIR))
                 write_new(os.path.join(aside, layout.METRICS_DIR, SERIES_FILE), _join(lines.values()))
@@ -182,7 +182,7 @@ class _StudyWriter:
     def _update(self, run_dir: str, run: ImportedRun) -> str:
         changed = self._update_record(run_dir, run) | self._update_points(run_dir, run)
         if run.state is not None:
-            path, text = os.path.join(run_dir, layout.outcome_name(1)), _render_outcome(run)
+            path, text = os.path.join(run_dir, layout.numbered_name("outcome", 1)), _render_outcome(run)
             if _read(path) != text:
                 write_atomic(path, text, repair=True)
                 changed = True

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.errors import InfrastructureError, NotFoundError
 from assay.execute.base import Executor
 from assay.plugins import Merged, load
 from assay.system import processes
+from assay.system.fast_dataclasses import NamedTuple
 from assay.system.files import read_end, try_text
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
@@ -73,7 +74,7 @@ def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
 
 def has_begun(handle: JobHandle, run_dir: str) -> bool:
     """Whether the farm has started the job; before that it waits in the farm's queue."""
-    return os.path.exists(os.path.join(run_dir, layout.token_name(handle.attempt)))
+    return os.path.exists(os.path.join(run_dir, layout.numbered_name("token", handle.attempt)))
 
 
 def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
@@ -84,7 +85,7 @@ def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
 
 def _load_node(run_dir: str, attempt: int) -> str | None:
     """The machine that took the attempt's token."""
-    words = try_text(os.path.join(run_dir, layout.token_name(attempt))).split()
+    words = try_text(os.path.join(run_dir, layout.numbered_name("token", attempt))).split()
     host = words[0].removeprefix(_SSH) if words else ""
     return host if host not in ("", layout.NO_HOST) else None
 

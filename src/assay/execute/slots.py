@@ -98,7 +98,7 @@ class Occupant:
     def is_concluded(self) -> bool:
         """What it left running was ended before that, or is permitted to stay."""
         return self.boot != processes.boot_id() or os.path.exists(
-            os.path.join(self.dir, layout.outcome_name(self.attempt))
+            os.path.join(self.dir, layout.numbered_name("outcome", self.attempt))
         )
 
     def find_members(self) -> set[int]:

@@ -237,7 +237,7 @@ class RayExecutor(SubmitExecutor):
     def _look_at_files(self, keys: Sequence[Key], pause_s: float) -> None:
         """A dashboard is asked rarely: each job leaves `end.N`, unless it has died or waits."""
         begun = [key for key in keys if key not in self._waiting]
-        ended = [key for key in begun if os.path.exists(os.path.join(key[0], layout.end_name(key[1])))]
+        ended = [key for key in begun if os.path.exists(os.path.join(key[0], layout.numbered_name("end", key[1])))]
         self._ends.update(dict.fromkeys(ended))
         if ended:
             return
@@ -282,7 +282,7 @@ class RayExecutor(SubmitExecutor):
         is_elsewhere = token is not None and token.pid != 0 and token.host != processes.host_name()
         if (token is not None and not is_elsewhere) or load_submit_code(run_dir, handle.attempt):
             return super()._judge(handle, run_dir)
-        if os.path.exists(os.path.join(run_dir, layout.end_name(handle.attempt))):
+        if os.path.exists(os.path.join(run_dir, layout.numbered_name("end", handle.attempt))):
             return Liveness.GONE
         is_known, is_over = self._find_end(handle, (run_dir, handle.attempt))
         if is_known and not is_over:
@@ -393,7 +393,9 @@ class RayExecutor(SubmitExecutor):
             return "taken back", said
         if self._is_stopped(*key):
             return None
-        if silence is not None and not os.path.exists(os.path.join(run_dir, layout.end_name(handle.attempt))):
+        if silence is not None and not os.path.exists(
+            os.path.join(run_dir, layout.numbered_name("end", handle.attempt))
+        ):
             self._fenced.add(key)
             return "fence", silence
         name = self.find_job(handle, run_dir)
@@ -461,7 +463,7 @@ def _build_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
         "demand": ray_farm.build_demand(farm),
         "dir": request.dir,
         "script": os.path.join(request.dir, layout.JOB_FILE),
-        "end": os.path.join(request.dir, layout.end_name(request.attempt)),
+        "end": os.path.join(request.dir, layout.numbered_name("end", request.attempt)),
         "tag": request.tag,
         "env": process.request_environment(request),
         "drop": process.OUTER,
@@ -476,7 +478,7 @@ def _build_remote_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
     text = ray_nodes.JOB_STARTER.format(
         tag=request.tag,
         guard=quote_text(ray_nodes.GUARD),
-        end=shlex.quote(os.path.join(request.dir, layout.end_name(request.attempt))),
+        end=shlex.quote(os.path.join(request.dir, layout.numbered_name("end", request.attempt))),
         drop=" ".join(process.OUTER),
         dir=shlex.quote(request.dir),
         command=build_job_command(farm, request),

@@ -263,7 +263,7 @@ class SlurmExecutor(SubmitExecutor):
         self._poll.register(pidfd, select.EPOLLIN)
 
     def _render_task(self, request: JobRequest) -> str:
-        warned = layout.warned_name(request.attempt) if request.begins is not None else ""
+        warned = layout.numbered_name("warned", request.attempt) if request.begins is not None else ""
         return f"{request.dir}\0{build_exec_command(self.farm, request)}\0{warned}\0"
 
     def _build_sbatch(self, requests: Sequence[JobRequest], avoided: Sequence[str]) -> list[str]:
@@ -349,7 +349,7 @@ class SlurmExecutor(SubmitExecutor):
         for run_dir, attempt in (key for key in self._watched if key not in self._waiting):
             if self._queue.down and (token := self._load_token(run_dir, attempt)) is not None:
                 runs.setdefault(token.host.partition(".")[0], []).append(os.path.basename(run_dir))
-            if os.path.exists(os.path.join(run_dir, layout.lease_name(attempt + 1))):
+            if os.path.exists(os.path.join(run_dir, layout.numbered_name("lease", attempt + 1))):
                 self._fenced.add((run_dir, attempt))
         self._nodes.note(self._queue.down or {}, runs)
 
@@ -517,7 +517,7 @@ class SlurmExecutor(SubmitExecutor):
         """Slurm's time limit ended it: what job.sh would have written about a limit of its own. It is a limit of one
         attempt: with `resume:` the next one goes on."""
         marker = layout.exit_marker_name(command, handle.attempt, 124)
-        warned = [layout.warned_name(handle.attempt)] if handle.begins is not None else []
+        warned = [layout.numbered_name("warned", handle.attempt)] if handle.begins is not None else []
         for name in (*warned, marker.replace(".exit.124", ".timeout"), marker):
             with contextlib.suppress(OSError):
                 write_new(os.path.join(run_dir, name), b"")
@@ -602,7 +602,7 @@ def _has_others(place: _Place | None, dirs: AbstractSet[str]) -> bool:
     attempts = [(path, _ATTEMPT.search(text)) for path, text in zip(words[::3], words[1::3], strict=False)]
     found = [(path, int(match[1])) for path, match in attempts if match and path not in dirs]
     ours = [(path, number) for path, number in found if (_load_place(path, number) == place)]
-    return not all(os.path.exists(os.path.join(path, layout.end_name(number))) for path, number in ours)
+    return not all(os.path.exists(os.path.join(path, layout.numbered_name("end", number))) for path, number in ours)
 
 
 def _load_number(base: str) -> str | None:

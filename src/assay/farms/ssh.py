@@ -171,7 +171,7 @@ class SshExecutor(Executor):
         key, slot = (run_dir, handle.attempt), parse_slot(handle.native_id)
         if key not in self._shared.lost or slot is None or not self._host(slot).is_silent():
             return None
-        is_stopped = os.path.exists(os.path.join(run_dir, layout.stop_name(handle.attempt)))
+        is_stopped = os.path.exists(os.path.join(run_dir, layout.numbered_name("stop", handle.attempt)))
         others = [self._host(each) for each in self._slots if each.address != slot.address]
         if is_stopped or not any(host.is_ready and host.is_usable() for host in others):
             return None  # where no host answers, this machine may be the one that is cut off

@@ -192,7 +192,7 @@ class Host:
 
     def _give_up(self, job: SshJob) -> None:
         with contextlib.suppress(OSError), self._hold(job) as is_held:
-            job.write_once(layout.unreachable_name(job.handle.attempt))
+            job.write_once(layout.numbered_name("unreachable", job.handle.attempt))
             if is_held:
                 job.remove_markers()
         with self._changed:
@@ -349,11 +349,11 @@ class Host:
 
     def _note_state(self, job: SshJob, state: str, token: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(job.path(layout.unreachable_name(job.handle.attempt)))
+            os.unlink(job.path(layout.numbered_name("unreachable", job.handle.attempt)))
         if (token or state == "never") and not job.has_begun():
             host, _, rest = token.partition(" ")
             text = NEVER if state == "never" or host == layout.NO_HOST else f"ssh:{self.address.name} {rest}\n"
-            job.write_once(layout.token_name(job.handle.attempt), text)
+            job.write_once(layout.numbered_name("token", job.handle.attempt), text)
             self._is_busy = True
 
     def _store(self, job: SshJob) -> None:
@@ -404,7 +404,7 @@ class Host:
                 is_held = try_lock(fd)
             except OSError:  # a file system without locks
                 is_held = True
-            has_left = os.path.exists(job.path(layout.end_name(job.handle.attempt)))
+            has_left = os.path.exists(job.path(layout.numbered_name("end", job.handle.attempt)))
             yield is_held and not has_left and not job.has_successor()
         finally:
             os.close(fd)
@@ -425,7 +425,7 @@ class Host:
                 self._wake.wait(_SHORTEST_PAUSE_S)
 
     def _write_end(self, job: SshJob) -> None:
-        job.write_once(layout.end_name(job.handle.attempt))
+        job.write_once(layout.numbered_name("end", job.handle.attempt))
         self._report(job)
 
     def _fetch_results(self, job: SshJob, listing: ssh_files.RemoteListing) -> bool:
@@ -453,7 +453,7 @@ class Host:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(job.path(name), (listing.made_at, listing.find_time(name)))
         with self._changed:
-            ended_at = listing.find_time(layout.end_name(job.handle.attempt))
+            ended_at = listing.find_time(layout.numbered_name("end", job.handle.attempt))
             self._shared.ended_at[job.handle] = max(ended_at, job.handle.started_at)
         ssh_files.sync_names(job.run_dir)
         if unread := [*listing.closed, *unread]:
@@ -528,8 +528,8 @@ class Host:
         if not job.slot.keep:
             self._session.ask("forget", job.uid, str(job.handle.attempt))
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(job.path(layout.unreachable_name(job.handle.attempt)))
-        job.write_once(layout.end_name(job.handle.attempt))
+            os.unlink(job.path(layout.numbered_name("unreachable", job.handle.attempt)))
+        job.write_once(layout.numbered_name("end", job.handle.attempt))
         said = f"its attempt {job.handle.attempt} on the host {self.address.name}, which was given up, has been ended"
         with self._changed:
             self._shared.messages.append(f"{os.path.basename(job.run_dir)}: {said}")

@@ -85,14 +85,14 @@ class SshJob:
         return os.path.join(self.run_dir, name)
 
     def has_begun(self) -> bool:
-        return os.path.exists(self.path(layout.token_name(self.handle.attempt)))
+        return os.path.exists(self.path(layout.numbered_name("token", self.handle.attempt)))
 
     def was_offered(self) -> bool:
         """Whether a supervisor has begun to send it: the host may have it."""
         return os.path.exists(self.path(layout.submit_log_name(self.handle.attempt)))
 
     def is_stopped(self) -> bool:
-        return os.path.exists(self.path(layout.stop_name(self.handle.attempt)))
+        return os.path.exists(self.path(layout.numbered_name("stop", self.handle.attempt)))
 
     def is_unsent(self) -> bool:
         return load_submit_code(self.run_dir, self.handle.attempt) is None
@@ -104,7 +104,7 @@ class SshJob:
 
     def has_successor(self) -> bool:
         """Whether it was given up, and the next attempt has its place: nothing of it is stored any more."""
-        return os.path.exists(self.path(layout.lease_name(self.handle.attempt + 1)))
+        return os.path.exists(self.path(layout.numbered_name("lease", self.handle.attempt + 1)))
 
     def remove_markers(self) -> None:
         """A command whose results are not here has not ended for us: its marker comes again with them."""
@@ -114,7 +114,7 @@ class SshJob:
                 os.unlink(self.path(name))
 
     def write_never(self) -> None:
-        self.write_once(layout.token_name(self.handle.attempt), NEVER)
+        self.write_once(layout.numbered_name("token", self.handle.attempt), NEVER)
 
 
 @dataclass(slots=True)
@@ -130,12 +130,12 @@ class Cancel:
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
     """By the files that are here. ALIVE: its host has it, or may have. UNKNOWN: and the host was given up."""
     attempt = handle.attempt
-    if os.path.exists(os.path.join(run_dir, layout.end_name(attempt))):
+    if os.path.exists(os.path.join(run_dir, layout.numbered_name("end", attempt))):
         return Liveness.GONE
     token = load_token_host(run_dir, attempt)
     if token == layout.NO_HOST:
         return Liveness.GONE
-    if os.path.exists(os.path.join(run_dir, layout.unreachable_name(attempt))):
+    if os.path.exists(os.path.join(run_dir, layout.numbered_name("unreachable", attempt))):
         return Liveness.UNKNOWN
     return Liveness.ALIVE if token is not None or _is_on_its_way(handle, run_dir) else Liveness.GONE
 
@@ -151,7 +151,9 @@ def _is_on_its_way(handle: JobHandle, run_dir: str) -> bool:
 
 def load_token_host(run_dir: str, attempt: int) -> str | None:
     try:
-        with open(os.path.join(run_dir, layout.token_name(attempt)), encoding="utf-8", errors="replace") as file:
+        with open(
+            os.path.join(run_dir, layout.numbered_name("token", attempt)), encoding="utf-8", errors="replace"
+        ) as file:
             return parse_token(file.read()).host
     except OSError:
         return None

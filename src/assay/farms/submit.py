@@ -301,7 +301,7 @@ class SubmitExecutor(Executor):
     def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
         if self._is_shell and (run_dir, handle.attempt) in self._clients:
             return Liveness.ALIVE  # until it is reaped: it holds the slot
-        if os.path.exists(os.path.join(self._state_dir(run_dir), layout.end_name(handle.attempt))):
+        if os.path.exists(os.path.join(self._state_dir(run_dir), layout.numbered_name("end", handle.attempt))):
             return Liveness.GONE
         token = self._load_token(run_dir, handle.attempt)
         if token is None:
@@ -348,7 +348,7 @@ class SubmitExecutor(Executor):
         return build_state_dir(self.farm, run_dir)
 
     def _token_path(self, run_dir: str, attempt: int) -> str:
-        return os.path.join(self._state_dir(run_dir), layout.token_name(attempt))
+        return os.path.join(self._state_dir(run_dir), layout.numbered_name("token", attempt))
 
     def _has_token(self, key: Key, is_fresh: bool) -> bool:
         """`is_fresh`: NFS may remember for a minute that a file is not there, unless its folder is opened.
@@ -370,7 +370,7 @@ class SubmitExecutor(Executor):
             return None
 
     def _is_stopped(self, run_dir: str, attempt: int) -> bool:
-        return os.path.exists(os.path.join(run_dir, layout.stop_name(attempt)))
+        return os.path.exists(os.path.join(run_dir, layout.numbered_name("stop", attempt)))
 
     def _is_unbegun(self, run_dir: str, attempt: int) -> bool:
         """Whether it never began, and never will: the token was taken from it."""
@@ -403,9 +403,9 @@ class SubmitExecutor(Executor):
         if there == run_dir:
             return
         with contextlib.suppress(FileExistsError, FileNotFoundError):
-            with open(os.path.join(run_dir, layout.stop_name(attempt)), "rb") as file:
+            with open(os.path.join(run_dir, layout.numbered_name("stop", attempt)), "rb") as file:
                 text = file.read()
-            write_new(os.path.join(there, layout.stop_name(attempt)), text)
+            write_new(os.path.join(there, layout.numbered_name("stop", attempt)), text)
 
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
         log = os.path.join(run_dir, layout.submit_log_name(attempt))
@@ -449,7 +449,7 @@ class SubmitExecutor(Executor):
             return False
         if not token.host:
             return self._unwritten_token(run_dir, handle.attempt) is not Liveness.GONE
-        return not os.path.exists(os.path.join(there, layout.end_name(handle.attempt)))
+        return not os.path.exists(os.path.join(there, layout.numbered_name("end", handle.attempt)))
 
     def close(self) -> None:
         for pidfd in self._pidfds:
@@ -496,7 +496,7 @@ def load_submit_code(run_dir: str, attempt: int) -> int | None:
 def load_submit_failure(run_dir: str, attempt: int) -> str | None:
     """Why an attempt was never submitted, with the submit command's last lines; None: it was, or may still be."""
     code = load_submit_code(run_dir, attempt)
-    if not code or os.path.exists(os.path.join(run_dir, layout.token_name(attempt))):
+    if not code or os.path.exists(os.path.join(run_dir, layout.numbered_name("token", attempt))):
         return None
     log = os.path.join(run_dir, layout.submit_log_name(attempt))
     lines = read_end(log, _LOG_TAIL_BYTES).strip().splitlines()[-5:]

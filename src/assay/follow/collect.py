@@ -380,8 +380,9 @@ def build_counts(run_dir: str, attempt: int) -> Counts | None:
     """Whether this attempt is still the newest. None for a directory in which Assay started nothing."""
     if not attempt:
         return None
-    names = [os.path.join(run_dir, name(attempt + 1)) for name in (layout.lease_name, layout.token_name)]
-    return lambda: not any(os.access(name, os.F_OK) for name in names)
+    lease = os.path.join(run_dir, layout.numbered_name("lease", attempt + 1))
+    token = os.path.join(run_dir, layout.numbered_name("token", attempt + 1))
+    return lambda: not (os.access(lease, os.F_OK) or os.access(token, os.F_OK))
 
 
 @contextlib.contextmanager

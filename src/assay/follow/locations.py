@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from assay import plugins
 from assay.errors import AssayError, FormatError, InfrastructureError, NotFoundError, UsageError, suggest
 from assay.record.folders import find_folders, find_foreign_dirs, find_run_dirs, is_foreign_dir, is_run_dir
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values import layout
-from assay.values.study import NATIVE
+from assay.values.hooks import NATIVE
 
 if TYPE_CHECKING:
     from assay.config.settings import Settings

@@ -17,6 +17,7 @@ TAIL_LINES = 10
 _TAIL_BYTES = 8192
 _TRACEBACK = "Traceback (most recent call last)"
 # not the metric in `error 0.12`
+_ESCAPE = r"\x1b\[[0-?]*[ -/]*[@-~]"
 _ERROR = re.compile(
     r"(?i)\b(?:\w*(?:error|exception)(?![\w'\"]*\s*[=:]?\s*[-+.\d])|fatal|panic|killed|aborted|out of memory|"
     r"segmentation fault|core dumped|nan)\b"
@@ -80,11 +81,7 @@ def _find_blocks(lines: Iterable[str]) -> Iterator[list[str]]:
 def split_log(text: str) -> list[str]:
     """Lines as a terminal would leave them: of a line rewritten by carriage returns only the last state."""
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    cleaned = [clean(_strip_escapes(line).expandtabs(4)).rstrip() for line in lines]
+    cleaned = [clean(re.sub(_ESCAPE, "", line).expandtabs(4)).rstrip() for line in lines]
     while cleaned and not cleaned[-1]:
         cleaned.pop()
     return cleaned
-
-
-def _strip_escapes(line: str) -> str:
-    return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", line) if "\x1b" in line else line

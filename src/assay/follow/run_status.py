@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from assay.errors import FormatError
 from assay.follow.refresh import conclude, describe_damage, load_history
 from assay.record import presence, run_directory
 from assay.system import processes
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import NamedTuple, dataclass, replace
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, RunSpec, State
 from assay.values.secrets import hide_spec

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from typing import NamedTuple
 
 from assay.follow.collect import Collector
 from assay.follow.entry import Entry, Event
@@ -13,7 +12,7 @@ from assay.launch.supervise import Supervisor
 from assay.record.checkpoints import describe_checkpoint
 from assay.show.formatting import render_number, render_size
 from assay.show.progress import BestRow, EndedRow, Progress, ProgressView, RunningRow, estimate_eta
-from assay.system.fast_dataclasses import dataclass, field
+from assay.system.fast_dataclasses import NamedTuple, dataclass, field
 from assay.values.run import Beginning, State
 from assay.values.series import Direction, Summary, direction_of, metric_priority
 from assay.values.state import FAILED, has_result

@@ -127,7 +127,7 @@ def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
 def _take_from_queue(run_dir: str, request: Stop) -> bool:
     """False: it has been started. A supervisor looks for the stop file after its lease, and we the other way round."""
     run_directory.write_stop(run_dir, 1, request)
-    if os.path.exists(os.path.join(run_dir, layout.lease_name(1))):
+    if os.path.exists(os.path.join(run_dir, layout.numbered_name("lease", 1))):
         return False
     return run_directory.write_outcome(run_dir, Outcome(State.STOPPED, 1, {}, request.why, None, request.at))
 
@@ -211,7 +211,7 @@ def _conclude(target: _Target) -> Stopped:
 
 def _write_outcome(target: _Target) -> Outcome:
     """The outcome that counts: the supervisor's where it lives and is quick, else one that is written here."""
-    path = os.path.join(target.run.dir, layout.outcome_name(target.status.attempt))
+    path = os.path.join(target.run.dir, layout.numbered_name("outcome", target.status.attempt))
     owner = target.owner
     if owner is not None:
         _wait_until(lambda: os.path.exists(path) or not owner.is_alive, _OWNER_S)

@@ -429,14 +429,14 @@ class Supervisor:
 
     def _is_taken(self, entry: Entry) -> bool:
         """Whether another supervisor, or a call of job.sh by hand, began the attempt, or `assay stop` ended it."""
-        names = layout.lease_name(entry.attempt), layout.token_name(entry.attempt), layout.stop_name(entry.attempt)
+        names = (layout.numbered_name(kind, entry.attempt) for kind in ("lease", "token", "stop"))
         return any(os.access(f"{entry.dir}/{name}", os.F_OK) for name in names)
 
     def _claim(self, entry: Entry, handle: JobHandle, held: HeldSlot | None) -> bool:
         """From the lease to the gate the attempt is ours and nothing of it runs: the time to renew its code."""
         if self._is_taken(entry) or not run_directory.publish_lease(entry.dir, handle):
             return False
-        if os.access(f"{entry.dir}/{layout.stop_name(entry.attempt)}", os.F_OK):
+        if os.access(f"{entry.dir}/{layout.numbered_name('stop', entry.attempt)}", os.F_OK):
             return False
         if held is not None and not self.settings.keeps_slots:
             held.name_occupant(handle, entry.dir)
@@ -650,7 +650,7 @@ class Supervisor:
             names = os.listdir(entry.dir)
             if [each for each in names if each.startswith(begin)] != [f"{begin}0"]:
                 return False
-            if layout.warned_name(entry.attempt) in names:
+            if layout.numbered_name("warned", entry.attempt) in names:
                 return False
         except FileNotFoundError:
             return False

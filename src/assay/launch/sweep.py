@@ -55,10 +55,11 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import list_names
 from assay.system.terminal import find_terminals
 from assay.values import layout
+from assay.values.hooks import NATIVE
 from assay.values.run import Plan, RunSpec, State
 from assay.values.secrets import hide_assignment, hide_spec
 from assay.values.state import RETRY
-from assay.values.study import NATIVE, STUDY_NAME_RULE, Pattern, Study, is_study_name
+from assay.values.study import STUDY_NAME_RULE, Pattern, Study, is_study_name
 from assay.values.units import CPU
 from assay.values.verdict import Verdict
 

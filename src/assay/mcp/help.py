@@ -46,17 +46,16 @@ def _describe(group: Group, path: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         if isinstance(found, Group):
             yield from _describe(found, words)
             continue
-        facts = {"command": " ".join(words), "summary": summary}
+        facts = {"command": " ".join(words), "summary": summary, "help": inspect.cleandoc(found.__doc__ or "")}
         request = find_request(found)
         if request is None:
             note = f"it has the flags of another tool: assay {' '.join(words)} --help"
-            yield {**facts, "help": found.help or "", "arguments": [], "options": [], "note": note}
+            yield {**facts, "arguments": [], "options": [], "note": note}
             continue
         options = request.extend(each for _, each in load_all("options", " ".join(words))).OPTIONS
         described = [(each, _describe_option(field, each)) for field, each in options.items()]
         yield {
             **facts,
-            "help": inspect.cleandoc(found.__doc__ or ""),
             "arguments": [facts for each, facts in described if not each.names],
             "options": [facts for each, facts in described if each.names],
         }

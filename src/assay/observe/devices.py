@@ -18,10 +18,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import NamedTuple
 from assay.system.files import list_names, parse_json
 from assay.values.environment import Gpu
 from assay.values.series import GpuReading
@@ -271,70 +270,3 @@ class FakeSource:
 def _fake_gpu(index: int, entry: Mapping[str, Any]) -> Gpu:
     name, uuid = str(entry.get("name", "Fake GPU")), str(entry.get("uuid", f"GPU-fake-{index}"))
     return Gpu(index, name, uuid, int(entry.get("memory_bytes", _FAKE_MEMORY_BYTES)))
-
-
-# ---------------------------------------------------------------- rocm
-
-
-TIMEOUT_S = 20.0
-_QUESTIONS = ("--showproductname", "--showdriverversion", "--json")
-_NAMES = ("card series", "device name", "card model", "card sku")  # the first that is more than a number
-
-
-@dataclass(frozen=True, slots=True)
-class Accelerators:
-    models: tuple[str, ...] = ()
-    driver: str = ""
-
-
-def load_accelerators() -> Accelerators:
-    """None of them where there is no `rocm-smi` on PATH, or where it does not answer."""
-    from shutil import which
-
-    program = which("rocm-smi")
-    return _ask(program) if program else Accelerators()
-
-
-@cache
-def _ask(program: str) -> Accelerators:
-    import subprocess
-
-    try:
-        done = subprocess.run(
-            [program, *_QUESTIONS],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return Accelerators()
-    return parse_accelerators(done.stdout.decode("utf-8", "replace"))
-
-
-def parse_accelerators(text: str) -> Accelerators:
-    """`{"card0": {"Card series": …}, "system": {"Driver version": …}}`, with warnings before it at times. The keys have
-    been spelt in several ways."""
-    try:
-        content = parse_json(text[text.index("{") :])
-    except ValueError:
-        return Accelerators()
-    if not isinstance(content, dict):
-        return Accelerators()
-    import re
-
-    cards = {int(match[1]): fields for name, fields in content.items() if (match := re.fullmatch(r"card(\d+)", name))}
-    system = _lower(content.get("system"))
-    return Accelerators(tuple(_name(cards[number]) for number in sorted(cards)), system.get("driver version", ""))
-
-
-def _name(fields: Any) -> str:
-    known = _lower(fields)
-    names = [known[key] for key in _NAMES if known.get(key, "N/A") != "N/A"]
-    return next((name for name in names if not name.startswith("0x")), names[0] if names else "AMD GPU")
-
-
-def _lower(fields: Any) -> dict[str, str]:
-    items = fields.items() if isinstance(fields, Mapping) else ()
-    return {str(key).strip(": ").lower(): str(value).strip() for key, value in items}

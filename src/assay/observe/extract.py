@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import le, lt
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from assay.errors import UsageError
 from assay.observe.columns import Columns, add_column, make_points, parse_number, parse_numbers
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values.series import MetricPoint
 from assay.values.study import Pattern
 

@@ -193,7 +193,8 @@ def main() -> int:
     gpus, devices = [int(part) for part in visible if part.strip().isdecimal()], Devices()
     with suppress(OSError):  # an old kernel, a full disk, or a directory that was removed
         processes.die_with_parent(watcher)
-        stop = layout.stop_name(int(tag.rpartition(".")[2]))  # once it is there, another attempt may have its place
+        # once it is there, another attempt may have its place
+        stop = layout.numbered_name("stop", int(tag.rpartition(".")[2]))
         while os.getppid() == watcher and not os.path.exists(stop):
             reading = sampler.sample(time.time(), devices.read(gpus) if gpus else None)
             if reading is None:

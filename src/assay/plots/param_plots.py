@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from assay import plugins
 from assay.errors import NotFoundError, UsageError
-from assay.plots.plotting import OptionNames, Plot, PlotOptions, PlottedRuns, choose_metrics, describe_value
+from assay.plots.plotting import Declared, OptionNames, Plot, PlotOptions, PlottedRuns, choose_metrics, describe_value
 from assay.reading.ranking import SortKey, best_values, differing_params, find_pareto_runs, parse_number, sort_values
-from assay.reading.run_reader import Declared
 from assay.record.index.base import RunRow
 from assay.show.chart import Axis, Line, LineChart, Look, Scale, build_log_ticks, build_ticks
 from assay.show.formatting import render_count, render_number

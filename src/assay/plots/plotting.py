@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import math
 import os
+import zlib
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from operator import le
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_command
 from assay.plugins import find_dialect
 from assay.reading.ranking import Asked, SortKey, build_groups, differing_params, measure_group, parse_sort, sort_groups
-from assay.reading.run_reader import Declared, find_step_name, load_fresh_table, load_objectives, load_space
+from assay.reading.run_reader import find_step_name, load_fresh_table, load_objectives, load_search_file
 from assay.reading.summary import describe_unranked, find_left_out, is_checkpoint, leave_out_foreign, select_rows
 from assay.record import run_directory
 from assay.record.index.base import Index, IndexTable, RunRow, Series
 from assay.record.received import is_foreign
-from assay.show.chart import (
-    Line,
-    LineChart,
-    build_bands,
-    choose_colors,
-    count_unplaced,
-    has_finite_sum,
-    resample,
-    separate_colors,
-    smooth,
-)
+from assay.show.chart import COLORS, Line, LineChart, build_bands, has_finite_sum, read_at, smooth
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_number
 from assay.values.document import Bars
@@ -440,3 +431,101 @@ def build_paths(path: str, metrics: Sequence[str]) -> list[str]:
         return [path]
     stem, suffix = os.path.splitext(path)
     return [f"{stem}-{metric.replace('/', '_')}{suffix}" for metric in metrics]
+
+
+_LOOKS = COLORS * 4  # colours and dashes
+
+
+def choose_colors(names: Iterable[str]) -> dict[str, int]:
+    """A colour, and dashes, for each run of a study; the oldest first.
+
+    Each has the colour that the checksum of its name gives, or the next one that no older one has; first all colours,
+    then each with dashes. Where none is left, a run has that of its checksum. So a run has the same colour in
+    every view and for every user, whatever is drawn beside it, and a new one does not change those of the others.
+    """
+    chosen: dict[str, int] = {}
+    taken: set[int] = set()
+    for name in names:
+        if name not in chosen:
+            wanted = zlib.crc32(name.encode("utf-8", "surrogatepass"))
+            chosen[name] = wanted % _LOOKS if len(taken) == _LOOKS else _find_free(wanted, taken)
+            taken.add(chosen[name])
+    return chosen
+
+
+def separate_colors(chosen: Mapping[str, int]) -> dict[str, int]:
+    """Colours of what is drawn together; dashes only where there are more curves than colours.
+
+    Where two have the same, the first by name keeps it, and the other has the next one that is free.
+    """
+    looks = COLORS if len(chosen) <= COLORS else _LOOKS
+    found: dict[str, int] = {}
+    rest = []
+    for name in sorted(chosen):
+        if chosen[name] % looks in found.values():
+            rest.append(name)
+        else:
+            found[name] = chosen[name] % looks
+    for name in rest:
+        taken = set(found.values())
+        found[name] = chosen[name] % looks if len(taken) == _LOOKS else _find_free(chosen[name], taken)
+    return found
+
+
+def _find_free(wanted: int, taken: set[int]) -> int:
+    order = (dash + (wanted + step) % COLORS for dash in range(0, _LOOKS, COLORS) for step in range(COLORS))
+    return next(number for number in order if number not in taken)
+
+
+def resample(lines: Sequence[Line], count: int) -> list[Line]:
+    """All at the same xs, evenly from the first to the last of any; NaN where a line has not begun or has ended."""
+    low, high = min(line.xs[0] for line in lines), max(line.xs[-1] for line in lines)
+    xs = [low + (high - low) * part / (count - 1) for part in range(count)] if high > low else [low]
+    return [
+        replace(
+            line,
+            xs=xs,
+            ys=read_at(dict(zip(line.xs, line.ys, strict=True)), xs),
+            raw=read_at(dict(zip(line.xs, line.raw, strict=True)), xs) if line.raw else (),
+        )
+        for line in lines
+    ]
+
+
+def count_unplaced(lines: Iterable[Line]) -> int:
+    """Values that a logarithmic scale has no place for."""
+    return sum(y <= 0 for line in lines for y in line.raw or line.ys)
+
+
+class Declared(NamedTuple):
+    """What a search chooses a parameter from: these values, or the numbers from the first to the last of them."""
+
+    values: tuple[Any, ...]
+    is_range: bool = False
+    is_log: bool = False
+
+    def join(self, other: Declared) -> Declared:
+        """What two sweeps of a search choose it from."""
+        values = (*self.values, *other.values)
+        return Declared(values, self.is_range and other.is_range, self.is_log or other.is_log)
+
+
+def load_space(locations: Sequence[StudyLocation]) -> dict[str, Declared]:
+    """What the searches of these studies choose their parameters from."""
+    found: dict[str, Declared] = {}
+    searches = filter(None, map(load_search_file, locations))
+    for name, declared in (pair for search in searches for sweep in search.space for pair in _read_axes(sweep)):
+        found[name] = found[name].join(declared) if name in found else declared
+    return found
+
+
+def _read_axes(sweep: Mapping[str, Any]) -> Iterator[tuple[str, Declared]]:
+    for key, values in sweep.items():
+        if isinstance(values, dict) and len(values) == 1:
+            ((kind, bounds),) = values.items()
+            if isinstance(bounds, list):
+                yield key, Declared(tuple(bounds), is_range=True, is_log=str(kind).startswith("log_"))
+        elif isinstance(values, list):
+            names = key.split(", ") if values and isinstance(values[0], list) else [key]
+            rows = [row if isinstance(row, list) and len(names) > 1 else [row] for row in values]
+            yield from ((name, Declared(tuple(column))) for name, column in zip(names, zip(*rows), strict=False))  # noqa: B905

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.errors import NotFoundError, UsageError
 from assay.follow.locations import StudyLocation, advise_adopting, show_command
@@ -34,6 +34,7 @@ from assay.record import run_directory
 from assay.record.index.base import IndexTable, MetricColumns, RunRow
 from assay.record.received import describe_facts
 from assay.show.formatting import join_first, render_count, render_number
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values import layout
 from assay.values.document import Block, Commands, Document, Facts, Heading, Notes, Only, Section, TableBlock, Text
 from assay.values.secrets import HIDDEN

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter, le
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from assay.errors import NotFoundError, UsageError
 from assay.reading.kept_table import KeptTable, has_param, list_param, remember
 from assay.record.index.base import IndexTable, MetricColumns
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import NamedTuple, dataclass
 from assay.values.series import Direction, direction_of, mean_and_sd, metric_priority
 from assay.values.state import State
 
@@ -197,11 +197,11 @@ def parse_number(value: Any) -> float | None:
         return None
     if isinstance(value, int | float):
         return value if isinstance(value, float) or abs(value) < _LARGEST else math.copysign(math.inf, value > 0 or -1)
-    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else None
+    return float(value) if isinstance(value, str) and re.fullmatch(_NUMBER, value, re.ASCII) else None
 
 
 _LARGEST = 1 << 1023  # a greater one is not a float
-_NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
+_NUMBER = r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*"
 
 
 # ---------------------------------------------------------------- groups
@@ -281,6 +281,18 @@ def _group_sort_value(data: IndexTable, group: RunGroup, key: SortKey) -> Any:
 
 def best_values(column: MetricColumns, direction: Direction) -> Sequence[float]:
     return column.min if direction == "min" else column.max
+
+
+def combine_columns(
+    columns: Sequence[Sequence[float]], order: Sequence[int], choose: Callable[..., float]
+) -> list[float | None]:
+    """Row by row the largest or the smallest of what is finite; None where nothing is."""
+    every = [list(map(column.__getitem__, order)) for column in columns]
+    picked = [values for index, values in enumerate(every) if values not in every[:index]]  # those logged together
+    if picked and all(math.isfinite(sum(values)) for values in picked):
+        return list(map(choose, *picked)) if len(picked) > 1 else list(picked[0])
+    rows = zip(*picked, strict=True) if picked else [()] * len(order)
+    return [choose(finite) if (finite := [value for value in row if math.isfinite(value)]) else None for row in rows]
 
 
 # ---------------------------------------------------------------- several metrics at once

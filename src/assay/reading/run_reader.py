@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import FormatError, UsageError
 from assay.follow.locations import StudyLocation, find_patterns
@@ -16,6 +15,7 @@ from assay.reading.ranking import SortKey, best_values, parse_sort
 from assay.record.folders import find_changes, load_patterns
 from assay.record.index.base import Index, IndexTable, RunRow
 from assay.show.console import SILENT, CollectingConsole, Console
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values import layout
 from assay.values.series import direction_of
 from assay.values.state import State
@@ -98,11 +98,11 @@ def _load_study_objectives(location: StudyLocation, data: IndexTable) -> tuple[S
         known = (record.origin or {}).get("objectives") if record else None
         parsed = [parse_sort(str(each), ()) for each in known] if isinstance(known, list) else []
         return tuple(SortKey(name, direction) for name, direction in parsed if direction)
-    search = _load_search(location)
+    search = load_search_file(location)
     return tuple(SortKey(each.metric, each.direction) for each in search.objectives) if search else ()
 
 
-def _load_search(location: StudyLocation) -> SearchFile | None:
+def load_search_file(location: StudyLocation) -> SearchFile | None:
     """A damaged file is of no importance for tables and plots. Most studies have none, so its reader is loaded here."""
     from assay.record.search_file import load_search
 
@@ -110,40 +110,6 @@ def _load_search(location: StudyLocation) -> SearchFile | None:
         return load_search(location.dir)
     except FormatError:
         return None
-
-
-class Declared(NamedTuple):
-    """What a search chooses a parameter from: these values, or the numbers from the first to the last of them."""
-
-    values: tuple[Any, ...]
-    is_range: bool = False
-    is_log: bool = False
-
-    def join(self, other: Declared) -> Declared:
-        """What two sweeps of a search choose it from."""
-        values = (*self.values, *other.values)
-        return Declared(values, self.is_range and other.is_range, self.is_log or other.is_log)
-
-
-def load_space(locations: Sequence[StudyLocation]) -> dict[str, Declared]:
-    """What the searches of these studies choose their parameters from."""
-    found: dict[str, Declared] = {}
-    searches = filter(None, map(_load_search, locations))
-    for name, declared in (pair for search in searches for sweep in search.space for pair in _read_axes(sweep)):
-        found[name] = found[name].join(declared) if name in found else declared
-    return found
-
-
-def _read_axes(sweep: Mapping[str, Any]) -> Iterator[tuple[str, Declared]]:
-    for key, values in sweep.items():
-        if isinstance(values, dict) and len(values) == 1:
-            ((kind, bounds),) = values.items()
-            if isinstance(bounds, list):
-                yield key, Declared(tuple(bounds), is_range=True, is_log=str(kind).startswith("log_"))
-        elif isinstance(values, list):
-            names = key.split(", ") if values and isinstance(values[0], list) else [key]
-            rows = [row if isinstance(row, list) and len(names) > 1 else [row] for row in values]
-            yield from ((name, Declared(tuple(column))) for name, column in zip(names, zip(*rows), strict=False))  # noqa: B905
 
 
 def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> IndexTable:
@@ -175,6 +141,8 @@ def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], m
 
 def _find_metric_units(run_dir: str, metric: str) -> Iterator[str]:
     """How the script counts this metric: its first line in each file of `assay.log` shows it."""
+    import json
+
     key = f",{json.dumps(metric)}:".encode()
     for path in _list_script_files(run_dir):
         with open(path, "rb") as file:

@@ -5,11 +5,10 @@ Works on whole columns, as the index gives them: ten thousand runs are tabled in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import attrgetter
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import NotFoundError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_adopt
@@ -23,6 +22,7 @@ from assay.reading.ranking import (
     best_values,
     build_groups,
     choose_sort,
+    combine_columns,
     find_differing,
     find_pareto_groups,
     find_pareto_rows,
@@ -35,6 +35,7 @@ from assay.record.index.base import Index, IndexTable, MetricColumns, RunRow
 from assay.show.console import SILENT, Console
 from assay.show.formatting import clean, render_count
 from assay.show.table import drop_spare, fit_columns
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values.series import Direction, direction_of, metric_priority, whole_step
 from assay.values.state import State
 from assay.values.table import Column, Kind, Role, Table
@@ -435,7 +436,7 @@ def _build_progress(
 ) -> Iterator[tuple[Column, list[Any]]]:
     """How far each run came, and what a step of it costs."""
     chosen = [data.metrics[name] for name in metrics]
-    steps = _combine([column.last_step for column in chosen], order, max)
+    steps = combine_columns([column.last_step for column in chosen], order, max)
     if has("step", steps.count(None) < len(steps)):
         yield Column(step_name, "number", digits=12, rank=_STEP_RANK), list(map(whole_step, steps))
     starts, ends = _gather(data, "started_at", order), _gather(data, "ended_at", order)
@@ -446,18 +447,6 @@ def _build_progress(
     if has("time of a step", any(value is not None and value >= 0.05 for value in per_step)):
         key = f"seconds_per_{step_name}"
         yield Column(f"time/{step_name}", "duration", key=key, rank=_STEP_TIME_RANK), per_step
-
-
-def _combine(
-    columns: Sequence[Sequence[float]], order: Sequence[int], choose: Callable[..., float]
-) -> list[float | None]:
-    """Row by row the largest or the smallest of what is finite; None where nothing is."""
-    every = [list(map(column.__getitem__, order)) for column in columns]
-    picked = [values for index, values in enumerate(every) if values not in every[:index]]  # those logged together
-    if picked and all(math.isfinite(sum(values)) for values in picked):
-        return list(map(choose, *picked)) if len(picked) > 1 else list(picked[0])
-    rows = zip(*picked, strict=True) if picked else [()] * len(order)
-    return [choose(finite) if (finite := [value for value in row if math.isfinite(value)]) else None for row in rows]
 
 
 def _elapsed(start: float | None, end: float | None) -> float | None:
@@ -474,8 +463,8 @@ def _seconds_per_step(
     seconds: Sequence[float | None],
 ) -> list[float | None]:
     """The time from the run's start to its last point, where points carry times; else the run's whole time."""
-    lasts = _combine([column.last_time for column in metrics], order, max)
-    firsts = _combine([column.first_time for column in metrics], order, min)
+    lasts = combine_columns([column.last_time for column in metrics], order, max)
+    firsts = combine_columns([column.first_time for column in metrics], order, min)
     begun = [start or first for start, first in zip(starts, firsts, strict=True)]
     took = [
         whole if until is None else until for whole, until in zip(seconds, map(_elapsed, begun, lasts), strict=True)

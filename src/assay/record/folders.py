@@ -10,9 +10,10 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.record.index.base import RunRow
+from assay.system.fast_dataclasses import NamedTuple
 from assay.system.files import list_names, parse_json, read_text
 from assay.values import layout
 from assay.values.state import State
@@ -84,12 +85,14 @@ def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
     """Finished, and untouched since. A stamp from the future does not count: the clock went back after it was taken."""
     if row.state in _CHANGING or row.stamp > now:
         return False
-    stamp = row.stamp
-    if _modified(path, folder) > stamp:
+    if _modified(path, folder) > row.stamp:
         return False
     if row.created_at is not None:  # by run.json
-        return stamp >= _stamp(path, row.attempt, folder)
-    return all(_modified(f"{path}/{name}", folder) <= stamp for name in row.files)
+        return row.stamp >= _stamp(path, row.attempt, folder)
+    for name in row.files:  # noqa: SIM110 a generator for each run takes as long as a look at the file
+        if _modified(f"{path}/{name}", folder) > row.stamp:
+            return False
+    return True
 
 
 def build_change(path: str) -> FolderChange | None:

@@ -24,9 +24,10 @@ from assay.system.files import blake2b, list_names, publish, read_text, rename, 
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.environment import Environment
+from assay.values.hooks import NATIVE
 from assay.values.plain import WrongTypeError, keep_fitting, parse_strict
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
-from assay.values.study import NATIVE, CodePolicy, Pattern, Resources
+from assay.values.study import CodePolicy, Pattern, Resources
 
 T = TypeVar("T")
 TAKEN_BACK = "taken back before its end"  # begins the reason of an attempt that its engine or a fence ended
@@ -112,13 +113,13 @@ def _rename_run(aside: str, path: str) -> None:
 def publish_lease(run_dir: str, handle: JobHandle) -> bool:
     """Claim attempt N. True for exactly one caller, whatever dies when. Raises FormatError for what was received."""
     check_executable(run_dir)
-    target = os.path.join(run_dir, layout.lease_name(handle.attempt))
+    target = os.path.join(run_dir, layout.numbered_name("lease", handle.attempt))
     return publish(target, json.dumps(asdict(handle)))
 
 
 def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
     """Record that an attempt is ended on purpose, before it is ended."""
-    is_first = publish(os.path.join(run_dir, layout.stop_name(attempt)), json.dumps(asdict(stop)))
+    is_first = publish(os.path.join(run_dir, layout.numbered_name("stop", attempt)), json.dumps(asdict(stop)))
     if stop.kind == "fence":  # a copy takes the place of its log: what job.sh, which has it open, adds is not read
         log = os.path.join(run_dir, layout.JOB_LOG)
         with suppress(OSError):
@@ -128,7 +129,7 @@ def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
 
 def write_outcome(run_dir: str, outcome: Outcome) -> bool:
     """The first conclusion about an attempt is kept, unless a power cut has left it without content."""
-    target, text = os.path.join(run_dir, layout.outcome_name(outcome.attempt)), json.dumps(asdict(outcome))
+    target, text = os.path.join(run_dir, layout.numbered_name("outcome", outcome.attempt)), json.dumps(asdict(outcome))
     if publish(target, text):
         return True
     if load_outcome(run_dir, outcome.attempt) is None:
@@ -534,8 +535,8 @@ def _conclude_fenced(attempt: Attempt, successor: Attempt) -> Attempt:
 
 def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, int], timeouts: set[str]) -> Attempt:
     has_lease = "lease" in kinds
-    lease = _load_value(JobHandle, os.path.join(run_dir, layout.lease_name(number))) if has_lease else None
-    stop = _load_value(Stop, os.path.join(run_dir, layout.stop_name(number))) if "stop" in kinds else None
+    lease = _load_value(JobHandle, os.path.join(run_dir, layout.numbered_name("lease", number))) if has_lease else None
+    stop = _load_value(Stop, os.path.join(run_dir, layout.numbered_name("stop", number))) if "stop" in kinds else None
     outcome = load_outcome(run_dir, number) if "outcome" in kinds else None
     status = _load_status(run_dir, number) if "end" in kinds and lease and lease.executor == "local" else None
     if status is not None and not codes:
@@ -558,7 +559,7 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
 def _find_late(run_dir: str, number: int, codes: Mapping[str, int]) -> frozenset[str]:
     """The commands that ended after the warning of a time limit: a good exit code may mean that one saved and left."""
     try:
-        warned_at = os.stat(os.path.join(run_dir, layout.warned_name(number))).st_mtime
+        warned_at = os.stat(os.path.join(run_dir, layout.numbered_name("warned", number))).st_mtime
         ends = {name: _find_end(run_dir, number, {name: code}) for name, code in codes.items()}
     except OSError:
         return frozenset(codes)
@@ -592,7 +593,7 @@ def describe_contradiction(attempt: Attempt) -> str:
 
 def _load_status(run_dir: str, number: int) -> int | None:
     """The exit status of a script that opened this run itself; None: it has not ended, or was killed."""
-    data = try_text(os.path.join(run_dir, layout.end_name(number))).encode("utf-8", "surrogateescape")
+    data = try_text(os.path.join(run_dir, layout.numbered_name("end", number))).encode("utf-8", "surrogateescape")
     return data[0] if len(data) == 2 and data[0] == data[1] else None
 
 
@@ -605,7 +606,7 @@ def _find_end(run_dir: str, number: int, codes: Mapping[str, int]) -> float | No
     """When the last command ended, by its marker."""
     times = []
     names = [layout.exit_marker_name(name, number, code) for name, code in codes.items()]
-    for name in [*names, layout.end_name(number)] if layout.SCRIPT in codes else names:
+    for name in [*names, layout.numbered_name("end", number)] if layout.SCRIPT in codes else names:
         with suppress(OSError):
             times.append(os.stat(os.path.join(run_dir, name)).st_mtime)
     return max(times, default=None)
@@ -637,7 +638,7 @@ def _load_value(kind: type[T], path: str) -> T | None:
 def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
     """Started by hand: the token names where (`host pid start boot time`)."""
     try:
-        host, pid, start, boot, stamp = read_text(os.path.join(run_dir, layout.token_name(attempt))).split()
+        host, pid, start, boot, stamp = read_text(os.path.join(run_dir, layout.numbered_name("token", attempt))).split()
         handle = JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")
         return parse_strict(JobHandle, asdict(handle))  # numbers may be beyond all that a process can have
     except (OSError, ValueError, TypeError):
@@ -646,12 +647,12 @@ def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
 
 def load_checkpoint(run_dir: str, attempt: int) -> str:
     """What an attempt began with; empty: nothing."""
-    handle = _load_value(JobHandle, os.path.join(run_dir, layout.lease_name(attempt)))
+    handle = _load_value(JobHandle, os.path.join(run_dir, layout.numbered_name("lease", attempt)))
     return handle.begins.checkpoint if handle and handle.begins else ""
 
 
 def load_outcome(run_dir: str, attempt: int) -> Outcome | None:
-    return _load_value(Outcome, os.path.join(run_dir, layout.outcome_name(attempt)))
+    return _load_value(Outcome, os.path.join(run_dir, layout.numbered_name("outcome", attempt)))
 
 
 def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
@@ -674,10 +675,8 @@ def find_begin(run_dir: str, handle: JobHandle) -> float | None:
     if handle.executor == "local":
         return handle.started_at
     try:
-        token, lease = (
-            os.stat(os.path.join(run_dir, name(handle.attempt))).st_mtime
-            for name in (layout.token_name, layout.lease_name)
-        )
+        token = os.stat(os.path.join(run_dir, layout.numbered_name("token", handle.attempt))).st_mtime
+        lease = os.stat(os.path.join(run_dir, layout.numbered_name("lease", handle.attempt))).st_mtime
     except OSError:
         return None
     return handle.started_at + max(0.0, token - lease)

@@ -6,9 +6,10 @@ A file of this name that is not ours (a script may write one) is left alone: it 
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.system.fast_dataclasses import NamedTuple
 from assay.system.files import parse_json, read_text, write_atomic
 from assay.values import layout
 

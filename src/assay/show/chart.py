@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,48 +79,6 @@ class LineChart:
 
 
 COLORS = 12  # of a chart; lines beyond differ by their dashes as well
-_LOOKS = COLORS * 4  # colours and dashes
-
-
-def choose_colors(names: Iterable[str]) -> dict[str, int]:
-    """A colour, and dashes, for each run of a study; the oldest first.
-
-    Each has the colour that the checksum of its name gives, or the next one that no older one has; first all colours,
-    then each with dashes. Where none is left, a run has that of its checksum. So a run has the same colour in
-    every view and for every user, whatever is drawn beside it, and a new one does not change those of the others.
-    """
-    chosen: dict[str, int] = {}
-    taken: set[int] = set()
-    for name in names:
-        if name not in chosen:
-            wanted = zlib.crc32(name.encode("utf-8", "surrogatepass"))
-            chosen[name] = wanted % _LOOKS if len(taken) == _LOOKS else _find_free(wanted, taken)
-            taken.add(chosen[name])
-    return chosen
-
-
-def separate_colors(chosen: Mapping[str, int]) -> dict[str, int]:
-    """Colours of what is drawn together; dashes only where there are more curves than colours.
-
-    Where two have the same, the first by name keeps it, and the other has the next one that is free.
-    """
-    looks = COLORS if len(chosen) <= COLORS else _LOOKS
-    found: dict[str, int] = {}
-    rest = []
-    for name in sorted(chosen):
-        if chosen[name] % looks in found.values():
-            rest.append(name)
-        else:
-            found[name] = chosen[name] % looks
-    for name in rest:
-        taken = set(found.values())
-        found[name] = chosen[name] % looks if len(taken) == _LOOKS else _find_free(chosen[name], taken)
-    return found
-
-
-def _find_free(wanted: int, taken: set[int]) -> int:
-    order = (dash + (wanted + step) % COLORS for dash in range(0, _LOOKS, COLORS) for step in range(COLORS))
-    return next(number for number in order if number not in taken)
 
 
 def number_lines(lines: Sequence[Line]) -> list[tuple[int, Line]]:
@@ -140,28 +97,13 @@ def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...
         # other runs have a point and it has none
         runs = [{x: y for x, y in zip(each.xs, each.ys, strict=True) if math.isfinite(x)} for each in members]
         steps = sorted({x for run in runs for x, y in run.items() if math.isfinite(y)})
-        columns = [_read_at(run, steps) for run in runs]
+        columns = [read_at(run, steps) for run in runs]
         found = [[y for y in row if math.isfinite(y)] for row in zip(*columns, strict=True)]
         looks = [mean_and_sd(values) for values in found]
         means = [math.nan if mean is None else mean for mean, _ in looks]
         spread = [sd or 0.0 for _, sd in looks]
         bands.append(Line(label, steps, means, spread, len(members), counts=list(map(len, found))))
     return tuple(bands)
-
-
-def resample(lines: Sequence[Line], count: int) -> list[Line]:
-    """All at the same xs, evenly from the first to the last of any; NaN where a line has not begun or has ended."""
-    low, high = min(line.xs[0] for line in lines), max(line.xs[-1] for line in lines)
-    xs = [low + (high - low) * part / (count - 1) for part in range(count)] if high > low else [low]
-    return [
-        replace(
-            line,
-            xs=xs,
-            ys=_read_at(dict(zip(line.xs, line.ys, strict=True)), xs),
-            raw=_read_at(dict(zip(line.xs, line.raw, strict=True)), xs) if line.raw else (),
-        )
-        for line in lines
-    ]
 
 
 def smooth(values: Sequence[float], weight: float) -> list[float]:
@@ -225,7 +167,7 @@ def split_gaps(points: Iterable[tuple[float, float]]) -> Iterator[list[tuple[flo
             yield list(stretch)
 
 
-def _read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
+def read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
     """The run's values at these steps; NaN before its first, behind its last and next to one that is not finite."""
     if all(step in run for step in steps):
         return [run[step] for step in steps]
@@ -262,11 +204,6 @@ def build_shown(chart: LineChart) -> LineChart:
         hint = "a logarithmic scale cannot show zero and below" if logarithmic else None
         raise UsageError("there is nothing to plot: no finite values", hint)
     return replace(chart, lines=tuple(lines))
-
-
-def count_unplaced(lines: Iterable[Line]) -> int:
-    """Values that a logarithmic scale has no place for."""
-    return sum(y <= 0 for line in lines for y in line.raw or line.ys)
 
 
 def last_value(line: Line) -> float:

@@ -247,12 +247,12 @@ _NUMERIC = r"(?ai)[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan)"
 
 def make_safe(text: str) -> str:
     """Text without characters that a terminal obeys or that cannot be encoded."""
-    return UNSAFE.sub(lambda found: _escape(found[0]), text)
+    return re.sub(UNSAFE, lambda found: _escape(found[0]), text)
 
 
 def escape_json(text: str) -> str:
     """JSON text without characters that a terminal obeys or that cannot be encoded; they are only inside strings."""
-    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(UNSAFE, lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def render_facts(value: Any, fields: Sequence[str] = ()) -> str:
@@ -295,7 +295,7 @@ def _flatten(facts: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 
 # what terminals obey: control characters but tabs and line ends, turning marks of right-to-left scripts; half pairs
-UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+UNSAFE = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 class GuardedStream:
@@ -311,7 +311,7 @@ class GuardedStream:
         self._has_color = use_color(stream)
 
     def write(self, text: str) -> int:
-        if UNSAFE.search(text):
+        if not text.replace("\n", "").isprintable() and re.search(UNSAFE, text):
             parts = re.split(_COLOR, text) if self._has_color else [text]  # every second one is a colour
             parts[::2] = map(make_safe, parts[::2])
             text = "".join(parts)

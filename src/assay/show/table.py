@@ -23,7 +23,6 @@ _READABLE_NAME = 32  # columns that can be spared give way to a name up to this 
 _READABLE_TEXT = 16  # and to another text up to this one
 _READABLE_HEADER = 14
 _SEPARATORS = (",", "_", "-")  # between the parts of a run's name; the first that all names are made with
-_SUMX_FIRST = 6  # the first column of sumx is never narrower
 _EXTRA_DIGITS = 2  # how many digits too many a number may show for the sake of an even column
 
 
@@ -41,7 +40,7 @@ def build_texts(column: Column, values: Sequence[Any]) -> Texts:
         return _render_mixed(values, column.digits)
     render = _RENDERERS.get(column.kind)
     if render is None:
-        texts = list(values) if set(map(type, values)) == {str} else list(map(_render_other, values))
+        texts = _render_all(values)
         return texts if "".join(texts).isprintable() else list(map(formatting.clean, texts))
     if not all(isinstance(value, (int, float)) for value in values):
         return [render(value) if isinstance(value, (int, float)) else _render_other(value) for value in values]
@@ -55,6 +54,21 @@ _RENDERERS: dict[str, Callable[[float], str]] = {
     "size": formatting.render_size,
     "age": formatting.render_age,
 }
+
+
+def _render_all(values: Sequence[Any]) -> Texts:
+    types = set(map(type, values))
+    if types <= {str, int}:
+        return list(map(str, values))
+    return _render_exactly(values) if types == {float} else list(map(_render_other, values))
+
+
+def _render_exactly(values: Sequence[float]) -> Texts:
+    texts = list(map(repr, values))
+    joined = "".join(texts)
+    if "e" in joined or "n" in joined:  # an exponent, nan, inf: some need more than `repr`
+        return [formatting.render_number(value, None) for value in values]
+    return texts
 
 
 def _render_other(value: object) -> str:
@@ -87,11 +101,7 @@ def _render_mixed(values: Sequence[Any], digits: int | None) -> Texts:
 
 def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
     if digits is None:
-        whole = list(map(repr, values))
-        joined = "".join(whole)
-        if "e" in joined or "n" in joined:  # an exponent, nan, inf: some need more than `repr`
-            whole = [formatting.render_number(value, None) for value in values]
-        return _align_points(whole)
+        return _align_points(_render_exactly(values))
     finite = values if math.isfinite(sum(values)) else [value for value in values if math.isfinite(value)]
     if not finite:
         return list(map(str, values))
@@ -143,7 +153,7 @@ def _align_points(texts: Texts) -> Texts:
 
 
 @dataclass(slots=True)
-class _Laid:
+class LaidColumn:
     """A column on its way to text."""
 
     column: Column
@@ -154,7 +164,7 @@ class _Laid:
     wide: bool  # holds characters that are not one column wide
 
 
-def _lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[_Laid]:
+def lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[LaidColumn]:
     cells = list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.columns)
     given = names or [formatting.clean(column.name) for column in table.columns]
     laid = []
@@ -163,18 +173,18 @@ def _lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[_Laid]
         wide = not "".join(texts).isascii()
         cell_width = max(map(formatting.display_width if wide else len, texts), default=0)
         width = max(cell_width, formatting.display_width(name))
-        laid.append(_Laid(column, name, texts, width, cell_width, wide))
+        laid.append(LaidColumn(column, name, texts, width, cell_width, wide))
     return laid
 
 
 def table_width(table: Table) -> int:
     """The width of the table as it is, with nothing shortened."""
-    return _total(each.width for each in _lay_out(table))
+    return _total(each.width for each in lay_out(table))
 
 
 def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
     """The table without the columns that have to leave for the others to be readable, and those columns."""
-    laid = _lay_out(table)
+    laid = lay_out(table)
     gone: set[int] = set()
     if _total(each.width for each in laid) > width:
         ranks = sorted({column.rank for column in table.columns if column.rank}, reverse=True)
@@ -190,7 +200,7 @@ def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
 
 def drop_spare(table: Table, width: int) -> Table:
     """Where the table is too wide, without columns that are empty or repeat their metric (`best x`), from the right."""
-    needs = [_needed(each, is_name=not index) for index, each in enumerate(_lay_out(table))]
+    needs = [_needed(each, is_name=not index) for index, each in enumerate(lay_out(table))]
     if not table.rows or _total(needs) <= width:
         return table
     gone: set[int] = set()
@@ -227,7 +237,7 @@ def _total(widths: Iterable[int]) -> int:
     return sum(found) + 2 * (len(found) - 1)
 
 
-def _needed(laid: _Laid, *, is_name: bool) -> int:
+def _needed(laid: LaidColumn, *, is_name: bool) -> int:
     if (is_name or laid.column.cut == "left") and laid.column.can_shorten:
         _drop_common(laid, "…")
         return min(laid.width, max(_READABLE_NAME, _smallest_distinct(laid.texts, "…")))
@@ -236,7 +246,7 @@ def _needed(laid: _Laid, *, is_name: bool) -> int:
     return max(laid.cell_width, min(laid.width, _READABLE_HEADER))
 
 
-def _fit(laid: list[_Laid], width: int, gap: int, mark: str) -> None:
+def fit(laid: list[LaidColumn], width: int, gap: int, mark: str) -> None:
     """Shorten the widest columns first, down to a common level; numbers are never cut, only their names.
 
     The first column names the rows: what all names share goes first, and two different ones stay different.
@@ -252,7 +262,7 @@ def _fit(laid: list[_Laid], width: int, gap: int, mark: str) -> None:
         _narrow(column, _limited(column, floor, level), floor, mark)
 
 
-def _build_floors(laid: list[_Laid], room: int, mark: str) -> list[int]:
+def _build_floors(laid: list[LaidColumn], room: int, mark: str) -> list[int]:
     floors: list[int] = []
     for header in _SMALLEST_HEADERS:
         floors = [_floor(each, header, mark, is_name=not index) for index, each in enumerate(laid)]
@@ -261,17 +271,17 @@ def _build_floors(laid: list[_Laid], room: int, mark: str) -> list[int]:
     return floors
 
 
-def _floor(laid: _Laid, header: int, mark: str, *, is_name: bool) -> int:
+def _floor(laid: LaidColumn, header: int, mark: str, *, is_name: bool) -> int:
     if not laid.column.can_shorten:
         return min(laid.width, max(laid.cell_width, header))
     return min(laid.width, _smallest_distinct(laid.texts, mark) if is_name else _SMALLEST_TEXT)
 
 
-def _limited(laid: _Laid, floor: int, level: int) -> int:
+def _limited(laid: LaidColumn, floor: int, level: int) -> int:
     return min(laid.width, max(floor, level))
 
 
-def _narrow(laid: _Laid, width: int, floor: int, mark: str) -> None:
+def _narrow(laid: LaidColumn, width: int, floor: int, mark: str) -> None:
     if width >= laid.width:
         return
     laid.name = formatting.shorten(laid.name, width, mark)
@@ -284,7 +294,7 @@ def _narrow(laid: _Laid, width: int, floor: int, mark: str) -> None:
     laid.width = width
 
 
-def _drop_common(laid: _Laid, mark: str) -> None:
+def _drop_common(laid: LaidColumn, mark: str) -> None:
     """Parts that all names have in the same place distinguish none of them; a dotted name stays one text."""
     if laid.column.cut == "left" or laid.cell_width <= _SHORT_NAME:
         return
@@ -363,7 +373,7 @@ def _cut(texts: Texts, width: int, mark: str, front: int | None) -> Texts:
     return [text[:head] + mark + text[len(text) - tail :] if len(text) > width else text for text in texts]
 
 
-def _pad_column(laid: _Laid, align: Align) -> Texts:
+def pad_column(laid: LaidColumn, align: Align) -> Texts:
     if laid.wide:
         return [formatting.pad(text, laid.width, align) for text in laid.texts]
     adjust = str.rjust if align == "right" else str.ljust
@@ -384,10 +394,10 @@ def _paint_states(padded: Texts) -> Texts:
 
 def render_table(table: Table, *, width: int | None = None, color: bool = False, plain: bool = False) -> str:
     """For a terminal: names, a rule, the rows. `plain` keeps to ASCII where the values do."""
-    laid = _lay_out(table)
+    laid = lay_out(table)
     if width is not None:
-        _fit(laid, width, gap=2, mark="~" if plain else "…")
-    columns = [_pad_column(each, each.column.side) for each in laid]
+        fit(laid, width, gap=2, mark="~" if plain else "…")
+    columns = [pad_column(each, each.column.side) for each in laid]
     if color:
         columns = [
             _paint_states(texts) if each.column.kind == "state" else _paint_best(texts, table, index)
@@ -396,7 +406,7 @@ def render_table(table: Table, *, width: int | None = None, color: bool = False,
     names = "  ".join(formatting.pad(each.name, each.width, each.column.side) for each in laid).rstrip()
     rule = "  ".join(("-" if plain else "─") * each.width for each in laid)
     head = [terminal.paint(names, "bold") if color else names, terminal.paint(rule, "dim") if color else rule]
-    return "".join(f"{line}\n" for line in head) + _join_rows(columns)
+    return "".join(f"{line}\n" for line in head) + join_rows(columns)
 
 
 def _paint_best(texts: Texts, table: Table, index: int) -> Texts:
@@ -416,24 +426,10 @@ def _paint_best(texts: Texts, table: Table, index: int) -> Texts:
     ]
 
 
-def _join_rows(columns: list[Texts]) -> str:
+def join_rows(columns: list[Texts]) -> str:
     """The lines, without blanks at their ends; a last column of numbers leaves none, and that is seen at once."""
     text = "\n".join([*map("  ".join, zip(*columns, strict=True)), ""])
     return "\n".join([row.rstrip() for row in text.split("\n")]) if " \n" in text else text
-
-
-def render_sumx(table: Table, *, width: int | None = None) -> str:
-    """The look of `assay sumx`: no name over the first column, everything on the left, two spaces between."""
-    names = ["", *(formatting.clean(column.name) for column in table.columns[1:])]
-    laid = _lay_out(table, names=names)
-    for each in laid:
-        each.texts = [text.rstrip() for text in each.texts]
-    laid[0].width = max(laid[0].width, _SUMX_FIRST)
-    if width is not None:
-        _fit(laid, width, gap=2, mark="~")
-    head = "  ".join(formatting.pad(each.name, each.width) for each in laid).rstrip()
-    rule = "  ".join("-" * each.width for each in laid)
-    return f"{head}\n{rule}\n" + _join_rows([_pad_column(each, "left") for each in laid])
 
 
 def render_csv(table: Table, *, raw: bool = False) -> str:
@@ -475,7 +471,7 @@ def _csv_value(value: Any) -> Any:
 
 
 def render_markdown(table: Table) -> str:
-    laid = _lay_out(table)
+    laid = lay_out(table)
     for each in laid:
         each.texts = [formatting.escape_markdown(text) for text in each.texts]
     head = " | ".join(formatting.escape_markdown(each.name) for each in laid)

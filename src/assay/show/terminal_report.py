@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.errors import UsageError
 from assay.show import formatting
 from assay.show.heat_map import render_bars, render_heat_map
 from assay.show.table import drop_columns, fit_columns, render_table, table_width
 from assay.system import terminal
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values import document as doc
 from assay.values.table import Table
 from assay.values.verdict import VerdictKind

@@ -64,3 +64,34 @@ class PluginProblem:
 
     name: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the core asks about the tool that a study file is written for. The defaults suit files of ours.
+
+    A text `module:name` is loaded where it is needed; where it is empty, the core's own way is taken.
+    """
+
+    name: str  # run.json keeps it
+    is_ours: bool = False  # the file has the keys of a study of ours: metrics, env, resume
+    keys: frozenset[str] = frozenset()  # a file with one of these is of this dialect,
+    weak_keys: frozenset[str] = frozenset()  # or with one of these and no command of ours
+    how_to: str = ""  # a smallest file
+    parser: str = ""  # (documents, path, LoadOptions) -> Study
+    planner: str = ""  # a class like assay.plan.expand.Planner
+    run_rules: str = ""  # a class like assay.launch.run_rules.RunRules
+    folder_reader: str = ""  # (folder) -> FolderRun of a run that the tool made without us, or None
+    roots_reader: str = ""  # () -> (folders of studies, folders that hold copies of them), by the tool's own settings
+    guesses_code: bool = True  # a snapshot leaves out what is probably no code
+    renews_code: bool = True  # a failed run that is repeated gets the current code
+    name_flag: str = "--study"  # names the study; empty: a path does
+    root_hint: str = "--root DIR"  # how another output root is chosen
+    shorten_hint: str = "shorten the lists, zip some of them, or add `subset: {count: 100, seed: 0}`"
+    ignore_hint: str = "`code: {ignore: [NAMES]}` links them instead"
+    command_key: str = "command {name}"  # where messages find a command in the file
+    farm_key: str = "farms.{name}"
+    farm_hint: str = "`--on local` runs here, without a farm"
+
+
+NATIVE = Dialect("native", is_ours=True)

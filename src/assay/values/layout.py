@@ -42,7 +42,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,6 +137,8 @@ _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeo
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")
 _LOG_FIELD = re.compile(r"\{(command|suffix|time)\}")
 _NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome|end|warned)\.(?P<attempt>\d+)")
+Numbered = Literal["lease", "stop", "token", "outcome", "end", "warned", "unreachable"]  # files of one attempt
+NO_HOST = "-"  # the host in a token that a supervisor took, so that the job never begins
 _SUPERVISOR = re.compile(r"supervisor\.(?P<host>.+)\.(?P<pid>\d+)\.(?P<start>\d+)")
 _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
 
@@ -170,35 +172,8 @@ def kept_job_name(attempt: int) -> str:
     return f"job.{attempt}.sh"
 
 
-def lease_name(attempt: int) -> str:
-    return f"lease.{attempt}"
-
-
-def stop_name(attempt: int) -> str:
-    return f"stop.{attempt}"
-
-
-NO_HOST = "-"  # the host in a token that a supervisor took, so that the job never begins
-
-
-def token_name(attempt: int) -> str:
-    return f"token.{attempt}"
-
-
-def outcome_name(attempt: int) -> str:
-    return f"outcome.{attempt}"
-
-
-def end_name(attempt: int) -> str:
-    return f"end.{attempt}"
-
-
-def warned_name(attempt: int) -> str:
-    return f"warned.{attempt}"
-
-
-def unreachable_name(attempt: int) -> str:
-    return f"unreachable.{attempt}"
+def numbered_name(kind: Numbered, attempt: int) -> str:
+    return f"{kind}.{attempt}"
 
 
 def supervisor_name(host: str, pid: int, start: int) -> str:

@@ -174,8 +174,9 @@ def find_option_mistake(known: type[Request], further: Any) -> str:
 class Group:
     """Commands under one word. `commands`: name → (`module:handler`, what it does); loaded when it is called.
 
-    A handler is a function `(request, console) -> exit code`. The type of its first argument is the request, and its
-    docstring is the help text. A third text of a command is its heading in the help. `sections`: the first headings.
+    A handler is a function `(request, console) -> exit code`, and the type of its first argument is the request; or it
+    is a function `(words) -> exit code`. Its docstring is the help text. A third text of a command is its heading in
+    the help. `sections`: the first headings.
     """
 
     help: str
@@ -189,6 +190,11 @@ def find_request(handler: Any) -> type[Request] | None:
     if isinstance(found, str):
         found = getattr(handler, "__globals__", {}).get(found)
     return found if isinstance(found, type) and issubclass(found, Request) else None
+
+
+def reads_words(handler: Any) -> bool:
+    """Whether a handler's first argument is the words of its command line, since it has a parser of its own."""
+    return next(iter(getattr(handler, "__annotations__", ())), "") == "words"
 
 
 # ---------------------------------------------------------------- options that many commands have

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from assay.values.hooks import Folder, Part, Plugin, Program
-from assay.values.options import Group, find_request
-from assay.values.study import NATIVE, Dialect
+from assay.values.hooks import NATIVE, Dialect, Folder, Part, Plugin, Program
+from assay.values.options import Group, find_request, reads_words
 
 # Words of the core: a plug-in that names one of them is left out.
 CORE_WORDS: Mapping[str, frozenset[str]] = {
@@ -80,7 +79,7 @@ def find_dialect_mistake(name: str, value: Any) -> str:
 
 def find_value_mistake(hook: str, text: str, value: Any) -> str:
     """What is wrong with the object that a name of these hooks stands for."""
-    if hook == "commands" and not isinstance(value, Group) and not hasattr(value, "make_context"):  # a click.Command
+    if hook == "commands" and not isinstance(value, Group) and not reads_words(value):
         return "" if find_request(value) else f"commands: {text} has no argument `request` whose type is a Request"
     kind = {"run_steps": "RunStep", "executors": "Executor"}.get(hook)
     if kind and kind not in (each.__name__ for each in getattr(value, "__mro__", ())):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Literal, NamedTuple, overload
+from typing import Literal, overload
 
-from assay.system.fast_dataclasses import dataclass, field
+from assay.system.fast_dataclasses import NamedTuple, dataclass, field
 from assay.system.files import blake2b
 from assay.values.state import State as State  # noqa: PLC0414 imported from here
 from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study, Value

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+from assay.system.fast_dataclasses import NamedTuple
 
 Kind = Literal["text", "number", "clock", "duration", "size", "age", "state"]
 Align = Literal["left", "right"]

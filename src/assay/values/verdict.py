@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple
 
 from assay.errors import ExitCode
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import NamedTuple, dataclass
 
 
 class VerdictKind(StrEnum):

@@ -21,9 +21,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, reduce
 from itertools import compress, repeat
-from typing import Any, Literal, NamedTuple, NoReturn, cast
+from typing import Any, Literal, NoReturn, cast
 
 from assay.errors import UsageError, suggest
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values.state import State
 from assay.values.units import parse_duration
 
@@ -124,11 +125,6 @@ class _Token(NamedTuple):
     kind: str
     text: str
     column: int
-
-
-def quote_where(text: str) -> str:
-    """Quote a text for an expression."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def parse_where(text: str) -> Where:

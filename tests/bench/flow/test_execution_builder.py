@@ -23,9 +23,8 @@ from assay.bench.flow.execution_builder import (
     load_readings,
 )
 from assay.bench.flow.memory import GpuPeak, TreePeaks
-from assay.bench.values.execution import BenchResult, ChildReport, Framework
+from assay.bench.values.execution import BenchResult, ChildReport, Framework, Machine
 from assay.observe.readings import render_reading
-from assay.values.machine import Machine
 from assay.values.run import Command, Outcome, RunSpec, State, Usage
 from assay.values.series import Reading
 from assay.values.study import Pattern

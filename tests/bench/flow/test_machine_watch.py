@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from assay.bench.flow.machine_watch import ForeignLoad, add_aftermath, load_own_cpu_s
-from assay.values.machine import GpuState, Machine
+from assay.bench.values.execution import GpuState, Machine
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

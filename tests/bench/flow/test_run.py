@@ -24,7 +24,7 @@ from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.machine_watch import load_context, write_context
 from assay.bench.flow.run import _make_exclusive, resolve_methods, run_benchmarks
 from assay.bench.records import BENCH_FILE, hold_queue, load_execution, take_queue
-from assay.bench.values.execution import COMPARED, BenchMethod, BenchVariant, parse_windows
+from assay.bench.values.execution import COMPARED, BenchMethod, BenchVariant, GpuState, Machine, parse_windows
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import MachineLease
 from assay.follow.opening import open_index
@@ -32,7 +32,6 @@ from assay.launch.sweep import RunHooks
 from assay.record import run_directory
 from assay.show.console import CollectingConsole
 from assay.values.environment import GitState
-from assay.values.machine import GpuState, Machine
 from assay.values.study import Farm
 
 

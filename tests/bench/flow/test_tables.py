@@ -15,10 +15,9 @@ from assay.bench.flow import tables
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.tables import describe_table, load_table, value_of
 from assay.bench.records import Triage, add_triage
-from assay.bench.values.execution import BenchExecution, Framework
+from assay.bench.values.execution import BenchExecution, Framework, Machine
 from assay.errors import NotFoundError, UsageError
 from assay.values.environment import GitState
-from assay.values.machine import Machine
 from assay.values.verdict import Finding, VerdictKind
 
 

@@ -22,6 +22,7 @@ from assay.bench.values.execution import (
     BenchRequest,
     BenchResult,
     Framework,
+    Machine,
     Peaks,
     parse_method,
 )
@@ -43,7 +44,6 @@ from assay.compat.perfzero.summary import (
 )
 from assay.compat.perfzero.values import Package, PerfzeroJob, PerfzeroReport, Workspace
 from assay.errors import InfrastructureError, NotFoundError, UsageError
-from assay.values.machine import Machine
 from assay.values.series import GpuReading, Reading
 from assay.values.verdict import Finding, VerdictKind
 

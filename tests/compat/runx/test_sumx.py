@@ -14,6 +14,9 @@ from collections.abc import Iterator
 import pytest
 from tests.user_folder import INTRO, ORIGINALS, UserFolder, open_user_folder
 
+from assay.compat.runx.sumx import render_sumx
+from assay.values.table import Column, Table
+
 TRAIN = """\
 import argparse
 from assay.logx import logx
@@ -333,3 +336,11 @@ class TestBadInput:
         said = user.well("sumx", "sweep", "--sortwith", "acc")
         assert said.out == TABLE
         assert "sweep/run4/metrics.csv: 1 damaged" in said.err
+
+
+def test_the_look_of_the_table() -> None:
+    columns = Column("run"), Column("lr", digits=None), Column("acc", "number"), Column("epoch_time", "clock")
+    head = "        lr    acc   epoch_time\n------  ----  ----  ----------\n"
+    rows = [("run4", 0.02, 99.1, 311.0), ("run3", 0.01, 99.0, 305.0)]
+    assert render_sumx(Table(columns, rows)) == f"{head}run4    0.02  99.1  5:11\nrun3    0.01  99.0  5:05\n"
+    assert render_sumx(Table(columns, [])).split() == ["lr", "acc", "epoch_time", *("-" * n for n in (6, 2, 3, 10))]

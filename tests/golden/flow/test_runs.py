@@ -125,7 +125,7 @@ def test_on_a_farm_it_is_not_the_machine_that_submitted(
     (tmp_path / layout.ENVIRONMENT_FILE).write_text(json.dumps({**ENVIRONMENT, "host": "login"}))
     handle = JobHandle(executor, "{}", "login", 7, 1, "boot", None, 1, 0.0)
     (tmp_path / "lease.1").write_text(json.dumps(asdict(handle)))
-    (tmp_path / layout.token_name(1)).write_text("n2 7 1\n")
+    (tmp_path / layout.numbered_name("token", 1)).write_text("n2 7 1\n")
     found = build_provenance(context, build_entry(context, tmp_path), {})
     assert (found["host"], found["packages"], found["commit"]) == ("n2", packages, "c" * 40)
     assert set(found["hardware"].values()) == {None}  # type: ignore[attr-defined]

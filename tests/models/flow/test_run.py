@@ -13,7 +13,7 @@ import pytest
 from tests.example_models import hide_library, picky, request_for, until, write_chain
 from tests.models.report import model_reports as made
 
-from assay.bench.flow.archive import add_timings, build_result, load_executions
+from assay.bench.flow.archive import TimingsWatch, build_result, load_executions
 from assay.bench.values.execution import NOT_REPORTED, BenchExecution, BenchResult
 from assay.errors import AssayError, InfrastructureError, NotFoundError
 from assay.execute.machine_lease import MachineLease
@@ -23,7 +23,6 @@ from assay.launch.prepared import Report
 from assay.launch.sweep import RunHooks
 from assay.models.flow.run import (
     Finished,
-    MachineObserver,
     _find_error,
     build_spec,
     build_timings,
@@ -52,7 +51,7 @@ def ask(model: Path, tmp_path: Path, target: Target = UNOPTIMIZED, **further: An
 
 
 def go(request: ModelRequest, **choice: Any) -> Finished:
-    return run_model(request, RunFlags(**choice), keep_timings=add_timings)
+    return run_model(request, RunFlags(**choice), watch_timings=TimingsWatch)
 
 
 # ---------------------------------------------------------------- errors of the run are errors of the call
@@ -323,14 +322,14 @@ def measured(run_s: float = 0.004, number: int = 0, **more: object) -> ModelRepo
 
 
 def add(root: Path, report: ModelReport, label: str | None = None) -> BenchExecution | None:
-    timings = build_timings(REQUEST, report, MachineObserver(), 0.0)
-    return add_timings(str(root), timings, label) if timings else None
+    if not is_whole(REQUEST, report):
+        return None
+    return TimingsWatch().add(str(root), label, str(root), 0.0, print, **build_timings(report))
 
 
 def times_of(report: ModelReport) -> BenchResult:
-    timings = build_timings(REQUEST, report, MachineObserver(), 0.0)
-    assert timings is not None
-    return build_result(timings)
+    facts = build_timings(report)
+    return build_result(**{name: facts[name] for name in ("method", "samples", "wall_time", "succeeded")})
 
 
 # ---------------------------------------------------------------- what gives none

@@ -8,28 +8,30 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from assay.bench.flow.execution_builder import JobSurroundings, build_environment, build_execution, build_fingerprint
-from assay.bench.flow.machine_watch import load_context
+from assay.bench.flow.machine import CpuMeter, find_contamination, load_machine
+from assay.bench.flow.machine_watch import load_context, open_meter
 from assay.bench.importers.formats import Foreign, load_foreign_file
 from assay.bench.importers.result import DIGEST, identify_result
 from assay.bench.records import BENCH_FILE, load_execution, write_execution, write_points
-from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult
+from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult, Machine
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.execute.script import JobText, render_job
 from assay.follow.api import StudyLocation, check_writable, closing_quietly, open_index, refresh_study
 from assay.launch.api import find_study_location
+from assay.observe.devices import Devices
+from assay.observe.environment import load_environment
 from assay.reading.api import describe_unranked
 from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.show.console import SILENT, Console
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.environment import GitState
-from assay.values.machine import Machine, Timings
 from assay.values.run import RunSpec, spec_id
 from assay.values.state import State
 from assay.values.study import CodePolicy
@@ -327,41 +329,73 @@ def _write_run(run_dir: str, location: StudyLocation, execution: BenchExecution,
 # ---------------------------------------------------------------- times that another product measured
 
 
-def add_timings(root: str, timings: Timings, label: str | None = None) -> BenchExecution:
-    """Write the run and add it to the index, so that histories and change points include it."""
-    setup = build_environment(timings.machine, None, timings.tools)
-    execution = BenchExecution(
-        execution_id=timings.id,
-        method=timings.method,
-        trial=1,
-        result=build_result(timings),
-        run_dir="",
-        output_dir="",
-        started_at=timings.started_at,
-        ended_at=timings.ended_at,
-        label=label,
-        commit=timings.commit,
-        setup=setup,
-        fingerprint=build_fingerprint(setup),
-        machine=timings.machine,
-        contaminated=timings.contaminated,
-        extra=dict(timings.extra),
-    )
-    location = StudyLocation(root, STUDY)
-    os.makedirs(location.dir, exist_ok=True)
-    write_as_run(location, execution, label, "model")
-    with closing_quietly(open_index(location.root, is_needed=False)) as index:
-        refresh_study(index, location)
-    return execution
+@dataclass(slots=True)
+class TimingsWatch:
+    """Looks at the machine before something is measured, and once more when its times are added to the history."""
+
+    begun_at: float = field(default_factory=time.time)
+    meter: CpuMeter | None = field(default_factory=open_meter)
+
+    def add(
+        self,
+        root: str,
+        label: str | None,
+        folder: str,
+        own_cpu_s: float,
+        complain: Callable[[str], None],
+        *,
+        id: str,  # noqa: A002 as executions are named
+        method: str,
+        samples: Mapping[str, tuple[float, ...]],
+        wall_time: str,
+        succeeded: bool,
+        tools: Mapping[str, str],
+        extra: Mapping[str, str],
+    ) -> BenchExecution:
+        """Write the run and add it to the index, so that histories and change points include it.
+
+        `folder`: what was measured is in it. `samples`: seconds by name; `wall_time`: the name of those that are the
+        execution's. `tools`: name → version; only equal ones are compared.
+        """
+        devices = Devices()
+        environment = load_environment(folder, (), devices, complain=complain)
+        machine = load_machine(environment, devices, ())
+        foreign = self.meter.foreign_fraction(own_cpu_s, machine.logical_cpus) if self.meter else None
+        machine = replace(machine, foreign_cpu=foreign, packages={})
+        setup = build_environment(machine, None, tools)
+        execution = BenchExecution(
+            execution_id=id,
+            method=method,
+            trial=1,
+            result=build_result(method, samples, wall_time, succeeded),
+            run_dir="",
+            output_dir="",
+            started_at=self.begun_at,
+            ended_at=time.time(),
+            label=label,
+            commit=environment.git.commit if environment.git else None,
+            setup=setup,
+            fingerprint=build_fingerprint(setup),
+            machine=machine,
+            contaminated=find_contamination(machine),
+            extra=dict(extra),
+        )
+        location = StudyLocation(root, STUDY)
+        os.makedirs(location.dir, exist_ok=True)
+        write_as_run(location, execution, label, "model")
+        with closing_quietly(open_index(location.root, is_needed=False)) as index:
+            refresh_study(index, location)
+        return execution
 
 
-def build_result(timings: Timings) -> BenchResult:
-    whole = timings.samples.get(timings.wall_time)
+def build_result(method: str, samples: Mapping[str, tuple[float, ...]], wall_time: str, succeeded: bool) -> BenchResult:
+    """The shortest sample of each name counts."""
+    whole = samples.get(wall_time)
     return BenchResult(
-        name=timings.method,
-        succeeded=timings.succeeded,
+        name=method,
+        succeeded=succeeded,
         iters=len(whole) if whole else None,
         wall_time=min(whole) if whole else NOT_REPORTED,
-        metrics=tuple(BenchMetric(name, min(values)) for name, values in timings.samples.items()),
-        samples={name: values for name, values in timings.samples.items() if len(values) > 1},
+        metrics=tuple(BenchMetric(name, min(values)) for name, values in samples.items()),
+        samples={name: values for name, values in samples.items() if len(values) > 1},
     )

@@ -20,6 +20,7 @@ from contextlib import suppress
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.compare import Run, parse_span
 from assay.bench.flow.execution_builder import build_environment
+from assay.bench.flow.machine import load_machine
 from assay.bench.flow.run import resolve_methods, run_benchmarks
 from assay.bench.flow.sides import open_question, open_trees
 from assay.bench.values.execution import (
@@ -31,17 +32,17 @@ from assay.bench.values.execution import (
     BenchRequest,
     BenchVariant,
 )
-from assay.code.checkout import Checkouts, Commit, has_edits, load_range
+from assay.code.checkout import COMMIT_FIELDS, Checkouts, Commit, is_ancestor, load_commit
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.follow.api import closing_quietly, open_index, refresh_study
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
-from assay.observe.machine import load_machine
 from assay.record.run_directory import new_uid
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
 from assay.system.files import parse_json, write_atomic
+from assay.system.git import call_git, run_git
 from assay.values.state import State
 
 _PLAN_FILE = "range.json"
@@ -248,3 +249,27 @@ def _load_versions(python: str) -> Mapping[str, str]:
         return dict(parse_json(done.stdout))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError):
         return {}
+
+
+def has_edits(repository: str) -> bool:
+    """Whether files that git knows differ from HEAD."""
+    return bool(run_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
+
+
+def load_range(repository: str, first: str, last: str) -> list[tuple[Commit, float]]:
+    """The commits of `first..last` along first parents, oldest first and without `first`, each with its place in time:
+    the seconds of its commit, made to increase where several are of one second or a clock was wrong."""
+    ends = [load_commit(repository, name).sha for name in (first, last)]
+    form = f"--format={COMMIT_FIELDS}%x00%ct"
+    lines = call_git(repository, "log", "--first-parent", "--reverse", form, f"{ends[0]}..{ends[1]}").splitlines()
+    if not lines:
+        is_swapped = ends[0] != ends[1] and is_ancestor(repository, ends[1], ends[0])
+        hint = f"swap the ends: {last}..{first}" if is_swapped else f"write {first}~1..{last} for that commit alone"
+        raise UsageError(f"{first}..{last} has no commit", hint)
+    number = int(call_git(repository, "rev-list", "--count", "--first-parent", ends[1])) - len(lines)
+    found, latest = [], 0.0
+    for place, line in enumerate(lines, number):
+        *fields, at = line.split("\0")
+        latest = max(latest + 1e-6, float(at) + place * 1e-6)
+        found.append((Commit(*fields), latest))
+    return found

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from assay.bench.child_report import load_child_report
+from assay.bench.flow.machine import find_contamination
 from assay.bench.flow.memory import GpuPeak, TreePeaks
 from assay.bench.judge.reported import judge_report
 from assay.bench.records import make_relative
@@ -27,18 +28,17 @@ from assay.bench.values.execution import (
     BenchResult,
     ChildReport,
     Framework,
+    Machine,
     Peaks,
     ProcessEnd,
 )
 from assay.observe.extract import Extractor
-from assay.observe.machine import find_contamination
 from assay.observe.readings import parse_reading
 from assay.record import run_directory
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json, read_end
 from assay.values import layout
 from assay.values.environment import GitState
-from assay.values.machine import Machine
 from assay.values.run import Outcome, RunSpec, Usage
 from assay.values.series import Reading
 from assay.values.study import Pattern

@@ -10,15 +10,14 @@ from collections.abc import Collection, Iterable
 
 from assay.bench.child_report import load_root
 from assay.bench.flow.execution_builder import JobSurroundings
+from assay.bench.flow.machine import CpuMeter, find_throttling, load_gpus, load_machine
 from assay.bench.flow.memory import GpuMemory, TreePeaks, TreeWatch
-from assay.bench.values.execution import BENCH_MACHINE_FILE, BENCH_REPORT_FILE
+from assay.bench.values.execution import BENCH_MACHINE_FILE, BENCH_REPORT_FILE, GpuState, Machine
 from assay.observe.devices import Devices
-from assay.observe.machine import CpuMeter, find_throttling, load_gpus, load_machine
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import parse_json, write_atomic
 from assay.system.processes import load_oom_kills
 from assay.values.environment import Environment
-from assay.values.machine import GpuState, Machine
 from assay.values.plain import build_plain, parse_strict
 
 BEFORE_S = 0.25  # how long the load of others is measured before a run: more than the 0.2 s that count as measured

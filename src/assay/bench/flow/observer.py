@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from assay.bench.flow.execution_builder import JobSurroundings, build_execution
+from assay.bench.flow.machine import load_accelerators
 from assay.bench.flow.machine_watch import BEFORE_S, ForeignLoad, MachineWatch, load_context
 from assay.bench.records import write_execution, write_points
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.execute import process
 from assay.follow.api import Entry, Observer
-from assay.observe.devices import Devices, load_accelerators
+from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.show.console import Console
 from assay.system import processes

@@ -11,11 +11,10 @@ from itertools import product
 from typing import Any
 
 from assay.bench.importers.result import FieldError, ForeignFields, build_imported, build_result, parse_number
-from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution
+from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution, Machine
 from assay.record.importers.sample import Sample
 from assay.system.fast_dataclasses import dataclass
 from assay.system.files import parse_json
-from assay.values.machine import Machine
 from assay.values.series import ASV_TRACKED
 
 _MACHINE_MARKS = {"machine", "arch", "os"}

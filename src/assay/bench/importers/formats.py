@@ -22,13 +22,12 @@ from assay.bench.importers.result import (
     parse_moment,
     parse_number,
 )
-from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution, BenchResult
+from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution, BenchResult, Machine
 from assay.errors import UsageError
 from assay.plugins import load
 from assay.record.importers.registry import choose_importer, describe_known
 from assay.record.importers.sample import Sample
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.values.machine import Machine
 from assay.values.run import build_command
 
 Found = Iterable[BenchExecution | str]

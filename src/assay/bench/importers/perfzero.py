@@ -17,9 +17,16 @@ from assay.bench.importers.result import (
     parse_number,
 )
 from assay.bench.judge.reported import judge_bounds
-from assay.bench.values.execution import NOT_REPORTED, SITE_PACKAGES, BenchExecution, BenchMetric, Framework, Peaks
+from assay.bench.values.execution import (
+    NOT_REPORTED,
+    SITE_PACKAGES,
+    BenchExecution,
+    BenchMetric,
+    Framework,
+    Machine,
+    Peaks,
+)
 from assay.record.importers.sample import Sample
-from assay.values.machine import Machine
 
 _MARKS = {"benchmark_result", "execution_timestamp"}
 _OBJECT = re.compile(r"(?:^|summary:)\s*(\{)", re.MULTILINE)

@@ -14,7 +14,6 @@ from assay.bench.suite_benchmark import is_suite
 from assay.errors import ExitCode, UsageError
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.environment import GitState
-from assay.values.machine import Machine
 from assay.values.state import State
 from assay.values.verdict import Finding, VerdictKind
 
@@ -278,6 +277,48 @@ class Peaks:
     gpu_memory_basis: Literal["", "framework", "processes", "device"] = (
         ""  # device: its memory less what was used before
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """One GPU before or after an execution."""
+
+    index: int
+    name: str
+    sm_clock_mhz: int = 0
+    temperature_c: int = 0
+    power_w: float = 0.0
+    memory_bytes: int = 0
+    utilisation: float = 0.0
+    throttle: tuple[str, ...] = ()
+    processes: tuple[int, ...] = ()  # pids that were on it and are not ours
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """How the machine is made and how it stood: what a figure is worth depends on it."""
+
+    host: str = ""
+    os: str = ""
+    python: str = ""
+    cpu_model: str = ""
+    logical_cpus: int = 0
+    physical_cpus: int = 0
+    sockets: int = 0
+    memory_bytes: int = 0
+    governor: str = ""
+    load_1m: float | None = None  # when it began
+    foreign_cpu: float | None = (
+        None  # fraction of all cores that others used during the run; None: too short to measure
+    )
+    accelerator_model: str = ""
+    accelerator_count: int = 0
+    accelerator_driver: str = ""
+    gpus: tuple[GpuState, ...] = ()  # before
+    gpus_after: tuple[GpuState, ...] = ()
+    throttled: tuple[str, ...] = ()  # every reason seen before, during or after the run
+    packages: Mapping[str, str] = field(default_factory=dict)
+    foreign_cpu_before: float | None = None  # share of all cores that others used just before it began
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
-from assay.compat.original_command import Parsed, count, original_command
+from assay.compat.original_command import Parsed, call_original, count
 from assay.golden.api import DEFAULT_MANIFEST, build_hooks, show_report, store_here
 from assay.show.console import Console
 from assay.values.units import parse_slot_flags, parse_timeout
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Check a model's convergence with the convergence harness's own flags and files."
-    )
+    parser = argparse.ArgumentParser(description=command.__doc__)
     parser.add_argument(
         "-g", "--gather", action="store_true", help="record checkpoints and metrics: the source of truth"
     )
@@ -70,4 +69,6 @@ def run(parsed: Parsed) -> int:
     return show_report(report, parsed.json, Console(), parsed.allow_changed)
 
 
-command = original_command("convergence", build_parser, run)
+def command(words: Sequence[str]) -> int:
+    """Check a model's convergence with the convergence harness's own flags and files."""
+    return call_original("convergence", build_parser(), words, run)

@@ -17,7 +17,7 @@ from assay.compat.mlrunner.files import format_time, output_of, render_script
 from assay.compat.original_command import (
     Parsed,
     Parser,
-    original_command,
+    call_original,
     say_problems,
     warn,
     write_lines,
@@ -197,7 +197,7 @@ _AGAIN = frozenset({State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED})
 
 
 def build_parser() -> Parser:
-    parser = Parser("Run params.yaml with mlrunner's own flags and files.")
+    parser = Parser(command.__doc__)
     add = parser.add_argument
     add("-o", "--output", default="output", help="output folder (default: output)")
     add("-y", "--yaml", default="params.yaml", help="parameter file (default: params.yaml)")
@@ -356,4 +356,6 @@ class _Session:
                 shutil.copy(self._parsed.yaml, target)  # with its permissions
 
 
-command = original_command("mlrunner", build_parser, run)
+def command(words: Sequence[str]) -> int:
+    """Run params.yaml with mlrunner's own flags and files."""
+    return call_original("mlrunner", build_parser(), words, run)

@@ -8,10 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-import click
-
 from assay import __version__
-from assay.compat.original_command import Parsed
+from assay.compat.original_command import Parsed, call_original
 from assay.compat.perfzero.values import DEFAULT_DATA_DIR, DEFAULT_WORKSPACE, PLOT_FILE, hide_secrets
 from assay.errors import ExitCode, UsageError, did_you_mean
 from assay.show.console import Console
@@ -26,20 +24,13 @@ _OTHERS = {"setup": "assay.compat.perfzero.setup", "cloud": "assay.compat.perfze
 Subcommand = tuple[argparse.ArgumentParser, Callable[[Parsed], int]]
 
 
-@click.command("perfzero", add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(arguments: Sequence[str]) -> int:
-    word, rest = _split(arguments)
+def command(words: Sequence[str]) -> int:
+    word, rest = _split(words)
     parser, go = _find_subcommand(word)
-    parser.prog = f"assay perfzero {word}".rstrip()
-    try:
-        parsed = parser.parse_args(rest)
-    except SystemExit as leave:
-        return leave.code if isinstance(leave.code, int) else int(ExitCode.USAGE)
-    return go(parsed)
+    return call_original(f"perfzero {word}".rstrip(), parser, rest, go)
 
 
-command.help = _DESCRIPTION
+command.__doc__ = _DESCRIPTION
 
 
 def _split(arguments: Sequence[str]) -> tuple[str, list[str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from assay.compat.original_command import (
     Parsed,
     Parser,
-    original_command,
+    call_original,
     say_problems,
     warn,
     write_lines,
@@ -29,7 +29,7 @@ _TICK_S, _LIVE_TICK_S = 0.25, 0.05
 
 
 def build_parser() -> Parser:
-    parser = Parser("Run a sweep described in runx's YAML, with runx's own flags and files.")
+    parser = Parser(command.__doc__)
     add = parser.add_argument
     add("exp_yml", help="experiment file")
     add("--exp_name", help="name of the experiment; default: the file's name")
@@ -162,4 +162,6 @@ def describe_farm(states: Sequence[State], farm: str) -> str:
     return f"{'1 run is' if there == 1 else f'{there} runs are'} with {farm} now{more}"
 
 
-command = original_command("runx", build_parser, run)
+def command(words: Sequence[str]) -> int:
+    """Run a sweep described in runx's YAML, with runx's own flags and files."""
+    return call_original("runx", build_parser(), words, run)

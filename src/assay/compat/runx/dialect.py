@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.values.study import Dialect
+from assay.values.hooks import Dialect
 
 _HOW_TO = """a smallest file:
       CMD: python train.py

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from assay.compat import originals
-from assay.compat.original_command import Parsed, original_command, warn
+from assay.compat.original_command import Parsed, call_original, warn
 from assay.errors import ExitCode, UsageError
-from assay.follow.api import StudyLocation
-from assay.reading.api import (
+from assay.follow.locations import StudyLocation, find_locations
+from assay.follow.opening import open_index_of
+from assay.reading.ranking import (
     SortKey,
     best_values,
     choose_sort,
+    combine_columns,
     differing_params,
-    load_fresh_table,
     sort_rows,
     sort_values,
 )
-from assay.record.index.base import Index, IndexTable, MetricColumns
+from assay.reading.run_reader import load_fresh_table
+from assay.record.index.base import Index, IndexTable
 from assay.show.console import CollectingConsole
+from assay.show.formatting import clean, pad
+from assay.show.table import fit, join_rows, lay_out, pad_column, render_csv
 from assay.values import layout
-from assay.values.secrets import hide_named
 from assay.values.series import direction_of, metric_priority, whole_step
 from assay.values.table import Column, Table
 
@@ -33,6 +34,7 @@ from assay.values.table import Column, Table
 HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
 _NAMELESS = ""
 _DIGITS = 5
+_FIRST_WIDTH = 6  # the first column is never narrower
 _EPOCH, _EPOCH_TIME = "epoch", "epoch_time"
 _TRAINING = ("train/", "trn/", "training/")  # counted by iterations, not by epochs
 
@@ -52,13 +54,12 @@ def build_sumx(
         names = ", ".join(location.name for location in locations)
         hint = "a run is shown once its script has called logx.metric('val', …)"
         raise UsageError(f"no valid experiments found in {names}", hint)
-    counted = [data.metrics[name] for name in _list_shown(data, ())]
-    epochs = _Epochs(data, counted, _load_starts(index, data, keep, warnings))
+    epochs = _build_epochs(data, _load_starts(index, data, keep, warnings))
     params = _load_params(data, locations)
     if not sortwith:
         order = _sort_by_shown(data, keep, ignore)
         return _build_table(data, order, params, epochs, ignore, ()), warnings
-    known = [{**each, _EPOCH: epochs.find_last(i), _EPOCH_TIME: epochs.find_time(i)} for i, each in enumerate(params)]
+    known = [{**each, _EPOCH: epochs.lasts[i], _EPOCH_TIME: epochs.times[i]} for i, each in enumerate(params)]
     sort = choose_sort([_name_epochs(each) for each in sortwith], data, [known[i] for i in keep])
     return _build_table(data, sort_rows(data, keep, sort, known), params, epochs, ignore, sort), warnings
 
@@ -85,9 +86,11 @@ def _list_shown(data: IndexTable, ignore: Sequence[str]) -> list[str]:
 
 
 def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
-    """When each script first called logx.initialize: a job may have waited in a farm's queue before that."""
+    """When the script of each run of ours first called logx.initialize: a job may have waited in a farm's queue before
+    that. The rows of other runs have it, so of these only the cursors are loaded that note something unread."""
     starts = {}
-    cursors = index.load_cursors(layout.LOGX_METRICS_FILE, sorted({data.rows[i].study for i in keep}))
+    noting = ("damaged", "unread") if all(data.rows[i].origin != "assay" for i in keep) else ()
+    cursors = index.load_cursors(layout.LOGX_METRICS_FILE, sorted({data.rows[i].study for i in keep}), noting)
     for i in keep:
         row = data.rows[i]
         state = cursors[row.key].state if row.key in cursors else {}
@@ -104,13 +107,17 @@ def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: 
     return starts
 
 
-def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[dict[str, object]]:
+def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[Mapping[str, object]]:
     """sumx shows what the script gave to logx; our own record of the parameters fills the gaps."""
+    if all(row.origin != "assay" for row in data.rows):
+        return [row.params for row in data.rows]
+    from assay.compat.originals import load_hparams  # a table of runx's own runs is there sooner without these
+    from assay.values.secrets import hide_named
+
     roots = {location.name: location.root for location in locations}
-    found = []
+    found: list[Mapping[str, object]] = []
     for row in data.rows:
-        is_ours = row.origin == "assay"
-        given = originals.load_hparams(os.path.join(roots[row.study], row.key)) if is_ours else {}
+        given = load_hparams(os.path.join(roots[row.study], row.key)) if row.origin == "assay" else {}
         found.append({**row.params, **hide_named(given)})
     return found
 
@@ -121,7 +128,7 @@ def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[d
 def _build_table(
     data: IndexTable,
     order: Sequence[int],
-    params: Sequence[dict[str, object]],
+    params: Sequence[Mapping[str, object]],
     epochs: _Epochs,
     ignore: Sequence[str],
     asked: Sequence[SortKey],
@@ -138,9 +145,9 @@ def _build_table(
     for name in _list_shown(data, ignore):
         columns += _build_metric(data, name, order, asked)
     if _EPOCH not in ignore:
-        add(Column(_EPOCH, "number", digits=12), [whole_step(epochs.find_last(i)) for i in order])
+        add(Column(_EPOCH, "number", digits=12), [whole_step(epochs.lasts[i]) for i in order])
     if not {_EPOCH_TIME, "epoch time"} & set(ignore):
-        add(Column(_EPOCH_TIME, "clock"), [epochs.find_time(i) for i in order])
+        add(Column(_EPOCH_TIME, "clock"), [epochs.times[i] for i in order])
     titles, cells = zip(*columns, strict=True)
     return Table(titles, list(zip(*cells, strict=True)))
 
@@ -159,39 +166,32 @@ def _build_metric(
         yield best, [values[i] if column.count[i] else None for i in order]
 
 
-@dataclass(frozen=True, slots=True)
-class _Epochs:
-    """How far the validations of each run have come, and how long an epoch took."""
+class _Epochs(NamedTuple):
+    """How far the validations of each run have come, and how long an epoch took; item i belongs to row i."""
 
-    data: IndexTable
-    columns: Sequence[MetricColumns]
-    starts: dict[int, float]
+    lasts: list[float | None]
+    times: list[float | None]
 
-    def find_last(self, i: int) -> float | None:
-        steps = [column.last_step[i] for column in self._list_counted(i) if math.isfinite(column.last_step[i])]
-        return max(steps) if steps else None
 
-    def find_time(self, i: int) -> float | None:
-        """From the start of the script to its last validation, by the number of epochs."""
-        counted, epoch = self._list_counted(i), self.find_last(i)
-        lasts = [column.last_time[i] for column in counted if math.isfinite(column.last_time[i])]
-        firsts = [column.first_time[i] for column in counted if math.isfinite(column.first_time[i])]
-        if not lasts or epoch is None:
-            return None
-        began = self.starts.get(i) or self.data.rows[i].started_at or min(firsts)
-        return max(0.0, max(lasts) - began) / max(1.0, epoch)
-
-    def _list_counted(self, i: int) -> list[MetricColumns]:
-        return [column for column in self.columns if column.count[i]]
+def _build_epochs(data: IndexTable, starts: Mapping[int, float]) -> _Epochs:
+    """An epoch's time: from the start of the script to its last validation, by the number of epochs."""
+    columns, rows = [data.metrics[name] for name in _list_shown(data, ())], range(len(data.rows))
+    lasts = combine_columns([column.last_step for column in columns], rows, max)
+    ends = combine_columns([column.last_time for column in columns], rows, max)
+    firsts = combine_columns([column.first_time for column in columns], rows, min)
+    begins = [starts.get(i) or data.rows[i].started_at or first for i, first in enumerate(firsts)]
+    times = [
+        None if end is None or begin is None or last is None else max(0.0, end - begin) / max(1.0, last)
+        for end, begin, last in zip(ends, begins, lasts, strict=True)
+    ]
+    return _Epochs(lasts, times)
 
 
 # ---------------------------------------------------------------- the command
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time."
-    )
+    parser = argparse.ArgumentParser(description=command.__doc__)
     parser.add_argument("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
     parser.add_argument("--logroot", help="where experiments are, instead of .runx's LOGROOT")
     parser.add_argument("--ignore", help="columns to leave out, comma-separated")
@@ -208,8 +208,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(parsed: Parsed) -> int:
-    from assay.follow.api import find_locations, open_index_of
-    from assay.show.table import render_csv, render_sumx
     from assay.system.terminal import terminal_width
 
     locations = find_locations(parsed.dirs, parsed.logroot, foreign_first=True)
@@ -229,4 +227,20 @@ def run(parsed: Parsed) -> int:
     return int(ExitCode.OK)
 
 
-command = original_command("sumx", build_parser, run)
+def command(words: Sequence[str]) -> int:
+    """Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time."""
+    return call_original("sumx", build_parser(), words, run)
+
+
+def render_sumx(table: Table, *, width: int | None = None) -> str:
+    """The look of `assay sumx`: no name over the first column, everything on the left, two spaces between."""
+    names = ["", *(clean(column.name) for column in table.columns[1:])]
+    laid = lay_out(table, names=names)
+    for each in laid:
+        each.texts = [text.rstrip() for text in each.texts]
+    laid[0].width = max(laid[0].width, _FIRST_WIDTH)
+    if width is not None:
+        fit(laid, width, gap=2, mark="~")
+    head = "  ".join(pad(each.name, each.width) for each in laid).rstrip()
+    rule = "  ".join("-" * each.width for each in laid)
+    return f"{head}\n{rule}\n" + join_rows([pad_column(each, "left") for each in laid])

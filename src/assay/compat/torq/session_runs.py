@@ -115,7 +115,7 @@ def _write_run(
 
     def fill(aside: str) -> None:
         outcome = Outcome(state, 1, reason=reason, started_at=made_at, ended_at=made_at)
-        write_new(os.path.join(aside, layout.outcome_name(1)), json.dumps(asdict(outcome)))
+        write_new(os.path.join(aside, layout.numbered_name("outcome", 1)), json.dumps(asdict(outcome)))
         numbers = {str(key): _number(value) for key, value in test.get("measurements", {}).items()}
         lines = [{"step": 0, key: value} for key, value in numbers.items() if value is not None]
         if lines:

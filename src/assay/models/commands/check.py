@@ -95,7 +95,7 @@ def run_request(
     if other and request.target == request.reference:
         asked = replace(asked, target=asked.reference)
     with _following(request, console) as hooks:
-        finished = run_model(asked, request, hooks, find_function("timings.add"), tuple(sys.argv))
+        finished = run_model(asked, request, hooks, find_function("timings.watch"), tuple(sys.argv))
     for note in finished.notes:
         console.warning(note)
     if finished.report is None:

@@ -8,9 +8,9 @@ import os
 import re
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from assay.config.places import choose_asked_farm
 from assay.config.settings import load_settings
@@ -23,13 +23,9 @@ from assay.models.report.summary import find_fresh
 from assay.models.values.flags import RunFlags
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX
 from assay.models.values.model import FULL_MODEL, STUDY, CaseReport, ModelReport, ModelRequest, Step
-from assay.observe.devices import Devices
-from assay.observe.environment import load_environment
-from assay.observe.machine import CpuMeter, find_contamination, load_machine
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import parse_json, read_end, write_atomic
 from assay.values import layout
-from assay.values.machine import KeepTimings, Machine, Timings
 from assay.values.plain import build_plain
 from assay.values.run import Command, RunSpec, spec_id
 from assay.values.state import State
@@ -37,7 +33,6 @@ from assay.values.study import LOCAL, CodePolicy, Resources
 from assay.values.units import CPU
 from assay.values.verdict import VerdictKind
 
-FOREIGN_LIMIT = 0.1  # of all cores: as for benchmarks
 KIND = "model"
 COMMAND = "model"
 SLOTS_NAME = "checks"
@@ -59,7 +54,7 @@ def run_model(
     request: ModelRequest,
     flags: RunFlags,
     hooks: RunHooks | None = None,
-    keep_timings: KeepTimings | None = None,
+    watch_timings: Callable[[], Any] | None = None,
     command_line: tuple[str, ...] = (),
 ) -> Finished:
     """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
@@ -73,7 +68,7 @@ def run_model(
     if farm is not None:  # the advised commands go there as well
         request = replace(request, origin=(*request.origin, ("--farm", farm.name)))
     spec = build_spec(request, flags, location)
-    observer = MachineObserver()
+    watch = watch_timings() if watch_timings is not None else None
     given = hooks or RunHooks(tick_s=0.1)
     # one that profiles is a measurement: it has the machine for itself, as a benchmark has
     is_profiling = request.compile_profile_dir is not None or request.run_profile_dir is not None
@@ -93,15 +88,15 @@ def run_model(
         return finished
     verdicts = {os.path.basename(finished.run_dir): finished.report.verdict}
     notes = [*finished.notes, *record_verdicts(location, f"model {request.goal}", verdicts)]
-    if farm is not None and is_whole(request, finished.report):
+    is_measured = is_whole(request, finished.report)
+    if farm is not None and is_measured:
         notes.append(f"the times are not in the benchmark history: they were measured on {farm.name}, not here")
-    elif keep_timings is not None:
-        outcome = watched.entries[0].outcome
+    elif watch is not None and is_measured:
+        outcome, folder = watched.entries[0].outcome, request.folder or os.getcwd()
         try:
             cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
-            timings = build_timings(request, finished.report, observer, cpu_s, notes.append)
-            if timings is not None:
-                keep_timings(location.root, timings, flags.label)
+            timings = build_timings(finished.report)
+            watch.add(location.root, flags.label, folder, cpu_s, notes.append, **timings)
         except (AssayError, OSError) as error:  # changes no verdict
             notes.append(f"the times are not in the benchmark history: {error}")
     return replace(finished, notes=tuple(dict.fromkeys(notes)))
@@ -187,54 +182,17 @@ def _find_error(run_dir: str, reason: str) -> AssayError:
 # simulator is an estimate and is left out as well.
 
 
-def _open_meter() -> CpuMeter | None:
-    try:
-        return CpuMeter()
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-@dataclass(slots=True)
-class MachineObserver:
-    """Looks at the machine before a check, and once more behind it."""
-
-    begun_at: float = field(default_factory=time.time)
-    meter: CpuMeter | None = field(default_factory=_open_meter)
-
-    def load_state(self, folder: str, own_cpu_s: float, complain: Callable[[str], None]) -> tuple[Machine, str | None]:
-        """The machine as it stood, and the commit of what is in the folder."""
-        devices = Devices()
-        environment = load_environment(folder, (), devices, complain=complain)
-        machine = load_machine(environment, devices, ())
-        foreign = self.meter.foreign_fraction(own_cpu_s, machine.logical_cpus) if self.meter else None
-        return replace(machine, foreign_cpu=foreign, packages={}), environment.git.commit if environment.git else None
-
-
-def build_timings(
-    request: ModelRequest,
-    report: ModelReport,
-    observer: MachineObserver,
-    own_cpu_s: float,
-    complain: Callable[[str], None] = lambda _text: None,
-) -> Timings | None:
-    """None: it is not a whole measurement."""
-    if not is_whole(request, report):
-        return None
-    machine, commit = observer.load_state(request.folder or os.getcwd(), own_cpu_s, complain)
-    return Timings(
-        id=os.path.basename(report.run_dir)[-26:],
-        method=name_method(report),
-        samples=collect_samples(report),
-        wall_time="full_model.run_s",
-        succeeded=report.verdict.kind is VerdictKind.PASS,
-        machine=machine,
-        tools=report.tools,
-        commit=commit,
-        started_at=observer.begun_at,
-        ended_at=time.time(),
-        contaminated=find_contamination(machine, FOREIGN_LIMIT),
-        extra={"run": report.run_dir, "model": report.model, "reference": report.reference},
-    )
+def build_timings(report: ModelReport) -> dict[str, Any]:
+    """The facts of the history's execution, as `timings.watch` takes them."""
+    return {
+        "id": os.path.basename(report.run_dir)[-26:],
+        "method": name_method(report),
+        "samples": collect_samples(report),
+        "wall_time": "full_model.run_s",
+        "succeeded": report.verdict.kind is VerdictKind.PASS,
+        "tools": report.tools,
+        "extra": {"run": report.run_dir, "model": report.model, "reference": report.reference},
+    }
 
 
 def is_whole(request: ModelRequest, report: ModelReport) -> bool:

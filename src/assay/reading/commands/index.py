@@ -136,11 +136,11 @@ def _build_status_facts(status: IndexStatus) -> list[tuple[str, str]]:
     return facts
 
 
-class RebuildRequest(Request):
+class RootRequest(Request):
     root: str | None = root_option()
 
 
-def rebuild(request: RebuildRequest, console: Console) -> int:
+def rebuild(request: RootRequest, console: Console) -> int:
     """Build the index again from the run directories."""
     for root in load_roots(request.root):
         with open_index(root, renew=True) as index:
@@ -152,11 +152,7 @@ def rebuild(request: RebuildRequest, console: Console) -> int:
     return 0
 
 
-class GcRequest(Request):
-    root: str | None = root_option()
-
-
-def collect_garbage(request: GcRequest, console: Console) -> int:
+def collect_garbage(request: RootRequest, console: Console) -> int:
     """Remove runs whose directories are gone, and free their space."""
     for root in load_roots(request.root):
         with open_index(root, console.warning) as index:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import NotFoundError, UsageError
 from assay.follow.locations import find_locations, find_runs
@@ -13,6 +13,7 @@ from assay.reading.choosing import find_chosen_runs
 from assay.record.folders import find_foreign_dirs, find_run_dirs
 from assay.record.tags import Marks, MarksChange, Note, change_marks, check_tag, find_tags_file, load_marks
 from assay.show.console import Console
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values.options import Request, argument, json_option, option, root_option, where_option
 from assay.values.plain import render_date
 

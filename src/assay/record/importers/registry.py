@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from assay.plugins import PluginProblem, load, load_all
 from assay.record.importers.sample import Sample
+from assay.system.fast_dataclasses import NamedTuple
 
 Gives = Literal["folders", "runs", "results"]
 _ORDER: tuple[Gives, ...] = ("results", "runs", "folders")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from assay.system.fast_dataclasses import dataclass, field
+from assay.system.fast_dataclasses import NamedTuple, dataclass, field
 
 if TYPE_CHECKING:
     from array import array
@@ -226,8 +226,11 @@ class Index(ABC):
         """Where to read on. `source` is a file's name inside the run directory."""
 
     @abstractmethod
-    def load_cursors(self, source: str, studies: Sequence[str] | None = None) -> dict[str, Cursor]:
-        """Key → cursor, of every run of which this source has been read: one look instead of thousands."""
+    def load_cursors(
+        self, source: str, studies: Sequence[str] | None = None, noting: Sequence[str] = ()
+    ) -> dict[str, Cursor]:
+        """Key → cursor, of every run of which this source has been read: one look instead of thousands. `noting`: only
+        where the state holds one of these keys."""
 
     @abstractmethod
     def add_columns(

@@ -16,10 +16,11 @@ from array import array
 from functools import reduce
 from math import isfinite, isnan, nan
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from assay.record.index.base import MetricColumns
 from assay.record.index.packing import DamagedError, checksum, unseal, unseal_all
+from assay.system.fast_dataclasses import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -18,10 +18,11 @@ from functools import partial
 from itertools import groupby
 from math import isnan, nan
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import adler32
 
 from assay.record.index.base import Columns, RunRow, Series
+from assay.system.fast_dataclasses import NamedTuple
 from assay.values.state import State
 
 _FORMAT = 4

@@ -206,10 +206,14 @@ class StoredIndex(BufferedIndex):
             return _build_cursor(*row) if row else Cursor()
 
     @_collector_paused()
-    def load_cursors(self, source: str, studies: Sequence[str] | None = None) -> dict[str, Cursor]:
+    def load_cursors(
+        self, source: str, studies: Sequence[str] | None = None, noting: Sequence[str] = ()
+    ) -> dict[str, Cursor]:
         where, chosen = _build_choice(studies, None)
+        where += f" AND ({' OR '.join(['c.state LIKE ?'] * len(noting))})" if noting else ""
         with self._reading() as db:
-            found = db.execute(f"{_CURSORS}{where}", [storable(source), *chosen]).fetchall()
+            keys = [f'%"{key}"%' for key in noting]
+            found = db.execute(f"{_CURSORS}{where}", [storable(source), *chosen, *keys]).fetchall()
             return {key: _build_cursor(*cursor) for key, *cursor in found}
 
     def load_verdict_offset(self, study: str) -> int:

@@ -37,7 +37,7 @@ from assay.values.document import Block, Text
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
 from assay.values.table import Column
-from assay.values.where import parse_where, quote_where
+from assay.values.where import parse_where
 from assay.web.pages.page_view import COUNTERS, StudyView
 
 T = TypeVar("T")
@@ -613,3 +613,8 @@ def build_curve(
 def _plain(values: Sequence[float]) -> list[float | None]:
     """JSON knows neither NaN nor infinity: a gap."""
     return [value if math.isfinite(value) else None for value in values]
+
+
+def quote_where(text: str) -> str:
+    """Quote a text for an expression."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
 
-from assay.observe.devices import Devices, load_accelerators
+from assay.bench.values.execution import GpuState, Machine
+from assay.observe.devices import Devices
 from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
 from assay.system import processes
-from assay.system.files import list_names, try_text
+from assay.system.fast_dataclasses import dataclass
+from assay.system.files import list_names, parse_json, try_text
 from assay.values.environment import Environment
-from assay.values.machine import GpuState, Machine
 
+FOREIGN_LIMIT = 0.1  # fraction of all cores that others may use before a result counts as contaminated
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # clocks that a power limit or an application keeps lower are how this machine is set up; these are trouble
@@ -121,7 +127,7 @@ class CpuMeter:
         return max(0.0, busy - own_cpu_s * _TICKS_PER_S) / everything
 
 
-def find_contamination(machine: Machine, foreign_limit: float) -> tuple[str, ...]:
+def find_contamination(machine: Machine, foreign_limit: float = FOREIGN_LIMIT) -> tuple[str, ...]:
     """Why a result may have been disturbed by others, as text."""
     found = []
     if machine.foreign_cpu is not None and machine.foreign_cpu > foreign_limit:
@@ -136,3 +142,63 @@ def find_contamination(machine: Machine, foreign_limit: float) -> tuple[str, ...
     if trouble:
         found.append(f"the GPU was throttled: {', '.join(trouble)}")
     return tuple(found)
+
+
+# ---------------------------------------------------------------- AMD, by rocm-smi
+
+_TIMEOUT_S = 20.0
+_QUESTIONS = ("--showproductname", "--showdriverversion", "--json")
+_NAMES = ("card series", "device name", "card model", "card sku")  # the first that is more than a number
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerators:
+    models: tuple[str, ...] = ()
+    driver: str = ""
+
+
+def load_accelerators() -> Accelerators:
+    """None of them where there is no `rocm-smi` on PATH, or where it does not answer."""
+    program = shutil.which("rocm-smi")
+    return _ask(program) if program else Accelerators()
+
+
+@cache
+def _ask(program: str) -> Accelerators:
+    try:
+        done = subprocess.run(
+            [program, *_QUESTIONS],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return Accelerators()
+    return parse_accelerators(done.stdout.decode("utf-8", "replace"))
+
+
+def parse_accelerators(text: str) -> Accelerators:
+    """`{"card0": {"Card series": …}, "system": {"Driver version": …}}`, with warnings before it at times. The keys have
+    been spelt in several ways."""
+    try:
+        content = parse_json(text[text.index("{") :])
+    except ValueError:
+        return Accelerators()
+    if not isinstance(content, dict):
+        return Accelerators()
+    cards = {int(match[1]): fields for name, fields in content.items() if (match := re.fullmatch(r"card(\d+)", name))}
+    system = _lower(content.get("system"))
+    return Accelerators(tuple(_name(cards[number]) for number in sorted(cards)), system.get("driver version", ""))
+
+
+def _name(fields: Any) -> str:
+    known = _lower(fields)
+    names = [known[key] for key in _NAMES if known.get(key, "N/A") != "N/A"]
+    return next((name for name in names if not name.startswith("0x")), names[0] if names else "AMD GPU")
+
+
+def _lower(fields: Any) -> dict[str, str]:
+    items = fields.items() if isinstance(fields, Mapping) else ()
+    return {str(key).strip(": ").lower(): str(value).strip() for key, value in items}
