@@ -29,10 +29,9 @@ Where = tuple[int, int, int]  # index of the first element in the whole, length 
 WHOLE: Where = (0, 1 << 62, 0)
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 _ODD, _OTHER = 0x9E3779B9, 0x5BD1E995
-_TINY = 2  # elements: Python is faster there than torch
+_TINY = 8  # bytes
 _ROWS = 4  # blocks at once on the CPU: more of them no longer fit its cache
 _PART = 1 << 18  # elements that have an index each at once: about 20 MB
-_FLOAT_LIMIT = 3.4028234663852886e38
 
 
 def mix32(x: Any) -> Any:
@@ -109,11 +108,24 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
 
 def digest_cpu(tensor: Any, where: Where = WHOLE) -> bytes:
     """The digest of a dense tensor of real numbers in the memory of this process."""
-    import torch
 
     flat = tensor.detach().contiguous().view(-1)
-    if flat.numel() <= _TINY and where == WHOLE:
-        return digest_numbers(flat)
+    if flat.nbytes <= _TINY and where == WHOLE:
+        return _digest_tiny(ctypes.string_at(flat.data_ptr(), flat.nbytes), flat.dtype)
+    return _digest(flat, where)
+
+
+@lru_cache(1024)
+def _digest_tiny(data: bytes, dtype: Any) -> bytes:
+    """The digest of a number: the steps that an optimiser keeps for each parameter are all the same."""
+    import torch
+
+    return _digest(torch.frombuffer(bytearray(data), dtype=dtype), WHOLE)
+
+
+def _digest(flat: Any, where: Where) -> bytes:
+    import torch
+
     if where[1] < flat.numel() or (flat.element_size() == 2 and where[0] % 2):
         slot = torch.zeros(WORDS, dtype=torch.int64)
         digest_into(flat, slot, where)
@@ -247,36 +259,6 @@ def _list_words(part: Any, index: Any) -> Iterator[tuple[Any, Any]]:
     else:
         kind = {1: torch.int8, 2: torch.int16, 4: torch.int32}[part.element_size()]
         yield index, part.view(kind).to(torch.int32)
-
-
-# ---------------------------------------------------------------- few numbers
-
-
-def digest_numbers(flat: Any) -> bytes:
-    """The digest of a few numbers on the CPU, in Python; steps of optimisers are all the same."""
-    import torch
-
-    size = flat.element_size()
-    kind = {1: torch.int8, 2: torch.int16}.get(size, torch.int32)
-    return _digest_numbers(tuple(flat.view(kind).tolist()), tuple(flat.to(torch.float64).tolist()), size)
-
-
-@lru_cache(1024)
-def _digest_numbers(words: tuple[int, ...], numbers: tuple[float, ...], size: int) -> bytes:
-    total, sketch = 0, [0.0] * BUCKETS
-    factor, block_sign = block_factors(0)
-    for index, word in enumerate(words):
-        place, shift = (index // 2, index % 2 * 16) if size == 2 else (index, 0)
-        table, mask = mix32(place + 1), 0xFFFF if size == 2 else _U32
-        mixed = ((word & mask) ^ ((table >> shift) & mask)) << shift
-        total += _wrap(mixed) * _wrap(mix32(table ^ _ODD) | 1) * factor
-    for index, value in enumerate(numbers):
-        if math.isfinite(value):
-            signed = value * (1.0 - 2.0 * (mix32(index // 2 + 1) >> (7 + index % 2) & 1)) * block_sign
-            sketch[index] = max(-_FLOAT_LIMIT, min(_FLOAT_LIMIT, signed))
-    finite = [each for each in numbers if math.isfinite(each)]
-    sums = math.fsum(finite), math.fsum(each * each for each in finite), max(map(abs, finite), default=0.0)
-    return SLOT.pack(total & _U64, len(numbers) - len(finite), numbers.count(0.0), *sums, *sketch)
 
 
 def hash_rows(values: Any) -> Any:
