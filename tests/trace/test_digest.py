@@ -17,7 +17,7 @@ from assay.trace.inside.digest import (
     hash_rows,
     plain_tensor,
 )
-from assay.trace.inside.perturb import move_first
+from assay.trace.inside.modules import move_first
 
 
 def digest(tensor: torch.Tensor) -> tuple[Any, ...]:

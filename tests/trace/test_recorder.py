@@ -254,7 +254,10 @@ def test_a_program_that_only_infers_counts_calls_of_its_outermost_module(level: 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("backend", "how"),
-    [*(("aot_eager", how) for how in ("whole", "regions", "function", "breaks")), ("inductor", "regions")],
+    [
+        *(("aot_eager", how) for how in ("whole", "regions", "function", "breaks")),
+        pytest.param("inductor", "regions", marks=pytest.mark.long),  # 20 s of a compiler
+    ],
 )
 def test_compiled_regions_are_what_they_are_without_a_trace(backend: str, how: str, tmp_path: Path) -> None:
     from torch._dynamo.utils import counters

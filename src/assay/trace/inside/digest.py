@@ -77,6 +77,8 @@ def _load_scratch(thread: int, dtype: Any, rows: int, length: int) -> Any:
     """Room for intermediate values; each thread has its own."""
     import torch
 
+    if (rows, length, dtype) == (_ROWS, BLOCK, torch.float32):  # the same room: less of the cache is taken away
+        return _load_scratch(thread, torch.int32, rows, length).view(dtype)
     if (rows, length) == (_ROWS, BLOCK):
         return torch.empty(rows, length, dtype=dtype)
     return _load_scratch(thread, dtype, _ROWS, BLOCK).view(-1)[: rows * length].view(rows, length)

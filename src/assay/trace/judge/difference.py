@@ -275,11 +275,11 @@ class _Judgement:
         gradient = self._find_same(number, "gradient")
         if gradient is None:
             return
-        factors = [
-            _find_multiple(*(side.rows["sketch"][int(at[each])].astype(float) for each in (gradient, number)), 0.01)
-            for side, at in ((self.a, self.compared.a), (self.b, self.compared.b))
-        ]
-        for label, factor, other in (("A", *factors), ("B", *factors[::-1])):
+        factors = []
+        for side, at in ((self.a, self.compared.a), (self.b, self.compared.b)):
+            before, after = (side.rows["sketch"][int(at[each])].astype(float) for each in (gradient, number))
+            factors.append(_find_multiple(before, after, 0.01))
+        for label, factor, other in (("A", factors[0], factors[1]), ("B", factors[1], factors[0])):
             if factor is not None and other is None:
                 yield f"in {label} it was zero before this step: it is {render_number(factor, 4)} times the gradient"
 
