@@ -77,7 +77,7 @@ def _load_scratch(thread: int, dtype: Any, rows: int, length: int) -> Any:
     """Room for intermediate values; each thread has its own."""
     import torch
 
-    if (rows, length, dtype) == (_ROWS, BLOCK, torch.float32):  # the same room: less of the cache is taken away
+    if (rows, length, dtype) == (_ROWS, BLOCK, torch.float32):  # it shares memory: more of the cache is left
         return _load_scratch(thread, torch.int32, rows, length).view(dtype)
     if (rows, length) == (_ROWS, BLOCK):
         return torch.empty(rows, length, dtype=dtype)

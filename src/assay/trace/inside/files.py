@@ -62,7 +62,7 @@ def _make_folder(parent: str, name: str) -> str:
             return folder
 
 
-def build_row(step: int, point: int, flags: int, inputs: tuple[int, ...], count: int, digest: bytes) -> bytes:
+def build_row(point: int, step: int, flags: int, inputs: tuple[int, ...], count: int, digest: bytes) -> bytes:
     """One row of `rows.bin`; `digest` is a slot of 304 bytes."""
     head = HEAD.pack(point, step, flags, 0, *(*inputs, 0, 0, 0, 0)[:4])
     return head + digest[:8] + COUNT.pack(count) + digest[8:]

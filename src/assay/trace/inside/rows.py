@@ -220,7 +220,10 @@ class Rows:
         files = self._open_files()
         data = {device: slots.load() for device, slots in self._slots.items()}
         files.append_lines("points.jsonl", points)
-        rows = [build_row(step, *own, digest=_cut(digest, data)) for *own, digest in pending]
+        rows = [
+            build_row(point, step, flags, inputs, size, _cut(digest, data))
+            for point, flags, inputs, size, digest in pending
+        ]
         files.append("rows.bin", b"".join(rows))
         if weights:
             files.append_weights(weights)
