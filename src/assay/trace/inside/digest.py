@@ -187,7 +187,7 @@ def _hash(flat: Any, first: int, thread: int) -> int:
         mixed = torch.bitwise_xor(part, table, out=_load_scratch(thread, torch.int32, *part.shape))
         if size == 2 and count % 2 and number * length + place + part.numel() == first + words.numel():
             mixed[-1, -1] &= 0xFFFF  # one element alone
-        hashes = _load_scratch(thread, torch.int64, *part.shape).copy_(mixed).mul_(odd).sum(1).tolist()
+        hashes = torch.mv(_load_scratch(thread, torch.int64, *part.shape).copy_(mixed), odd).tolist()
         total += sum(each * block_factors(number + row)[0] for row, each in enumerate(hashes))
     return total
 
