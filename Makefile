@@ -15,7 +15,7 @@ BIN := .venv/bin
 JOBS ?= 3
 ARGS ?=
 # tool:package that brings it
-TEST_SERVICES := sshd:openssh-server ssh:openssh-client npm:npm pg_ctlcluster:postgresql sbatch:slurm-wlm munged:munge slurmdbd:slurmdbd mariadbd:mariadb-server chromium:chromium zsh:zsh fish:fish
+TEST_SERVICES := sshd:openssh-server ssh:openssh-client npm:npm pg_ctlcluster:postgresql sbatch:slurm-wlm munged:munge slurmdbd:slurmdbd mariadbd:mariadb-server chromium:chromium zsh:zsh fish:fish g++:g++
 BENCH_TOOLS := parallel
 PIP_FLAGS := --quiet --disable-pip-version-check
 

@@ -48,6 +48,7 @@ SERVICES = {
     ),
     "azurite": Service((AZURITE, "node"), "make .tools/azurite/.stamp"),
     "tensorflow": Service((TF_PYTHON,), "make .venv-tf/.stamp"),
+    "compiler": Service(("g++",), "apt-get install -y g++"),
     "docs": Service((DOCS_PYTHON, str(TOP / ".tools" / "docs" / "iframe-worker")), "make docs"),
     "models": Service((str(MODELS / "faster_whisper"),), "make .tools/models/.stamp"),
     "postgres": Service((POSTGRES, "setpriv"), "apt-get install -y postgresql"),

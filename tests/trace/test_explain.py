@@ -54,7 +54,11 @@ _FAULTS = {
     "schedule-off-by-one": ("(step + 1) / 8", "step / 8", "group 0 of the optimiser has lr "),
     "beta1-0.5": (", (0.9, 0.999), 1e-8 ", ", (0.5, 0.999), 1e-8 ", "betas [0.9, 0.999] in A, [0.5, 0.999] in B"),
     "eps-1e-3": ("0.999), 1e-8 ", "0.999), 1e-3 ", "group 0 of the optimiser has eps 1e-8 in A, 0.001 in B"),
-    "optimiser-state-lost": ("    optimiser.load_state_dict(state", "    (state", "0.weight in step 1 differs by"),
+    "optimiser-state-lost": (
+        "    optimiser.load_state_dict(state",
+        "    (state",
+        "the state of 0.weight.exp_avg in step 1",
+    ),
     "no-gradient-hidden-bias": (
         "    optimiser.step()",
         "    model[2].bias.grad = None\n    optimiser.step()",

@@ -6,6 +6,7 @@ import gc
 import json
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,32 @@ def test_a_step_that_the_scaler_skips_is_a_step(tmp_path: Path) -> None:
     assert gradient["nonfinite"] == gradient["count"]
 
 
+@pytest.mark.parametrize(
+    ("build", "name", "factor"), [(torch.optim.AdamW, "exp_avg", "0.1"), (torch.optim.SGD, "momentum_buffer", "1")]
+)
+def test_a_state_of_the_optimiser_that_was_lost_is_named(
+    tmp_path: Path, build: Callable[..., Any], name: str, factor: str
+) -> None:
+    """After a restart without it, the gradients of the first step are the same, and the parameter before them."""
+    for side in ("a", "b"):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        optimiser = build(model.parameters(), **({"momentum": 0.9} if build is torch.optim.SGD else {}))
+        for step in range(4):
+            if step == 3 and side == "b":
+                optimiser.state.clear()
+            with record(tmp_path / side, level="step") if step == 3 else nullcontext():
+                model(torch.randn(16, 8)).square().mean().backward()
+                optimiser.step()
+            optimiser.zero_grad()
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    first = found.first
+    assert first is not None
+    assert (first.kind, first.phase, first.name, first.error_in) == ("optimiser", "optimiser", f"weight.{name}", 0.0)
+    assert f"the state of (model).weight.{name} in step 1 differs by" in first.text
+    assert f"in B it was zero before this step: it is {factor} times the gradient" in first.text
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_program_that_only_infers_counts_calls_of_its_outermost_module(level: str, tmp_path: Path) -> None:
     model = Net().eval()
@@ -248,7 +275,10 @@ def test_a_program_that_only_infers_counts_calls_of_its_outermost_module(level: 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("backend", "how"),
-    [*(("aot_eager", how) for how in ("whole", "regions", "function", "breaks")), ("inductor", "regions")],
+    [
+        *(("aot_eager", how) for how in ("whole", "regions", "function", "breaks")),
+        pytest.param("inductor", "regions", marks=pytest.mark.services("compiler")),
+    ],
 )
 def test_compiled_regions_are_what_they_are_without_a_trace(backend: str, how: str, tmp_path: Path) -> None:
     from torch._dynamo.utils import counters

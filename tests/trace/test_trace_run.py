@@ -80,7 +80,7 @@ def test_a_program_is_recorded_with_noise_and_proved(cli: Cli, program: Path) ->
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("-I", "train.py"), "no Python of the program loaded the recorder"),
+        (("-I", "-c", "print('hello')"), "no Python of the program loaded the recorder"),
         (("-c", "print('hello')"), "the program did not import torch"),
         (("-c", "import torch"), "no step that was asked for was reached"),
     ],
@@ -107,17 +107,15 @@ def test_a_full_disk_ends_the_record_and_not_the_program(cli: Cli, program: Path
     assert found["steps"] == [1]
 
 
-def test_a_forked_child_records_nothing(cli: Cli, program: Path) -> None:
-    found = record(cli, "--", sys.executable, "train.py", "fork")
-    assert (found["processes"], found["steps"]) == (1, [1])
-
-
-def test_a_module_and_a_hidden_sitecustomize(cli: Cli, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_a_hidden_sitecustomize_and_a_forked_child_that_records_nothing(
+    cli: Cli, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (program / "own").mkdir()
     (program / "own" / "sitecustomize.py").write_text("import os; os.environ['OWN'] = 'seen'")
     (program / "train.py").write_text(TRAIN + "assert os.environ['OWN'] == 'seen'\n")
     monkeypatch.setenv("PYTHONPATH", str(program / "own"))
-    assert record(cli, "--", sys.executable, "-m", "train")["steps"] == [1]
+    found = record(cli, "--", sys.executable, "-m", "train", "fork")
+    assert (found["processes"], found["steps"]) == (1, [1])
 
 
 def test_a_program_that_also_logs_to_wandb(cli: Cli, program: Path) -> None:

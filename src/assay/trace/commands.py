@@ -110,9 +110,9 @@ def _prove(found: Recording, facts: dict[str, Any]) -> ExitCode:
     from assay.trace.records import list_traces, load_trace
 
     again = [load_trace(folder) for folder in list_traces(found.entry.dir, PROOF)]
-    proof = judge_proof([load_trace(folder) for folder in found.traces], again)
-    facts["proof"] = {"verdict": str(proof.kind), "text": proof.text}
-    return ExitCode.OK if proof.kind is VerdictKind.PASS else ExitCode.INCONCLUSIVE
+    kind, text = judge_proof([load_trace(folder) for folder in found.traces], again)
+    facts["proof"] = {"verdict": str(kind), "text": text}
+    return ExitCode.OK if kind is VerdictKind.PASS else ExitCode.INCONCLUSIVE
 
 
 def _describe(found: Recording) -> dict[str, Any]:

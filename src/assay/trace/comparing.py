@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.follow.locations import find_one_run, show_path
@@ -80,15 +81,13 @@ def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
 
 
 def compare(a: Recording, b: Recording, names: str | None = None) -> tuple[Comparison, Side, Side]:
+    """`names`: a file of lines `NAME-IN-A = NAME-IN-B`; `*` stands for the same text. Every name must be known."""
     mine, theirs = build_sides(a.ranks, b.ranks)
-    pairs = load_names(names, mine.names, theirs.names) if names else []
-    combined = len(a.ranks) != len(b.ranks)
-    noise = [[_build_noise(each, combined) for each in recording.noise] for recording in (a, b)]
+    find_problem = partial(_find_problem, mine.names, theirs.names)
+    pairs = load_pairs(names, find_problem) if names else []
+    build = build_side if len(a.ranks) == len(b.ranks) else combine_ranks
+    noise = [[build(each) for each in recording.noise] for recording in (a, b)]
     return judge_traces(mine, theirs, noise[0], noise[1], pairs), mine, theirs
-
-
-def _build_noise(ranks: Sequence[Trace], combined: bool) -> Side:
-    return combine_ranks(ranks) if combined else build_side(ranks)
 
 
 def check_finite(recording: Recording) -> tuple[Verdict, First | None, Side]:
@@ -99,12 +98,7 @@ def check_finite(recording: Recording) -> tuple[Verdict, First | None, Side]:
     return verdict, first, side
 
 
-def load_names(path: str, mine: set[str], theirs: set[str]) -> list[tuple[str, str]]:
-    """Lines `NAME-IN-A = NAME-IN-B`; `*` stands for the same text in both. Every name must be known."""
-    return load_pairs(path, lambda left, right: _find_problem(left, right, mine, theirs))
-
-
-def _find_problem(left: str, right: str, mine: set[str], theirs: set[str]) -> str:
+def _find_problem(mine: set[str], theirs: set[str], left: str, right: str) -> str:
     found = translate_names(sorted(mine), [(left, right)])
     if not found:
         return f"A has no module {left!r}; {did_you_mean(left, mine) or ''}".rstrip("; ")

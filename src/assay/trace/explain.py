@@ -20,7 +20,7 @@ from assay.golden.api import (
     load_golden,
 )
 from assay.launch.api import RunHooks
-from assay.trace.bisect_report import judge_bisection, list_commands
+from assay.trace.bisect_command import judge_bisection, list_commands
 from assay.trace.bisecting import BisectInterruptedError, Bisection, Bisector, NothingRecordedError, Question
 from assay.values.options import Request, option
 from assay.values.verdict import VerdictKind

@@ -132,7 +132,7 @@ def _build_table(view: _View) -> TableBlock | None:
     numbers = _choose_rows(found)
     if not len(numbers):
         return None
-    renamed = any(_name(view.left, found, n) != _name_b(view, n) for n in numbers)
+    renamed = any(mine != theirs for mine, theirs in (_name(view, n) for n in numbers))
     columns = (
         Column("step", "number", digits=None, rank=1), Column("phase", rank=2), Column("module", cut="left"),
         *((Column("module of B", cut="left", rank=1),) if renamed else ()),
@@ -160,13 +160,11 @@ def _choose_rows(found: Comparison) -> list[int]:
     return sorted(int(n) for n in worst if found.compared.error[n] > 0)
 
 
-def _name(side: Side, found: Comparison, number: int) -> str:
-    key = side.keys[int(found.compared.point[number])]
-    return _join(key)
-
-
-def _name_b(view: _View, number: int) -> str:
-    return _join(view.right.keys[int(view.found.compared.other[number])])
+def _name(view: _View, number: int) -> tuple[str, str]:
+    """What a row is called in A and in B."""
+    compared = view.found.compared
+    keys = view.left.keys[int(compared.point[number])], view.right.keys[int(compared.other[number])]
+    return _join(keys[0]), _join(keys[1])
 
 
 def _join(key: tuple[Any, ...]) -> str:
@@ -180,10 +178,10 @@ def _build_row(view: _View, number: int, renamed: bool) -> list[Any]:
     i = int(compared.point[number])
     squares = (view.left.rows["sumsq"][int(compared.a[number])], view.right.rows["sumsq"][int(compared.b[number])])
     point = view.left.points[i]
-    other = [_name_b(view, number)] if renamed else []
+    names = _name(view, number)[: 2 if renamed else 1]
     how = found.pairs.how[i] or "fused weights"
     return [
-        int(compared.step[number]), point.phase, _name(view.left, found, number), *other,
+        int(compared.step[number]), point.phase, *names,
         *(float(each) ** 0.5 for each in squares), _show(compared.error[number]), _show(compared.noise[number]), how,
         _shorten(point.source or ""),
     ]  # fmt: skip
@@ -239,7 +237,7 @@ def _build_depth(view: _View, step: int) -> Chart:
     first = found.first.index if found.first else -1
     state = np.array([key[0] == "optimiser" for key in view.left.keys], bool)  # between parameters, in other units
     numbers = [int(n) for n in np.flatnonzero(compared.step == step) if n == first or not state[compared.point[n]]]
-    names = [f"{view.left.points[int(compared.point[n])].phase} {_name(view.left, found, n)}" for n in numbers]
+    names = [f"{view.left.points[int(compared.point[n])].phase} {_name(view, n)[0]}" for n in numbers]
     errors, noise = [float(compared.error[n]) for n in numbers], [WITHIN * float(compared.noise[n]) for n in numbers]
     marks = [float(x) for x, n in enumerate(numbers) if n == first]
     texts = [f"{name}\nerror {_show(error)}" for name, error in zip(names, errors, strict=True)]
@@ -336,8 +334,7 @@ def _build_point(view: _View, number: int) -> dict[str, Any]:
     return {
         "step": int(compared.step[number]),
         "phase": view.left.points[i].phase,
-        "a": _name(view.left, view.found, number),
-        "b": _name_b(view, number),
+        **dict(zip("ab", _name(view, number), strict=True)),
         "error": build_plain(float(compared.error[number])),
         "noise": float(compared.noise[number]),
         "how": view.found.pairs.how[i] or "fused weights",

@@ -29,9 +29,9 @@ Where = tuple[int, int, int]  # index of the first element in the whole, length 
 WHOLE: Where = (0, 1 << 62, 0)
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 _ODD, _OTHER = 0x9E3779B9, 0x5BD1E995
-_TINY = 2  # elements: Python is faster there than torch
+_TINY = 8  # bytes
+_ROWS = 4  # blocks at once on the CPU: more of them no longer fit its cache
 _PART = 1 << 18  # elements that have an index each at once: about 20 MB
-_FLOAT_LIMIT = 3.4028234663852886e38
 
 
 def mix32(x: Any) -> Any:
@@ -64,17 +64,24 @@ def load_tables(device: Any) -> tuple[Any, Any, Any]:
 
 
 @lru_cache(4096)
-def cut_tables(device: Any, first: int, length: int) -> tuple[Any, Any, Any]:
-    table, odd, sign = (each[first : first + length] for each in load_tables(device))
+def _cut_tables(first: int, length: int) -> tuple[Any, Any, Any]:
+    """Those of the CPU for some elements of a block."""
+    import torch
+
+    table, odd, sign = (each[first : first + length] for each in load_tables(torch.device("cpu")))
     return table, odd, sign
 
 
-@lru_cache(64)
-def load_scratch(_thread: int, dtype: Any) -> Any:
-    """Room for a block of intermediate values; each thread has its own."""
+@lru_cache(256)
+def _load_scratch(thread: int, dtype: Any, rows: int, length: int) -> Any:
+    """Room for intermediate values; each thread has its own."""
     import torch
 
-    return torch.empty(BLOCK, dtype=dtype)
+    if (rows, length, dtype) == (_ROWS, BLOCK, torch.float32):  # it shares memory: more of the cache is left
+        return _load_scratch(thread, torch.int32, rows, length).view(dtype)
+    if (rows, length) == (_ROWS, BLOCK):
+        return torch.empty(rows, length, dtype=dtype)
+    return _load_scratch(thread, dtype, _ROWS, BLOCK).view(-1)[: rows * length].view(rows, length)
 
 
 def plain_tensor(tensor: Any) -> tuple[Any, int]:
@@ -103,74 +110,102 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
 
 def digest_cpu(tensor: Any, where: Where = WHOLE) -> bytes:
     """The digest of a dense tensor of real numbers in the memory of this process."""
-    import torch
 
     flat = tensor.detach().contiguous().view(-1)
-    if flat.numel() <= _TINY and where == WHOLE:
-        return digest_numbers(flat)
-    if where[1] < len(flat) or (flat.element_size() == 2 and where[0] % 2):
+    if flat.nbytes <= _TINY and where == WHOLE:
+        return _digest_tiny(ctypes.string_at(flat.data_ptr(), flat.nbytes), flat.dtype)
+    return _digest(flat, where)
+
+
+@lru_cache(1024)
+def _digest_tiny(data: bytes, dtype: Any) -> bytes:
+    """The digest of a number: the steps that an optimiser keeps for each parameter are all the same."""
+    import torch
+
+    return _digest(torch.frombuffer(bytearray(data), dtype=dtype), WHOLE)
+
+
+def _digest(flat: Any, where: Where) -> bytes:
+    import torch
+
+    if where[1] < flat.numel() or (flat.element_size() == 2 and where[0] % 2):
         slot = torch.zeros(WORDS, dtype=torch.int64)
         digest_into(flat, slot, where)
         return ctypes.string_at(slot.data_ptr(), SLOT.size)
-    hashed = sum(each.item() for each in _hash_blocks(flat, where[0])) & _U64
-    sketch, counts, sums = torch.zeros(BUCKETS), [0, 0], [0.0, 0.0, 0.0]
+    thread, sketch, hashed, counts, sums = threading.get_ident(), torch.zeros(BUCKETS), 0, [0, 0], [0.0, 0.0, 0.0]
     for number, place, part in _split(flat, where[0], BLOCK):
+        hashed += _hash(part.view(-1), number * BLOCK + place, thread)
         values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)
-        total = values.sum(dtype=torch.float64).item()
-        if not math.isfinite(total):
+        spare = _load_scratch(thread, values.dtype, *values.shape)
+        least, largest = (each.item() for each in torch.aminmax(torch.abs(values, out=spare)))
+        if not math.isfinite(largest):
             finite = torch.isfinite(values)
-            bad = len(values) - int(finite.sum())
-            counts[0], counts[1] = counts[0] + bad, counts[1] - bad
             values = torch.where(finite, values, 0)
-            total = values.sum(dtype=torch.float64).item()
-        spare = load_scratch(threading.get_ident(), values.dtype)[: len(values)]
-        counts[1] += len(values) - int(torch.ne(values, 0, out=spare).sum(dtype=torch.float64).item())
-        sums[0], sums[1] = sums[0] + total, sums[1] + torch.dot(values, values).item()
-        sums[2] = max(sums[2], torch.abs(values, out=spare).amax().item())
-        _add_sketch(values, number, place, sketch)
-    head = struct.pack("<QQQddd", hashed, *counts, *sums)
+            bad = values.numel() - int(finite.sum())
+            counts[0], counts[1] = counts[0] + bad, counts[1] - bad
+            least, largest = 0.0, torch.abs(values, out=spare).amax().item()
+        if least == 0:
+            counts[1] += values.numel() - int(torch.ne(values, 0, out=spare).sum().item())
+        total = values.sum().item()
+        sums[0] += total if math.isfinite(total) else values.sum(dtype=torch.float64).item()
+        sums[1] += sum(torch.dot(row, row).item() for row in values.unbind())
+        sums[2] = max(sums[2], largest)
+        _add_sketch(values, number, place, sketch, _load_scratch(thread, torch.float32, *values.shape))
+    head = struct.pack("<QQQddd", hashed & _U64, *counts, *sums)
     return head + ctypes.string_at(sketch.data_ptr(), 4 * BUCKETS)
 
 
 def _split(flat: Any, first: int, length: int) -> Iterator[tuple[int, int, Any]]:
-    """Parts that are in one block each: its number, the place of the part in it, and the part. `first`: the index."""
-    at = 0
-    while at < len(flat):
+    """Parts with a block, or some of one, in each row: number of the first block, place in it, and the part.
+
+    `first`: the index of the first element. Several blocks are one part, because each call of torch takes time.
+    """
+    at, count = 0, flat.numel()
+    while at < count:
         number, place = divmod(first + at, length)
-        yield number, place, flat[at : at + length - place]
-        at += length - place
+        rows = 1 if place else max(1, min(_ROWS, (count - at) // length))
+        end = min(count, at + rows * length - place)
+        yield number, place, flat[at:end].view(rows, -1)
+        at = end
 
 
-def _hash_blocks(flat: Any, first: int) -> Iterator[Any]:
-    """The hash of each block, of the elements from index `first` on."""
+def _hash(flat: Any, first: int, thread: int) -> int:
+    """The hash of the elements from index `first` on."""
     import torch
 
-    size = flat.element_size()
+    size, count, total = flat.element_size(), flat.numel(), 0
     if size == 1:
         words = flat.view(torch.int8).to(torch.int32)
-    elif size == 2 and (len(flat) % 2 or flat.data_ptr() % 4):
-        words = torch.nn.functional.pad(flat.view(torch.int16), (0, len(flat) % 2 or 2)).view(torch.int32)
-        words = words[: -(-len(flat) // 2)]
+    elif size == 2 and (count % 2 or flat.data_ptr() % 4):
+        words = torch.nn.functional.pad(flat.view(torch.int16), (0, count % 2 or 2)).view(torch.int32)
+        words = words[: -(-count // 2)]
     else:
         words = flat.view(torch.int32)
     first, length = (first // 2, BLOCK // 2) if size == 2 else (first * max(1, size // 4), BLOCK)
     for number, place, part in _split(words, first, length):
-        table, odd, _ = cut_tables(part.device, place, len(part))
-        mixed = torch.bitwise_xor(part, table)
-        if size == 2 and len(flat) % 2 and (number + 1) * length - first >= len(words):
-            mixed[-1] &= 0xFFFF  # one element alone
-        spare = load_scratch(threading.get_ident(), torch.int64)[: len(part)]
-        yield spare.copy_(mixed).mul_(odd).sum().mul_(block_factors(number)[0])
+        table, odd, _ = _cut_tables(place, part.shape[1])
+        mixed = torch.bitwise_xor(part, table, out=_load_scratch(thread, torch.int32, *part.shape))
+        if size == 2 and count % 2 and number * length + place + part.numel() == first + words.numel():
+            mixed[-1, -1] &= 0xFFFF  # one element alone
+        hashes = torch.mv(_load_scratch(thread, torch.int64, *part.shape).copy_(mixed), odd).tolist()
+        total += sum(each * block_factors(number + row)[0] for row, each in enumerate(hashes))
+    return total
 
 
-def _add_sketch(values: Any, number: int, place: int, sketch: Any) -> None:
+def _add_sketch(values: Any, number: int, place: int, sketch: Any, spare: Any) -> None:
     import torch
 
-    signed = values.to(torch.float32) * cut_tables(values.device, place, len(values))[2]
-    before, after = place % BUCKETS, -(place + len(values)) % BUCKETS
+    rows, length = values.shape
+    values, sign = values.to(torch.float32), _cut_tables(place, length)[2]
+    signs = [block_factors(number + row)[1] for row in range(rows)]
+    if rows == 1:
+        signed = torch.mul(values, sign, out=spare)
+    else:
+        signed = torch.mv(values.t(), torch.tensor(signs), out=spare[0]).mul_(sign)
+    before, after = place % BUCKETS, -(place + length) % BUCKETS
     if before or after:
         signed = torch.nn.functional.pad(signed, (before, after))
-    sketch.add_(signed.view(-1, BUCKETS).sum(0), alpha=block_factors(number)[1])
+    sketch.add_(signed.view(-1, BUCKETS).sum(0), alpha=signs[0] if rows == 1 else 1)
 
 
 # ---------------------------------------------------------------- any device, any part of a tensor
@@ -226,36 +261,6 @@ def _list_words(part: Any, index: Any) -> Iterator[tuple[Any, Any]]:
     else:
         kind = {1: torch.int8, 2: torch.int16, 4: torch.int32}[part.element_size()]
         yield index, part.view(kind).to(torch.int32)
-
-
-# ---------------------------------------------------------------- few numbers
-
-
-def digest_numbers(flat: Any) -> bytes:
-    """The digest of a few numbers on the CPU, in Python; steps of optimisers are all the same."""
-    import torch
-
-    size = flat.element_size()
-    kind = {1: torch.int8, 2: torch.int16}.get(size, torch.int32)
-    return _digest_numbers(tuple(flat.view(kind).tolist()), tuple(flat.to(torch.float64).tolist()), size)
-
-
-@lru_cache(1024)
-def _digest_numbers(words: tuple[int, ...], numbers: tuple[float, ...], size: int) -> bytes:
-    total, sketch = 0, [0.0] * BUCKETS
-    factor, block_sign = block_factors(0)
-    for index, word in enumerate(words):
-        place, shift = (index // 2, index % 2 * 16) if size == 2 else (index, 0)
-        table, mask = mix32(place + 1), 0xFFFF if size == 2 else _U32
-        mixed = ((word & mask) ^ ((table >> shift) & mask)) << shift
-        total += _wrap(mixed) * _wrap(mix32(table ^ _ODD) | 1) * factor
-    for index, value in enumerate(numbers):
-        if math.isfinite(value):
-            signed = value * (1.0 - 2.0 * (mix32(index // 2 + 1) >> (7 + index % 2) & 1)) * block_sign
-            sketch[index] = max(-_FLOAT_LIMIT, min(_FLOAT_LIMIT, signed))
-    finite = [each for each in numbers if math.isfinite(each)]
-    sums = math.fsum(finite), math.fsum(each * each for each in finite), max(map(abs, finite), default=0.0)
-    return SLOT.pack(total & _U64, len(numbers) - len(finite), numbers.count(0.0), *sums, *sketch)
 
 
 def hash_rows(values: Any) -> Any:

@@ -10,12 +10,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from assay.trace.inside.compiled import hide_from_dynamo
+from assay.trace.inside.digest import BLOCK, load_tables
 from assay.trace.inside.naming import Names
-from assay.trace.inside.perturb import move_first
 from assay.trace.inside.rows import Rows
 
 _GRAPHS = ("GraphModule", "<lambda>")  # classes of graphs that torch.compile makes; the second in torch 2.11
 _WRAPPERS = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+_INTEGERS = {2: "int16", 4: "int32", 8: "int64"}  # types of so many bytes
 Guard = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -250,3 +251,22 @@ def _find_keywords() -> Any:
         if frame is not None and frame.f_code.co_name in ("inner", "_call_impl"):
             return frame.f_locals.get("kwargs")
     return None
+
+
+def move_first(tensors: list[Any], number: int) -> bool:
+    """Noise: move each element of the first floating-point tensor by one unit in the last place, up or down by a
+    pattern that `number` chooses."""
+    import torch
+
+    found = next((each for each in tensors if each.is_floating_point() and each.element_size() in _INTEGERS), None)
+    if found is None or not found.numel():
+        return False
+    flat = found.detach().reshape(-1)
+    pattern = (load_tables(flat.device)[0] >> (number % 24 + 4)) & 1
+    repeats = -(-flat.numel() // BLOCK)
+    steps = pattern.mul(2).sub_(1).repeat(repeats)[: flat.numel()]
+    bits = flat.view(getattr(torch, _INTEGERS[flat.element_size()]))
+    moved = (bits + steps.to(bits.dtype)).view(flat.dtype)
+    keep = torch.isfinite(flat) & torch.isfinite(moved) & (flat != 0)
+    found.data.copy_(torch.where(keep, moved, flat).view(found.shape))  # no operation of autograd sees it
+    return True

@@ -224,17 +224,16 @@ class Rows:
         files = self._open_files()
         data = {device: slots.load() for device, slots in self._slots.items()}
         files.append_lines("points.jsonl", points)
-        files.append("rows.bin", b"".join(_build_row(step, row, data) for row in pending))
+        rows = [
+            build_row(point, step, flags, inputs, size, _cut(digest, data))
+            for point, flags, inputs, size, digest in pending
+        ]
+        files.append("rows.bin", b"".join(rows))
         if weights:
             files.append_weights(weights)
         if facts is not None:
             value = SLOT.unpack(_cut(loss, data))[3] if loss is not None else None
             files.append_lines("steps.jsonl", [{"step": step, "loss": value, **facts, "rows": count}])
-
-
-def _build_row(step: int, row: Any, data: dict[Any, bytes]) -> bytes:
-    point, flags, inputs, count, digest = row
-    return build_row(point, step, flags, inputs, count, _cut(digest, data))
 
 
 def _cut(digest: Any, data: dict[Any, bytes]) -> bytes:

@@ -39,7 +39,7 @@ def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
         mine, theirs = a.steps[step], b.steps[step]
         flags = [{**side.meta.get("flags", {}), **(line.get("flags") or {})} for side, line in ((a, mine), (b, theirs))]
         found += _find_flags(flags[0], flags[1], step)
-        if _differs(mine, theirs, "random"):
+        if None not in (mine.get("random"), theirs.get("random")) and mine["random"] != theirs["random"]:
             found.append(Cause("random", step, "random state", "the random states of torch are not the same"))
         found += _find_groups(mine.get("groups") or [], theirs.get("groups") or [], step)
     for label, side in (("A", a), ("B", b)):
@@ -51,10 +51,6 @@ def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
     return list(
         {(each.kind, each.name, each.text.partition(" at step")[0]): each for each in reversed(found)}.values()
     )[::-1]
-
-
-def _differs(mine: Mapping[str, Any], theirs: Mapping[str, Any], key: str) -> bool:
-    return None not in (mine.get(key), theirs.get(key)) and mine[key] != theirs[key]
 
 
 def _find_flags(mine: Mapping[str, Any], theirs: Mapping[str, Any], step: int) -> Iterator[Cause]:

@@ -140,7 +140,7 @@ class _Judgement:
         if self.precision:
             return _find_growth(self.compared, self.a)
         found = np.flatnonzero(self.ratio > WITHIN)
-        return self._choose_gradient(int(found[0])) if len(found) else None
+        return self._find_state(self._choose_gradient(int(found[0]))) if len(found) else None
 
     def _choose_gradient(self, number: int) -> int:
         """Gradients of parameters are recorded together, when clipping has spread an error over all of them: the
@@ -153,6 +153,19 @@ class _Judgement:
         largest = int(same[np.nanargmax(self.compared.error[same])])
         is_clear = self.compared.error[largest] > _SPREAD * self.compared.error[number]
         return largest if is_clear and self._find_inputs(largest)[2] else number
+
+    def _find_state(self, number: int) -> int:
+        """The first state of the optimiser that differs with this parameter, which is computed from it; or the row."""
+        keys, compared = self.a.keys, self.compared
+        phase, module, name, *_ = keys[int(compared.point[number])]
+        after = range(number + 1, len(compared.a)) if phase == "parameter" else ()
+        for index in after:
+            other = keys[int(compared.point[index])]
+            if other[:2] != ("optimiser", module) or other[2].split(".")[0] != name:
+                return number
+            if self.ratio[index] > WITHIN and self.a.rows["count"][int(compared.a[index])] > 1:
+                return index
+        return number
 
     def _comes_before(self, one: First, other: First) -> bool:
         return (one.step, PHASES.index(one.phase)) <= (other.step, PHASES.index(other.phase))
@@ -280,6 +293,8 @@ class _Judgement:
         parts += self._describe_factor(row, number)
         if row.kind == "input":
             parts += self._describe_data(row, number)
+        if row.phase == "optimiser":
+            parts += self._describe_state(number)
         return "; ".join(parts)
 
     def _describe_factor(self, row: First, number: int) -> Iterator[str]:
@@ -297,6 +312,19 @@ class _Judgement:
         worlds = {self.a.world / self.b.world, self.b.world / self.a.world}
         if everywhere and any(math.isclose(factor, each, rel_tol=1e-3) for each in worlds if each != 1):
             yield "a sum over the ranks in place of a mean, or the reverse"
+
+    def _describe_state(self, number: int) -> Iterator[str]:
+        """Whether one side had lost the state: after the step it has the gradient alone."""
+        gradient = self._find_same(number, "gradient")
+        if gradient is None:
+            return
+        factors = []
+        for side, at in ((self.a, self.compared.a), (self.b, self.compared.b)):
+            before, after = (side.rows["sketch"][int(at[each])].astype(float) for each in (gradient, number))
+            factors.append(_find_multiple(before, after, 0.01))
+        for label, factor, other in (("A", factors[0], factors[1]), ("B", factors[1], factors[0])):
+            if factor is not None and other is None:
+                yield f"in {label} it was zero before this step: it is {render_number(factor, 4)} times the gradient"
 
     def _describe_data(self, row: First, number: int) -> Iterator[str]:
         """Whether the other side saw the same data in another step."""
@@ -525,19 +553,24 @@ def _build_missing(side: Side, number: int, without: str, phase: str) -> First:
 
 def _find_factor(a: Side, b: Side, compared: Compared, number: int) -> float | None:
     """The number that B is A multiplied by, where that explains the difference."""
-    np = load_numpy()
     if not 0 < compared.error[number] < math.inf:
         return None
     mine, theirs = (
         side["sketch"][int(at[number])].astype(float) for side, at in ((a.rows, compared.a), (b.rows, compared.b))
     )
-    square = float(mine @ mine)
+    fewest = 1 if a.keys[int(compared.point[number])][0] == "loss" else 2
+    factor = _find_multiple(mine, theirs, 0.02 * float(compared.error[number]), fewest)
+    return factor if factor is not None and abs(factor - 1) > 1e-6 else None
+
+
+def _find_multiple(mine: Array, theirs: Array, tolerance: float, fewest: int = 2) -> float | None:
+    """The number that the second sketch is the first multiplied by, where it is such a multiple. `fewest`: numbers that
+    are not 0; of one alone any other is a multiple."""
+    np = load_numpy()
+    square, size = float(mine @ mine), float(np.linalg.norm(theirs))
     factor = float(mine @ theirs) / square if square else 0.0
     rest = float(np.linalg.norm(theirs - factor * mine))
-    size = float(np.linalg.norm(theirs))
-    is_loss = a.keys[int(compared.point[number])][0] == "loss"
-    is_plain = size > 0 and rest < 0.02 * compared.error[number] * size and np.count_nonzero(mine) > (not is_loss)
-    return factor if is_plain and abs(factor - 1) > 1e-6 else None
+    return factor if size > 0 and rest < tolerance * size and np.count_nonzero(mine) >= fewest else None
 
 
 def _find_ancestor(one: str, other: str) -> str:
