@@ -255,7 +255,7 @@ def test_a_state_of_the_optimiser_that_was_lost_is_named(
     first = found.first
     assert first is not None
     assert (first.kind, first.phase, first.name, first.error_in) == ("optimiser", "optimiser", f"weight.{name}", 0.0)
-    assert f"the state of (model).weight.{name} in step 1 differs by" in first.text
+    assert f"the state of weight.{name} in step 1 differs by" in first.text
     assert f"in B it was zero before this step: it is {factor} times the gradient" in first.text
 
 
