@@ -197,7 +197,8 @@ class Hammer:
         if self.reader is not None and self.reader.poll() is None:
             self.reader.kill()
             self.kills["reader"] += 1
-        self.reader = self.shop.start_other("ls", self.name)
+        if any(self.shop.root.glob(f"{self.name}/*/run.json")):  # before that there is no study of this name
+            self.reader = self.shop.start_other("ls", self.name)
 
     def _is_at_work(self, pid: int) -> bool:
         """It holds the study's lock, so it is past reading files."""
