@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from assay.trace import record
 from assay.trace.comparing import compare, load_recording
-from assay.trace.inside import compiled
-from assay.trace.inside.digest import SLOT, digest_cpu
+from assay.trace.inside import compiled, recorder
+from assay.trace.inside.digest import SLOT, _load_scratch, digest_cpu, load_tables
 from assay.trace.records import Trace, list_traces, load_trace
 
 LEVELS = ("step", "module", "op")
@@ -129,6 +129,31 @@ def test_the_random_state_is_what_the_model_finds(tmp_path: Path) -> None:
     torch.rand(3)  # before the program has set its seed
     assert note("b") == first
     assert note("c", draw) != first
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+def test_defaults_of_the_program_do_not_reach_the_recorder(tmp_path: Path, kind: torch.dtype) -> None:
+    """A program may set the device and the type of tensors that it makes without naming them."""
+    values = torch.arange(300_000, dtype=torch.float32).sin()
+    wanted = digest_cpu(values)
+    _load_scratch.cache_clear()
+    load_tables.cache_clear()
+    with record(tmp_path, steps=[1]):
+        model = nn.Linear(3, 2)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.ones(4, 3)
+        torch.set_default_dtype(kind)
+        torch.set_default_device("meta")
+        try:
+            model(x).sum().backward()
+            optimiser.step()
+            assert digest_cpu(values) == wanted
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.set_default_device(None)
+    trace = load(tmp_path)
+    assert len(trace.rows) > 5
+    assert not trace.rows["flags"].any()
 
 
 def test_rows_are_those_of_the_tensors(tmp_path: Path) -> None:
@@ -405,3 +430,14 @@ def test_buffers_that_a_step_writes_to_are_recorded(tmp_path: Path) -> None:
     assert found.first is not None
     assert found.first.text.startswith("1.running_mean in step 1 differs by")
     assert (found.first.kind, found.first.module, found.first.inside) == ("module", "1", "")
+
+
+def test_a_record_that_failed_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program goes on; what was not recorded is not equal."""
+    monkeypatch.setattr(recorder, "describe_group", lambda _group: 1 / 0)
+    for name in ("a", "b"):
+        with pytest.warns(UserWarning, match="division by zero"), record(tmp_path / name, steps=[1, 2]):
+            train(3)
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert found.kind == "INCONCLUSIVE"
+    assert "the trace of A ends before its program did" in str(found.verdict.findings)

@@ -77,11 +77,12 @@ def load_trace(folder: str) -> Trace:
     points = tuple(_build_point(each) for each in _load_lines(os.path.join(folder, "points.jsonl")))
     lines = list(_load_lines(os.path.join(folder, "steps.jsonl")))
     steps = tuple(each for each in lines if "step" in each)
-    meta = {**meta, "graphs": next((each.get("graphs") or {} for each in lines if each.get("end")), {})}
+    meta = {**meta, "graphs": next((each.get("graphs") or {} for each in lines if "end" in each), {})}
     rows = _load_rows(os.path.join(folder, "rows.bin"))
     known = rows["point"] < len(points)
     whole = rows if known.all() else rows[: int(known.argmin())]
-    return Trace(folder, meta, points, whole, steps, tuple(_load_weights(folder)), len(steps) < len(lines))
+    is_whole = any(each.get("end") for each in lines)
+    return Trace(folder, meta, points, whole, steps, tuple(_load_weights(folder)), is_whole)
 
 
 def _load_facts(path: str) -> Mapping[str, Any]:

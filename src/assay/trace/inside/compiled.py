@@ -72,7 +72,9 @@ class _Inside:
     def __init__(self, rows: Any, names: Any, hooks: Any, guard: Any) -> None:
         import torch
 
-        self.mark = torch.zeros(1)  # the operation changes it, so that no compiler leaves the operation out
+        self.mark = torch.zeros(
+            1, device="cpu"
+        )  # the operation changes it, so that no compiler leaves the operation out
         self._rows, self._names, self.hooks = rows, names, hooks
         self._modules: list[tuple[str, str]] = []
         record = guard(self._record)

@@ -56,7 +56,7 @@ def load_tables(device: Any) -> tuple[Any, Any, Any]:
     """t (int32), h (int64) and s (float32) for the elements of a block: one megabyte."""
     import torch
 
-    word = mix32(torch.arange(1, BLOCK + 1, dtype=torch.int64))
+    word = mix32(torch.arange(1, BLOCK + 1, dtype=torch.int64, device="cpu"))
     odd = mix32(word ^ _ODD) | 1
     bits = torch.stack([word[: BLOCK // 2] >> 7, word[: BLOCK // 2] >> 8], 1).view(-1) & 1
     sign = 1.0 - 2.0 * bits.to(torch.float32)
@@ -80,7 +80,7 @@ def _load_scratch(thread: int, dtype: Any, rows: int, length: int) -> Any:
     if (rows, length, dtype) == (_ROWS, BLOCK, torch.float32):  # it shares memory: more of the cache is left
         return _load_scratch(thread, torch.int32, rows, length).view(dtype)
     if (rows, length) == (_ROWS, BLOCK):
-        return torch.empty(rows, length, dtype=dtype)
+        return torch.empty(rows, length, dtype=dtype, device="cpu")
     return _load_scratch(thread, dtype, _ROWS, BLOCK).view(-1)[: rows * length].view(rows, length)
 
 
@@ -129,10 +129,11 @@ def _digest(flat: Any, where: Where) -> bytes:
     import torch
 
     if where[1] < flat.numel() or (flat.element_size() == 2 and where[0] % 2):
-        slot = torch.zeros(WORDS, dtype=torch.int64)
+        slot = torch.zeros(WORDS, dtype=torch.int64, device="cpu")
         digest_into(flat, slot, where)
         return ctypes.string_at(slot.data_ptr(), SLOT.size)
-    thread, sketch, hashed, counts, sums = threading.get_ident(), torch.zeros(BUCKETS), 0, [0, 0], [0.0, 0.0, 0.0]
+    sketch = torch.zeros(BUCKETS, dtype=torch.float32, device="cpu")
+    thread, hashed, counts, sums = threading.get_ident(), 0, [0, 0], [0.0, 0.0, 0.0]
     for number, place, part in _split(flat, where[0], BLOCK):
         hashed += _hash(part.view(-1), number * BLOCK + place, thread)
         values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)
@@ -201,7 +202,7 @@ def _add_sketch(values: Any, number: int, place: int, sketch: Any, spare: Any) -
     if rows == 1:
         signed = torch.mul(values, sign, out=spare)
     else:
-        signed = torch.mv(values.t(), torch.tensor(signs), out=spare[0]).mul_(sign)
+        signed = torch.mv(values.t(), torch.tensor(signs, dtype=values.dtype, device="cpu"), out=spare[0]).mul_(sign)
     before, after = place % BUCKETS, -(place + length) % BUCKETS
     if before or after:
         signed = torch.nn.functional.pad(signed, (before, after))

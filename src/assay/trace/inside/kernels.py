@@ -51,10 +51,10 @@ def digest_many(found: list[tuple[Any, int, int]], slots: Any) -> None:
             _launch_one(*members[0], kind, slots)
             continue
         rows = [(each.data_ptr(), number, start, *_plan(each, start, 1 << 31)) for each, number, start in members]
-        counts = torch.tensor([columns * groups for *_, columns, groups in rows])
+        counts = torch.tensor([columns * groups for *_, columns, groups in rows], device="cpu")
         first = counts.cumsum(0) - counts
-        table = torch.cat([torch.tensor(rows), first[:, None]], 1)
-        which = torch.arange(len(rows)).repeat_interleave(counts)
+        table = torch.cat([torch.tensor(rows, device="cpu"), first[:, None]], 1)
+        which = torch.arange(len(rows), device="cpu").repeat_interleave(counts)
         table, which = (each.pin_memory().to(slots.data.device, non_blocking=True) for each in (table, which))
         load_kernels()[1][(len(which),)](table, which, slots.data, **_name(kind), **SETTING)
 

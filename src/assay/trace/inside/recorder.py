@@ -46,7 +46,7 @@ class Recorder:
         self._stepped: set[int] = set()
         self._groups: list[dict[str, Any]] = []
         self._random = ""
-        self._has_weights = False
+        self._has_weights, self._is_whole = False, True
         self._undo: list[Callable[[], None]] = []
         self._root: Callable[[], Any] = lambda: None  # of a program that only infers
         self._root_hook: Any = None
@@ -106,7 +106,7 @@ class Recorder:
 
     def _fail(self, error: BaseException) -> None:
         self._leave()
-        self._steps = frozenset()
+        self._steps, self._is_whole = frozenset(), False
         self._note("problem", step=self.step, text=f"{type(error).__name__}: {error}")
 
     def abandon(self) -> None:
@@ -126,7 +126,7 @@ class Recorder:
         try:
             if self._files is not None or self._rows.count:
                 self._rows.write()
-                self._open_files().append_lines("steps.jsonl", [{"end": True, "graphs": count_graphs()}])
+                self._open_files().append_lines("steps.jsonl", [{"end": self._is_whole, "graphs": count_graphs()}])
                 self._open_files().close()
         except Exception as error:  # noqa: BLE001 a full disk, a broken device
             self._note("problem", step=self.step, text=f"{type(error).__name__}: {error}")

@@ -27,7 +27,7 @@ class DeviceSlots:
 
         self._is_cuda = device.type == "cuda"
         self.data = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, device=device)
-        self._host = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, pin_memory=self._is_cuda)
+        self._host = torch.zeros(_SLOTS, WORDS, dtype=torch.int64, device="cpu", pin_memory=self._is_cuda)
         self._event: Any = torch.cuda.Event() if self._is_cuda else None  # type: ignore[no-untyped-call]
         self.used = self._copied = 0
 

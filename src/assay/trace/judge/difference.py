@@ -356,6 +356,9 @@ class _Judgement:
         if self.coverage.fraction < LEAST_COVERAGE:
             text = f"only {self.coverage.fraction:.0%} of the points are paired, {LEAST_COVERAGE:.0%} are needed"
             yield Finding(VerdictKind.INCONCLUSIVE, "coverage", text)
+        if self.compared.unread:
+            text = f"{render_count(self.compared.unread, 'tensor')} could not be read when recording: not compared"
+            yield Finding(VerdictKind.INCONCLUSIVE, "values", text)
         if self.coverage.unplaced:
             points = render_count(self.coverage.unplaced, "point")
             text = f"the placement of {points} on the ranks is not known: only norms were compared there"
@@ -422,8 +425,6 @@ class _Judgement:
             yield f"and {len(shown) - 8} more differences of settings and weights"
         yield from _compare_metas(self.a, self.b)
         yield from self._list_unpaired()
-        if self.compared.unread:
-            yield f"{render_count(self.compared.unread, 'tensor')} could not be read when recording: not compared"
         aligned = self.coverage.by.get(SEQUENCE, 0)
         if aligned:
             yield f"{render_count(aligned, 'point')} paired by their order alone"
