@@ -58,7 +58,7 @@ def _render_commands() -> Iterator[str]:
 def load_common() -> frozenset[tuple[str, str]]:
     """Names and meaning of options that at least `_MANY` commands have."""
     handlers = (_import(GROUP, name) for name in GROUP.commands)
-    requests = [_find_request(each) for each in handlers if hasattr(each, "__globals__")]
+    requests = [_find_request(each) for each in handlers if "request" in getattr(each, "__annotations__", {})]
     rows = Counter(row for request in requests for row in _list_options(request))
     return frozenset(row for row, count in rows.items() if count >= _MANY)
 

@@ -218,7 +218,7 @@ def test_a_title_where_nothing_has_one_is_refused():
 
 @pytest.mark.parametrize("sample", [0, -3])
 def test_a_sample_of_nothing_is_refused(sample):
-    with pytest.raises(UsageError, match="is nothing"):
+    with pytest.raises(UsageError, match="is not valid"):
         select(build_titled(), sample=sample)
 
 
