@@ -68,7 +68,9 @@ class TestRanks:
     def test_a_command_is_started_on_each_node(self, cluster: Cluster, runs: Runs, limit: float | None) -> None:
         executor = build(nodes=2)
         words = " ".join(f"${name}" for name in RANKS.split())
-        run = runs.make(f'echo $(uname -n) {words} $MASTER_PORT > "rank$RANK"; exit $((3 * RANK))', limits=(limit,))
+        write = f'echo $(uname -n) {words} $MASTER_PORT > "new$RANK"; mv "new$RANK" "rank$RANK"'
+        both = "until [ -e rank0 ] && [ -e rank1 ]; do sleep 0.1; done"  # a rank that fails ends the others
+        run = runs.make(f"{write}; {both}; exit $((3 * RANK))", limits=(limit,))
         finish(executor, [start(executor, run)])
         first, second = (run.text(f"code/rank{rank}").split() for rank in (0, 1))
         assert first[:6] == ["n1", "0", "2", "0", "0", "n1"]
