@@ -318,7 +318,7 @@ class DirBuilder:
         except (OSError, AssayError) as error:
             again = build_command(("assay", "run"), [record.source], ("--force", "--new-code"))
             hint = f"run the study again with the current code: {again}"
-            raise UsageError(f"it is no longer known where the code of {record.spec.name} came from", hint) from error
+            raise UsageError(f"the origin of the code of {record.spec.name} is no longer known", hint) from error
         if not os.path.isdir(source):
             hint = "leave out --new-code"
             raise UsageError(f"the code of {record.spec.name} came from {source}, which is gone", hint)
