@@ -57,7 +57,7 @@ SERVICES = {
     ),  # many deaths, or a long sequence of commands: nothing is missing, but each takes ten seconds
     "frameworks": Service(
         (), ""
-    ),  # Lightning, transformers and MLflow's server, from packages: they take many seconds to start
+    ),  # torch's programs, Lightning, transformers and MLflow's server, from packages: they take seconds to start
     "api": Service((), ""),  # hundreds of questions to the page, of schemathesis (from packages) and of a hostile root
     "ray": Service((), ""),  # a package; a cluster takes seconds to start
     "browser": Service(

@@ -45,6 +45,7 @@ def _git(folder: Path, *words: str) -> None:
     subprocess.run(["git", *own, *words], cwd=folder, check=True, capture_output=True)
 
 
+@pytest.mark.services("frameworks")
 def test_two_commits_from_the_nearest_checkpoint(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     _git(tmp_path, "init", "--quiet")
     for eps in ("1e-5", "1e-2"):

@@ -126,6 +126,7 @@ def _list_lines(text: str) -> list[str]:
     return [note.removeprefix("explain: ") for note in notes if note.startswith("explain: ")]
 
 
+@pytest.mark.services("frameworks")
 @pytest.mark.parametrize("gathered", [_TORCH], indirect=True)
 @pytest.mark.parametrize(
     "fault", [name if name in _IN_MAKE_TEST else pytest.param(name, marks=pytest.mark.long) for name in _FAULTS]

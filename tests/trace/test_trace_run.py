@@ -13,6 +13,8 @@ from tests.command_line import Cli
 from assay.trace.records import list_traces, load_trace
 from assay.trace.settings import parse_steps
 
+pytestmark = pytest.mark.services("frameworks")
+
 TRAIN = """
 import os, sys, torch
 torch.manual_seed(0)
