@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -196,7 +197,8 @@ def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if name.startswith(SURROUNDINGS) or name in SURROUNDING_NAMES:
             del os.environ[name]
     os.environ.update(isolated_environment(home))
-    os.environ["PYTEST_ADDOPTS"] = NESTED
+    left_out = re.findall(r"-p no:\S+", before.get("PYTEST_ADDOPTS", ""))  # as where a plug-in is pulled out
+    os.environ["PYTEST_ADDOPTS"] = " ".join([NESTED, *left_out])
     yield home
     os.environ.clear()
     os.environ.update(before)

@@ -35,6 +35,7 @@ def test_a_missing_part_is_an_import_error(error):
     assert error.exit_code == 2
 
 
+@pytest.mark.needs(compat=True)
 def test_logx_without_torch(monkeypatch, tmp_path):
     from assay import checkpoint
 

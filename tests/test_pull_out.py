@@ -377,26 +377,26 @@ def find_concerned(tests: Path, case: Case) -> set[str]:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_the_tests_of_all_others_pass(case: Case, tree: Path) -> None:
-    top = Path(__file__).parent.parent
+    """Printed as they pass: with `-s` one sees how far it is."""
+    top, copy = Path(__file__).parent.parent, tree / "project"  # the links are not in its path
     for name in ("tests", "examples", "docs", "benchmarks"):
-        shutil.copytree(top / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "runs"))
-    links = tree / "assay"
-    shutil.copytree(links, tree / "src" / "assay", ignore=shutil.ignore_patterns("vendor"))  # files instead
-    for pattern in ("*.toml", "*.md", "Makefile", "hatch_build.py", "constraints.txt"):
+        shutil.copytree(top / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    shutil.copytree(tree / "assay", copy / "src" / "assay", ignore=shutil.ignore_patterns("vendor", "__pycache__"))
+    for pattern in ("*.toml", "*.md", "*.yml", "Makefile", "hatch_build.py", "constraints.txt"):
         for path in top.glob(pattern):
-            shutil.copy(path, tree)
-    left_out = sorted(find_concerned(tree / "tests", case) | ABOUT_THE_WHOLE)
+            shutil.copy(path, copy)
+    left_out = sorted(find_concerned(copy / "tests", case) | ABOUT_THE_WHOLE)
     paths = [
         f"{name.replace('.', '/')}.py".removesuffix("/conftest.py") for name in left_out if name != "tests.conftest"
     ]
     ignored = [f"--ignore={path}" for path in paths]
     gone = [each.name for each in entry_points(group="pytest11") if each.value.startswith(f"assay.{case.plugin}.")]
     chosen = f"not services and not long and not needs({case.plugin}=True)"
-    argv = ["-m", "pytest", "-q", "-n", "2", "-m", chosen, "-p", "no:cacheprovider", *ignored]
-    argv += [word for name in gone for word in ("-p", f"no:{name}")]
-    env = os.environ | {"PYTHONPATH": str(tree / "src")}
-    done = subprocess.run([sys.executable, *argv], cwd=tree, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-6000:]
+    argv = ["-m", "pytest", "-q", "-n", "3", "--dist", "worksteal", "-m", chosen, "-p", "no:cacheprovider", *ignored]
+    without = " ".join(f"-p no:{name}" for name in gone)  # of a pytest that a test starts, too
+    env = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTEST_ADDOPTS": without}
+    done = subprocess.run([sys.executable, *argv], cwd=copy, env=env, check=False)
+    assert done.returncode == 0
 
 
 _WHOLE = "architecture budget build contributing docs docs_examples frozen pages plugins project public_face pull_out"

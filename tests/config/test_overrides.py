@@ -301,6 +301,7 @@ def test_the_base_of_a_repeated_run_takes_the_place_of_the_sweeps() -> None:
 # ---------------------------------------------------------------- other tools' files
 
 
+@pytest.mark.needs(compat=True)
 def test_runx_files() -> None:
     study = load(RUNX, "lr=0.5", "RUNX.TAG=new")
     runs = build_plan(study).runs
@@ -314,6 +315,7 @@ def test_runx_files() -> None:
     assert load(RUNX, "lr=1e-4").overrides["lr"].values == ("1e-4",)  # type: ignore[union-attr] as YAML 1.1 has it
 
 
+@pytest.mark.needs(compat=True)
 def test_mlrunner_files() -> None:
     texts = [spec.commands[0].text for spec in build_plan(load(MLRUNNER, "size=7", "opt=lion")).runs]
     assert len(texts) == 3
@@ -361,6 +363,7 @@ def test_a_bad_setting_is_refused(setting: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [RUNX, MLRUNNER])
+@pytest.mark.needs(compat=True)
 def test_settings_of_ours_for_other_tools_files(text: str) -> None:
     study = load(text, settings=("timeout=5m", "retries=2", "code=live", "env.A=b"))
     assert (study.timeout_s, study.retries, study.code.kind, study.env) == (300, 2, "live", (("A", "b"),))

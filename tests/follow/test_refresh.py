@@ -80,6 +80,7 @@ def losses(index: Index, key: str) -> list[float]:
     return index.load_series(key, "loss").values.tolist()
 
 
+@pytest.mark.needs(compat=True)
 def test_a_table_needs_no_points_and_is_the_same_without_them(root: Path, location: StudyLocation) -> None:
     with open_index(root) as index:
         assert refresh_study(index, location) == 3
@@ -112,6 +113,7 @@ def test_a_summarised_run_that_changes_is_read_whole(root: Path, location: Study
 
 
 @pytest.mark.parametrize("moment", ["before it begins", "after runs were marked"])
+@pytest.mark.needs(compat=True)
 def test_a_process_that_dies_while_it_stores_points_loses_nothing(
     root: Path, location: StudyLocation, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +164,7 @@ def test_what_another_process_had_begun_to_store_is_completed(
         assert index.load_series("study/c", "acc").values.tolist() == [0.5, 0.75]
 
 
+@pytest.mark.needs(compat=True)
 def test_many_runs_are_read_by_two_processes_as_by_one(root: Path, location: StudyLocation) -> None:
     for number in range(250):
         write_foreign(root / "study", f"many-{number:03}", LINES.replace("3.0", f"{number}.5"))
@@ -193,6 +196,7 @@ def test_a_run_that_is_not_over_is_followed_by_its_points(root: Path, location: 
         assert losses(index, "study/c") == [1.5]
 
 
+@pytest.mark.needs(compat=True)
 def test_status_shows_what_is_not_stored_and_queries_of_points_store_it(root: Path) -> None:
     def assay(*arguments: str) -> str:
         done = call_assay([*arguments, "--root", str(root)], cwd=root, env=os.environ, timeout=120)

@@ -177,6 +177,7 @@ def test_as_markdown(cli, bench: Bench) -> None:
     assert cli("best", "fit", "--md", "-", "--json").code == 2
 
 
+@pytest.mark.needs(compat=True)
 def test_runs_of_runx_can_be_the_best(cli, own_bench: Bench) -> None:
     for name, loss in (("a", 0.5), ("b", 0.4)):
         folder = own_bench.root / "old" / name

@@ -129,6 +129,7 @@ def test_a_call_with_overrides_does_not_forget_what_another_call_planned(own_ben
 RUNX = "CMD: 'true'\nHPARAMS: {lr: [0.1, 0.2], size: 3}\n"
 
 
+@pytest.mark.needs(compat=True)
 def test_runx_files_keep_their_sets_apart(own_bench: Bench) -> None:
     assert own_bench.run(RUNX, file="sweep.yml").returncode == 0
     first = set(names(own_bench, "sweep"))

@@ -183,6 +183,7 @@ def attempts(cli) -> dict[str, int]:
     return {row["name"]: row["attempt"] for row in json.loads(cli("ls", "fit", "--json").out)}
 
 
+@pytest.mark.needs(compat=True)
 def test_runs_of_a_runx_file(cli, own_bench: Bench) -> None:
     own_bench.write(".runx", "LOGROOT: runs\nFARM: null\n")
     own_bench.write("sweep.yml", "CMD: 'echo {lr}'\nHPARAMS:\n  lr: [1, 2, 3]\n  logdir: LOGDIR\n")
