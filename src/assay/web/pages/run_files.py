@@ -92,13 +92,13 @@ class Cell(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """A page that a script logged, or a table: the first of its `count` rows."""
+    """A page that a script logged, or a table: the first of its `total` rows."""
 
     file: RunFile
     title: str
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
-    count: int = 0
+    total: int = 0
 
     @property
     def is_page(self) -> bool:
@@ -235,7 +235,7 @@ def _load_table(run_dir: str, logged: Logged, pictures: set[str]) -> Logged:
         table = json.loads(file.read(_LARGEST_TABLE))
     columns = [_build_cell(each, set()).text for each in table["columns"][:_MOST_COLUMNS]]
     rows = [[_build_cell(each, pictures) for each in row[: len(columns)]] for row in table["data"][:_MOST_ROWS]]
-    return logged._replace(columns=columns, rows=rows, count=len(table["data"]))
+    return logged._replace(columns=columns, rows=rows, total=len(table["data"]))
 
 
 def _build_cell(value: Any, pictures: set[str]) -> Cell:
