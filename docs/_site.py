@@ -54,12 +54,12 @@ def find_linked(page: Path) -> list[Path]:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    markdown = FENCE.sub(r'\1\2\3 title="\4"', markdown)
+    markdown = FENCE.sub(r'\1\2\3 title="\4"', markdown.replace("```yaml study\n", "```yaml\n"))  # a kind, not a file
     folder = posixpath.dirname(page.file.src_uri)
     if page.file.src_uri in ROOT_PAGES.values():  # their links are seen from the top of the repository
         for name, title in ROOT_PAGES.items():
             markdown = markdown.replace(f"]({name}", f"]({title}")
-        return markdown.replace("](docs/", "](").replace('src="docs/', 'src="')
+        return re.sub(r'(\]\(|src="|srcset=")docs/', r"\1", markdown)
     return OUTSIDE.sub(lambda match: "](" + _inside(folder, match[1] + match[2]), markdown)
 
 
