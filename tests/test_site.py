@@ -54,8 +54,10 @@ def test_the_pictures_show_the_page_as_it_is() -> None:
     assert stored["sha256"] == load_script("docs/pictures/make.py").hash_sources(), "python docs/pictures/make.py"
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_and_pages_are_short() -> None:
     assert len((TOP / "README.md").read_text("utf-8").split()) <= 1200
+    counts = {path.name: len(path.read_text("utf-8").split()) for path in (TOP / "docs").rglob("*.md")}
+    assert {name: count for name, count in counts.items() if count > 2400} == {}
 
 
 @pytest.fixture(scope="module")
