@@ -54,6 +54,17 @@ def test_the_pictures_show_the_page_as_it_is() -> None:
     assert stored["sha256"] == load_script("docs/pictures/make.py").hash_sources(), "python docs/pictures/make.py"
 
 
+def test_the_readme_claims_no_more_faults_than_were_counted() -> None:
+    figures = json.loads((TOP / "benchmarks" / "results" / "faults.json").read_text())["figures"]
+    assert [each["what"] for each in figures if each["problems"]] == []
+    claims = re.findall(
+        r"([\d,]+)\s(kill|power cut|full disk|damaged file|hostile request)s", (TOP / "README.md").read_text()
+    )
+    assert len(claims) == 5
+    for number, what in claims:
+        assert int(number.replace(",", "")) <= sum(each["tried"] for each in figures if what in each["what"]), what
+
+
 def test_the_readme_and_pages_are_short() -> None:
     assert len((TOP / "README.md").read_text("utf-8").split()) <= 1200
     counts = {path.name: len(path.read_text("utf-8").split()) for path in (TOP / "docs").rglob("*.md")}
