@@ -182,7 +182,7 @@ lint: .venv/.stamp ## ruff (rules and format) and mypy strict
 
 .PHONY: docs
 docs: .venv-docs/.stamp .tools/docs/.stamp ## the documents as a site with search, in site/: open site/index.html
-	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict $(ARGS)
 
 .PHONY: bench
 bench: .venv/.stamp .venv-peers/.stamp .tools/models/.stamp ## every claim of speed and every error rate, measured (ARGS='--only launch')

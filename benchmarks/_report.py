@@ -54,7 +54,7 @@ def build_part(result: dict[str, Any]) -> Iterator[str]:
             yield f"| {figure['what']} | {figure['hits']} of {figure['tried']:,} | 95%: {low:.1%} to {high:.1%} | |\n"
             continue
         if "tried" in figure:
-            yield f"| {figure['what']} | {figure['problems']} of {figure['tried']:,} | "
+            yield f"| {figure['what']} | {figure['problems']} failed of {figure['tried']:,} | "
             yield f"95%: at most {figure['at_most_rate']:.2%} | |\n"
             continue
         spread = " to ".join(f"{value:,.2f}" for value in figure.get("spread", ()))
@@ -77,7 +77,7 @@ def build_chart(results: dict[str, dict[str, Any]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
         "<style>text { fill: #24292f; font: 13px sans-serif }",
         "@media (prefers-color-scheme: dark) { text { fill: #d7dde5 } }</style>",
-        '<text x="0" y="16" font-weight="bold">How many times as long others take</text>',
+        '<text x="0" y="16"><tspan font-weight="bold">How many times as long others take</tspan> (logarithmic)</text>',
     ]
     for number, (name, value) in enumerate(rows):
         y = 28 + ROW * number

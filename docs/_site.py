@@ -22,6 +22,7 @@ ROOT_PAGES = {
     "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "benchmarks/README.md": "measured.md",
 }
 WORKER = TOP / ".tools" / "docs" / "iframe-worker" / "shim" / "index.js"
 WORKER_IN_SITE = "assets/javascripts/iframe-worker-shim.js"
@@ -38,6 +39,7 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     for name, page in ROOT_PAGES.items():
         files.append(File.generated(config, page, content=(TOP / name).read_text(encoding="utf-8")))
+    files.append(File.generated(config, "LICENSE", content=(TOP / "LICENSE").read_bytes()))
     linked = {path for page in Path(config.docs_dir).rglob("*.md") for path in find_linked(page)}
     for path in sorted(linked):
         files.append(File.generated(config, path.as_posix(), content=(TOP / path).read_bytes()))
@@ -47,20 +49,17 @@ def on_files(files: Files, config: Any) -> Files:
 def find_linked(page: Path) -> list[Path]:
     """Files of the repository outside of docs/ that the page links to, seen from the top."""
     targets = [(page.parent / (up + rest)).resolve() for up, rest in OUTSIDE.findall(page.read_text(encoding="utf-8"))]
-    return [
-        target.relative_to(TOP)
-        for target in targets
-        if target.is_file() and not target.is_relative_to(TOP / "docs") and target.name not in ROOT_PAGES
-    ]
+    outside = [target.relative_to(TOP) for target in targets if not target.is_relative_to(TOP / "docs")]
+    return [path for path in outside if (TOP / path).is_file() and path.as_posix() not in ROOT_PAGES]
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    markdown = FENCE.sub(r'\1\2\3 title="\4"', markdown)
+    markdown = FENCE.sub(r'\1\2\3 title="\4"', markdown.replace("```yaml study\n", "```yaml\n"))  # a kind, not a file
     folder = posixpath.dirname(page.file.src_uri)
     if page.file.src_uri in ROOT_PAGES.values():  # their links are seen from the top of the repository
         for name, title in ROOT_PAGES.items():
             markdown = markdown.replace(f"]({name}", f"]({title}")
-        return markdown.replace("](docs/", "](").replace('src="docs/', 'src="')
+        return re.sub(r'(\]\(|src="|srcset=")docs/', r"\1", markdown)
     return OUTSIDE.sub(lambda match: "](" + _inside(folder, match[1] + match[2]), markdown)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -285,6 +286,18 @@ def test_make_targets_are_found() -> None:
 
 def test_the_readme_begins_with_the_two_commands() -> None:
     assert {"demo", "test"} <= make_calls((TOP / "README.md").read_text(encoding="utf-8"))
+
+
+def test_extras_exist() -> None:
+    known = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    paths = [*markdown_files(), *(TOP / "examples").rglob("*.yml"), *(TOP / "src").rglob("*.py")]
+    named = [
+        (name, path)
+        for path in paths
+        for name in re.findall(r"pip install '[./]*(?:assay)?\[([\w,]+)\]", path.read_text())
+    ]
+    assert len(named) > 20
+    assert [name_of(path) for names, path in named if not set(names.split(",")) <= set(known)] == []
 
 
 # ---------------------------------------------------------------- formats

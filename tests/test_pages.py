@@ -202,9 +202,10 @@ def test_the_examples_of_the_readme(tmp_path: Path) -> None:
 
 
 def write_readme(folder: Path, begin: str, end: str) -> Path:
-    """A part of the README, with the file that it shows; of what is printed the times count for nothing."""
+    """A part of the README, with the file that it shows; of what is printed times and noise count for nothing."""
     part = (TOP / "README.md").read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
-    text = part.replace("```yaml study\n", "```yaml study.yml\n").replace("\n...\n", "\n…\n").replace("80ms", "…")
+    text = part.replace("```yaml study\n", "```yaml study.yml\n").replace("\n...\n", "\n…\n")
+    text = re.sub(r"\b(80ms|1\.6s|INCONCLUSIVE)\b", "…", text)
     for last in ("  0:00", "  time", "────"):  # a busy machine has a column more
         text = text.replace(f"{last}\n", f"{last.replace('0:00', '')}…\n")
     page = folder / "page.md"

@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright
 from tests.services import DOCS_PYTHON, TOP
 
 OUTSIDE = re.compile(r'<(?:script[^>]*src|link[^>]*href|img[^>]*src)="?(?:https?:)?//')
-ROOT_PAGES = {"about.md", "changes.md", "contributing.md", "security.md"}  # made by docs/_site.py
+ROOT_PAGES = {"about.md", "changes.md", "contributing.md", "measured.md", "security.md"}  # made by docs/_site.py
 
 
 def pages_of(menu: Any) -> list[str]:
@@ -54,14 +54,27 @@ def test_the_pictures_show_the_page_as_it_is() -> None:
     assert stored["sha256"] == load_script("docs/pictures/make.py").hash_sources(), "python docs/pictures/make.py"
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_claims_no_more_faults_than_were_counted() -> None:
+    figures = json.loads((TOP / "benchmarks" / "results" / "faults.json").read_text())["figures"]
+    assert [each["what"] for each in figures if each["problems"]] == []
+    claims = re.findall(
+        r"([\d,]+)\s(kill|power cut|full disk|damaged file|hostile request)s", (TOP / "README.md").read_text()
+    )
+    assert len(claims) == 5
+    for number, what in claims:
+        assert int(number.replace(",", "")) <= sum(each["tried"] for each in figures if what in each["what"]), what
+
+
+def test_the_readme_and_pages_are_short() -> None:
     assert len((TOP / "README.md").read_text("utf-8").split()) <= 1200
+    counts = {path.name: len(path.read_text("utf-8").split()) for path in (TOP / "docs").rglob("*.md")}
+    assert {name: count for name, count in counts.items() if count > 2400} == {}
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [DOCS_PYTHON, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [DOCS_PYTHON, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder

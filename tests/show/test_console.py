@@ -53,12 +53,15 @@ def test_results_go_to_stderr_while_stdout_belongs_to_a_report(capsys: pytest.Ca
     assert capsys.readouterr() == ("", "result\n")
 
 
-def test_messages_go_above_a_live_view(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_go_above_a_live_view_in_whole_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assay.show.console.terminal_width", lambda _stream: 20)
     shown: list[str] = []
     console = Console().around(shown.append)
     console.message("message")
-    console.warning("careful")
-    assert shown == ["message", "warning: careful"]
+    console.warning("careful with long lines")
+    assert shown == ["message", "warning: careful\n  with long lines"]
     assert capsys.readouterr() == ("", "")
 
 

@@ -142,6 +142,32 @@ def _write_run(run: Path, number: int) -> None:
     (run / "picture.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
     (run / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n<script>alert(1)</script>")
     (run / "secrets.sh").write_text(f"export KEY={SECRET}")
+    _log_media(run / "files", number)
+
+
+def _log_media(files: Path, number: int) -> None:
+    """What a script logged: a page that tries everything, a table of texts, and tables that are none."""
+    cells = [TEXT, {"file": "../secrets.sh"}, {"file": f"media/{TEXT}"}, {"file": ["x"]}, "\ud800", 10**4000, None]
+    tables = {
+        "t": {"columns": [TEXT, None, *range(90)], "data": [cells] * 400},
+        "u": {"columns": {}, "data": 3},
+        "v": {"columns": ["a"], "data": [TEXT, {}, 3]},
+        "w": [TEXT],
+        "x": {"columns": [], "data": [[]]},
+    }
+    texts = {f"media/{name}/1.table.json": json.dumps(table) for name, table in tables.items()}
+    texts["media/y/1.table.json"] = "[" * 100_000
+    texts["media/page/1.html"] = (
+        f"<p style='color: red'>logged</p>{TEXT}<script>alert(1)</script><base href='https://outside.invalid/'>"
+        "<meta http-equiv=refresh content='0;url=https://outside.invalid/'><img src=/studies onerror=alert(1)>"
+        "<link rel=stylesheet href=https://outside.invalid/x.css><iframe src=/studies></iframe>"
+        "<form action=/api/x method=post><button autofocus onfocus=alert(1)>x</button></form>"
+    )
+    lines = [{"step": TEXT, "name": TEXT, "file": each, "caption": TEXT} for each in (*texts, "../page.html", "../x")]
+    texts["media.jsonl"] = "".join(f"{json.dumps(line)}\n" for line in lines) + "[]\nhalf"
+    for name, text in texts.items() if number < 2 else ():
+        (files / name).parent.mkdir(parents=True, exist_ok=True)
+        (files / name).write_text(text)
 
 
 def _dump(path: Path, value: Any) -> None:

@@ -23,6 +23,7 @@ from tests.web_client import WRITE, open_client
 from assay.web.app import list_entries
 from assay.web.pages.page_view import StudyView
 from assay.web.routes import RouteEntry, build_route
+from assay.web.security import FRAME_POLICY
 from assay.web.site import Site
 
 Record = Callable[[str, object], None]
@@ -50,12 +51,16 @@ class Page(HTMLParser):
         self._script = tag == "script"
         if tag == "script" and not values.get("src", "").startswith(("/static/", "/vendor/")):
             self.problems.append(f"script {values}")
-        if tag in ("iframe", "object", "embed", "base", "style", "foreignobject", "use", "animate", "frame", "applet"):
+        if tag == "iframe" and values.get("sandbox") != "":
+            self.problems.append(f"iframe {values}")
+        if tag in ("object", "embed", "base", "style", "foreignobject", "use", "animate", "frame", "applet"):
             self.problems.append(f"<{tag}>")
         if tag == "meta" and "http-equiv" in values:
             self.problems.append(f"meta {values}")
-        if tag == "img" and not re.fullmatch(r"/studies/[^\s]+/files/[^\s]+\?view=1", values.get("src", "")):
-            self.problems.append(f"img {values}")
+        if tag in ("img", "iframe") and not re.fullmatch(
+            r"/studies/[^\s]+/files/[^\s]+\?view=1", values.get("src", "")
+        ):
+            self.problems.append(f"{tag} {values}")
         for name, value in values.items():
             if name.startswith(("on", "hx-on")) or name in ("style", "srcdoc", "ping"):
                 self.problems.append(f"{tag} {name}={value[:80]}")
@@ -136,7 +141,8 @@ class Walk:
         if headers.get("x-content-type-options") != "nosniff" or "content-security-policy" not in headers:
             yield "without the headers of a safe page"
         if "/files/" in address and answer.status_code == 200:
-            if kind not in PICTURES and not headers.get("content-disposition", "").startswith("attachment"):
+            is_frame = kind.startswith("text/html") and headers["content-security-policy"] == FRAME_POLICY
+            if not (kind in PICTURES or is_frame) and not headers["content-disposition"].startswith("attachment"):
                 yield f"shown as {kind}"
             if not headers["content-security-policy"].startswith("sandbox"):
                 yield "without a sandbox"

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from starlette.testclient import TestClient
@@ -32,6 +33,7 @@ from assay.web.pages.run_files import (
     split_diff,
 )
 from assay.web.pages.verdicts import load_run_verdicts, load_verdicts
+from assay.web.security import FRAME_POLICY
 
 PAGE = "/studies/fit/runs/"
 
@@ -140,6 +142,42 @@ class TestFiles:
         shown = list_shown(str(tmp_path), list_files(str(tmp_path)))
         assert [title for _, title in shown] == ["x, step 10: late", "y, step 3", "x, step 2", "plot.png"]
         assert find_media_kind(str(tmp_path / "files" / "media" / "3.wav")) == "audio/wav"
+
+    def test_tables_and_pages_that_a_script_logged(self, served: Bench, client: TestClient) -> None:
+        media = served.root / "fit" / GOOD / "files" / "media"
+        tables = {
+            "preds/1": {"columns": ["old"], "data": [["older step"]]},
+            "preds/2": {
+                "columns": ["input", "seen", "score"],
+                "data": [["<b>a</b>", {"file": "media/preds.cells/2-0.png"}, 0.5], *([["b", None, 1]] * 60)],
+            },
+        }
+        texts = {f"{name}.table.json": json.dumps(table) for name, table in tables.items()}
+        texts["note/3.html"] = "<p style='color: red'>red</p><script>alert(1)</script>"
+        texts["broken/4.table.json"] = '{"columns": ["x"]'
+        texts["preds.cells/2-0.png"] = "a picture"
+        lines = [{"step": 2, "name": name, "file": f"media/{name}", "caption": None} for name in texts]
+        try:
+            for name, text in texts.items():
+                (media / name).parent.mkdir(parents=True, exist_ok=True)
+                (media / name).write_text(text)
+            (media.parent / "media.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            page = client.get(f"{PAGE}{GOOD}").text
+            frame = client.get(f"{PAGE}{GOOD}/files/files/media/note/3.html?view=1")
+            saved = client.get(f"{PAGE}{GOOD}/files/files/media/note/3.html")
+        finally:
+            shutil.rmtree(media.parent)
+        assert '<td class="num">0.5</td>' in page
+        assert "<td>&lt;b&gt;a&lt;/b&gt;</td>" in page
+        assert page.count("files/media/preds.cells/2-0.png?view=1") == 1
+        assert "The first 50 of 61 rows" in page
+        assert "older step" not in page
+        assert f'<iframe sandbox src="{PAGE}{GOOD}/files/files/media/note/3.html?view=1"' in unquote(page)
+        assert frame.headers["content-type"].startswith("text/html")
+        assert frame.headers["content-security-policy"] == FRAME_POLICY
+        assert "script-src" not in FRAME_POLICY
+        assert FRAME_POLICY.startswith("sandbox; default-src 'none'")
+        assert saved.headers["content-disposition"].startswith("attachment")
 
     def test_nothing_else_can_be_had(self, served: Bench, client: TestClient) -> None:
         run = served.root / "fit" / GOOD

@@ -99,10 +99,8 @@ class Console:
 
     def error(self, text: str) -> None:
         """A message that is printed even with `quiet`, in lines that end between words; a pipe gets one line."""
-        if self._above is not None:
-            self._above(text)
-            return
-        self.write_message(f"{wrap(clean_lines(text), terminal_width(sys.stderr), '  ')}\n")
+        write = self._above or (lambda lines: self.write_message(f"{lines}\n"))
+        write(wrap(clean_lines(text), terminal_width(sys.stderr), "  "))
 
     def write_message(self, text: str) -> None:
         """Write to stderr as it is."""

@@ -243,7 +243,7 @@ def _draw_x_names(ticks: Sequence[tuple[float, str]] | None, frame: Frame) -> It
     ticks = ticks or ()
     for value, text in ticks[:: max(1, -(-len(ticks) * _NAME_ROOM // round(frame.right - _LEFT)))]:
         x, y = frame.x(value) + 3, frame.bottom + 16
-        name = escape_html(shorten(clean(text), _LONGEST_NAME))
+        name = escape_html(shorten(clean(text), min(_LONGEST_NAME, round(x / 5))))  # a character is 5 wide when turned
         turn = f'transform="rotate(-42 {x:.1f} {y:.1f})"'
         yield f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="end" {turn}>{name}</text>'
 

@@ -522,7 +522,9 @@ def test_a_reduction_offers_its_own_command() -> None:
 
 def test_versions_are_short_for_people() -> None:
     tools = {"onnxruntime": "1.31.1 ORT Build Info: x", "cpu": "AMD EPYC 0c31", "optimize": "none"}
-    assert describe_surroundings(made.report(tools=tools)) == "onnxruntime 1.31.1, optimize none, 12s"
+    tools |= {"run: words": "/opt/run -O2", "run: /opt/run": "7c5ec3c514ada708", "run: version": "run 1.0"}
+    found = describe_surroundings(made.report(tools=tools))
+    assert found == "onnxruntime 1.31.1, optimize none, run: version run 1.0, 12s"
 
 
 # ---------------------------------------------------------------- what only the whole shows

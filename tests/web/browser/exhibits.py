@@ -41,6 +41,7 @@ PAGES = {
     "importance": f"/studies/{SWEEP}?tab=importance",
     "history": f"/studies/{SEARCH}?tab=history",
     "run": f"/studies/{SWEEP}/runs/{{first}}",
+    "run-media": "/studies/logged/runs/x%3D1",
     "compare": f"/studies/{SWEEP}/compare?run={{first}}&run={{second}}",
     "goldens": "/goldens",
     "golden": f"/goldens/{GOLDEN}",
@@ -74,6 +75,12 @@ import sys
 import assay
 for epoch in range(8):
     assay.log(step=epoch, epoch=epoch, loss=1 / (epoch + float(sys.argv[1])))
+from assay import wandb
+wandb.init()
+table = wandb.Table(columns=["prompt", "picture", "score"])
+for i in range(60):
+    table.add_data(f"example {i} " * 9, wandb.Image([[i * 4, 200], [0, 90]]), i / 7)
+wandb.log({"predictions": table, "note": wandb.Html("<h3 style='color: teal'>attention</h3>")})
 """
 LOGGED_STUDY = """
 study: logged

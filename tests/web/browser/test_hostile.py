@@ -66,3 +66,24 @@ def test_nothing_is_executed(chromium: Browser, hostile_server: Server) -> None:
     context.close()
     assert dialogs == []
     watch.check()
+
+
+def test_a_logged_page_is_shown_and_does_nothing(chromium: Browser, hostile_server: Server) -> None:
+    context = chromium.new_context(base_url=hostile_server.address)
+    context.set_default_timeout(LIMIT_MS)
+    asked, refused, heard = set[str](), set[str](), list[str]()
+    context.on("request", lambda request: asked.add(request.url))
+    context.on("requestfailed", lambda request: refused.add(request.url) if request.failure == "csp" else None)
+    context.on("console", lambda message: heard.append(message.text))
+    page = context.new_page()
+    page.add_init_script("window.alert = (text) => console.error('executed: ' + text)")
+    page.goto(f"/studies/{STUDY}/runs/{RUN}")
+    page.locator("iframe").scroll_into_view_if_needed()
+    logged = page.frame_locator("iframe").get_by_text("logged", exact=True)
+    assert logged.evaluate("(each) => getComputedStyle(each).color") == "rgb(255, 0, 0)"
+    page.frame_locator("iframe").locator("form").wait_for()  # its end
+    context.close()
+    outside = {address for address in asked if not address.startswith(hostile_server.address)}
+    assert outside <= refused
+    assert any("Blocked script execution" in text for text in heard)
+    assert not [text for text in heard if text.startswith("executed")]

@@ -224,7 +224,7 @@ def _build_charts(history: MetricHistory, zoom: Zoom) -> Iterator[Block]:
     keys = [("own c0", "dot", "an execution"), ("reference", "wide", "level: median between two changes")]
     keys += [("own soft", "dot", "disturbed by others: it does not count")] if history.aside else []
     keys += [("first", "dash", "change")] if drawn else []
-    spans = (("fail", "worse, not yet judged"), ("changed", "worse, judged"), ("tolerance", "better"))
+    spans = (("fail", "worse, not triaged"), ("changed", "worse, triaged"), ("tolerance", "better"))
     yield Legend([*keys, *((style, "area", text) for style, text in spans if style in drawn)])
 
 

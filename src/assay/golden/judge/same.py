@@ -3,7 +3,7 @@
 The signed residuals of a configuration (its values against the mean of the recordings) are averaged over each window
 and over the whole segment. Each mean is tested on both sides against the noise of such means between the recordings.
 Neighbouring steps, and windows, are correlated: the mean of a segment counts as one of fewer windows than it has, the
-effective sample size. Differences of both signs cancel, a bias does not. docs/explanation/golden-statistics.md has
+effective sample size. Differences of both signs cancel, a bias does not. docs/explanation/equivalence-statistics.md has
 the measured error rates.
 """
 

@@ -4,7 +4,7 @@
 and without optimisations, OpenVINO, onnx's evaluator, in float64, and by sums that add one term after another; a sixth
 of them by IREE. A family's row is the largest difference in the half that is called `chosen`, rounded up, in units of
 the type (eps) at the scale of an element, rounding of the terms that are added up aside. The script prints how much of
-its row each operator uses, and the error rates on the other half: docs/explanation/comparing-tensors.md.
+its row each operator uses, and the error rates on the other half: docs/explanation/layer-alone.md.
 
 Up to FACTOR times the row is noise: PASS. What is LIMIT times larger than noise is wrong, whatever the type allows:
 FAIL. Between the two it is CHANGED, with the number.

@@ -3,7 +3,7 @@
 The yardstick is the first model itself, its weights and activations rounded to the bits of the second in steps of an
 equal size over the range of these very values. A quantised model that is correct is coarser where its ranges come from
 other samples. The factors were chosen by `benchmarks/model_compare.py` on one half of its models; the rates of the
-other half are in docs/explanation/model-numerics.md.
+other half are in docs/explanation/model-error-rates.md.
 """
 
 from __future__ import annotations

@@ -339,8 +339,9 @@ def describe_times(report: ModelReport) -> str:
 
 
 def describe_surroundings(report: ModelReport) -> str:
-    """`iree-compile 3.13, 2 samples, 12s`. Builds and processors are in the JSON, for comparing machines."""
-    tools = [f"{name} {_shorten_version(version)}" for name, version in report.tools.items() if name != "cpu"]
+    """`iree-compile 3.13, 2 samples, 12s`. Builds, processors, files and their hashes are in the JSON."""
+    named = [name for name in report.tools if name != "cpu" and "/" not in name and not name.endswith(": words")]
+    tools = [f"{name} {_shorten_version(report.tools[name])}" for name in named]
     return ", ".join((*tools, *_list_amounts(report)))
 
 

@@ -40,11 +40,13 @@ from assay.web.operations import COUNT, Operation, Param, ref
 from assay.web.pages.page_view import COUNTERS, StudyView, XAxis, read_x, view_params
 from assay.web.pages.profiles import list_profiles
 from assay.web.pages.run_files import (
+    PAGE_KIND,
     choose_log,
     find_default_log,
     find_file,
     find_media_kind,
     list_files,
+    list_logged,
     list_shown,
     load_log,
     split_diff,
@@ -52,6 +54,7 @@ from assay.web.pages.run_files import (
 from assay.web.pages.study_page import build_curve, build_selected_curves, find_names
 from assay.web.pages.verdicts import load_run_verdicts
 from assay.web.routes import get
+from assay.web.security import FRAME_POLICY
 from assay.web.site import Site, build_address, get_site
 from assay.web.snapshots import StudySnapshot
 
@@ -427,6 +430,7 @@ def show(request: Request) -> Response:
         is_timed=is_timed,
         files=files,
         shown=list_shown(run_dir, files),
+        logged=list_logged(run_dir, files),
         failure=failure,
         log=(failure.log if failure else "") or find_default_log(run_dir),
         related=_find_related(site, snapshot, request.path_params["run"], {file.name for file in files}),
@@ -509,12 +513,15 @@ def _read_whole(text: str | None, name: str) -> int | None:
 
 
 def send_file(request: Request) -> Response:
-    """A file is saved, never shown: it may be a page with scripts. With `view` a picture, known by its bytes, is shown,
-    which no browser executes."""
+    """A file is saved, not shown: it may be a page with scripts. With `view` a picture, known by its bytes, is shown,
+    which no browser executes, and a page, in a frame of ours: without scripts, forms, an origin of its own and
+    requests."""
     _, _, _, run_dir = find_run(request)
     path = find_file(run_dir, request.path_params["file"])
     kind = find_media_kind(path) if request.query_params.get("view") else None
     headers = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "no-store"}
+    if kind == PAGE_KIND:
+        headers |= {"content-security-policy": FRAME_POLICY, "x-frame-options": "SAMEORIGIN"}
     if kind:
         return FileResponse(path, media_type=kind, headers={**headers, "content-disposition": "inline"})
     name = os.path.basename(path)

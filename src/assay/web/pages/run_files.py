@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.reading.logs import find_log
@@ -38,6 +38,12 @@ _IMAGE_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 LARGEST_IMAGE = 32 << 20
 _MEDIA = "files/media.jsonl"  # what a script logged beside numbers, a line each
 _MOST_SHOWN = 24
+_TABLE_END, _PAGE_END = ".table.json", ".html"
+_CELLS = ".cells"  # the folder of pictures in a table
+PAGE_KIND = "text/html"  # in a frame without scripts
+_MOST_LOGGED = 8  # tables and pages
+_LARGEST_TABLE = 4 << 20
+_MOST_ROWS, _MOST_COLUMNS, _LONGEST_CELL = 50, 30, 300
 
 
 class LogPart(NamedTuple):
@@ -74,6 +80,29 @@ class RunFile(NamedTuple):
     @property
     def is_shown(self) -> bool:
         return self.name.lower().endswith((*_IMAGE_ENDS, _SOUND_END)) and self.size <= LARGEST_IMAGE
+
+
+class Cell(NamedTuple):
+    text: str
+    picture: str = ""  # the name of its file
+
+    @property
+    def is_number(self) -> bool:
+        return bool(re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?|NaN|-?Infinity", self.text))
+
+
+class Logged(NamedTuple):
+    """A page that a script logged, or a table: the first of its `total` rows."""
+
+    file: RunFile
+    title: str
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Cell]] = ()
+    total: int = 0
+
+    @property
+    def is_page(self) -> bool:
+        return self.file.name.endswith(_PAGE_END)
 
 
 # ---------------------------------------------------------------- logs
@@ -177,11 +206,43 @@ def _walk(run_dir: str) -> Iterator[RunFile]:
 
 
 def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, str]]:
-    """Pictures and sounds with their titles; of those that a script logged the newest first."""
+    """Pictures and sounds with their titles; of those that a script logged the newest first. Cells are in tables."""
     logged = _load_media(run_dir)
-    found = [(file, logged.get(file.name, (-1, file.name))) for file in files if file.is_shown]
+    alone = [file for file in files if file.is_shown and not os.path.dirname(file.name).endswith(_CELLS)]
+    found = [(file, logged.get(file.name, (-1, file.name))) for file in alone]
     found.sort(key=lambda each: -each[1][0])
     return [(file, title) for file, (_, title) in found[:_MOST_SHOWN]]
+
+
+def list_logged(run_dir: str, files: Sequence[RunFile]) -> list[Logged]:
+    """Of each name the newest table or page that the script logged. What is too large, or damaged, stays a file."""
+    media, pictures = _load_media(run_dir), {file.name for file in files if file.is_shown}
+    known = [file for file in files if file.name in media and file.name.endswith((_TABLE_END, _PAGE_END))]
+    newest = {os.path.dirname(file.name): file for file in sorted(known, key=lambda file: media[file.name][0])}
+    found = []
+    for file in islice(reversed(newest.values()), _MOST_LOGGED):
+        logged = Logged(file, media[file.name][1])
+        if logged.is_page and file.size <= LARGEST_IMAGE:
+            found.append(logged)
+        elif not logged.is_page and file.size <= _LARGEST_TABLE:
+            with suppress(AssayError, OSError, ValueError, KeyError, TypeError, RecursionError):
+                found.append(_load_table(run_dir, logged, pictures))
+    return found
+
+
+def _load_table(run_dir: str, logged: Logged, pictures: set[str]) -> Logged:
+    with open(find_file(run_dir, logged.file.name), "rb") as file:
+        table = json.loads(file.read(_LARGEST_TABLE))
+    columns = [_build_cell(each, set()).text for each in table["columns"][:_MOST_COLUMNS]]
+    rows = [[_build_cell(each, pictures) for each in row[: len(columns)]] for row in table["data"][:_MOST_ROWS]]
+    return logged._replace(columns=columns, rows=rows, total=len(table["data"]))
+
+
+def _build_cell(value: Any, pictures: set[str]) -> Cell:
+    name = f"files/{value['file']}" if isinstance(value, dict) and isinstance(value.get("file"), str) else ""
+    value = float(f"{value:.6g}") if isinstance(value, float) else value
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    return Cell(text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…", name if name in pictures else "")
 
 
 def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
@@ -213,6 +274,8 @@ def find_media_kind(path: str) -> str | None:
     """The kind of a picture or sound by its first bytes, not by its name; None: it is nothing that a page may show."""
     if os.path.getsize(path) > LARGEST_IMAGE:
         return None
+    if path.endswith(_PAGE_END):
+        return PAGE_KIND
     with open(path, "rb") as file:
         head = file.read(16)
     if head[:4] == b"RIFF":
