@@ -62,4 +62,4 @@ def test_figures_become_a_file_and_the_file_a_page(everything: ModuleType, tmp_p
     page = "".join(everything._report.build_part(record))
     assert "| ours / theirs | 0.50 | 0.25 to 0.75 | ≤ 0.4 **missed** |" in page
     assert "| found | 9 of 10 | 95%: 59.6% to 98.2% | |" in page
-    assert "| kills | 0 of 300 | 95%: at most 1.00% | |" in page
+    assert "| kills | 0 failed of 300 | 95%: at most 1.00% | |" in page

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.needs(gate=True)
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 

@@ -334,7 +334,7 @@ def test_a_fraction_of_a_metric_near_zero_is_refused(lab: Lab) -> None:
         (("--seeds", "4", *COMMAND), "--seeds"),
         (("--a-env", "/no/such/venv", *COMMAND), "--a-env: there is neither a folder nor a program '/no/such/venv'"),
         (("--b-env", ".", *COMMAND), "--b-env: the folder . has no bin/python"),
-        (("--on", "moon", *COMMAND), "moon"),
+        pytest.param(("--on", "moon", *COMMAND), "moon", marks=pytest.mark.needs(farms=True)),
         (("--", "no-such-program", "{seed}"), "the program 'no-such-program' was not found"),
     ],
 )

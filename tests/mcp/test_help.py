@@ -39,6 +39,7 @@ def test_every_command_is_described(described: dict[str, Any]) -> None:
     assert {int(code) for code in described["exit_codes"]} == {int(code) for code in ExitCode}
 
 
+@pytest.mark.needs(search=True)
 def test_options_have_types_bounds_and_defaults(described: dict[str, Any]) -> None:
     options = {each["names"][-1]: each for each in find(described, "plot")["options"]}
     assert options["--points"] == {

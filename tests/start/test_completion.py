@@ -51,7 +51,7 @@ def complete(cli: Cli, line: str, *piece: str) -> list[str]:
         ("assay sum other --sort ", ["m", "p"]),
         ("assay sum --root nowhere ", []),
         ("assay golden show -m ", []),
-        ("assay rerun fit/lr=0.1,n=7 --farm sl", ["slurm"]),
+        pytest.param("assay rerun fit/lr=0.1,n=7 --farm sl", ["slurm"], marks=pytest.mark.needs(farms=True)),
         ("assay completion install ", ["bash", "zsh", "fish"]),
         ("assay show 'fi", ["fit/"]),
         ("assay nonsense su", ["sum", "sumx"]),
