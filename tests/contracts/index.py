@@ -26,8 +26,9 @@ from hypothesis import strategies as st
 
 import assay
 from assay.errors import InfrastructureError, UsageError
-from assay.record.index.base import Cursor, Index, RunRow, Series
+from assay.record.index.base import Cursor, RunRow, Series
 from assay.record.index.digest import Tally
+from assay.record.index.stored import Index
 from assay.values.run import State
 from assay.values.series import MetricPoint, Summary
 

@@ -20,7 +20,8 @@ from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation
 from assay.follow.opening import open_index
 from assay.launch.supervise import LOOK_S
-from assay.record.index.base import Cursor, Index, RunRow
+from assay.record.index.base import Cursor, RunRow
+from assay.record.index.stored import Index
 from assay.search.early_stop import EarlyStop
 from assay.values.run import JobHandle, RunSpec, State
 from assay.values.study import StopRule

@@ -23,7 +23,7 @@ from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.record.index.base import Answer, Refused
 from assay.record.index.packing import storable
 from assay.record.index.schema import TABLES, VERSION
-from assay.record.index.stored import QUERY_LIMIT_S, StoredIndex, check_query
+from assay.record.index.stored import QUERY_LIMIT_S, Index, check_query
 
 if TYPE_CHECKING:
     import psycopg
@@ -187,7 +187,7 @@ class ConnectionLostError(InfrastructureError):
     """The server ended the connection, or cannot be reached any more."""
 
 
-class PostgresIndex(StoredIndex):
+class PostgresIndex(Index):
     """Several machines at once: one writer of a root at a time, each for as long as one flush takes.
 
     A lost connection is opened again with growing pauses, and what was being written is written again: the stored

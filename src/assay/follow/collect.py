@@ -22,8 +22,9 @@ from assay.observe.devices import Devices
 from assay.observe.extract import Extractor
 from assay.observe.readings import ProcessTable, TreeSampler, parse_reading, render_reading
 from assay.record import run_directory
-from assay.record.index.base import Cursor, Index, RunRow
+from assay.record.index.base import Cursor, RunRow
 from assay.record.index.digest import Tally
+from assay.record.index.stored import Index
 from assay.record.received import load_received_facts, was_set_aside
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.system.fast_dataclasses import dataclass, field

@@ -15,7 +15,7 @@ from assay.system.files import read_text
 from assay.values.notify import Notify, ignore
 
 if TYPE_CHECKING:
-    from assay.record.index.base import Index
+    from assay.record.index.stored import Index
 
 LOCAL = "local"
 

@@ -19,8 +19,9 @@ from assay.follow.locations import StudyLocation, find_studies, show_near
 from assay.record import run_directory
 from assay.record.checkpoints import find_newer
 from assay.record.folders import Changes, FolderChange, build_change, find_changes
-from assay.record.index.base import Index, RunRow, VerdictRow
+from assay.record.index.base import RunRow, VerdictRow
 from assay.record.index.packing import pack_row, unpack_rows
+from assay.record.index.stored import Index
 from assay.record.received import load_received, load_received_facts
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show.console import SILENT, CollectingConsole, Console

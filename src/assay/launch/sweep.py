@@ -47,7 +47,7 @@ from assay.launch.supervise import LoopSettings, Supervisor
 from assay.plan.expand import NameSource, build_plan, select
 from assay.plugins import find_dialect
 from assay.record import presence, run_directory
-from assay.record.index.base import Index
+from assay.record.index.stored import Index
 from assay.record.received import set_aside
 from assay.show.console import SILENT, Console
 from assay.show.formatting import join_first, render_count

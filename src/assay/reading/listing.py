@@ -16,7 +16,8 @@ from assay.follow.run_status import find_supervisors
 from assay.reading.ranking import choose_sort, sort_rows
 from assay.reading.summary import SummaryOptions, build_remarks, select_rows
 from assay.record import presence, run_directory
-from assay.record.index.base import OWN_FIELDS, Index, IndexTable, RunRow, StudyRow
+from assay.record.index.base import OWN_FIELDS, IndexTable, RunRow, StudyRow
+from assay.record.index.stored import Index
 from assay.record.received import describe_facts
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show import formatting

@@ -19,7 +19,7 @@ from assay.follow.run_status import RunStatus, load_shown
 from assay.observe.readings import parse_absence, parse_reading
 from assay.record import run_directory
 from assay.record.checkpoints import describe_checkpoint
-from assay.record.index.base import Index
+from assay.record.index.stored import Index
 from assay.record.received import describe, load_received, load_received_facts
 from assay.record.run_directory import Attempt, RunRecord
 from assay.record.tags import Marks, find_tags_file, load_marks

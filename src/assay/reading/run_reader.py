@@ -13,7 +13,8 @@ from assay.follow.locations import StudyLocation, find_patterns
 from assay.follow.opening import open_index
 from assay.reading.ranking import SortKey, best_values, parse_sort
 from assay.record.folders import find_changes, load_patterns
-from assay.record.index.base import Index, IndexTable, RunRow
+from assay.record.index.base import IndexTable, RunRow
+from assay.record.index.stored import Index
 from assay.show.console import SILENT, CollectingConsole, Console
 from assay.system.fast_dataclasses import NamedTuple
 from assay.values import layout

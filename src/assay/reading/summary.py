@@ -31,7 +31,8 @@ from assay.reading.ranking import (
     sort_some,
 )
 from assay.reading.run_reader import find_step_name, load_fresh_table, load_objectives
-from assay.record.index.base import Index, IndexTable, MetricColumns, RunRow
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
+from assay.record.index.stored import Index
 from assay.show.console import SILENT, Console
 from assay.show.formatting import clean, render_count
 from assay.show.table import drop_spare, fit_columns

@@ -18,7 +18,7 @@ from assay.follow.locations import StudyLocation
 from assay.launch.supervise import LOOK_S
 from assay.observe.columns import Columns
 from assay.record import run_directory
-from assay.record.index.base import Index
+from assay.record.index.stored import Index
 from assay.search.judge import COMPARING, RungCurve, build_curve, judge_curve
 from assay.values.run import State
 from assay.values.study import StopRule

@@ -22,7 +22,8 @@ from assay.reading.ranking import best_values, differing_params, parse_number
 from assay.reading.run_description import show_value
 from assay.reading.run_diff import compare, flatten_environment, render_code_diff
 from assay.record import run_directory
-from assay.record.index.base import Index, IndexTable, MetricColumns, RunRow
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
+from assay.record.index.stored import Index
 from assay.show.formatting import render_duration, render_number
 from assay.values.secrets import hide_spec
 from assay.values.series import Direction, direction_of, metric_priority

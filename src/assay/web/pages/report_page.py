@@ -28,7 +28,8 @@ from assay.reading.summary import (
 )
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
-from assay.record.index.base import Index, IndexTable, RunRow
+from assay.record.index.base import IndexTable, RunRow
+from assay.record.index.stored import Index
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count, render_duration
 from assay.values.document import (

@@ -27,7 +27,8 @@ from assay.reading import run_description
 from assay.reading.ranking import SortKey
 from assay.reading.run_description import RunDescription
 from assay.record import run_directory
-from assay.record.index.base import Index, IndexTable, RunRow
+from assay.record.index.base import IndexTable, RunRow
+from assay.record.index.stored import Index
 from assay.show.chart import Line, LineChart
 from assay.system.files import is_special
 from assay.values import layout
