@@ -192,7 +192,9 @@ def build_outcome(
     """The conclusion about an attempt that has ended."""
     state, reason = _conclude(attempt, commands, finished_before)
     began_at = attempt.handle.started_at if attempt.handle else None
-    cause: Cause = "" if state is not State.LOST else "taken back" if attempt.is_fenced else "death"
+    cause: Cause = attempt.stop.cause if state is State.PRUNED and attempt.stop else ""
+    if state is State.LOST:
+        cause = "taken back" if attempt.is_fenced else "death"
     outcome = Outcome(state, attempt.number, attempt.codes, reason, began_at, attempt.ended_at, cause=cause)
     if attempt.handle is None or attempt.handle.begins is None or state is State.DONE:
         return outcome

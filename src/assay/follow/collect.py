@@ -430,6 +430,7 @@ def build_row(
         slot=handle.slot if handle else None,
         exit_code=outcome.exit_code if outcome else None,
         reason="; ".join(filter(None, (reason, marks.problem))),
+        cause=outcome.cause if outcome else "",
         code_hash=record.code_hash,
         commit=record.commit,
         peak_rss_bytes=outcome.peak_rss_bytes if outcome else None,

@@ -209,6 +209,7 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
         state=decision.state,
         exit_code=outcome.exit_code if outcome else None,
         reason=outcome.reason if outcome else _find_wait_reason(decision, path, history),
+        cause=outcome.cause if outcome else "",
         ended_at=ended_at,
         # of another host, or of a script, whose exit code leaves no trace in the folder: it is read again by every look
         stamp=UNREAD if decision.state is State.LOST and (outcome is None or not record.spec.commands) else row.stamp,

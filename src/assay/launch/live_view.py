@@ -61,7 +61,7 @@ def choose_goal(study: Study) -> Goal | None:
 
 
 def _counts(entry: Entry) -> bool:
-    return has_result(entry.state, entry.outcome.reason if entry.outcome else "")
+    return has_result(entry.state, entry.outcome.cause if entry.outcome else "")
 
 
 class BestSoFar:

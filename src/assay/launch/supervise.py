@@ -31,7 +31,7 @@ from assay.system import processes
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import list_names
 from assay.values import layout
-from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, State, Stop, StopKind, Usage
+from assay.values.run import Cause, Ending, JobHandle, JobRequest, Liveness, Outcome, State, Stop, StopKind, Usage
 
 if TYPE_CHECKING:
     from assay.launch.budget import Budget
@@ -72,9 +72,9 @@ class LoopSettings:
     limit: int | None = None  # how many runs at once, where there is no pool
     leaves: bool = False  # end the loop as soon as the executor has taken over every job
     # called after each tick for runs of this supervisor: why one should end early (it is `stopped` then), and which
-    # ones the study's rules end (`pruned`), directory -> reason
+    # ones the study's rules end (`pruned`), by directory
     decide: Callable[[Entry], str | None] = lambda _entry: None
-    prune: Callable[[Sequence[Entry]], Mapping[str, str]] = lambda _entries: {}
+    prune: Callable[[Sequence[Entry]], Mapping[str, Ending]] = lambda _entries: {}
     source: RunSource | None = None
     budget: Budget | None = None
     clock: Callable[[], float] = time.monotonic
@@ -187,7 +187,8 @@ class Supervisor:
         self._take_ending([entry for entry, is_ended in found if is_ended()])
         going = [entry for entry in entries if entry.dir in self.running and entry.dir not in self._ending]
         stops = {entry.dir: self._build_stop(why, "early") for entry in going if (why := self.settings.decide(entry))}
-        stops |= {path: self._build_stop(why, "rule") for path, why in self.settings.prune(going).items()}
+        pruned = self.settings.prune(going)
+        stops |= {path: self._build_stop(end.why, "rule", end.cause) for path, end in pruned.items()}
         chosen = [entry for entry in going if entry.dir in stops]
         self._begin_ending([entry for entry in chosen if self._write_stop(entry, stops[entry.dir])])
 
@@ -774,8 +775,8 @@ class Supervisor:
             if entry.dir in self.running:
                 self._reconcile(entry)
 
-    def _build_stop(self, why: str, kind: StopKind) -> Stop:
-        return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time())
+    def _build_stop(self, why: str, kind: StopKind, cause: Cause = "") -> Stop:
+        return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time(), cause)
 
     def _write_stop(self, entry: Entry, stop: Stop) -> bool:
         """False: it cannot be written. What is ended all the same counts as dead: the next call goes on with it."""

@@ -118,7 +118,7 @@ def choose_best(
 
 
 def _counts(row: RunRow) -> bool:
-    return has_result(row.state, row.reason) and not row.is_foreign
+    return has_result(row.state, row.cause) and not row.is_foreign
 
 
 def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:

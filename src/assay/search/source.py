@@ -447,7 +447,7 @@ class _Known:
             self.trial = plain
             return
         self.trial = replace(plain, state="failed")
-        if has_result(state, self.entry.outcome.reason if self.entry.outcome else ""):
+        if has_result(state, self.entry.outcome.cause if self.entry.outcome else ""):
             self._conclude_done(search, summaries, plain)
         elif state is State.PRUNED:
             summary = summaries.get(search.objectives[0].metric)

@@ -49,6 +49,7 @@ class RunRow(NamedTuple):
     tags: tuple[str, ...] = ()  # what people gave it, in their order
     note: str = ""  # what people wrote about it
     received: Mapping[str, Any] | None = None  # of a run that came from elsewhere: how, from, by, at, adopted_at
+    cause: str = ""  # that of its outcome
     files: tuple[str, ...] = ()  # of another tool's directory: those that change without a trace in their folder
     stamp: float = 0.0  # the newest modification time seen in the directory when it was read
 
@@ -73,7 +74,7 @@ class RunRow(NamedTuple):
         return max(0.0, now - (self.started_at or 0.0)) if is_running else self.took_s
 
 
-OWN_FIELDS = RunRow._fields[:-2]  # without those that only show whether the directory has changed
+OWN_FIELDS = RunRow._fields[:-3]  # what tables show; the others are for us alone
 
 
 class VerdictRow(NamedTuple):
