@@ -141,7 +141,9 @@ def decide(
     if last is None:
         return Decision(Action.START, State.QUEUED, 1)
     if last.outcome is not None:
-        if policy.wants_another(history) or _lacks_commands(history, commands):
+        # one that ended well may lack commands: only some of them had been asked for then
+        is_partial = last.outcome.state is State.DONE and not history.finished_commands().issuperset(commands)
+        if is_partial or policy.wants_another(history):
             return Decision(Action.START, State.QUEUED, last.number + 1)
         return Decision(Action.KEEP, last.outcome.state, last.number, last.outcome, last.handle)
     alive = liveness(last.handle) if last.handle and not last.is_fenced else Liveness.GONE
@@ -165,14 +167,6 @@ def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> D
     if policy.abandons and last.number <= policy.base:
         return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP, cause=""), last.handle)
     return Decision(Action.FOLLOW, State.LOST, last.number, handle=last.handle)
-
-
-def _lacks_commands(history: History, commands: tuple[str, ...]) -> bool:
-    """It ended well, but only some of its commands had been asked for then."""
-    last = history.last
-    if last is None or last.outcome is None or last.outcome.state is not State.DONE:
-        return False
-    return not history.finished_commands().issuperset(commands)
 
 
 def finished_before(history: History) -> set[str]:

@@ -188,11 +188,6 @@ class FoundRun(NamedTuple):
         return self.location, os.path.basename(self.dir)
 
 
-def load_roots(flag: str | None) -> list[str]:
-    """Every root that studies are looked for in."""
-    return find_roots(flag).all
-
-
 def find_roots(flag: str | None) -> Roots:
     """The flag alone; else the settings' root, and those of other tools."""
     if flag is not None:

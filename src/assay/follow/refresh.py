@@ -327,20 +327,15 @@ def read_verdicts(index: Index, location: StudyLocation) -> None:
             file.seek(start)
             data = file.read()
     data = data[: data.rfind(b"\n") + 1]  # a line without its end is still being written
-    rows = [row for line in data.splitlines() for row in parse_verdict_line(line, location)]
+    rows: list[VerdictRow] = []
+    for line in data.splitlines():
+        with suppress(ValueError):  # a line that a power cut damaged is ignored
+            rows += read_verdict_line(line, location)
     index.add_verdicts(location.name, rows, start=start, end=start + len(data), expected_offset=known)
 
 
 def find_verdicts_file(location: StudyLocation) -> str:
     return os.path.join(location.dir, layout.STUDY_META_DIR, layout.VERDICTS_FILE)
-
-
-def parse_verdict_line(line: bytes, location: StudyLocation) -> Iterable[VerdictRow]:
-    """A line that a power cut damaged is ignored."""
-    try:
-        return read_verdict_line(line, location)
-    except ValueError:
-        return []
 
 
 def read_verdict_line(line: bytes, location: StudyLocation) -> Sequence[VerdictRow]:

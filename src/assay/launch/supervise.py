@@ -23,6 +23,7 @@ from assay.execute.places import load_liveness
 from assay.execute.slots import HeldSlot, SlotPool
 from assay.follow.attempts import DEATH, Action, Decision, choose_beginning, decide
 from assay.follow.entry import NOTHING, Entry, Event, Observer
+from assay.follow.run_status import find_owner
 from assay.launch.slot_choice import describe_holders, describe_lease
 from assay.record import run_directory
 from assay.record.checkpoints import find_newer, list_checkpoints
@@ -216,10 +217,6 @@ class Supervisor:
 
     # ------------------------------------------------------------ starting
 
-    def _is_full(self) -> bool:
-        limit = self.settings.limit
-        return (limit is not None and len(self.running) >= limit) or not self.executor.has_room()
-
     def _fill_slots(self) -> None:
         budget = self.settings.budget
         if budget is not None and budget.measure_s(self.running.values()) >= budget.limit_s:
@@ -232,7 +229,8 @@ class Supervisor:
 
     def _start_all(self) -> None:
         while (self.queue or self.count_left()) and not (self.problem or self.interrupted or self.leave):
-            if self._is_full():
+            limit = self.settings.limit
+            if (limit is not None and len(self.running) >= limit) or not self.executor.has_room():
                 return
             wants_more = len(self.queue) + self.count_left() > 1
             ours = sum(entry.has_slot for entry in self.running.values())
@@ -504,7 +502,8 @@ class Supervisor:
         entry.outcome = decision.outcome
         self._apply(entry, decision)
         is_watched = decision.action is Action.FOLLOW and entry.is_mine and entry.dir in self.running
-        if is_watched and _is_pruned(history) and (entry.dir, entry.attempt) not in self._was_ended:
+        stop = history.last.stop if history.last else None
+        if is_watched and stop and stop.kind == "rule" and (entry.dir, entry.attempt) not in self._was_ended:
             self._begin_ending([entry])  # the supervisor that decided so died before it was ended
 
     def _decide(self, entry: Entry) -> tuple[run_directory.History, Decision]:
@@ -560,7 +559,7 @@ class Supervisor:
         assert entry.handle is not None
         was_mine = entry.is_mine and entry.dir in self.running
         is_ours = entry.handle.executor == self.executor.name
-        entry.is_mine = is_ours and not self._has_other_owner(entry.handle)
+        entry.is_mine = is_ours and find_owner(entry.handle) is None
         if entry.state is State.LOST:
             self.running.pop(entry.dir, None)
             return
@@ -577,11 +576,6 @@ class Supervisor:
         """A job of another executor, as of a farm that an earlier call named, is judged as that executor does."""
         is_ours = handle.executor == self.executor.name
         return self.executor.liveness(handle, run_dir) if is_ours else load_liveness(handle, run_dir)
-
-    def _has_other_owner(self, handle: JobHandle) -> bool:
-        if handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
-            return False
-        return processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
 
     def look_at_others(self) -> None:
         for entry in list(self.running.values()):
@@ -836,10 +830,6 @@ def _choose_time(entry: Entry) -> str:
         if not any(layout.log_name(template, c.name, entry.attempt, stamp) in names for c in entry.spec.commands):
             return stamp
         moment += timedelta(seconds=1)
-
-
-def _is_pruned(history: run_directory.History) -> bool:
-    return history.last is not None and history.last.stop is not None and history.last.stop.kind == "rule"
 
 
 def _describe_left(left: Sequence[str], how: str) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from assay.config.load import load_study
 from assay.config.places import choose_farm
 from assay.config.settings import load_settings
-from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.errors import InfrastructureError, UsageError, check_known
 from assay.execute.machine_lease import MachineLease, Use
 from assay.execute.places import build_executor, find_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
@@ -82,10 +82,7 @@ def prepare(options: RunOptions) -> Prepared:
     if options.code is not None:
         study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
     # some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned
-    known = [command.name for command in study.commands]
-    for name in options.commands or ():
-        if name not in known:
-            raise NotFoundError("command", name, known)
+    check_known("command", options.commands or (), [command.name for command in study.commands])
     study = select(study, options.titles, options.sample, options.seed)
     root, asked = choose_root(options.root, study.root, settings)
     location, farm = StudyLocation(root, study.name), choose_farm(study, options.on, settings)
@@ -188,7 +185,7 @@ class RunHooks(LoopSettings):
     owns_process: bool = False  # a command of Assay: this process may become the parent of what jobs leave running
     echo: Callable[[bytes], None] | None = None
     one_by_one: bool = False  # no slots: one run after another, devices untouched
-    slots_name: str | None = None  # of slots apart from those of trainings
+    slots_name: str | None = None  # of slots of their own: a check never waits for a training, nor that for a check
     at_once: int | None = None  # runs on a farm at a time; None: all, and the farm decides
     use: Use = "run"  # of the machine, for its lease
     observe: Callable[[Observer], Observer] = lambda observer: observer  # wraps the collector
@@ -391,18 +388,8 @@ def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple
     executor = build_executor("local", owns_process=hooks.owns_process)
     if hooks.one_by_one:
         return executor, None, 1
-    directory = _find_slots(hooks.slots_name)
+    directory = slots_directory(hooks.slots_name)
     return executor, SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority), None
-
-
-def _find_slots(name: str | None) -> str:
-    """Model checks have slots of their own: a check never waits for a training, nor a training for a check."""
-    folder = slots_directory()
-    if name is None:
-        return folder
-    own = os.path.join(folder, name)
-    os.makedirs(own, mode=0o700, exist_ok=True)
-    return own
 
 
 def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> list[Entry]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import UsageError, check_known
 from assay.follow.locations import StudyLocation, advise_adopting, show_command
 from assay.reading.ranking import (
     Asked,
@@ -37,6 +37,7 @@ from assay.show.formatting import join_first, render_count, render_number
 from assay.system.fast_dataclasses import NamedTuple
 from assay.values import layout
 from assay.values.document import Block, Commands, Document, Facts, Heading, Notes, Only, Section, TableBlock, Text
+from assay.values.plain import render_value
 from assay.values.secrets import HIDDEN
 from assay.values.series import direction_of, whole_step
 from assay.values.state import has_result
@@ -132,8 +133,7 @@ def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
     if isinstance(asked, SortKey):
         return asked
     name, direction = parse_sort(asked, data.metrics)
-    if name not in data.metrics:
-        raise NotFoundError("metric", name, data.metrics)
+    check_known("metric", [name], data.metrics)
     return SortKey(name, direction or direction_of(name))
 
 
@@ -168,14 +168,8 @@ def _rank_groups(
 
 
 def _name_group(group: RunGroup, with_study: bool) -> str:
-    params = ", ".join(f"{name}={_show(value)}" for name, value in group.params.items()) or "all runs"
+    params = ", ".join(f"{name}={render_value(value)}" for name, value in group.params.items()) or "all runs"
     return f"{group.study}: {params}" if with_study else params
-
-
-def _show(value: Any) -> str:
-    import json
-
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 # ---------------------------------------------------------------- the report
@@ -261,7 +255,7 @@ def build_title(choice: BestChoice, data: IndexTable) -> str:
 def build_details(choice: BestChoice, run: BestRun, data: IndexTable) -> list[Section]:
     """The parameters and commands of the winner, notes about the others, and how to repeat it."""
     ordered = [*run.differing, *(name for name in run.row.params if name not in run.differing)]
-    params = [(name, _show(run.row.params[name])) for name in ordered]
+    params = [(name, render_value(run.row.params[name])) for name in ordered]
     return [
         Section((Facts(params),), "Parameters" if run.differing in ([], ordered) else "Parameters, what differs first"),
         Section((Facts(list(run.commands.items()), folds=False),), "Commands"),

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from assay.errors import AssayError, NotFoundError, UsageError
+from assay.errors import AssayError, UsageError, check_known
 from assay.follow.locations import StudyLocation, show_command
-from assay.follow.run_status import SupervisorProcess, find_supervisors, load_record, load_status
+from assay.follow.run_status import find_supervisors, load_record, load_status
 from assay.record import run_directory
+from assay.record.presence import Supervisor
 from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import RunSpec
@@ -32,8 +33,7 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
         raise UsageError(f"{record.spec.name} was imported from {record.tool}: there is no output of it")
     spec = record.spec
     names = os.listdir(run_dir)
-    if command is not None and command not in [each.name for each in spec.commands]:
-        raise NotFoundError("command", command, [each.name for each in spec.commands])
+    check_known("command", [command] if command is not None else (), [each.name for each in spec.commands])
     history = run_directory.load_history(run_dir, names)
     if attempt is not None and attempt not in [each.number for each in history.attempts]:
         numbers = ", ".join(str(each.number) for each in history.attempts)
@@ -193,8 +193,7 @@ def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
 def follow_run(run_dir: str, command: str | None, lines: int | None, write: Write) -> None:
     """Follows the run until it is over, and waits for what does not exist yet."""
     spec = load_record(run_dir).spec
-    if command is not None and command not in [each.name for each in spec.commands]:
-        raise NotFoundError("command", command, [each.name for each in spec.commands])
+    check_known("command", [command] if command is not None else (), [each.name for each in spec.commands])
     if not spec.commands:
         raise UsageError(_describe_no_log(spec, run_dir, None, None))
     follower = RunFollower(run_dir, command, lines)
@@ -230,7 +229,7 @@ def follow_study(
     """Follow every run of a study that is not over, new ones too, or only these; return how many there were."""
     followed: dict[str, _NamedOutput] = {}
     ended: dict[str, tuple[int, _NamedOutput]] = {}  # at which attempt, and what is followed on if another begins
-    supervisors: set[SupervisorProcess] = set()
+    supervisors: set[Supervisor] = set()
     seen = 0
     while True:
         had_seen = seen > 0  # what appears later is followed from its beginning, however short it was

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from operator import itemgetter, le
 from typing import Any, TypeVar
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import NotFoundError, UsageError, check_known
 from assay.reading.kept_table import KeptTable, has_param, list_param, remember
 from assay.record.index.base import IndexTable, MetricColumns
 from assay.system.fast_dataclasses import NamedTuple, dataclass
@@ -235,10 +235,7 @@ def build_groups(
 
     Only finished runs count, unless other states were asked for.
     """
-    known = dict.fromkeys(name for i in keep for name in data.rows[i].params)
-    for name in group_by:
-        if name not in known:
-            raise NotFoundError("parameter", name, known)
+    check_known("parameter", group_by, dict.fromkeys(name for i in keep for name in data.rows[i].params))
     shown = differing_params([data.rows[i].params for i in keep], (*ignore, *group_by))
     members: dict[tuple[str, str], list[int]] = {}
     for i in keep:

@@ -27,7 +27,7 @@ from assay.show import formatting
 from assay.system.files import read_text
 from assay.values import layout
 from assay.values.document import Document, Facts, Section, TableBlock, Text
-from assay.values.plain import NO_DATE, render_date
+from assay.values.plain import NO_DATE, render_date, render_value
 from assay.values.run import JobHandle, Outcome, State, build_command
 from assay.values.series import Reading, Summary, best_of, whole_step
 from assay.values.table import Column, Table
@@ -161,7 +161,7 @@ def build_document(run: RunDescription, *, with_environment: bool = False, now: 
     params = run.status.record.spec.params
     sections = [
         Section((Facts(build_state_facts(run, now)),)),
-        _build_section("Parameters", [(name, show_value(value)) for name, value in params.items()]),
+        _build_section("Parameters", [(name, render_value(value)) for name, value in params.items()]),
         Section((Facts(list(run.commands.items()), folds=False),), "Commands"),
         Section((TableBlock(build_metric_table(run.metrics)),), "Metrics"),
         Section(build_attempt_blocks(run, now), "Attempts"),
@@ -175,10 +175,6 @@ def build_document(run: RunDescription, *, with_environment: bool = False, now: 
 
 def _build_section(title: str, pairs: Sequence[tuple[str, str]]) -> Section:
     return Section((Facts(pairs),), title)
-
-
-def show_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def build_state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
@@ -387,7 +383,8 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
             [*((key, _show_fact(key, value)) for key, value in plain.items() if key != "format"), *gpus, *line],
         ),
         _build_section(
-            "Git", [(key, show_value(value)) for key, value in git.items() if key != "diff" and value not in (None, [])]
+            "Git",
+            [(key, render_value(value)) for key, value in git.items() if key != "diff" and value not in (None, [])],
         ),
         _build_section("Packages", [(key, str(value)) for key, value in (fields.get("packages") or {}).items()]),
         _build_section(
@@ -397,7 +394,7 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
 
 
 def _show_fact(key: str, value: Any) -> str:
-    return formatting.render_size(value) if key.endswith("_bytes") else show_value(value)
+    return formatting.render_size(value) if key.endswith("_bytes") else render_value(value)
 
 
 def render_moment(seconds: float | None, now: float) -> str:

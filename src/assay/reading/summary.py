@@ -10,7 +10,7 @@ from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import UsageError, check_known
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_adopt
 from assay.reading.kept_table import list_param, remember
 from assay.reading.ranking import (
@@ -305,9 +305,7 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[So
     if options.metrics is not None:
         if options.metrics == ("all",):
             return list(data.metrics)
-        for name in options.metrics:
-            if name not in data.metrics:
-                raise NotFoundError("metric", name, data.metrics)
+        check_known("metric", options.metrics, data.metrics)
         return list(options.metrics)
     names = [name for name in data.metrics if name not in options.ignore]
     sorted_by = [key.name for key in sort if key.is_metric]

@@ -39,7 +39,7 @@ from assay.golden.judge.golden import SegmentNoise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
 from assay.golden.recorder import Values
 from assay.golden.values import Golden, Rule, Segment, SegmentReport, SegmentRun, Track
-from assay.launch.api import Report, RunHooks, StopOptions, first_program, stop
+from assay.launch.api import Report, RunHooks, first_program, stop
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.record.received import is_foreign
@@ -305,7 +305,7 @@ def _end(context: GoldenContext, path: str, why: str) -> str:
     last = run_directory.load_history(path).last
     if last is None or last.outcome is not None:
         return why
-    stopped = stop([FoundRun(context.location, path)], (), StopOptions(context.options.grace_s, why)).runs[0]
+    stopped = stop([FoundRun(context.location, path)], (), context.options.grace_s, why).runs[0]
     if not stopped.is_well:
         raise InfrastructureError(f"{why}; and it cannot be ended: {stopped.text}")
     return f"{why}; {stopped.text}"
