@@ -193,9 +193,9 @@ def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dic
     if not final:
         data = data[: _lines_end(data)]
     extractor = Extractor.restore(patterns, command, state)
-    columns = extractor.feed_columns(data)
+    columns = extractor.feed(data)
     if final:
-        for metric, (steps, values, times) in extractor.finish_columns().items():
+        for metric, (steps, values, times) in extractor.finish().items():
             add_column(columns, metric, steps, values, times)
     return columns, len(data), extractor.state
 

@@ -28,16 +28,6 @@ READING_S = 1.0  # between two readings of a run
 
 
 @dataclass(frozen=True, slots=True)
-class MetricPoint:
-    """One value of one metric. `step` counts whatever the script counts (iterations or epochs)."""
-
-    metric: str
-    value: float
-    step: float | None = None
-    time: float | None = None  # seconds since the epoch
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
     """One look at a run's whole process tree, and at its GPU where it has one."""
 
