@@ -62,7 +62,7 @@ SERVICES = {
 
 def build_cli() -> click.Group:
     """The commands as click's, for help, mistakes and documents."""
-    from assay.cli.options import build_root
+    from assay.cli.options import build_root  # loads click
 
     return build_root(GROUP, SERVICES, __version__)
 
@@ -165,7 +165,7 @@ def _only_reads(command: str) -> bool:
 
 
 def _complete(line: str) -> Any:
-    from assay.cli.options import complete
+    from assay.cli.options import complete  # loads click
 
     return complete(build_cli(), line)
 

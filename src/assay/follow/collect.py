@@ -214,7 +214,7 @@ def _lines_end(data: bytes) -> int:
 
 def _parse_file(kind: str, step: str | None) -> Parse:
     if kind == "tensorboard":
-        from assay.observe import events
+        from assay.observe import events  # few studies have such files
 
         return lambda data, state, _final: events.parse_events_columns(data, state)
     parse = files.parse_csv_columns if kind == "csv" else files.parse_jsonl_columns

@@ -17,6 +17,7 @@ from assay.values.hooks import NATIVE
 if TYPE_CHECKING:
     from assay.config.settings import Settings
 
+# A table is shown without what reads settings, records and commands: functions that need it import it.
 
 HOW_TO_START = "write a study file, or see a whole example at work: assay demo"
 

@@ -841,12 +841,9 @@ def _find_end(entry: Entry, outcome: Outcome) -> float:
     """Now, where this supervisor saw it end; else when its last marker or, without one, its last line was written."""
     if entry.finished_here:
         return entry.ended_at or time.time()
-    return outcome.ended_at or _find_last_line(entry.dir) or time.time()
-
-
-def _find_last_line(run_dir: str) -> float | None:
-    try:
-        logs = [each.stat().st_mtime for each in os.scandir(run_dir) if ".log" in each.name and each.is_file()]
-    except OSError:
-        return None
-    return max(logs, default=None)
+    if outcome.ended_at:
+        return outcome.ended_at
+    with suppress(OSError):
+        logs = (each for each in os.scandir(entry.dir) if ".log" in each.name and each.is_file())
+        return max((each.stat().st_mtime for each in logs), default=time.time())
+    return time.time()

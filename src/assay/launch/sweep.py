@@ -104,7 +104,7 @@ def _choose_runs(prepared: Prepared) -> Prepared:
     """--where: what else is planned is neither started nor judged."""
     if prepared.options.where is None:
         return prepared
-    from assay.reading.choosing import choose_planned
+    from assay.reading.choosing import choose_planned  # most calls have no --where
 
     runs = tuple(choose_planned(prepared.options.where, prepared.plan.runs, prepared.location))
     names = {spec.name for spec in runs}
@@ -359,7 +359,7 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
     checks = prepared.study.checks
     if not checks or not done:
         return None, []
-    from assay.follow.verdicts import record_verdicts
+    from assay.follow.verdicts import record_verdicts  # most studies have no checks
 
     summaries = index.load_summaries(keys=list(done))
     if not all(summaries.get(key) or entry.finished_here for key, entry in done.items()):

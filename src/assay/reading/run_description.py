@@ -81,14 +81,15 @@ def describe_run(
     status = load_shown(run_dir)
     key = location.key(run_dir)
     refresh_one(index, location, run_dir)
+    readings, no_readings = load_readings(os.path.join(run_dir, layout.READINGS_FILE))
     return RunDescription(
         key=key,
         dir=run_dir,
         status=status,
         metrics=index.load_summaries(keys=[key]).get(key, {}),
         sources=tuple(source.name for source in find_sources(run_dir, status.record.spec)),
-        readings=load_readings_summary(os.path.join(run_dir, layout.READINGS_FILE)),
-        no_readings=load_absence(os.path.join(run_dir, layout.READINGS_FILE)),
+        readings=readings,
+        no_readings=no_readings,
         environment=run_directory.load_environment(run_dir),
         files=tuple(load_files(run_dir)),
         children=tuple(find_children(location, key) if children is None else children),
@@ -116,24 +117,14 @@ def load_files(run_dir: str, within: str = "") -> Iterator[FileFact]:
             yield FileFact(name, sum(os.lstat(path).st_size for path in (inside if name[-1] == "/" else [entry.path])))
 
 
-def load_readings_summary(path: str) -> ReadingsSummary | None:
-    if not os.path.isfile(path):  # a pipe would be waited for
-        return None
-    try:
-        with open(path, "rb") as file:
-            readings = [reading for line in file if (reading := parse_reading(line)) is not None]
-    except OSError:
-        return None
-    return build_readings_summary(readings)
-
-
-def load_absence(path: str) -> str | None:
-    """Why there are no readings, as job.sh wrote it where it found no Assay."""
-    if not os.path.isfile(path):
-        return None
-    with suppress(OSError), open(path, "rb") as file:
-        return parse_absence(file.readline(_LONGEST_ABSENCE))
-    return None
+def load_readings(path: str) -> tuple[ReadingsSummary | None, str | None]:
+    """What the readings of a run come to, and why there are none, as job.sh wrote it where it found no Assay."""
+    if os.path.isfile(path):  # a pipe would be waited for
+        with suppress(OSError), open(path, "rb") as file:
+            absence = parse_absence(file.readline(_LONGEST_ABSENCE))
+            file.seek(0)
+            return build_readings_summary([each for line in file if (each := parse_reading(line)) is not None]), absence
+    return None, None
 
 
 def build_readings_summary(readings: Sequence[Reading]) -> ReadingsSummary | None:

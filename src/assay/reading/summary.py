@@ -352,7 +352,7 @@ def _run_columns(
         columns.append((Column("tags", rank=_TAGS_RANK, role="tags"), list(map(",".join, tags))))
     received = _gather(data, "received", order)
     if has("received", any(received)):
-        from assay.record.received import describe_facts
+        from assay.record.received import describe_facts  # few tables have such runs
 
         columns.append((Column("received", rank=_TAGS_RANK), [describe_facts(each) or None for each in received]))
     told = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; `assay ls` has other reasons

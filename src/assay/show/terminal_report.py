@@ -156,7 +156,7 @@ def _render_code(block: doc.Code, look: _Look) -> Iterator[str]:
 
 
 def _render_chart(block: doc.Chart, look: _Look) -> Iterator[str]:
-    from assay.show.chart import Line, LineChart, build_bands
+    from assay.show.chart import Line, LineChart, build_bands  # few documents have charts
     from assay.show.plot import render_plot
 
     groups: dict[str, list[Line]] = {}

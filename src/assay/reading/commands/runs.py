@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 
+# Each command imports what it alone needs.
 T = TypeVar("T")
 _ONE_OF_MANY = "The one that matches, where RUN is a study or a pattern."
 

@@ -250,7 +250,7 @@ class Index(BufferedIndex):
 
         A start of 0 replaces everything that is known of the study: its file was read from the beginning.
         """
-        from assay.record.index.writing import write_verdicts
+        from assay.record.index.writing import write_verdicts  # readers do without it
 
         study = storable(study)
         with self._transaction() as db:
@@ -443,6 +443,6 @@ def _seal_name(number: int, name: str) -> bytes:
 def _build_cursor(run: int, source: int, offset: int, sealed: str) -> Cursor:
     import json
 
-    from assay.record.index.writing import open_cursor
+    from assay.record.index.writing import open_cursor  # tables have no cursors
 
     return Cursor(offset, json.loads(open_cursor(run, source, offset, sealed)))
