@@ -12,9 +12,9 @@ from typing import Any
 
 from assay import plugins
 from assay.errors import AssayError, InfrastructureError
-from assay.execute.places import has_begun, load_liveness, load_place, load_wait_reason
+from assay.execute.places import has_begun, load_liveness, load_wait_reason
 from assay.follow.attempts import Decision, RetryPolicy, decide
-from assay.follow.collect import UNREAD, Summaries, add_received, build_row, read_sources
+from assay.follow.collect import UNREAD, Summaries, build_row, read_sources
 from assay.follow.locations import StudyLocation, find_studies, show_near
 from assay.record import run_directory
 from assay.record.checkpoints import find_newer
@@ -139,9 +139,7 @@ def refresh_run(index: Index, location: StudyLocation, change: FolderChange, *, 
     last = history.last
     outcome, handle = (last.outcome, last.handle) if last else (None, None)
     number = last.number if last else 0
-    place = load_place(path, handle)
-    row = build_row(record.spec, record, key, history.state, number, outcome, handle, place, change.stamp, marks)
-    row = add_received(row, path)
+    row = build_row(record.spec, record, path, key, history.state, number, outcome, handle, change.stamp, marks)
     row = replace_state(row, path, record, history)
     if change.known_at is not None and change.known_at != record.created_at:  # of a directory that was removed since
         index.forget_points(key)

@@ -151,7 +151,7 @@ class DirBuilder:
         Alone in the study, and each looked at again: another supervisor may have repaired it and started it since.
         """
         meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
-        present = self._find_present(specs)
+        present = [spec for spec in specs if spec.name in self._present]
         suspects = [spec for spec in present if _find_damage(self._prepared.dir_of(spec), self._rules.shares_dirs)]
         for spec in present:
             # job.sh would wait for ever for the reader of a pipe, and cannot write into a folder
@@ -163,10 +163,6 @@ class DirBuilder:
             return []
         with locked(meta):
             return [line for spec in suspects if (line := self._repair(spec, meta))]
-
-    def _find_present(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
-        """Those that had a directory, or something else of that name, when the call began."""
-        return [spec for spec in specs if spec.name in self._present]
 
     def _repair(self, spec: RunSpec, meta: str) -> str | None:
         run_dir = self._prepared.dir_of(spec)
@@ -233,7 +229,7 @@ class DirBuilder:
 
     def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
         """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
-        for spec in self._find_present(specs):
+        for spec in (each for each in specs if each.name in self._present):
             run_dir = self._prepared.dir_of(spec)
             # a directory made before its variable was declared secret has the value in job.sh
             if spec.private is None or f". ./{layout.SECRETS_FILE}" not in try_text(

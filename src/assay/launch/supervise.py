@@ -355,14 +355,11 @@ class Supervisor:
         """Whether an ended attempt holds its slot no longer: nothing of it is left, or what is left may stay."""
         assert entry.handle is not None
         entry.left = self.executor.leftovers(entry.handle, entry.dir)
-        is_free = not entry.left or (entry.spec.leave_running and self._has_done_marker(entry))
+        done = os.path.join(entry.dir, layout.exit_marker_name(entry.commands[-1], entry.attempt, 0))
+        is_free = not entry.left or (entry.spec.leave_running and os.path.exists(done))
         if is_free and self.pool is not None:
             self.pool.note_ended(entry.handle.tag, is_left=bool(entry.left))
         return is_free
-
-    def _has_done_marker(self, entry: Entry) -> bool:
-        marker = layout.exit_marker_name(entry.commands[-1], entry.attempt, 0)
-        return os.path.exists(os.path.join(entry.dir, marker))
 
     def _create_ahead(self) -> None:
         """Write the directories of the next runs while the slots are busy: without a lease they are merely queued.
@@ -456,24 +453,21 @@ class Supervisor:
             env[layout.ENV_WAITED] = str(int(used_s))
         env[layout.ENV_TIME] = _choose_time(entry)
         env[layout.ENV_DONE] = "".join(f":{name}:" for name in sorted(entry.skipped))
+        shared = self.settings.lease.shared_fds if self.settings.lease is not None else ()
         return JobRequest(
             dir=entry.dir,
             name=f"{os.path.basename(os.path.dirname(entry.dir))}_{entry.spec.name}",
             attempt=entry.attempt,
             env=env,
             slot=slot,
-            slot_fds=self._choose_fds(held),
+            # the locks that the job holds, which are as old as it is
+            slot_fds=shared if held is None or self.settings.keeps_slots else (*held.fds, *shared),
             tag=f"{uid}.{entry.attempt}",
             command_line=" && ".join(command.text for command in entry.spec.commands),
             farm_resources=entry.spec.farm_resources,
             label=entry.spec.name if entry.spec.tag else "",
             begins=entry.begins,
         )
-
-    def _choose_fds(self, held: HeldSlot | None) -> tuple[int, ...]:
-        """The locks that the job holds: they are as old as it is."""
-        shared = self.settings.lease.shared_fds if self.settings.lease is not None else ()
-        return shared if held is None or self.settings.keeps_slots else (*held.fds, *shared)
 
     # ------------------------------------------------------------ from the files to the next step
 

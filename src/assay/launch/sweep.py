@@ -252,7 +252,7 @@ def _warn(hooks: RunHooks, line: str) -> None:
 
 def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
     """Where all runs are over, the plan and the completed passes of --force are removed."""
-    if not _is_over(entries):
+    if not all(entry.state.is_over for entry in entries):
         return
     if not prepared.options.names_runs:
         run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
@@ -262,10 +262,6 @@ def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
         for path in run_directory.find_passes(prepared.location.dir):
             with suppress(OSError):
                 run_directory.leave_pass(path, last)
-
-
-def _is_over(entries: Sequence[Entry]) -> bool:
-    return all(entry.state.is_over for entry in entries)
 
 
 def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
@@ -395,11 +391,12 @@ def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple
 def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> list[Entry]:
     options, runs = prepared.options, prepared.plan.runs
     last = {spec.name: _load_last(prepared.dir_of(spec)) if options.force or options.retry else None for spec in runs}
+    numbers = {name: attempt.number if attempt else 0 for name, attempt in last.items()}
     codes = builder.choose_codes([spec for spec in runs if _takes_current_code(prepared, spec, last[spec.name])])
     if not options.force:
         _print_codes(builder, hooks, codes, runs)
-        return [_build_entry(spec, prepared, options.retry, _number(last[spec.name])) for spec in runs]
-    begun, path = {name: _number(attempt) for name, attempt in last.items()}, find_pass(prepared, codes=codes)
+        return [_build_entry(spec, prepared, options.retry, numbers[spec.name]) for spec in runs]
+    begun, path = numbers, find_pass(prepared, codes=codes)
     with suppress(OSError):  # a full disk: an interrupted pass would be repeated as a whole
         begun = run_directory.join_pass(path, begun)
     code = builder.snapshot.hash if options.new_code and builder.snapshot else None
@@ -442,10 +439,6 @@ def _build_entry(
 
 def _load_last(run_dir: str) -> run_directory.Attempt | None:
     return run_directory.load_history(run_dir).last if os.path.isdir(run_dir) else None
-
-
-def _number(attempt: run_directory.Attempt | None) -> int:
-    return attempt.number if attempt else 0
 
 
 def _is_interrupted(entry: Entry) -> bool:
@@ -531,7 +524,8 @@ def _build_report(
     doubts = (*ends, *_describe_unmatched(prepared, entries, index), *_describe_not_finite(prepared, entries, index))
     code, leftovers = builder.describe_other_code(entries), _describe_leftovers(prepared, entries)
     last = {entry.spec.name: entry.attempt for entry in entries}
-    unfinished = describe_unfinished(prepared, last) if _is_over(entries) else []
+    is_over = all(entry.state.is_over for entry in entries)
+    unfinished = describe_unfinished(prepared, last) if is_over else []
     held_back = [entry.spec.name for entry in supervisor.held_back]
     if (budget := prepared.options.budget) is not None and held_back:
         again = prepared.options.again

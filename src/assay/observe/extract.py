@@ -96,21 +96,17 @@ class Extractor:
     def feed(self, chunk: bytes) -> Columns:
         """The points of every line that these bytes complete, of each metric in the log's order."""
         columns: Columns = {}
-        for text in self._take_blocks(chunk):
+        data, start = self._tail + chunk if self._tail else chunk, 0
+        while (end := _block_end(data, start)) > start:
+            text = data[start:end].replace(b"\r", b"\n").decode("utf-8", "surrogateescape")
             _add_columns(columns, *self._scan(text))
+            start = end
+        self._tail = data[start:]
         return columns
 
     def finish(self) -> Columns:
         """The points of a last line that nothing ended."""
         return self.feed(b"\n") if self._tail else {}
-
-    def _take_blocks(self, chunk: bytes) -> Iterator[str]:
-        data = self._tail + chunk if self._tail else chunk
-        start = 0
-        while (end := _block_end(data, start)) > start:
-            yield data[start:end].replace(b"\r", b"\n").decode("utf-8", "surrogateescape")
-            start = end
-        self._tail = data[start:]
 
     def _scan(self, text: str) -> tuple[list[_Values], list[list[float | None]]]:
         """The values of a block and their steps."""

@@ -141,11 +141,7 @@ def _rank_runs(data: IndexTable, counted: Sequence[int], key: SortKey) -> list[C
     values = best_values(data.metrics[key.name], key.direction)
     studies = {data.rows[i].study for i in counted}
     order = sort_rows(data, counted, (key,), ())
-    return [Contender(_name(data.rows[i], len(studies) > 1), values[i], i) for i in order]
-
-
-def _name(row: RunRow, with_study: bool) -> str:
-    return row.key if with_study else row.name
+    return [Contender(data.rows[i].key if len(studies) > 1 else data.rows[i].name, values[i], i) for i in order]
 
 
 def _rank_groups(
@@ -427,8 +423,8 @@ def build_front_document(
     columns = [Column("run"), *(Column(name, digits=None) for name in differing)]
     columns += [Column(key.name, "clock" if key.is_time else "number") for key in keys]
     rows = [
-        [_name(data.rows[i], several), *(data.rows[i].params.get(name) for name in differing), *found]
-        for i, *found in zip(order, *values.values(), strict=True)
+        [row.key if several else row.name, *(row.params.get(name) for name in differing), *found]
+        for row, *found in zip((data.rows[i] for i in order), *values.values(), strict=True)
     ]
     by = ", ".join(f"{key.name} ({_WORDS[key.direction]})" for key in keys)
     studies = ", ".join(location.name for location in locations)

@@ -210,17 +210,18 @@ def follow_run(run_dir: str, command: str | None, lines: int | None, write: Writ
 class _NamedOutput:
     """One run of several: whole lines, each with the run's name before it."""
 
-    name: bytes
+    run_dir: str
     follower: RunFollower
     partial: bytes = b""
 
     def write_news(self, write: Write, final: bool) -> None:
+        name = os.fsencode(os.path.basename(self.run_dir))
         for data in self.follower.read():
             *whole, self.partial = (self.partial + data).split(b"\n")
             if whole:
-                write(b"".join(b"%s | %s\n" % (self.name, line) for line in whole))
+                write(b"".join(b"%s | %s\n" % (name, line) for line in whole))
         if final and self.partial:
-            write(b"%s | %s\n" % (self.name, self.partial))
+            write(b"%s | %s\n" % (name, self.partial))
 
 
 def follow_study(
@@ -237,7 +238,7 @@ def follow_study(
             if path in followed or not _begins(path, ended.get(path), had_seen):
                 continue
             known = ended.pop(path, None)
-            followed[path] = known[1] if known else _NamedOutput(_name(path), RunFollower(path, command, lines))
+            followed[path] = known[1] if known else _NamedOutput(path, RunFollower(path, command, lines))
             seen += 1
         if only is None:
             supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued what it repeats
@@ -254,10 +255,6 @@ def follow_study(
         time.sleep(POLL_S)
 
 
-def _name(run_dir: str) -> bytes:
-    return os.fsencode(os.path.basename(run_dir))
-
-
 def _begins(run_dir: str, before: tuple[int, _NamedOutput] | None, has_seen: bool) -> bool:
     """Whether a run is to be followed from now on: it is not over, or new, or has begun another attempt."""
     if before is not None:
@@ -269,7 +266,7 @@ def _skip_to_end(run_dir: str, command: str | None, lines: int | None) -> _Named
     """A follower that passes over what the run has written until now."""
     follower = RunFollower(run_dir, command, lines)
     follower.skip()
-    return _NamedOutput(_name(run_dir), follower)
+    return _NamedOutput(run_dir, follower)
 
 
 def _load_attempt(run_dir: str) -> int:

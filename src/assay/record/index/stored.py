@@ -222,7 +222,7 @@ class Index(BufferedIndex):
                 self._db.execute("INSERT INTO names (name, checksum) VALUES (?, ?)", (text, b""))
                 found = self._db.execute(_NAME, (text,)).fetchone()
                 self._db.execute(
-                    "UPDATE names SET checksum = ? WHERE number = ?", (_seal_name(found[0], text), found[0])
+                    "UPDATE names SET checksum = ? WHERE number = ?", (checksum(f"{found[0]} {text}"), found[0])
                 )
             self._names[name] = found[0]
         return self._names[name]
@@ -375,7 +375,7 @@ class Index(BufferedIndex):
 
     def _load_names(self) -> dict[int, str]:
         found = self._db.execute("SELECT number, name, checksum FROM names").fetchall()
-        if any(_seal_name(number, name) != seal for number, name, seal in found):
+        if any(checksum(f"{number} {name}") != seal for number, name, seal in found):
             raise DamagedError("a checksum does not fit")
         return {number: name for number, name, _ in found}
 
@@ -434,10 +434,6 @@ def _list(values: Sequence[str]) -> str:
     import json  # not to load it for the one study that is mostly asked for
 
     return json.dumps(list(map(storable, values)))
-
-
-def _seal_name(number: int, name: str) -> bytes:
-    return checksum(f"{number} {name}")
 
 
 def _build_cursor(run: int, source: int, offset: int, sealed: str) -> Cursor:
