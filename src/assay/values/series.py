@@ -100,7 +100,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 def direction_of(metric: str) -> Direction:
     """Whether lower or higher is better, by the metric's name; higher where the name does not show it.
 
-    Of what asv tracked it is lower then: asv takes that for better in all its benchmarks.
+    For numbers that asv tracked it is lower then: asv takes that for better in all its benchmarks.
     """
     return find_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
 
