@@ -96,7 +96,7 @@ class Occupant:
 
     @property
     def is_concluded(self) -> bool:
-        """What it left running was ended before that, or is permitted to stay."""
+        """Whether the attempt is concluded: what it left running was ended before that, or may stay."""
         return self.boot != processes.boot_id() or os.path.exists(
             os.path.join(self.dir, layout.numbered_name("outcome", self.attempt))
         )

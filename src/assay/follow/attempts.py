@@ -150,8 +150,8 @@ def decide(
     if alive is Liveness.ALIVE:
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
     outcome = build_outcome(last, commands, finished_before(history), find_newer)
-    is_told = last.stop is not None and last.handle is not None and last.handle.executor == "ssh"  # its host was not
-    if alive is Liveness.UNKNOWN and (outcome.state is State.LOST or is_told):
+    is_on_ssh = last.handle is not None and last.handle.executor == "ssh"  # its host may not have got the stop
+    if alive is Liveness.UNKNOWN and (outcome.state is State.LOST or (last.stop is not None and is_on_ssh)):
         return _decide_elsewhere(last, replace(outcome, state=State.LOST), policy)
     action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
     return Decision(action, outcome.state, last.number, outcome, last.handle)
@@ -203,8 +203,8 @@ def _conclude_warned(attempt: Attempt, outcome: Outcome) -> Outcome:
     if outcome.checkpoint:
         reason = f"{OUT_OF_TIME}; goes on from {describe_checkpoint(outcome.checkpoint)}"
         return replace(outcome, state=State.STOPPED, reason=reason, cause="out of time")
-    said = "" if outcome.state is State.TIMEOUT else " after the warning of its time limit"
-    return replace(outcome, reason=f"{outcome.reason}{said}, {NO_CHECKPOINT}")
+    when = "" if outcome.state is State.TIMEOUT else " after the warning of its time limit"
+    return replace(outcome, reason=f"{outcome.reason}{when}, {NO_CHECKPOINT}")
 
 
 def _conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> tuple[State, str]:

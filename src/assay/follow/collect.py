@@ -204,9 +204,9 @@ log_parser: Callable[[Sequence[Pattern], str, bytes, dict[str, Any], bool], Pars
 
 
 def _lines_end(data: bytes) -> int:
-    """Behind the last complete line. A line that grows is left in the file: its bytes count when its points do, so of
-    two readers that take it for the last one only the first can store it. A line without any end is fed as it comes.
-    """
+    """The offset after the last complete line. A line that grows is left in the file: its bytes count when its points
+    do, so of two readers that take it for the last one only the first can store it. A line without any end is fed as it
+    comes."""
     newline = data.rfind(b"\n")
     end = max(newline, data.rfind(b"\r", newline + 1)) + 1
     return end if end or len(data) < READ_BYTES else len(data)

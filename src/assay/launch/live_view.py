@@ -77,7 +77,7 @@ class BestSoFar:
         self.leader: Leader | None = None
 
     def note(self, entry: Entry) -> None:
-        """A run has ended."""
+        """Note a run that has ended."""
         if _counts(entry):
             self._ended.append(entry)
 

@@ -651,7 +651,7 @@ def _is_cut(run_dir: str) -> bool:
 
 
 def _find_uid(run_dir: str, history: run_directory.History) -> str | None:
-    """By which the processes of its attempts are tagged."""
+    """The uid by which the processes of a run's attempts are tagged."""
     tags = [attempt.handle.tag for attempt in history.attempts if attempt.handle and attempt.handle.tag]
     tagged = run_directory.load_job_field(run_dir, layout.ENV_ATTEMPT)
     return tagged or (tags[0].rpartition(".")[0] if tags else None)

@@ -180,7 +180,7 @@ def _merge(found: list[_Values], skips: list[_Skip]) -> _Values:
 
 
 def _block_end(data: bytes, start: int) -> int:
-    """Behind the last line end within reach; `start` when no line is complete."""
+    """The offset after the last line end within reach; `start` when no line is complete."""
     for reach in (SCAN_BYTES, LINE_LIMIT_BYTES):
         stop = start + reach
         newline = data.rfind(b"\n", start, stop)

@@ -315,13 +315,13 @@ def _describe_error(choice: BestChoice) -> str:
     error, margin = choice.standard_error, choice.margin or 0.0
     if error is None:
         return f"not known: a group of one run has no spread over {over}"
-    said = f"standard error of the difference {render_number(error, 2)}"
+    shown = f"standard error of the difference {render_number(error, 2)}"
     if not error:
-        return f"{said}: runs that differ in {over} alone have equal values"
+        return f"{shown}: runs that differ in {over} alone have equal values"
     ratio = f"the margin is {_round(margin / error)} times that"
     if margin <= _CLEAR * error:
-        return f"{said}; {ratio}: within the spread over {over}, the order may be chance; more runs would show it"
-    return f"{said}; {ratio}: more than the spread over {over}"
+        return f"{shown}; {ratio}: within the spread over {over}, the order may be chance; more runs would show it"
+    return f"{shown}; {ratio}: more than the spread over {over}"
 
 
 def _build_notes(choice: BestChoice, data: IndexTable) -> list[str]:

@@ -636,7 +636,7 @@ def _load_value(kind: type[T], path: str) -> T | None:
 
 
 def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
-    """Started by hand: the token names where (`host pid start boot time`)."""
+    """The handle of an attempt that was started by hand: its token holds `host pid start boot time`."""
     try:
         host, pid, start, boot, stamp = read_text(os.path.join(run_dir, layout.numbered_name("token", attempt))).split()
         handle = JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")

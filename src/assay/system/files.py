@@ -172,7 +172,7 @@ class Flusher:
             self.count += 1
 
     def wait(self) -> None:
-        """Until the flush that is under way has ended."""
+        """Wait until the flush that is under way has ended."""
         if self._thread is not None:
             self._thread.join()
 
