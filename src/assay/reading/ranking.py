@@ -48,7 +48,7 @@ Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
 
 
 def choose_sort(asked: Sequence[Asked], data: IndexTable, params: Iterable[Mapping[str, Any]]) -> tuple[SortKey, ...]:
-    """`acc`, `acc:max`, `loss:min`, `lr:max`, the first one first; without a wish the first metric by `metric_priority`."""
+    """`acc`, `acc:max`, `loss:min`, `lr:max`, the first one first; without a wish the metric that comes first."""
     if not asked:
         name = min(data.metrics, key=metric_priority, default=None)
         return (SortKey(name, direction_of(name)),) if name is not None else ()
