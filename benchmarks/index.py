@@ -20,8 +20,9 @@ from pathlib import Path
 
 from measuring import ROOT, Taken, cpu, quick_folder, render_ratio, render_spread, take_turns, wall
 
-from assay.record.index.base import Columns, Cursor, Index, RunRow
+from assay.record.index.base import Columns, Cursor, RunRow
 from assay.record.index.sqlite import SqliteIndex
+from assay.record.index.stored import Index
 from assay.values.run import State
 
 INGEST_RUNS, INGEST_METRICS, INGEST_POINTS = 2000, 5, 100

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import sys
 
+from assay.errors import InfrastructureError
+from assay.plugins import Merged, load
+
 # Loaded by name: the process of a benchmark loads the standard library and nothing of the command line.
 CHILDREN = {
     "readings": "assay.observe.readings:main",
@@ -15,9 +18,6 @@ CHILDREN = {
 
 
 def run_child(name: str) -> int | None:
-    from assay.errors import InfrastructureError
-    from assay.plugins import Merged, load
-
     children = Merged("children", CHILDREN)
     if name not in children:
         print(f"assay: no child process is called {name!r}; there are {', '.join(children)}", file=sys.stderr)
@@ -36,6 +36,6 @@ if __name__ == "__main__":
         child = sys.argv[2] if len(sys.argv) > 2 else ""
         del sys.argv[1:3]  # the rest is the child's own command line
         sys.exit(run_child(child))
-    from assay.cli.main import main
+    from assay.cli.main import main  # a child does not need it
 
     main()

@@ -75,6 +75,14 @@ class NotFoundError(UsageError):
         super().__init__(f"no {kind} named {name!r}", hint or did_you_mean(name, self.known))
 
 
+def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise NotFoundError for the first of these names that is not known."""
+    choices = list(known)
+    for name in names:
+        if name not in choices:
+            raise NotFoundError(kind, name, choices)
+
+
 class MissingExtraError(UsageError, ImportError):
     """An optional part that is not installed; also an ImportError, which is what a script expects and catches."""
 

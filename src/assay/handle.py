@@ -152,7 +152,7 @@ class StudyHandle:
         with open_index_of(locations) as index:
             data = load_fresh_table(index, locations)
         keep = leave_out_foreign(data, select_rows(data, parse_where_text(where))) if data.rows else []
-        if not any(has_result(data.rows[i].state, data.rows[i].reason) for i in keep):
+        if not any(has_result(data.rows[i].state, data.rows[i].cause) for i in keep):
             states = [str(data.rows[i].state) for i in keep]
             counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
             hint = "call wait() first" if self.is_running else "their logs say why: for run in .runs: print(run.log())"

@@ -33,6 +33,7 @@ _BACKLOG_BYTES = 8 << 20  # kept in memory until it can be written
 _GONE = (errno.EBADF, errno.ESTALE)  # the descriptor was closed under us, the file deleted on a server: open another
 _KEY_LIMIT = 10_000  # names whose JSON is remembered
 
+# What only a run of its own needs is imported where such a run begins and ends: inside of a run it is not loaded.
 _clock = time.time
 _keys: dict[str, str] = {}  # name -> ',"name":'
 

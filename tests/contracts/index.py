@@ -23,13 +23,15 @@ from typing import Any, Protocol
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.observe.points import MetricPoint
 
 import assay
 from assay.errors import InfrastructureError, UsageError
-from assay.record.index.base import Cursor, Index, RunRow, Series
+from assay.record.index.base import Cursor, RunRow, Series
 from assay.record.index.digest import Tally
+from assay.record.index.stored import Index
 from assay.values.run import State
-from assay.values.series import MetricPoint, Summary
+from assay.values.series import Summary
 
 WORKER = Path(__file__).with_name("index_worker.py")
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from assay.plugins import load
-from assay.record.index.base import Cursor, Index, RunRow
+from assay.record.index.base import Cursor, RunRow
 from assay.record.index.sqlite import SqliteIndex
+from assay.record.index.stored import Index
 from assay.values.run import State
 
 NAMES = {"SqliteIndex": SqliteIndex, "load": load, "Path": Path}  # what an opener may use

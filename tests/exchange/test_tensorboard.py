@@ -17,8 +17,9 @@ from assay.exchange.tensorboard import build_hparams, write_board_run, write_hpa
 from assay.follow.locations import StudyLocation
 from assay.observe.events import parse_events_columns
 from assay.reading.summary import SummaryOptions
-from assay.record.index.base import Index, Series
+from assay.record.index.base import Series
 from assay.record.index.sqlite import SqliteIndex
+from assay.record.index.stored import Index
 
 
 @pytest.fixture(autouse=True)

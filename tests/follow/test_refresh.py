@@ -19,7 +19,7 @@ from assay.follow.opening import open_index
 from assay.follow.refresh import refresh_study
 from assay.reading.run_reader import load_fresh_table
 from assay.record import run_directory
-from assay.record.index.base import Index
+from assay.record.index.stored import Index
 from assay.show.console import CollectingConsole
 from assay.values.run import Command, JobHandle, Outcome, RunSpec, State
 from assay.values.study import Pattern

@@ -28,7 +28,7 @@ from assay.launch.supervise import LoopSettings, Supervisor
 from assay.record import run_directory
 from assay.system import processes
 from assay.values import layout
-from assay.values.run import Command, Outcome, RunSpec, State, Usage
+from assay.values.run import Command, Ending, Outcome, RunSpec, State, Usage
 
 RUN = "run"
 
@@ -500,8 +500,8 @@ def test_other_runs_start_while_a_rule_ends_some(tmp_path: Path) -> None:
     entries += [build_entry(tmp_path, f"q{number}", "true") for number in range(3)]
     ended: list[str] = []
 
-    def prune(going: Sequence[Entry]) -> dict[str, str]:
-        up = {entry.dir: "bounds: loss nan at step 12" for entry in going if os.path.exists(f"{entry.dir}/up")}
+    def prune(going: Sequence[Entry]) -> dict[str, Ending]:
+        up = {entry.dir: Ending("bounds: loss nan at step 12") for entry in going if os.path.exists(f"{entry.dir}/up")}
         return up if len(up) == 2 else {}
 
     def listen(event: Event) -> None:
@@ -545,11 +545,11 @@ def test_a_run_that_finishes_before_it_can_be_ended_is_done(tmp_path: Path) -> N
     entry = build_entry(tmp_path, "a", "sleep 0.2")
     marker = os.path.join(entry.dir, layout.exit_marker_name("run", 1, 0))
 
-    def prune(going: Sequence[Entry]) -> dict[str, str]:
+    def prune(going: Sequence[Entry]) -> dict[str, Ending]:
         """The decision comes when the command has ended and job.sh has not been seen to end."""
         for _ in going:
             until(lambda: os.path.exists(marker), "its command has ended")
-        return {each.dir: "too bad" for each in going}
+        return {each.dir: Ending("too bad") for each in going}
 
     supervise([entry], prune=prune)
     assert entry.state is State.DONE

@@ -14,7 +14,8 @@ from tests.finished_study import Bench
 
 from assay.follow.locations import StudyLocation
 from assay.reading.listing import load_all_rows
-from assay.record.index.base import Index, IndexTable
+from assay.record.index.base import IndexTable
+from assay.record.index.stored import Index
 from assay.show.console import Console
 
 # each run waits until its file is there

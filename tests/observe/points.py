@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from assay.observe.columns import Columns
-from assay.values.series import MetricPoint
+
+
+class MetricPoint(NamedTuple):
+    """One value of one metric."""
+
+    metric: str
+    value: float
+    step: float | None = None
+    time: float | None = None
 
 
 def build_points(columns: Columns) -> list[MetricPoint]:

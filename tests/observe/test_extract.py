@@ -9,12 +9,12 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.observe.points import build_points
+from tests.observe.points import MetricPoint, build_points
 
 from assay.errors import UsageError
 from assay.observe import extract
 from assay.observe.extract import LINE_LIMIT_BYTES, Extractor, LineRegex
-from assay.values.series import NUMBER, MetricPoint
+from assay.values.series import NUMBER
 from assay.values.study import Pattern, Position
 
 STEP = Pattern("step", r"step (\d+)")
@@ -25,7 +25,7 @@ ACC = Pattern("acc", rf"acc[= ]({NUMBER})")
 def run(patterns, text, command=None):
     extractor = Extractor(patterns, command)
     data = text if isinstance(text, bytes) else text.encode()
-    return extractor.feed(data) + extractor.finish()
+    return build_points(extractor.feed(data)) + build_points(extractor.finish())
 
 
 def rows(points):
@@ -37,7 +37,7 @@ def rows(points):
 
 def test_values_belong_to_the_step_of_their_line_and_later_lines_to_the_last():
     found = run([STEP, LOSS, ACC], "loss=9\nstep 1 loss=0.5\nacc=0.1\nstep 2\nloss=0.4\n")
-    assert rows(found) == [("loss", None, 9.0), ("loss", 1.0, 0.5), ("acc", 1.0, 0.1), ("loss", 2.0, 0.4)]
+    assert rows(found) == [("loss", None, 9.0), ("loss", 1.0, 0.5), ("loss", 2.0, 0.4), ("acc", 1.0, 0.1)]
 
 
 def test_a_step_to_the_right_counts_for_its_whole_line():
@@ -72,7 +72,7 @@ def test_without_a_position_pattern_nothing_has_a_step():
 
 def test_a_step_that_is_not_finite_is_skipped():
     extractor = Extractor([Pattern("step", r"step (\S+)"), LOSS])
-    assert rows(extractor.feed(b"step 1\nstep nan loss=1\n")) == [("loss", 1.0, 1.0)]
+    assert rows(build_points(extractor.feed(b"step 1\nstep nan loss=1\n"))) == [("loss", 1.0, 1.0)]
     assert (extractor.skipped, extractor.example) == (1, "step: 'nan'")
 
 
@@ -121,13 +121,12 @@ def test_several_patterns_for_one_metric_are_merged_by_their_place():
     text = "step 1 loss=1 nll 2\nnll 3\nloss=4\n"
     expected = [("loss", 1.0, 1.0), ("loss", 1.0, 2.0), ("loss", 1.0, 3.0), ("loss", 1.0, 4.0)]
     assert rows(run([STEP, LOSS, other], text)) == expected
-    assert rows(build_points(Extractor([STEP, LOSS, other]).feed_columns(text.encode()))) == expected
 
 
 def test_a_group_that_takes_no_part_says_nothing():
     pattern = Pattern("loss", r"loss (?:(?P<a>\d+)|<(?P<b>\d+)>)")
     extractor = Extractor([pattern])
-    assert rows(extractor.feed(b"loss 1\nloss <2>\n")) == [("a", None, 1.0), ("b", None, 2.0)]
+    assert rows(build_points(extractor.feed(b"loss 1\nloss <2>\n"))) == [("a", None, 1.0), ("b", None, 2.0)]
     assert extractor.skipped == 0
 
 
@@ -176,8 +175,8 @@ def test_not_a_number_is_a_value(text):
 @pytest.mark.parametrize("text", ["1,000", "1_000", "abc", "0.5%", "--", "0x10"])
 def test_what_is_not_a_number_is_skipped_and_counted(text):
     extractor = Extractor([Pattern("loss", r"loss=(\S+)")])
-    points = extractor.feed(f"loss=1\nloss={text}\nloss=other\nloss=2\n".encode())
-    assert [point.value for point in points] == [1.0, 2.0]
+    _, values, _ = extractor.feed(f"loss=1\nloss={text}\nloss=other\nloss=2\n".encode())["loss"]
+    assert list(values) == [1.0, 2.0]
     assert (extractor.skipped, extractor.example) == (2, f"loss: {text!r}")
 
 
@@ -203,10 +202,10 @@ def test_patterns_and_logs_with_other_letters(regex):
 
 def test_a_last_line_without_an_end_waits_for_the_rest_or_for_finish():
     extractor = Extractor([LOSS])
-    assert extractor.feed(b"loss=0.1") == []
-    assert rows(extractor.feed(b"5\nloss=2")) == [("loss", None, 0.15)]
-    assert rows(extractor.finish()) == [("loss", None, 2.0)]
-    assert extractor.finish() == []
+    assert extractor.feed(b"loss=0.1") == {}
+    assert rows(build_points(extractor.feed(b"5\nloss=2"))) == [("loss", None, 0.15)]
+    assert rows(build_points(extractor.finish())) == [("loss", None, 2.0)]
+    assert extractor.finish() == {}
 
 
 def test_a_line_without_an_end_is_cut_at_its_limit_wherever_the_chunks_end():
@@ -215,7 +214,7 @@ def test_a_line_without_an_end_is_cut_at_its_limit_wherever_the_chunks_end():
     assert [point.value for point in whole] == [123.0, 5.0]
     extractor = Extractor([LOSS])
     pieces = [data[start : start + 300_000] for start in range(0, len(data), 300_000)]
-    assert [point for piece in pieces for point in extractor.feed(piece)] == whole
+    assert [point for piece in pieces for point in build_points(extractor.feed(piece))] == whole
     assert len(extractor.state["tail"]) == 0
 
 
@@ -249,32 +248,24 @@ PATTERNS = [STEP, Pattern("loss", r"loss=(\S+)"), Pattern("acc", r"acc=([^\s]+)"
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join), st.data())
 def test_any_split_of_the_log_gives_the_same_points_through_saved_states(log, data):
     whole = Extractor(PATTERNS)
-    expected = whole.feed(log) + whole.finish()
+    expected = build_points(whole.feed(log)) + build_points(whole.finish())
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=6)))
     found: list[MetricPoint] = []
     extractor = Extractor(PATTERNS)
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
         state = json.loads(json.dumps(extractor.state))
         extractor = Extractor.restore(PATTERNS, None, state)
-        found += extractor.feed(log[start:end])
-    found += extractor.finish()
-    assert repr(found) == repr(expected)  # repr: nan differs from itself
+        found += build_points(extractor.feed(log[start:end]))
+    found += build_points(extractor.finish())
+    for metric in ("loss", "acc"):  # repr: nan differs from itself
+        mine, theirs = ([each for each in points if each.metric == metric] for points in (found, expected))
+        assert repr(mine) == repr(theirs)
     assert extractor.state == whole.state
-
-
-@given(st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join))
-def test_columns_hold_the_same_points(log):
-    by_object, by_column = Extractor(PATTERNS), Extractor(PATTERNS)
-    points = by_object.feed(log) + by_object.finish()
-    columns = build_points(by_column.feed_columns(log)) + build_points(by_column.finish_columns())
-    for metric in ("loss", "acc"):
-        mine = [point for point in points if point.metric == metric]
-        assert repr(mine) == repr([point for point in columns if point.metric == metric])
 
 
 def test_an_empty_state_is_a_fresh_start():
     extractor = Extractor.restore([LOSS], None, {})
-    assert rows(extractor.feed(b"loss=1\n")) == [("loss", None, 1.0)]
+    assert rows(build_points(extractor.feed(b"loss=1\n"))) == [("loss", None, 1.0)]
 
 
 # ---------------------------------------------------------------- linewise

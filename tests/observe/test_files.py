@@ -4,11 +4,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.observe.points import build_points
+from tests.observe.points import MetricPoint, build_points
 
-from assay.observe.columns import add_column, add_value, make_points, parse_number
+from assay.observe.columns import add_column, add_value, parse_number
 from assay.observe.files import parse_csv_columns, parse_jsonl_columns, parse_logx_columns
-from assay.values.series import MetricPoint
 
 
 def as_points(parsed):
@@ -257,13 +256,6 @@ def test_columns_and_points_are_the_same():
 
 
 # ---------------------------------------------------------------- columns
-
-
-def test_points_made_in_bulk_are_ordinary_points():
-    (point,) = make_points("loss", [0.5], [1.0], [None])
-    assert point == MetricPoint("loss", 0.5, 1.0, None)
-    assert hash(point) == hash(MetricPoint("loss", 0.5, 1.0, None))
-    assert repr(point) == repr(MetricPoint("loss", 0.5, 1.0, None))
 
 
 def test_columns_grow():

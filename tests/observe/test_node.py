@@ -14,7 +14,7 @@ import pytest
 from tests.contracts.executor import Run, Runs, until
 
 from assay.observe.readings import parse_absence, parse_reading
-from assay.reading.run_description import load_absence, load_readings_summary
+from assay.reading.run_description import load_readings
 from assay.system import processes
 
 SIZE = 60_000_000
@@ -89,7 +89,7 @@ def test_readings_while_the_job_runs_and_nobody_afterwards(
     assert first is not None
     assert first.rss_bytes > SIZE
     assert first.cpu_s > 0
-    summary = load_readings_summary(str(run.path("readings.jsonl")))
+    summary, _ = load_readings(str(run.path("readings.jsonl")))
     assert summary is not None
     assert summary.count == len(readings)
 
@@ -103,8 +103,7 @@ def test_where_assay_is_not_installed_the_reason_is_recorded(run: Run, tmp_path:
         end_command(job)
     [line] = load_lines(run)
     assert "not installed" in str(parse_absence(line))
-    assert load_absence(str(run.path("readings.jsonl"))) == json.loads(line)["absent"]
-    assert load_readings_summary(str(run.path("readings.jsonl"))) is None
+    assert load_readings(str(run.path("readings.jsonl"))) == (None, json.loads(line)["absent"])
     assert run.markers() == {"train.exit.143"}, "the run itself is as it would be"
 
 

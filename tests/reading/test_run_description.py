@@ -38,10 +38,10 @@ def test_one_reading_has_no_rate() -> None:
 def test_damaged_lines_are_passed_by(tmp_path: Path) -> None:
     path = tmp_path / "readings.jsonl"
     path.write_text(render_reading(reading(0, 1, 100)) + '{"time": 1, "proc\n\n' + render_reading(reading(2, 2, 200)))
-    summary = run_description.load_readings_summary(str(path))
+    summary, _ = run_description.load_readings(str(path))
     assert summary is not None
     assert (summary.count, summary.peak_rss_bytes) == (2, 200)
-    assert run_description.load_readings_summary(str(tmp_path / "none")) is None
+    assert run_description.load_readings(str(tmp_path / "none")) == (None, None)
 
 
 @pytest.mark.parametrize(("metric", "best"), [("loss", (1.0, 5)), ("acc", (9.0, 7))])

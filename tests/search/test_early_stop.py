@@ -20,7 +20,8 @@ from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation
 from assay.follow.opening import open_index
 from assay.launch.supervise import LOOK_S
-from assay.record.index.base import Cursor, Index, RunRow
+from assay.record.index.base import Cursor, RunRow
+from assay.record.index.stored import Index
 from assay.search.early_stop import EarlyStop
 from assay.values.run import JobHandle, RunSpec, State
 from assay.values.study import StopRule
@@ -60,7 +61,7 @@ class Study:
         return Entry(RunSpec(name, name, {}, ()), path, RetryPolicy(), State.RUNNING, attempt, handle, since=since)
 
     def prune(self, *entries: Entry) -> dict[str, str]:
-        return {os.path.basename(path): why for path, why in self.early_stop.prune(entries).items()}
+        return {os.path.basename(path): end.why for path, end in self.early_stop.prune(entries).items()}
 
 
 @pytest.fixture
@@ -220,14 +221,17 @@ def test_a_grid_with_asha(shop: StudyProcesses) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "loss", "reason"),
+    ("stop", "loss", "reason", "best"),
     [
-        ("{rule: bounds, metric: loss}", "nan", "bounds: loss nan at step 1"),
-        ("{rule: bounds, metric: loss, target: 5}", "4", "bounds: loss 4 has reached its target 5 at step 1"),
-        ("{rule: patience, metric: loss, patience: 3}", "4", "patience: no better loss for 3 steps (best 4 at step 1)"),
+        ("rule: bounds", "nan", "bounds: loss nan at step 1", 1),
+        ("rule: bounds, target: 5", "4", "bounds: loss 4 has reached its target 5 at step 1", 0),
+        ("rule: patience, patience: 3", "4", "patience: no better loss for 3 steps (best 4 at step 1)", 0),
     ],
 )
-def test_a_run_that_is_ended_for_its_own_points(shop: StudyProcesses, stop: str, loss: str, reason: str) -> None:
+def test_a_run_that_is_ended_for_its_own_points(
+    shop: StudyProcesses, stop: str, loss: str, reason: str, best: int
+) -> None:
+    stop = f"{{metric: loss, {stop}}}"
     write_study(shop, stop, f"['{loss}']", hold="8", more="retries: 3\n")
     assert shop.run("-j", "1").code == 0
     (run,) = shop.run_dirs()
@@ -235,6 +239,7 @@ def test_a_run_that_is_ended_for_its_own_points(shop: StudyProcesses, stop: str,
     assert attempt.outcome is not None
     assert (attempt.outcome.state, attempt.outcome.reason) == (State.PRUNED, reason)
     assert shop.processes() == {}
+    assert shop.call("best", "study", "--root", str(shop.root)).code == best  # whether its values are final
     # resumed by hand, it is not ended
     (shop.dir(run) / "go").touch()
     assert shop.call("rerun", f"study/{run}", "--root", str(shop.root)).code == 0

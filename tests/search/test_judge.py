@@ -23,7 +23,10 @@ def curve(rule: StopRule, *values: float, start: float = 1) -> RungCurve:
 
 
 def judge(rule: StopRule, values: list[float], others: list[list[float]] | None = None) -> str | None:
-    return judge_curve(rule, curve(rule, *values), [curve(rule, *other) for other in others or []])
+    ending = judge_curve(rule, curve(rule, *values), [curve(rule, *other) for other in others or []])
+    if ending is not None:
+        assert ending.cause == ("final" if rule.rule == "patience" or "target" in ending.why else "")
+    return ending.why if ending else None
 
 
 # ---------------------------------------------------------------- rungs
@@ -147,7 +150,8 @@ def test_the_order_in_which_points_are_read_does_not_matter(
     rng.shuffle(points)
     mixed = build_curve(rule, [step for step, _ in points], [value for _, value in points])
     known = [curve(rule, *other) for other in others]
-    assert judge_curve(rule, mixed, known) == judge(rule, own, others)
+    ending = judge_curve(rule, mixed, known)
+    assert (ending.why if ending else None) == judge(rule, own, others)
 
 
 @given(rules, losses, st.lists(losses, max_size=6), st.lists(st.integers(0, 40), max_size=5))
@@ -162,8 +166,8 @@ def test_points_in_bunches_are_judged_as_points_one_by_one(
         for end in ends:
             for step, value in list(enumerate(own, 1))[begin:end]:
                 following.add(step, value)
-            if reason := judge_curve(rule, following, known, judged):
-                return reason
+            if ending := judge_curve(rule, following, known, judged):
+                return ending.why
             judged, begin = len(following.rungs), end
         return None
 

@@ -86,7 +86,11 @@ def _examine_needed() -> Iterator[Diagnostic]:
     yield _examine_program("git", "commits in the provenance of runs", "install git", needed=False)
     yield _examine_proc()
     yield _examine_pidfd()
-    yield _examine_clock()
+    year = time.gmtime().tm_year  # a clock at the epoch, as on boards without a battery, would spoil ages and names
+    if year < 2024:
+        yield Diagnostic("clock", "broken", f"it is {year} on this machine", "set the clock")
+    else:
+        yield Diagnostic("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 
 
 def _examine_bash() -> Diagnostic:
@@ -151,14 +155,6 @@ def _examine_pidfd() -> Diagnostic:
     return Diagnostic("pidfd", "ok", f"Linux {os.uname().release}")
 
 
-def _examine_clock() -> Diagnostic:
-    """A clock that stands at the epoch, as on boards without a battery, would spoil ages and names."""
-    year = time.gmtime().tm_year
-    if year < 2024:
-        return Diagnostic("clock", "broken", f"it is {year} on this machine", "set the clock")
-    return Diagnostic("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
-
-
 # ---------------------------------------------------------------- places
 
 
@@ -171,10 +167,12 @@ def _examine_places(root: str | None) -> Iterator[Diagnostic]:
     yield _examine_folder("output root", chosen, "choose another: --root DIR or ASSAY_ROOT")
     parent = nearest_parent(chosen)
     if os.path.isdir(parent):
-        yield _examine_file_system(parent)
-        yield _examine_room(parent)
+        yield from _examine_disk(parent)
     yield _examine_folder("cache", cache_dir(os.environ), "set ASSAY_CACHE_DIR to a local folder", needed=False)
-    yield _examine_slots()
+    try:
+        yield Diagnostic("slots", "ok", f"{slots_directory()}, {len(os.sched_getaffinity(0))} CPUs")
+    except AssayError as error:
+        yield Diagnostic("slots", "broken", error.message, error.hint or "set ASSAY_SLOTS_DIR to a folder of your own")
 
 
 def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> Diagnostic:
@@ -191,29 +189,17 @@ def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> 
     return Diagnostic(name, "ok", path if parent == path else f"{path} (will be made)")
 
 
-def _examine_file_system(folder: str) -> Diagnostic:
-    kind = processes.find_file_system(folder)
+def _examine_disk(folder: str) -> Iterator[Diagnostic]:
+    kind, space = processes.find_file_system(folder), os.statvfs(folder)
     if kind in _NETWORK_SYSTEMS:
-        return Diagnostic("file system", "note", f"{kind}: a network file system; copies of code take longer")
-    clones = can_clone(folder)
-    copies = "code is shared, not copied (reflinks)" if clones else "code is copied (no reflinks)"
-    return Diagnostic("file system", "ok", f"{kind or 'unknown'}: {copies}")
-
-
-def _examine_room(folder: str) -> Diagnostic:
-    space = os.statvfs(folder)
+        yield Diagnostic("file system", "note", f"{kind}: a network file system; copies of code take longer")
+    else:
+        copies = "code is shared, not copied (reflinks)" if can_clone(folder) else "code is copied (no reflinks)"
+        yield Diagnostic("file system", "ok", f"{kind or 'unknown'}: {copies}")
     free = space.f_bavail * space.f_frsize
-    text = f"{formatting.render_size(free)} free"
-    if free < _LITTLE_ROOM:
-        return Diagnostic("room", "note", text, "runs fail when the disk is full")
-    return Diagnostic("room", "ok", text)
-
-
-def _examine_slots() -> Diagnostic:
-    try:
-        return Diagnostic("slots", "ok", f"{slots_directory()}, {len(os.sched_getaffinity(0))} CPUs")
-    except AssayError as error:
-        return Diagnostic("slots", "broken", error.message, error.hint or "set ASSAY_SLOTS_DIR to a folder of your own")
+    is_little = free < _LITTLE_ROOM
+    hint = "runs fail when the disk is full" if is_little else ""
+    yield Diagnostic("room", "note" if is_little else "ok", f"{formatting.render_size(free)} free", hint)
 
 
 # ---------------------------------------------------------------- GPUs, optional parts, plug-ins

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from assay import __version__, plugins
@@ -61,7 +62,7 @@ SERVICES = {
 
 def build_cli() -> click.Group:
     """The commands as click's, for help, mistakes and documents."""
-    from assay.cli.options import build_root
+    from assay.cli.options import build_root  # loads click
 
     return build_root(GROUP, SERVICES, __version__)
 
@@ -145,7 +146,11 @@ _READING = ("ls", "sum", "best", "show", "diff", "index", "logs")  # may begin a
 
 def _call(arguments: list[str]) -> Any:
     """Call the command; a reading one once more where the index was found damaged, since it is empty then."""
-    call = find_call(arguments, GROUP, SERVICES) or (lambda: _call_click(arguments))
+    call = find_call(arguments, GROUP, SERVICES)
+    if call is None:
+        from assay.cli.options import call_click  # loads click
+
+        call = partial(call_click, build_cli(), arguments)
     try:
         return call()
     except IndexDamagedError as error:
@@ -160,15 +165,9 @@ def _only_reads(command: str) -> bool:
 
 
 def _complete(line: str) -> Any:
-    from assay.cli.options import complete
+    from assay.cli.options import complete  # loads click
 
     return complete(build_cli(), line)
-
-
-def _call_click(arguments: list[str]) -> Any:
-    from assay.cli.options import call_click
-
-    return call_click(build_cli(), arguments)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ def build_folder(options: LoadOptions) -> str:
 
 
 def build_name(path: str, options: LoadOptions) -> str:
-    """--exp_name, also an empty one (which is refused later), else the file's name."""
+    """The study's name: --exp_name, also an empty one (which is refused later), else the file's name."""
     if options.exp_name is not None:
         return options.exp_name
     return os.path.splitext(os.path.basename(path))[0]

@@ -86,11 +86,13 @@ class Fields:
         self.refuse(node, key, "a string", hint)
         return None
 
-    def strings(self, node: Node, key: str) -> tuple[str, ...]:
+    def strings(
+        self, node: Node, key: str, wanted: str = "a string or a list of strings", hint: str | None = None
+    ) -> tuple[str, ...]:
         """A string, or a list of strings."""
         values = [each.value for each in node.elements()] if node.kind == "sequence" else [node.value]
         if not all(isinstance(each, str) and each.strip() for each in values):
-            self.refuse(node, key, "a string or a list of strings")
+            self.refuse(node, key, wanted, hint)
             return ()
         return tuple(values)
 

@@ -40,7 +40,9 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     asked = plugins.find_dialect(options.dialect) if options.dialect else None
 
     def describe() -> str:
-        return (asked.how_to if asked else "") or _describe_smallest()
+        others = " and ".join(f"{dialect.name}'s" for dialect in reversed(plugins.find_dialects()))
+        smallest = f"{_HOW_TO}; {others} files are read as well" if others else _HOW_TO
+        return (asked.how_to if asked else "") or smallest
 
     text = load_text(os.path.join(cwd, path), path, describe) if options.text is None else options.text
     nodes = _parse(text, path, describe)
@@ -53,11 +55,6 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     if options.settings:  # `--set`: settings of ours that such a file cannot hold
         study = read_settings(study, options.settings)
     return replace(study, text=text)
-
-
-def _describe_smallest() -> str:
-    others = " and ".join(f"{dialect.name}'s" for dialect in reversed(plugins.find_dialects()))
-    return f"{_HOW_TO}; {others} files are read as well" if others else _HOW_TO
 
 
 def _build_missing(message: str, key: str, position: Position) -> ConfigError:

@@ -85,27 +85,22 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
         tables.update({key: (*tables.get(key, ()), table.pop(key)) for key in handed_on})
         found.update({key: (value, path) for key, value in table.items()})
     found.update(_from_environment(environment, folder))
-    root, root_from = found.get("root", (os.path.join(folder, DEFAULT_ROOT), None))
-    slots, slots_from = found.get("slots", (None, None))
-    farm, farm_from = found.get("farm", (None, None))
-    max_wait, _ = found.get("max_wait", (None, None))
-    notify, notify_from = found.get("notify", ((), None))
-    names, secret_files = (patterns[key] for key in PATTERNS)
+    values = {key: value for key, (value, _) in found.items()}
+    origins = {key: where for key, (_, where) in found.items()}
     return Settings(
-        root=root,
-        root_from=root_from,
-        slots=slots,
-        farm=farm,
+        root=values.get("root", os.path.join(folder, DEFAULT_ROOT)),
+        root_from=origins.get("root"),
+        slots=values.get("slots"),
+        farm=values.get("farm"),
         files=tuple(files),
-        slots_from=slots_from,
-        farm_from=farm_from,
+        slots_from=origins.get("slots"),
+        farm_from=origins.get("farm"),
         tables=tables,
-        secret_names=names,
-        secret_files=secret_files,
-        max_wait_s=max_wait,
-        notify=notify,
-        notify_from=notify_from,
-        index=found["index"][0] if "index" in found else None,
+        **patterns,
+        max_wait_s=values.get("max_wait"),
+        notify=values.get("notify", ()),
+        notify_from=origins.get("notify"),
+        index=values.get("index"),
     )
 
 
@@ -187,7 +182,8 @@ class _Reader(Fields):
             text = self.string(node, key, f'as in {key} = "…"')
             return _absolute(text or "", os.path.dirname(self._path)) if key == "root" else text
         elif key == "notify":
-            return self._read_notify(node)
+            example = 'as in notify = "https://host/path", or a list of addresses and shell commands'
+            return self.strings(node, key, "an address or a command", example)
         elif key == "max_wait":
             seconds = parse_duration(node.value) if isinstance(node.value, str) else None
             if not seconds:
@@ -202,14 +198,6 @@ class _Reader(Fields):
             self.refuse(node, key, "a list of patterns", f"as in {key} = {example}")
             return ()
         return tuple(each.strip() for each in value)
-
-    def _read_notify(self, node: Node) -> tuple[str, ...]:
-        values = node.value if isinstance(node.value, list) else [node.value]
-        if not all(isinstance(each, str) and each.strip() for each in values):
-            example = 'as in notify = "https://host/path", or a list of addresses and shell commands'
-            self.refuse(node, "notify", "an address or a command", example)
-            return ()
-        return tuple(values)
 
     def _read_slots(self, node: Node) -> tuple[str, ...]:
         value = node.value

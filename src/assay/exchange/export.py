@@ -20,7 +20,8 @@ from assay.follow.locations import HOW_TO_START, StudyLocation
 from assay.reading.ranking import best_values
 from assay.reading.run_reader import load_fresh_table
 from assay.reading.summary import select_rows
-from assay.record.index.base import Index, IndexTable, RunRow
+from assay.record.index.base import IndexTable, RunRow
+from assay.record.index.stored import Index
 from assay.record.received import describe_facts
 from assay.show import formatting
 from assay.show.console import SILENT, Console

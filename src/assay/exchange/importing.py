@@ -57,7 +57,7 @@ class ImportCounts(NamedTuple):
 def import_runs(
     importer: Importer, path: str, root: str, study: str | None = None, console: Console = SILENT
 ) -> ImportCounts:
-    """Raises UsageError, with the position of what is wrong, before anything is written."""
+    """Import runs. Raises UsageError, with the position of what is wrong, before anything is written."""
     loaded: ImportedRuns = load(importer.load)(path)
     if not loaded.runs:
         raise UsageError(f"{path}: there are no runs in it", "; ".join(loaded.notes) or f"it is {importer.title}")
@@ -81,7 +81,7 @@ def import_runs(
 
 
 def _is_here(run: ImportedRun, root: str) -> bool:
-    """It was exported from this root (see mlflow_export), and is there still."""
+    """Whether the run was exported from this root (see mlflow_export), and is there still."""
     tags = run.details.get("tags", {})
     study, slash, name = tags.get(KEY_TAG, "").partition("/")
     path = os.path.normpath(os.path.join(root, study, name))
@@ -99,7 +99,7 @@ class _StudyWriter:
         self.tool = importer.name.partition("-")[0]
         self.by_id: dict[str, str] = {}
         self.by_name: dict[str, str] = {}
-        self.partial: set[str] = set()  # of which only points are known
+        self.partial: set[str] = set()  # runs of which only points are known
         self.rewritten: list[str] = []  # keys of runs whose points were replaced, not added to
 
     def write(self, runs: Sequence[ImportedRun]) -> list[str]:
@@ -247,7 +247,7 @@ def _render_outcome(run: ImportedRun) -> str:
 def _mark(folder: str, run: ImportedRun) -> None:
     tags = []
     for tag in run.tags:
-        with suppress(UsageError):  # ours have no spaces; what the tool had is in run.json
+        with suppress(UsageError):  # tags of ours have no spaces; what the tool had is in run.json
             tags.append(check_tag(tag))
     note = Note(run.ended_at or time.time(), run.note) if run.note else None
     if tags or note:
@@ -278,7 +278,7 @@ def _render_place(value: float) -> str:
 
 
 def _parse_lines(text: str) -> Lines:
-    """Of our own file; a line that was damaged since is not known."""
+    """The lines of a file of ours, by metric; a line that was damaged since is left out."""
     lines: Lines = {}
     for line in text.splitlines(keepends=True):
         try:

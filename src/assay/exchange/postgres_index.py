@@ -23,7 +23,7 @@ from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.record.index.base import Answer, Refused
 from assay.record.index.packing import storable
 from assay.record.index.schema import TABLES, VERSION
-from assay.record.index.stored import QUERY_LIMIT_S, StoredIndex, check_query
+from assay.record.index.stored import QUERY_LIMIT_S, Index, check_query
 
 if TYPE_CHECKING:
     import psycopg
@@ -85,7 +85,7 @@ class DatabaseAddress(NamedTuple):
 
 
 def parse_address(text: str) -> DatabaseAddress:
-    """Parsed here: libpq repeats what it cannot read in its messages, the password included."""
+    """The address is parsed here: libpq repeats what it cannot read in its messages, the password included."""
     hint = "as in ASSAY_INDEX=postgresql://user@host/database; special characters of a password are written as %40"
     scheme = next((each for each in SCHEMES if text.startswith(each)), None)
     if scheme is None:
@@ -124,7 +124,7 @@ def name_schema(root: str | os.PathLike[str]) -> str:
 
 @lru_cache(maxsize=256)
 def _translate(statement: str) -> str:
-    """SQLite's way of writing it in PostgreSQL's: a list comes as JSON in both."""
+    """A statement for SQLite as PostgreSQL takes it; a list comes as JSON in both."""
 
     def among(found: re.Match[str]) -> str:
         kind = "bigint" if found[1].endswith("run") else "text"
@@ -134,7 +134,7 @@ def _translate(statement: str) -> str:
 
 
 def _adapt(value: Any) -> Any:
-    """What SQLite does by itself: NaN is NULL. And what PostgreSQL does not take."""
+    """A value as PostgreSQL takes it. NaN becomes NULL, as SQLite does by itself."""
     kind = type(value)
     if kind is float:
         return None if isnan(value) else value
@@ -153,7 +153,7 @@ def _adapt_run(value: Any) -> Any:
 
 
 class _Connection:
-    """As that of `sqlite3`, as far as the index uses it."""
+    """A connection that behaves like one of `sqlite3`, as far as the index uses it."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.raw = connection
@@ -187,7 +187,7 @@ class ConnectionLostError(InfrastructureError):
     """The server ended the connection, or cannot be reached any more."""
 
 
-class PostgresIndex(StoredIndex):
+class PostgresIndex(Index):
     """Several machines at once: one writer of a root at a time, each for as long as one flush takes.
 
     A lost connection is opened again with growing pauses, and what was being written is written again: the stored
@@ -226,7 +226,7 @@ class PostgresIndex(StoredIndex):
             raw = psycopg.connect(autocommit=True, **(keywords | self._address.keywords))
             raw.execute("; ".join(f"SET {name} TO '{value}'" for name, value in settings.items()))
         except psycopg.Error as error:
-            raise self._explain_refusal(str(error)) from None  # its context has the address
+            raise self._explain_refusal(str(error)) from None  # the context of the error has the address
         return _Connection(raw)
 
     def _explain_refusal(self, message: str) -> InfrastructureError:
@@ -244,7 +244,7 @@ class PostgresIndex(StoredIndex):
         if fault is None and not renew:
             return
         self._begin(writes=True)
-        fault = self._find_fault()  # another process may have made it since
+        fault = self._find_fault()  # another process may have made the schema since
         if fault is None:
             self._roll_back()
             return
@@ -261,7 +261,7 @@ class PostgresIndex(StoredIndex):
         self._db.execute("COMMIT")
 
     def _find_fault(self) -> str | None:
-        """None: ready. "": there is none yet. Else why it cannot be used, in a message."""
+        """Why the schema cannot be used, as a message; None: it is ready; empty: there is none yet."""
         query = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = ?"
         exists = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = ?"
         if self._db.execute(exists, (self.schema,)).fetchone() is None:
@@ -412,7 +412,7 @@ class PostgresIndex(StoredIndex):
 
 
 def _show(value: Any) -> Any:
-    """As SQLite would answer: numbers, texts and bytes alone."""
+    """A value as SQLite would give it: a number, a text or bytes."""
     from decimal import Decimal
 
     if isinstance(value, Decimal):
@@ -440,7 +440,7 @@ _TOKEN = re.compile(
     | .""",
     re.VERBOSE | re.DOTALL,
 )
-# They act on the server, its files or other sessions, or execute a text that is given to them.
+# These functions act on the server, its files or other sessions, or execute a text that is given to them.
 _ACTING = re.compile(
     r"pg_(?!typeof$|size_pretty$)\w+|lo_\w+|loread|lowrite|dblink\w*|set_config|brin_\w+|gin_clean\w*|ts_stat|ts_rewrite"
     r"|(query|cursor|table|schema|database)_to_xml\w*|crosstab\w*|connectby|xpath_table",
@@ -466,7 +466,7 @@ def find_acting(statement: str) -> str | None:
 
 
 def _split(statement: str) -> list[re.Match[str]]:
-    """Without comments, which may hold others."""
+    """The parts of a query without its comments, which may hold others."""
     tokens, at = [], 0
     while at < len(statement):
         if space := _SPACE.match(statement, at):

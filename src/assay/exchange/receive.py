@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
 from assay.follow import collect
 from assay.follow.limited_process import LimitedProcess
 from assay.follow.run_status import load_status
@@ -258,16 +258,15 @@ def _write(file: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, left: int) -
 
 def _check_run(run_dir: str, key: str) -> RunSpec:
     try:
-        record, state = run_directory.load_record(run_dir), load_status(run_dir).state
+        record = run_directory.load_record(run_dir, layout.RUN_FILE)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RefusedUploadError(f"{key} has no {layout.RUN_FILE}") from error
-    except AssayError as error:
-        why = error.message.replace(os.path.join(run_dir, ""), "").replace(run_dir, key)
-        raise RefusedUploadError(f"{key} is not a readable run: {why}") from error
+    except FormatError as error:
+        raise RefusedUploadError(f"{key} is not a readable run: {error.message}") from error
     for path in _find_paths(record.spec):
         if os.path.isabs(path) or os.pardir in path.split("/"):
             raise RefusedUploadError(f"{key}: its {layout.RUN_FILE} names {path[:200]!r}, which leads elsewhere")
-    if not state.is_over:
+    if not (state := load_status(run_dir).state).is_over:
         raise RefusedUploadError(f"{key} is not finished: it is {state}")
     return record.spec
 
@@ -276,18 +275,20 @@ def _check_metrics(run_dirs: Sequence[str]) -> None:
     """Whether what the runs' own patterns find can be read, and in a reasonable time."""
     if not run_dirs:
         return
-    checker = LimitedProcess()
+    checker, top = LimitedProcess(), os.path.dirname(os.path.dirname(run_dirs[0]))
     try:
-        checker.call(f"{__name__}:check_runs", list(run_dirs), limit_s=METRICS_S)
+        checker.call(
+            f"{__name__}:check_runs", top, [os.path.relpath(each, top) for each in run_dirs], limit_s=METRICS_S
+        )
     except AssayError as error:
-        why = error.message.replace(os.path.join(os.path.dirname(os.path.dirname(run_dirs[0])), ""), "")[:200]
-        raise RefusedUploadError(f"the metrics cannot be read: {why}") from None
+        raise RefusedUploadError(f"the metrics cannot be read: {error.message[:200]}") from None
     finally:
         checker.close()
 
 
-def check_runs(run_dirs: Sequence[str]) -> None:
-    """In the child: read the metrics, as a command that shows them will."""
+def check_runs(top: str, run_dirs: Sequence[str]) -> None:
+    """In the child: read the metrics, as a command that shows them will. Messages name files as seen from `top`."""
+    os.chdir(top)
     for run_dir in run_dirs:
         collect.read_sources(collect.Summaries(), "uploaded/run", run_dir, run_directory.load_record(run_dir).spec)
 

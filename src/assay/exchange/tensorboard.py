@@ -12,7 +12,8 @@ from typing import Any
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.follow.api import StudyLocation
 from assay.reading.api import SummaryOptions, load_fresh_table, select_rows
-from assay.record.index.base import Index, Series
+from assay.record.index.base import Series
+from assay.record.index.stored import Index
 from assay.system.files import rename
 
 _MARK = "events.out.tfevents"

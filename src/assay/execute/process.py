@@ -254,7 +254,7 @@ class Cancellation:
 
 
 def end_attempts(attempts: Sequence[AttemptProcesses], grace_s: float) -> bool:
-    """As `Ending`, at once. True when nothing is left."""
+    """End all processes of these attempts, and wait for that. True when nothing is left."""
     ending = Cancellation(attempts, grace_s)
     while not ending.look():
         time.sleep(_POLL_S)

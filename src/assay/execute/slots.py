@@ -96,7 +96,7 @@ class Occupant:
 
     @property
     def is_concluded(self) -> bool:
-        """What it left running was ended before that, or is permitted to stay."""
+        """Whether the attempt is concluded: what it left running was ended before that, or may stay."""
         return self.boot != processes.boot_id() or os.path.exists(
             os.path.join(self.dir, layout.numbered_name("outcome", self.attempt))
         )
@@ -118,9 +118,9 @@ def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:
     return tuple(entries)
 
 
-def slots_directory() -> str:
-    """A directory of this user on this host; never on a network file system."""
-    chosen = os.environ.get("ASSAY_SLOTS_DIR")
+def slots_directory(name: str | None = None) -> str:
+    """A directory of this user on this host; never on a network file system. `name`: of slots of their own."""
+    chosen = os.path.join(slots_directory(), name) if name else os.environ.get("ASSAY_SLOTS_DIR")
     if not chosen:
         import tempfile
 

@@ -41,7 +41,7 @@ class Tasks:
             threading.Thread(target=self._leave_when_idle, args=(idle_s,), daemon=True).start()
 
     def submit(self, jobs: Sequence[dict[str, Any]], options: dict[str, Any]) -> dict[str, str]:
-        """What could not be submitted, by tag, and why."""
+        """Submit jobs; by tag why one could not be submitted."""
         self._called_at = time.monotonic()
         task = self._task.options(name="assay", **options)
         with self._lock:
@@ -54,7 +54,7 @@ class Tasks:
         return {}
 
     def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
-        """The ends of these, as far as they are over; None for one that is not known."""
+        """How these tasks ended, as far as they have; None for a task that is not known."""
         self._called_at = time.monotonic()
         found = self._find(tags)
         if not found and timeout_s:
@@ -85,7 +85,7 @@ class Tasks:
                 self._refs.pop(by_ref[ref], None)
 
     def cancel(self, tags: Sequence[str]) -> None:
-        """Only those that hold no token: what runs is ended by its files, not by a message to its worker."""
+        """Cancel only tasks that hold no token: what runs is ended by its files, not by a message to its worker."""
         import ray
 
         with self._lock:
@@ -145,14 +145,14 @@ def run_job(job: dict[str, Any]) -> Ended:
     with said:
         words = said.read().decode().split()  # empty: what waits for job.sh was killed
     if not words or (int(words[0]) > _HIGHEST_OWN_CODE and not os.path.exists(job["end"])):
-        _release_guard(job["end"])  # killed, and what it has started was not
+        _release_guard(job["end"])  # job.sh was killed, and what it has started was not
     else:
         _inform_guard(job["guard"], "", 0, "")
     return "", sum(_parse_minutes(word) for word in words[3:5]), 0
 
 
 def _wait_for_output(fd: int) -> None:
-    """Until the job has left. Without its raylet a worker's node is dead to Ray: it leaves, and the guard acts."""
+    """Wait until the job has left. Without its raylet a node is dead to Ray: the worker leaves, and the guard acts."""
     raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())  # as Ray names it: without it the parent is another
     watch = select.poll()
     watch.register(fd, select.POLLIN)
@@ -162,7 +162,7 @@ def _wait_for_output(fd: int) -> None:
 
 
 def _parse_minutes(text: str) -> float:
-    """As bash writes times: `1m2.345s`, with the locale's decimal sign."""
+    """The seconds of a time as bash writes it: `1m2.345s`, with the locale's decimal sign."""
     minutes, _, seconds = text.rstrip("s").replace(",", ".").partition("m")
     return 60 * float(minutes) + float(seconds)
 
@@ -196,7 +196,7 @@ def _inform_guard(text: str, tag: str, pid: int, end: str) -> None:
         try:
             guard.stdin.write(message)
             guard.stdin.flush()
-        except BrokenPipeError:  # it was killed
+        except BrokenPipeError:  # the guard was killed
             with contextlib.suppress(BrokenPipeError):
                 guard.stdin.close()
             del _guards[os.getpid()]
@@ -205,7 +205,7 @@ def _inform_guard(text: str, tag: str, pid: int, end: str) -> None:
 
 
 def _release_guard(end: str) -> None:
-    """Let it end what is left of the job; the next one gets a guard of its own."""
+    """Let the guard end what is left of the job; the next job gets a guard of its own."""
     _guards.pop(os.getpid()).stdin.close()
     deadline = time.monotonic() + 20.0
     while not os.path.exists(end) and time.monotonic() < deadline:
@@ -224,9 +224,9 @@ RUNNER = r"""set -m
   echo $? >&3; times >&3; } 3>&1 > /dev/null &
 """
 
-# It takes the token, so that a job.sh that cannot be found yet does not begin. It kills job.sh first, so that a command
-# that answers TERM with exit 0 does not pass for finished; its watcher outlives it until nothing is left. `_find` is
-# `processes.BASH_FIND_TAGGED`.
+# The guard takes the token, so that a job.sh that cannot be found yet does not begin. It kills job.sh first, so that a
+# command that answers TERM with exit 0 does not pass for finished; its watcher outlives it until nothing is left.
+# `_find` is `processes.BASH_FIND_TAGGED`.
 GUARD = (
     processes.BASH_FIND_TAGGED
     + r"""

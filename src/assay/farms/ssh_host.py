@@ -30,7 +30,7 @@ from assay.values.run import JobHandle, Liveness
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 30.0
 _GIVE_BACK_S = 10.0
-_END_GRACE_S = 5.0  # as job.sh itself
+_END_GRACE_S = 5.0  # as long as job.sh itself waits
 _JOIN_S = 10.0
 _MOST_FETCHES = 3  # of a job that has left something running, which may go on writing
 
@@ -86,14 +86,14 @@ class Host:
         self.begin()
 
     def has_fences(self) -> bool:
-        """Whether it may answer, and has attempts to end that were given up."""
+        """Whether the host may answer, and has attempts to end that were given up."""
         return self.problem is None and any(cancel.is_fence for cancel in self._cancels)
 
     def is_usable(self) -> bool:
         return self.problem is None and self.refusal is None
 
     def is_silent(self) -> bool:
-        """For so long that nothing is expected of it any more."""
+        """Whether the host has not answered for so long that nothing is expected of it any more."""
         return self._count_silent_s() >= self._shared.lost_after_s
 
     def _count_silent_s(self) -> float:
@@ -137,7 +137,7 @@ class Host:
         self._session.close()
 
     def _wait(self, retry_s: float) -> None:
-        """For the next try, and longer than it takes to start a daemon again; then its jobs are given back."""
+        """Wait for the next try, and longer than it takes to start a daemon again; then its jobs are given back."""
         deadline = time.monotonic() + retry_s
         while not self._is_closed and (left_s := deadline - time.monotonic()) > 0:
             if not self.is_ready or self._count_silent_s() > _GIVE_BACK_S:
@@ -300,7 +300,7 @@ class Host:
     # ------------------------------------------------------------ following
 
     def _ask_states(self, jobs: Sequence[SshJob], pause_s: float) -> list[tuple[SshJob, str, ssh_files.RemoteListing]]:
-        """All jobs of the host in one request, which waits there for an end; what has ended, and what it has left."""
+        """Ask about all jobs of the host in one request, which waits there for an end; what ended, and what it left."""
         words = [str(round(pause_s * 100))]
         for job in jobs:
             known = ssh_files.list_growing(job.run_dir)
@@ -331,7 +331,7 @@ class Host:
         return found
 
     def _take_listing(self, listing: ssh_files.RemoteListing) -> None:
-        """Type, name, size, time and target of everything, then what sha256sum prints; an empty field ends each."""
+        """Read type, name, size, time and target of each file, then what sha256sum prints; an empty field ends each."""
         take = self._session.take
         while kind := take():
             name, size, changed_at, target = take(), int(take()), float(take()), take()
@@ -357,7 +357,7 @@ class Host:
             self._is_busy = True
 
     def _store(self, job: SshJob) -> None:
-        """Some bytes of a file into its place, unless another supervisor does, or has fetched all of it."""
+        """Write some bytes of a file into its place, unless another supervisor does, or has fetched all of it."""
         name, offset, length = self._session.take(), int(self._session.take()), int(self._session.take())
         with self._sparing_others(job), self._hold(job) as is_held:
             file = None
@@ -466,7 +466,7 @@ class Host:
         return True
 
     def _fetch_files(self, job: SshJob, wanted: Sequence[ssh_files.PartialFile]) -> bool:
-        """Those that were cut off first; exit markers last. Whether all of it is what the host has listed."""
+        """Fetch files that were cut off first, exit markers last; whether all of it is what the host has listed."""
         if not wanted:
             return True
         ordered = sorted(wanted, key=lambda part: (part.offset == 0, layout.parse_exit_marker(part.name) is not None))
@@ -524,7 +524,7 @@ class Host:
             self._note_cancelled(chosen)
 
     def _leave_copy(self, job: SshJob) -> None:
-        """Of an attempt that was given up and has just been ended there."""
+        """Forget the host's copy of an attempt that was given up and has just been ended there."""
         if not job.slot.keep:
             self._session.ask("forget", job.uid, str(job.handle.attempt))
         with contextlib.suppress(FileNotFoundError):

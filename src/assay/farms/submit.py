@@ -294,7 +294,7 @@ class SubmitExecutor(Executor):
 
     @classmethod
     def load_liveness(cls, handle: JobHandle, run_dir: str) -> Liveness:
-        """By the files, for every engine; the job's own are linked on the way."""
+        """Whether a job lives, by its files, for every engine; files that it wrote elsewhere are linked first."""
         with contextlib.closing(SubmitExecutor(Farm("", "ngc", remote_root=handle.farm_root or None))) as executor:
             return executor.liveness(handle, run_dir)
 
@@ -335,7 +335,7 @@ class SubmitExecutor(Executor):
         return Liveness.UNKNOWN
 
     def _unwritten_token(self, run_dir: str, attempt: int) -> Liveness:
-        """Empty: its writer is about to write it, or found a full disk, or died; in no case did anything run yet.
+        """A token without content: its writer is about to write it, found a full disk, or died; nothing ran yet.
 
         The age of the file says nothing: its clock may be that of another host.
         """
@@ -373,14 +373,15 @@ class SubmitExecutor(Executor):
         return os.path.exists(os.path.join(run_dir, layout.numbered_name("stop", attempt)))
 
     def _is_unbegun(self, run_dir: str, attempt: int) -> bool:
-        """Whether it never began, and never will: the token was taken from it."""
+        """Whether an attempt never began, and never will: the token was taken from it."""
         token = self._load_token(run_dir, attempt)
         return token is not None and token.host == layout.NO_HOST
 
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        jobs = [job for job in jobs if (job[1], job[0].attempt) not in self._fenced]  # those see their stop files
+        # attempts that were given up see their stop files
+        jobs = [job for job in jobs if (job[1], job[0].attempt) not in self._fenced]
         for handle, run_dir in jobs:
             self._pending.pop((run_dir, handle.attempt), None)
             self._waiting.discard((run_dir, handle.attempt))
@@ -440,7 +441,7 @@ class SubmitExecutor(Executor):
             time.sleep(_SHORTEST_PAUSE_S)
 
     def _may_still_run(self, handle: JobHandle, run_dir: str) -> bool:
-        """No token: the place where it would be is out of reach; a token of another host: until its end.N is there."""
+        """Whether a job may still run: its folder is out of reach, or another host has its token and wrote no end.N."""
         there = self._state_dir(run_dir)
         token = self._load_token(run_dir, handle.attempt)
         if token is None:
@@ -541,7 +542,7 @@ def _wrap(command: str, request: JobRequest) -> str:
 
 
 def write_submission(run_dir: str, attempt: int, code: int, message: str) -> None:
-    """How it ended, where no submit command wrote it."""
+    """Write how a submission ended, where no submit command wrote it."""
     with contextlib.suppress(OSError):  # a full disk: the next look at the lease gives the same
         with open(os.path.join(run_dir, layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
             file.write(message + "\n")

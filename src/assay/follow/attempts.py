@@ -141,15 +141,17 @@ def decide(
     if last is None:
         return Decision(Action.START, State.QUEUED, 1)
     if last.outcome is not None:
-        if policy.wants_another(history) or _lacks_commands(history, commands):
+        # one that ended well may lack commands: only some of them had been asked for then
+        is_partial = last.outcome.state is State.DONE and not history.finished_commands().issuperset(commands)
+        if is_partial or policy.wants_another(history):
             return Decision(Action.START, State.QUEUED, last.number + 1)
         return Decision(Action.KEEP, last.outcome.state, last.number, last.outcome, last.handle)
     alive = liveness(last.handle) if last.handle and not last.is_fenced else Liveness.GONE
     if alive is Liveness.ALIVE:
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
     outcome = build_outcome(last, commands, finished_before(history), find_newer)
-    is_told = last.stop is not None and last.handle is not None and last.handle.executor == "ssh"  # its host was not
-    if alive is Liveness.UNKNOWN and (outcome.state is State.LOST or is_told):
+    is_on_ssh = last.handle is not None and last.handle.executor == "ssh"  # its host may not have got the stop
+    if alive is Liveness.UNKNOWN and (outcome.state is State.LOST or (last.stop is not None and is_on_ssh)):
         return _decide_elsewhere(last, replace(outcome, state=State.LOST), policy)
     action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
     return Decision(action, outcome.state, last.number, outcome, last.handle)
@@ -165,14 +167,6 @@ def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> D
     if policy.abandons and last.number <= policy.base:
         return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP, cause=""), last.handle)
     return Decision(Action.FOLLOW, State.LOST, last.number, handle=last.handle)
-
-
-def _lacks_commands(history: History, commands: tuple[str, ...]) -> bool:
-    """It ended well, but only some of its commands had been asked for then."""
-    last = history.last
-    if last is None or last.outcome is None or last.outcome.state is not State.DONE:
-        return False
-    return not history.finished_commands().issuperset(commands)
 
 
 def finished_before(history: History) -> set[str]:
@@ -192,7 +186,9 @@ def build_outcome(
     """The conclusion about an attempt that has ended."""
     state, reason = _conclude(attempt, commands, finished_before)
     began_at = attempt.handle.started_at if attempt.handle else None
-    cause: Cause = "" if state is not State.LOST else "taken back" if attempt.is_fenced else "death"
+    cause: Cause = attempt.stop.cause if state is State.PRUNED and attempt.stop else ""
+    if state is State.LOST:
+        cause = "taken back" if attempt.is_fenced else "death"
     outcome = Outcome(state, attempt.number, attempt.codes, reason, began_at, attempt.ended_at, cause=cause)
     if attempt.handle is None or attempt.handle.begins is None or state is State.DONE:
         return outcome
@@ -207,8 +203,8 @@ def _conclude_warned(attempt: Attempt, outcome: Outcome) -> Outcome:
     if outcome.checkpoint:
         reason = f"{OUT_OF_TIME}; goes on from {describe_checkpoint(outcome.checkpoint)}"
         return replace(outcome, state=State.STOPPED, reason=reason, cause="out of time")
-    said = "" if outcome.state is State.TIMEOUT else " after the warning of its time limit"
-    return replace(outcome, reason=f"{outcome.reason}{said}, {NO_CHECKPOINT}")
+    when = "" if outcome.state is State.TIMEOUT else " after the warning of its time limit"
+    return replace(outcome, reason=f"{outcome.reason}{when}, {NO_CHECKPOINT}")
 
 
 def _conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> tuple[State, str]:

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
-from assay.execute.places import Place, load_place
+from assay.execute.places import load_place
 from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation
 from assay.observe import files
@@ -22,10 +22,11 @@ from assay.observe.devices import Devices
 from assay.observe.extract import Extractor
 from assay.observe.readings import ProcessTable, TreeSampler, parse_reading, render_reading
 from assay.record import run_directory
-from assay.record.index.base import Cursor, Index, RunRow
+from assay.record.index.base import Cursor, RunRow
 from assay.record.index.digest import Tally
+from assay.record.index.stored import Index
 from assay.record.received import load_received_facts, was_set_aside
-from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
+from assay.record.tags import Marks, find_tags_file, load_marks
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import Tail, read_end
 from assay.values import layout
@@ -192,9 +193,9 @@ def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dic
     if not final:
         data = data[: _lines_end(data)]
     extractor = Extractor.restore(patterns, command, state)
-    columns = extractor.feed_columns(data)
+    columns = extractor.feed(data)
     if final:
-        for metric, (steps, values, times) in extractor.finish_columns().items():
+        for metric, (steps, values, times) in extractor.finish().items():
             add_column(columns, metric, steps, values, times)
     return columns, len(data), extractor.state
 
@@ -203,9 +204,9 @@ log_parser: Callable[[Sequence[Pattern], str, bytes, dict[str, Any], bool], Pars
 
 
 def _lines_end(data: bytes) -> int:
-    """Behind the last complete line. A line that grows is left in the file: its bytes count when its points do, so of
-    two readers that take it for the last one only the first can store it. A line without any end is fed as it comes.
-    """
+    """The offset after the last complete line. A line that grows is left in the file: its bytes count when its points
+    do, so of two readers that take it for the last one only the first can store it. A line without any end is fed as it
+    comes."""
     newline = data.rfind(b"\n")
     end = max(newline, data.rfind(b"\r", newline + 1)) + 1
     return end if end or len(data) < READ_BYTES else len(data)
@@ -213,7 +214,7 @@ def _lines_end(data: bytes) -> int:
 
 def _parse_file(kind: str, step: str | None) -> Parse:
     if kind == "tensorboard":
-        from assay.observe import events
+        from assay.observe import events  # few studies have such files
 
         return lambda data, state, _final: events.parse_events_columns(data, state)
     parse = files.parse_csv_columns if kind == "csv" else files.parse_jsonl_columns
@@ -401,20 +402,21 @@ def closing_quietly(index: Index) -> Iterator[Index]:
 def build_row(
     spec: RunSpec,
     record: run_directory.RunRecord,
+    run_dir: str,
     key: str,
     state: State,
     attempt: int,
     outcome: Outcome | None,
     handle: JobHandle | None,
-    place: Place,
     stamp: float,
-    marks: Marks = NO_MARKS,
+    marks: Marks,
 ) -> RunRow:
-    reason = outcome.reason if outcome else ""
+    """A run that came from elsewhere goes by the name of its folder, whatever its run.json calls it."""
+    place, received = load_place(run_dir, handle), load_received_facts(run_dir)
     return RunRow(
         key=key,
         study=key.partition("/")[0],
-        name=spec.name,
+        name=spec.name if received is None else os.path.basename(run_dir),
         id=spec.id,
         state=state,
         attempt=attempt,
@@ -428,7 +430,8 @@ def build_row(
         job=place.job,
         slot=handle.slot if handle else None,
         exit_code=outcome.exit_code if outcome else None,
-        reason="; ".join(filter(None, (reason, marks.problem))),
+        reason="; ".join(filter(None, (outcome.reason if outcome else "", marks.problem))),
+        cause=outcome.cause if outcome else "",
         code_hash=record.code_hash,
         commit=record.commit,
         peak_rss_bytes=outcome.peak_rss_bytes if outcome else None,
@@ -438,14 +441,9 @@ def build_row(
         trial=record.trial,
         tags=marks.tags,
         note=marks.note,
+        received=received,
         stamp=stamp,
     )
-
-
-def add_received(row: RunRow, run_dir: str) -> RunRow:
-    """A run that came from elsewhere goes by the name of its folder, whatever its run.json calls it."""
-    received = load_received_facts(run_dir)
-    return row if received is None else row._replace(received=received, name=os.path.basename(run_dir))
 
 
 def _choose_stamp(entry: Entry, read_at: float) -> float:
@@ -622,12 +620,8 @@ class Collector:
     def _put(self, entry: Entry, key: str, stamp: float) -> None:
         if entry.record is None:
             entry.record = run_directory.load_record(entry.dir)
-        marks = load_marks(find_tags_file(entry.dir))
-        handle, place = entry.handle, load_place(entry.dir, entry.handle)
-        row = build_row(
-            entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, handle, place, stamp, marks
-        )
-        self._index.put_runs([add_received(row, entry.dir)])
+        marks, ends = load_marks(find_tags_file(entry.dir)), (entry.state, entry.attempt, entry.outcome, entry.handle)
+        self._index.put_runs([build_row(entry.spec, entry.record, entry.dir, key, *ends, stamp, marks)])
 
     def _follow_new(self, live: _Live, names: Sequence[str] | None) -> None:
         sources = find_sources(live.entry.dir, live.entry.spec, names, chain=live.chain)

@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def is_waiting(self) -> bool:
-        """Its farm has it, and has not started it."""
+        """Whether its farm has it, and has not started it."""
         return self.handle is not None and self.handle.executor != "local" and self.begun_at is None
 
     @property

@@ -17,6 +17,7 @@ from assay.values.hooks import NATIVE
 if TYPE_CHECKING:
     from assay.config.settings import Settings
 
+# A table is shown without what reads settings, records and commands: functions that need it import it.
 
 HOW_TO_START = "write a study file, or see a whole example at work: assay demo"
 
@@ -186,11 +187,6 @@ class FoundRun(NamedTuple):
     def words(self) -> tuple[StudyLocation, str]:
         """The run is named as `show_command` takes it."""
         return self.location, os.path.basename(self.dir)
-
-
-def load_roots(flag: str | None) -> list[str]:
-    """Every root that studies are looked for in."""
-    return find_roots(flag).all
 
 
 def find_roots(flag: str | None) -> Roots:

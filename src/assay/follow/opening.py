@@ -15,7 +15,7 @@ from assay.system.files import read_text
 from assay.values.notify import Notify, ignore
 
 if TYPE_CHECKING:
-    from assay.record.index.base import Index
+    from assay.record.index.stored import Index
 
 LOCAL = "local"
 
@@ -31,7 +31,7 @@ def open_index(
     index = _open(root, warn, is_needed, renew)
 
     def store_points(key: str) -> None:
-        from assay.follow import refresh
+        from assay.follow import refresh  # a table that has not changed does without it
 
         refresh.store_points(index, StudyLocation(os.fspath(root), key.partition("/")[0]))
 
@@ -67,7 +67,7 @@ def find_address() -> str:
     """The address of a shared index; empty: there is none."""
     found = os.environ.get("ASSAY_INDEX", "").strip()
     if not found and _may_have_settings(os.getcwd()):
-        from assay.config.settings import load_settings
+        from assay.config.settings import load_settings  # only where there may be a file
 
         try:
             found = load_settings(os.getcwd(), os.environ).index or ""

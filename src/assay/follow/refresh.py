@@ -12,15 +12,16 @@ from typing import Any
 
 from assay import plugins
 from assay.errors import AssayError, InfrastructureError
-from assay.execute.places import has_begun, load_liveness, load_place, load_wait_reason
+from assay.execute.places import has_begun, load_liveness, load_wait_reason
 from assay.follow.attempts import Decision, RetryPolicy, decide
-from assay.follow.collect import UNREAD, Summaries, add_received, build_row, read_sources
+from assay.follow.collect import UNREAD, Summaries, build_row, read_sources
 from assay.follow.locations import StudyLocation, find_studies, show_near
 from assay.record import run_directory
 from assay.record.checkpoints import find_newer
 from assay.record.folders import Changes, FolderChange, build_change, find_changes
-from assay.record.index.base import Index, RunRow, VerdictRow
+from assay.record.index.base import RunRow, VerdictRow
 from assay.record.index.packing import pack_row, unpack_rows
+from assay.record.index.stored import Index
 from assay.record.received import load_received, load_received_facts
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show.console import SILENT, CollectingConsole, Console
@@ -138,9 +139,7 @@ def refresh_run(index: Index, location: StudyLocation, change: FolderChange, *, 
     last = history.last
     outcome, handle = (last.outcome, last.handle) if last else (None, None)
     number = last.number if last else 0
-    place = load_place(path, handle)
-    row = build_row(record.spec, record, key, history.state, number, outcome, handle, place, change.stamp, marks)
-    row = add_received(row, path)
+    row = build_row(record.spec, record, path, key, history.state, number, outcome, handle, change.stamp, marks)
     row = replace_state(row, path, record, history)
     if change.known_at is not None and change.known_at != record.created_at:  # of a directory that was removed since
         index.forget_points(key)
@@ -208,6 +207,7 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
         state=decision.state,
         exit_code=outcome.exit_code if outcome else None,
         reason=outcome.reason if outcome else _find_wait_reason(decision, path, history),
+        cause=outcome.cause if outcome else "",
         ended_at=ended_at,
         # of another host, or of a script, whose exit code leaves no trace in the folder: it is read again by every look
         stamp=UNREAD if decision.state is State.LOST and (outcome is None or not record.spec.commands) else row.stamp,
@@ -325,20 +325,15 @@ def read_verdicts(index: Index, location: StudyLocation) -> None:
             file.seek(start)
             data = file.read()
     data = data[: data.rfind(b"\n") + 1]  # a line without its end is still being written
-    rows = [row for line in data.splitlines() for row in parse_verdict_line(line, location)]
+    rows: list[VerdictRow] = []
+    for line in data.splitlines():
+        with suppress(ValueError):  # a line that a power cut damaged is ignored
+            rows += read_verdict_line(line, location)
     index.add_verdicts(location.name, rows, start=start, end=start + len(data), expected_offset=known)
 
 
 def find_verdicts_file(location: StudyLocation) -> str:
     return os.path.join(location.dir, layout.STUDY_META_DIR, layout.VERDICTS_FILE)
-
-
-def parse_verdict_line(line: bytes, location: StudyLocation) -> Iterable[VerdictRow]:
-    """A line that a power cut damaged is ignored."""
-    try:
-        return read_verdict_line(line, location)
-    except ValueError:
-        return []
 
 
 def read_verdict_line(line: bytes, location: StudyLocation) -> Sequence[VerdictRow]:

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from assay.errors import FormatError
 from assay.follow.refresh import conclude, describe_damage, load_history
-from assay.record import presence, run_directory
+from assay.record import run_directory
+from assay.record.presence import Supervisor, load_supervisors
 from assay.system import processes
-from assay.system.fast_dataclasses import NamedTuple, dataclass, replace
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, RunSpec, State
 from assay.values.secrets import hide_spec
@@ -55,7 +56,11 @@ def load_shown(run_dir: str) -> RunStatus:
 
 def load_status(run_dir: str) -> RunStatus:
     """Raises FormatError only where the folder itself cannot be read."""
-    record, history = run_directory.try_record(run_dir), _load_history(run_dir)
+    record = run_directory.try_record(run_dir)
+    try:
+        history = load_history(run_dir)
+    except OSError as error:
+        raise FormatError(f"{run_dir} cannot be read: {error.strerror}") from error
     if record is None:
         return _build_damaged(run_dir, history)
     last = history.last
@@ -66,13 +71,6 @@ def load_status(run_dir: str) -> RunStatus:
         return RunStatus(record, history, last.outcome.state, last.outcome)
     decision = conclude(run_dir, history, run_directory.find_commands(record.spec))
     return RunStatus(record, history, decision.state, decision.outcome)
-
-
-def _load_history(run_dir: str) -> run_directory.History:
-    try:
-        return load_history(run_dir)
-    except OSError as error:
-        raise FormatError(f"{run_dir} cannot be read: {error.strerror}") from error
 
 
 def _build_damaged(run_dir: str, history: run_directory.History) -> RunStatus:
@@ -93,35 +91,27 @@ def load_record(run_dir: str) -> run_directory.RunRecord:
         raise FormatError(f"{path} cannot be read: {error.strerror}") from error
 
 
-class SupervisorProcess(NamedTuple):
-    """An `assay run` or `assay rerun` on this host that is still there."""
-
-    pid: int
-    start: int
-    boot: str
-
-    @property
-    def is_alive(self) -> bool:
-        return processes.is_alive(self.pid, self.start, self.boot)
+def find_owner(handle: JobHandle | None) -> Supervisor | None:
+    """The other living process of this host that started this attempt."""
+    if handle is None or handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
+        return None
+    owner = Supervisor(handle.host, handle.supervisor_pid, handle.supervisor_start, handle.boot)
+    return owner if owner.is_alive else None
 
 
-def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorProcess]:
+def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[Supervisor]:
     """Other living processes of this host that started the last attempts of these runs.
 
     With `study_dir` also those that have started nothing yet: they wait for a slot, or watch the runs of another.
     """
-    found = {
-        SupervisorProcess(each.pid, each.start, each.boot)
-        for each in (presence.load_supervisors(study_dir) if study_dir is not None else ())
-        if each.host == processes.host_name() and each.pid != os.getpid()
-    }
+    registered = load_supervisors(study_dir) if study_dir is not None else ()
+    ours = [each for each in registered if each.host == processes.host_name() and each.pid != os.getpid()]
+    found = {each for each in ours if each.is_alive}
     for run_dir in run_dirs:
         try:
             last = run_directory.load_history(run_dir).last
         except OSError:  # removed, or unreadable: its supervisor is unknown
             continue
-        handle = last.handle if last else None
-        if handle is None or handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
-            continue
-        found.add(SupervisorProcess(handle.supervisor_pid, handle.supervisor_start, handle.boot))
-    return sorted(supervisor for supervisor in found if supervisor.is_alive)
+        if (owner := find_owner(last.handle if last else None)) is not None:
+            found.add(owner)
+    return sorted(found)

@@ -11,7 +11,7 @@ from assay.errors import InfrastructureError
 from assay.follow.locations import StudyLocation
 from assay.follow.opening import open_index
 from assay.follow.refresh import find_verdicts_file, read_verdicts
-from assay.record.index.base import Index
+from assay.record.index.stored import Index
 from assay.system.files import append_line
 from assay.values import layout
 from assay.values.plain import build_plain

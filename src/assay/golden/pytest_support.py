@@ -132,7 +132,7 @@ class Convergence:
         )  # outside of the handler: pytest would print the error a second time as its cause
 
     def _resolve(self, path: str | Path) -> str:
-        """Next to the test's file, else under pytest's root folder."""
+        """A path next to the test's file, else under pytest's root folder."""
         near = os.path.join(os.path.dirname(str(self._item.path)), path)
         below = os.path.join(str(self._item.config.rootpath), path)
         return os.path.abspath(near if os.path.exists(near) or not os.path.exists(below) else below)

@@ -71,7 +71,7 @@ class LogReader:
         return [found for line in lines if (found := self._read(line)) is not None]
 
     def finish(self) -> list[LogLine]:
-        """A last line without a line end."""
+        """Read a last line without a line end."""
         return self.feed(b"\n") if self._tail else []
 
     def _read(self, raw: bytes) -> LogLine | None:

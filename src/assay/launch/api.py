@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from assay.launch.runner import NODE_PYTHON, build_bare_study, find_study_location, run_specs
     from assay.launch.sides import SideOptions, build_side_command, check_paths
     from assay.launch.slot_choice import choose_slots
-    from assay.launch.stop import StopOptions, stop
+    from assay.launch.stop import stop
     from assay.launch.sweep import RunHooks, go_to_background, prepare, run_study
 
 HOMES = {
@@ -40,7 +40,7 @@ HOMES = {
     "assay.launch.runner": "NODE_PYTHON build_bare_study find_study_location run_specs",
     "assay.launch.sides": "SideOptions build_side_command check_paths",
     "assay.launch.slot_choice": "choose_slots",
-    "assay.launch.stop": "StopOptions stop",
+    "assay.launch.stop": "stop",
     "assay.launch.run_rules": "Listen",
     "assay.launch.sweep": "RunHooks go_to_background prepare run_study",
 }

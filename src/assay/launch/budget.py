@@ -32,12 +32,12 @@ class Budget:
             raise UsageError(f"--budget {self.text}: {study.name} does not declare GPUs", f"{hint}{self.text[:-4]}h")
 
     def add(self, entry: Entry) -> None:
-        """An attempt has ended."""
+        """Count an attempt that has ended."""
         if entry.outcome is not None and entry.outcome.started_at and entry.outcome.ended_at:
             self.used_s += self._weigh(entry) * max(0.0, entry.outcome.ended_at - entry.outcome.started_at)
 
     def measure_s(self, running: Iterable[Entry] = ()) -> float:
-        """With what these have used until now."""
+        """The time that counts: of attempts that have ended, and of these until now."""
         begun = [entry for entry in running if entry.handle and entry.is_mine and not entry.is_waiting]
         spans = ((each, time.time() - (each.begun_at or each.handle.started_at)) for each in begun if each.handle)
         return self.used_s + sum(self._weigh(each) * max(0.0, span_s) for each, span_s in spans)

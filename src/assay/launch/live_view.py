@@ -13,7 +13,7 @@ from assay.record.checkpoints import describe_checkpoint
 from assay.show.formatting import render_number, render_size
 from assay.show.progress import BestRow, EndedRow, Progress, ProgressView, RunningRow, estimate_eta
 from assay.system.fast_dataclasses import NamedTuple, dataclass, field
-from assay.values.run import Beginning, State
+from assay.values.run import State
 from assay.values.series import Direction, Summary, direction_of, metric_priority
 from assay.values.state import FAILED, has_result
 from assay.values.study import Study
@@ -61,7 +61,7 @@ def choose_goal(study: Study) -> Goal | None:
 
 
 def _counts(entry: Entry) -> bool:
-    return has_result(entry.state, entry.outcome.reason if entry.outcome else "")
+    return has_result(entry.state, entry.outcome.cause if entry.outcome else "")
 
 
 class BestSoFar:
@@ -77,7 +77,7 @@ class BestSoFar:
         self.leader: Leader | None = None
 
     def note(self, entry: Entry) -> None:
-        """A run has ended."""
+        """Note a run that has ended."""
         if _counts(entry):
             self._ended.append(entry)
 
@@ -139,7 +139,9 @@ class Watcher:
         elif event.kind == "started":
             entry = event.entry
             slot = entry.handle.slot if entry.handle else None
-            begins = _describe_beginning(entry.begins) if entry.begins else ""
+            begins = "starts over" if entry.begins else ""
+            if entry.begins and entry.begins.checkpoint:
+                begins = f"continues from {describe_checkpoint(entry.begins.checkpoint)}"
             running = RunningRow(entry.spec.name, slot, 0.0, entry.attempt, is_waiting=entry.is_waiting, begins=begins)
             self.news.append(running)
         elif event.kind == "adopted":
@@ -203,10 +205,6 @@ class Watcher:
             step=max(steps) if steps else None,
             was_found=(entry.spec.name, entry.attempt) in self.found,
         )
-
-
-def _describe_beginning(begins: Beginning) -> str:
-    return f"continues from {describe_checkpoint(begins.checkpoint)}" if begins.checkpoint else "starts over"
 
 
 def describe_wait(supervisor: Supervisor) -> tuple[str, ...]:

@@ -435,13 +435,9 @@ def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, r
     run_dir, farm = run_dir or prepared.dir_of(spec), prepared.farm
     if farm is None:
         return layout.show_command(text, run_dir)
-    label = spec.name if spec.tag else ""
-    request = JobRequest(run_dir, job_name(prepared, spec), attempt, farm_resources=spec.farm_resources, label=label)
+    name, label = f"{prepared.location.name}_{spec.name}", spec.name if spec.tag else ""
+    request = JobRequest(run_dir, name, attempt, farm_resources=spec.farm_resources, label=label)
     return find_executor(farm.executor).render_line(farm, request, text)
-
-
-def job_name(prepared: Prepared, spec: RunSpec) -> str:
-    return f"{prepared.location.name}_{spec.name}"
 
 
 def build_dry_rows(prepared: Prepared) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ def _build_failures(failed: Sequence[Entry]) -> Iterator[Block]:
 
 
 def _find_log(entry: Entry) -> str | None:
-    from assay.follow.log_tails import find_failed_log
+    from assay.follow.log_tails import find_failed_log  # for runs that failed
 
     return find_failed_log(entry.dir, entry.spec.log_name, entry.commands)
 

@@ -11,7 +11,7 @@ from typing import Any
 from assay.config.load import LoadOptions, load_study
 from assay.config.places import choose_asked_farm, choose_farm
 from assay.config.settings import Settings, load_settings
-from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.errors import AssayError, FormatError, UsageError, check_known
 from assay.follow.locations import FoundRun, StudyLocation, advise_adopting, show_command
 from assay.follow.refresh import describe_damage
 from assay.follow.run_status import RunStatus, load_status
@@ -50,7 +50,10 @@ def load_repeatable(runs: Sequence[FoundRun]) -> list[tuple[FoundRun, RunStatus]
 
     A damaged run does not keep the others from being repeated: `find_damaged` names it.
     """
-    refuse_received(runs)
+    for run in runs:  # job.sh and code/ have to be made here before one is executed
+        if (received := load_received(run.dir)) is not None and received.needs_code:
+            hint = ": ".join(advise_adopting(*run.words))
+            raise UsageError(f"{run.key} was received ({describe(received)}) and is not executed", hint)
     chosen = {run.dir: (run, status) for run in runs if not (status := load_status(run.dir)).is_damaged}
     if not chosen:
         raise FormatError("\n".join(find_damaged(runs)) or "no runs")
@@ -79,18 +82,8 @@ def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]
     return own or runs
 
 
-def refuse_received(runs: Sequence[FoundRun]) -> None:
-    """Refuse runs from elsewhere: job.sh and code/ have to be made here before one is executed."""
-    for run in runs:
-        if (received := load_received(run.dir)) is not None and received.needs_code:
-            hint = ": ".join(advise_adopting(*run.words))
-            raise UsageError(f"{run.key} was received ({describe(received)}) and is not executed", hint)
-
-
 def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | None) -> None:
-    for name in asked or ():
-        if name not in status.commands:
-            raise NotFoundError("command", name, status.commands)
+    check_known("command", asked or (), status.commands)
     if asked is None:
         return
     finished = status.history.finished_commands()

@@ -7,7 +7,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -78,8 +78,10 @@ class DirBuilder:
 
     def _take_snapshot(self) -> Snapshot | None:
         """At the start, so that edits during the sweep change nothing for the runs that wait."""
-        study = self._prepared.study
-        if study.code.kind == "live" or self._has_code():
+        study, origins = self._prepared.study, self._prepared.options.origins
+        # where every run has the code of the run that it repeats, the current code is not needed
+        have_code = all(spec.id in origins and origins[spec.id].code_hash for spec in self._prepared.plan.runs)
+        if study.code.kind == "live" or (origins and have_code):
             return None
         is_secret = any(spec.private is not None for spec in self._prepared.plan.runs)
         return self._take(study.folder, os.path.abspath(study.source), study.dialect, study.code, is_secret)
@@ -102,11 +104,6 @@ class DirBuilder:
                 *(_name_pattern(file, folder) if is_secret and not tool.is_ours else ()),
             ),
         )
-
-    def _has_code(self) -> bool:
-        """Whether every run has the code of the run that it repeats: the current code is not needed."""
-        origins, runs = self._prepared.options.origins, self._prepared.plan.runs
-        return bool(origins) and all(spec.id in origins and origins[spec.id].code_hash for spec in runs)
 
     def _pin_codes(self) -> dict[str, str]:
         """The code that each run was planned with is the code it gets, however often the sweep is interrupted."""
@@ -154,7 +151,7 @@ class DirBuilder:
         Alone in the study, and each looked at again: another supervisor may have repaired it and started it since.
         """
         meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
-        present = self._find_present(specs)
+        present = [spec for spec in specs if spec.name in self._present]
         suspects = [spec for spec in present if _find_damage(self._prepared.dir_of(spec), self._rules.shares_dirs)]
         for spec in present:
             # job.sh would wait for ever for the reader of a pipe, and cannot write into a folder
@@ -166,10 +163,6 @@ class DirBuilder:
             return []
         with locked(meta):
             return [line for spec in suspects if (line := self._repair(spec, meta))]
-
-    def _find_present(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
-        """Those that had a directory, or something else of that name, when the call began."""
-        return [spec for spec in specs if spec.name in self._present]
 
     def _repair(self, spec: RunSpec, meta: str) -> str | None:
         run_dir = self._prepared.dir_of(spec)
@@ -236,7 +229,7 @@ class DirBuilder:
 
     def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
         """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
-        for spec in self._find_present(specs):
+        for spec in (each for each in specs if each.name in self._present):
             run_dir = self._prepared.dir_of(spec)
             # a directory made before its variable was declared secret has the value in job.sh
             if spec.private is None or f". ./{layout.SECRETS_FILE}" not in try_text(
@@ -344,14 +337,8 @@ class DirBuilder:
 
     def describe_recorded(self, specs: Sequence[RunSpec]) -> str | None:
         """What is printed before `assay rerun` starts these with a snapshot that is older; None: there are none."""
-        kept, changes = _OtherCode(), dict[tuple[str, str], list[ChangedFile]]()
-        for spec in specs:
-            pair = self._find_recorded(spec)
-            if pair is not None and pair not in changes:
-                changes[pair] = self._list_code(*pair)
-                kept.add(changes[pair])
-            kept.names += [spec.name] if pair and changes[pair] else []
-        if not kept.names:
+        kept = self._compare((spec.name, self._find_recorded(spec)) for spec in specs)
+        if kept is None:
             return None
         runs = f"{render_count(len(kept.names), 'run')} {'has' if len(kept.names) == 1 else 'have'}"
         return f"{runs} the recorded snapshot: {kept.describe()} (--new-code takes the current code)"
@@ -501,30 +488,35 @@ class DirBuilder:
         kept = self._with_other_code([e for e in entries if e.state is State.DONE and not e.finished_here])
         notes = []
         if old:
-            notes.append(f"{render_count(len(old.runs), 'run')} ran with the recorded snapshot: {old.describe()}")
+            notes.append(f"{render_count(len(old.names), 'run')} ran with the recorded snapshot: {old.describe()}")
         if kept:
             notes.append(
-                f"{render_count(len(kept.runs), 'run')} kept: {kept.describe()}; most edits do not alter results"
+                f"{render_count(len(kept.names), 'run')} kept: {kept.describe()}; most edits do not alter results"
             )
         self.advice = [*self._advise(old), *(self._advise(kept, is_kept=True) if not old else ())]
         return notes
 
     def _with_other_code(self, entries: Sequence[Entry]) -> _OtherCode | None:
-        """Which of these runs have other code, and what differs; files that are not code do not count."""
         assert self.snapshot is not None
-        found = _OtherCode()
-        changes: dict[str, list[ChangedFile]] = {}
-        for entry in entries:
-            record = entry.record or run_directory.try_record(entry.dir)
-            code = record.code_hash if record else None
-            if code is None or code == self.snapshot.hash:
+        current = self.snapshot.hash
+        records = ((entry.spec.name, entry.record or run_directory.try_record(entry.dir)) for entry in entries)
+        codes = ((name, record.code_hash if record else None) for name, record in records)
+        return self._compare((name, (code, current) if code else None) for name, code in codes)
+
+    def _compare(self, runs: Iterable[tuple[str, tuple[str, str] | None]]) -> _OtherCode | None:
+        """Which of these runs have other code, and what differs; files that are not code do not count.
+
+        Each name comes with the run's snapshot and the current one.
+        """
+        found, changes = _OtherCode(), dict[tuple[str, str], list[ChangedFile]]()
+        for name, pair in runs:
+            if pair is None or pair[0] == pair[1]:
                 continue
-            if code not in changes:
-                changes[code] = self._list_code(code, self.snapshot.hash)
-            if changes[code]:
-                found.runs.append(entry)
-                found.files.update({change.name: change.is_new for change in changes[code]})
-        return found if found.runs else None
+            if pair not in changes:
+                changes[pair] = self._list_code(*pair)
+                found.add(changes[pair])
+            found.names += [name] if changes[pair] else []
+        return found if found.names else None
 
     def _list_code(self, old: str, new: str) -> list[ChangedFile]:
         return [c for c in list_changes(self._store, old, new) if _is_code(c) and not self._is_layout(c, old)]
@@ -547,14 +539,13 @@ class DirBuilder:
         if other is None:
             return []
         location, again = self._prepared.location, self._prepared.options.again
-        names = [entry.spec.name for entry in other.runs]
-        copy = os.path.join(location.dir, names[0], layout.CODE_DIR)
+        copy = os.path.join(location.dir, other.names[0], layout.CODE_DIR)
         pairs = [(os.path.join(copy, f), os.path.join(self._prepared.study.folder, f)) for f in other.files]
         pair = next((pair for pair in pairs if all(map(os.path.isfile, pair))), None)
         steps = [build_command(("diff",), [show_path(path) for path in pair])] if pair else []
         if is_kept and again and again.words == ("assay", "run") and self._prepared.search is None:
             return [*steps, again.build("--force", "--new-code")]
-        return [*steps, show_command(["rerun"], location, *names[:_RERUN_AT_ONCE], options=["--new-code"])]
+        return [*steps, show_command(["rerun"], location, *other.names[:_RERUN_AT_ONCE], options=["--new-code"])]
 
 
 _KEPT = frozenset(
@@ -620,9 +611,8 @@ def _is_result(path: str, measured: Sequence[str]) -> bool:
 class _OtherCode:
     """Runs whose code differs from the current code, and the files that do."""
 
-    runs: list[Entry] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     files: dict[str, bool] = field(default_factory=dict)  # whether it is new
-    names: list[str] = field(default_factory=list)  # of runs that are not entries yet
 
     def add(self, changes: Sequence[ChangedFile]) -> None:
         """What is code comes first."""
@@ -661,7 +651,7 @@ def _is_cut(run_dir: str) -> bool:
 
 
 def _find_uid(run_dir: str, history: run_directory.History) -> str | None:
-    """By which the processes of its attempts are tagged."""
+    """The uid by which the processes of a run's attempts are tagged."""
     tags = [attempt.handle.tag for attempt in history.attempts if attempt.handle and attempt.handle.tag]
     tagged = run_directory.load_job_field(run_dir, layout.ENV_ATTEMPT)
     return tagged or (tags[0].rpartition(".")[0] if tags else None)

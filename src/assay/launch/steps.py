@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from assay.launch.live_view import BestSoFar
     from assay.launch.prepared import Prepared, Report, StepResult
     from assay.launch.supervise import LoopSettings
-    from assay.record.index.base import Index
+    from assay.record.index.stored import Index
     from assay.values.run import RunSpec
 
 

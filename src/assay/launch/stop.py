@@ -15,8 +15,9 @@ from assay.execute.base import UnconfirmedError
 from assay.execute.places import build_executor, load_place
 from assay.follow.attempts import build_outcome, finished_before
 from assay.follow.locations import FoundRun, StudyLocation, show_command
-from assay.follow.run_status import RunStatus, SupervisorProcess, find_supervisors, load_status
+from assay.follow.run_status import RunStatus, find_owner, find_supervisors, load_status
 from assay.record import run_directory
+from assay.record.presence import Supervisor
 from assay.show import formatting
 from assay.system import processes
 from assay.values import layout
@@ -27,12 +28,6 @@ _OWNER_S = 3.0  # how long a living supervisor gets to conclude by itself: it kn
 _LEAVE_S = 5.0  # beyond the grace, for a supervisor to end
 _POLL_S = 0.02
 _UNKNOWN_FARM = Farm("?", "template", "")  # the study's file may be gone: the stop file and the token suffice
-
-
-@dataclass(frozen=True, slots=True)
-class StopOptions:
-    grace_s: float = 10.0
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class _Target:
     handle: JobHandle
     processes: int = 0
     problem: str = ""
-    owner: SupervisorProcess | None = None
+    owner: Supervisor | None = None
 
     def is_gone(self) -> bool:
         return not processes.is_alive(self.handle.pid, self.handle.start, self.handle.boot)
@@ -79,20 +74,20 @@ class StopReport:
         return f"{formatting.render_count(len(ended), 'run', 'runs')} stopped{from_queue}"
 
 
-def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], options: StopOptions) -> StopReport:
+def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], grace_s: float, reason: str) -> StopReport:
     """`studies`: those named as a whole, whose supervisors are ended as well; what waits there stays queued."""
     whole = set(studies)
     who = f"pid {os.getpid()} on {processes.host_name()}"
-    request = Stop(who, options.reason or "stopped by the user", "user", time.time())
+    request = Stop(who, reason or "stopped by the user", "user", time.time())
     found = [_find_target(run, None if run.location in whole else request) for run in runs]
     targets = [each for each in found if isinstance(each, _Target)]
     report = StopReport([each for each in found if isinstance(each, Stopped)])
     for target in targets:  # the reason is on disk before the first signal
         run_directory.write_stop(target.run.dir, target.status.attempt, request)
     supervisors = _interrupt_supervisors(whole)
-    _cancel(targets, options.grace_s)
+    _cancel(targets, grace_s)
     report.runs += [_conclude(target) for target in targets]
-    report.notes += [_await_leaving(*pair, options.grace_s) for pair in supervisors]
+    report.notes += [_await_leaving(*pair, grace_s) for pair in supervisors]
     return report
 
 
@@ -120,8 +115,7 @@ def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
         where = f"runs on {handle.host} (pid {handle.pid}): stop it there with `{stop_it}`"
         return Stopped(run.key, where, status.state, is_well=False)
     tagged = handle if handle.tag else replace(handle, tag=f"{status.record.uid}.{status.attempt}")
-    owners = find_supervisors([run.dir])
-    return _Target(run, status, tagged, owner=owners[0] if owners else None)
+    return _Target(run, status, tagged, owner=find_owner(handle))
 
 
 def _take_from_queue(run_dir: str, request: Stop) -> bool:
@@ -135,7 +129,7 @@ def _take_from_queue(run_dir: str, request: Stop) -> bool:
 # ---------------------------------------------------------------- supervisors
 
 
-def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[StudyLocation, SupervisorProcess]]:
+def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[StudyLocation, Supervisor]]:
     """Interrupt the supervisors as Ctrl-C would: what waits in their queues is not started."""
     interrupted = []
     for location in studies:
@@ -148,7 +142,7 @@ def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[Study
     return interrupted
 
 
-def _await_leaving(location: StudyLocation, supervisor: SupervisorProcess, grace_s: float) -> str:
+def _await_leaving(location: StudyLocation, supervisor: Supervisor, grace_s: float) -> str:
     if _wait_until(lambda: not supervisor.is_alive, grace_s + _LEAVE_S):
         return f"{location.name}: its supervisor (pid {supervisor.pid}) has left; what was queued is not started"
     return f"{location.name}: its supervisor (pid {supervisor.pid}) was asked to leave, but still runs"

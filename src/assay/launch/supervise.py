@@ -23,6 +23,7 @@ from assay.execute.places import load_liveness
 from assay.execute.slots import HeldSlot, SlotPool
 from assay.follow.attempts import DEATH, Action, Decision, choose_beginning, decide
 from assay.follow.entry import NOTHING, Entry, Event, Observer
+from assay.follow.run_status import find_owner
 from assay.launch.slot_choice import describe_holders, describe_lease
 from assay.record import run_directory
 from assay.record.checkpoints import find_newer, list_checkpoints
@@ -31,7 +32,7 @@ from assay.system import processes
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import list_names
 from assay.values import layout
-from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, State, Stop, StopKind, Usage
+from assay.values.run import Cause, Ending, JobHandle, JobRequest, Liveness, Outcome, State, Stop, StopKind, Usage
 
 if TYPE_CHECKING:
     from assay.launch.budget import Budget
@@ -72,9 +73,9 @@ class LoopSettings:
     limit: int | None = None  # how many runs at once, where there is no pool
     leaves: bool = False  # end the loop as soon as the executor has taken over every job
     # called after each tick for runs of this supervisor: why one should end early (it is `stopped` then), and which
-    # ones the study's rules end (`pruned`), directory -> reason
+    # ones the study's rules end (`pruned`), by directory
     decide: Callable[[Entry], str | None] = lambda _entry: None
-    prune: Callable[[Sequence[Entry]], Mapping[str, str]] = lambda _entries: {}
+    prune: Callable[[Sequence[Entry]], Mapping[str, Ending]] = lambda _entries: {}
     source: RunSource | None = None
     budget: Budget | None = None
     clock: Callable[[], float] = time.monotonic
@@ -187,7 +188,8 @@ class Supervisor:
         self._take_ending([entry for entry, is_ended in found if is_ended()])
         going = [entry for entry in entries if entry.dir in self.running and entry.dir not in self._ending]
         stops = {entry.dir: self._build_stop(why, "early") for entry in going if (why := self.settings.decide(entry))}
-        stops |= {path: self._build_stop(why, "rule") for path, why in self.settings.prune(going).items()}
+        pruned = self.settings.prune(going)
+        stops |= {path: self._build_stop(end.why, "rule", end.cause) for path, end in pruned.items()}
         chosen = [entry for entry in going if entry.dir in stops]
         self._begin_ending([entry for entry in chosen if self._write_stop(entry, stops[entry.dir])])
 
@@ -215,10 +217,6 @@ class Supervisor:
 
     # ------------------------------------------------------------ starting
 
-    def _is_full(self) -> bool:
-        limit = self.settings.limit
-        return (limit is not None and len(self.running) >= limit) or not self.executor.has_room()
-
     def _fill_slots(self) -> None:
         budget = self.settings.budget
         if budget is not None and budget.measure_s(self.running.values()) >= budget.limit_s:
@@ -231,7 +229,8 @@ class Supervisor:
 
     def _start_all(self) -> None:
         while (self.queue or self.count_left()) and not (self.problem or self.interrupted or self.leave):
-            if self._is_full():
+            limit = self.settings.limit
+            if (limit is not None and len(self.running) >= limit) or not self.executor.has_room():
                 return
             wants_more = len(self.queue) + self.count_left() > 1
             ours = sum(entry.has_slot for entry in self.running.values())
@@ -356,14 +355,11 @@ class Supervisor:
         """Whether an ended attempt holds its slot no longer: nothing of it is left, or what is left may stay."""
         assert entry.handle is not None
         entry.left = self.executor.leftovers(entry.handle, entry.dir)
-        is_free = not entry.left or (entry.spec.leave_running and self._has_done_marker(entry))
+        done = os.path.join(entry.dir, layout.exit_marker_name(entry.commands[-1], entry.attempt, 0))
+        is_free = not entry.left or (entry.spec.leave_running and os.path.exists(done))
         if is_free and self.pool is not None:
             self.pool.note_ended(entry.handle.tag, is_left=bool(entry.left))
         return is_free
-
-    def _has_done_marker(self, entry: Entry) -> bool:
-        marker = layout.exit_marker_name(entry.commands[-1], entry.attempt, 0)
-        return os.path.exists(os.path.join(entry.dir, marker))
 
     def _create_ahead(self) -> None:
         """Write the directories of the next runs while the slots are busy: without a lease they are merely queued.
@@ -457,24 +453,21 @@ class Supervisor:
             env[layout.ENV_WAITED] = str(int(used_s))
         env[layout.ENV_TIME] = _choose_time(entry)
         env[layout.ENV_DONE] = "".join(f":{name}:" for name in sorted(entry.skipped))
+        shared = self.settings.lease.shared_fds if self.settings.lease is not None else ()
         return JobRequest(
             dir=entry.dir,
             name=f"{os.path.basename(os.path.dirname(entry.dir))}_{entry.spec.name}",
             attempt=entry.attempt,
             env=env,
             slot=slot,
-            slot_fds=self._choose_fds(held),
+            # the locks that the job holds, which are as old as it is
+            slot_fds=shared if held is None or self.settings.keeps_slots else (*held.fds, *shared),
             tag=f"{uid}.{entry.attempt}",
             command_line=" && ".join(command.text for command in entry.spec.commands),
             farm_resources=entry.spec.farm_resources,
             label=entry.spec.name if entry.spec.tag else "",
             begins=entry.begins,
         )
-
-    def _choose_fds(self, held: HeldSlot | None) -> tuple[int, ...]:
-        """The locks that the job holds: they are as old as it is."""
-        shared = self.settings.lease.shared_fds if self.settings.lease is not None else ()
-        return shared if held is None or self.settings.keeps_slots else (*held.fds, *shared)
 
     # ------------------------------------------------------------ from the files to the next step
 
@@ -503,7 +496,8 @@ class Supervisor:
         entry.outcome = decision.outcome
         self._apply(entry, decision)
         is_watched = decision.action is Action.FOLLOW and entry.is_mine and entry.dir in self.running
-        if is_watched and _is_pruned(history) and (entry.dir, entry.attempt) not in self._was_ended:
+        stop = history.last.stop if history.last else None
+        if is_watched and stop and stop.kind == "rule" and (entry.dir, entry.attempt) not in self._was_ended:
             self._begin_ending([entry])  # the supervisor that decided so died before it was ended
 
     def _decide(self, entry: Entry) -> tuple[run_directory.History, Decision]:
@@ -559,7 +553,7 @@ class Supervisor:
         assert entry.handle is not None
         was_mine = entry.is_mine and entry.dir in self.running
         is_ours = entry.handle.executor == self.executor.name
-        entry.is_mine = is_ours and not self._has_other_owner(entry.handle)
+        entry.is_mine = is_ours and find_owner(entry.handle) is None
         if entry.state is State.LOST:
             self.running.pop(entry.dir, None)
             return
@@ -576,11 +570,6 @@ class Supervisor:
         """A job of another executor, as of a farm that an earlier call named, is judged as that executor does."""
         is_ours = handle.executor == self.executor.name
         return self.executor.liveness(handle, run_dir) if is_ours else load_liveness(handle, run_dir)
-
-    def _has_other_owner(self, handle: JobHandle) -> bool:
-        if handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
-            return False
-        return processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
 
     def look_at_others(self) -> None:
         for entry in list(self.running.values()):
@@ -774,8 +763,8 @@ class Supervisor:
             if entry.dir in self.running:
                 self._reconcile(entry)
 
-    def _build_stop(self, why: str, kind: StopKind) -> Stop:
-        return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time())
+    def _build_stop(self, why: str, kind: StopKind, cause: Cause = "") -> Stop:
+        return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time(), cause)
 
     def _write_stop(self, entry: Entry, stop: Stop) -> bool:
         """False: it cannot be written. What is ended all the same counts as dead: the next call goes on with it."""
@@ -837,10 +826,6 @@ def _choose_time(entry: Entry) -> str:
         moment += timedelta(seconds=1)
 
 
-def _is_pruned(history: run_directory.History) -> bool:
-    return history.last is not None and history.last.stop is not None and history.last.stop.kind == "rule"
-
-
 def _describe_left(left: Sequence[str], how: str) -> str:
     count = "1 process" if len(left) == 1 else f"{len(left)} processes"
     return f"left {count} running, {how}: {', '.join(left[:_MOST_LEFT])}{', …' if len(left) > _MOST_LEFT else ''}"
@@ -850,12 +835,9 @@ def _find_end(entry: Entry, outcome: Outcome) -> float:
     """Now, where this supervisor saw it end; else when its last marker or, without one, its last line was written."""
     if entry.finished_here:
         return entry.ended_at or time.time()
-    return outcome.ended_at or _find_last_line(entry.dir) or time.time()
-
-
-def _find_last_line(run_dir: str) -> float | None:
-    try:
-        logs = [each.stat().st_mtime for each in os.scandir(run_dir) if ".log" in each.name and each.is_file()]
-    except OSError:
-        return None
-    return max(logs, default=None)
+    if outcome.ended_at:
+        return outcome.ended_at
+    with suppress(OSError):
+        logs = (each for each in os.scandir(entry.dir) if ".log" in each.name and each.is_file())
+        return max((each.stat().st_mtime for each in logs), default=time.time())
+    return time.time()

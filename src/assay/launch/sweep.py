@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from assay.config.load import load_study
 from assay.config.places import choose_farm
 from assay.config.settings import load_settings
-from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.errors import InfrastructureError, UsageError, check_known
 from assay.execute.machine_lease import MachineLease, Use
 from assay.execute.places import build_executor, find_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
@@ -47,7 +47,7 @@ from assay.launch.supervise import LoopSettings, Supervisor
 from assay.plan.expand import NameSource, build_plan, select
 from assay.plugins import find_dialect
 from assay.record import presence, run_directory
-from assay.record.index.base import Index
+from assay.record.index.stored import Index
 from assay.record.received import set_aside
 from assay.show.console import SILENT, Console
 from assay.show.formatting import join_first, render_count
@@ -82,10 +82,7 @@ def prepare(options: RunOptions) -> Prepared:
     if options.code is not None:
         study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
     # some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned
-    known = [command.name for command in study.commands]
-    for name in options.commands or ():
-        if name not in known:
-            raise NotFoundError("command", name, known)
+    check_known("command", options.commands or (), [command.name for command in study.commands])
     study = select(study, options.titles, options.sample, options.seed)
     root, asked = choose_root(options.root, study.root, settings)
     location, farm = StudyLocation(root, study.name), choose_farm(study, options.on, settings)
@@ -107,7 +104,7 @@ def _choose_runs(prepared: Prepared) -> Prepared:
     """--where: what else is planned is neither started nor judged."""
     if prepared.options.where is None:
         return prepared
-    from assay.reading.choosing import choose_planned
+    from assay.reading.choosing import choose_planned  # most calls have no --where
 
     runs = tuple(choose_planned(prepared.options.where, prepared.plan.runs, prepared.location))
     names = {spec.name for spec in runs}
@@ -188,7 +185,7 @@ class RunHooks(LoopSettings):
     owns_process: bool = False  # a command of Assay: this process may become the parent of what jobs leave running
     echo: Callable[[bytes], None] | None = None
     one_by_one: bool = False  # no slots: one run after another, devices untouched
-    slots_name: str | None = None  # of slots apart from those of trainings
+    slots_name: str | None = None  # of slots of their own: a check never waits for a training, nor that for a check
     at_once: int | None = None  # runs on a farm at a time; None: all, and the farm decides
     use: Use = "run"  # of the machine, for its lease
     observe: Callable[[Observer], Observer] = lambda observer: observer  # wraps the collector
@@ -255,7 +252,7 @@ def _warn(hooks: RunHooks, line: str) -> None:
 
 def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
     """Where all runs are over, the plan and the completed passes of --force are removed."""
-    if not _is_over(entries):
+    if not all(entry.state.is_over for entry in entries):
         return
     if not prepared.options.names_runs:
         run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
@@ -265,10 +262,6 @@ def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
         for path in run_directory.find_passes(prepared.location.dir):
             with suppress(OSError):
                 run_directory.leave_pass(path, last)
-
-
-def _is_over(entries: Sequence[Entry]) -> bool:
-    return all(entry.state.is_over for entry in entries)
 
 
 def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
@@ -362,7 +355,7 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
     checks = prepared.study.checks
     if not checks or not done:
         return None, []
-    from assay.follow.verdicts import record_verdicts
+    from assay.follow.verdicts import record_verdicts  # most studies have no checks
 
     summaries = index.load_summaries(keys=list(done))
     if not all(summaries.get(key) or entry.finished_here for key, entry in done.items()):
@@ -391,28 +384,19 @@ def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple
     executor = build_executor("local", owns_process=hooks.owns_process)
     if hooks.one_by_one:
         return executor, None, 1
-    directory = _find_slots(hooks.slots_name)
+    directory = slots_directory(hooks.slots_name)
     return executor, SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority), None
-
-
-def _find_slots(name: str | None) -> str:
-    """Model checks have slots of their own: a check never waits for a training, nor a training for a check."""
-    folder = slots_directory()
-    if name is None:
-        return folder
-    own = os.path.join(folder, name)
-    os.makedirs(own, mode=0o700, exist_ok=True)
-    return own
 
 
 def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> list[Entry]:
     options, runs = prepared.options, prepared.plan.runs
     last = {spec.name: _load_last(prepared.dir_of(spec)) if options.force or options.retry else None for spec in runs}
+    numbers = {name: attempt.number if attempt else 0 for name, attempt in last.items()}
     codes = builder.choose_codes([spec for spec in runs if _takes_current_code(prepared, spec, last[spec.name])])
     if not options.force:
         _print_codes(builder, hooks, codes, runs)
-        return [_build_entry(spec, prepared, options.retry, _number(last[spec.name])) for spec in runs]
-    begun, path = {name: _number(attempt) for name, attempt in last.items()}, find_pass(prepared, codes=codes)
+        return [_build_entry(spec, prepared, options.retry, numbers[spec.name]) for spec in runs]
+    begun, path = numbers, find_pass(prepared, codes=codes)
     with suppress(OSError):  # a full disk: an interrupted pass would be repeated as a whole
         begun = run_directory.join_pass(path, begun)
     code = builder.snapshot.hash if options.new_code and builder.snapshot else None
@@ -455,10 +439,6 @@ def _build_entry(
 
 def _load_last(run_dir: str) -> run_directory.Attempt | None:
     return run_directory.load_history(run_dir).last if os.path.isdir(run_dir) else None
-
-
-def _number(attempt: run_directory.Attempt | None) -> int:
-    return attempt.number if attempt else 0
 
 
 def _is_interrupted(entry: Entry) -> bool:
@@ -544,7 +524,8 @@ def _build_report(
     doubts = (*ends, *_describe_unmatched(prepared, entries, index), *_describe_not_finite(prepared, entries, index))
     code, leftovers = builder.describe_other_code(entries), _describe_leftovers(prepared, entries)
     last = {entry.spec.name: entry.attempt for entry in entries}
-    unfinished = describe_unfinished(prepared, last) if _is_over(entries) else []
+    is_over = all(entry.state.is_over for entry in entries)
+    unfinished = describe_unfinished(prepared, last) if is_over else []
     held_back = [entry.spec.name for entry in supervisor.held_back]
     if (budget := prepared.options.budget) is not None and held_back:
         again = prepared.options.again

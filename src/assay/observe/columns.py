@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import repeat
-
-from assay.values.series import MetricPoint
 
 Column = tuple["array[float]", "array[float]", "array[float]"]
 Columns = dict[str, Column]  # metric -> steps, values, times; NaN stands for "none" in steps and times
 
 NONE = math.nan
-
-_SLOTS = tuple(vars(MetricPoint)[name].__set__ for name in ("metric", "value", "step", "time"))
 
 
 def parse_number(text: str | bytes) -> float | None:
@@ -56,13 +50,3 @@ def add_column(
     column[0].extend(steps)
     column[1].extend(values)
     column[2].extend(times)
-
-
-def make_points(
-    metric: str, values: Sequence[float], steps: Iterable[float | None], times: Iterable[float | None]
-) -> list[MetricPoint]:
-    """As a call of MetricPoint for each, in half the time: a frozen class pays in its `__init__`."""
-    points: list[MetricPoint] = list(map(object.__new__, repeat(MetricPoint, len(values))))
-    for write, column in zip(_SLOTS, (repeat(metric), values, steps, times), strict=True):
-        deque(map(write, points, column), maxlen=0)
-    return points

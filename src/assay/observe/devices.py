@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import methodcaller
 from typing import Any, Protocol, TypeVar
 
 from assay.system.fast_dataclasses import NamedTuple
@@ -90,11 +91,9 @@ class Devices:
 
     def read(self, indices: Iterable[int]) -> GpuReading | None:
         """One reading over these GPUs: memory and power in sum, the rest at its maximum. None when none can be read."""
-        found = [reading for index in indices if (reading := self._read(index)) is not None]
+        readings: list[GpuReading | None] = [self._ask(methodcaller("read", index), None) for index in indices]
+        found = [reading for reading in readings if reading is not None]
         return _build_reading(found) if found else None
-
-    def _read(self, index: int) -> GpuReading | None:
-        return self._ask(lambda source: source.read(index), None)
 
     def _ask(self, question: Callable[[GpuSource], T], otherwise: T) -> T:
         if not self._is_open:

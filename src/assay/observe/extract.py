@@ -12,14 +12,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
 from operator import le, lt
 from typing import Any, cast
 
 from assay.errors import UsageError
-from assay.observe.columns import Columns, add_column, make_points, parse_number, parse_numbers
+from assay.observe.columns import Columns, add_column, parse_number, parse_numbers
 from assay.system.fast_dataclasses import NamedTuple
-from assay.values.series import MetricPoint
 from assay.values.study import Pattern
 
 POSITIONS = ("step", "epoch")  # in this order of precedence
@@ -95,31 +93,20 @@ class Extractor:
         extractor.example = state.get("example")
         return extractor
 
-    def feed(self, chunk: bytes) -> list[MetricPoint]:
-        """The points of every line that these bytes complete, in the log's order."""
-        return [point for text in self._take_blocks(chunk) for point in _build_points(*self._scan(text))]
-
-    def feed_columns(self, chunk: bytes) -> Columns:
-        """As `feed`, without an object per point: faster, for logs that are read again."""
+    def feed(self, chunk: bytes) -> Columns:
+        """The points of every line that these bytes complete, of each metric in the log's order."""
         columns: Columns = {}
-        for text in self._take_blocks(chunk):
-            _add_columns(columns, *self._scan(text))
-        return columns
-
-    def finish(self) -> list[MetricPoint]:
-        """The points of a last line that nothing ended."""
-        return self.feed(b"\n") if self._tail else []
-
-    def finish_columns(self) -> Columns:
-        return self.feed_columns(b"\n") if self._tail else {}
-
-    def _take_blocks(self, chunk: bytes) -> Iterator[str]:
-        data = self._tail + chunk if self._tail else chunk
-        start = 0
+        data, start = self._tail + chunk if self._tail else chunk, 0
         while (end := _block_end(data, start)) > start:
-            yield data[start:end].replace(b"\r", b"\n").decode("utf-8", "surrogateescape")
+            text = data[start:end].replace(b"\r", b"\n").decode("utf-8", "surrogateescape")
+            _add_columns(columns, *self._scan(text))
             start = end
         self._tail = data[start:]
+        return columns
+
+    def finish(self) -> Columns:
+        """The points of a last line that nothing ended."""
+        return self.feed(b"\n") if self._tail else {}
 
     def _scan(self, text: str) -> tuple[list[_Values], list[list[float | None]]]:
         """The values of a block and their steps."""
@@ -193,7 +180,7 @@ def _merge(found: list[_Values], skips: list[_Skip]) -> _Values:
 
 
 def _block_end(data: bytes, start: int) -> int:
-    """Behind the last line end within reach; `start` when no line is complete."""
+    """The offset after the last line end within reach; `start` when no line is complete."""
     for reach in (SCAN_BYTES, LINE_LIMIT_BYTES):
         stop = start + reach
         newline = data.rfind(b"\n", start, stop)
@@ -201,16 +188,6 @@ def _block_end(data: bytes, start: int) -> int:
         if end > start:
             return end
     return stop if len(data) >= stop else start
-
-
-def _build_points(found: list[_Values], steps: list[list[float | None]]) -> list[MetricPoint]:
-    points: list[MetricPoint] = []
-    for values, its_steps in zip(found, steps, strict=True):
-        points += make_points(values.metric, values.values, its_steps, repeat(None))
-    if len(found) <= 1:
-        return points
-    starts = [start for values in found for start in values.starts]
-    return [points[place] for place in sorted(range(len(starts)), key=starts.__getitem__)]
 
 
 def _add_columns(columns: Columns, found: list[_Values], steps: list[list[float | None]]) -> None:

@@ -48,7 +48,9 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
         raise ConfigError(
             [Problem("the runs of a search are not known beforehand", "search", study.search.position, hint)]
         )
-    planner = _choose_planner(study, names)
+    own = plugins.find_dialect(study.dialect).planner
+    kind: type[Planner] = plugins.load(own) if own else Planner
+    planner = kind(study, names)
     grids = [Grid(sweep, distinct=planner.distinct) for sweep in study.sweeps]
     total = count_rows(grids, study.subset) * study.repeat
     if total > MAX_RUNS:
@@ -139,12 +141,6 @@ class Planner:
     def name_runs(self, drafts: Sequence[Draft]) -> list[str]:
         """A directory name for each draft."""
         return name_native(drafts, self.study.name_params)
-
-
-def _choose_planner(study: Study, names: NameSource | None) -> Planner:
-    own = plugins.find_dialect(study.dialect).planner
-    planner: type[Planner] = plugins.load(own) if own else Planner
-    return planner(study, names)
 
 
 def _stream(planner: Planner, rows: Iterable[Row], rules: SecretRules) -> Iterator[RunSpec]:

@@ -17,7 +17,7 @@ from assay.plots.param_plots import BUILDERS
 from assay.plots.plot_document import build_page
 from assay.plots.plotting import Plot, PlottedRuns, build_labels, build_paths, load_selection
 from assay.reading.commands.tables import group_option
-from assay.record.index.base import Index
+from assay.record.index.stored import Index
 from assay.show.chart import LineChart, thin_line
 from assay.show.console import Console
 from assay.show.formatting import clean, escape_json, render_count, to_json

@@ -20,7 +20,8 @@ from assay.reading.ranking import Asked, SortKey, build_groups, differing_params
 from assay.reading.run_reader import find_step_name, load_fresh_table, load_objectives, load_search_file
 from assay.reading.summary import describe_unranked, find_left_out, is_checkpoint, leave_out_foreign, select_rows
 from assay.record import run_directory
-from assay.record.index.base import Index, IndexTable, RunRow, Series
+from assay.record.index.base import IndexTable, RunRow, Series
+from assay.record.index.stored import Index
 from assay.record.received import is_foreign
 from assay.show.chart import COLORS, Line, LineChart, build_bands, has_finite_sum, read_at, smooth
 from assay.show.console import Console

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import UsageError, check_known
 from assay.follow.locations import StudyLocation, advise_adopting, show_command
 from assay.reading.ranking import (
     Asked,
@@ -37,6 +37,7 @@ from assay.show.formatting import join_first, render_count, render_number
 from assay.system.fast_dataclasses import NamedTuple
 from assay.values import layout
 from assay.values.document import Block, Commands, Document, Facts, Heading, Notes, Only, Section, TableBlock, Text
+from assay.values.plain import render_value
 from assay.values.secrets import HIDDEN
 from assay.values.series import direction_of, whole_step
 from assay.values.state import has_result
@@ -118,7 +119,7 @@ def choose_best(
 
 
 def _counts(row: RunRow) -> bool:
-    return has_result(row.state, row.reason) and not row.is_foreign
+    return has_result(row.state, row.cause) and not row.is_foreign
 
 
 def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
@@ -132,8 +133,7 @@ def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
     if isinstance(asked, SortKey):
         return asked
     name, direction = parse_sort(asked, data.metrics)
-    if name not in data.metrics:
-        raise NotFoundError("metric", name, data.metrics)
+    check_known("metric", [name], data.metrics)
     return SortKey(name, direction or direction_of(name))
 
 
@@ -141,11 +141,7 @@ def _rank_runs(data: IndexTable, counted: Sequence[int], key: SortKey) -> list[C
     values = best_values(data.metrics[key.name], key.direction)
     studies = {data.rows[i].study for i in counted}
     order = sort_rows(data, counted, (key,), ())
-    return [Contender(_name(data.rows[i], len(studies) > 1), values[i], i) for i in order]
-
-
-def _name(row: RunRow, with_study: bool) -> str:
-    return row.key if with_study else row.name
+    return [Contender(data.rows[i].key if len(studies) > 1 else data.rows[i].name, values[i], i) for i in order]
 
 
 def _rank_groups(
@@ -168,14 +164,8 @@ def _rank_groups(
 
 
 def _name_group(group: RunGroup, with_study: bool) -> str:
-    params = ", ".join(f"{name}={_show(value)}" for name, value in group.params.items()) or "all runs"
+    params = ", ".join(f"{name}={render_value(value)}" for name, value in group.params.items()) or "all runs"
     return f"{group.study}: {params}" if with_study else params
-
-
-def _show(value: Any) -> str:
-    import json
-
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 # ---------------------------------------------------------------- the report
@@ -261,7 +251,7 @@ def build_title(choice: BestChoice, data: IndexTable) -> str:
 def build_details(choice: BestChoice, run: BestRun, data: IndexTable) -> list[Section]:
     """The parameters and commands of the winner, notes about the others, and how to repeat it."""
     ordered = [*run.differing, *(name for name in run.row.params if name not in run.differing)]
-    params = [(name, _show(run.row.params[name])) for name in ordered]
+    params = [(name, render_value(run.row.params[name])) for name in ordered]
     return [
         Section((Facts(params),), "Parameters" if run.differing in ([], ordered) else "Parameters, what differs first"),
         Section((Facts(list(run.commands.items()), folds=False),), "Commands"),
@@ -325,13 +315,13 @@ def _describe_error(choice: BestChoice) -> str:
     error, margin = choice.standard_error, choice.margin or 0.0
     if error is None:
         return f"not known: a group of one run has no spread over {over}"
-    said = f"standard error of the difference {render_number(error, 2)}"
+    shown = f"standard error of the difference {render_number(error, 2)}"
     if not error:
-        return f"{said}: runs that differ in {over} alone have equal values"
+        return f"{shown}: runs that differ in {over} alone have equal values"
     ratio = f"the margin is {_round(margin / error)} times that"
     if margin <= _CLEAR * error:
-        return f"{said}; {ratio}: within the spread over {over}, the order may be chance; more runs would show it"
-    return f"{said}; {ratio}: more than the spread over {over}"
+        return f"{shown}; {ratio}: within the spread over {over}, the order may be chance; more runs would show it"
+    return f"{shown}; {ratio}: more than the spread over {over}"
 
 
 def _build_notes(choice: BestChoice, data: IndexTable) -> list[str]:
@@ -433,8 +423,8 @@ def build_front_document(
     columns = [Column("run"), *(Column(name, digits=None) for name in differing)]
     columns += [Column(key.name, "clock" if key.is_time else "number") for key in keys]
     rows = [
-        [_name(data.rows[i], several), *(data.rows[i].params.get(name) for name in differing), *found]
-        for i, *found in zip(order, *values.values(), strict=True)
+        [row.key if several else row.name, *(row.params.get(name) for name in differing), *found]
+        for row, *found in zip((data.rows[i] for i in order), *values.values(), strict=True)
     ]
     by = ", ".join(f"{key.name} ({_WORDS[key.direction]})" for key in keys)
     studies = ", ".join(location.name for location in locations)

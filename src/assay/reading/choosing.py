@@ -17,6 +17,7 @@ from assay.reading.ranking import best_values
 from assay.reading.run_reader import load_fresh_table
 from assay.record.index.base import IndexTable, RunRow
 from assay.show.formatting import join_first
+from assay.values.plain import render_value
 from assay.values.series import direction_of
 from assay.values.state import State
 from assay.values.where import (
@@ -31,7 +32,6 @@ from assay.values.where import (
     find_comparisons,
     find_names,
     find_plain,
-    render_value,
 )
 
 if TYPE_CHECKING:

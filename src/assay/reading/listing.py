@@ -16,7 +16,8 @@ from assay.follow.run_status import find_supervisors
 from assay.reading.ranking import choose_sort, sort_rows
 from assay.reading.summary import SummaryOptions, build_remarks, select_rows
 from assay.record import presence, run_directory
-from assay.record.index.base import OWN_FIELDS, Index, IndexTable, RunRow, StudyRow
+from assay.record.index.base import OWN_FIELDS, IndexTable, RunRow, StudyRow
+from assay.record.index.stored import Index
 from assay.record.received import describe_facts
 from assay.record.tags import NO_MARKS, Marks, find_tags_file, load_marks
 from assay.show import formatting
@@ -225,9 +226,9 @@ def build_run_table(
         (Column("received"), [describe_facts(run.row.received) or None for run in runs]),
         (Column(_REASON), [run.row.reason or None for run in runs]),
     ]
-    telling = [pair for pair in candidates if any(value is not None for value in pair[1])]
-    columns = [column for column, _ in telling]
-    cells = [["" if v is None and column.kind == "text" else v for v in values] for column, values in telling]
+    filled = [pair for pair in candidates if any(value is not None for value in pair[1])]
+    columns = [column for column, _ in filled]
+    cells = [["" if v is None and column.kind == "text" else v for v in values] for column, values in filled]
     table = Table(tuple(columns), list(zip(*cells, strict=True)))
     if width is None or table_width(table) <= width:
         return RunTable(table)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from assay.errors import AssayError, NotFoundError, UsageError
+from assay.errors import AssayError, UsageError, check_known
 from assay.follow.locations import StudyLocation, show_command
-from assay.follow.run_status import SupervisorProcess, find_supervisors, load_record, load_status
+from assay.follow.run_status import find_supervisors, load_record, load_status
 from assay.record import run_directory
+from assay.record.presence import Supervisor
 from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import RunSpec
@@ -32,8 +33,7 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
         raise UsageError(f"{record.spec.name} was imported from {record.tool}: there is no output of it")
     spec = record.spec
     names = os.listdir(run_dir)
-    if command is not None and command not in [each.name for each in spec.commands]:
-        raise NotFoundError("command", command, [each.name for each in spec.commands])
+    check_known("command", [command] if command is not None else (), [each.name for each in spec.commands])
     history = run_directory.load_history(run_dir, names)
     if attempt is not None and attempt not in [each.number for each in history.attempts]:
         numbers = ", ".join(str(each.number) for each in history.attempts)
@@ -193,8 +193,7 @@ def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
 def follow_run(run_dir: str, command: str | None, lines: int | None, write: Write) -> None:
     """Follows the run until it is over, and waits for what does not exist yet."""
     spec = load_record(run_dir).spec
-    if command is not None and command not in [each.name for each in spec.commands]:
-        raise NotFoundError("command", command, [each.name for each in spec.commands])
+    check_known("command", [command] if command is not None else (), [each.name for each in spec.commands])
     if not spec.commands:
         raise UsageError(_describe_no_log(spec, run_dir, None, None))
     follower = RunFollower(run_dir, command, lines)
@@ -211,17 +210,18 @@ def follow_run(run_dir: str, command: str | None, lines: int | None, write: Writ
 class _NamedOutput:
     """One run of several: whole lines, each with the run's name before it."""
 
-    name: bytes
+    run_dir: str
     follower: RunFollower
     partial: bytes = b""
 
     def write_news(self, write: Write, final: bool) -> None:
+        name = os.fsencode(os.path.basename(self.run_dir))
         for data in self.follower.read():
             *whole, self.partial = (self.partial + data).split(b"\n")
             if whole:
-                write(b"".join(b"%s | %s\n" % (self.name, line) for line in whole))
+                write(b"".join(b"%s | %s\n" % (name, line) for line in whole))
         if final and self.partial:
-            write(b"%s | %s\n" % (self.name, self.partial))
+            write(b"%s | %s\n" % (name, self.partial))
 
 
 def follow_study(
@@ -230,7 +230,7 @@ def follow_study(
     """Follow every run of a study that is not over, new ones too, or only these; return how many there were."""
     followed: dict[str, _NamedOutput] = {}
     ended: dict[str, tuple[int, _NamedOutput]] = {}  # at which attempt, and what is followed on if another begins
-    supervisors: set[SupervisorProcess] = set()
+    supervisors: set[Supervisor] = set()
     seen = 0
     while True:
         had_seen = seen > 0  # what appears later is followed from its beginning, however short it was
@@ -238,7 +238,7 @@ def follow_study(
             if path in followed or not _begins(path, ended.get(path), had_seen):
                 continue
             known = ended.pop(path, None)
-            followed[path] = known[1] if known else _NamedOutput(_name(path), RunFollower(path, command, lines))
+            followed[path] = known[1] if known else _NamedOutput(path, RunFollower(path, command, lines))
             seen += 1
         if only is None:
             supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued what it repeats
@@ -255,10 +255,6 @@ def follow_study(
         time.sleep(POLL_S)
 
 
-def _name(run_dir: str) -> bytes:
-    return os.fsencode(os.path.basename(run_dir))
-
-
 def _begins(run_dir: str, before: tuple[int, _NamedOutput] | None, has_seen: bool) -> bool:
     """Whether a run is to be followed from now on: it is not over, or new, or has begun another attempt."""
     if before is not None:
@@ -270,7 +266,7 @@ def _skip_to_end(run_dir: str, command: str | None, lines: int | None) -> _Named
     """A follower that passes over what the run has written until now."""
     follower = RunFollower(run_dir, command, lines)
     follower.skip()
-    return _NamedOutput(_name(run_dir), follower)
+    return _NamedOutput(run_dir, follower)
 
 
 def _load_attempt(run_dir: str) -> int:

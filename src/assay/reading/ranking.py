@@ -10,7 +10,7 @@ from itertools import chain, islice
 from operator import itemgetter, le
 from typing import Any, TypeVar
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import NotFoundError, UsageError, check_known
 from assay.reading.kept_table import KeptTable, has_param, list_param, remember
 from assay.record.index.base import IndexTable, MetricColumns
 from assay.system.fast_dataclasses import NamedTuple, dataclass
@@ -48,7 +48,7 @@ Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
 
 
 def choose_sort(asked: Sequence[Asked], data: IndexTable, params: Iterable[Mapping[str, Any]]) -> tuple[SortKey, ...]:
-    """`acc`, `acc:max`, `loss:min`, `lr:max`, the first one first; without a wish the most telling metric."""
+    """`acc`, `acc:max`, `loss:min`, `lr:max`, the first one first; without a wish the metric that comes first."""
     if not asked:
         name = min(data.metrics, key=metric_priority, default=None)
         return (SortKey(name, direction_of(name)),) if name is not None else ()
@@ -235,10 +235,7 @@ def build_groups(
 
     Only finished runs count, unless other states were asked for.
     """
-    known = dict.fromkeys(name for i in keep for name in data.rows[i].params)
-    for name in group_by:
-        if name not in known:
-            raise NotFoundError("parameter", name, known)
+    check_known("parameter", group_by, dict.fromkeys(name for i in keep for name in data.rows[i].params))
     shown = differing_params([data.rows[i].params for i in keep], (*ignore, *group_by))
     members: dict[tuple[str, str], list[int]] = {}
     for i in keep:

@@ -19,7 +19,7 @@ from assay.follow.run_status import RunStatus, load_shown
 from assay.observe.readings import parse_absence, parse_reading
 from assay.record import run_directory
 from assay.record.checkpoints import describe_checkpoint
-from assay.record.index.base import Index
+from assay.record.index.stored import Index
 from assay.record.received import describe, load_received, load_received_facts
 from assay.record.run_directory import Attempt, RunRecord
 from assay.record.tags import Marks, find_tags_file, load_marks
@@ -27,7 +27,7 @@ from assay.show import formatting
 from assay.system.files import read_text
 from assay.values import layout
 from assay.values.document import Document, Facts, Section, TableBlock, Text
-from assay.values.plain import NO_DATE, render_date
+from assay.values.plain import NO_DATE, render_date, render_value
 from assay.values.run import JobHandle, Outcome, State, build_command
 from assay.values.series import Reading, Summary, best_of, whole_step
 from assay.values.table import Column, Table
@@ -81,14 +81,15 @@ def describe_run(
     status = load_shown(run_dir)
     key = location.key(run_dir)
     refresh_one(index, location, run_dir)
+    readings, no_readings = load_readings(os.path.join(run_dir, layout.READINGS_FILE))
     return RunDescription(
         key=key,
         dir=run_dir,
         status=status,
         metrics=index.load_summaries(keys=[key]).get(key, {}),
         sources=tuple(source.name for source in find_sources(run_dir, status.record.spec)),
-        readings=load_readings_summary(os.path.join(run_dir, layout.READINGS_FILE)),
-        no_readings=load_absence(os.path.join(run_dir, layout.READINGS_FILE)),
+        readings=readings,
+        no_readings=no_readings,
         environment=run_directory.load_environment(run_dir),
         files=tuple(load_files(run_dir)),
         children=tuple(find_children(location, key) if children is None else children),
@@ -116,24 +117,14 @@ def load_files(run_dir: str, within: str = "") -> Iterator[FileFact]:
             yield FileFact(name, sum(os.lstat(path).st_size for path in (inside if name[-1] == "/" else [entry.path])))
 
 
-def load_readings_summary(path: str) -> ReadingsSummary | None:
-    if not os.path.isfile(path):  # a pipe would be waited for
-        return None
-    try:
-        with open(path, "rb") as file:
-            readings = [reading for line in file if (reading := parse_reading(line)) is not None]
-    except OSError:
-        return None
-    return build_readings_summary(readings)
-
-
-def load_absence(path: str) -> str | None:
-    """Why there are no readings, as job.sh wrote it where it found no Assay."""
-    if not os.path.isfile(path):
-        return None
-    with suppress(OSError), open(path, "rb") as file:
-        return parse_absence(file.readline(_LONGEST_ABSENCE))
-    return None
+def load_readings(path: str) -> tuple[ReadingsSummary | None, str | None]:
+    """What the readings of a run come to, and why there are none, as job.sh wrote it where it found no Assay."""
+    if os.path.isfile(path):  # a pipe would be waited for
+        with suppress(OSError), open(path, "rb") as file:
+            absence = parse_absence(file.readline(_LONGEST_ABSENCE))
+            file.seek(0)
+            return build_readings_summary([each for line in file if (each := parse_reading(line)) is not None]), absence
+    return None, None
 
 
 def build_readings_summary(readings: Sequence[Reading]) -> ReadingsSummary | None:
@@ -161,7 +152,7 @@ def build_document(run: RunDescription, *, with_environment: bool = False, now: 
     params = run.status.record.spec.params
     sections = [
         Section((Facts(build_state_facts(run, now)),)),
-        _build_section("Parameters", [(name, show_value(value)) for name, value in params.items()]),
+        _build_section("Parameters", [(name, render_value(value)) for name, value in params.items()]),
         Section((Facts(list(run.commands.items()), folds=False),), "Commands"),
         Section((TableBlock(build_metric_table(run.metrics)),), "Metrics"),
         Section(build_attempt_blocks(run, now), "Attempts"),
@@ -175,10 +166,6 @@ def build_document(run: RunDescription, *, with_environment: bool = False, now: 
 
 def _build_section(title: str, pairs: Sequence[tuple[str, str]]) -> Section:
     return Section((Facts(pairs),), title)
-
-
-def show_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def build_state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
@@ -387,7 +374,8 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
             [*((key, _show_fact(key, value)) for key, value in plain.items() if key != "format"), *gpus, *line],
         ),
         _build_section(
-            "Git", [(key, show_value(value)) for key, value in git.items() if key != "diff" and value not in (None, [])]
+            "Git",
+            [(key, render_value(value)) for key, value in git.items() if key != "diff" and value not in (None, [])],
         ),
         _build_section("Packages", [(key, str(value)) for key, value in (fields.get("packages") or {}).items()]),
         _build_section(
@@ -397,7 +385,7 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
 
 
 def _show_fact(key: str, value: Any) -> str:
-    return formatting.render_size(value) if key.endswith("_bytes") else show_value(value)
+    return formatting.render_size(value) if key.endswith("_bytes") else render_value(value)
 
 
 def render_moment(seconds: float | None, now: float) -> str:

@@ -14,7 +14,7 @@ from assay.follow.locations import FoundRun
 from assay.follow.refresh import refresh_one
 from assay.follow.run_status import RunStatus, load_shown
 from assay.record import run_directory
-from assay.record.index.base import Index
+from assay.record.index.stored import Index
 from assay.values import layout
 from assay.values.document import Block, Document, Facts, Notes, Section, TableBlock, Text
 from assay.values.series import Summary, best_of

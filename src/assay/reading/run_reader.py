@@ -13,7 +13,8 @@ from assay.follow.locations import StudyLocation, find_patterns
 from assay.follow.opening import open_index
 from assay.reading.ranking import SortKey, best_values, parse_sort
 from assay.record.folders import find_changes, load_patterns
-from assay.record.index.base import Index, IndexTable, RunRow
+from assay.record.index.base import IndexTable, RunRow
+from assay.record.index.stored import Index
 from assay.show.console import SILENT, CollectingConsole, Console
 from assay.system.fast_dataclasses import NamedTuple
 from assay.values import layout
@@ -35,7 +36,7 @@ class LoadedRuns(NamedTuple):
 
 def load_study_runs(study: str, root: str | None) -> LoadedRuns:
     """All runs of a study, of which a pattern may choose some; a damaged run is a Python warning."""
-    from assay.follow.refresh import refresh_study
+    from assay.follow.refresh import refresh_study  # for Python programs; a table does without it
 
     locations, patterns = find_patterns([study], root)
     if len(locations) != 1:
@@ -92,7 +93,7 @@ def _load_study_objectives(location: StudyLocation, data: IndexTable) -> tuple[S
         first = next((row for row in data.rows if row.study == location.name), None)
         if first is None or first.origin != "optuna":
             return ()
-        from assay.record.run_directory import try_record
+        from assay.record.run_directory import try_record  # imported runs alone
 
         record = try_record(os.path.join(location.root, first.key))
         known = (record.origin or {}).get("objectives") if record else None

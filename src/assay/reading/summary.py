@@ -10,7 +10,7 @@ from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import UsageError, check_known
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_adopt
 from assay.reading.kept_table import list_param, remember
 from assay.reading.ranking import (
@@ -31,7 +31,8 @@ from assay.reading.ranking import (
     sort_some,
 )
 from assay.reading.run_reader import find_step_name, load_fresh_table, load_objectives
-from assay.record.index.base import Index, IndexTable, MetricColumns, RunRow
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
+from assay.record.index.stored import Index
 from assay.show.console import SILENT, Console
 from assay.show.formatting import clean, render_count
 from assay.show.table import drop_spare, fit_columns
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 _Has = Callable[[str, bool], bool]
-"""Whether there is a column for this; the second says whether it would tell something about the rows at hand."""
+"""Whether there is a column of this name; the second argument: whether the rows at hand would show something in it."""
 _Columns = list[tuple[Column, list[Any]]]  # each with its cells
 MOST_REASONS = 5  # below the table, where there is no room for a column
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
@@ -213,10 +214,10 @@ def fit_summary(summary: StudySummary, width: int) -> StudySummary:
 
 def build_remarks(rows: Sequence[RunRow]) -> Iterator[str]:
     """Why runs ended as they did, a line each."""
-    told = [row for row in rows if row.reason]
-    yield from (f"{row.state}: {clean(row.name)}: {clean(row.reason)}" for row in told[:MOST_REASONS])
-    if len(told) > MOST_REASONS:
-        yield f"and {len(told) - MOST_REASONS} more; `assay show` explains a single run"
+    explained = [row for row in rows if row.reason]
+    yield from (f"{row.state}: {clean(row.name)}: {clean(row.reason)}" for row in explained[:MOST_REASONS])
+    if len(explained) > MOST_REASONS:
+        yield f"and {len(explained) - MOST_REASONS} more; `assay show` explains a single run"
 
 
 # The ranks by which columns leave a narrow table: metrics have multiples of 200, the first stays.
@@ -304,9 +305,7 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[So
     if options.metrics is not None:
         if options.metrics == ("all",):
             return list(data.metrics)
-        for name in options.metrics:
-            if name not in data.metrics:
-                raise NotFoundError("metric", name, data.metrics)
+        check_known("metric", options.metrics, data.metrics)
         return list(options.metrics)
     names = [name for name in data.metrics if name not in options.ignore]
     sorted_by = [key.name for key in sort if key.is_metric]
@@ -353,13 +352,13 @@ def _run_columns(
         columns.append((Column("tags", rank=_TAGS_RANK, role="tags"), list(map(",".join, tags))))
     received = _gather(data, "received", order)
     if has("received", any(received)):
-        from assay.record.received import describe_facts
+        from assay.record.received import describe_facts  # few tables have such runs
 
         columns.append((Column("received", rank=_TAGS_RANK), [describe_facts(each) or None for each in received]))
-    told = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; `assay ls` has other reasons
-    if has("every reason" if options.all_reasons else "reason", not set(told).isdisjoint(states)):
+    explained = _ENDED if options.all_reasons else (State.PRUNED,)  # which rule ended it; `assay ls` has other reasons
+    if has("every reason" if options.all_reasons else "reason", not set(explained).isdisjoint(states)):
         ends = zip(states, _gather(data, "reason", order), strict=True)
-        reasons = [(why or None) if state in told else None for state, why in ends]
+        reasons = [(why or None) if state in explained else None for state, why in ends]
         columns.append((Column("reason", rank=_REASON_RANK), reasons))
     return columns
 
@@ -407,7 +406,7 @@ def _build_metric(
     name = column.metric
     columns: _Columns = [(Column(name, "number", role="last", metric=name), _pick(column, column.last, order))]
     wanted = _find_direction(sort, name)
-    if best or (wanted is not None and has(f"best {name}:{wanted}", _best_tells_more(column, order, wanted))):
+    if best or (wanted is not None and has(f"best {name}:{wanted}", _best_differs(column, order, wanted))):
         values = best_values(column, wanted or direction_of(name))
         title = Column(f"best {name}", "number", key=f"{name}_best", role="best", metric=name)
         columns.append((title, _pick(column, values, order)))
@@ -426,7 +425,7 @@ def _pick(column: MetricColumns, values: Sequence[float], order: Sequence[int]) 
     return [values[i] if column.count[i] else None for i in order]
 
 
-def _best_tells_more(column: MetricColumns, order: Sequence[int], direction: Direction) -> bool:
+def _best_differs(column: MetricColumns, order: Sequence[int], direction: Direction) -> bool:
     values = best_values(column, direction)
     return any(column.count[i] and values[i] != column.last[i] for i in order)
 
@@ -532,7 +531,7 @@ def _build_group_metric(
     name = column.metric
     wanted = _find_direction(sort, name)
     looks: list[tuple[Role, str, str, Sequence[float]]] = [("last", name, name, column.last)]
-    if best or (wanted is not None and _best_tells_more(column, counted, wanted)):
+    if best or (wanted is not None and _best_differs(column, counted, wanted)):
         looks.append(("best", f"best {name}", f"{name}_best", best_values(column, wanted or direction_of(name))))
     for role, title, key, values in looks:
         found = [measure_group(column, group, values) for group in groups]

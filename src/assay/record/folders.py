@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from typing import Any
 
@@ -68,10 +68,10 @@ def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
 
 
 @contextmanager
-def _opened(folder: str) -> Iterator[int | None]:
+def _opened(path: str, folder: int | None = None) -> Iterator[int | None]:
     """What is in an open folder is found sooner than by its whole path; None where it is not there."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
         yield None
         return
@@ -129,14 +129,9 @@ def _modified(path: str, folder: int | None) -> float:
 
 
 def _newest(path: str, folder: int | None) -> float:
-    try:
-        names = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return 0.0
-    try:
-        return max((_modified(name, names) for name in os.listdir(names)), default=0.0)
-    finally:
-        os.close(names)
+    with suppress(OSError), _opened(path, folder) as inner:
+        return max((_modified(name, inner) for name in os.listdir(inner)), default=0.0) if inner is not None else 0.0
+    return 0.0
 
 
 # ---------------------------------------------------------------- which folders are runs

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 
 from assay.system import processes
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import NamedTuple
 from assay.system.files import TEMPORARY_SUFFIX, list_names, publish
 from assay.system.locks import try_lock
 from assay.values import layout
@@ -72,21 +72,25 @@ def announce(study_dir: str, pid: int) -> None:
         publish(os.path.join(study_dir, layout.STUDY_META_DIR, name), processes.boot_id())
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisorEntry:
-    """A registered supervisor of a study; whether it still lives, the process table of its host shows."""
+class Supervisor(NamedTuple):
+    """A supervisor of a study: an `assay run` or `assay rerun`, perhaps on another host."""
 
     host: str
     pid: int
     start: int
     boot: str
 
+    @property
+    def is_alive(self) -> bool:
+        """As the process table shows it; on the supervisor's own host alone."""
+        return processes.is_alive(self.pid, self.start, self.boot)
 
-def load_supervisors(study_dir: str) -> list[SupervisorEntry]:
+
+def load_supervisors(study_dir: str) -> list[Supervisor]:
     found = []
     for path, (host, pid, start) in _find_registrations(study_dir):
         with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="ascii") as file:  # it has just left
-            found.append(SupervisorEntry(host, pid, start, file.read()))
+            found.append(Supervisor(host, pid, start, file.read()))
     return found
 
 

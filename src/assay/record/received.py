@@ -99,7 +99,7 @@ def describe(received: Received) -> str:
 
 
 def describe_facts(facts: Mapping[str, Any] | None) -> str:
-    """Whether this is an upload that was not adopted, by what the index has."""
+    """`describe`, by what the index has; empty for a run that was made here."""
     if not facts:
         return ""
     given = {name: value for name, value in facts.items() if name != "from"}

@@ -391,15 +391,15 @@ def _check_uid(uid: str) -> None:
         raise WrongTypeError(f"uid is {uid!r:.80}, which Assay does not make")
 
 
-def load_record(run_dir: str) -> RunRecord:
-    """Raises FormatError where it is damaged, FileNotFoundError where there is none."""
+def load_record(run_dir: str, file: str = "") -> RunRecord:
+    """Raises FormatError where it is damaged, FileNotFoundError where there is none. `file`: its name in messages."""
     path = os.path.join(run_dir, layout.RUN_FILE)
     try:
-        return parse_record(read_text(path), path)
+        return parse_record(read_text(path), file or path)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
-        raise FormatError(f"{path} cannot be read: {error.strerror}") from error
+        raise FormatError(f"{file or path} cannot be read: {error.strerror}") from error
 
 
 def load_overrides(run_dir: str) -> tuple[str, ...]:
@@ -421,9 +421,9 @@ def try_record(run_dir: str) -> RunRecord | None:
 def find_damage(run_dir: str) -> str | None:
     """What is wrong with run.json, for people; None: it can be read."""
     try:
-        load_record(run_dir)
+        load_record(run_dir, layout.RUN_FILE)
     except FormatError as error:
-        return error.message.removeprefix(os.path.join(run_dir, ""))
+        return error.message
     except OSError as error:
         return f"{layout.RUN_FILE} is missing" if isinstance(error, FileNotFoundError) else str(error.strerror)
     return None
@@ -636,7 +636,7 @@ def _load_value(kind: type[T], path: str) -> T | None:
 
 
 def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
-    """Started by hand: the token names where (`host pid start boot time`)."""
+    """The handle of an attempt that was started by hand: its token holds `host pid start boot time`."""
     try:
         host, pid, start, boot, stamp = read_text(os.path.join(run_dir, layout.numbered_name("token", attempt))).split()
         handle = JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")

@@ -9,8 +9,10 @@ import os
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.record.formats import FORMATS, build_damage, read_versioned, render_versioned
 from assay.system.fast_dataclasses import NamedTuple
 from assay.system.files import parse_json, read_text, write_atomic
+from assay.system.locks import locked
 from assay.values import layout
 
 MOST_CHARACTERS = 100  # of a tag
@@ -68,8 +70,6 @@ def load_marks(path: str) -> Marks:
 
 
 def _parse_marks(text: str, file: str) -> Marks:
-    from assay.record.formats import FORMATS, build_damage, read_versioned
-
     content = read_versioned(text, "tags", file)
     try:
         tags = tuple(dict.fromkeys(map(_parse_text, content.get("tags", ()))))
@@ -103,9 +103,6 @@ class MarksChange(NamedTuple):
 
 def change_marks(path: str, change: MarksChange) -> Marks:
     """Apply a change to what the file holds now; two at once lose nothing. The marks after it."""
-    from assay.record.formats import render_versioned
-    from assay.system.locks import locked
-
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, exist_ok=True)

@@ -18,9 +18,9 @@ from assay.follow.locations import StudyLocation
 from assay.launch.supervise import LOOK_S
 from assay.observe.columns import Columns
 from assay.record import run_directory
-from assay.record.index.base import Index
+from assay.record.index.stored import Index
 from assay.search.judge import COMPARING, RungCurve, build_curve, judge_curve
-from assay.values.run import State
+from assay.values.run import Ending, State
 from assay.values.study import StopRule
 
 _REST_S = 60.0  # after a failure of the index
@@ -78,8 +78,8 @@ class EarlyStop:
         self._counts[key, metric] = count + len(values)
         return True
 
-    def prune(self, entries: Sequence[Entry]) -> dict[str, str]:
-        """Which of these runs a rule ends: directory and reason."""
+    def prune(self, entries: Sequence[Entry]) -> dict[str, Ending]:
+        """Which of these runs a rule ends, by their directories."""
         keys = {self._location.key(entry.dir): entry for entry in entries}
         new = [key for key, entry in keys.items() if (key, entry.attempt) not in self._judged]
         self._stale |= {(key, metric) for key in new for metric in self._metrics}  # of the attempt before
@@ -90,8 +90,7 @@ class EarlyStop:
             return {}
         if not self._is_ready:
             return {}
-        reasons = {entry.dir: self._judge(entry) for entry in entries}
-        return {path: reason for path, reason in reasons.items() if reason is not None}
+        return {entry.dir: ending for entry in entries if (ending := self._judge(entry)) is not None}
 
     def _look(self, own: Collection[str]) -> None:
         """Load the points of those that have more, or others, than are known here: first our own runs, all of them."""
@@ -123,7 +122,7 @@ class EarlyStop:
                 self._curves[i][key] = build_curve(rule, series.steps, series.values)
         self._counts[key, metric] = len(series.values)
 
-    def _judge(self, entry: Entry) -> str | None:
+    def _judge(self, entry: Entry) -> Ending | None:
         key, attempt = self._location.key(entry.dir), entry.attempt
         owns = [curves.get(key) for curves in self._curves]
         judged = self._judged.get((key, attempt))
@@ -138,8 +137,8 @@ class EarlyStop:
                 continue
             others = (curve for other, curve in self._curves[i].items() if other != key)
             since, judged[i] = judged[i], len(own.rungs)
-            if reason := judge_curve(rule, own, others, since):
-                return reason
+            if ending := judge_curve(rule, own, others, since):
+                return ending
         return None
 
     def _is_exempt(self, entry: Entry, key: str) -> bool:

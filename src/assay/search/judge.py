@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from statistics import median
 
-from assay.values.state import PATIENCE, REACHED
+from assay.values.run import Ending
 from assay.values.study import StopRule
 
 COMPARING = ("asha", "median")  # rules that look at other runs
@@ -28,7 +28,7 @@ class RungCurve:
         self.rungs = array("q")  # numbers of the rungs that it has reached, rising
         self.values = array("d")  # at each of them
         self.steps = array("d")  # where each was recorded
-        self.reason: str | None = None  # why the rule ends it, by its own points alone
+        self.ending: Ending | None = None  # by its own points alone
         self.last_step = -math.inf
         self._best, self._best_step = math.nan, math.nan
 
@@ -45,17 +45,17 @@ class RungCurve:
                 self.rungs.append(rung)
                 self.values.append(self._best)
                 self.steps.append(step)
-        elif self.reason is None:
-            self.reason = self._judge_alone(step, value)
+        elif self.ending is None:
+            self.ending = self._judge_alone(step, value)
 
-    def _judge_alone(self, step: float, value: float) -> str | None:
+    def _judge_alone(self, step: float, value: float) -> Ending | None:
         if self._rule.rule == "bounds":
             return _judge_bounds(self._rule, step, value)
         waited = step - self._best_step
         if waited < self._rule.patience:
             return None
         best = f"best {self._best:.4g} at step {self._best_step:g}"
-        return f"{PATIENCE} no better {self._rule.metric} for {waited:g} steps ({best})"
+        return Ending(f"patience: no better {self._rule.metric} for {waited:g} steps ({best})", "final")
 
     def value_at(self, rung: int) -> float | None:
         """The value at a rung; None: the run has not recorded anything there."""
@@ -91,17 +91,17 @@ def name_rung(rule: StopRule, rung: int) -> str:
     return f"{rule.first * rule.factor**rung if rule.rule == 'asha' else rule.first + rung * rule.every:g}"
 
 
-def judge_curve(rule: StopRule, own: RungCurve, others: Iterable[RungCurve], since: int = 0) -> str | None:
+def judge_curve(rule: StopRule, own: RungCurve, others: Iterable[RungCurve], since: int = 0) -> Ending | None:
     """Why the rule ends this run; None: it goes on. `since`: how many of its rungs have been judged before."""
     if rule.rule not in COMPARING:
-        return own.reason
+        return own.ending
     known = list(others) if since < len(own.rungs) else []
     for place in range(since, len(own.rungs)):
         rung = own.rungs[place]
         there = [value for curve in known if (value := curve.value_at(rung)) is not None]
         judge = _judge_asha if rule.rule == "asha" else _judge_median
         if reason := judge(rule, own, place, there):
-            return reason
+            return Ending(reason)
     return None
 
 
@@ -126,16 +126,16 @@ def _judge_median(rule: StopRule, own: RungCurve, place: int, others: Sequence[f
     return f"median: {value}, median of {len(others)} runs {middle:.4g}"
 
 
-def _judge_bounds(rule: StopRule, step: float, value: float) -> str | None:
+def _judge_bounds(rule: StopRule, step: float, value: float) -> Ending | None:
     at = f"at step {step:g}"
     if rule.finite and not math.isfinite(value):
-        return f"bounds: {rule.metric} {value:g} {at}"
+        return Ending(f"bounds: {rule.metric} {value:g} {at}")
     if rule.max is not None and value > rule.max:
-        return f"bounds: {rule.metric} {value:.4g} above {rule.max:g} {at}"
+        return Ending(f"bounds: {rule.metric} {value:.4g} above {rule.max:g} {at}")
     if rule.min is not None and value < rule.min:
-        return f"bounds: {rule.metric} {value:.4g} below {rule.min:g} {at}"
+        return Ending(f"bounds: {rule.metric} {value:.4g} below {rule.min:g} {at}")
     if rule.target is not None and (value == rule.target or is_better(rule, value, rule.target)):
-        return f"bounds: {rule.metric} {value:.4g} {REACHED} {rule.target:g} {at}"
+        return Ending(f"bounds: {rule.metric} {value:.4g} has reached its target {rule.target:g} {at}", "final")
     return None
 
 

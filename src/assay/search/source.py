@@ -22,8 +22,8 @@ from assay.follow.refresh import describe_damage, refresh_study
 from assay.launch.prepared import Prepared, StepResult, build_line
 from assay.launch.supervise import Supervisor
 from assay.record import run_directory
-from assay.record.index.base import Index
 from assay.record.index.sqlite import SqliteIndex
+from assay.record.index.stored import Index
 from assay.record.received import load_received
 from assay.record.search_file import SearchFile, load_search, write_search
 from assay.search.changes import find_changes
@@ -447,7 +447,7 @@ class _Known:
             self.trial = plain
             return
         self.trial = replace(plain, state="failed")
-        if has_result(state, self.entry.outcome.reason if self.entry.outcome else ""):
+        if has_result(state, self.entry.outcome.cause if self.entry.outcome else ""):
             self._conclude_done(search, summaries, plain)
         elif state is State.PRUNED:
             summary = summaries.get(search.objectives[0].metric)

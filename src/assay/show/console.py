@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from assay.show.formatting import clean, clean_lines, render_facts, wrap
+from assay.show.table import render_table
 from assay.system.terminal import can_encode, terminal_width, use_color
 
 if TYPE_CHECKING:
@@ -76,15 +77,13 @@ class Console:
         self.write(render_facts(content, fields))
 
     def write_table(self, table: Table) -> None:
-        from assay.show.table import render_table
-
         self.write(render_table(table, width=self.width, color=self.color, plain=self.is_plain))
 
     def write_document(self, document: Document, *, as_json: bool = False, fields: Sequence[str] = ()) -> None:
         if as_json or fields:
             self.write_json(document.facts, fields)
             return
-        from assay.show.terminal_report import render_terminal
+        from assay.show.terminal_report import render_terminal  # tables and messages do without it
 
         self.write(render_terminal(document, width=self.width, color=self.color, plain=self.is_plain))
 
@@ -168,7 +167,7 @@ def silence(stream: TextIO) -> None:
 
 def build_same_call(words: Sequence[str] | None = None) -> str:
     """The command line of this process (or these words of it), to be pasted; secrets have to be filled in again."""
-    from assay.values.run import build_command
+    from assay.values.run import build_command  # for messages at the end of a command
     from assay.values.secrets import hide_arguments
 
     return build_command(("assay", *hide_arguments(sys.argv[1:] if words is None else words)))

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
-from assay.errors import NotFoundError
+from assay.errors import check_known
 from assay.system.terminal import use_color
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -279,10 +279,7 @@ def choose_fields(facts: Any, fields: Sequence[str]) -> Any:
     if not fields:
         return facts
     rows = [_flatten(row) for row in (facts if isinstance(facts, list) else [facts])]
-    known = {name for row in rows for name in row}
-    for name in fields:
-        if rows and name not in known:
-            raise NotFoundError("field", name, known)
+    check_known("field", fields if rows else (), {name for row in rows for name in row})
     chosen = [{name: row.get(name) for name in fields} for row in rows]
     return chosen if isinstance(facts, list) else chosen[0]
 

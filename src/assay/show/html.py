@@ -50,7 +50,6 @@ _CHARACTER = 6.3  # the width of one in a tick, about
 _LABEL = 20  # for the name of an axis
 _NAME_ROOM = 16  # from one slanted name to the next
 _MOST_POINTS = 500  # of a curve
-_LARGEST = 1e300  # beyond it differences overflow
 
 
 def render_html(document: Document) -> str:
@@ -192,7 +191,7 @@ def _list_points(panel: Panel) -> list[Point]:
 
 
 def _keep_finite(points: Sequence[Point]) -> list[Point]:
-    return [(x, y) for x, y in points if abs(x) <= _LARGEST and abs(y) <= _LARGEST]
+    return [point for part in split_gaps(points) for point in part]
 
 
 def _widen(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:

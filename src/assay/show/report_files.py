@@ -53,7 +53,7 @@ def write_text(path: str, text: str) -> None:
 def write_document(document: Document, files: ReportFiles) -> None:
     """Write the document into each file that --md, --junit or --html names."""
     if files.md:
-        from assay.show.markdown import render_markdown
+        from assay.show.markdown import render_markdown  # each format where it is asked for
 
         write_text(files.md, render_markdown(document))
     if files.junit:

@@ -101,11 +101,6 @@ def _render_text(block: doc.Text, look: _Look) -> list[str]:
     return _render_content(content, look, block.indent)
 
 
-def _render_notes(block: doc.Notes, look: _Look) -> Iterator[str]:
-    for item in block.items:
-        yield from _render_content(item, look)
-
-
 def _render_findings(block: doc.Findings, look: _Look) -> Iterator[str]:
     for finding in block.items[: block.most]:
         kind = str(finding.kind)
@@ -161,7 +156,7 @@ def _render_code(block: doc.Code, look: _Look) -> Iterator[str]:
 
 
 def _render_chart(block: doc.Chart, look: _Look) -> Iterator[str]:
-    from assay.show.chart import Line, LineChart, build_bands
+    from assay.show.chart import Line, LineChart, build_bands  # few documents have charts
     from assay.show.plot import render_plot
 
     groups: dict[str, list[Line]] = {}
@@ -258,7 +253,7 @@ def _mark_breaks(block: doc.TableBlock, lines: Sequence[str]) -> Iterator[str]:
 
 _RENDERERS: dict[type, Callable[[Any, _Look], Any]] = {
     doc.Text: _render_text,
-    doc.Notes: _render_notes,
+    doc.Notes: lambda block, look: (line for item in block.items for line in _render_content(item, look)),
     doc.Findings: _render_findings,
     doc.Facts: _render_facts,
     doc.TableBlock: _render_table,

@@ -184,7 +184,7 @@ def _check(text: str, target: str, guesses: Sequence[Guess], output: _Output) ->
     """What is written can be read, and its patterns find what they were guessed from."""
     study = load_study(target, LoadOptions(text=text))
     patterns = [each for each in study.metrics if isinstance(each, Pattern)]
-    found = {point.metric for point in Extractor(patterns).feed(f"{output.text}\n".encode())}
+    found = Extractor(patterns).feed(f"{output.text}\n".encode())
     lost = [each.metric for each in guesses if each.metric not in (*found, "step", "epoch")]
     if lost:
         raise UsageError(f"no pattern for {', '.join(lost)} could be made", "without metrics: --no-run")

@@ -10,11 +10,13 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 
+from assay.errors import InfrastructureError
+
 TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
 if TYPE_CHECKING:
     import threading
     from hashlib import blake2b as blake2b  # noqa: PLC0414 for others
-    from typing import Any, BinaryIO
+    from typing import Any
 else:
     try:
         from _blake2 import blake2b  # without the OpenSSL that hashlib loads as well
@@ -104,17 +106,13 @@ def _temporary(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
 
 def publish(target: str, text: str) -> bool:
     """Create a file with its whole content by link(2). True for exactly one caller."""
-    aside = f"{target}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
-    try:
+    with _temporary(target) as aside:
         write_new(aside, text)
         try:
             os.link(aside, target)
         except FileExistsError:
             return False
         return True
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(aside)
 
 
 def rename(source: str, target: str) -> None:
@@ -174,7 +172,7 @@ class Flusher:
             self.count += 1
 
     def wait(self) -> None:
-        """Until the flush that is under way has ended."""
+        """Wait until the flush that is under way has ended."""
         if self._thread is not None:
             self._thread.join()
 
@@ -279,23 +277,14 @@ def append_line(path: str, fields: Mapping[str, Any]) -> None:
     """On the disk when this returns. A torn last line is ended first, so that it spoils nothing."""
     import json
 
-    from assay.errors import InfrastructureError
-
+    start = b"" if read_end(path, 1) in ("", "\n") else b"\n"
     try:
-        with open(path, "a+b") as file:
-            start = b"" if _ends_with_newline(file) else b"\n"
+        with open(path, "ab") as file:
             file.write(start + json.dumps(fields).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise InfrastructureError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _ends_with_newline(file: BinaryIO) -> bool:
-    if file.seek(0, os.SEEK_END) == 0:
-        return True
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -230,9 +230,7 @@ def exit_marker_name(command: str, attempt: int, code: int) -> str:
 def parse_exit_marker(name: str) -> tuple[str, int, int] | None:
     """`train.2.exit.1` → ("train", 2, 1)."""
     match = _EXIT_MARKER.fullmatch(name)
-    if match is None:
-        return None
-    return match["command"], int(match["attempt"] or 1), int(match["code"])
+    return (match["command"], int(match["attempt"] or 1), int(match["code"])) if match else None
 
 
 def parse_timeout_marker(name: str) -> tuple[str, int] | None:

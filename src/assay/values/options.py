@@ -220,7 +220,7 @@ def where_option(text: str = "Only the runs that match, as in 'lr<0.1 and best(l
 def _parse_where(texts: tuple[str, ...], _flag: str) -> Any:
     if not texts:
         return None
-    from assay.values.where import parse_where
+    from assay.values.where import parse_where  # most calls have no --where
 
     found = [parse_where(text) for text in texts]  # a mistake is shown in its own text
     return found[0] if len(found) == 1 else parse_where(" and ".join(f"({text})" for text in texts))

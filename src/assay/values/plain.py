@@ -6,6 +6,7 @@ newer version, and are ignored; a missing key takes the field's default.
 
 from __future__ import annotations
 
+import json
 import math
 import types
 import typing
@@ -211,7 +212,12 @@ def _parse_float(content: Any) -> float:
     raise TypeError(f"{content!r} is not a number")
 
 
-# ---------------------------------------------------------------- times
+# ---------------------------------------------------------------- for people
+
+
+def render_value(value: Any) -> str:
+    """A text as it is, and everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def render_date(seconds: float, form: str, zone: tzinfo | None = None) -> str:

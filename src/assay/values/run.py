@@ -212,7 +212,15 @@ class Liveness(StrEnum):
     UNKNOWN = "unknown"  # on another host, or not yet started by its farm
 
 
-Cause = Literal["", "death", "taken back", "out of time"]
+# final: a rule of `stop:` ended the run when it got no better, or had reached its target
+Cause = Literal["", "death", "taken back", "out of time", "final"]
+
+
+class Ending(NamedTuple):
+    """Why a rule ends a run."""
+
+    why: str
+    cause: Cause = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +236,7 @@ class Outcome:
     peak_rss_bytes: int | None = None
     cpu_s: float | None = None
     checkpoint: str = ""  # of a run with `resume:` that is not done: one that this attempt wrote, the newest
-    cause: Cause = ""  # of a state that alone does not say whether another attempt follows
+    cause: Cause = ""  # of a state that alone does not say whether another attempt follows, or the values are final
 
     @property
     def exit_code(self) -> int | None:
@@ -250,6 +258,7 @@ class Stop:
     why: str
     kind: StopKind = "user"
     at: float = 0.0
+    cause: Cause = ""  # what the outcome's becomes, where a rule ends the attempt
 
 
 # ---------------------------------------------------------------- shell

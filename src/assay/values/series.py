@@ -28,16 +28,6 @@ READING_S = 1.0  # between two readings of a run
 
 
 @dataclass(frozen=True, slots=True)
-class MetricPoint:
-    """One value of one metric. `step` counts whatever the script counts (iterations or epochs)."""
-
-    metric: str
-    value: float
-    step: float | None = None
-    time: float | None = None  # seconds since the epoch
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
     """One look at a run's whole process tree, and at its GPU where it has one."""
 
@@ -110,7 +100,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 def direction_of(metric: str) -> Direction:
     """Whether lower or higher is better, by the metric's name; higher where the name does not show it.
 
-    Of what asv tracked it is lower then: asv takes that for better in all its benchmarks.
+    For numbers that asv tracked it is lower then: asv takes that for better in all its benchmarks.
     """
     return find_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
 

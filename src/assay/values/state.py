@@ -25,19 +25,13 @@ class State(StrEnum):
 
 FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)  # ended without a result, and not by a decision
 
-# How the reason of a run begins, or what is in it, that a rule ended because there was nothing more to see.
-PATIENCE = "patience:"
-REACHED = "has reached its target"
 
-
-def has_result(state: State, reason: str) -> bool:
+def has_result(state: State, cause: str) -> bool:
     """Whether a run's values are final: it is done, or a rule ended it when it got no better or had reached its target.
 
-    A run that a rule ended because others were better has no such result.
+    A run that a rule ended because others were better has no such result. `cause`: that of its outcome.
     """
-    if state is State.PRUNED:
-        return reason.startswith(PATIENCE) or REACHED in reason
-    return state is State.DONE
+    return state is State.DONE or (state is State.PRUNED and cause == "final")
 
 
 RETRY = {"failed": (State.FAILED, State.TIMEOUT), "lost": (State.LOST,), "stopped": (State.STOPPED,)}  # --retry NAME

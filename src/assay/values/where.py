@@ -14,7 +14,6 @@ unknown, so is its `not`, and only what is true matches. `docs/reference/where.m
 from __future__ import annotations
 
 import fnmatch
-import json
 import math
 import operator
 import re
@@ -25,6 +24,7 @@ from typing import Any, Literal, NoReturn, cast
 
 from assay.errors import UsageError, suggest
 from assay.system.fast_dataclasses import NamedTuple
+from assay.values.plain import render_value
 from assay.values.state import State
 from assay.values.units import parse_duration
 
@@ -443,13 +443,6 @@ def _normalise_text(text: str) -> str | float:
     return _parse_number(text) if _NUMBER.fullmatch(text) else text
 
 
-def render_value(value: Any) -> str:
-    """As a text, for `~`; lists and mappings as JSON."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
 def _render_known(value: Any) -> Any:
     return MISSING if _normalise(value) is MISSING else render_value(value)
 
@@ -467,10 +460,6 @@ def _is_equal(first: Any, second: Any) -> int:
     if first is MISSING or second is MISSING:
         return UNKNOWN
     return YES if first == second and (first.__class__ is bool) == (second.__class__ is bool) else NO
-
-
-def _is_different(first: Any, second: Any) -> int:
-    return _NOT[_is_equal(first, second)]
 
 
 def _build_order(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], int]:
@@ -498,7 +487,7 @@ def _fits(text: Any, pattern: re.Pattern[str]) -> int:
 
 _COMPARE: dict[str, Callable[[Any, Any], int]] = {
     "==": _is_equal,
-    "!=": _is_different,
+    "!=": lambda first, second: _NOT[_is_equal(first, second)],
     "<": _build_order(operator.lt),
     "<=": _build_order(operator.le),
     ">": _build_order(operator.gt),

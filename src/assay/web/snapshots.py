@@ -23,7 +23,8 @@ from assay.errors import AssayError, NotFoundError
 from assay.follow.api import StudyLocation, apply_changes, find_studies, open_index, refresh_root
 from assay.reading.api import KeptTable, remember
 from assay.record.folders import find_changes
-from assay.record.index.base import Index, IndexTable, StudyRow
+from assay.record.index.base import IndexTable, StudyRow
+from assay.record.index.stored import Index
 from assay.record.run_directory import load_planned
 from assay.show.console import CollectingConsole
 from assay.values.state import State

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -204,15 +205,10 @@ def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchRes
     patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
     if not patterns:
         return result
-    extractor = Extractor(patterns, COMMAND)
-    try:
-        with open(os.path.join(run_dir, f"{COMMAND}.log"), "rb") as file:
-            points = [*extractor.feed(file.read()), *extractor.finish()]
-    except OSError:
-        points = []
     values: dict[str, list[float]] = {}
-    for point in points:
-        values.setdefault(point.metric, []).append(point.value)
+    with suppress(OSError), open(os.path.join(run_dir, f"{COMMAND}.log"), "rb") as file:
+        columns = Extractor(patterns, COMMAND).feed(file.read() + b"\n")  # which ends its last line
+        values = {metric: found.tolist() for metric, (_, found, _) in columns.items()}
     metrics = tuple(BenchMetric(name, found[-1]) for name, found in values.items())
     findings = [
         Finding(VerdictKind.ERROR, result.name, f"{pattern.metric} was not found in its output")

@@ -71,8 +71,8 @@ def run_benchmarks(
     report_end: ReportEnd = lambda _execution, _number, _total: None,
     again: Sequence[RunSpec] = (),
 ) -> BenchReport:
-    """Every method, trial by trial, after what is to be run `again`. A child that crashes, hangs or never reports is a
-    recorded failure, and the next one still runs. Each execution is a run directory of the study `bench` with
+    """Run every method, trial by trial, after what is to be run `again`. A child that crashes, hangs or never reports
+    is a recorded failure, and the next one still runs. Each execution is a run directory of the study `bench` with
     `benchmark.json` in it, and is in the index when this returns."""
     request = replace(request, folder=os.path.abspath(request.folder or os.getcwd()))
     if request.profile:  # in the record of every execution: its results are not comparable with ordinary ones
@@ -123,7 +123,7 @@ def run_benchmarks(
 
 
 def run_again(execution: BenchExecution, request: BenchRequest, hooks: RunHooks, report_end: ReportEnd) -> BenchReport:
-    """Once more what an execution has run: the command, environment and folder that its run directory records."""
+    """Run once more what an execution ran: the command, environment and folder that its run directory records."""
     name = f"{execution.method}, {execution.execution_id}"
     if execution.source != ASSAY:
         hint = f"measure it with {execution.source} again, and: assay bench import FILE"
@@ -136,7 +136,8 @@ def run_again(execution: BenchExecution, request: BenchRequest, hooks: RunHooks,
         )
     execution_id = next(_build_ids(None))
     method = BenchMethod("", execution.method, "command" if record.spec.params.get("kind") == "command" else "method")
-    env = tuple((key, value) for key, value in record.spec.env if HIDDEN not in value)  # those are in our environment
+    # hidden values are in our environment
+    env = tuple((key, value) for key, value in record.spec.env if HIDDEN not in value)
     spec = replace(record.spec, name=_name_run(execution_id, method), title=execution_id, env=env)
     return run_benchmarks(replace(request, folder=record.workdir, label=execution.label), hooks, report_end, (spec,))
 
@@ -188,7 +189,7 @@ def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
 
 
 def _check_profile(request: BenchRequest) -> None:
-    """Refused before anything runs: a command can only be sampled from outside."""
+    """Refuse a profile that cannot be taken, before anything runs: a command can only be sampled from outside."""
     if all(method.kind != "command" for method in request.methods):
         return
     if request.profiler == "framework":
@@ -256,7 +257,7 @@ def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str,
 def _build_jobs(
     request: BenchRequest, methods: Sequence[BenchMethod], location: StudyLocation
 ) -> Iterator[tuple[RunSpec, BenchVariant | None]]:
-    """Trial by trial, and within a trial method by method; two variants begin in turns."""
+    """The jobs trial by trial, and within a trial method by method; two variants begin in turns."""
     ids = _build_ids(request.execution_id)
     for trial in range(1, request.trials + 1):
         for method in methods:
@@ -335,14 +336,14 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     if variant is not None and variant.folder is not None:
         steps.append(f"cd {shlex.quote(variant.folder)}")
     here, script = shlex.quote(sys.executable), shlex.quote(_COMMAND_SCRIPT)
-    if request.farm is not None:  # the node's own
+    if request.farm is not None:  # the interpreter of the node
         here, script = f'"${layout.ENV_PYTHON}"', f'"${ENV_SOURCE}/assay/bench/command.py"'
     environment = variant.environment if variant else None
     if method.kind == "command":
-        # a side without words has one: what starts them is in the time of the other
+        # a side without an environment gets the word `env`: then both sides start a program before the command
         own = method.text if environment is None else build_side_command((method.text,), environment or "env")
         words, flags = [here, "-I", "-S", script, shlex.quote(own)], []
-        if request.profile:  # started together with the command, by its wrapper
+        if request.profile:  # the profiler is started together with the command, by its wrapper
             words += [here, "-m", "assay", "child", "command-profile"]
             flags = _profile_flags(request, output)
     else:
@@ -369,7 +370,7 @@ def _python(request: BenchRequest) -> list[str]:
 
 
 def _quote(word: str) -> str:
-    """Quoted for the shell, which expands a reference to the run directory."""
+    """The text quoted for the shell, which expands a reference to the run directory."""
     return f'"{word}"' if layout.RUN_DIR_REFERENCE in word else shlex.quote(word)
 
 

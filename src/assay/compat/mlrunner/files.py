@@ -32,7 +32,7 @@ class MlrunnerRules(RunRules):
     shares_dirs = True
 
     def holds_another(self, run_dir: str, spec: RunSpec) -> bool:
-        """Its names can collide, ours never share one."""
+        """Names of mlrunner's directories can collide; two runs of ours never share a directory."""
         known = originals.load_mlrunner_run(run_dir).params
         return any(name in spec.params and spec.params[name] not in (value, HIDDEN) for name, value in known.items())
 

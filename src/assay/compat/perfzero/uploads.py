@@ -43,7 +43,7 @@ def check_target(url: str) -> None:
 
 
 def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
-    """What is in the folder, below the URL, with the same names. Returns how many files were sent and found there.
+    """Send what is in the folder to the URL, with the same names; return how many files were sent and found there.
 
     A file that is there already is replaced. Empty folders are not sent: object stores have none.
     """
@@ -105,7 +105,7 @@ def build_row(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
-    """Into `dataset.table` of the project. Sending the same execution twice within a minute or so counts once."""
+    """Insert a row into `dataset.table` of the project. The same execution, sent twice within a minute, counts once."""
     full_name = f"{project}.{table}"
     with _named(full_name):
         client, retry = _open_client(project)
@@ -170,7 +170,8 @@ def _classify(full_name: str, error: Exception) -> AssayError:
 
 def _is_about_login(error: Exception) -> bool:
     kind = type(error)
-    return kind.__module__ == "google.auth.exceptions" and kind.__name__ != "TransportError"  # that is the network
+    # a TransportError is about the network
+    return kind.__module__ == "google.auth.exceptions" and kind.__name__ != "TransportError"
 
 
 def render_make_command(full_name: str) -> str:

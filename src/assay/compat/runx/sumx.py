@@ -22,7 +22,8 @@ from assay.reading.ranking import (
     sort_values,
 )
 from assay.reading.run_reader import load_fresh_table
-from assay.record.index.base import Index, IndexTable
+from assay.record.index.base import IndexTable
+from assay.record.index.stored import Index
 from assay.show.console import CollectingConsole
 from assay.show.formatting import clean, pad
 from assay.show.table import fit, join_rows, lay_out, pad_column, render_csv

@@ -27,7 +27,7 @@ class Remote(Protocol):
     address: str
 
     def read(self, key: str) -> bytes | None:
-        """None: there is no such object."""
+        """The bytes of an object; None: there is no such object."""
 
     def find(self, prefix: str) -> list[str]:
         """The keys of all objects below."""
@@ -39,13 +39,13 @@ class Remote(Protocol):
         """SHA-256 of what the store hands out."""
 
     def send(self, content: bytes | str, key: str) -> str | None:
-        """Bytes, or the path of a file. The MD5 of what has arrived, where the store answers with it."""
+        """Store bytes, or the file of this path; the MD5 of what has arrived, where the store answers with it."""
 
     def replace(self, content: bytes, key: str, before: bytes | None) -> bool:
         """Write it where the object is still `before` (None: not there). False: another has written it since."""
 
     def bring(self, key: str, path: str) -> bool:
-        """Into a new file. False: there is no such object."""
+        """Copy an object into a new file. False: there is no such object."""
 
 
 def open_remote(address: str, notify: Notify = ignore) -> Remote:
@@ -119,7 +119,7 @@ class FolderRemote:
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(aside)
-        return None  # read back: a disk does not answer what it has
+        return None  # the caller reads it back: a disk does not answer with a checksum
 
     def bring(self, key: str, path: str) -> bool:
         try:
@@ -128,7 +128,7 @@ class FolderRemote:
             return False
         except OSError as error:
             raise self._build_unreadable(key, error) from error
-        with source, open(path, "wb") as target:  # a full disk here is not the store's
+        with source, open(path, "wb") as target:  # a full disk of this machine is not an error of the store
             shutil.copyfileobj(source, target, 1 << 20)
         return True
 
@@ -136,7 +136,7 @@ class FolderRemote:
         return os.path.join(self.address, key)
 
     def _build_unreadable(self, key: str, error: OSError) -> FormatError:
-        """One object, as of a colleague whose files others may not read: it does not keep others from being fetched."""
+        """The error about one object, such as a colleague's that others may not read: the rest is fetched anyway."""
         hint = f"its owner lets others read it: chmod -R a+rX {shlex.quote(self.address)}"
         return FormatError(f"{self._path(key)} cannot be read: {error.strerror or error}", hint)
 

@@ -236,7 +236,7 @@ def parse_lines(path: str, form: str, facts: Facts) -> Iterator[Point]:
 
 
 def _parse_json(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
-    """With numbers for texts that are numbers, "NaN" or "Infinity", which would be left out in silence."""
+    """Parse JSON with numbers for texts that are numbers, "NaN" or "Infinity", which would be left out in silence."""
     if _QUOTED.search(data) is None:
         return parse_jsonl_columns(data, state, final=final)
     end = len(data) if final else data.rfind(b"\n") + 1
@@ -290,7 +290,7 @@ def _refuse_damage(path: str, state: Mapping[str, Any], is_cut: bool) -> None:
 
 
 def _walk_lines(path: str) -> Iterator[tuple[str, bytes]]:
-    """Position and text."""
+    """The position and the text of each line."""
     with open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LONGEST_RECORD), b""), 1):
             yield f"{path}:{number}", line.strip()
@@ -330,7 +330,7 @@ def _parse_mllog(path: str, facts: Facts) -> Iterator[Point]:
 
 
 def _parse_position(line: str, metadata: Mapping[str, Any]) -> float | None:
-    """The first that an entry states; some loggers write it as a text."""
+    """The first position that an entry states; some loggers write it as a text."""
     stated = next((metadata[name] for name in _POSITIONS if metadata.get(name) is not None), None)
     match = re.fullmatch(NUMBER, stated.strip()) if isinstance(stated, str) else None
     found = float(match[0]) if match else _parse_number(stated)

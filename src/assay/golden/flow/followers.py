@@ -15,7 +15,7 @@ from assay.launch.api import RunHooks
 from assay.system.fast_dataclasses import replace
 from assay.system.files import Tail, read_end
 from assay.values import layout
-from assay.values.run import Usage
+from assay.values.run import Ending, Usage
 from assay.values.study import Pattern
 
 _READ_BYTES = 1 << 20
@@ -39,9 +39,9 @@ def follow_runs(hooks: RunHooks, followers: Callable[[Entry], RunFollower]) -> R
     """Hooks with which each run has a follower, and ends as soon as that wants no more."""
     live: dict[str, RunFollower] = {}
 
-    def prune(entries: Sequence[Entry]) -> dict[str, str]:
+    def prune(entries: Sequence[Entry]) -> dict[str, Ending]:
         known = [path for entry in entries if (path := entry.dir) in live]
-        return {path: why for path in known if (why := live[path].find_end()) is not None}
+        return {path: Ending(why) for path in known if (why := live[path].find_end()) is not None}
 
     return replace(hooks, observe=lambda inner: Listening(inner, followers, live), prune=prune)
 

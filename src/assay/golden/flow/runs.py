@@ -39,7 +39,7 @@ from assay.golden.judge.golden import SegmentNoise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
 from assay.golden.recorder import Values
 from assay.golden.values import Golden, Rule, Segment, SegmentReport, SegmentRun, Track
-from assay.launch.api import Report, RunHooks, StopOptions, first_program, stop
+from assay.launch.api import Report, RunHooks, first_program, stop
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.record.received import is_foreign
@@ -56,7 +56,7 @@ _CODE = re.compile(
     r".*\.(pyx?|pxd|ipynb|(ba)?sh|pl|r|jl|lua|[jt]s|rs|go|java|c|cc|cpp|cxx|cuh?|h|hpp|so|ya?ml|json|toml|cfg|ini|conf|gin)",
     re.IGNORECASE | re.DOTALL,
 )
-# Of a terminal or a session, not of a training; and ours.
+# Variables of a terminal or a session, not of a training; and ours.
 _SESSION = re.compile(
     r"_|PWD|OLDPWD|SHLVL|TERM.*|COLORTERM|COLUMNS|LINES|LS_COLORS|PS\d|PROMPT.*|HIST.*|DISPLAY|WAYLAND_.*|WINDOW.*|STY"
     r"|TMUX.*|SSH_.*|XDG_.*|DBUS_.*|VSCODE_.*|GPG_.*|INVOCATION_ID|JOURNAL_STREAM|PYTEST_.*|ASSAY_.*|NO_COLOR|FORCE_COLOR"
@@ -305,7 +305,7 @@ def _end(context: GoldenContext, path: str, why: str) -> str:
     last = run_directory.load_history(path).last
     if last is None or last.outcome is not None:
         return why
-    stopped = stop([FoundRun(context.location, path)], (), StopOptions(context.options.grace_s, why)).runs[0]
+    stopped = stop([FoundRun(context.location, path)], (), context.options.grace_s, why).runs[0]
     if not stopped.is_well:
         raise InfrastructureError(f"{why}; and it cannot be ended: {stopped.text}")
     return f"{why}; {stopped.text}"
@@ -390,7 +390,7 @@ class Replication:
         self.golden = replace(self.golden, repeats_start=any(known) if known else None)
 
     def _run_jobs(self, jobs: Sequence[Job], beyond: int, hooks: RunHooks) -> tuple[Report, list[Job]]:
-        """How it ended, and the jobs that lack exactly the last step."""
+        """Run jobs; how they ended, and those that lack exactly the last step."""
         stamp = build_stamp()
         specs = {job: self._build_spec(job, stamp, beyond) for job in jobs}
         named = {spec.name: (spec, self._segment(job)) for job, spec in specs.items()}

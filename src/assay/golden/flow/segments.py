@@ -110,7 +110,7 @@ def load_file(options: GoldenOptions, needs: Sequence[Mode]) -> GoldenFile:
 
 
 def build_contexts(file: GoldenFile, options: GoldenOptions) -> list[GoldenContext]:
-    """One for each test that the command names."""
+    """One context for each test that the command names."""
     settings = load_settings(os.getcwd(), os.environ)
     return [build_context(file, test, options, settings) for test in choose_tests(file, options.tests)]
 
@@ -125,7 +125,7 @@ def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, se
     root, _ = choose_root(options.root, study.root, settings)
     store = os.path.abspath(options.store)
     checkpoints = os.path.join(store, manifests.CHECKPOINT_DIR)
-    if len(file.tests) > 1:  # they would overwrite each other's
+    if len(file.tests) > 1:  # tests would overwrite each other's checkpoints
         checkpoints = os.path.join(checkpoints, test.name)
     return GoldenContext(
         test=test,
@@ -153,7 +153,7 @@ def use_store(context: GoldenContext, store: str) -> GoldenContext:
 
 
 def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
-    """Both become names of files and folders: none leads out of the store or the root."""
+    """Refuse a test or a manifest whose name leads out of the store or the root: names become files and folders."""
     if not is_study_name(test.name, from_file=True):
         raise UsageError(f"{test.name!r} cannot name a study", STUDY_NAME_RULE)
     if "/" in options.manifest_name or not options.manifest_name.isprintable():

@@ -140,18 +140,8 @@ def choose_steps(prepared: Prepared) -> list[RunStep]:
 
 # what a command that is printed for another call repeats of this one
 _REPEATED = (
-    "root",
-    "study",
-    "slots",
-    "jobs",
-    "on",
-    "code",
-    "titles",
-    "commands",
-    "settings",
-    "where",
-    "sample",
-    "seed",
+    *("root", "study", "slots", "jobs", "on", "code"),
+    *("titles", "commands", "settings", "where", "sample", "seed"),
 )
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from assay.errors import ExitCode
 from assay.follow.locations import names_study
-from assay.launch.stop import StopOptions
 from assay.launch.stop import stop as stop_runs
 from assay.reading.choosing import find_chosen_runs
 from assay.show.console import Console
@@ -38,7 +37,7 @@ def stop(request: StopRequest, console: Console) -> int:
     runs = find_chosen_runs(request.names, request.where, request.root)
     is_whole = request.where is None
     whole = {run.location for run in runs if is_whole and any(names_study(name, run) for name in request.names)}
-    report = stop_runs(runs, whole, StopOptions(request.grace, request.reason))
+    report = stop_runs(runs, whole, request.grace, request.reason)
     if request.as_json:
         console.write_json(
             [

@@ -109,7 +109,7 @@ class TargetTable:
 
 
 def read_target_tables(settings: Settings) -> dict[str, TargetTable]:
-    """By name: a project adds to what the user has. Raises ConfigError for what is not a table."""
+    """The tables by name: a project adds to what the user has. Raises ConfigError for what is not a table."""
     problems = Problems()
     found = {}
     for table in settings.tables.get("targets", ()):
@@ -213,7 +213,7 @@ class _Reader:
         return found
 
     def _find_strange_options(self, table: TargetTable, backend: str) -> list[Problem]:
-        """Of back ends that are ours; others report themselves what they do not know."""
+        """Options that a back end of ours does not have; back ends of users report theirs themselves."""
         known = BACKEND_OPTIONS.get(backend)
         if known is None:
             return []
@@ -239,7 +239,7 @@ def _find_wanted(key: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON-like throughout: a target travels to another process."""
+    """The value with JSON-like content throughout: a target travels to another process."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -327,7 +327,7 @@ def _load_text(path: str) -> str:
 
 
 def load_chip(name: str, folder: str) -> dict[str, Any]:
-    """What is known of it; nothing for a `default` that has no file. Raises UsageError."""
+    """What is known of a chip; nothing for a `default` that has no file. Raises UsageError."""
     path = os.path.join(folder, f"{name}.json")
     if name == DEFAULT_CHIP and not os.path.exists(path):
         return {}

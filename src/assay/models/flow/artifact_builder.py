@@ -120,14 +120,14 @@ class ArtifactBuilder:
             self._scratch = None
 
     def forget(self, target: Target) -> None:
-        """End its worker: another target needs the memory."""
+        """End the worker of a target: another target needs the memory."""
         worker = self._workers.pop(_name_target(target), None)
         if worker is not None:
             worker.close()
 
     @property
     def scratch(self) -> str:
-        """A folder that goes with us."""
+        """A temporary folder, which is removed with the builder."""
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="assay-model-")
         return self._scratch.name
@@ -179,7 +179,7 @@ class ArtifactBuilder:
     # ------------------------------------------------------------ steps
 
     def begin(self, *targets: Target) -> None:
-        """Start their workers in parallel: loading a compiler takes a while, and there is other work to do."""
+        """Start the workers of targets in parallel: loading a compiler takes a while, and there is other work to do."""
         for target in targets:
             name = _name_target(target)
             if name not in self._tools:
@@ -187,7 +187,7 @@ class ArtifactBuilder:
                 self._tools.setdefault(name, self._starting.submit(worker.identity))
 
     def find_tools(self, target: Target) -> Mapping[str, str]:
-        """Names and versions. Raises MissingExtraError or InfrastructureError where the target cannot be had."""
+        """The versions of a target's tools. Raises MissingExtraError or InfrastructureError where it cannot be had."""
         self.begin(target)
         return self._tools[_name_target(target)].result()
 
@@ -356,7 +356,7 @@ class ArtifactBuilder:
 
 
 def _build_outcome(artifact: StoredArtifact, *, cached: bool) -> StepOutcome | None:
-    """None: what is kept of it cannot be read."""
+    """The outcome of a step that is kept; None: it cannot be read."""
     try:
         outcome = parse_plain(StepOutcome, artifact.facts)
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -110,7 +110,7 @@ class FixtureCase:
         return self.steps.write_inputs(read_samples(list_arrays(value), self.steps.input_names))
 
     def take_in(self, value: Any, artifact: str = "") -> list[Product]:
-        """What a fixture returned: paths of ours, or one of the user's own."""
+        """Take what a fixture returned: paths of ours, or one of the user's own."""
         paths = getattr(value, "samples", ())
         self.is_replaced |= not paths
         return [self.steps.stand.take_in(path, artifact) for path in paths or (os.fspath(value),)]
@@ -145,7 +145,7 @@ class FixtureCase:
         raise build_failure(text, text.removeprefix(f"{self.given.label}: "))
 
     def _compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> tuple[CaseReport, str]:
-        """And why a voter of the settings has no vote."""
+        """The comparison, and why a voter of the settings has no vote."""
         from assay.models.flow.stepwise import read_samples
         from assay.models.flow.targets import Vote, choose_voter
 
@@ -163,7 +163,7 @@ class FixtureCase:
         return self.steps.compare(request, self._keep, *samples), vote.note
 
     def _record(self, report: CaseReport) -> None:
-        """For JUnit files, dashboards and other plugins. A time from the cache was measured by an earlier session."""
+        """Record facts for JUnit files and dashboards. A time from the cache was measured by an earlier session."""
         times = {f"{step.step}_s": step.elapsed_s for step in report.steps if not step.cached}
         errors = {f"error {each.name}": each.error for each in report.local}
         tools = {"compiler": report.target, "runtime": report.target}
@@ -267,7 +267,7 @@ def judge_report(label: str, report: ModelReport) -> None:
 
 
 def build_failure(text: str, reason: str) -> BaseException:
-    """To be raised: the whole text for the report, and the reason alone."""
+    """An exception with the whole text for the report, and the reason alone."""
     error: BaseException = pytest.fail.Exception(text, pytrace=False)
     setattr(error, _REASON, reason.partition("\n")[0])
     return error
@@ -292,7 +292,7 @@ def pytest_runtest_makereport(
 
 
 def report_reasons(reporter: Any) -> None:
-    """Of tests whose names fill the whole line of pytest's own summary."""
+    """Print the reasons of tests whose names fill the whole line of pytest's own summary."""
     width: int = reporter._tw.fullwidth  # noqa: SLF001 pytest has no other way to ask
     lines = [
         f"{word} {find_label(report.nodeid)}: {getattr(report, _REASON)}"

@@ -67,7 +67,7 @@ def parse_entries(text: str, path: str) -> Iterator[ExpectedFailure]:
 
 
 def load_entries(path: str) -> tuple[ExpectedFailure, ...]:
-    """Nothing where there is no such file. Raises UsageError for one that cannot be read: it is not passed over."""
+    """The entries of a list; none where there is no such file. Raises UsageError for one that cannot be read."""
     try:
         with open(path, encoding="utf-8") as stream:
             text = stream.read()
@@ -110,7 +110,7 @@ class Lists:
 
 
 def _unescape(name: str, item: pytest.Item) -> str:
-    """With the case's name as the file spells it: pytest writes letters beyond ASCII as `\\xe9`."""
+    """A node id with the case's name as the file spells it: pytest writes letters beyond ASCII as `\\xe9`."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     label = getattr(params.get("assay_case"), "label", None)
     return name if label is None else name.replace(find_label(item.name), label)
@@ -130,7 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _register_fixtures(config: pytest.Config) -> None:
-    """All of ours but those that another plugin has under the same name."""
+    """Register all fixtures of ours but those that another plugin has under the same name."""
     files = [(each, getattr(each, "__file__", None) or "") for each in config.pluginmanager.get_plugins()]
     others = [each for each, file in files if os.path.basename(file) != "conftest.py"]
     offered = types.ModuleType("assay_model_fixtures")

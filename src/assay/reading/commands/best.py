@@ -59,7 +59,7 @@ def best(request: BestRequest, console: Console) -> int:
     chosen = select_rows(data, request.where, patterns)
     keep = leave_out_foreign(data, chosen)
     unranked = find_left_out(data, chosen, keep)
-    if not any(has_result(data.rows[i].state, data.rows[i].reason) for i in keep):
+    if not any(has_result(data.rows[i].state, data.rows[i].cause) for i in keep):
         why = f"no run is done yet; see them: {show_command(['ls'], locations[0])}"
         if unranked:
             why = f"no run that was made here is done yet; {describe_unranked(unranked, locations, others='')}"

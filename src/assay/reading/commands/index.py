@@ -15,7 +15,6 @@ from assay.follow.locations import (
     find_roots,
     find_studies,
     is_study,
-    load_roots,
     show_command,
     show_near,
 )
@@ -82,7 +81,7 @@ class IndexStatus:
 
 def status(request: StatusRequest, console: Console) -> int:
     """Show where the index is, how large, and what is in it."""
-    found = [load_status(each) for each in load_roots(request.root)]
+    found = [load_status(each) for each in find_roots(request.root).all]
     sections = [Section((Facts(_build_status_facts(each)),)) for each in found]
     document = Document("assay index status", sections, facts=[asdict(each) for each in found])
     console.write_document(document, as_json=request.as_json)
@@ -142,7 +141,7 @@ class RootRequest(Request):
 
 def rebuild(request: RootRequest, console: Console) -> int:
     """Build the index again from the run directories."""
-    for root in load_roots(request.root):
+    for root in find_roots(request.root).all:
         with open_index(root, renew=True) as index:
             if index.is_temporary:
                 raise InfrastructureError(f"the index of {root} cannot be written", "set ASSAY_CACHE_DIR")
@@ -154,7 +153,7 @@ def rebuild(request: RootRequest, console: Console) -> int:
 
 def collect_garbage(request: RootRequest, console: Console) -> int:
     """Remove runs whose directories are gone, and free their space."""
-    for root in load_roots(request.root):
+    for root in find_roots(request.root).all:
         with open_index(root, console.warning) as index:
             before, size = {row.key for row in index.load_runs()}, index.load_size()
             refresh_root(index, root, console)

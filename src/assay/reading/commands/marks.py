@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import NotFoundError, UsageError, check_known
 from assay.follow.locations import find_locations, find_runs
 from assay.reading.choosing import find_chosen_runs
 from assay.record.folders import find_foreign_dirs, find_run_dirs
@@ -104,7 +104,8 @@ def tag(request: TagRequest, console: Console) -> int:
     if not request.tags and not request.remove:
         found = _load(_add_runs(targets), console)
     else:
-        _check_removed(targets, request.remove)
+        known = (tag for each in targets for tag in load_marks(each.file).tags)
+        check_known("tag", request.remove, known if request.remove else ())
         found = _change(targets, change)
     if request.as_json:
         console.write_json(_build_facts(found))
@@ -114,13 +115,6 @@ def tag(request: TagRequest, console: Console) -> int:
     for each, marks in shown or found[:1]:
         console.print(f"{each.name}: {', '.join(marks.tags) or 'no tags'}")
     return 0
-
-
-def _check_removed(targets: Sequence[_Target], removed: Sequence[str]) -> None:
-    known = {tag for each in targets for tag in load_marks(each.file).tags} if removed else set()
-    for each in removed:
-        if each not in known:
-            raise NotFoundError("tag", each, known)
 
 
 # ---------------------------------------------------------------- note
@@ -154,12 +148,8 @@ def note(request: NoteRequest, console: Console) -> int:
     is_list = not text and not request.clear
     shown = [(each, marks) for each, marks in found if marks.notes or not is_list]
     for each, marks in shown or found[:1]:
-        _print_notes(each, marks, console)
+        console.print(f"{each.name}:{'' if marks.notes else ' no notes'}")
+        for written in marks.notes:
+            moment = f"  {render_date(written.at, '%Y-%m-%d %H:%M')}  "
+            console.print_lines(moment + written.text.replace("\n", "\n" + " " * len(moment)))
     return 0
-
-
-def _print_notes(target: _Target, marks: Marks, console: Console) -> None:
-    console.print(f"{target.name}:{'' if marks.notes else ' no notes'}")
-    for each in marks.notes:
-        moment = f"  {render_date(each.at, '%Y-%m-%d %H:%M')}  "
-        console.print_lines(moment + each.text.replace("\n", "\n" + " " * len(moment)))

@@ -13,7 +13,7 @@ from assay.follow.locations import (
     FoundRun,
     find_one_run,
     find_patterns,
-    load_roots,
+    find_roots,
     names_study,
     need_one_run,
     show_path,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 
+# Each command imports what it alone needs.
 T = TypeVar("T")
 _ONE_OF_MANY = "The one that matches, where RUN is a study or a pattern."
 
@@ -66,7 +67,7 @@ def ls(request: LsRequest, console: Console) -> int:
 def _list_studies(request: LsRequest, console: Console) -> int:
     from assay.reading.listing import build_study_facts, build_study_table, list_studies
 
-    roots = load_roots(request.root)
+    roots = find_roots(request.root).all
     studies = list_studies(roots, console)
     if request.states is not None:
         studies = [each for each in studies if any(each.row.counts.get(state) for state in request.states)]

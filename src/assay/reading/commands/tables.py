@@ -133,11 +133,11 @@ def summarise(request: SumRequest, console: Console) -> int:
         console.write(_render(found.table, request))
     if found.unranked:
         console.error(summary.describe_unranked(found.unranked, locations))
-    _tell_rest(found._replace(hidden=0) if any(forms) else found, request, console)
+    _print_rest(found._replace(hidden=0) if any(forms) else found, request, console)
     return 0
 
 
-def _tell_rest(found: StudySummary, request: SumRequest, console: Console) -> None:
+def _print_rest(found: StudySummary, request: SumRequest, console: Console) -> None:
     """Print what is not in the table."""
     if found.hidden:
         console.error(f"({render_count(found.hidden, 'more metric')}: --metrics all)")

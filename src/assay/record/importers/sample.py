@@ -78,9 +78,8 @@ def find_subfolders(path: str) -> Iterator[str]:
 
 
 def is_assay(sample: Sample) -> bool:
-    if any(holds(folder, layout.STUDY_META_DIR) for folder in (sample.path, *sample.folders)):
-        return True
-    return has_runs(sample, is_run_dir)
+    studies = (sample.path, *sample.folders)
+    return any(holds(folder, layout.STUDY_META_DIR) for folder in studies) or has_runs(sample, is_run_dir)
 
 
 def has_runs(sample: Sample, is_run: Callable[[str], bool]) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
-from assay.record.index.base import Columns, Cursor, Index, Refused, RunRow, Series
+from assay.record.index.base import Columns, Cursor, Refused, RunRow, Series
 from assay.record.index.packing import build_series
 from assay.system.fast_dataclasses import dataclass, field
 
@@ -80,7 +80,7 @@ class Buffer:
         self.weight += _ROW_WEIGHT
 
 
-class BufferedIndex(Index):
+class BufferedIndex(ABC):
     """The part of an index that does not depend on where it is stored."""
 
     def __init__(self) -> None:
@@ -99,12 +99,14 @@ class BufferedIndex(Index):
         """Return the beginning where none is stored."""
 
     def put_runs(self, rows: Iterable[RunRow]) -> None:
+        """Insert, or replace what has the same key; its points stay."""
         for row in rows:
             _check_key(row.key)
             self._buffer.put(row)
         self._settle()
 
     def load_cursor(self, key: str, source: str) -> Cursor:
+        """Where to read on. `source` is a file's name inside the run directory."""
         self._stale.discard((key, source))
         waiting = self._buffer.cursor(key, source)
         if waiting is None and key in self._new:
@@ -121,6 +123,11 @@ class BufferedIndex(Index):
         expected_offset: int,
         counts: Callable[[], bool] | None = None,
     ) -> bool:
+        """Store points, their summaries and the cursor after them, if the stored offset is the expected one.
+
+        `counts` is asked inside the transaction that writes them, while no other one writes: False refuses them. It
+        stays False from then on. Arrays are kept, not copied: do not change them afterwards.
+        """
         _check_key(key)
         pieces = {metric: [build_series(column)] for metric, column in columns.items()}
         waiting = self._buffer.cursor(key, source)
@@ -132,17 +139,28 @@ class BufferedIndex(Index):
     def add_summaries(
         self, key: str, states: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, tuple[bytes, float]]
     ) -> None:
+        """Store the summaries of a run's metrics, each as `Tally.carry` gives it, without the points.
+
+        `states`: the sources that they come from, each with what its reader remembers. Their cursors stay at the
+        beginning, so the first points that are stored of the run replace all this. Refused, with "" as the source, for
+        a run of which points are stored.
+        """
         _check_key(key)
         self._buffer.summarise(key, (states, summaries))
         self._settle()
 
     def forget_points(self, key: str, source: str | None = None) -> None:
+        """Remove the points and the cursor of one source, or of all, before they are extracted again.
+
+        In a batch, this and the `add_columns` that follow are one transaction: no reader sees the gap.
+        """
         self._buffer.forget(key, source)
         self._stale = {stale for stale in self._stale if stale[0] != key or source not in (None, stale[1])}
         self._settle()
 
     @contextmanager
     def batch(self) -> Iterator[list[Refused]]:
+        """Let writes wait and go together. Gives a list that fills with what was refused. May be nested."""
         refused: list[Refused] = []
         self._batches.append(refused)
         try:
@@ -156,6 +174,8 @@ class BufferedIndex(Index):
         self._end_batch(refused)
 
     def expect_new(self, keys: Iterable[str]) -> None:
+        """In this batch: runs that the index did not know when the caller looked. Their cursors are not asked for one
+        by one; where another process has stored some since, that is refused when it is written."""
         self._new.update(keys if self._batches else ())
 
     def _end_batch(self, refused: list[Refused]) -> None:
@@ -165,6 +185,7 @@ class BufferedIndex(Index):
             self._refused = []  # the list has it
 
     def flush(self) -> list[Refused]:
+        """Write what waits; what was refused since the last flush."""
         self._write_waiting()
         refused, self._refused = self._refused, []
         return refused

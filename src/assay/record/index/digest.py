@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING
 from assay.record.index.base import MetricColumns
 from assay.record.index.packing import DamagedError, checksum, unseal, unseal_all
 from assay.system.fast_dataclasses import NamedTuple
+from assay.values.series import Summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from assay.values.series import Summary
 
 FIELDS = MetricColumns._fields[1:]
 LAYOUT = struct.Struct(f"={len(FIELDS)}d")
@@ -129,8 +128,6 @@ class Tally:
 
 def parse_summaries(metrics: Iterable[str], packed: Iterable[bytes]) -> list[Summary]:
     """Many at once: one pass over their joined bytes."""
-    from assay.values.series import Summary
-
     unpacked = LAYOUT.iter_unpack(b"".join(packed))
     return [
         Summary(

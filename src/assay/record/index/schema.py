@@ -16,7 +16,7 @@ from contextlib import suppress
 from assay.system.files import rename
 from assay.system.locks import locked
 
-VERSION = 10
+VERSION = 11
 APPLICATION_ID = 0x41535359  # "ASSY"
 BUSY_TIMEOUT_S = 30.0
 _DAMAGED = (

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from assay.errors import IndexDamagedError, InfrastructureError, UsageError
 from assay.record.index.base import Answer
 from assay.record.index.schema import is_damage, open_database, set_aside
-from assay.record.index.stored import QUERY_LIMIT_S, StoredIndex, check_query
+from assay.record.index.stored import QUERY_LIMIT_S, Index, check_query
 from assay.system.files import index_path
 from assay.values.notify import Notify, ignore
 
@@ -32,7 +32,7 @@ def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteInd
     return index
 
 
-class SqliteIndex(StoredIndex):
+class SqliteIndex(Index):
     """Several processes at once: WAL, one writer at a time, each for as long as one flush takes."""
 
     _db: sqlite3.Connection

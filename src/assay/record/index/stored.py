@@ -10,13 +10,13 @@ import gc
 import re
 from abc import abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import InfrastructureError, UsageError
-from assay.record.index.base import Cursor, Database, IndexTable, Refused, RunRow, Series, StudyRow, VerdictRow
+from assay.record.index.base import Answer, Cursor, Database, IndexTable, Refused, RunRow, Series, StudyRow, VerdictRow
 from assay.record.index.buffer import Buffer, BufferedIndex
 from assay.record.index.digest import (
     LAYOUT,
@@ -45,6 +45,9 @@ from assay.record.index.packing import (
 from assay.values.state import State
 
 if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
     from assay.values.series import Summary
 
 _NAME = "SELECT number FROM names WHERE name = ?"
@@ -87,12 +90,71 @@ def check_query(statement: str) -> None:
         raise UsageError("only a query can be asked: SELECT …", "assay index query 'SELECT * FROM studies'")
 
 
-class StoredIndex(BufferedIndex):
+class Index(BufferedIndex):
+    """A derived copy of the run directories: it may be lost at any time, and is then built again from them.
+
+    Concurrency rules, which every implementation keeps:
+
+    - Any number of processes may read and write the same index; a handle belongs to one thread of one process
+      (open another after a fork). Readers never wait for writers.
+    - Each writing call is one transaction: seen whole by others, or not at all.
+    - Points are compare-and-set. `add_columns` names the offset at which its reader began; when the stored cursor
+      is another one, another supervisor has written those bytes, nothing is stored, and the answer is False.
+      The caller then takes `load_cursor` and reads on from there. So no point is ever stored twice.
+    - Points of an attempt that another one follows are refused in the transaction that would write them. What
+      begins the next attempt publishes its lease first and forgets the points after that, so none of them stays.
+    - Inside `batch()` writes wait in memory, holding no lock, until `flush()`, the end of the batch, the next
+      `load_*` other than `load_cursor`, or very many of them; all that waited is then one transaction. A
+      supervisor may stay in one batch for hours and flush five times a second.
+    - Inside a batch, True from `add_columns` means "accepted": the stored cursor is compared when it is written, and
+      what is stale by then is dropped and named by `flush()` and in the list that `batch()` gave. A caller that
+      does not look there gets False from its next `add_columns` for that source, until it takes `load_cursor`.
+    - Each accepted call is a fact about a directory, right by itself. So a batch that ends with an exception is
+      written like any other, and nothing is undone.
+    - A reader in the same handle sees what it has written, flushed or not.
+    - When writing fails (disk full, locked for too long) an InfrastructureError is raised. What waited in a batch
+      keeps waiting for the next flush; outside a batch it is dropped, and the caller may call again.
+    """
+
+    was_reset: bool = False  # an unreadable file was set aside: everything is read from the directories again
+    reset_reason: str = ""
+    is_temporary: bool = False  # nothing is kept beyond this process
+    place: str = ""  # where it is, for people; without passwords
+    store_points: Callable[[str], None] | None = None  # reads the files of a run of which summaries alone are stored
     _db: Database
 
     def __init__(self) -> None:
         super().__init__()
         self._names: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------- what differs between databases
+
+    @abstractmethod
+    def query(self, statement: str) -> Answer:
+        """The answer to one SELECT over the tables and views of `docs/reference/formats-index.md`.
+
+        Raises UsageError for what is not one, would write, is wrong or takes too long.
+        """
+
+    @abstractmethod
+    def load_size(self) -> int:
+        """Return the size in bytes, about."""
+
+    @abstractmethod
+    def compact(self) -> None:
+        """Give back the room of what was forgotten."""
+
+    def is_there(self) -> bool:
+        """False: what this handle reads was deleted or replaced, and another one has to be opened."""
+        return True
 
     @abstractmethod
     def _begin(self, *, writes: bool) -> None:
@@ -160,12 +222,13 @@ class StoredIndex(BufferedIndex):
                 self._db.execute("INSERT INTO names (name, checksum) VALUES (?, ?)", (text, b""))
                 found = self._db.execute(_NAME, (text,)).fetchone()
                 self._db.execute(
-                    "UPDATE names SET checksum = ? WHERE number = ?", (_seal_name(found[0], text), found[0])
+                    "UPDATE names SET checksum = ? WHERE number = ?", (checksum(f"{found[0]} {text}"), found[0])
                 )
             self._names[name] = found[0]
         return self._names[name]
 
     def forget_runs(self, keys: Iterable[str]) -> None:
+        """Remove runs with everything that is known of them."""
         self._write_waiting()
         chosen = _list(list(keys))
         of_run = f"WHERE run IN (SELECT run FROM runs WHERE {_among('key')})"  # noqa: S608
@@ -174,6 +237,7 @@ class StoredIndex(BufferedIndex):
                 db.execute(f"DELETE FROM {table} {of_run}", (chosen,))  # noqa: S608
 
     def clear(self) -> None:
+        """Remove everything."""
         self._write_waiting()
         with self._transaction() as db:
             for table in (*_OF_RUN, "runs", "verdicts", "verdict_files"):
@@ -182,7 +246,11 @@ class StoredIndex(BufferedIndex):
     def add_verdicts(
         self, study: str, rows: Sequence[VerdictRow], *, start: int, end: int, expected_offset: int
     ) -> bool:
-        from assay.record.index.writing import write_verdicts
+        """Store what `start` to `end` of the study's verdict file hold, if the stored offset is the expected one.
+
+        A start of 0 replaces everything that is known of the study: its file was read from the beginning.
+        """
+        from assay.record.index.writing import write_verdicts  # readers do without it
 
         study = storable(study)
         with self._transaction() as db:
@@ -193,6 +261,7 @@ class StoredIndex(BufferedIndex):
         return True
 
     def close(self) -> None:
+        """Write what waits and let go. May be called twice."""
         try:
             self._write_waiting()
         finally:
@@ -209,6 +278,8 @@ class StoredIndex(BufferedIndex):
     def load_cursors(
         self, source: str, studies: Sequence[str] | None = None, noting: Sequence[str] = ()
     ) -> dict[str, Cursor]:
+        """Key → cursor, of every run of which this source has been read: one look instead of thousands. `noting`: only
+        where the state holds one of these keys."""
         where, chosen = _build_choice(studies, None)
         where += f" AND ({' OR '.join(['c.state LIKE ?'] * len(noting))})" if noting else ""
         with self._reading() as db:
@@ -217,11 +288,13 @@ class StoredIndex(BufferedIndex):
             return {key: _build_cursor(*cursor) for key, *cursor in found}
 
     def load_verdict_offset(self, study: str) -> int:
+        """How much of the study's verdict file has been read."""
         found = self._find(_VERDICT_OFFSET, (storable(study),))
         return int(found[0]) if found else 0
 
     @_collector_paused()
     def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
+        """In the order of creation, then of keys: a rebuild keeps it. None: all; an empty sequence: none."""
         where, chosen = _build_choice(studies, keys)
         with self._reading() as db:
             found = db.execute(f"SELECT run_row {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run", chosen)
@@ -230,6 +303,7 @@ class StoredIndex(BufferedIndex):
         return sorted(rows, key=lambda row: (row.created_at or 0.0, row.key))
 
     def load_studies(self) -> list[StudyRow]:
+        """Return them by name."""
         counts: dict[str, dict[State, int]] = {}
         last: dict[str, float] = {}
         for row in self.load_runs():  # not by the columns: only the whole row has a checksum
@@ -240,11 +314,13 @@ class StoredIndex(BufferedIndex):
         return [StudyRow(study, dict(sorted(counts[study].items())), last[study] or None) for study in sorted(counts)]
 
     def find_summarised(self, studies: Sequence[str] | None = None) -> list[str]:
+        """The keys of the runs of which summaries are stored, and no points yet."""
         where, chosen = _build_choice(studies, None)
         with self._reading() as db:
             return [key for (key,) in db.execute(f"{_SUMMARISED}{where}", chosen)]
 
     def load_series(self, key: str, metric: str) -> Series:
+        """Empty when there is no such run or metric. Points that are not stored yet are read by `store_points`."""
         series = self._load_stored_series(key, metric)
         if series is None and self.store_points is not None:
             self.store_points(key)
@@ -281,6 +357,10 @@ class StoredIndex(BufferedIndex):
     def load_summaries(
         self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> dict[str, dict[str, Summary]]:
+        """Key → metric → summary; runs without metrics are left out.
+
+        min, max and mean are NaN when not a single value was finite.
+        """
         where, chosen = _build_choice(studies, keys)
         query = f"SELECT key, metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where} ORDER BY r.run"
         with self._reading() as db:
@@ -295,12 +375,13 @@ class StoredIndex(BufferedIndex):
 
     def _load_names(self) -> dict[int, str]:
         found = self._db.execute("SELECT number, name, checksum FROM names").fetchall()
-        if any(_seal_name(number, name) != seal for number, name, seal in found):
+        if any(checksum(f"{number} {name}") != seal for number, name, seal in found):
             raise DamagedError("a checksum does not fit")
         return {number: name for number, name, _ in found}
 
     @_collector_paused()
     def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> IndexTable:
+        """Runs and summaries column by column: several times faster than objects when there are thousands."""
         where, chosen = _build_choice(studies, None)
         query = f"SELECT run_row, metrics, summaries {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run"
         with self._reading() as db:
@@ -317,6 +398,7 @@ class StoredIndex(BufferedIndex):
         return IndexTable(ordered, {name: columns.get(name) or build_empty(name, len(rows)) for name in shown})
 
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
+        """Return them by name."""
         where, chosen = _build_choice(studies, None)
         query = f"SELECT metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where}"
         with self._reading() as db:
@@ -354,13 +436,9 @@ def _list(values: Sequence[str]) -> str:
     return json.dumps(list(map(storable, values)))
 
 
-def _seal_name(number: int, name: str) -> bytes:
-    return checksum(f"{number} {name}")
-
-
 def _build_cursor(run: int, source: int, offset: int, sealed: str) -> Cursor:
     import json
 
-    from assay.record.index.writing import open_cursor
+    from assay.record.index.writing import open_cursor  # tables have no cursors
 
     return Cursor(offset, json.loads(open_cursor(run, source, offset, sealed)))

@@ -19,11 +19,12 @@ from assay.follow.locations import FoundRun, StudyLocation
 from assay.plots import api as plotting
 from assay.reading.api import select_rows
 from assay.reading.ranking import best_values, differing_params, parse_number
-from assay.reading.run_description import show_value
 from assay.reading.run_diff import compare, flatten_environment, render_code_diff
 from assay.record import run_directory
-from assay.record.index.base import Index, IndexTable, MetricColumns, RunRow
+from assay.record.index.base import IndexTable, MetricColumns, RunRow
+from assay.record.index.stored import Index
 from assay.show.formatting import render_duration, render_number
+from assay.values.plain import render_value
 from assay.values.secrets import hide_spec
 from assay.values.series import Direction, direction_of, metric_priority
 from assay.values.where import parse_where
@@ -162,7 +163,7 @@ def _build_params(rows: Sequence[RunRow], everything: bool) -> FieldGroup:
         values = [each.get(name, _MISSING) for each in params]
         is_number = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not _MISSING)
         cells = [
-            Cell() if value is _MISSING else Cell(_shorten(show_value(value)), value=parse_number(value))
+            Cell() if value is _MISSING else Cell(_shorten(render_value(value)), value=parse_number(value))
             for value in values
         ]
         fields.append(ComparedField(name, cells, is_number=is_number))

@@ -28,7 +28,8 @@ from assay.reading.summary import (
 )
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
-from assay.record.index.base import Index, IndexTable, RunRow
+from assay.record.index.base import IndexTable, RunRow
+from assay.record.index.stored import Index
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count, render_duration
 from assay.values.document import (
@@ -235,7 +236,7 @@ def _find_location(row: RunRow, locations: Sequence[StudyLocation]) -> StudyLoca
 
 
 def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> Iterator[Block]:
-    """What the newest run tells of all, and what the runs do not share."""
+    """What the newest run shows about all runs, and what the runs do not share."""
     row = max(rows, key=lambda row: row.created_at or row.started_at or 0.0)
     location = _find_location(row, locations)
     run_dir = os.path.join(location.root, row.key)

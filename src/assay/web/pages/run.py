@@ -27,11 +27,13 @@ from assay.reading import run_description
 from assay.reading.ranking import SortKey
 from assay.reading.run_description import RunDescription
 from assay.record import run_directory
-from assay.record.index.base import Index, IndexTable, RunRow
+from assay.record.index.base import IndexTable, RunRow
+from assay.record.index.stored import Index
 from assay.show.chart import Line, LineChart
 from assay.system.files import is_special
 from assay.values import layout
 from assay.values.document import Facts, Section, TableBlock
+from assay.values.plain import render_value
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import FAILED
 from assay.web.answers import quote, send
@@ -98,7 +100,7 @@ def build_run_page(
     run = describe_served(index, location, run_dir, children)
     now = time.time()
     record = run.status.record
-    params = [(name, run_description.show_value(value)) for name, value in record.spec.params.items()]
+    params = [(name, render_value(value)) for name, value in record.spec.params.items()]
     wanted = frozenset(differing)
     git = (run.environment or {}).get("git")
     changes = git.get("diff") if isinstance(git, dict) else None

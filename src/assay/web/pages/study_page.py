@@ -28,7 +28,8 @@ from assay.reading.ranking import (
 )
 from assay.reading.run_reader import find_step_name, load_objectives
 from assay.reading.summary import StudySummary, build_summary, leave_out_foreign, select_rows
-from assay.record.index.base import Index, IndexTable, RunRow
+from assay.record.index.base import IndexTable, RunRow
+from assay.record.index.stored import Index
 from assay.show.chart import Line, LineChart, build_band_edges, build_shown, has_finite_sum, thin_line
 from assay.show.formatting import to_json
 from assay.show.progress import estimate_eta
