@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import random
@@ -430,6 +431,51 @@ def test_buffers_that_a_step_writes_to_are_recorded(tmp_path: Path) -> None:
     assert found.first is not None
     assert found.first.text.startswith("1.running_mean in step 1 differs by")
     assert (found.first.kind, found.first.module, found.first.inside) == ("module", "1", "")
+
+
+def test_parameters_that_no_optimiser_has_are_recorded(tmp_path: Path) -> None:
+    """An average of the weights changes nothing else until it is evaluated."""
+
+    def fit(share: float) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        average = copy.deepcopy(model).requires_grad_(False)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimiser.step()
+            for mine, other in zip(average.parameters(), model.parameters(), strict=True):
+                mine.data.lerp_(other.data, share)  # torch counts no version of it
+
+    for name, share in (("a", 0.1), ("b", 0.2)):
+        with record(tmp_path / name, steps=[1, 2], level="step"):
+            fit(share)
+    trace = load(tmp_path / "a")
+    assert ("Sequential.0", "weight", 0) in keys(trace, "parameter")
+    assert ("Sequential.0", "weight") in {(each.module, each.name) for each in trace.weights}
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert found.first is not None
+    assert (found.kind, found.first.module, found.first.step) == ("CHANGED", "Sequential.0", 2)
+    assert "it has no gradient in this step: the program changes it itself" in found.first.text
+
+
+def test_modules_that_are_called_while_the_model_is_built_have_its_names(tmp_path: Path) -> None:
+    class Probed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(3, 4)
+            self.head = nn.Linear(self.body(torch.zeros(1, 3)).shape[1], 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.body(x))
+
+    with record(tmp_path):
+        model = Probed()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.randn(8, 3)).sum().backward()
+        optimiser.step()
+    assert {module for module, *_ in keys(load(tmp_path), "parameter")} == {"body", "head"}
+    assert {module for module, *_ in keys(load(tmp_path), "backward")} == {"body", "head", ""}
 
 
 def test_a_record_that_failed_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,22 @@ class Names:
                     seen[name] = buffer._version  # noqa: SLF001
                     yield path, name, buffer
 
+    def list_known(self) -> Iterator[tuple[str, str, Any]]:
+        """Module, name and parameter, of all that were found and have values."""
+        from torch.nn.parameter import is_lazy
+
+        for reference, module, name in list(self._parameters.values()):
+            parameter = reference()
+            if parameter is not None and not is_lazy(parameter) and not parameter.is_meta:
+                yield module, name, parameter
+
+    def forget(self) -> None:
+        """A module that was called while its model was built has the name of a part: name all of them again."""
+        self._modules.clear()
+        self._parameters.clear()
+        self._prefixes.clear()
+        self._has_main = False
+
     def list_modules(self) -> list[tuple[Any, str]]:
         self._scan()
         return list(self._modules.items())
@@ -65,7 +81,7 @@ class Names:
         found = [each for each in gc.get_objects() if issubclass(type(each), Module) and each not in self._modules]
         inner = {id(child) for each in found for child in each._modules.values()}  # noqa: SLF001
         roots = [each for each in found if id(each) not in inner]
-        for root in sorted(roots, key=_count_parameters, reverse=True):
+        for root in sorted(roots, key=_count_trained, reverse=True):
             self._add(root)
 
     def _add(self, root: Any) -> str:
@@ -94,6 +110,11 @@ class Names:
     def _is_known(self, parameter: Any) -> bool:
         known = self._parameters.get(id(parameter))
         return known is not None and known[0]() is parameter
+
+
+def _count_trained(root: Any) -> tuple[int, int]:
+    """A copy whose parameters are averages has as many as the model, and trains none."""
+    return sum(each.numel() for each in root.parameters() if each.requires_grad), _count_parameters(root)
 
 
 def _count_parameters(root: Any) -> int:

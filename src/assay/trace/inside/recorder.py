@@ -172,6 +172,7 @@ class Recorder:
         was_active = self.is_active
         self._leave()
         if was_active:
+            self._add_others()
             facts = {"groups": self._groups, "random": self._random, "flags": load_flags(), "skipped": skipped}
             self._rows.end_step(facts)
         self.step += 1
@@ -187,6 +188,8 @@ class Recorder:
 
     def _on_new_optimiser(self, optimiser: Any) -> None:
         self._optimisers.add(optimiser)
+        if self.step == 1 and not self._stepped:
+            self._names.forget()
         if self._level == "step" and self._settings.get("perturbed") is None:
             self._hooks.remove_modules()
         if self._root_hook is not None:
@@ -204,7 +207,11 @@ class Recorder:
                 self._rows.add(("gradient", module, "", name, len(self._stepped), None), parameter.grad)
         self._rows.end_batch()
         self._groups += [describe_group(each) for each in optimiser.param_groups]
-        self._add_weights([(parameter, *found) for *found, parameter in self._list_parameters(optimiser)])
+        for each in self._optimisers:
+            self._list_parameters(each)  # those that no module has get a name
+        self._add_weights(
+            [(each, *found) for *found, each in self._names.list_known() if self._hooks.is_wanted(found[0])]
+        )
 
     def _after_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
         if self.is_active:
@@ -249,6 +256,16 @@ class Recorder:
         found = (parameter for group in optimiser.param_groups for parameter in group["params"])
         named = [(*self._names.find_parameter(each, f"parameter.{index}"), each) for index, each in enumerate(found)]
         return [each for each in named if self._hooks.is_wanted(each[0])]
+
+    def _add_others(self) -> None:
+        """Parameters that no optimiser has: averages of weights, what is frozen, what the program changes itself."""
+        groups = [group for each in self._optimisers for group in each.param_groups]
+        trained = {id(parameter) for group in groups for parameter in group["params"]}
+        self._rows.begin_batch()
+        for module, name, parameter in self._names.list_known() if groups else ():
+            if id(parameter) not in trained and self._hooks.is_wanted(module):
+                self._rows.add(("parameter", module, "", name, 0, None), parameter)
+        self._rows.end_batch()
 
     def _add_weights(self, parameters: list[tuple[Any, str, str]]) -> None:
         if not self._has_weights:
