@@ -109,7 +109,9 @@ class _Judgement:
     ) -> None:
         self.a, self.b, self.pairs, self.compared, self.causes = a, b, pairs, compared, causes
         self.has_noise = has_noise
-        self.ratio = compared.ratio
+        self.ratio, self.scales = compared.ratio, dict[int, float]()
+        if has_noise:
+            self._allow_scales()
         self.coverage = _measure_coverage(a, b, pairs, compared)
         self.precision = _find_precision(a, b, compared)
         compiled = [(label, side) for label, side in (("A", a), ("B", b)) if side.meta.get("graphs", {}).get("graphs")]
@@ -118,14 +120,41 @@ class _Judgement:
         self.reshaped = _find_reshaped(a, b, compared)
         self.first = self._find_first()
 
+    def _allow_scales(self) -> None:
+        """Where the gradients of a step agree, its loss may have another scale: that of GradScaler, or a mean that is
+        taken after the backward pass. The gradients of outputs have it as well."""
+        phases = load_numpy().array([key[0] for key in self.a.keys])[self.compared.point]
+        for step in sorted({int(each) for each in self.compared.step[(phases == "loss") & (self.ratio > WITHIN)]}):
+            same = self.compared.step == step
+            gradients = self.ratio[same & (phases == "gradient")]
+            factor = _find_factor(self.a, self.b, self.compared, int((same & (phases == "loss")).argmax()))
+            if factor is not None and len(gradients) and (gradients <= WITHIN).all():
+                self.scales[step] = factor
+                self._divide((same & ((phases == "loss") | (phases == "backward"))).nonzero()[0], factor)
+
+    def _divide(self, rows: Array, factor: float) -> None:
+        """Measure these rows again, B divided by a factor."""
+        np, compared = load_numpy(), self.compared
+        mine = self.a.rows["sketch"][compared.a[rows]].astype(float)
+        rest = np.linalg.norm(self.b.rows["sketch"][compared.b[rows]] / factor - mine, axis=1)
+        ratio = rest / np.fmax(np.linalg.norm(mine, axis=1), 1e-300) / compared.noise[rows]
+        self.ratio[rows] = np.fmin(self.ratio[rows], ratio)
+
     def _find_first(self) -> First | None:
         number = self._find_row()
         row = self._build_row(number) if number is not None else None
         if self.missing is not None and (row is None or self.precision or self._comes_before(self.missing, row)):
             row = self.missing
-        if self.reshaped is not None and (row is None or self._comes_before(self.reshaped, row)):
+        if self.reshaped is not None and (row is None or self._is_reshaped_before(row)):
             return self.reshaped
         return self._name_draws(self._blame(row or self._find_drift()))
+
+    def _is_reshaped_before(self, row: First) -> bool:
+        """Whether tensors of other shapes come before a row: what a layer did wrong can change shapes after it."""
+        if self.reshaped is None or self.compared.reshaped is None or row.index < 0:
+            return self.reshaped is not None and self._comes_before(self.reshaped, row)
+        shaped, other = (self.a.order[at] for at in (self.compared.reshaped[0], int(self.compared.a[row.index])))
+        return (self.reshaped.step, int(shaped)) < (row.step, int(other))
 
     def _find_drift(self) -> First | None:
         """Replicas that are no longer the same, on one side alone; the first of them may still be right."""
@@ -223,7 +252,7 @@ class _Judgement:
         i = int(compared.point[number])
         point, j = self.a.points[i], int(self.pairs.other[i])
         inputs, error_in, is_known = self._find_inputs(number)
-        before = self._find_before(number) if point.phase != "buffer" else None
+        before = self._find_before(number) if point.phase != "buffer" and not self._is_own(number) else None
         inside = "" if is_known or before is None else _find_ancestor(before, self.a.keys[i][1])
         if inside == self.a.keys[i][1]:
             inside = ""
@@ -250,6 +279,11 @@ class _Judgement:
         agree = bool(known) and len(known) == len(wanted) and all(self.ratio[each] <= WITHIN for each in known)
         names = tuple(dict.fromkeys(self.a.keys[int(compared.point[each])][1] or OUTERMOST for each in known))
         return names, max(errors, default=None), agree
+
+    def _is_own(self, number: int) -> bool:
+        """Whether a row is a parameter that no optimiser changes."""
+        is_parameter = self.a.keys[int(self.compared.point[number])][0] == "parameter"
+        return is_parameter and self._find_same(number, "gradient") is None
 
     def _at(self, row: int) -> int | None:
         """The comparison of a row of A."""
@@ -290,6 +324,8 @@ class _Judgement:
             parts.append(f"what went in ({', '.join(row.inputs)}) by {render_error(row.error_in)}")
         elif row.inside:
             parts.append(f"the code of {row.inside} before it can be meant as well")
+        if self._is_own(number):
+            parts.append("it has no gradient in this step: the program changes it itself (an average of weights)")
         parts += self._describe_factor(row, number)
         if row.kind == "input":
             parts += self._describe_data(row, number)
@@ -363,13 +399,20 @@ class _Judgement:
             points = render_count(self.coverage.unplaced, "point")
             text = f"the placement of {points} on the ranks is not known: only norms were compared there"
             yield Finding(VerdictKind.INCONCLUSIVE, "placement", text)
-        for label, side in (("A", self.a), ("B", self.b)):
-            if not side.is_whole:
-                text = f"the trace of {label} ends before its program did: compared up to there"
-                yield Finding(VerdictKind.INCONCLUSIVE, label, text)
+        yield from self._list_unfinished()
         if first is None and self._is_broken():
             text = "both sides have values that are not finite in the loss, a gradient or a parameter"
             yield Finding(VerdictKind.INCONCLUSIVE, "not finite", text)
+
+    def _list_unfinished(self) -> Iterator[Finding]:
+        for label, side in (("A", self.a), ("B", self.b)):
+            text = ""
+            if not side.is_whole:
+                text = f"the trace of {label} ends before its program did: compared up to there"
+            elif not side.steps:
+                text = f"no step of {label} was completed: gradients, parameters and states were not recorded"
+            if text:
+                yield Finding(VerdictKind.INCONCLUSIVE, label, text)
 
     def _find_kind(self) -> VerdictKind:
         is_unsure = self.precision or self.first is self.reshaped or self.coverage.fraction < LEAST_COVERAGE
@@ -423,6 +466,9 @@ class _Judgement:
         yield from shown[:8]
         if len(shown) > 8:
             yield f"and {len(shown) - 8} more differences of settings and weights"
+        for step, factor in list(self.scales.items())[:1]:
+            scale = f"{render_number(factor, 4)} times that of A in step {step}"
+            yield f"the loss of B has another scale, {scale}; the gradients of the parameters agree"
         yield from _compare_metas(self.a, self.b)
         yield from self._list_unpaired()
         aligned = self.coverage.by.get(SEQUENCE, 0)
