@@ -478,6 +478,30 @@ def test_modules_that_are_called_while_the_model_is_built_have_its_names(tmp_pat
     assert {module for module, *_ in keys(load(tmp_path), "backward")} == {"body", "head", ""}
 
 
+def test_a_program_that_fails_in_a_traced_step_is_not_whole(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="cannot be multiplied"), record(tmp_path / "failed", steps=[1]):
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 2))(torch.ones(1, 2))
+    assert not load(tmp_path / "failed").is_complete
+    with record(tmp_path / "evaluated", steps=[1, 2]):
+        train(1)
+        nn.Linear(2, 2)(torch.ones(1, 2))
+    assert load(tmp_path / "evaluated").is_complete
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_recorded(tmp_path: Path) -> None:
+    class Cut(nn.Module):
+        def forward(self, x: torch.Tensor, layout: torch.layout) -> torch.Tensor:
+            return torch.nested.nested_tensor([x[:1], x], layout=layout)
+
+    with record(tmp_path, steps=[1, 2]), torch.no_grad():
+        for layout in (torch.strided, torch.jagged):
+            Cut()(torch.ones(3, 2), layout)
+    trace = load(tmp_path)
+    assert [each.shape for each in trace.points if each.phase == "forward"] == [(2,), (2,)]
+    assert [row["sumsq"] for row in trace.rows if trace.points[row["point"]].phase == "forward"] == [8, 8]
+
+
 def test_a_record_that_failed_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program goes on; what was not recorded is not equal."""
     monkeypatch.setattr(recorder, "describe_group", lambda _group: 1 / 0)

@@ -48,6 +48,7 @@ class Recorder:
         self._random = ""
         self._has_weights, self._is_whole = False, True
         self._undo: list[Callable[[], None]] = []
+        self._failure = getattr(sys, "last_value", None)  # of what came before, in a notebook
         self._root: Callable[[], Any] = lambda: None  # of a program that only infers
         self._root_hook: Any = None
 
@@ -118,6 +119,9 @@ class Recorder:
         """Write what is left, and remove everything."""
         if self._pid != os.getpid():
             return
+        has_failed = getattr(sys, "last_value", None) is not self._failure or sys.exc_info()[0] is not None
+        is_open = bool(self._optimisers) and self._rows.loss is not None  # a step that no optimiser ended
+        self._is_whole &= not (self.is_active and (has_failed or is_open))
         self._leave()
         for undo in self._undo:
             undo()
