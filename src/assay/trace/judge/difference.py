@@ -339,7 +339,8 @@ class _Judgement:
             return
         np = load_numpy()
         phase = np.array([key[0] == row.phase for key in self.a.keys], bool)
-        same = np.flatnonzero(phase[self.compared.point] & (self.compared.step == row.step))
+        is_many = self.a.rows["count"][self.compared.a] > 1  # of one number any other is a multiple
+        same = np.flatnonzero(phase[self.compared.point] & (self.compared.step == row.step) & is_many)
         others = [_find_factor(self.a, self.b, self.compared, n) for n in same[:200].tolist()]
         shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
         everywhere = len(others) > 1 and shared >= _COMMON_FACTOR * len(others)
