@@ -177,7 +177,7 @@ class ModuleHooks:
         if self.is_wanted(path) and not (stack and self._is_outer_only):
             inputs = tuple(self._rows.find(each) for each in find_tensors((args, kwargs))[:4])
             self._add_outputs(path, module, result, inputs)
-        if not stack:
+        if not stack and len(rest) > 1:  # a call that failed is no step
             self.on_end(module, result)
 
     def _add_outputs(self, path: str, module: Any, result: Any, inputs: tuple[int, ...]) -> None:
