@@ -502,6 +502,18 @@ def test_nested_tensors_are_recorded(tmp_path: Path) -> None:
     assert [row["sumsq"] for row in trace.rows if trace.points[row["point"]].phase == "forward"] == [8, 8]
 
 
+def test_a_training_after_an_evaluation_in_inference_mode_is_recorded(tmp_path: Path) -> None:
+    """What the recorder keeps for itself is made by the evaluation, and used by the training."""
+    _load_scratch.cache_clear()
+    with record(tmp_path, steps=[1, 2]):
+        with torch.inference_mode():
+            nn.Linear(300, 300)(torch.ones(300, 300))  # a step of its own
+        train(1, partial(Net, 300))
+    trace = load(tmp_path)
+    assert trace.is_complete
+    assert {int(each["flags"]) for each in trace.rows} == {0}
+
+
 def test_a_record_that_failed_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program goes on; what was not recorded is not equal."""
     monkeypatch.setattr(recorder, "describe_group", lambda _group: 1 / 0)

@@ -268,5 +268,6 @@ def move_first(tensors: list[Any], number: int) -> bool:
     bits = flat.view(getattr(torch, _INTEGERS[flat.element_size()]))
     moved = (bits + steps.to(bits.dtype)).view(flat.dtype)
     keep = torch.isfinite(flat) & torch.isfinite(moved) & (flat != 0)
-    found.data.copy_(torch.where(keep, moved, flat).view(found.shape))  # no operation of autograd sees it
+    with torch.inference_mode(found.is_inference()):
+        found.data.copy_(torch.where(keep, moved, flat).view(found.shape))  # no operation of autograd sees it
     return True

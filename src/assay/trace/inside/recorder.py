@@ -96,8 +96,10 @@ class Recorder:
             if self._pid != os.getpid():
                 return
             apart = torch._C._DisableTorchDispatch if self._mode is not None else nullcontext  # noqa: SLF001
+            # buffers that are made in a program's inference mode could not be written to after it
+            plain = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
             try:
-                with apart(), torch.no_grad():
+                with apart(), plain, torch.no_grad():
                     function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 whatever it is
                 self._fail(error)
