@@ -459,6 +459,21 @@ def test_parameters_that_no_optimiser_has_are_recorded(tmp_path: Path) -> None:
     assert "it has no gradient in this step: the program changes it itself" in found.first.text
 
 
+def test_parameters_that_are_replaced_keep_the_name(tmp_path: Path) -> None:
+    """A model that is called with other tensors in the place of its parameters, and one that is given new ones."""
+    with record(tmp_path):
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        others = {name: each.detach() for name, each in model.named_parameters()}
+        torch.func.functional_call(model, others, (torch.randn(8, 3),))
+        model[1].weight = nn.Parameter(torch.ones(1, 4))
+        optimiser.param_groups[0]["params"][2] = model[1].weight
+        model(torch.randn(8, 3)).sum().backward()
+        optimiser.step()
+    found = keys(load(tmp_path), "parameter")
+    assert sorted(found) == [("0", "bias", 0), ("0", "weight", 0), ("1", "bias", 0), ("1", "weight", 0)]
+
+
 def test_modules_that_are_called_while_the_model_is_built_have_its_names(tmp_path: Path) -> None:
     class Probed(nn.Module):
         def __init__(self) -> None:

@@ -83,6 +83,8 @@ class Names:
         roots = [each for each in found if id(each) not in inner]
         for root in sorted(roots, key=_count_trained, reverse=True):
             self._add(root)
+        for module, path in list(self._modules.items()):
+            self._add_parameters(module, path)  # a program may give a module others
 
     def _add(self, root: Any) -> str:
         prefix = ""
@@ -103,8 +105,14 @@ class Names:
             return
         self._modules[module] = path
         self._placements.is_parallel |= any(each.__name__ == "FSDPModule" for each in type(module).__mro__)
+        self._add_parameters(module, path)
+
+    def _add_parameters(self, module: Any, path: str) -> None:
+        """Not what stands in for a parameter during a call, as in `torch.func.functional_call`."""
+        from torch.nn import Parameter
+
         for name, parameter in module._parameters.items():  # noqa: SLF001
-            if parameter is not None and not self._is_known(parameter):
+            if isinstance(parameter, Parameter) and not self._is_known(parameter):
                 self._parameters[id(parameter)] = (weakref.ref(parameter), path, name)
 
     def _is_known(self, parameter: Any) -> bool:
