@@ -30,11 +30,11 @@ class Writer:
 
     def row(
         self, step: int, phase: str, module: str, values: Values, *inputs: int, name: str = "", start: int = 0,
-        placement: Mapping[str, Any] | None = None, kind: str = "Linear",
+        placement: Mapping[str, Any] | None = None, kind: str = "Linear", call: int = 0,
     ) -> int:  # fmt: skip
         """Returns the row's number + 1. `start`: the index of the first element in the whole tensor."""
         own = name or ("output.0" if phase in ("forward", "backward") else f"{phase}.0")
-        point = {"phase": phase, "module": module, "kind": kind, "name": own, "call": 0, "op": None}
+        point = {"phase": phase, "module": module, "kind": kind, "name": own, "call": call, "op": None}
         point |= {"shape": list(values.shape), "dtype": str(values.dtype), "device": "cpu", "placement": placement}
         point |= {"source": f"model.py:{len(module)}"}
         if point not in self.points:

@@ -122,6 +122,18 @@ def test_another_scale_of_the_loss_is_no_difference_where_the_gradients_agree(tm
     assert (found.kind, found.first.module) == ("FAIL", "layers.2")
 
 
+def test_the_call_of_a_module_that_is_called_again_is_named(tmp_path: Path) -> None:
+    for name, factor in (("a", 1), ("b", 2)):
+        writer = Writer(tmp_path / name)
+        for call in (0, 1):
+            writer.row(1, "forward", "layer", np.ones(8, np.float32) * (factor if call else 1), call=call)
+        writer.step(1)
+        writer.close()
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert found.first is not None
+    assert found.first.text.startswith("layer (call 2) in step 1 differs by 0.5")
+
+
 def test_a_program_that_completes_no_step_does_not_pass(tmp_path: Path) -> None:
     for name in ("a", "b"):
         writer = Writer(tmp_path / name)

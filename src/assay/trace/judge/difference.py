@@ -63,6 +63,7 @@ class First:
     source: tuple[str, str] = ("", "")
     how: str = ""
     index: int = -1  # in the rows that were compared
+    call: int = 0  # of its module in the step, from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +262,7 @@ class _Judgement:
             point.name, "", inside or ("" if is_known else OUTERMOST if before is not None else ""), error_in,
             float(compared.error[number]), float(compared.noise[number]) if self.has_noise else None, inputs,
             (point.source or "", (self.b.points[j].source or "") if j >= 0 else ""), self.pairs.how[i], number,
+            0 if point.op else point.call,
         )  # fmt: skip
         return replace(row, text=self._explain(row, number))
 
@@ -520,6 +522,7 @@ def _can_show(cause: Cause, row: First) -> bool:
 def describe_point(row: First) -> str:
     name = f"{row.module}.{row.name}" if row.phase in NAMED else row.module
     name = "the loss" if row.phase == "loss" else name.removeprefix(f"{OUTERMOST}.")
+    name += f" (call {row.call + 1})" if row.call else ""
     return f"{_OWNERS.get(row.phase, '')} {name} in step {row.step}".strip()
 
 
