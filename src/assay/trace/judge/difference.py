@@ -124,14 +124,18 @@ class _Judgement:
     def _allow_scales(self) -> None:
         """Where the gradients of a step agree, its loss may have another scale: that of GradScaler, or a mean that is
         taken after the backward pass. The gradients of outputs have it as well."""
-        phases = load_numpy().array([key[0] for key in self.a.keys])[self.compared.point]
-        for step in sorted({int(each) for each in self.compared.step[(phases == "loss") & (self.ratio > WITHIN)]}):
+        np = load_numpy()
+        is_loss, is_gradient, is_backward = (
+            np.array([key[0] == phase for key in self.a.keys], bool)[self.compared.point]
+            for phase in ("loss", "gradient", "backward")
+        )
+        for step in np.unique(self.compared.step[is_loss & (self.ratio > WITHIN)]).tolist():
             same = self.compared.step == step
-            gradients = self.ratio[same & (phases == "gradient")]
-            factor = _find_factor(self.a, self.b, self.compared, int((same & (phases == "loss")).argmax()))
+            gradients = self.ratio[same & is_gradient]
+            factor = _find_factor(self.a, self.b, self.compared, int((same & is_loss).argmax()))
             if factor is not None and len(gradients) and (gradients <= WITHIN).all():
                 self.scales[step] = factor
-                self._divide((same & ((phases == "loss") | (phases == "backward"))).nonzero()[0], factor)
+                self._divide(np.flatnonzero(same & (is_loss | is_backward)), factor)
 
     def _divide(self, rows: Array, factor: float) -> None:
         """Measure these rows again, B divided by a factor."""
