@@ -102,6 +102,18 @@ def test_another_size_of_the_batch_is_inconclusive(tmp_path: Path) -> None:
     assert "has the shape [16, 8] in A and [16, 4] in B" in found.first.text
 
 
+@pytest.mark.parametrize(("factor", "is_well"), [(1.004, True), (1.15, False)])
+def test_sixteen_bits_hide_rounding_and_no_more(tmp_path: Path, factor: float, is_well: bool) -> None:
+    """A unit of bf16 in the first activation is as much as any other rounding does: nothing is multiplied by 8."""
+    Program(dtype=BF16).write(tmp_path / "a")
+    for number in (1, 2, 3):
+        Program(dtype=BF16, noise=2.0**-8 + number * 1e-9).write(tmp_path / "a", f"noise-{number}")
+    Program(dtype=BF16, scale={(1, 1): factor}).write(tmp_path / "b")
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert (found.kind == "PASS") == is_well, found.verdict
+    assert is_well or (found.first is not None and found.first.module == "layers.1")
+
+
 def test_what_a_wrong_layer_makes_of_the_shapes_after_it_is_not_named(tmp_path: Path) -> None:
     """A wrong router sends other rows to the experts of the next layer."""
     found = judge(tmp_path / "wrong", Program(scale={(1, 0): 1.01}, narrow=(1, 1)), noise=1)
