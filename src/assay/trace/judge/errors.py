@@ -18,7 +18,7 @@ from assay.trace.records import NO_VALUES
 WITHIN = 8.0  # times the noise: what is smaller is noise
 BEYOND = 32.0  # times the noise: what is larger is a fault; between the two nothing is decided
 UNITS = 4.0  # of the type's last place: what every rounding may do, before the factors
-SHORT_UNITS = 0.125  # the same of types of 16 bits: their sums are taken in float32 and rounded once
+SHORT_UNITS = 0.125  # of types of 16 bits, whose sums are taken in float32 and rounded once
 SHORT_SHARES = (0.6, 0.3)  # of the noise of gradients and states, and of activations, in programs that use these types
 _SHORT = ("bfloat16", "float16")
 EPSILONS = {"float64": 2**-52, "float32": 2**-23, "bfloat16": 2**-7, "float16": 2**-10}
