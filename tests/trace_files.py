@@ -30,11 +30,11 @@ class Writer:
 
     def row(
         self, step: int, phase: str, module: str, values: Values, *inputs: int, name: str = "", start: int = 0,
-        placement: Mapping[str, Any] | None = None, kind: str = "Linear",
+        placement: Mapping[str, Any] | None = None, kind: str = "Linear", call: int = 0,
     ) -> int:  # fmt: skip
         """Returns the row's number + 1. `start`: the index of the first element in the whole tensor."""
         own = name or ("output.0" if phase in ("forward", "backward") else f"{phase}.0")
-        point = {"phase": phase, "module": module, "kind": kind, "name": own, "call": 0, "op": None}
+        point = {"phase": phase, "module": module, "kind": kind, "name": own, "call": call, "op": None}
         point |= {"shape": list(values.shape), "dtype": str(values.dtype), "device": "cpu", "placement": placement}
         point |= {"source": f"model.py:{len(module)}"}
         if point not in self.points:
@@ -103,6 +103,8 @@ class Program:
         self.meta: dict[str, Any] = {}
         self.shift = 0  # of the data
         self.batch = 8
+        self.loss_scale = 1.0
+        self.narrow: tuple[int, int] | None = None  # (step, layer) → from there on without the last columns
         for name, value in changes.items():
             assert hasattr(self, name), name
             setattr(self, name, value)
@@ -130,10 +132,14 @@ class Program:
         for number, (name, weight) in enumerate(zip(self.names, weights, strict=True)):
             gradients.append(np.tanh(x @ x.T).astype(self.dtype))
             x = ((x + weight @ x) * self.scale.get((step, number), 1.0)).astype(self.dtype)
+            if self.narrow == (step, number):
+                x = x[:, :-2]
             if self.poison == (step, number):
                 x[2, 3] = np.nan
             at = writer.row(step, "forward", name, x, at)
-        writer.row(step, "loss", "", np.array([(np.nan_to_num(x) ** 2).mean()], self.dtype), at, kind="")
+        writer.row(
+            step, "loss", "", np.array([(np.nan_to_num(x) ** 2).mean()], self.dtype) * self.loss_scale, at, kind=""
+        )
         for name, gradient in zip(self.names, gradients, strict=True):
             if name != self.without_gradient:
                 writer.row(step, "gradient", name, gradient, name="weight", kind="")

@@ -63,6 +63,7 @@ def test_with_noise_what_is_within_it_passes(tmp_path: Path, size: float, kind: 
         ({"shift": 1}, "input", "input.0"),
         ({"swapped": True}, "weights", "layers.1.weight"),
         ({"without_gradient": "layers.1"}, "missing", "weight"),
+        ({"facts": {"skipped": True}, "decay": 0.5}, "group", "skipped step"),
     ],
 )
 def test_what_began_it_is_named(tmp_path: Path, changes: dict[str, Any], kind: str, name: str) -> None:
@@ -99,6 +100,60 @@ def test_another_size_of_the_batch_is_inconclusive(tmp_path: Path) -> None:
     assert found.first is not None
     assert (found.kind, found.first.phase) == ("INCONCLUSIVE", "input")
     assert "has the shape [16, 8] in A and [16, 4] in B" in found.first.text
+
+
+@pytest.mark.parametrize(("factor", "is_well"), [(1.004, True), (1.15, False)])
+def test_sixteen_bits_hide_rounding_and_no_more(tmp_path: Path, factor: float, is_well: bool) -> None:
+    """A unit of bf16 in the first activation is as much as any other rounding does: nothing is multiplied by 8."""
+    Program(dtype=BF16).write(tmp_path / "a")
+    for number in (1, 2, 3):
+        Program(dtype=BF16, noise=2.0**-8 + number * 1e-9).write(tmp_path / "a", f"noise-{number}")
+    Program(dtype=BF16, scale={(1, 1): factor}).write(tmp_path / "b")
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert (found.kind == "PASS") == is_well, found.verdict
+    assert is_well or (found.first is not None and found.first.module == "layers.1")
+
+
+def test_what_a_wrong_layer_makes_of_the_shapes_after_it_is_not_named(tmp_path: Path) -> None:
+    """A wrong router sends other rows to the experts of the next layer."""
+    found = judge(tmp_path / "wrong", Program(scale={(1, 0): 1.01}, narrow=(1, 1)), noise=1)
+    assert found.first is not None
+    assert (found.kind, found.first.module) == ("FAIL", "layers.0")
+    found = judge(tmp_path / "shapes", Program(narrow=(1, 1)), noise=1)
+    assert found.first is not None
+    assert (found.kind, found.first.module) == ("INCONCLUSIVE", "layers.1")
+
+
+def test_another_scale_of_the_loss_is_no_difference_where_the_gradients_agree(tmp_path: Path) -> None:
+    found = judge(tmp_path / "noise", Program(loss_scale=4.0), noise=1)
+    assert (found.kind, found.first) == ("PASS", None)
+    assert found.notes[0].startswith("the loss of B has another scale, 4 times that of A in step 1")
+    assert judge(tmp_path / "none", Program(loss_scale=4.0)).kind == "CHANGED"
+    found = judge(tmp_path / "missing", Program(loss_scale=4.0, scale={(1, 2): 1.01}), noise=1)
+    assert found.first is not None
+    assert (found.kind, found.first.module) == ("FAIL", "layers.2")
+
+
+def test_the_call_of_a_module_that_is_called_again_is_named(tmp_path: Path) -> None:
+    for name, factor in (("a", 1), ("b", 2)):
+        writer = Writer(tmp_path / name)
+        for call in (0, 1):
+            writer.row(1, "forward", "layer", np.ones(8, np.float32) * (factor if call else 1), call=call)
+        writer.step(1)
+        writer.close()
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert found.first is not None
+    assert found.first.text.startswith("layer (call 2) in step 1 differs by 0.5")
+
+
+def test_a_program_that_completes_no_step_does_not_pass(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        writer = Writer(tmp_path / name)
+        writer.row(1, "forward", "layer", np.ones(8, np.float32))
+        writer.close()
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert found.kind == "INCONCLUSIVE"
+    assert "no step of A was completed: gradients, parameters and states were not recorded" in str(found.verdict)
 
 
 def test_another_precision_is_inconclusive(tmp_path: Path) -> None:

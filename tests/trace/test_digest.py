@@ -126,6 +126,14 @@ def test_noise_is_one_unit_in_the_last_place(dtype: torch.dtype) -> None:
     assert not torch.equal(moved, other)
 
 
+def test_noise_under_autocast_is_not_rounded_away() -> None:
+    x = torch.randn(1000)
+    moved = x.clone()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert move_first([moved], 1)
+    assert ((moved.view(torch.int32) - x.view(torch.int32)).abs() == 1 << 16).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_parts_with_global_indices_add_up_to_the_whole(dtype: torch.dtype, dim: int) -> None:

@@ -125,6 +125,16 @@ def test_data_parallel_ranks_agree_with_one_process(wrap: Any, whole: Path, tmp_
     assert found.coverage.fraction == 1.0
 
 
+def test_as_many_ranks_that_share_in_another_way_are_added_up(whole: Path, tmp_path: Path) -> None:
+    """Of a sharded bias a rank has a part of the row: its hash says nothing about the whole."""
+    replicas = run(tmp_path / "ddp", partial(train, wrap=wrap_ddp), 2)
+    shards = run(tmp_path / "fsdp", partial(train, wrap=wrap_fsdp), 2)
+    assert judge(replicas, shards).kind == "PASS"
+    found = judge(whole, run(tmp_path / "odd", partial(train, wrap=wrap_fsdp, factor=2.0), 2))
+    assert found.first is not None
+    assert (found.kind, found.first.kind, found.first.phase) == ("FAIL", "module", "loss"), found.verdict
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "module"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import random
@@ -430,6 +431,102 @@ def test_buffers_that_a_step_writes_to_are_recorded(tmp_path: Path) -> None:
     assert found.first is not None
     assert found.first.text.startswith("1.running_mean in step 1 differs by")
     assert (found.first.kind, found.first.module, found.first.inside) == ("module", "1", "")
+
+
+def test_parameters_that_no_optimiser_has_are_recorded(tmp_path: Path) -> None:
+    """An average of the weights changes nothing else until it is evaluated."""
+
+    def fit(share: float) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        average = copy.deepcopy(model).requires_grad_(False)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimiser.step()
+            for mine, other in zip(average.parameters(), model.parameters(), strict=True):
+                mine.data.lerp_(other.data, share)  # torch counts no version of it
+
+    for name, share in (("a", 0.1), ("b", 0.2)):
+        with record(tmp_path / name, steps=[1, 2], level="step"):
+            fit(share)
+    trace = load(tmp_path / "a")
+    assert ("Sequential.0", "weight", 0) in keys(trace, "parameter")
+    assert ("Sequential.0", "weight") in {(each.module, each.name) for each in trace.weights}
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert found.first is not None
+    assert (found.kind, found.first.module, found.first.step) == ("CHANGED", "Sequential.0", 2)
+    assert "it has no gradient in this step: the program changes it itself" in found.first.text
+
+
+def test_parameters_that_are_replaced_keep_the_name(tmp_path: Path) -> None:
+    """A model that is called with other tensors in the place of its parameters, and one that is given new ones."""
+    with record(tmp_path):
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        others = {name: each.detach() for name, each in model.named_parameters()}
+        torch.func.functional_call(model, others, (torch.randn(8, 3),))
+        model[1].weight = nn.Parameter(torch.ones(1, 4))
+        optimiser.param_groups[0]["params"][2] = model[1].weight
+        model(torch.randn(8, 3)).sum().backward()
+        optimiser.step()
+    found = keys(load(tmp_path), "parameter")
+    assert sorted(found) == [("0", "bias", 0), ("0", "weight", 0), ("1", "bias", 0), ("1", "weight", 0)]
+
+
+def test_modules_that_are_called_while_the_model_is_built_have_its_names(tmp_path: Path) -> None:
+    class Probed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(3, 4)
+            self.head = nn.Linear(self.body(torch.zeros(1, 3)).shape[1], 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.body(x))
+
+    with record(tmp_path):
+        model = Probed()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.randn(8, 3)).sum().backward()
+        optimiser.step()
+    assert {module for module, *_ in keys(load(tmp_path), "parameter")} == {"body", "head"}
+    assert {module for module, *_ in keys(load(tmp_path), "backward")} == {"body", "head", ""}
+
+
+def test_a_program_that_fails_in_a_traced_step_is_not_whole(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="cannot be multiplied"), record(tmp_path / "failed", steps=[1]):
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 2))(torch.ones(1, 2))
+    assert not load(tmp_path / "failed").is_complete
+    with record(tmp_path / "evaluated", steps=[1, 2]):
+        train(1)
+        nn.Linear(2, 2)(torch.ones(1, 2))
+    assert load(tmp_path / "evaluated").is_complete
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_recorded(tmp_path: Path) -> None:
+    class Cut(nn.Module):
+        def forward(self, x: torch.Tensor, layout: torch.layout) -> torch.Tensor:
+            return torch.nested.nested_tensor([x[:1], x], layout=layout)
+
+    with record(tmp_path, steps=[1, 2]), torch.no_grad():
+        for layout in (torch.strided, torch.jagged):
+            Cut()(torch.ones(3, 2), layout)
+    trace = load(tmp_path)
+    assert [each.shape for each in trace.points if each.phase == "forward"] == [(2,), (2,)]
+    assert [row["sumsq"] for row in trace.rows if trace.points[row["point"]].phase == "forward"] == [8, 8]
+
+
+def test_a_training_after_an_evaluation_in_inference_mode_is_recorded(tmp_path: Path) -> None:
+    """What the recorder keeps for itself is made by the evaluation, and used by the training."""
+    _load_scratch.cache_clear()
+    with record(tmp_path, steps=[1, 2]):
+        with torch.inference_mode():
+            nn.Linear(300, 300)(torch.ones(300, 300))  # a step of its own
+        train(1, partial(Net, 300))
+    trace = load(tmp_path)
+    assert trace.is_complete
+    assert {int(each["flags"]) for each in trace.rows} == {0}
 
 
 def test_a_record_that_failed_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

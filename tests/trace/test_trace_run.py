@@ -100,7 +100,7 @@ def test_a_program_that_dies_in_a_traced_step_keeps_its_exit_code_and_its_record
     assert os.path.exists(os.path.join(found["dir"], "program.exit.7"))
     trace = load_trace(list_traces(found["dir"])[0])
     assert [each["step"] for each in trace.steps] == [1]
-    assert trace.rows["step"].max() == 2
+    assert (trace.rows["step"].max(), found["missing"], trace.is_complete) == (2, [2], False)
 
 
 def test_a_full_disk_ends_the_record_and_not_the_program(cli: Cli, program: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import ExitCode, UsageError
@@ -89,7 +90,7 @@ def run(request: TraceRunRequest, console: Console) -> int:
     )
     if found.report.interrupted:
         return int(ExitCode.INTERRUPTED)
-    codes, facts = [found.report.exit_code], _describe(found)
+    codes, facts = [found.report.exit_code], _describe(found, settings)
     if not found.traces:
         console.error(f"nothing was recorded: {describe_nothing(found.entry.dir)}")
         codes.append(ExitCode.FAILED)
@@ -115,18 +116,20 @@ def _prove(found: Recording, facts: dict[str, Any]) -> ExitCode:
     return ExitCode.OK if kind is VerdictKind.PASS else ExitCode.INCONCLUSIVE
 
 
-def _describe(found: Recording) -> dict[str, Any]:
+def _describe(found: Recording, settings: TraceSettings) -> dict[str, Any]:
     """The facts of `--json`."""
     from assay.trace.recording import list_problems
     from assay.trace.records import load_trace
 
     traces = [load_trace(folder) for folder in found.traces]
+    steps = {int(each["step"]) for trace in traces for each in trace.steps}
     return {
         "run": found.report.prepared.location.key(found.entry.dir),
         "dir": found.entry.dir,
         "state": str(found.entry.state),
         "processes": len(traces),
-        "steps": sorted({int(each["step"]) for trace in traces for each in trace.steps}),
+        "steps": sorted(steps),
+        "missing": [step for step in settings.steps if step not in steps],
         "points": sum(len(trace.points) for trace in traces),
         "rows": sum(len(trace.rows) for trace in traces),
         "problems": list_problems(found.entry.dir),
@@ -136,16 +139,21 @@ def _describe(found: Recording) -> dict[str, Any]:
 
 def _render(facts: dict[str, Any], output: str | None) -> str:
     """What is printed last: what was recorded, what is missing, and the next command."""
-    numbers = facts["steps"]
-    steps = f"{'step' if len(numbers) == 1 else 'steps'} {', '.join(map(str, numbers)) or 'none completed'}"
     parts = [render_count(facts["processes"], "process", "processes")] if facts["processes"] > 1 else []
-    parts += [steps, render_count(facts["rows"], "tensor"), render_size(facts["bytes"])]
+    parts += [_name_steps(facts["steps"]), render_count(facts["rows"], "tensor"), render_size(facts["bytes"])]
     lines = [f"{facts['run']}: {', '.join(parts)}"]
+    if facts["missing"]:
+        lines.append(f"not completed: {_name_steps(facts['missing'])}")
     lines += facts["problems"]
     if "proof" in facts:
         lines.append(f"{facts['proof']['verdict']}: {facts['proof']['text']}")
     name = output or facts["run"]
     return "\n".join([*lines, f"see it: {build_command(('assay', 'trace', 'show'), [name])}"])
+
+
+def _name_steps(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:20])) + (" …" if len(numbers) > 20 else "")
+    return f"{'step' if len(numbers) == 1 else 'steps'} {shown or 'none completed'}"
 
 
 class TraceShowRequest(Request):

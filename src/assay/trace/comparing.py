@@ -11,7 +11,7 @@ from assay.follow.locations import find_one_run, show_path
 from assay.system.fast_dataclasses import dataclass
 from assay.trace.judge.difference import Comparison, First, judge_traces
 from assay.trace.judge.pairing import translate_names
-from assay.trace.judge.sides import Side, build_side, build_sides, combine_ranks, release
+from assay.trace.judge.sides import Side, are_alike, build_side, build_sides, combine_ranks, release
 from assay.trace.records import TRACE_DIR, Trace, list_traces, load_trace
 from assay.trace.settings import load_pairs
 from assay.values.verdict import Verdict
@@ -85,7 +85,7 @@ def compare(a: Recording, b: Recording, names: str | None = None) -> tuple[Compa
     mine, theirs = build_sides(a.ranks, b.ranks)
     find_problem = partial(_find_problem, mine.names, theirs.names)
     pairs = load_pairs(names, find_problem) if names else []
-    build = build_side if len(a.ranks) == len(b.ranks) else combine_ranks
+    build = build_side if are_alike(a.ranks, b.ranks) else combine_ranks
     noise = [[build(each) for each in recording.noise] for recording in (a, b)]
     return judge_traces(mine, theirs, noise[0], noise[1], pairs), mine, theirs
 

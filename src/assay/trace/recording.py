@@ -106,7 +106,8 @@ def list_further(settings: TraceSettings, noise: int, prove: bool) -> dict[str, 
 
 
 def _build_spec(words: Sequence[str], further: Mapping[str, str]) -> RunSpec:
-    script = next((word for word in words[1:] if not word.startswith("-")), words[0])
+    named = [word for word in words[1:] if not word.startswith("-")]
+    script = next((word for word in named if word.endswith(".py")), named[0] if named else words[0])
     stem = re.sub(r"[^\w.-]+", "-", os.path.splitext(os.path.basename(script))[0]) or COMMAND
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
     text = shlex.join(words)

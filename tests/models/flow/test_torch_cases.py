@@ -205,6 +205,46 @@ def dead(module):
 
 def number(module):
     return 3
+
+
+class Scan(nn.Module):  # a recurrence without a module inside
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(32, 32) / 6), nn.Parameter(torch.randn(16, 32) / 4)
+
+    def forward(self, x):
+        h = x.new_zeros(len(x), 32)
+        for each in x.unbind(1):
+            h = torch.tanh(h @ self.a + each @ self.b)
+        return h
+
+
+def build_lstm():
+    return nn.LSTM(24, 36, 2, batch_first=True), torch.randn(4, 24, 24)
+
+
+def build_gru():
+    return nn.Sequential(nn.Linear(8, 8), nn.GRU(8, 24, 2, bidirectional=True)), torch.randn(60, 4, 8)
+
+
+def build_scan():
+    return nn.Sequential(nn.Linear(16, 16), Scan(), nn.Linear(32, 8)), torch.randn(4, 60, 16)
+
+
+def swap_gates(model):
+    with torch.no_grad():
+        for each in (model.weight_ih_l1, model.weight_hh_l1, model.bias_ih_l1, model.bias_hh_l1):
+            each.copy_(torch.cat([each.chunk(4)[at] for at in (1, 0, 2, 3)]))
+    return model
+
+
+class Hidden(nn.Module):  # begins with another state than zeros
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x, (x.new_full((2, len(x), 36), 0.1), x.new_zeros(2, len(x), 36)))
 """
 
 
@@ -336,6 +376,23 @@ def test_a_planted_fault_is_named(
     assert report.verdict.kind in WRONG
     assert find_first(report) == place
     assert report.confirmed
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "kind"),
+    [
+        ("build_lstm", "same", "PASS"),
+        ("build_gru", "same", "PASS"),
+        ("build_scan", "same", "PASS"),
+        ("build_lstm", "swap_gates", "FAIL"),
+        ("build_lstm", "Hidden", "FAIL"),
+    ],
+)
+def test_rounding_inside_of_a_recurrence_is_measured(
+    local: ArtifactBuilder, folder: Path, model: str, change: str, kind: str
+) -> None:
+    """One call rounds in each of its steps, and there is no border between them."""
+    assert check(local, folder, change, model, options=BF16).verdict.kind == kind
 
 
 def test_what_the_end_hides_is_found_by_rows_and_by_bisect(local: ArtifactBuilder, folder: Path) -> None:

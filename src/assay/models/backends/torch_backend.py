@@ -30,6 +30,7 @@ from assay.models.backends.torch_calls import (
     from_array,
     hooked,
     import_torch,
+    is_closed,
     join_given,
     join_some,
     load_attribute,
@@ -207,7 +208,9 @@ class TorchBackend(Backend):
         """The reference with rounding of the target's type at each border of a call, and in the parameters."""
         torch, opened = import_torch(), self._open(spec)
         recorder = Recorder(noise=find_noise(spec.grain))
-        with preserved(opened.built.module, torch.float16 if spec.grain == TF32 else getattr(torch, spec.grain)):
+        grain = torch.float16 if spec.grain == TF32 else getattr(torch, spec.grain)
+        module = opened.built.module
+        with preserved(module, grain), recorder.rounding(is_closed(module) or not any(module.children())):
             found, _ = run_model(opened, recorder, spec)
         return {**recorder.tensors, **found}, []
 
@@ -288,6 +291,7 @@ class TorchBackend(Backend):
             if isinstance(function, torch.nn.Module):
                 held.enter_context(preserved(function, grain))
                 held.enter_context(hooked(function, recorder)) if spec.noise else None
+            held.enter_context(recorder.rounding(spec.noise and is_closed(function)))
             for _ in range(job.repeats + self._is_compiled):
                 seed_all(spec.seed)
                 made = call_alone(compiled, spec.label, kept, load, find_params(function), ends, times_s)

@@ -16,9 +16,10 @@ import pickle
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -29,6 +30,7 @@ Tensor = Any  # torch.Tensor
 Module = Any  # torch.nn.Module
 Change = Callable[[str, Any], Any]
 _SMALL = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")  # unknown to numpy
+_RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_")  # ops
 _RETURNS = "return (module, inputs): inputs are a tensor, a tuple of arguments, or a dict of keyword arguments"
 
 
@@ -311,6 +313,20 @@ class Recorder:
             return tensor
         return tensor + (tensor.detach() * (self.torch.rand_like(tensor) * 2 - 1) * self._noise)
 
+    @contextmanager
+    def rounding(self, is_wanted: bool) -> Iterator[None]:
+        """Noise after each operation, forward and backward, where no border shows what is rounded inside."""
+        if not is_wanted:
+            yield
+            return
+        backends = self.torch.backends
+        with warnings.catch_warnings(), ExitStack() as held:
+            warnings.simplefilter("ignore")  # about flags that this torch has no use for
+            for library in (backends.mkldnn, backends.cudnn):  # they have one kernel for a whole sequence
+                held.enter_context(library.flags(enabled=False))
+            held.enter_context(_build_noise_mode(self.perturb))
+            yield
+
     def _keep(self, name: str, tensor: Tensor) -> None:
         self._alive.append(tensor)
         self.tensors[name] = tensor.detach().clone().cpu() if tensor.device.type == "cpu" else tensor.detach().cpu()
@@ -325,6 +341,35 @@ class Recorder:
         for call in self.calls:
             for found, word in ((call.grad_outs, "grad_out"), (call.grad_ins, "grad_in")):
                 found += [name for name in self.tensors if name.startswith(f"{call.label}:{word}[")]
+
+
+def is_closed(function: Any) -> bool:
+    """Whether a call rounds several times without a border: a recurrent module or op, or a module of the user's own
+    that calls no other one."""
+    torch = import_torch()
+    if not isinstance(function, torch.nn.Module):
+        return str(function).startswith(_RECURRENT)
+    return any(
+        isinstance(each, torch.nn.RNNBase) or not (any(each.children()) or type(each).__module__.startswith("torch."))
+        for each in function.modules()
+    )
+
+
+def _build_noise_mode(perturb: Callable[[Tensor], Tensor]) -> Any:
+    """A mode in which the result of each operation is moved."""
+    torch = import_torch()
+    base = import_module("torch.utils._python_dispatch").TorchDispatchMode
+
+    class NoiseMode(base):  # type: ignore[misc,valid-type]
+        def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if func.is_view:
+                return result
+            if func._schema.is_mutable:  # noqa: SLF001 what it wrote to is what it returns
+                return map_leaves(result, torch.Tensor, lambda _path, each: each.copy_(perturb(each)))
+            return map_leaves(result, torch.Tensor, lambda _path, each: perturb(each))
+
+    return NoiseMode()
 
 
 @contextmanager

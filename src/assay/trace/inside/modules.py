@@ -177,7 +177,7 @@ class ModuleHooks:
         if self.is_wanted(path) and not (stack and self._is_outer_only):
             inputs = tuple(self._rows.find(each) for each in find_tensors((args, kwargs))[:4])
             self._add_outputs(path, module, result, inputs)
-        if not stack:
+        if not stack and len(rest) > 1:  # a call that failed is no step
             self.on_end(module, result)
 
     def _add_outputs(self, path: str, module: Any, result: Any, inputs: tuple[int, ...]) -> None:
@@ -253,9 +253,19 @@ def _find_keywords() -> Any:
     return None
 
 
+def _find_places(tensor: Any) -> int:
+    """The last bits of a tensor that autocast's type has not: a change of one of them would be rounded away."""
+    import torch
+
+    device = tensor.device.type
+    if tensor.dtype is not torch.float32 or not torch.is_autocast_enabled(device):
+        return 0
+    return {torch.bfloat16: 16, torch.float16: 13}.get(torch.get_autocast_dtype(device), 0)
+
+
 def move_first(tensors: list[Any], number: int) -> bool:
-    """Noise: move each element of the first floating-point tensor by one unit in the last place, up or down by a
-    pattern that `number` chooses."""
+    """Noise: move each element of the first floating-point tensor by one unit in the last place (of the type that
+    autocast uses, where it is on), up or down by a pattern that `number` chooses."""
     import torch
 
     found = next((each for each in tensors if each.is_floating_point() and each.element_size() in _INTEGERS), None)
@@ -266,7 +276,8 @@ def move_first(tensors: list[Any], number: int) -> bool:
     repeats = -(-flat.numel() // BLOCK)
     steps = pattern.mul(2).sub_(1).repeat(repeats)[: flat.numel()]
     bits = flat.view(getattr(torch, _INTEGERS[flat.element_size()]))
-    moved = (bits + steps.to(bits.dtype)).view(flat.dtype)
+    moved = (bits + (steps.to(bits.dtype) << _find_places(flat))).view(flat.dtype)
     keep = torch.isfinite(flat) & torch.isfinite(moved) & (flat != 0)
-    found.data.copy_(torch.where(keep, moved, flat).view(found.shape))  # no operation of autograd sees it
+    with torch.inference_mode(found.is_inference()):
+        found.data.copy_(torch.where(keep, moved, flat).view(found.shape))  # no operation of autograd sees it
     return True

@@ -54,6 +54,22 @@ class Names:
                     seen[name] = buffer._version  # noqa: SLF001
                     yield path, name, buffer
 
+    def list_known(self) -> Iterator[tuple[str, str, Any]]:
+        """Module, name and parameter, of all that were found and have values."""
+        from torch.nn.parameter import is_lazy
+
+        for reference, module, name in list(self._parameters.values()):
+            parameter = reference()
+            if parameter is not None and not is_lazy(parameter) and not parameter.is_meta:
+                yield module, name, parameter
+
+    def forget(self) -> None:
+        """A module that was called while its model was built has the name of a part: name all of them again."""
+        self._modules.clear()
+        self._parameters.clear()
+        self._prefixes.clear()
+        self._has_main = False
+
     def list_modules(self) -> list[tuple[Any, str]]:
         self._scan()
         return list(self._modules.items())
@@ -65,8 +81,10 @@ class Names:
         found = [each for each in gc.get_objects() if issubclass(type(each), Module) and each not in self._modules]
         inner = {id(child) for each in found for child in each._modules.values()}  # noqa: SLF001
         roots = [each for each in found if id(each) not in inner]
-        for root in sorted(roots, key=_count_parameters, reverse=True):
+        for root in sorted(roots, key=_count_trained, reverse=True):
             self._add(root)
+        for module, path in list(self._modules.items()):
+            self._add_parameters(module, path)  # a program may give a module others
 
     def _add(self, root: Any) -> str:
         prefix = ""
@@ -87,13 +105,24 @@ class Names:
             return
         self._modules[module] = path
         self._placements.is_parallel |= any(each.__name__ == "FSDPModule" for each in type(module).__mro__)
+        self._add_parameters(module, path)
+
+    def _add_parameters(self, module: Any, path: str) -> None:
+        """Not what stands in for a parameter during a call, as in `torch.func.functional_call`."""
+        from torch.nn import Parameter
+
         for name, parameter in module._parameters.items():  # noqa: SLF001
-            if parameter is not None and not self._is_known(parameter):
+            if isinstance(parameter, Parameter) and not self._is_known(parameter):
                 self._parameters[id(parameter)] = (weakref.ref(parameter), path, name)
 
     def _is_known(self, parameter: Any) -> bool:
         known = self._parameters.get(id(parameter))
         return known is not None and known[0]() is parameter
+
+
+def _count_trained(root: Any) -> tuple[int, int]:
+    """A copy whose parameters are averages has as many as the model, and trains none."""
+    return sum(each.numel() for each in root.parameters() if each.requires_grad), _count_parameters(root)
 
 
 def _count_parameters(root: Any) -> int:

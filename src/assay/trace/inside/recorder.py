@@ -48,6 +48,7 @@ class Recorder:
         self._random = ""
         self._has_weights, self._is_whole = False, True
         self._undo: list[Callable[[], None]] = []
+        self._failure = getattr(sys, "last_value", None)  # of what came before, in a notebook
         self._root: Callable[[], Any] = lambda: None  # of a program that only infers
         self._root_hook: Any = None
 
@@ -95,8 +96,10 @@ class Recorder:
             if self._pid != os.getpid():
                 return
             apart = torch._C._DisableTorchDispatch if self._mode is not None else nullcontext  # noqa: SLF001
+            # buffers that are made in a program's inference mode could not be written to after it
+            plain = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
             try:
-                with apart(), torch.no_grad():
+                with apart(), plain, torch.no_grad():
                     function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 whatever it is
                 self._fail(error)
@@ -118,6 +121,9 @@ class Recorder:
         """Write what is left, and remove everything."""
         if self._pid != os.getpid():
             return
+        has_failed = getattr(sys, "last_value", None) is not self._failure or sys.exc_info()[0] is not None
+        is_open = bool(self._optimisers) and self._rows.loss is not None  # a step that no optimiser ended
+        self._is_whole &= not (self.is_active and (has_failed or is_open))
         self._leave()
         for undo in self._undo:
             undo()
@@ -172,6 +178,7 @@ class Recorder:
         was_active = self.is_active
         self._leave()
         if was_active:
+            self._add_others()
             facts = {"groups": self._groups, "random": self._random, "flags": load_flags(), "skipped": skipped}
             self._rows.end_step(facts)
         self.step += 1
@@ -187,6 +194,8 @@ class Recorder:
 
     def _on_new_optimiser(self, optimiser: Any) -> None:
         self._optimisers.add(optimiser)
+        if self.step == 1 and not self._stepped:
+            self._names.forget()
         if self._level == "step" and self._settings.get("perturbed") is None:
             self._hooks.remove_modules()
         if self._root_hook is not None:
@@ -204,7 +213,11 @@ class Recorder:
                 self._rows.add(("gradient", module, "", name, len(self._stepped), None), parameter.grad)
         self._rows.end_batch()
         self._groups += [describe_group(each) for each in optimiser.param_groups]
-        self._add_weights([(parameter, *found) for *found, parameter in self._list_parameters(optimiser)])
+        for each in self._optimisers:
+            self._list_parameters(each)  # those that no module has get a name
+        self._add_weights(
+            [(each, *found) for *found, each in self._names.list_known() if self._hooks.is_wanted(found[0])]
+        )
 
     def _after_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
         if self.is_active:
@@ -249,6 +262,16 @@ class Recorder:
         found = (parameter for group in optimiser.param_groups for parameter in group["params"])
         named = [(*self._names.find_parameter(each, f"parameter.{index}"), each) for index, each in enumerate(found)]
         return [each for each in named if self._hooks.is_wanted(each[0])]
+
+    def _add_others(self) -> None:
+        """Parameters that no optimiser has: averages of weights, what is frozen, what the program changes itself."""
+        groups = [group for each in self._optimisers for group in each.param_groups]
+        trained = {id(parameter) for group in groups for parameter in group["params"]}
+        self._rows.begin_batch()
+        for module, name, parameter in self._names.list_known() if groups else ():
+            if id(parameter) not in trained and self._hooks.is_wanted(module):
+                self._rows.add(("parameter", module, "", name, 0, None), parameter)
+        self._rows.end_batch()
 
     def _add_weights(self, parameters: list[tuple[Any, str, str]]) -> None:
         if not self._has_weights:

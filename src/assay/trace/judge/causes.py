@@ -42,6 +42,10 @@ def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
         if None not in (mine.get("random"), theirs.get("random")) and mine["random"] != theirs["random"]:
             found.append(Cause("random", step, "random state", "the random states of torch are not the same"))
         found += _find_groups(mine.get("groups") or [], theirs.get("groups") or [], step)
+        if mine.get("skipped") is not theirs.get("skipped") and True in (mine.get("skipped"), theirs.get("skipped")):
+            label = "A" if mine.get("skipped") else "B"
+            text = f"GradScaler left out step {step} in {label} alone"
+            found.append(Cause("group", step, "skipped step", text))
     for label, side in (("A", a), ("B", b)):
         if side.drift is not None:
             step, module, name = side.drift

@@ -63,6 +63,7 @@ class First:
     source: tuple[str, str] = ("", "")
     how: str = ""
     index: int = -1  # in the rows that were compared
+    call: int = 0  # of its module in the step, from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,9 @@ class _Judgement:
     ) -> None:
         self.a, self.b, self.pairs, self.compared, self.causes = a, b, pairs, compared, causes
         self.has_noise = has_noise
-        self.ratio = compared.ratio
+        self.ratio, self.scales = compared.ratio, dict[int, float]()
+        if has_noise:
+            self._allow_scales()
         self.coverage = _measure_coverage(a, b, pairs, compared)
         self.precision = _find_precision(a, b, compared)
         compiled = [(label, side) for label, side in (("A", a), ("B", b)) if side.meta.get("graphs", {}).get("graphs")]
@@ -118,14 +121,45 @@ class _Judgement:
         self.reshaped = _find_reshaped(a, b, compared)
         self.first = self._find_first()
 
+    def _allow_scales(self) -> None:
+        """Where the gradients of a step agree, its loss may have another scale: that of GradScaler, or a mean that is
+        taken after the backward pass. The gradients of outputs have it as well."""
+        np = load_numpy()
+        is_loss, is_gradient, is_backward = (
+            np.array([key[0] == phase for key in self.a.keys], bool)[self.compared.point]
+            for phase in ("loss", "gradient", "backward")
+        )
+        for step in np.unique(self.compared.step[is_loss & (self.ratio > WITHIN)]).tolist():
+            same = self.compared.step == step
+            gradients = self.ratio[same & is_gradient]
+            factor = _find_factor(self.a, self.b, self.compared, int((same & is_loss).argmax()))
+            if factor is not None and len(gradients) and (gradients <= WITHIN).all():
+                self.scales[step] = factor
+                self._divide(np.flatnonzero(same & (is_loss | is_backward)), factor)
+
+    def _divide(self, rows: Array, factor: float) -> None:
+        """Measure these rows again, B divided by a factor."""
+        np, compared = load_numpy(), self.compared
+        mine = self.a.rows["sketch"][compared.a[rows]].astype(float)
+        rest = np.linalg.norm(self.b.rows["sketch"][compared.b[rows]] / factor - mine, axis=1)
+        ratio = rest / np.fmax(np.linalg.norm(mine, axis=1), 1e-300) / compared.noise[rows]
+        self.ratio[rows] = np.fmin(self.ratio[rows], ratio)
+
     def _find_first(self) -> First | None:
         number = self._find_row()
         row = self._build_row(number) if number is not None else None
         if self.missing is not None and (row is None or self.precision or self._comes_before(self.missing, row)):
             row = self.missing
-        if self.reshaped is not None and (row is None or self._comes_before(self.reshaped, row)):
+        if self.reshaped is not None and (row is None or self._is_reshaped_before(row)):
             return self.reshaped
         return self._name_draws(self._blame(row or self._find_drift()))
+
+    def _is_reshaped_before(self, row: First) -> bool:
+        """Whether tensors of other shapes come before a row: what a layer did wrong can change shapes after it."""
+        if self.reshaped is None or self.compared.reshaped is None or row.index < 0:
+            return self.reshaped is not None and self._comes_before(self.reshaped, row)
+        shaped, other = (self.a.order[at] for at in (self.compared.reshaped[0], int(self.compared.a[row.index])))
+        return (self.reshaped.step, int(shaped)) < (row.step, int(other))
 
     def _find_drift(self) -> First | None:
         """Replicas that are no longer the same, on one side alone; the first of them may still be right."""
@@ -223,7 +257,7 @@ class _Judgement:
         i = int(compared.point[number])
         point, j = self.a.points[i], int(self.pairs.other[i])
         inputs, error_in, is_known = self._find_inputs(number)
-        before = self._find_before(number) if point.phase != "buffer" else None
+        before = self._find_before(number) if point.phase != "buffer" and not self._is_own(number) else None
         inside = "" if is_known or before is None else _find_ancestor(before, self.a.keys[i][1])
         if inside == self.a.keys[i][1]:
             inside = ""
@@ -232,6 +266,7 @@ class _Judgement:
             point.name, "", inside or ("" if is_known else OUTERMOST if before is not None else ""), error_in,
             float(compared.error[number]), float(compared.noise[number]) if self.has_noise else None, inputs,
             (point.source or "", (self.b.points[j].source or "") if j >= 0 else ""), self.pairs.how[i], number,
+            0 if point.op else point.call,
         )  # fmt: skip
         return replace(row, text=self._explain(row, number))
 
@@ -250,6 +285,11 @@ class _Judgement:
         agree = bool(known) and len(known) == len(wanted) and all(self.ratio[each] <= WITHIN for each in known)
         names = tuple(dict.fromkeys(self.a.keys[int(compared.point[each])][1] or OUTERMOST for each in known))
         return names, max(errors, default=None), agree
+
+    def _is_own(self, number: int) -> bool:
+        """Whether a row is a parameter that no optimiser changes."""
+        is_parameter = self.a.keys[int(self.compared.point[number])][0] == "parameter"
+        return is_parameter and self._find_same(number, "gradient") is None
 
     def _at(self, row: int) -> int | None:
         """The comparison of a row of A."""
@@ -290,6 +330,8 @@ class _Judgement:
             parts.append(f"what went in ({', '.join(row.inputs)}) by {render_error(row.error_in)}")
         elif row.inside:
             parts.append(f"the code of {row.inside} before it can be meant as well")
+        if self._is_own(number):
+            parts.append("it has no gradient in this step: the program changes it itself (an average of weights)")
         parts += self._describe_factor(row, number)
         if row.kind == "input":
             parts += self._describe_data(row, number)
@@ -303,7 +345,8 @@ class _Judgement:
             return
         np = load_numpy()
         phase = np.array([key[0] == row.phase for key in self.a.keys], bool)
-        same = np.flatnonzero(phase[self.compared.point] & (self.compared.step == row.step))
+        is_many = self.a.rows["count"][self.compared.a] > 1  # of one number any other is a multiple
+        same = np.flatnonzero(phase[self.compared.point] & (self.compared.step == row.step) & is_many)
         others = [_find_factor(self.a, self.b, self.compared, n) for n in same[:200].tolist()]
         shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
         everywhere = len(others) > 1 and shared >= _COMMON_FACTOR * len(others)
@@ -363,13 +406,20 @@ class _Judgement:
             points = render_count(self.coverage.unplaced, "point")
             text = f"the placement of {points} on the ranks is not known: only norms were compared there"
             yield Finding(VerdictKind.INCONCLUSIVE, "placement", text)
-        for label, side in (("A", self.a), ("B", self.b)):
-            if not side.is_whole:
-                text = f"the trace of {label} ends before its program did: compared up to there"
-                yield Finding(VerdictKind.INCONCLUSIVE, label, text)
+        yield from self._list_unfinished()
         if first is None and self._is_broken():
             text = "both sides have values that are not finite in the loss, a gradient or a parameter"
             yield Finding(VerdictKind.INCONCLUSIVE, "not finite", text)
+
+    def _list_unfinished(self) -> Iterator[Finding]:
+        for label, side in (("A", self.a), ("B", self.b)):
+            text = ""
+            if not side.is_whole:
+                text = f"the trace of {label} ends before its program did: compared up to there"
+            elif not side.steps:
+                text = f"no step of {label} was completed: gradients, parameters and states were not recorded"
+            if text:
+                yield Finding(VerdictKind.INCONCLUSIVE, label, text)
 
     def _find_kind(self) -> VerdictKind:
         is_unsure = self.precision or self.first is self.reshaped or self.coverage.fraction < LEAST_COVERAGE
@@ -423,6 +473,9 @@ class _Judgement:
         yield from shown[:8]
         if len(shown) > 8:
             yield f"and {len(shown) - 8} more differences of settings and weights"
+        for step, factor in list(self.scales.items())[:1]:
+            scale = f"{render_number(factor, 4)} times that of A in step {step}"
+            yield f"the loss of B has another scale, {scale}; the gradients of the parameters agree"
         yield from _compare_metas(self.a, self.b)
         yield from self._list_unpaired()
         aligned = self.coverage.by.get(SEQUENCE, 0)
@@ -473,6 +526,7 @@ def _can_show(cause: Cause, row: First) -> bool:
 def describe_point(row: First) -> str:
     name = f"{row.module}.{row.name}" if row.phase in NAMED else row.module
     name = "the loss" if row.phase == "loss" else name.removeprefix(f"{OUTERMOST}.")
+    name += f" (call {row.call + 1})" if row.call else ""
     return f"{_OWNERS.get(row.phase, '')} {name} in step {row.step}".strip()
 
 

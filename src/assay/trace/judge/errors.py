@@ -18,6 +18,9 @@ from assay.trace.records import NO_VALUES
 WITHIN = 8.0  # times the noise: what is smaller is noise
 BEYOND = 32.0  # times the noise: what is larger is a fault; between the two nothing is decided
 UNITS = 4.0  # of the type's last place: what every rounding may do, before the factors
+SHORT_UNITS = 0.125  # of types of 16 bits, whose sums are taken in float32 and rounded once
+SHORT_SHARES = (0.6, 0.3)  # of the noise of gradients and states, and of activations, in programs that use these types
+_SHORT = ("bfloat16", "float16")
 EPSILONS = {"float64": 2**-52, "float32": 2**-23, "bfloat16": 2**-7, "float16": 2**-10}
 EPSILONS |= {"complex64": 2**-23, "complex128": 2**-52, "float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2}
 _FLOWING = ("input", "forward", "loss", "backward")  # their size is that of the batch
@@ -68,7 +71,8 @@ def compare_rows(
     noise = np.fmax(noise, _measure_noise(b, lean_b, noise_b)[ib])
     units = np.fmax(_list_units(a)[lean_a["point"][ia]], _list_units(b)[lean_b["point"][ib]])
     if noise_a or noise_b:
-        noise = np.fmax(noise, UNITS * units)
+        points = lean_a["point"][ia], lean_b["point"][ib]
+        noise = _add_rounding(a, noise, units, points[0], _find_short(a)[points[0]] & _find_short(b)[points[1]])
     else:  # partial sums have no hash: what rounding may do is not a difference
         noise = np.where(a.exact[ia] & b.exact[ib], 0.0, BEYOND * UNITS * units)
     at = lean_a["step"][ia], lean_a["point"][ia], lean_b["point"][ib]
@@ -171,3 +175,20 @@ def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple
 def _list_units(side: Side) -> Array:
     """The last place of each point's type; 0 of whole numbers."""
     return load_numpy().array([EPSILONS.get(point.dtype.removeprefix("torch."), 0.0) for point in side.points] or [0.0])
+
+
+def _find_short(side: Side) -> Array:
+    types = (point.dtype.removeprefix("torch.") for point in side.points)
+    return load_numpy().array([each in _SHORT for each in types] or [False], bool)
+
+
+def _add_rounding(a: Side, noise: Array, units: Array, points: Array, short: Array) -> Array:
+    """With what rounding may do. From the first tensor of 16 bits on, everything but the data is rounded to that type
+    on the way, also what is float32 again; and a unit of such a type is as much as any other rounding does."""
+    np = load_numpy()
+    phases = [key[0] for key in a.keys]
+    flows, is_data = (np.array([each in names for each in phases] or [False], bool) for names in (_FLOWING, ("input",)))
+    coarse = np.cumsum(short).astype(bool) & ~is_data[points] & (units > 0)
+    units = np.where(coarse, np.fmax(units, np.max(units, where=short, initial=0.0)), units)
+    shares = np.where(coarse, np.array(SHORT_SHARES)[flows[points].astype(int)], 1.0)
+    return np.fmax(shares * noise, np.where(coarse, SHORT_UNITS, UNITS) * units)

@@ -46,9 +46,19 @@ class Side:
 
 def build_sides(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[Side, Side]:
     """Two sides that can be compared with each other."""
-    if len(a) == len(b):
+    if are_alike(a, b):
         return build_side(a), build_side(b)
     return combine_ranks(a, _list_shapes(b)), combine_ranks(b, _list_shapes(a))
+
+
+def are_alike(a: Sequence[Trace], b: Sequence[Trace]) -> bool:
+    """Whether rank is compared with rank: both have as many, which share tensors in the same way, as far as known."""
+    if len(a) != len(b) or len(a) == 1:
+        return len(a) == len(b)
+    mine, theirs = (
+        dict(zip(build_keys(one.points), map(find_placement, one.points), strict=True)) for one in (a[0], b[0])
+    )
+    return all(not kind or theirs.get(key) in (kind, "", None) for key, kind in mine.items())
 
 
 def _list_shapes(ranks: Sequence[Trace]) -> Shapes:
@@ -189,16 +199,24 @@ def _is_mean(point: Point) -> bool:
 
 
 def _join_weights(ranks: Sequence[Trace]) -> list[Weight]:
-    """Rows of parameters that are cut in their first dimension are one after another on the ranks."""
+    """Rows of parameters that are cut in their first dimension are one after another on the ranks. Where a rank has a
+    part of each row, those of the whole are not known."""
     np = load_numpy()
     rows = [{(each.module, each.name): each for each in rank.weights} for rank in ranks]
+    sharded = _find_sharded(ranks[0])
     found = []
     for key, mine in rows[0].items():
         parts = [each[key].hashes for each in rows if key in each]
-        total = mine.shape[0] if len(mine.shape) > 1 else 1
-        whole = np.concatenate(parts) if len(mine.hashes) < total == sum(map(len, parts)) else mine.hashes
-        found.append(replace(mine, hashes=whole))
+        if key not in sharded:
+            found.append(mine)
+        elif len(mine.shape) > 1 and mine.shape[0] == sum(map(len, parts)):
+            found.append(replace(mine, hashes=np.concatenate(parts)))
     return found
+
+
+def _find_sharded(trace: Trace) -> set[tuple[str, str]]:
+    """Parameters of which a rank has a part."""
+    return {(point.module, point.name) for point in trace.points if find_placement(point) == "shard"}
 
 
 def find_placement(point: Point) -> str:
@@ -259,6 +277,5 @@ def find_drift(ranks: Sequence[Trace]) -> tuple[int, str, str] | None:
 def _find_replicas(ranks: Sequence[Trace]) -> set[tuple[str, str]]:
     """Parameters whose rows are equal on all ranks when the trace begins."""
     tables = [{(each.module, each.name): each.hashes.tobytes() for each in rank.weights} for rank in ranks]
-    sharded = {(point.module, point.name) for point in ranks[0].points if find_placement(point) == "shard"}
     same = {key for key, value in tables[0].items() if all(other.get(key) == value for other in tables[1:])}
-    return same - sharded
+    return same - _find_sharded(ranks[0])
