@@ -113,7 +113,8 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
         tensor = tensor.trigger_wait() if hasattr(tensor, "trigger_wait") else tensor  # of a collective operation
         if hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested:
             return None, NO_VALUES  # it only holds others
-    if tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
+    is_fake = tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
+    if is_fake or torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # noqa: SLF001 of torch.func: many, or none
         return None, NO_VALUES
     flags = 0
     if tensor.is_nested:

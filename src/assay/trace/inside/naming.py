@@ -97,7 +97,9 @@ class Names:
 
 
 def _count_parameters(root: Any) -> int:
-    return sum(each.numel() for each in root.parameters())
+    from torch.nn.parameter import is_lazy
+
+    return sum(each.numel() for each in root.parameters() if not is_lazy(each))
 
 
 def _clean(path: str, is_parallel: bool) -> str:

@@ -72,7 +72,8 @@ class Rows:
         if self.is_silent or (tensor.is_cuda and self._is_refused()):
             return 0
         parts = getattr(tensor, "placements", None) if type(tensor).__name__ == "DTensor" else None
-        whole = (*key, tensor.shape, tensor.dtype, tensor.device, parts)
+        shape = (tensor.size(0), -1) if tensor.is_nested else tensor.shape
+        whole = (*key, shape, tensor.dtype, tensor.device, parts)
         known = self._points.get(whole)
         if known is None:
             placement, where = self._placements.find(key, tensor)
@@ -279,5 +280,9 @@ def find_source(skip: tuple[str, ...]) -> str | None:
 
 def _shorten(file: str) -> str:
     """Relative to the working directory, or to where packages are installed."""
-    roots = sorted({os.getcwd(), *sys.path}, key=len, reverse=True)
+    try:
+        here = os.getcwd()
+    except OSError:  # it was removed
+        here = ""
+    roots = sorted({here, *sys.path}, key=len, reverse=True)
     return next((os.path.relpath(file, root) for root in roots if root and file.startswith(f"{root}{os.sep}")), file)
