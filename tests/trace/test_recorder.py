@@ -495,7 +495,9 @@ def use_transforms(model: nn.Module) -> None:
     def call(parameters: Any, x: torch.Tensor) -> torch.Tensor:
         return torch.func.functional_call(model, parameters, (x,)).sum()
 
-    torch.func.vmap(torch.func.grad(call), in_dims=(None, 0), randomness="same")(values, torch.zeros(3, 1, 2).long())
+    x = torch.zeros(3, 1, 2).long()
+    torch.func.vmap(torch.func.grad(call), in_dims=(None, 0), randomness="same")(values, x)
+    torch.func.jvp(model.get_submodule("layers.0"), (torch.ones(2, 16),), (torch.ones(2, 16),))
 
 
 @pytest.mark.filterwarnings("ignore:.*(trace|Trace|deprecated).*:DeprecationWarning")
@@ -507,13 +509,17 @@ def use_transforms(model: nn.Module) -> None:
         (use_transforms, ""),
     ],
 )
-def test_other_uses_of_the_model_in_a_traced_step(use: Callable[[Any], Any], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", ["module", "op"])
+def test_other_uses_of_the_model_in_a_traced_step(
+    use: Callable[[Any], Any], said: str, level: str, tmp_path: Path
+) -> None:
     def wrap(model: Any) -> Any:
         use(model)
         return model
 
     plain = train(2, wrap=wrap)
-    with pytest.warns(UserWarning, match=said) if said else nullcontext(), record(tmp_path, steps=[1, 2]):
+    says = pytest.warns(UserWarning, match=said) if said else nullcontext()
+    with says, record(tmp_path, steps=[1, 2], level=level):
         assert equal(plain, train(2, wrap=wrap))
     trace = load(tmp_path)
     assert trace.is_complete

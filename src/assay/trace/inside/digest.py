@@ -127,6 +127,8 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
         tensor, flags = tensor.int_repr(), NOT_PLAIN
     if tensor.is_complex():
         tensor, flags = torch.view_as_real(tensor.resolve_conj()), NOT_PLAIN
+    if tensor.numel() and not tensor.data_ptr():
+        return None, NO_VALUES  # zeros that torch.func.jvp never makes, memory that FSDP has freed: reading would crash
     return (tensor.resolve_neg() if tensor.is_neg() else tensor), flags
 
 
