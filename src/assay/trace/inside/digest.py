@@ -86,23 +86,12 @@ def _load_scratch(thread: int, dtype: Any, *shape: int) -> Any:
     return torch.empty(shape, dtype=dtype, device="cpu")
 
 
-@lru_cache(1024)
-def _load_columns(thread: int, begin: int, end: int) -> Any:
-    """One number for each of these places in a block."""
-    import torch
-
-    if end - begin < BLOCK:
-        return _load_columns(thread, 0, BLOCK)[begin:end]
-    return torch.empty(BLOCK, dtype=torch.float32, device="cpu")
-
-
 @lru_cache(4096)
 def _load_signs(number: int, rows: int) -> Any:
     """The signs of the sketch, of blocks from this number on."""
     import torch
 
-    signs = [block_factors(number + row)[1] for row in range(rows)]
-    return torch.tensor(signs, dtype=torch.float32, device="cpu")
+    return block_factors(torch.arange(number, number + rows, device="cpu"))[1].to(torch.float32)
 
 
 def plain_tensor(tensor: Any) -> tuple[Any, int]:
@@ -161,7 +150,7 @@ def _digest(flat: Any, where: Where) -> bytes:
     begin, end = (begin, begin + count) if begin + count <= BLOCK else (0, BLOCK)  # places in a block that have some
     begin, end = begin - begin % BUCKETS, end + -end % BUCKETS
     thread, hashed, counts, sums = threading.get_ident(), 0, [0, 0], [0.0, 0.0, 0.0]
-    columns = _load_columns(thread, begin, end).zero_()
+    columns = torch.zeros(end - begin, dtype=torch.float32, device="cpu")  # the sum of the blocks, with their signs
     for number, place, rows, part in _split(flat, first, BLOCK):
         hashed += _hash(part, number * BLOCK + place, thread)
         values = _add_figures(part, counts, sums, thread)
