@@ -101,6 +101,10 @@ def test_nested_quantised_and_meta_tensors() -> None:
     assert digest(plain_tensor(quantised)[0])[3] == 6.0
     assert digest(plain_tensor(torch.eye(3).to_sparse_csr())[0])[3] == 3.0
     assert plain_tensor(torch.empty(2, device="meta")) == (None, NO_VALUES)
+    freed = torch.ones(3)
+    freed.untyped_storage().resize_(0)
+    for each in (freed, torch._efficientzerotensor((3,))):
+        assert plain_tensor(each) == (None, NO_VALUES)
 
 
 def test_rows_are_found_again_inside_a_fused_parameter_and_in_another_precision() -> None:

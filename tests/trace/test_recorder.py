@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -21,7 +23,8 @@ from torch.utils.checkpoint import checkpoint
 from assay.trace import record
 from assay.trace.comparing import compare, load_recording
 from assay.trace.inside import compiled, recorder
-from assay.trace.inside.digest import SLOT, _load_scratch, digest_cpu, load_tables
+from assay.trace.inside.digest import NO_VALUES, SLOT, _load_scratch, digest_cpu, load_tables
+from assay.trace.inside.files import TraceFiles
 from assay.trace.records import Trace, list_traces, load_trace
 
 LEVELS = ("step", "module", "op")
@@ -538,3 +541,146 @@ def test_a_record_that_failed_is_not_whole(tmp_path: Path, monkeypatch: pytest.M
     found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
     assert found.kind == "INCONCLUSIVE"
     assert "the trace of A ends before its program did" in str(found.verdict.findings)
+
+
+class Returns(nn.Module):
+    """Hands its input on with something else."""
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        super().__init__()
+        self.build = build
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x, self.build()
+
+
+class First(nn.Module):
+    def forward(self, x: Any) -> torch.Tensor:
+        return x[0]
+
+
+def build_loop() -> list[Any]:
+    found: list[Any] = [torch.ones(2)]
+    for _ in range(5000):
+        found = [found]
+    found.append(found)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("build", "shapes"),
+    [
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), [(2, -1)]),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), [(2, -1)]),
+        (build_loop, [(2,)]),
+        (lambda: (v for v in (torch.ones(2),)), []),
+        (lambda: None, []),
+    ],
+)
+def test_what_a_module_returns_may_be_anything(build: Callable[[], Any], shapes: list[Any], tmp_path: Path) -> None:
+    with record(tmp_path):
+        train(1, lambda: nn.Sequential(Net(), Returns(build), First()))
+    trace = load(tmp_path)
+    assert trace.is_complete
+    assert [p.shape for p in trace.points if (p.phase, p.module) == ("forward", "1")] == [(4, 6, 11), *shapes]
+
+
+def use_transforms(model: nn.Module) -> None:
+    values = {name: each.detach() for name, each in model.named_parameters()}
+
+    def call(parameters: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, parameters, (x,)).sum()
+
+    x = torch.zeros(3, 1, 2).long()
+    torch.func.vmap(torch.func.grad(call), in_dims=(None, 0), randomness="same")(values, x)
+    torch.func.jvp(model.get_submodule("layers.0"), (torch.ones(2, 16),), (torch.ones(2, 16),))
+
+
+@pytest.mark.filterwarnings("ignore:.*(trace|Trace|deprecated).*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda model: torch.jit.trace(model.eval(), torch.zeros(1, 2).long()), "what torch.jit.trace called"),
+        (use_transforms, ""),
+    ],
+)
+@pytest.mark.parametrize("level", ["module", "op"])
+def test_other_uses_of_the_model_in_a_traced_step(
+    use: Callable[[Any], Any], said: str, level: str, tmp_path: Path
+) -> None:
+    def wrap(model: Any) -> Any:
+        use(model)
+        return model
+
+    plain = train(2, wrap=wrap)
+    says = pytest.warns(UserWarning, match=said) if said else nullcontext()
+    with says, record(tmp_path, steps=[1, 2], level=level):
+        assert equal(plain, train(2, wrap=wrap))
+    trace = load(tmp_path)
+    assert trace.is_complete
+    assert (trace.rows["flags"] == NO_VALUES).any() == (not said)
+
+
+def test_parameters_without_a_shape_get_one(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        model = nn.Sequential(nn.Embedding(11, 4), nn.LazyLinear(11))
+        model(torch.zeros(1, 1).long())
+        return model
+
+    with record(tmp_path):
+        train(1, build)
+    assert ("1", "weight", 0) in keys(load(tmp_path), "parameter")
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, KeyboardInterrupt])
+def test_a_signal_while_the_recorder_works_reaches_the_program(
+    kind: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_number: int, _frame: Any) -> None:
+        raise kind("the program's own")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    monkeypatch.setattr(recorder, "describe_group", lambda _group: signal.raise_signal(signal.SIGALRM))
+    try:
+        with pytest.warns(UserWarning, match="own"), record(tmp_path), pytest.raises(kind, match="own"):
+            train(1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not load(tmp_path).is_complete
+
+
+def test_the_record_stays_where_it_is_and_no_file_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may leave its folder, remove it, and close all files that it did not open."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(tmp_path)
+    found: list[str] = []
+
+    def leave(model: Any) -> Any:
+        os.chdir(gone)
+        gone.rmdir()
+        return model
+
+    with record("kept", steps=[1, 2]):
+        train(2, wrap=leave)
+        found += [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+        os.chdir(tmp_path)
+    assert load(tmp_path / "kept").is_complete
+    assert not [each for each in found if each.startswith(str(tmp_path / "kept"))]
+
+
+def test_a_part_of_a_write_is_a_failure(tmp_path: Path) -> None:
+    """Of a disk that is nearly full; rows after it would not be where the reader looks for them."""
+    resource = pytest.importorskip("resource")
+    own = TraceFiles(str(tmp_path), 0, {})
+    limits, before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+        own.append("rows.bin", bytes(400))
+        with pytest.raises(OSError, match="only a part was written"):
+            own.append("rows.bin", bytes(400))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)

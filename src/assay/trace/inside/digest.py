@@ -64,24 +64,34 @@ def load_tables(device: Any) -> tuple[Any, Any, Any]:
 
 
 @lru_cache(4096)
-def _cut_tables(first: int, length: int) -> tuple[Any, Any, Any]:
-    """Those of the CPU for some elements of a block."""
+def _cut_tables(first: int, length: int) -> tuple[Any, ...]:
+    """Those of the CPU for some elements of a block: t, h as int32 and as float64, s."""
     import torch
 
-    table, odd, sign = (each[first : first + length] for each in load_tables(torch.device("cpu")))
-    return table, odd, sign
+    if length < BLOCK:
+        return tuple(each[first : first + length] for each in _cut_tables(0, BLOCK))
+    table, odd, sign = load_tables(torch.device("cpu"))
+    return table, odd.to(torch.int32), odd.to(torch.float64), sign
 
 
 @lru_cache(256)
-def _load_scratch(thread: int, dtype: Any, rows: int, length: int) -> Any:
+def _load_scratch(thread: int, dtype: Any, *shape: int) -> Any:
     """Room for intermediate values; each thread has its own."""
     import torch
 
-    if (rows, length, dtype) == (_ROWS, BLOCK, torch.float32):  # it shares memory: more of the cache is left
-        return _load_scratch(thread, torch.int32, rows, length).view(dtype)
-    if (rows, length) == (_ROWS, BLOCK):
-        return torch.empty(rows, length, dtype=dtype, device="cpu")
-    return _load_scratch(thread, dtype, _ROWS, BLOCK).view(-1)[: rows * length].view(rows, length)
+    if shape != (_ROWS * BLOCK,):
+        return _load_scratch(thread, dtype, _ROWS * BLOCK)[: math.prod(shape)].view(shape)
+    if dtype is torch.float32:  # it shares memory: more of the cache is left
+        return _load_scratch(thread, torch.int32, *shape).view(dtype)
+    return torch.empty(shape, dtype=dtype, device="cpu")
+
+
+@lru_cache(4096)
+def _load_signs(number: int, rows: int) -> Any:
+    """The signs of the sketch, of blocks from this number on."""
+    import torch
+
+    return block_factors(torch.arange(number, number + rows, device="cpu"))[1].to(torch.float32)
 
 
 def plain_tensor(tensor: Any) -> tuple[Any, int]:
@@ -92,7 +102,8 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
         tensor = tensor.trigger_wait() if hasattr(tensor, "trigger_wait") else tensor  # of a collective operation
         if hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested:
             return None, NO_VALUES  # it only holds others
-    if tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
+    is_fake = tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
+    if is_fake or torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # noqa: SLF001 of torch.func: many, or none
         return None, NO_VALUES
     flags = 0
     if tensor.is_nested:
@@ -105,6 +116,8 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
         tensor, flags = tensor.int_repr(), NOT_PLAIN
     if tensor.is_complex():
         tensor, flags = torch.view_as_real(tensor.resolve_conj()), NOT_PLAIN
+    if tensor.numel() and not tensor.data_ptr():
+        return None, NO_VALUES  # zeros that torch.func.jvp never makes, memory that FSDP has freed: reading would crash
     return (tensor.resolve_neg() if tensor.is_neg() else tensor), flags
 
 
@@ -128,36 +141,54 @@ def _digest_tiny(data: bytes, dtype: Any) -> bytes:
 def _digest(flat: Any, where: Where) -> bytes:
     import torch
 
-    if where[1] < flat.numel() or (flat.element_size() == 2 and where[0] % 2):
+    first, count = where[0], flat.numel()
+    if where[1] < count or (flat.element_size() == 2 and first % 2):
         slot = torch.zeros(WORDS, dtype=torch.int64, device="cpu")
         digest_into(flat, slot, where)
         return ctypes.string_at(slot.data_ptr(), SLOT.size)
-    sketch = torch.zeros(BUCKETS, dtype=torch.float32, device="cpu")
+    begin = first % BLOCK
+    begin, end = (begin, begin + count) if begin + count <= BLOCK else (0, BLOCK)  # places in a block that have some
+    begin, end = begin - begin % BUCKETS, end + -end % BUCKETS
     thread, hashed, counts, sums = threading.get_ident(), 0, [0, 0], [0.0, 0.0, 0.0]
-    for number, place, part in _split(flat, where[0], BLOCK):
-        hashed += _hash(part.view(-1), number * BLOCK + place, thread)
-        values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)
-        spare = _load_scratch(thread, values.dtype, *values.shape)
-        least, largest = (each.item() for each in torch.aminmax(torch.abs(values, out=spare)))
-        if not math.isfinite(largest):
-            finite = torch.isfinite(values)
-            values = torch.where(finite, values, 0)
-            bad = values.numel() - int(finite.sum())
-            counts[0], counts[1] = counts[0] + bad, counts[1] - bad
-            least, largest = 0.0, torch.abs(values, out=spare).amax().item()
-        if least == 0:
-            counts[1] += values.numel() - int(torch.ne(values, 0, out=spare).sum().item())
-        total = values.sum().item()
-        sums[0] += total if math.isfinite(total) else values.sum(dtype=torch.float64).item()
-        sums[1] += sum(torch.dot(row, row).item() for row in values.unbind())
-        sums[2] = max(sums[2], largest)
-        _add_sketch(values, number, place, sketch, _load_scratch(thread, torch.float32, *values.shape))
+    columns = torch.zeros(end - begin, dtype=torch.float32, device="cpu")  # the sum of the blocks, with their signs
+    for number, place, rows, part in _split(flat, first, BLOCK):
+        hashed += _hash(part, number * BLOCK + place, thread)
+        values = _add_figures(part, counts, sums, thread)
+        if rows > 1:
+            columns.addmv_(values.view(rows, -1).t(), _load_signs(number, rows))
+        else:
+            columns[place - begin :][: part.numel()].add_(values, alpha=block_factors(number)[1])
+    sketch = columns.mul_(_cut_tables(begin, end - begin)[3]).view(-1, BUCKETS).sum(0)
     head = struct.pack("<QQQddd", hashed & _U64, *counts, *sums)
     return head + ctypes.string_at(sketch.data_ptr(), 4 * BUCKETS)
 
 
-def _split(flat: Any, first: int, length: int) -> Iterator[tuple[int, int, Any]]:
-    """Parts with a block, or some of one, in each row: number of the first block, place in it, and the part.
+def _add_figures(part: Any, counts: list[int], sums: list[float], thread: int) -> Any:
+    """Add to not finite and zeros; to sum, sum of squares and largest. Returns the values in float32, finite."""
+    import torch
+
+    values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)
+    count, own = values.numel(), values.dtype
+    spare = _load_scratch(thread, own, count)
+    bits = torch.abs(values, out=spare).view(torch.int32 if own is torch.float32 else torch.int64)
+    least, largest = (each.view(own).item() for each in torch.aminmax(bits))  # of floats it takes twice as long
+    if not math.isfinite(largest):
+        finite = torch.isfinite(values)
+        values = torch.where(finite, values, 0)
+        bad = count - int(finite.sum())
+        counts[0], counts[1] = counts[0] + bad, counts[1] - bad
+        least, largest = 0.0, torch.abs(values, out=spare).amax().item()
+    if least == 0:
+        counts[1] += count - int(torch.ne(values, 0, out=spare).sum().item())
+    total = values.sum().item()
+    sums[0] += total if math.isfinite(total) else values.sum(dtype=torch.float64).item()
+    sums[1] += torch.dot(values, values).item()
+    sums[2] = max(sums[2], largest)
+    return values if own is torch.float32 else values.to(torch.float32)
+
+
+def _split(flat: Any, first: int, length: int) -> Iterator[tuple[int, int, int, Any]]:
+    """Parts: the number of the first block, the place in it, how many blocks, or 1 for some of one, and the elements.
 
     `first`: the index of the first element. Several blocks are one part, because each call of torch takes time.
     """
@@ -166,12 +197,16 @@ def _split(flat: Any, first: int, length: int) -> Iterator[tuple[int, int, Any]]
         number, place = divmod(first + at, length)
         rows = 1 if place else max(1, min(_ROWS, (count - at) // length))
         end = min(count, at + rows * length - place)
-        yield number, place, flat[at:end].view(rows, -1)
+        yield number, place, rows, flat[at:end]
         at = end
 
 
 def _hash(flat: Any, first: int, thread: int) -> int:
-    """The hash of the elements from index `first` on."""
+    """The hash of the elements from index `first` on.
+
+    torch multiplies numbers of 64 bits one by one, and has fast code for 32 bits and for float64: the former gives the
+    sum of a block mod 2^32, the latter within about 2^23, because t and h are random. Both together are exact.
+    """
     import torch
 
     size, count, total = flat.element_size(), flat.numel(), 0
@@ -183,30 +218,17 @@ def _hash(flat: Any, first: int, thread: int) -> int:
     else:
         words = flat.view(torch.int32)
     first, length = (first // 2, BLOCK // 2) if size == 2 else (first * max(1, size // 4), BLOCK)
-    for number, place, part in _split(words, first, length):
-        table, odd, _ = _cut_tables(place, part.shape[1])
-        mixed = torch.bitwise_xor(part, table, out=_load_scratch(thread, torch.int32, *part.shape))
+    for number, place, rows, part in _split(words, first, length):
+        shape = rows, part.numel() // rows
+        table, odd, real, _ = _cut_tables(place, shape[1])
+        mixed = torch.bitwise_xor(part.view(shape), table, out=_load_scratch(thread, torch.int32, *shape))
         if size == 2 and count % 2 and number * length + place + part.numel() == first + words.numel():
             mixed[-1, -1] &= 0xFFFF  # one element alone
-        hashes = torch.mv(_load_scratch(thread, torch.int64, *part.shape).copy_(mixed), odd).tolist()
-        total += sum(each * block_factors(number + row)[0] for row, each in enumerate(hashes))
+        near = torch.mv(_load_scratch(thread, torch.float64, *shape).copy_(mixed), real).tolist()
+        low = mixed.mul_(odd).sum(1, dtype=torch.int32).tolist()
+        for row, (about, rest) in enumerate(zip(near, low, strict=True)):
+            total += (rest + (round((about - rest) / 2**32) << 32)) * block_factors(number + row)[0]
     return total
-
-
-def _add_sketch(values: Any, number: int, place: int, sketch: Any, spare: Any) -> None:
-    import torch
-
-    rows, length = values.shape
-    values, sign = values.to(torch.float32), _cut_tables(place, length)[2]
-    signs = [block_factors(number + row)[1] for row in range(rows)]
-    if rows == 1:
-        signed = torch.mul(values, sign, out=spare)
-    else:
-        signed = torch.mv(values.t(), torch.tensor(signs, dtype=values.dtype, device="cpu"), out=spare[0]).mul_(sign)
-    before, after = place % BUCKETS, -(place + length) % BUCKETS
-    if before or after:
-        signed = torch.nn.functional.pad(signed, (before, after))
-    sketch.add_(signed.view(-1, BUCKETS).sum(0), alpha=signs[0] if rows == 1 else 1)
 
 
 # ---------------------------------------------------------------- any device, any part of a tensor

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import struct
-from typing import Any, BinaryIO
+from typing import Any
 
 FORMAT = 1
 HEAD = struct.Struct("<8I")  # point, step, flags, spare, four inputs
@@ -19,15 +20,14 @@ class TraceFiles:
 
     def __init__(self, parent: str, rank: int, facts: dict[str, Any]) -> None:
         self.folder = _make_folder(parent, f"rank-{rank}")
-        self._open: dict[str, BinaryIO] = {}
         with open(os.path.join(self.folder, "trace.json"), "w", encoding="utf-8") as file:
             file.write(json.dumps({"format": FORMAT, **facts}))
 
     def append(self, name: str, data: bytes) -> None:
-        """One write: what follows a cut is never read."""
-        if name not in self._open:
-            self._open[name] = open(os.path.join(self.folder, name), "ab", buffering=0)  # noqa: SIM115 until the end
-        self._open[name].write(data)
+        """One write: what follows a cut is never read. No file stays open: a program may close what it did not open."""
+        with open(os.path.join(self.folder, name), "ab", buffering=0) as file:
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, "only a part was written", name)
 
     def append_lines(self, name: str, lines: list[Any]) -> None:
         if lines:
@@ -41,11 +41,6 @@ class TraceFiles:
             lines.append({**facts, "rows": len(hashes), "offset": offset})
             offset += len(hashes)
         self.append_lines("weights.jsonl", lines)
-
-    def close(self) -> None:
-        for file in self._open.values():
-            file.close()
-        self._open = {}
 
 
 def _make_folder(parent: str, name: str) -> str:

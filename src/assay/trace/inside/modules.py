@@ -229,18 +229,26 @@ def _do_nothing(*_args: Any) -> None:
 
 
 def find_tensors(value: Any) -> list[Any]:
-    """The tensors in nested lists, tuples, dictionaries and dataclasses, in order."""
+    """The tensors in nested lists, tuples, dictionaries and dataclasses, in order; of each such object once."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        return [value]
+    found, todo, seen = [], [value], {}
+    while todo:
+        each = todo.pop()
+        if isinstance(each, torch.Tensor):
+            found.append(each)
+        elif id(each) not in seen:
+            seen[id(each)] = each  # kept, so that no other object gets its id
+            todo += reversed(_list_inner(each))
+    return found
+
+
+def _list_inner(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        value = list(value.values())
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = [getattr(value, each.name, None) for each in dataclasses.fields(value)]
-    if isinstance(value, (list, tuple)):
-        return [tensor for each in value for tensor in find_tensors(each)]
-    return []
+        return list(value.values())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, each.name, None) for each in dataclasses.fields(value)]
+    return list(value) if isinstance(value, (list, tuple)) else []
 
 
 def _find_keywords() -> Any:

@@ -126,7 +126,9 @@ def _count_trained(root: Any) -> tuple[int, int]:
 
 
 def _count_parameters(root: Any) -> int:
-    return sum(each.numel() for each in root.parameters())
+    from torch.nn.parameter import is_lazy
+
+    return sum(each.numel() for each in root.parameters() if not is_lazy(each))
 
 
 def _clean(path: str, is_parallel: bool) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import signal
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -29,7 +31,8 @@ class Recorder:
 
     def __init__(self, parent: str, settings: dict[str, Any], note: Note) -> None:
         self.step, self.is_active = 1, False
-        self._parent, self._settings, self._note = parent, settings, note
+        self._parent, self._settings, self._note = os.path.abspath(parent), settings, note
+        self._lock = threading.RLock()
         self._level = settings.get("level", "module")
         self._steps = frozenset(settings.get("steps", (1,)))
         self._skip = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(sys.modules["torch"].__file__ or ""))
@@ -92,17 +95,24 @@ class Recorder:
         """What fails in here ends the record, never the program; what it computes is not recorded."""
         import torch
 
+        find_tracing, no_transforms = torch._C._get_tracing_state, torch._C._DisableFuncTorch  # noqa: SLF001
+
         def call(*args: Any, **kwargs: Any) -> None:
             if self._pid != os.getpid():
+                return
+            if find_tracing() is not None:  # what is computed here would become a part of what is traced
+                self._rows.problem = self._rows.problem or "what torch.jit.trace called in a traced step"
                 return
             apart = torch._C._DisableTorchDispatch if self._mode is not None else nullcontext  # noqa: SLF001
             # buffers that are made in a program's inference mode could not be written to after it
             plain = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
             try:
-                with apart(), plain, torch.no_grad():
+                with self._lock, apart(), plain, no_transforms(), torch.no_grad():
                     function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 whatever it is
+            except BaseException as error:  # whatever it is
                 self._fail(error)
+                if not isinstance(error, Exception) or _is_of_signal(error):
+                    raise
 
         hide_from_dynamo(call)
         return call
@@ -133,7 +143,6 @@ class Recorder:
             if self._files is not None or self._rows.count:
                 self._rows.write()
                 self._open_files().append_lines("steps.jsonl", [{"end": self._is_whole, "graphs": count_graphs()}])
-                self._open_files().close()
         except Exception as error:  # noqa: BLE001 a full disk, a broken device
             self._note("problem", step=self.step, text=f"{type(error).__name__}: {error}")
         if self._rows.problem:
@@ -311,6 +320,15 @@ class Recorder:
 
     def _on_call(self, module: Any, _args: Any, result: Any) -> None:
         self._on_outermost(module, result)
+
+
+def _is_of_signal(error: BaseException) -> bool:
+    """Whether a signal handler of the program raised it: a limit of time, say. It happened to come while we work."""
+    handlers = {getattr(signal.getsignal(each), "__code__", None) for each in signal.valid_signals()}
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_code not in handlers:
+        found = found.tb_next
+    return found is not None
 
 
 def start_recorder(parent: str, settings: dict[str, Any], note: Note) -> Recorder:

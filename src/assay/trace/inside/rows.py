@@ -280,5 +280,9 @@ def find_source(skip: tuple[str, ...]) -> str | None:
 
 def _shorten(file: str) -> str:
     """Relative to the working directory, or to where packages are installed."""
-    roots = sorted({os.getcwd(), *sys.path}, key=len, reverse=True)
+    try:
+        here = os.getcwd()
+    except OSError:  # it was removed
+        here = ""
+    roots = sorted({here, *sys.path}, key=len, reverse=True)
     return next((os.path.relpath(file, root) for root in roots if root and file.startswith(f"{root}{os.sep}")), file)
