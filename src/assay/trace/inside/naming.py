@@ -81,14 +81,14 @@ class Names:
         found = [each for each in gc.get_objects() if issubclass(type(each), Module) and each not in self._modules]
         inner = {id(child) for each in found for child in each._modules.values()}  # noqa: SLF001
         roots = [each for each in found if id(each) not in inner]
-        for root in sorted(roots, key=_count_trained, reverse=True):
+        for root in sorted(roots, key=_count_parameters, reverse=True):
             self._add(root)
         for module, path in list(self._modules.items()):
             self._add_parameters(module, path)  # a program may give a module others
 
     def _add(self, root: Any) -> str:
         prefix = ""
-        if self._has_main or not _count_parameters(root):
+        if self._has_main or not _count_parameters(root)[1]:
             kind = type(root).__name__
             number = self._prefixes[kind] = self._prefixes.get(kind, 0) + 1
             prefix = kind if number == 1 else f"{kind}#{number}"
@@ -120,15 +120,12 @@ class Names:
         return known is not None and known[0]() is parameter
 
 
-def _count_trained(root: Any) -> tuple[int, int]:
-    """A copy whose parameters are averages has as many as the model, and trains none."""
-    return sum(each.numel() for each in root.parameters() if each.requires_grad), _count_parameters(root)
-
-
-def _count_parameters(root: Any) -> int:
+def _count_parameters(root: Any) -> tuple[int, int]:
+    """Of those that are trained, and of all: a copy with averages has as many as the model, and trains none."""
     from torch.nn.parameter import is_lazy
 
-    return sum(each.numel() for each in root.parameters() if not is_lazy(each))
+    found = [each for each in root.parameters() if not is_lazy(each)]
+    return sum(each.numel() for each in found if each.requires_grad), sum(each.numel() for each in found)
 
 
 def _clean(path: str, is_parallel: bool) -> str:

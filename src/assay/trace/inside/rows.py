@@ -72,7 +72,7 @@ class Rows:
         if self.is_silent or (tensor.is_cuda and self._is_refused()):
             return 0
         parts = getattr(tensor, "placements", None) if type(tensor).__name__ == "DTensor" else None
-        shape = (tensor.size(0),) if tensor.is_nested else tensor.shape  # its parts have lengths of their own
+        shape = (tensor.size(0), -1) if tensor.is_nested else tensor.shape  # its parts have lengths of their own
         whole = (*key, shape, tensor.dtype, tensor.device, parts)
         known = self._points.get(whole)
         if known is None:
