@@ -25,7 +25,6 @@ __all__ = ["Folder", "Part", "Plugin", "PluginProblem", "Program"]  # what a plu
 GROUP = "assay.plugins"
 _OWN = "assay"
 
-# What checks plug-ins is imported where one is loaded: `assay run` and `assay sum` load none.
 _Loaded = tuple[Mapping[str, Plugin], tuple[PluginProblem, ...]]
 
 
