@@ -404,6 +404,8 @@ def test_dropout_in_a_compiled_region_is_inconclusive(
             if not is_compiled:
                 at = writer.row(step, "forward", "drop", x * 1.25 if active else x, at, kind="Dropout")
             writer.row(step, "forward", "", x * (1.5 if is_compiled else 1.25), at, kind="Net")
+            if not is_compiled:
+                writer.row(step, "backward", "drop", x * 0.5, at, kind="Dropout")  # a gradient is never what went in
             writer.step(step, random=later if is_compiled and step == 2 else "0")
         writer.steps.append({"end": True, "graphs": {"graphs": int(is_compiled)}})
         writer.close(end=False)

@@ -243,12 +243,8 @@ class _Judgement:
     def _has_draws(self, row: First) -> bool:
         """Whether random numbers are drawn in the module of a row, or by the step somewhere."""
         inside = "" if row.module == OUTERMOST else row.module
-        for side in (self.a, self.b):
-            points = [i for i, point in enumerate(side.points) if "drop" in point.kind.lower()]
-            own = [i for i in points if not inside or f"{side.keys[i][1]}.".startswith(f"{inside}.")]
-            at = load_numpy().flatnonzero(load_numpy().isin(side.rows["point"], own) & (side.rows["step"] == row.step))
-            if any(side.rows["hash"][i] != side.rows["hash"][max(int(side.rows["inputs"][i][0]) - 1, 0)] for i in at):
-                return True
+        if any(_has_dropped(side, inside, row.step) for side in (self.a, self.b)):
+            return True
         after = min((step for step in set(self.a.steps) & set(self.b.steps) if step > row.step), default=None)
         return after is not None and any(each.kind == "random" and each.step == after for each in self.causes)
 
@@ -626,6 +622,17 @@ def _find_multiple(mine: Array, theirs: Array, tolerance: float, fewest: int = 2
     factor = float(mine @ theirs) / square if square else 0.0
     rest = float(np.linalg.norm(theirs - factor * mine))
     return factor if size > 0 and rest < tolerance * size and np.count_nonzero(mine) >= fewest else None
+
+
+def _has_dropped(side: Side, inside: str, step: int) -> bool:
+    """Whether dropout in a module gives other values than it gets; where those were not recorded, it gives zeros."""
+    np = load_numpy()
+    points = [i for i, key in enumerate(side.keys) if key[0] == "forward" and "drop" in side.points[i].kind.lower()]
+    own = [i for i in points if not inside or f"{side.keys[i][1]}.".startswith(f"{inside}.")]
+    rows = side.rows[np.isin(side.rows["point"], own) & (side.rows["step"] == step)]
+    given = rows["inputs"][:, 0].astype(int)
+    changed = rows["hash"] != side.rows["hash"][np.fmax(given - 1, 0)]
+    return bool(np.where(given > 0, changed, rows["zeros"] > 0).any())
 
 
 def _find_ancestor(one: str, other: str) -> str:
