@@ -116,6 +116,18 @@ def test_a_trace_that_is_cut_off_is_compared_up_to_there(tmp_path: Path, cli: Cl
     assert (result.code, json.loads(result.out)["coverage"]["rows"]) == (3, 15)
 
 
+@pytest.mark.needs(exchange=True)
+def test_a_trace_goes_along_with_its_run(cli: Cli, tmp_path: Path) -> None:
+    """`assay push` here, `assay pull` into another root: the verdict is that of the original."""
+    Path("fit.yml").write_text("study: fit\ncommand: echo {x}\nparams: {x: [1]}\n")
+    assert cli("run", "fit.yml", "--quiet").code == 0
+    Program().write(Path("runs/fit/x=1"))
+    assert cli("push", "fit", "--to", str(tmp_path / "shared")).code == 0
+    assert cli("pull", "fit", "--from", str(tmp_path / "shared"), "--root", "others").code == 0
+    found = cli("trace", "diff", "runs/fit/x=1", "others/fit/x=1", "--json")
+    assert (found.code, json.loads(found.out)["verdict"]) == (0, "PASS")
+
+
 def test_what_is_not_a_trace_is_refused(tmp_path: Path, cli: Cli) -> None:
     Program().write(tmp_path / "a")
     result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path))
