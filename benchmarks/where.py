@@ -36,7 +36,7 @@ _TABLES = """
 import gc, json, sys, time
 gc.set_threshold(50_000, 20, 50)
 from assay.show.table import render_table
-from assay.study import choosing
+from assay.reading import choosing
 from assay.follow.locations import find_locations
 from assay.follow.opening import open_index_of
 from assay.reading.summary import SummaryOptions, summarise
