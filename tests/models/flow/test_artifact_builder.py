@@ -91,7 +91,15 @@ def test_recompute_makes_everything_again_and_once(builder: ArtifactBuilder, com
     assert not any(step.cached for step in second.steps), "and measured now"
 
 
-def test_what_failed_is_not_kept(builder: ArtifactBuilder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_what_failed_is_not_kept(builder: ArtifactBuilder, tmp_path: Path, chain: Path, is_limited: bool) -> None:
+    """Also where the target has refused the IR version of another model before."""
+    if is_limited:
+        newer = onnx.load(chain)
+        newer.ir_version = 99
+        onnx.save(newer, tmp_path / "newer.onnx")
+        assert builder.prepare(ORT, product(tmp_path / "newer.onnx"), "case").failed is None
+    before = builder.store.load_entries()
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model at all")
     for _ in range(2):
@@ -100,7 +108,7 @@ def test_what_failed_is_not_kept(builder: ArtifactBuilder, tmp_path: Path) -> No
         assert work.failed.step is Step.COMPILE
         assert not work.failed.cached
         assert work.outputs == ""
-    assert builder.store.load_entries() == []
+    assert builder.store.load_entries() == before
 
 
 def test_a_step_that_takes_too_long_is_a_recorded_outcome(

@@ -213,8 +213,13 @@ class ArtifactBuilder:
     def _lower(self, target: Target, model: Product) -> Product:
         """The model with the newest IR version that the target knows, where it uses nothing of a newer one."""
         most = self._ir_limits.get(_name_target(target))
-        proto = load_model(model.path, external=False) if most is not None else None
-        if most is None or proto is None or proto.ir_version <= most or find_external(model.path):
+        if most is None:
+            return model
+        try:
+            proto = load_model(model.path, external=False)
+        except UsageError:
+            return model  # the target says what is wrong with it
+        if proto.ir_version <= most or find_external(model.path):
             return model
         if find_newer_use(proto, most):
             return model
