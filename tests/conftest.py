@@ -79,14 +79,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """So do the modules that a file's tests have loaded: a full collection takes a second after some hundred files."""
-    if nextitem is None or nextitem.path != item.path:
-        gc.collect()
-        gc.freeze()
-
-
 # ---------------------------------------------------------------- generated cases
 
 # The short suite says the same of the same code each time; `make test-long` looks for new cases.

@@ -225,7 +225,7 @@ def test_the_files_as_they_are_are_a_side(lab: Lab) -> None:
     (lab.folder / "work.py").write_text(COUNTED.format(cost=600))
     flags = ("work.W.work", "--only", "lines", "--better", "lines:min", "--trials", "5", "--no-confirm", *FLAGS)
     code, out, err = lab.call("compare", "--a-rev", "HEAD", *flags)
-    assert code == 1, err
+    assert code == 1, err + out
     found = json.loads(out)
     assert found["metrics"][0]["finding"]["effect"] == pytest.approx(0.2, abs=0.005)
     assert found["head"].endswith(" work tree")
