@@ -103,7 +103,6 @@ class Program:
         self.meta: dict[str, Any] = {}
         self.shift = 0  # of the data
         self.batch = 8
-        self.loss_scale = 1.0
         self.narrow: tuple[int, int] | None = None  # (step, layer) → from there on without the last columns
         for name, value in changes.items():
             assert hasattr(self, name), name
@@ -137,9 +136,7 @@ class Program:
             if self.poison == (step, number):
                 x[2, 3] = np.nan
             at = writer.row(step, "forward", name, x, at)
-        writer.row(
-            step, "loss", "", np.array([(np.nan_to_num(x) ** 2).mean()], self.dtype) * self.loss_scale, at, kind=""
-        )
+        writer.row(step, "loss", "", np.array([(np.nan_to_num(x) ** 2).mean()], self.dtype), at, kind="")
         for name, gradient in zip(self.names, gradients, strict=True):
             if name != self.without_gradient:
                 writer.row(step, "gradient", name, gradient, name="weight", kind="")

@@ -124,14 +124,32 @@ def test_what_a_wrong_layer_makes_of_the_shapes_after_it_is_not_named(tmp_path: 
     assert (found.kind, found.first.module) == ("INCONCLUSIVE", "layers.1")
 
 
-def test_another_scale_of_the_loss_is_no_difference_where_the_gradients_agree(tmp_path: Path) -> None:
-    found = judge(tmp_path / "noise", Program(loss_scale=4.0), noise=1)
-    assert (found.kind, found.first) == ("PASS", None)
-    assert found.notes[0].startswith("the loss of B has another scale, 4 times that of A in step 1")
-    assert judge(tmp_path / "none", Program(loss_scale=4.0)).kind == "CHANGED"
-    found = judge(tmp_path / "missing", Program(loss_scale=4.0, scale={(1, 2): 1.01}), noise=1)
-    assert found.first is not None
-    assert (found.kind, found.first.module) == ("FAIL", "layers.2")
+@pytest.mark.parametrize(
+    ("scale", "forward", "has_noise", "kind", "first"),
+    [
+        (4.0, 1.0, True, "PASS", None),
+        (4.0, 1.0, False, "CHANGED", "loss"),
+        (4.0, 1.01, True, "FAIL", "forward"),
+        (1.0, 1.0, True, "FAIL", "loss"),
+    ],
+)
+def test_another_scale_of_the_loss_is_no_difference_where_the_gradients_agree(
+    tmp_path: Path, scale: float, forward: float, has_noise: bool, kind: str, first: str | None
+) -> None:
+    """GradScaler's is in the gradients of outputs too. A penalty without a gradient is not: a fault of the loss."""
+    x = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    for name, below in (("a", ""), *([("a", "noise-1")] if has_noise else []), ("b", "")):
+        writer = Writer(tmp_path / name, below)
+        at = writer.row(1, "forward", "net", x * (forward if name == "b" else 1.0))
+        writer.row(1, "loss", "", np.array([4.0 if name == "b" else 1.0], np.float32), at)
+        writer.row(1, "backward", "net", x * (scale if name == "b" else 1.0))
+        writer.row(1, "gradient", "net", x * 3, name="weight")
+        writer.step(1)
+        writer.close()
+    found, *_ = compare(load_recording(str(tmp_path / "a")), load_recording(str(tmp_path / "b")))
+    assert (found.kind, found.first and found.first.phase) == (kind, first)
+    is_scaled = scale == 4 and has_noise
+    assert any(each.startswith("the loss of B has another scale, 4 times") for each in found.notes) == is_scaled
 
 
 def test_the_call_of_a_module_that_is_called_again_is_named(tmp_path: Path) -> None:

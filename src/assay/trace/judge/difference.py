@@ -123,7 +123,7 @@ class _Judgement:
 
     def _allow_scales(self) -> None:
         """Where the gradients of a step agree, its loss may have another scale: that of GradScaler, or a mean that is
-        taken after the backward pass. The gradients of outputs have it as well."""
+        taken after the backward pass. The gradients of outputs must show it: of one number any other is a multiple."""
         np = load_numpy()
         is_loss, is_gradient, is_backward = (
             np.array([key[0] == phase for key in self.a.keys], bool)[self.compared.point]
@@ -131,19 +131,21 @@ class _Judgement:
         )
         for step in np.unique(self.compared.step[is_loss & (self.ratio > WITHIN)]).tolist():
             same = self.compared.step == step
-            gradients = self.ratio[same & is_gradient]
+            gradients, outputs = self.ratio[same & is_gradient], np.flatnonzero(same & is_backward)
             factor = _find_factor(self.a, self.b, self.compared, int((same & is_loss).argmax()))
-            if factor is not None and len(gradients) and (gradients <= WITHIN).all():
+            if factor is None or not len(gradients) or (gradients > WITHIN).any() or not len(outputs):
+                continue
+            scaled = self._divide(outputs, factor)
+            if (self.ratio[outputs] > WITHIN).any() and (scaled <= WITHIN).all():
                 self.scales[step] = factor
-                self._divide(np.flatnonzero(same & (is_loss | is_backward)), factor)
+                self.ratio[outputs], self.ratio[same & is_loss] = scaled, 0.0
 
-    def _divide(self, rows: Array, factor: float) -> None:
-        """Measure these rows again, B divided by a factor."""
+    def _divide(self, rows: Array, factor: float) -> Array:
+        """How many times the noise these rows differ where B is divided by a factor."""
         np, compared = load_numpy(), self.compared
         mine = self.a.rows["sketch"][compared.a[rows]].astype(float)
         rest = np.linalg.norm(self.b.rows["sketch"][compared.b[rows]] / factor - mine, axis=1)
-        ratio = rest / np.fmax(np.linalg.norm(mine, axis=1), 1e-300) / compared.noise[rows]
-        self.ratio[rows] = np.fmin(self.ratio[rows], ratio)
+        return rest / np.fmax(np.linalg.norm(mine, axis=1), 1e-300) / compared.noise[rows]
 
     def _find_first(self) -> First | None:
         number = self._find_row()
