@@ -48,6 +48,8 @@ class Job:
         for pid in self.others:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+            while (stat := load_stat(pid)) and not stat.is_zombie:  # the next test's jobs have the same tag
+                pass
         self.process.kill()
         self.process.wait()
         self.process.stdin.close()
