@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -410,8 +412,9 @@ def test_what_the_end_hides_is_found_by_rows_and_by_bisect(local: ArtifactBuilde
 
 
 def test_reduce_writes_the_wrong_call_as_a_model_of_its_own(
-    local: ArtifactBuilder, folder: Path, tmp_path: Path
+    local: ArtifactBuilder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, "net", ModuleType("net"))  # another one of the same name
     output = str(tmp_path / "small.py")
     request = build_request(folder, "build", "row", goal="reduce", output=output, manner=(("--target", "net.py:row"),))
     report = reduce_failure(request, local, str(folder / "keep"))

@@ -24,6 +24,7 @@ import os
 import random
 import sys
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 
 import numpy
 import torch
@@ -41,9 +42,23 @@ class Part(torch.nn.Module):
         return self.part(*args, **kwargs)
 
 
+def load(source):
+    """A module by its name or, since others may have the same name, by its file."""
+    if not source.endswith(".py"):
+        return import_module(source)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == source:
+            return module
+    spec = spec_from_file_location(os.path.basename(source)[:-3], source)
+    module = module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
 def build_whole():
     random.seed({seed}), numpy.random.seed({seed}), torch.manual_seed({seed})
-    return import_module({source!r}).{build}()[0]
+    return load({source!r}).{build}()[0]
 
 
 def build():
@@ -53,7 +68,7 @@ def build():
 _TARGET = """
 
 def target(_part):
-    return Part(import_module({source!r}).{name}(build_whole()).get_submodule({part!r}))
+    return Part(load({source!r}).{name}(build_whole()).get_submodule({part!r}))
 """
 
 
@@ -127,7 +142,7 @@ class Reduction:
         source, _, build = request.model.rpartition(":")
         rewrite = str(request.target.options.get("rewrite", ""))
         other, _, name = rewrite.rpartition(":")
-        module = os.path.splitext(os.path.basename(other))[0] if other.endswith(".py") else other
+        other = os.path.join(request.folder, other) if other.endswith(".py") else other
         part = self._label.partition("#")[0]
         text = _TEXT.format(
             label=self._label,
@@ -138,11 +153,11 @@ class Reduction:
                 *dict.fromkeys((request.folder, os.path.dirname(other) or request.folder, os.path.dirname(source)))
             ],
             seed=request.inputs.seed,
-            source=os.path.splitext(os.path.basename(source))[0],
+            source=source,
             build=build,
             name=part,
         )
-        text += _TARGET.format(source=module, name=name, part=part) if rewrite else ""
+        text += _TARGET.format(source=other, name=name, part=part) if rewrite else ""
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         shutil.copyfile(os.path.join(inputs, INPUTS_FILE), f"{os.path.splitext(path)[0]}.pt")
