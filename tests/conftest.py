@@ -225,6 +225,7 @@ def no_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     through `monkeypatch` has to be undone before we look.
     """
     environment, folder, tagged = environment_now(), os.getcwd(), tagged_processes()
+    seed_generators()
     yield
     monkeypatch.undo()
     problems = [
@@ -235,6 +236,15 @@ def no_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     reap_children()
     if problems:
         pytest.fail(f"{request.node.name} leaves traces:\n  " + "\n  ".join(problems), pytrace=False)
+
+
+def seed_generators() -> None:
+    """Each test draws the same numbers, whichever were before it."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 def environment_now() -> dict[str, str]:

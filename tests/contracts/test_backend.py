@@ -19,7 +19,6 @@ from assay.models.graph.tensorfile import load_refs, load_tensors
 from assay.models.values.model import Step, StepEnding, Target
 from assay.models.worker_process import WorkerProcess
 
-RNG = np.random.default_rng(7)
 IN_PROCESS = {
     "ort": Target("ort", "ort"),
     "ort:unoptimized": Target("ort:unoptimized", "ort", {"optimize": "none"}),
@@ -88,7 +87,7 @@ def matmul(keeper, tmp_path_factory):
 
 
 def numbers(*shape, dtype=np.float32):
-    return RNG.normal(size=shape).astype(dtype)
+    return np.random.normal(size=shape).astype(dtype)  # noqa: NPY002 - the global one is seeded for each test
 
 
 class TestBackend:

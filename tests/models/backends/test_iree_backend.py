@@ -26,8 +26,6 @@ from assay.models.values.model import Step, StepEnding, StepLimits, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.worker_process import WorkerProcess
 
-RNG = np.random.default_rng(3)
-
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory):
@@ -56,7 +54,7 @@ def test_the_layer_that_iree_does_not_compile_is_a_recorded_error(bench):
     outcome = bench.prepare(path)
     assert outcome.step is Step.COMPILE
     if outcome.is_ok:  # pragma: no cover - not yet
-        feed = {"x": RNG.normal(size=(1, 64, 2)).astype(np.float32)}
+        feed = {"x": np.random.default_rng(3).normal(size=(1, 64, 2)).astype(np.float32)}
         assert bench.run(outcome.path, feed, ["y"]).is_ok
         return
     assert outcome.ending in (StepEnding.ERROR, StepEnding.CRASH)
@@ -224,7 +222,7 @@ def test_a_cnn_of_25_layers(bench):
     assert len(onnx.load(path).graph.node) == 25
     made = bench.prepare(path)
     assert made.is_ok
-    feed = {"x": RNG.normal(size=(1, 3, 32, 32)).astype(np.float32)}
+    feed = {"x": np.random.default_rng(3).normal(size=(1, 3, 32, 32)).astype(np.float32)}
     ran = bench.run(made.path, feed, ["y"], limits=StepLimits())
     expected = ReferenceEvaluator(str(path)).run(None, feed)[0]
     np.testing.assert_allclose(load_tensors(ran.path)["y"], expected, rtol=1e-4)
