@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from tests.test_architecture import OWNERS, load_sources
 import assay
 
 SOURCE = Path(assay.__file__).parent
+PROJECT = Path(__file__).parent.parent
 
 
 class Case(NamedTuple):
@@ -102,6 +104,7 @@ CASES = [
         (("index ingest two.yml --as runx", "no importer of runs named 'runx'"),),
     ),
 ]
+PLUGINS = {case.plugin for case in CASES}
 NEEDED_BY = {  # plug-ins that go with it, since they need it
     "golden": ("compat/harness", "convergence.py", "trace/explain.py"),
     "bench": ("compat/perfzero",),
@@ -374,29 +377,90 @@ def find_concerned(tests: Path, case: Case) -> set[str]:
         found |= more
 
 
+# Loaded by pytest. Without CHOSEN it writes which tests there are and what they need by mark; with it, those are executed.
+CHOICE = r"""
+import json, os
+
+def pytest_collection_finish(session):
+    if "FOUND" in os.environ:
+        needs = {item.nodeid: [name for mark in item.iter_markers("needs") for name in mark.kwargs] for item in session.items}
+        with open(os.environ["FOUND"], "w") as stream:
+            json.dump(needs, stream)
+
+def pytest_collection_modifyitems(items):
+    if "CHOSEN" in os.environ:
+        with open(os.environ["CHOSEN"]) as stream:
+            chosen = set(json.load(stream))
+        items[:] = [item for item in items if item.nodeid in chosen]
+        missing = chosen - {item.nodeid for item in items}
+        assert not missing, f"cannot be collected: {sorted(missing)}"
+"""
+SHORT = "not services and not long"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_the_tests_of_all_others_pass(case: Case, tree: Path) -> None:
-    """Printed as they pass: with `-s` one sees how far it is."""
-    top, copy = Path(__file__).parent.parent, tree / "project"  # the links are not in its path
+def test_each_test_passes_with_the_plug_ins_that_it_needs_alone(tmp_path: Path) -> None:
+    """Stricter than to take out one after another, and each test is executed once. With `-s` one sees how far it is."""
+    (tmp_path / "choice.py").write_text(CHOICE)
+    groups = group_tests(tmp_path)
+    assert sum(map(len, groups.values())) > 10_000
+    with ThreadPoolExecutor(3) as pool:  # the largest first
+        sessions = sorted(groups.items(), key=lambda group: -len(group[1]))
+        failed = [text for text in pool.map(lambda group: run_alone(tmp_path, *group), sessions) if text]
+    assert failed == [], "\n".join(failed)
+
+
+def group_tests(top: Path) -> dict[frozenset[str], list[str]]:
+    """By what they need: their modules name it, or their marks."""
+    env = os.environ | {"FOUND": str(top / "found.json"), "PYTHONPATH": str(top)}
+    argv = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "choice", "-m", SHORT]
+    subprocess.run(argv, cwd=PROJECT, env=env, check=True, stdout=subprocess.DEVNULL)
+    concerned = {case.plugin: find_concerned(PROJECT / "tests", case) for case in CASES}
+    groups: dict[frozenset[str], list[str]] = {}
+    for test, marks in json.loads((top / "found.json").read_text()).items():
+        module = test.partition(".py::")[0].replace("/", ".")
+        if module in ABOUT_THE_WHOLE:
+            continue
+        needed = {plugin for plugin, modules in concerned.items() if module in modules} | set(marks)
+        needed |= {plugin for plugin, parts in NEEDED_BY.items() if needed & set(parts)}
+        groups.setdefault(frozenset(needed), []).append(test)
+    return groups
+
+
+def run_alone(top: Path, needed: frozenset[str], tests: Sequence[str]) -> str:
+    """What pytest printed, where it failed."""
+    name = "-".join(sorted(needed)) or "core"
+    copy, chosen = top / name / "project", top / f"{name}.json"
+    copy_project(copy, needed)
+    chosen.write_text(json.dumps(tests))
+    pytests = {each.name: each.value.split(".")[1] for each in entry_points(group="pytest11") if "assay" in each.value}
+    options = " ".join(f"-p no:{each}" for each, plugin in pytests.items() if plugin in PLUGINS - needed)
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(copy / "src"), str(top)]),
+        "PYTEST_ADDOPTS": options,  # of a pytest that a test starts, too
+        "CHOSEN": str(chosen),
+    }
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "choice", "-p", "no:cacheprovider", "-m", SHORT]
+    argv += [f"--basetemp={top / name / 'tmp'}"]  # several clean up at once
+    argv += sorted({test.partition("::")[0] for test in tests})
+    done = subprocess.run(argv, cwd=copy, env=env, check=False, capture_output=True, text=True)
+    print(f"{name}: {done.stdout.rstrip().rpartition(chr(10))[2]}", flush=True)
+    shutil.rmtree(top / name, ignore_errors=True)
+    return f"--- with {name} alone:\n{done.stdout}{done.stderr}" if done.returncode else ""
+
+
+def copy_project(copy: Path, needed: frozenset[str]) -> None:
+    """Copies: a link's target would lead tests to the whole."""
     for name in ("tests", "examples", "docs", "benchmarks"):
-        shutil.copytree(top / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "runs"))
-    shutil.copytree(tree / "assay", copy / "src" / "assay", ignore=shutil.ignore_patterns("vendor", "__pycache__"))
+        shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("runs"))
     for pattern in ("*.toml", "*.md", "*.yml", "Makefile", "hatch_build.py", "constraints.txt"):
-        for path in top.glob(pattern):
+        for path in PROJECT.glob(pattern):
             shutil.copy(path, copy)
-    left_out = sorted(find_concerned(copy / "tests", case) | ABOUT_THE_WHOLE)
-    paths = [
-        f"{name.replace('.', '/')}.py".removesuffix("/conftest.py") for name in left_out if name != "tests.conftest"
-    ]
-    ignored = [f"--ignore={path}" for path in paths]
-    gone = [each.name for each in entry_points(group="pytest11") if each.value.startswith(f"assay.{case.plugin}.")]
-    chosen = f"not services and not long and not needs({case.plugin}=True)"
-    argv = ["-m", "pytest", "-q", "-n", "3", "--dist", "worksteal", "-m", chosen, "-p", "no:cacheprovider", *ignored]
-    without = " ".join(f"-p no:{name}" for name in gone)  # of a pytest that a test starts, too
-    env = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTEST_ADDOPTS": without}
-    done = subprocess.run([sys.executable, *argv], cwd=copy, env=env, check=False)
-    assert done.returncode == 0
+    gone = PLUGINS - needed
+    modules = {f"{module}.py" for module, owner in OWNERS.items() if owner in gone}
+    away = {SOURCE: gone | modules, SOURCE / "web": {"vendor"}}
+    shutil.copytree(SOURCE, copy / "src" / "assay", ignore=lambda folder, _: away.get(Path(folder), set()))
 
 
 _WHOLE = "architecture budget build contributing docs docs_examples frozen pages plugins project public_face pull_out"

@@ -77,8 +77,7 @@ def test_looking_for_the_parts_loads_none_of_them() -> None:
         ("exit 255", ""),
     ],
 )
-@pytest.mark.needs(exchange=True)
-@pytest.mark.needs(compat=True)
+@pytest.mark.needs(exchange=True, compat=True, bench=True, plots=True)
 def test_ssh_is_asked_as_it_wants_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, text: str
 ) -> None:

@@ -78,6 +78,7 @@ def test_its_comments_show_commands(name: str) -> None:
     assert len(commands) >= 3
 
 
+@pytest.mark.needs(plots=True)
 @pytest.mark.parametrize(("example", "file"), [("native", "study.yml"), ("charlm", "sweep.yml")], indirect=["example"])
 def test_a_native_example_runs_as_its_comments_say(example: Path, file: str) -> None:
     """Of the twelve trainings of charlm four are enough to see it."""

@@ -222,6 +222,7 @@ class TestReuse:
         )
         assert not kept.exists()
 
+    @pytest.mark.needs(models=True)
     def test_what_is_in_no_snapshot_counts(
         self, project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
     ) -> None:

@@ -81,6 +81,7 @@ def talk(bench: Bench, session: Callable[[Agent], Awaitable[None]], *flags: str)
 # ---------------------------------------------------------------- a whole session
 
 
+@pytest.mark.needs(plots=True)
 def test_an_agent_reads_what_is_there(bench: Bench) -> None:
     async def session(agent: Agent) -> None:
         assert await agent.list_tools() == READING
