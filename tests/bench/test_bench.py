@@ -48,7 +48,7 @@ class W(Benchmark):
         count = 0
         def look(frame, event, argument):
             nonlocal count
-            if frame.f_code is work.__code__:  # not what the collector may call meanwhile
+            if frame.f_code is work.__code__:  # not what the collector may call
                 count += event == "line"
                 return look
         sys.settrace(look)
