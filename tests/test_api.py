@@ -266,6 +266,7 @@ def write_results(path: Path, factor: float) -> str:
     return str(path)
 
 
+@pytest.mark.needs(bench=True)
 def test_benchmarks_are_compared(entered_bench: Bench) -> None:
     base = write_results(entered_bench.folder / "base.json", 1.0)
     same = assay.compare_benchmarks(base, write_results(entered_bench.folder / "same.json", 1.01), min_effect=0.3)

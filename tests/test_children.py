@@ -29,6 +29,7 @@ def test_each_child_has_a_program(name: str) -> None:
     assert callable(getattr(importlib.import_module(module), function))
 
 
+@pytest.mark.needs(bench=True)
 @pytest.mark.parametrize("words", [[], ["banch"]])
 def test_a_child_that_does_not_exist(words: list[str], tmp_path: Path) -> None:
     done = call_child(*words, folder=tmp_path)
@@ -37,6 +38,7 @@ def test_a_child_that_does_not_exist(words: list[str], tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.needs(bench=True)
 def test_a_benchmark_sees_its_own_command_line_and_nothing_of_ours(tmp_path: Path) -> None:
     """No click, no yaml: the program under test may bring its own."""
     (tmp_path / "mod.py").write_text(MODULE)

@@ -17,12 +17,18 @@ QUICK = 4  # inputs of each format in the quick suite, and two that are nested d
 LONG = int(os.environ.get("INPUTS", "20000"))  # inputs in all
 BY_PROCESS = LONG // 10  # of them through the real command
 MOST_SHOWN = 5
+EXCHANGED = ("store", "mlflow", "trackio", "wandb", "optuna")
 SEARCHES = ("native study", "searching study", "search")  # with ranges, rules that stop runs, trials
 
 
 def build_cases(forms: Iterable[Format] = FORMATS) -> list[Any]:
-    needs = pytest.mark.needs(search=True)
-    return [pytest.param(form, id=form.name, marks=[needs] if form.name in SEARCHES else []) for form in forms]
+    return [pytest.param(form, id=form.name, marks=list_marks(form.name)) for form in forms]
+
+
+def list_marks(name: str) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.needs(search=True)] if name in SEARCHES else []
+    marks += [pytest.mark.needs(exchange=True)] if name.startswith(EXCHANGED) else []
+    return marks + ([pytest.mark.needs(web=True, plots=True)] if name.endswith(", by a command") else [])
 
 
 @pytest.fixture

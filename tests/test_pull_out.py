@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
@@ -355,12 +356,12 @@ def test_a_report_works_without_it(answers: Answers) -> None:
 
 
 def find_concerned(tests: Path, case: Case) -> set[str]:
-    """Test modules that are about the plug-in: they import it, also through helpers, or call its commands."""
+    """Test modules that are about the plug-in: they import it, also through helpers, or are in its folder."""
     gone = [f"assay.{case.plugin}", *(f"assay.{name}" for name, owner in OWNERS.items() if owner == case.plugin)]
     gone += [f"assay.{each.removesuffix('.py').replace('/', '.')}" for each in NEEDED_BY.get(case.plugin, ())]
     texts = {f"tests.{name}": text for name, text in load_sources(tests).items() if not name.startswith("formats.")}
-    words = re.compile("|".join([*map(re.escape, gone), *(rf"""["'( ]{word}["' ,)]""" for word in case.commands)]))
-    found = {name for name, text in texts.items() if words.search(text)}
+    imported = re.compile("|".join(map(re.escape, gone)))
+    found = {name for name, text in texts.items() if imported.search(text)}
     found |= {name for name in texts if name.startswith(f"tests.{case.plugin}.")}
     while True:
         ways = [
@@ -412,7 +413,7 @@ def test_each_test_passes_with_the_plug_ins_that_it_needs_alone(tmp_path: Path) 
 
 
 def group_tests(top: Path) -> dict[frozenset[str], list[str]]:
-    """By what they need: their modules name it, or their marks."""
+    """By what they need: their modules import it, or their marks name it."""
     env = os.environ | {"FOUND": str(top / "found.json"), "PYTHONPATH": str(top)}
     argv = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "choice", "-m", SHORT]
     subprocess.run(argv, cwd=PROJECT, env=env, check=True, stdout=subprocess.DEVNULL)
@@ -431,7 +432,8 @@ def group_tests(top: Path) -> dict[frozenset[str], list[str]]:
 def run_alone(top: Path, needed: frozenset[str], tests: Sequence[str]) -> str:
     """What pytest printed, where it failed."""
     name = "-".join(sorted(needed)) or "core"
-    copy, chosen = top / name / "project", top / f"{name}.json"
+    folder = Path(tempfile.mkdtemp(dir=top))  # a short path, as others' are
+    copy, chosen = folder / "project", folder / "chosen.json"
     copy_project(copy, needed)
     chosen.write_text(json.dumps(tests))
     pytests = {each.name: each.value.split(".")[1] for each in entry_points(group="pytest11") if "assay" in each.value}
@@ -442,11 +444,11 @@ def run_alone(top: Path, needed: frozenset[str], tests: Sequence[str]) -> str:
         "CHOSEN": str(chosen),
     }
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "choice", "-p", "no:cacheprovider", "-m", SHORT]
-    argv += [f"--basetemp={top / name / 'tmp'}"]  # several clean up at once
+    argv += [f"--basetemp={folder / 'tmp'}"]  # several clean up at once
     argv += sorted({test.partition("::")[0] for test in tests})
     done = subprocess.run(argv, cwd=copy, env=env, check=False, capture_output=True, text=True)
     print(f"{name}: {done.stdout.rstrip().rpartition(chr(10))[2]}", flush=True)
-    shutil.rmtree(top / name, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     return f"--- with {name} alone:\n{done.stdout}{done.stderr}" if done.returncode else ""
 
 

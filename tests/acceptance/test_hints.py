@@ -92,6 +92,7 @@ def test_the_default_root_is_not_named(user: UserFolder) -> None:
     assert hints(user.well("run", "f.yml", "--root", "runs")) == ["assay sum f"]
 
 
+@pytest.mark.needs(compat=True)
 def test_a_study_of_the_same_name_in_another_root(user: UserFolder) -> None:
     user.write("f.yml", NATIVE)
     user.write("sweep.yml", RUNX)
@@ -105,6 +106,7 @@ def test_a_study_of_the_same_name_in_another_root(user: UserFolder) -> None:
         assert (other.code, "runs/sweep, logs/sweep" in other.err) == (2, True), other.err
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.parametrize(
     "flags", [["-i"], ["-i", "--exp_name", "mine"], ["-c", "my.runx", "--tag", "-t", "--no_cooldir"], ["-n"]]
 )
@@ -121,6 +123,7 @@ def test_runx_after_failures(user: UserFolder, flags: list[str]) -> None:
     check_all(user, hints(said), f"{'else' if '-c' in flags else 'runs'}/{name}", failing=2)
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.parametrize(
     "flags", [[], ["-o", "my out"], ["-y", "p.yaml", "-f"], ["--no-subdir"], ["-c", "train", "-r", "0"], ["-t", "one"]]
 )
@@ -132,11 +135,13 @@ def test_mlrunner_after_failures(user: UserFolder, flags: list[str]) -> None:
     check_all(user, hints(said), f"{folder}/.tasks" if "--no-subdir" in flags else folder, failing=2)
 
 
+@pytest.mark.needs(compat=True)
 def test_mlrunner_that_drew_a_sample(user: UserFolder) -> None:
     user.write("params.yaml", MLRUNNER.replace("[1, 2, 3]", "[2, 3, 4, 5]"))
     check_all(user, hints(user.assay("mlrunner", "--sample", "2")), "output", failing=2)
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.needs(farms=True)
 def test_after_a_submission(user: UserFolder) -> None:
     user.write("f.yml", NATIVE)
@@ -153,6 +158,7 @@ def test_after_a_submission(user: UserFolder) -> None:
     check_all(user, ["assay runx sweep.yml -i --retry failed"], "logs/sweep", failing=2)
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.needs(farms=True)
 @pytest.mark.parametrize("program", ["no_such_cmd", "./no/such", "~/no-such", "A=1 no_such_cmd -x"])
 def test_a_missing_submit_command_is_an_error_at_once(user: UserFolder, program: str) -> None:
@@ -182,6 +188,7 @@ def has_file(folder: Path, name: str) -> bool:
     return any(name in names for _, _, names in os.walk(folder))
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.parametrize("call", [["run", "f.yml"], ["runx", "sweep.yml", "-i"], ["mlrunner", "-o", "my out"]])
 def test_an_interrupted_study_is_continued(user: UserFolder, call: list[str]) -> None:
     user.write("train.py", "import time, os\ntime.sleep(0 if os.path.exists('GO') else 100)\n")

@@ -111,6 +111,7 @@ def drive(shop: StudyProcesses, step: str, side: str, count: int, arguments: Seq
     assert ended.returncode == -signal.SIGKILL, f"{step} {side} {count} was not reached: {ended.stderr}"
 
 
+@pytest.mark.needs(exchange=True)
 def test_death_at_every_step_of_a_start(shop: StudyProcesses) -> None:
     # long enough to be found running by the next supervisor, should one have begun without its lease
     hammer = Hammer(shop, 1, runs=40, slots=8, durations_s=(0.7,))
@@ -139,6 +140,7 @@ def test_death_at_every_step_again_and_again(shop: StudyProcesses, record_proper
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.needs(exchange=True)
 def test_what_a_dead_supervisor_left_aside_is_cleared_away(shop: StudyProcesses) -> None:
     hammer = Hammer(shop, 1, runs=6, slots=1)
     hammer.write_study(0)

@@ -202,6 +202,7 @@ def test_what_is_printed_about_stopped_runs_works(bench: Bench) -> None:
     check_all(bench, bench.root / "long", out + err)
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.parametrize("dialect", ["runx", "mlrunner"])
 def test_what_is_printed_about_other_tools_files_works(bench: Bench, dialect: str) -> None:
     text = RUNX if dialect == "runx" else MLRUNNER

@@ -107,6 +107,7 @@ def test_what_is_printed_about_a_golden_that_is_judged_in_part_works(bench: Benc
     check_golden(bench, commands)
 
 
+@pytest.mark.needs(compat=True)
 def test_what_is_printed_about_a_golden_of_the_harness_works(
     bench: Bench, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

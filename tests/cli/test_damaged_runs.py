@@ -113,6 +113,7 @@ def _states(cli: Callable, study: str = "fit") -> dict[str, str]:
     return {row["name"]: row["state"] for row in json.loads(result.out)}
 
 
+@pytest.mark.needs(plots=True)
 @pytest.mark.parametrize("file", DAMAGE)
 def test_damaged_files_of_some_runs_block_nothing(cli, own_bench: Bench, file: str) -> None:
     """Every reading command answers, and the study runs to its end: all runs are done, and can be repeated."""

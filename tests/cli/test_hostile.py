@@ -174,6 +174,7 @@ def test_csv_holds_no_formula(cli, bench: Bench, more: tuple[str, ...]) -> None:
     assert {"=m+1", "@loss\t"} <= set(raw[0])
 
 
+@pytest.mark.needs(compat=True)
 def test_csv_of_sumx_holds_no_formula(cli, bench: Bench) -> None:
     cli("sumx", "logs/sweep", "--csv", "safe")
     cli("sumx", "logs/sweep", "--csv", "raw", "--csv-raw")
@@ -182,6 +183,7 @@ def test_csv_of_sumx_holds_no_formula(cli, bench: Bench) -> None:
     assert "=run" in {row[0] for row in raw}
 
 
+@pytest.mark.needs(plots=True)
 def test_a_picture_holds_no_script(cli, bench: Bench) -> None:
     result = cli("plot", "hostile", "-m", TRICKS, "-o", "p.svg")
     assert result.code == 0, result.err
@@ -193,6 +195,7 @@ def test_a_picture_holds_no_script(cli, bench: Bench) -> None:
     assert cli("plot", "hostile", "-m", TRICKS, "-o", "p.png").code == 0
 
 
+@pytest.mark.needs(plots=True)
 @pytest.mark.parametrize(
     "form", [("-m", TRICKS), ("--scatter", TRICKS), ("--slices",), ("--parallel",), ("--history",)]
 )

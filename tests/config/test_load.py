@@ -67,6 +67,7 @@ def test_an_empty_file_is_refused(tmp_path):
         load_study("f.yml", write(tmp_path, ""))
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.parametrize("dialect", [None, "runx", "mlrunner"])
 def test_the_answer_to_an_empty_file_holds_one_that_works(tmp_path, dialect):
     options = replace(write(tmp_path, "# nothing\n"), dialect=dialect)
@@ -78,6 +79,7 @@ def test_the_answer_to_an_empty_file_holds_one_that_works(tmp_path, dialect):
     assert study.sweeps
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.parametrize(
     ("text", "dialect"),
     [
@@ -101,6 +103,7 @@ def test_dialects_are_recognised_by_content(text, dialect):
     assert detect_dialect(parse_documents(text, "f.yml")).name == dialect
 
 
+@pytest.mark.needs(compat=True)
 def test_each_dialect_is_loaded_by_its_own_reader(tmp_path):
     native = load_study("a.yml", write(tmp_path, "command: echo {x}\nparams: {x: [1e-4, no]}\n", "a.yml"))
     runx = load_study("b.yml", write(tmp_path, "CMD: echo\nHPARAMS: {x: [1e-4, no]}\n", "b.yml"))

@@ -63,6 +63,7 @@ def test_a_section_of_the_file_has_its_position(folder: Path) -> None:
     assert render(caught.value).startswith(f"study.yml:3:3 farms.big: {MISSING}")
 
 
+@pytest.mark.needs(compat=True)
 def test_a_section_of_another_tool_matters_to_those_who_use_it(folder: Path) -> None:
     (folder / ".runx").write_text("LOGROOT: runs\nbig: {kind: slurm}\nold: {SUBMIT_CMD: qsub, RESOURCES: {gpu: 1}}\n")
     (folder / "sweep.yml").write_text("CMD: echo\nHPARAMS: [{lr: [1]}]\n")

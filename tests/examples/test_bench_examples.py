@@ -31,6 +31,7 @@ def bench(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.needs(bench=True)
 def test_numpy(tmp_path: Path) -> None:
     found = bench(tmp_path, "numpy_bench.MatMul.filter:.*", "numpy_bench.sort_numbers", "--args", '{"size": 64}')
     numbers = {execution["method"]: execution["numbers"] for execution in found["executions"]}

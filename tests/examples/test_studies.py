@@ -54,6 +54,7 @@ def commands_in_comments(path: Path) -> list[list[str]]:
     return [shlex.split(re.split(r"\s{2,}", line)[0]) for line in lines]
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.parametrize("name", STUDIES)
 def test_it_is_recognised_and_expands_to_what_its_comments_say(name: str) -> None:
     file, dialect, count = STUDIES[name]
@@ -95,6 +96,7 @@ def test_a_native_example_runs_as_its_comments_say(example: Path, file: str) -> 
     assert len(list((example / "runs" / study).glob("*/run.json"))) == count
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.parametrize("example", ["runx"], indirect=True)
 def test_the_runx_example_runs_as_its_comments_say(example: Path) -> None:
     commands = commands_in_comments(example / "sweep.yml")
@@ -111,6 +113,7 @@ def test_the_runx_example_runs_as_its_comments_say(example: Path) -> None:
     assert len([line for line in table.splitlines() if line.startswith(("sgd_", "adam_"))]) == 8
 
 
+@pytest.mark.needs(compat=True)
 @pytest.mark.parametrize("example", ["mlrunner"], indirect=True)
 def test_the_mlrunner_example_runs_as_its_comments_say(example: Path) -> None:
     commands = commands_in_comments(example / "params.yaml")

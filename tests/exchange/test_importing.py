@@ -64,6 +64,7 @@ def write_store(folder: Path, name: str = "calm-sun", status: int = 3, id_: str 
     return run
 
 
+@pytest.mark.needs(plots=True)
 def test_a_store(cli: Cli, own_bench: Bench) -> None:
     write_store(own_bench.folder)
     result = cli("index", "ingest", "mlruns")

@@ -391,6 +391,7 @@ def test_a_dry_run_counts_nothing_that_was_uploaded(owner: Owner, monkeypatch: p
 # ---------------------------------------------------------------- other files and flows
 
 
+@pytest.mark.needs(compat=True)
 def test_a_set_of_runx_is_not_continued_with_an_upload(owner: Owner) -> None:
     owner.write(".runx", f"LOGROOT: {owner.root}\nCODE_IGNORE_PATTERNS: '.git,runs'\n")
     owner.write("sweep.yml", "CMD: 'bash train.sh'\nHPARAMS:\n  - x: [1, 2]\n")
@@ -764,6 +765,7 @@ def test_an_upload_changes_nothing_of_the_owners_run_in_a_shared_place(owner: Ow
 # ---------------------------------------------------------------- more ways to start something
 
 
+@pytest.mark.needs(compat=True)
 def test_a_task_of_mlrunner_is_not_continued_with_an_upload(owner: Owner) -> None:
     owner.write("tasks.yml", "template: {train: 'bash train.sh {x}'}\nresource: [cpu]\n---\nx: [1, 2]\n")
     assert owner.assay("run", "tasks.yml", "--quiet").returncode == 0

@@ -273,6 +273,7 @@ def test_an_artifact_that_is_not_what_its_name_says_is_refused(
 # ---------------------------------------------------------------- a golden store that is an address
 
 
+@pytest.mark.needs(compat=True)
 def test_every_command_of_a_golden_store_at_an_address(cli: Any, own_bench: Bench, lab: Lab, s3: Store) -> None:
     address, file = s3.url("team/golden"), str(lab.file)
     assert cli("golden", "gather", file, "-s", address, "-j", "2").code == 0

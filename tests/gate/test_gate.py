@@ -66,6 +66,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 class TestVerdicts:
+    @pytest.mark.needs(golden=True)
     def test_all_pass(self, project: Project) -> None:
         project.set(GOOD)
         code, out, err = project.gate()
@@ -73,6 +74,7 @@ class TestVerdicts:
         assert out.splitlines()[-1] == "gate: PASS, 1 check: 1 PASS"
         assert err == f"1 of 1: assay {GOOD}\n"
 
+    @pytest.mark.needs(golden=True)
     def test_the_worst_decides_and_is_named(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
         summary = project.folder / "summary.md"
         monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -93,6 +95,7 @@ class TestVerdicts:
         top = ET.parse(project.folder / "gate.xml").getroot()
         assert [top.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["3", "1", "1", "0"]
 
+    @pytest.mark.needs(golden=True)
     def test_what_is_worse_than_its_noise_fails(self, project: Project) -> None:
         (project.folder / "goldens").mkdir()
         for number in (1, 2, 3):
@@ -103,6 +106,7 @@ class TestVerdicts:
         assert code == 1, out
         assert "gate: FAIL, 1 check: 1 FAIL" in out
 
+    @pytest.mark.needs(golden=True)
     def test_from_a_folder_below(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
         project.set(GOOD)
         (project.folder / "below").mkdir()
@@ -115,6 +119,7 @@ class TestVerdicts:
         env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         assert subprocess.run(["sh", "-c", line], check=False, capture_output=True, env=env).returncode == code == 3
 
+    @pytest.mark.needs(golden=True)
     def test_json(self, project: Project) -> None:
         project.set(GOOD, BAD)
         facts = project.load()
@@ -158,10 +163,12 @@ class TestVerdicts:
 
 
 class TestBudget:
+    @pytest.mark.needs(golden=True)
     def test_what_fits(self, project: Project) -> None:
         project.set(GOOD, budget="1h")
         assert project.gate()[0] == 0
 
+    @pytest.mark.needs(golden=True)
     def test_a_check_is_stopped_with_its_runs(self, project: Project) -> None:
         project.write("train.yml", TRAINED)
         project.write("train.sh", "for i in 3 2 1; do echo loss $i; done")
@@ -188,6 +195,7 @@ class TestBudget:
 
 
 class TestReuse:
+    @pytest.mark.needs(golden=True)
     def test_a_pass_is_used_again_until_something_differs(self, project: Project) -> None:
         project.write("data.bin", "1")
         project.write("code.py", "1")
@@ -205,11 +213,13 @@ class TestReuse:
             assert project.load()["checks"][0]["reused"] is False
         assert project.gate("--explain")[1].count("reused") == 1
 
+    @pytest.mark.needs(golden=True)
     def test_only_a_pass(self, project: Project) -> None:
         project.set(BAD)
         assert project.gate()[0] == 3
         assert project.load("--explain")["checks"][0]["executed"]
 
+    @pytest.mark.needs(golden=True)
     def test_another_verdict_of_the_same_inputs_takes_it_back(self, project: Project) -> None:
         project.set(GOOD)
         project.gate()
@@ -274,6 +284,7 @@ class TestReuse:
         monkeypatch.setenv("GITHUB_RUN_ID", "7")
         assert look() == seen[-1]
 
+    @pytest.mark.needs(golden=True)
     def test_a_pass_that_cannot_be_kept(self, project: Project) -> None:
         project.set(GOOD)
         (project.folder / "runs").mkdir()
@@ -283,6 +294,7 @@ class TestReuse:
         assert "gate: PASS" in out
         assert "this PASS is not kept for the next gate" in err
 
+    @pytest.mark.needs(golden=True)
     @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"format": 1, "line": 3}'])
     def test_a_damaged_file_is_no_pass(self, project: Project, text: str) -> None:
         project.set(GOOD)
@@ -291,6 +303,7 @@ class TestReuse:
         kept.write_text(text)
         assert project.load()["checks"][0]["reused"] is False
 
+    @pytest.mark.needs(bench=True, golden=True)
     @pytest.mark.parametrize(
         ("check", "reason"),
         [
@@ -330,6 +343,7 @@ class TestReuse:
         assert sorted(project.folder.rglob("*")) == before
 
 
+@pytest.mark.needs(bench=True, golden=True)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -376,6 +390,7 @@ def test_bad_options(project: Project, words: tuple[str, ...], message: str) -> 
     assert (code, message in err) == (2, True)
 
 
+@pytest.mark.needs(golden=True)
 def test_a_summary_that_cannot_be_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.set(GOOD)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.folder / "no/such"))
@@ -393,6 +408,7 @@ def read_steps(name: str) -> list[str]:
     return [step["run"] for step in content["jobs"]["gate"]["steps"] if "run" in step and step["name"] != "install"]
 
 
+@pytest.mark.needs(golden=True)
 @pytest.mark.parametrize("name", ["github.yml", "gitlab.yml"])
 @pytest.mark.parametrize(("compared", "code"), [("good.csv", 0), ("bad.csv", 3)])
 def test_the_workflow_files(project: Project, name: str, compared: str, code: int, tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def check_printed(text: str) -> None:
     assert [name for name, value in PLANTED.items() if value in text] == []
 
 
+@pytest.mark.needs(plots=True)
 def test_planted_secrets_reach_the_program_and_nothing_that_is_written_or_printed(
     planted: Bench,
     cli: Cli,  # noqa: F811
@@ -203,6 +204,7 @@ def test_a_setting_that_is_no_list_of_patterns_is_refused(own_bench: Bench, cli:
     assert "secret_names: must be a list of patterns" in result.err
 
 
+@pytest.mark.needs(compat=True)
 def test_runx_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
     own_bench.write("check.py", "import sys; sys.exit(sys.argv[-1] != 'planted' + 'Runx123')")
     text = f"CMD: {sys.executable} check.py\nHPARAMS: {{lr: 1, api_key: plantedRunx123, RUNX.TAG: 'k{{api_key}}'}}\n"
@@ -217,6 +219,7 @@ def test_runx_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> None
     assert subprocess.run(["bash", "submit_cmd.sh"], cwd=run, check=False).returncode == 0
 
 
+@pytest.mark.needs(compat=True)
 def test_mlrunner_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
     text = "template: {train: 'test {token} = plantedMl123 && touch {_output}/made'}\nresource: [cpu]\n---\ntoken: [plantedMl123]\n"
     own_bench.write("params.yaml", text)

@@ -217,6 +217,7 @@ def test_a_secret_of_an_override_has_to_be_given_again(own_bench: Bench) -> None
 # ---------------------------------------------------------------- other tools' files
 
 
+@pytest.mark.needs(compat=True)
 def test_runx(own_bench: Bench) -> None:
     own_bench.write("train.sh", 'echo "$@"\n')
     own_bench.write("sweep.yml", "CMD: bash train.sh\nHPARAMS: {lr: [0.1, 0.2], size: 3}\n")
@@ -232,6 +233,7 @@ def test_runx(own_bench: Bench) -> None:
     assert "resume" in rerun(own_bench, f"sweep/{first}", "--from", "checkpoint", code=2)
 
 
+@pytest.mark.needs(compat=True)
 def test_mlrunner(own_bench: Bench) -> None:
     tasks = (
         "template: {train: 'echo [lr] [size] > {_output}/words', test: 'false'}\nresource: [cpu]\ndefault: {size: 3}\n"

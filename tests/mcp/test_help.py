@@ -29,6 +29,7 @@ def find(described: dict[str, Any], command: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.needs(bench=True, compat=True, exchange=True, golden=True, models=True)
 def test_every_command_is_described(described: dict[str, Any]) -> None:
     commands = [each["command"] for each in described["commands"]]
     assert {"run", "golden check", "bench run", "model cache pull", "export mlflow", "runx", "wait", "mcp"} <= {
@@ -39,6 +40,7 @@ def test_every_command_is_described(described: dict[str, Any]) -> None:
     assert {int(code) for code in described["exit_codes"]} == {int(code) for code in ExitCode}
 
 
+@pytest.mark.needs(compat=True, plots=True)
 @pytest.mark.needs(search=True)
 def test_options_have_types_bounds_and_defaults(described: dict[str, Any]) -> None:
     options = {each["names"][-1]: each for each in find(described, "plot")["options"]}
@@ -59,6 +61,7 @@ def test_options_have_types_bounds_and_defaults(described: dict[str, Any]) -> No
     assert find(described, "runx")["note"] == "it has the flags of another tool: assay runx --help"
 
 
+@pytest.mark.needs(golden=True)
 def test_one_command_a_group_and_one_that_is_not_there(cli) -> None:
     assert [each["command"] for each in json.loads(cli("help", "--json", "wait").out)["commands"]] == ["wait"]
     golden = [each["command"] for each in json.loads(cli("help", "golden", "--json").out)["commands"]]

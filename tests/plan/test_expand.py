@@ -47,6 +47,7 @@ def texts(plan) -> list[str]:
 # ---------------------------------------------------------------- bad input
 
 
+@pytest.mark.needs(compat=True)
 def test_a_grid_too_large_to_run_is_refused_before_it_is_listed():
     huge = sweep(**{name: range(1000) for name in "abcd"})
     with pytest.raises(ConfigError, match=r"f.yml:1:3 this study has 1000000000000 runs\n.*subset"):
@@ -78,6 +79,7 @@ def test_every_place_that_cannot_be_filled_is_said_once():
     ]  # fmt: skip
 
 
+@pytest.mark.needs(compat=True)
 def test_a_value_that_is_no_case_of_its_alias_is_refused():
     aliased = study(sweep(m=["bog"]), dialect="mlrunner", aliases={"m": {"big": {"a": 1}}})
     with pytest.raises(ConfigError) as caught:

@@ -31,6 +31,7 @@ def complete(cli: Cli, line: str, *piece: str) -> list[str]:
 # ---------------------------------------------------------------- words
 
 
+@pytest.mark.needs(bench=True, compat=True, golden=True)
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -151,6 +151,7 @@ def test_an_explanation_replaces_the_one_before(gathered: Path, cli: Cli) -> Non
     assert len(others) == 1
 
 
+@pytest.mark.needs(golden=True)
 @pytest.mark.parametrize("gathered", [_PLAIN], indirect=True)
 def test_a_program_without_torch(gathered: Path, cli: Cli) -> None:
     result = cli("golden", "explain", "golden.yml")

@@ -19,6 +19,7 @@ ENTRIES = list_entries(Site(()))
 OPERATIONS = [(method, entry.path) for entry in ENTRIES if entry.operation for method in entry.methods]
 
 
+@pytest.mark.needs(bench=True, exchange=True)
 def test_every_route_is_described() -> None:
     assert {path for _, path in OPERATIONS} == {entry.path for entry in ENTRIES if entry.path.startswith("/api/")}
     assert {"/api/benchmarks/{study}/triage", "/api/uploads"} < {path for _, path in OPERATIONS}

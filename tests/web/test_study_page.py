@@ -96,6 +96,7 @@ def test_plots(client: TestClient, tab: str) -> None:
     assert "<svg" in answer.text.partition('id="part"')[2]
 
 
+@pytest.mark.needs(search=True)
 def test_what_cannot_be_drawn_is_said(client: TestClient) -> None:
     assert "importance needs 4 finished runs" in client.get("/studies/fit?tab=importance").text
 
@@ -291,6 +292,7 @@ def test_parameters_of_a_drawing_are_chosen(client: TestClient) -> None:
     assert "did you mean" in client.get("/studies/fit?tab=slices&metric=loss&params=lrr").text
 
 
+@pytest.mark.needs(search=True)
 def test_options_of_commands_have_the_names_of_the_page(client: TestClient) -> None:
     text = client.get("/studies/fit?tab=importance").text
     assert "choose another metric" in text

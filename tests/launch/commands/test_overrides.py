@@ -167,6 +167,7 @@ def test_a_parameter_written_as_an_option(cli: Cli, own_bench: Bench) -> None:
     assert "write" not in cli("run", "s.yml", "--nope", "1").err
 
 
+@pytest.mark.needs(exchange=True)
 def test_names_that_other_commands_have(cli: Cli, own_bench: Bench) -> None:
     assert "assay index ingest" in cli("import", "journal.log").err
     assert "rm -r runs/STUDY/RUN" in cli("rm", "s").err

@@ -426,6 +426,7 @@ def test_help_loads_nothing_heavy() -> None:
 # ---------------------------------------------------------------- times
 
 
+@pytest.mark.needs(bench=True)
 def test_bench_finds_the_times_of_layers(here: Cli, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         here("check", "chain.onnx", "--target", "ort:unoptimized", "--recompute-cache", "--quiet", "--label", "me")

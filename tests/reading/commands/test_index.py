@@ -111,6 +111,7 @@ def test_reparse_refuses_what_it_cannot_use(cli, bench: Bench) -> None:
     assert cli("index", "reparse", "fitt").code == 2
 
 
+@pytest.mark.needs(compat=True)
 def test_ingest_of_the_originals(cli, own_bench: Bench) -> None:
     shutil.copytree(ORIGINALS / "runx" / "logs", own_bench.folder / "logs")
     result = cli("index", "ingest", "logs")
@@ -122,6 +123,7 @@ def test_ingest_of_the_originals(cli, own_bench: Bench) -> None:
     assert "by mlrunner" in cli("index", "ingest", "output").out
 
 
+@pytest.mark.needs(compat=True)
 def test_ingest_of_nothing(cli, own_bench: Bench) -> None:
     assert "is not a folder" in cli("index", "ingest", "gone").err
     (own_bench.folder / "bare").mkdir()

@@ -31,6 +31,7 @@ def test_runs_are_listed_by_expression_pattern_and_order(cli) -> None:
     assert list_names(cli, "fit", "--sort", "loss", "--where", "lr == 0.5") == ["lr=0.5,n=7", "lr=0.5,n=8"]
 
 
+@pytest.mark.needs(plots=True)
 @pytest.mark.parametrize("command", ["ls", "sum", "plot"])
 def test_no_run_is_an_answer_of_what_lists_runs(cli, command: str) -> None:
     result = cli(command, "fit", "--where", "lr > 3 and state == done")

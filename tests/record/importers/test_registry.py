@@ -58,10 +58,12 @@ FILES = {
 }
 
 
+@pytest.mark.needs(bench=True, compat=True, exchange=True)
 def test_there_is_a_file_for_each() -> None:
     assert set(FILES) == {importer.name for importer in find_importers()}
 
 
+@pytest.mark.needs(bench=True, compat=True, exchange=True)
 @pytest.mark.parametrize("name", FILES)
 def test_each_is_recognised_by_its_content(name: str, tmp_path: Path) -> None:
     found = choose_importer(Sample(str(FILES[name](tmp_path))), ["folders", "runs", "results"])
@@ -69,6 +71,7 @@ def test_each_is_recognised_by_its_content(name: str, tmp_path: Path) -> None:
     assert found.name == name
 
 
+@pytest.mark.needs(exchange=True)
 def test_databases_are_told_apart_by_their_tables(tmp_path: Path) -> None:
     found = choose_importer(Sample(str(write_database(tmp_path / "a.db", MLFLOW_TABLES))), ["runs"])
     assert found is not None
@@ -85,6 +88,7 @@ def test_what_nobody_knows(data: bytes, tmp_path: Path) -> None:
     assert choose_importer(Sample(str(tmp_path / "empty")), ["folders", "runs", "results"]) is None
 
 
+@pytest.mark.needs(bench=True, exchange=True)
 def test_unknown_content_lists_what_is_known(cli: Cli, own_bench: Bench) -> None:
     own_bench.write("notes.txt", "nothing")
     result = cli("index", "ingest", "notes.txt")
@@ -96,6 +100,7 @@ def test_unknown_content_lists_what_is_known(cli: Cli, own_bench: Bench) -> None
     assert (unknown.code, "did you mean 'optuna'" in unknown.err) == (2, True)
 
 
+@pytest.mark.needs(bench=True, exchange=True)
 def test_each_command_names_the_other(cli: Cli, own_bench: Bench) -> None:
     own_bench.write("a.json", json.dumps({"machine_info": {}, "benchmarks": []}))
     assert "assay bench import a.json" in cli("index", "ingest", "a.json").err
@@ -107,6 +112,7 @@ def test_each_command_names_the_other(cli: Cli, own_bench: Bench) -> None:
     assert (refused.code, "assay index ingest mlruns" in refused.err) == (2, True)
 
 
+@pytest.mark.needs(compat=True)
 def test_folders_stay_where_they_are(cli: Cli, own_bench: Bench) -> None:
     FILES["runx"](own_bench.folder / "logs")
     assert "leave out --study and --root" in cli("index", "ingest", "logs", "--study", "x").err
