@@ -17,7 +17,7 @@ QUICK = 4  # inputs of each format in the quick suite, and two that are nested d
 LONG = int(os.environ.get("INPUTS", "20000"))  # inputs in all
 BY_PROCESS = LONG // 10  # of them through the real command
 MOST_SHOWN = 5
-EXCHANGED = ("store", "mlflow", "trackio", "wandb", "optuna")
+EXCHANGED = ("store", "mlflow", "trackio", "wandb", "optuna", "runs, by a command")
 SEARCHES = ("native study", "searching study", "search")  # with ranges, rules that stop runs, trials
 
 
