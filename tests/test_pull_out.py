@@ -378,7 +378,7 @@ def find_concerned(tests: Path, case: Case) -> set[str]:
         found |= more
 
 
-# Loaded by pytest. Without CHOSEN it writes which tests there are and what they need by mark; with it, those are executed.
+# Loaded by pytest. With FOUND it writes which tests there are and what their marks name, with CHOSEN only those are executed.
 CHOICE = r"""
 import json, os
 
