@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _posixsubprocess
 import compileall
 import contextlib
+import functools
 import gc
 import os
 import random
@@ -11,10 +13,11 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +78,20 @@ gc.disable()
 
 def pytest_collection_finish() -> None:
     gc.freeze()
-    gc.set_threshold(10_000)
+    gc.set_threshold(50_000)
     gc.enable()
+    fork_workers()
+
+
+# ---------------------------------------------------------------- workers of models
+
+
+def fork_workers() -> None:
+    """Each worker of a back end would import numpy and onnx."""
+    from tests.fork_server import start_worker  # which looks at the variables that are set above
+
+    if module := sys.modules.get("assay.models.worker_process"):
+        module._Process._spawn = functools.partialmethod(start_worker, module._Process._spawn)
 
 
 # ---------------------------------------------------------------- generated cases
@@ -244,7 +259,7 @@ def seed_generators() -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        sys.modules["torch"].default_generator.manual_seed(0)  # `torch.manual_seed` formats the stack for each GPU
 
 
 def environment_now() -> dict[str, str]:
@@ -307,15 +322,24 @@ class ProcessStarts:
     A look reads the environment of every process of the machine, which costs more than most tests do.
     """
 
-    EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+    CALLS = (
+        (subprocess, "_fork_exec"), (_posixsubprocess, "fork_exec"), (os, "fork"), (os, "forkpty"),
+        (os, "posix_spawn"), (os, "posix_spawnp"), (os, "system"),
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        """An audit hook would be called for each file that is opened, too."""
         self.seen = True
-        sys.addaudithook(self.notice)
+        for module, name in self.CALLS:
+            setattr(module, name, self.noticing(getattr(module, name)))
 
-    def notice(self, event: str, _: object) -> None:
-        if event in self.EVENTS:
+    def noticing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def start(*args: Any, **kwargs: Any) -> Any:
             self.seen = True
+            return call(*args, **kwargs)
+
+        return start
 
 
 STARTS = ProcessStarts()

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import IO, Any, ClassVar
 
@@ -67,7 +67,7 @@ def call_python(
         if start_settings(env) == SETTINGS:
             request = {"words": list(words), "cwd": os.fspath(cwd or os.getcwd()), "env": env, "session": new_session}
             server = Server.get("pytest" if words[:2] == ["-m", "pytest"] else "assay")
-            process = server.start(request, out.fileno(), err.fileno())
+            process = server.start(request, [out.fileno(), err.fileno()])
             try:
                 code = process.wait(timeout)
             except subprocess.TimeoutExpired:
@@ -114,7 +114,26 @@ def start_assay(
 ) -> ForkedProcess:
     """In the background; all that it says goes to the log. Its environment cannot be read from outside."""
     request = {"words": ["-m", "assay", *arguments], "cwd": os.fspath(cwd), "env": dict(env), "session": False}
-    return Server.get("assay").start(request, log.fileno(), log.fileno())
+    return Server.get("assay").start(request, [log.fileno(), log.fileno()])
+
+
+def start_worker(process: Any, spawn: Callable[..., Any], env: Mapping[str, str], reply: int) -> Any:
+    """The worker of a model's back end, in the place of `spawn` of `assay.models.worker_process`: forked as well. The
+    descriptor of its answers is number 3 there."""
+    folders = env.get("PYTHONPATH", "").split(os.pathsep)
+    has_own_start = any(os.path.exists(os.path.join(folder, "sitecustomize.py")) for folder in folders)
+    if has_own_start or start_settings(env) | {"PYTHONPATH": ""} != SETTINGS | {"PYTHONPATH": ""}:
+        return spawn(process, env, reply)
+    request = {"words": ["-m", "assay", "child", "worker", "3"], "cwd": os.getcwd(), "env": dict(env), "session": True}
+    reader, writer = os.pipe()
+    with (
+        open(process._paths["stdout"], "ab") as out,
+        open(process._paths["stderr"], "ab") as err,
+        open(reader) as stdin,
+    ):
+        forked = Server.get("worker").start(request, [out.fileno(), err.fileno(), stdin.fileno(), reply])
+    forked.stdin = open(writer, "wb")  # noqa: SIM115
+    return forked
 
 
 class ForkedProcess:
@@ -124,6 +143,7 @@ class ForkedProcess:
         self.words, self._answer = words, open(answer, "rb")  # noqa: SIM115
         self.pid = int(self._answer.readline())
         self.returncode: int | None = None
+        self.stdin: IO[bytes] | None = None
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -183,11 +203,12 @@ class Server:
                 cls._started[kind] = cls(kind)
             return cls._started[kind]
 
-    def start(self, request: dict[str, Any], out: int, err: int) -> ForkedProcess:
+    def start(self, request: dict[str, Any], fds: Sequence[int]) -> ForkedProcess:
+        """`fds`: its stdout and stderr; then, where it has them, its stdin and its descriptor 3."""
         reader, writer = os.pipe()
         data = json.dumps(request).encode("utf-8", "surrogateescape")
         with self._lock:
-            socket.send_fds(self.connection, [HEAD.pack(len(data))], [out, err, writer])
+            socket.send_fds(self.connection, [HEAD.pack(len(data))], [writer, *fds])
             self.connection.sendall(data)
         os.close(writer)
         return ForkedProcess(request["words"], reader)
@@ -208,7 +229,7 @@ def serve(connection: socket.socket) -> None:
     while True:
         for key, _ in ready.select():
             if key.fileobj is connection:
-                head, fds, _, _ = socket.recv_fds(connection, HEAD.size, 3)
+                head, fds, _, _ = socket.recv_fds(connection, HEAD.size, 5)
                 if not head:
                     sys.exit()
                 request = json.loads(receive(connection, HEAD.unpack(head)[0]).decode("utf-8", "surrogateescape"))
@@ -216,10 +237,10 @@ def serve(connection: socket.socket) -> None:
                 if pid == 0:
                     ready.close()
                     connection.close()
-                    become(request, fds)
-                out, err, answer = fds
-                os.close(out)
-                os.close(err)
+                    become(request, fds[1:])
+                answer, *others = fds
+                for fd in others:
+                    os.close(fd)
                 os.write(answer, f"{pid}\n".encode())
                 ready.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, answer))
             else:
@@ -244,14 +265,15 @@ def become(request: dict[str, Any], fds: Sequence[int]) -> None:
     if request["session"]:
         os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.dup2(fds[0], 1)
-    os.dup2(fds[1], 2)
-    os.closerange(3, 256)
+    for fd, number in zip(fds, (1, 2, 0, 3), strict=False):
+        os.dup2(fd, number)
+    os.closerange(4 if len(fds) == 4 else 3, 256)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     sys.stdout = open(1, "w", encoding="utf-8", errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.path[1:1] = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
     leave(run(request["words"], request["cwd"]))
 
 
@@ -287,6 +309,7 @@ def leave(code: object) -> None:
 # What more than one of the tests needs; nothing that starts threads (onnxruntime). pytest imports its plugins itself.
 LIBRARIES = {
     "assay": ("numpy", "scipy.special", "yaml", "click", "optuna"),
+    "worker": ("numpy", "ml_dtypes", "onnx"),
     "pytest": ("pytest", "_pytest.main", "numpy", "scipy.special", "yaml", "ml_dtypes", "onnx"),
 }
 
@@ -299,7 +322,7 @@ def load(kind: str) -> None:
 
     for module in pkgutil.walk_packages(assay.__path__, "assay."):
         # the page's libraries bring a plugin of pytest
-        is_late = kind == "pytest" and ("pytest" in module.name or "web" in module.name)
+        is_late = kind != "assay" and ("pytest" in module.name or "web" in module.name)
         if not module.name.endswith("__main__") and not is_late:
             with contextlib.suppress(ImportError):
                 import_module(module.name)
