@@ -64,8 +64,8 @@ def find_server(env: Mapping[str, str]) -> str | None:
 
 
 def build_session(results: Sequence[CaseResult], folder: str, env: Mapping[str, str]) -> ResultSession:
-    """The session of these results. CI's own variables come before what git finds in the folder: CI may have checked out
-    a merge of its own."""
+    """The session of these results. CI's own variables come before what git finds in the folder: CI may have checked
+    out a merge of its own."""
     return ResultSession(
         results=tuple(results),
         commit=env.get("GITHUB_SHA") or _ask_git(folder, "rev-parse", "HEAD"),
