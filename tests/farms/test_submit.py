@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.conftest import HOSTILE_NAMES
 from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
 
 from assay.errors import InfrastructureError, UsageError
@@ -121,12 +122,13 @@ FORMS = {
 
 class TestForms:
     @pytest.mark.parametrize("form", FORMS)
-    def test_hostile_paths(self, farm_folder: Path, hostile_path: Path, hostile_name: str, form: str) -> None:
+    def test_hostile_paths(self, farm_folder: Path, tmp_path: Path, form: str) -> None:
         executor = SubmitExecutor(FORMS[form])
-        run = Runs(hostile_path).make("echo 'it'\\''s'; exit 3", name=hostile_name, study=hostile_name)
-        finish(executor, [start(executor, run)])
-        assert run.markers() == {"train.exit.3"}
-        assert run.text("train.log") == "it's\n"
+        text = "echo 'it'\\''s'; exit 3"
+        made = [Runs(tmp_path / name).make(text, name=name, study=name) for name in HOSTILE_NAMES.values()]
+        finish(executor, [start(executor, run) for run in made])
+        assert [run.markers() for run in made] == [{"train.exit.3"}] * len(made)
+        assert [run.text("train.log") for run in made] == ["it's\n"] * len(made)
         executor.close()
 
 
