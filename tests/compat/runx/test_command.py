@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +14,9 @@ from typing import IO
 
 import pytest
 from tests.fork_server import ForkedProcess, start_assay
-from tests.user_folder import INTRO, INTRO_LINES, NOTE, UserFolder, open_user_folder
+from tests.user_folder import INTRO, INTRO_LINES, NOTES, UserFolder, open_user_folder
 
 COOLNAME = r"[a-z]+-[a-z]+_\d{4}\.\d\d\.\d\d_\d\d\.\d\d"
-# A script that keeps what it was called with, which the shell does in a tenth of the time of Python.
-NOTES = "# notes\n"
-PYTHON = """#!/bin/sh
-read -r first < "$1"
-[ "$first" = "# notes" ] || exec {python} "$@"
-shift
-printf '%s\\n' "$*" >> {calls}
-"""
-
 ONE = "CMD: python train.py\nHPARAMS: {lr: 0.01, solver: sgd}\n"
 TWO = "CMD: python train.py\nHPARAMS: {lr: [0.01, 0.02]}\n"
 BOTH_DOORS = pytest.mark.parametrize("command", [("runx", "-i"), ("run", "--jobs", "1")], ids=["runx", "run"])
@@ -36,16 +26,13 @@ BOTH_DOORS = pytest.mark.parametrize("command", [("runx", "-i"), ("run", "--jobs
 def user(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[UserFolder]:
     with open_user_folder(monkeypatch, capfd) as user:
         user.write("sweep.yml", INTRO)
-        user.write("train.py", NOTES)
-        python = user.farm / "bin" / "python"
-        python.write_text(PYTHON.format(python=sys.executable, calls=user.folder / "calls.txt"))
-        python.chmod(0o755)
+        user.note_calls()
         yield user
 
 
 def note_and(user: UserFolder, more: str) -> str:
     """A Python script that keeps what it was called with, and does more."""
-    return NOTE.format(path=str(user.folder / "calls.txt")) + more
+    return f"import sys\nopen({str(user.folder / 'calls.txt')!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n{more}"
 
 
 @contextmanager
