@@ -123,7 +123,13 @@ def _take_cached(job: _Job) -> FetchedData:
 def _bring(job: _Job) -> FetchedData:
     job.notify(f"downloading {job.shown}")
     if job.scheme in _WEB:
-        _bring_from_web(job)
+        try:
+            from assay.compat.perfzero import http_file
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(f"downloading {job.shown}", "download") from error
+        if os.path.isdir(job.part):  # this target was a folder of something else before
+            shutil.rmtree(job.part)
+        http_file.download(job.url, job.part, job.notify, job.retry)
     elif job.scheme in STORES:
         exchange.download(job.url, job.part, job.notify)
     else:
@@ -146,16 +152,6 @@ def _bring(job: _Job) -> FetchedData:
         rename(job.part, job.target)
     forget(job.part)
     return FetchedData(job.target, size, cached=False)
-
-
-def _bring_from_web(job: _Job) -> None:
-    try:
-        from assay.compat.perfzero import http_file
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(f"downloading {job.shown}", "download") from error
-    if os.path.isdir(job.part):  # this target was a folder of something else before
-        shutil.rmtree(job.part)
-    http_file.download(job.url, job.part, job.notify, job.retry)
 
 
 def _finish_folder(job: _Job) -> FetchedData:

@@ -46,7 +46,14 @@ class Setup:
         self.context: str = os.path.join(flags.workspace, "resources")
         path, spec = flags.dockerfile_path, flags.tensorflow_pip_spec
         self.uses_google = any((url or "").startswith("gs://") for url in (path, spec))
-        self.wheel = _parse_wheel_name(spec) if spec and _URL.match(spec) else None
+        self.wheel = None  # its name in the context
+        if spec and _URL.match(spec):
+            self.wheel = os.path.basename(unquote(urlsplit(spec).path))
+            if not _WHEEL_NAME.fullmatch(self.wheel):
+                raise UsageError(
+                    f"--tensorflow_pip_spec: {render_url(spec)} does not name a wheel",
+                    "pip needs its full name, as in gs://bucket/tensorflow-2.20.0-cp312-cp312-linux_x86_64.whl",
+                )
         self.tensorflow: str | None = self.wheel or spec or None  # as pip takes it
         # the name of a saved image may be followed by a signature
         self.loads_image = (urlsplit(path).path if _URL.match(path) else path).endswith(".tar.gz")
@@ -103,16 +110,6 @@ def find_dockerfile(name: str) -> str:
 
 def _shipped(name: str) -> str:
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), _DOCKERFILES, name)
-
-
-def _parse_wheel_name(url: str) -> str:
-    name = os.path.basename(unquote(urlsplit(url).path))
-    if not _WHEEL_NAME.fullmatch(name):
-        raise UsageError(
-            f"--tensorflow_pip_spec: {render_url(url)} does not name a wheel",
-            "pip needs its full name, as in gs://bucket/tensorflow-2.20.0-cp312-cp312-linux_x86_64.whl",
-        )
-    return name
 
 
 def is_tensorflow_1(spec: str | None) -> bool:

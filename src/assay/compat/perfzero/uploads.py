@@ -115,7 +115,9 @@ def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
         finally:
             client.close()
     if problems:
-        raise InfrastructureError(f"BigQuery refused the row for {full_name}: {_render_problems(problems)}")
+        details = [detail for problem in problems for detail in problem.get("errors", [])]
+        texts = [f"{each.get('location') or 'row'}: {each.get('message') or each.get('reason')}" for each in details]
+        raise InfrastructureError(f"BigQuery refused the row for {full_name}: {'; '.join(texts) or list(problems)}")
 
 
 def _open_client(project: str) -> tuple[Any, Any]:
@@ -130,14 +132,6 @@ def _open_client(project: str) -> tuple[Any, Any]:
     credentials = anonymous() if os.environ.get(_EMULATOR) else None
     client = bigquery.Client(project=project, credentials=credentials)
     return client, bigquery.DEFAULT_RETRY.with_timeout(_RETRY_S)
-
-
-def _render_problems(problems: Sequence[Mapping[str, Any]]) -> str:
-    details = [detail for problem in problems for detail in problem.get("errors", [])]
-    texts = [
-        f"{detail.get('location') or 'row'}: {detail.get('message') or detail.get('reason')}" for detail in details
-    ]
-    return "; ".join(texts) or str(list(problems))
 
 
 @contextmanager
@@ -192,10 +186,11 @@ def google_key(url: str | None) -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="assay-key-")  # 0700
     before = os.environ.get(VARIABLE)
     try:
-        found = fetch(url, os.path.join(folder, "key.json"), decompress=False)
-        _check(found.path, url)
-        os.chmod(found.path, 0o600)
-        os.environ[VARIABLE] = found.path
+        path = os.path.join(folder, "key.json")
+        fetch(url, path, decompress=False)
+        _check(path, url)
+        os.chmod(path, 0o600)
+        os.environ[VARIABLE] = path
         yield
     finally:
         if before is None:
