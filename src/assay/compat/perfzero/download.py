@@ -135,7 +135,13 @@ def _bring(job: _Job) -> FetchedData:
     else:
         _copy_local(job)
     if os.path.isdir(job.part):
-        return _finish_folder(job)
+        if job.checksum:
+            shutil.rmtree(job.part)
+            raise UsageError(f"{job.shown} is a folder, and a checksum is of a file", "leave the checksum out")
+        size = load_listing(job.part).bytes
+        rename(job.part, job.target)
+        forget(job.part)
+        return FetchedData(job.target, size, cached=False)
     size = os.path.getsize(job.part)
     if job.checksum and (difference := _compare(job.part, job.checksum)):
         _drop(job.part)
@@ -150,16 +156,6 @@ def _bring(job: _Job) -> FetchedData:
         with open(job.part, "rb") as file:
             os.fsync(file.fileno())  # after a power cut a name without its content may be left
         rename(job.part, job.target)
-    forget(job.part)
-    return FetchedData(job.target, size, cached=False)
-
-
-def _finish_folder(job: _Job) -> FetchedData:
-    if job.checksum:
-        shutil.rmtree(job.part)
-        raise UsageError(f"{job.shown} is a folder, and a checksum is of a file", "leave the checksum out")
-    size = load_listing(job.part).bytes
-    rename(job.part, job.target)
     forget(job.part)
     return FetchedData(job.target, size, cached=False)
 

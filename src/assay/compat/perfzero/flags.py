@@ -31,7 +31,6 @@ T = TypeVar("T")
 Profiler = Literal["auto", "framework", "py-spy"]
 
 _FOREIGN_LIMIT = 0.1
-_DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
 _DOWNLOAD_FORM = (
     "write URL, URL;NAME or URL;NAME;sha256:CHECKSUM; a comma inside a URL is %2C; "
     "a file of this machine is file:///PATH, /PATH or ./PATH"
@@ -51,7 +50,7 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
     python_path = (os.path.join(workspace.site_packages, part) for part in given.parts("python_path"))
     bench = BenchRequest(
         methods=parse_methods(given.texts("benchmark_methods")),
-        trials=given.parse("benchmark_num_trials", _parse_trials) or 1,
+        trials=int(given.parse("benchmark_num_trials", _parse_trials) or 1),
         timeout_s=given.parse("timeout", _parse_timeout),
         label=given.text("execution_label"),
         folder=folder,
@@ -62,7 +61,7 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
         data_dir=data_dir,
         tpu=tpu["name"] if tpu else None,
         constructor_args=given.parse("perfzero_constructor_args", _parse_object) or {},
-        class_type=given.parse("benchmark_class_type", _parse_class_type),
+        class_type="tf_benchmark" if given.parse("benchmark_class_type", _parse_class_type) else None,
         output_root=workspace.output,
         scratch_url=given.parse("scratch_gcs_url", _parse_url),
         execution_id=given.parse("execution_id", _parse_execution_id),
@@ -128,6 +127,26 @@ def _named(flag: str, parse: Callable[..., T], *arguments: str) -> T:
         return parse(*arguments)
     except UsageError as error:
         raise UsageError(f"--{flag}: {error.message}", error.hint) from None
+
+
+def _expect(pattern: str, refusal: str, hint: str) -> Callable[[str], str]:
+    """A parser that returns what the pattern matches, and refuses everything else."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise UsageError(f"{text!r} {refusal}", hint)
+        return text
+
+    return parse
+
+
+_parse_trials = _expect("0*[1-9][0-9]*", "is not a count", "write a number from 1")
+_parse_table = _expect(r"[\w-]+\.[\w-]+", "is not a table", "write dataset.table")
+_parse_upload_method = _expect(r"[^\W\d]\w*(\.[^\W\d]\w*)+", "is not a function", "write module.function")
+_parse_class_type = _expect("tf_benchmark", "is not known", "it is tf_benchmark, or left out")
+_parse_execution_id = _expect(
+    r"(?!\.\.?$)[\w.+:@-]{1,100}", "cannot be the name of a folder", "use letters, digits, dots and dashes"
+)
 
 
 def _split(texts: Sequence[str]) -> Iterator[str]:
@@ -257,42 +276,17 @@ def _parse_url(text: str) -> str:
 
 
 def _parse_bigquery(given: _Flags) -> tuple[str | None, str | None]:
-    project, table = given.text("bigquery_project_name"), given.text("bigquery_dataset_table_name")
+    project = given.text("bigquery_project_name")
+    table = given.parse("bigquery_dataset_table_name", _parse_table)
     if bool(project) != bool(table):
         one, missing = ("project", "dataset_table") if project else ("dataset_table", "project")
         raise UsageError(
             f"--bigquery_{one}_name is given and --bigquery_{missing}_name is not", "give both, or neither"
         )
-    if table is not None and not re.fullmatch(r"[\w-]+\.[\w-]+", table):
-        raise UsageError(f"--bigquery_dataset_table_name: {table!r} is not a table", "write dataset.table")
     return project, table
 
 
-def _parse_upload_method(text: str) -> str:
-    if not _DOTTED.fullmatch(text):
-        raise UsageError(f"{text!r} is not a function", "write module.function")
-    return text
-
-
 # ---------------------------------------------------------------- the benchmarks' own
-
-
-def _parse_trials(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not int(text):
-        raise UsageError(f"{text!r} is not a count", "write a number from 1")
-    return int(text)
-
-
-def _parse_execution_id(text: str) -> str:
-    if not re.fullmatch(r"[\w.+:@-]+", text) or text in (".", "..") or len(text) > 100:
-        raise UsageError(f"{text!r} cannot be the name of a folder", "use letters, digits, dots and dashes")
-    return text
-
-
-def _parse_class_type(text: str) -> Literal["tf_benchmark"]:
-    if text != "tf_benchmark":
-        raise UsageError(f"{text!r} is not known", "it is tf_benchmark, or left out")
-    return "tf_benchmark"
 
 
 def _parse_object(text: str) -> dict[str, Any]:
