@@ -163,16 +163,6 @@ HPARAMS:
   epochs: 10
   RUNX.TAG: 'alexnet'
 """
-    LIST = """\
-PYTHONPATH: LOGDIR/code:LOGDIR/code/lib
-CMD: "python train.py"
-
-HPARAMS: [
-  {logdir: LOGDIR, adam: true, arch: alexnet, lr: [0.01, 0.02], epochs: 10, RUNX.TAG: 'alexnet'},
-  {arch: resnet50, lr: [0.002, 0.005], RUNX.TAG: 'resnet50'},
-  {RUNX.SKIP: true, arch: resnet50, lr: [0.002, 0.005], RUNX.TAG: 'resnet50'}
-]
-"""
 
     @BOTH_DOORS
     def test_the_simple_example(self, user: UserFolder, command: tuple[str, ...]) -> None:
@@ -184,33 +174,6 @@ HPARAMS: [
             f"--logdir {second} --adam --arch alexnet --lr 0.02 --epochs 10",
         ]
         assert re.fullmatch("alexnet_" + COOLNAME, first.name)
-
-    @BOTH_DOORS
-    def test_booleans_none_texts_and_lists(self, user: UserFolder, command: tuple[str, ...]) -> None:
-        values = {
-            "[true, false]": ["--some_flag", ""],
-            "['True', 'False']": ["--some_flag True", "--some_flag False"],
-            "[None, 3]": ["", "--some_flag 3"],
-            "[[1, 2], [3, 4]]": ["--some_flag [1, 2]", "--some_flag [3, 4]"],
-            "1e-4": ["--some_flag 1e-4"],
-            "'x --other y'": ["--some_flag x --other y"],
-        }
-        items = "".join(f"  - {{some_flag: {value}}}\n" for value in values)
-        user.write("sweep.yml", f"CMD: python train.py\nHPARAMS:\n{items}")
-        user.well(command[0], "sweep.yml", *command[1:])
-        assert user.calls == [line for lines in values.values() for line in lines]
-
-    @BOTH_DOORS
-    def test_lists_inherit_from_the_first_item(self, user: UserFolder, command: tuple[str, ...]) -> None:
-        user.write("sweep.yml", self.LIST)
-        user.well(command[0], "sweep.yml", *command[1:])
-        shown = [re.sub(r"--logdir \S+/", "", call) for call in user.calls]
-        assert [re.sub(COOLNAME, "…", line) for line in shown] == [
-            "alexnet_… --adam --arch alexnet --lr 0.01 --epochs 10",
-            "alexnet_… --adam --arch alexnet --lr 0.02 --epochs 10",
-            "resnet50_… --adam --arch resnet50 --lr 0.002 --epochs 10",
-            "resnet50_… --adam --arch resnet50 --lr 0.005 --epochs 10",
-        ]
 
 
 # Configurations like those found in public repositories; what runx makes of each.
