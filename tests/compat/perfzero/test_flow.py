@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import signal
@@ -10,12 +9,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from tests.bench_samples import write_module
+from tests.compat.perfzero.conftest import Warehouse
 from tests.compat.perfzero.test_summary import load_schema
 from tests.show.json_schema import problems
 
@@ -415,44 +414,8 @@ def test_a_store_that_does_not_answer_costs_no_measurement(lab: Lab, monkeypatch
     assert lab.summaries(report)[0]["benchmark_result"]["succeeded"]
 
 
-class FakeBigQuery(BaseHTTPRequestHandler):
-    """Takes the first row as BigQuery's own web interface does, and refuses the others."""
-
-    rows: ClassVar[list[dict[str, Any]]] = []
-    refusal: ClassVar[dict[str, Any]] = {
-        "insertErrors": [{"index": 0, "errors": [{"reason": "invalid", "message": "no such field"}]}]
-    }
-
-    def do_POST(self) -> None:
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        packed = self.headers.get("Content-Encoding") == "gzip"
-        self.rows.append({"path": self.path, **json.loads(gzip.decompress(data) if packed else data)})
-        answer = self.refusal if len(self.rows) > 1 else {}
-        body = json.dumps({"kind": "bigquery#tableDataInsertAllResponse", **answer}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_words: object) -> None: ...
-
-
-@pytest.fixture
-def bigquery(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeBigQuery]]:
-    pytest.importorskip("google.cloud.bigquery")
-    server = HTTPServer(("127.0.0.1", 0), FakeBigQuery)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
-    FakeBigQuery.rows = []
-    yield FakeBigQuery
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_what_cannot_be_sent_is_a_problem_and_loses_no_summary(lab: Lab, bigquery: type[FakeBigQuery]) -> None:
+def test_what_cannot_be_sent_is_a_problem_and_loses_no_summary(lab: Lab, warehouse: Warehouse) -> None:
+    warehouse.takes, warehouse.errors = 1, [{"reason": "invalid", "message": "no such field"}]
     target = lab.folder.parent / "store"
     (lab.folder / "vandal.py").write_text(
         "import os, shutil\n"
@@ -472,12 +435,11 @@ def test_what_cannot_be_sent_is_a_problem_and_loses_no_summary(lab: Lab, bigquer
     assert kept == lab.summaries(report), "one that fails does not prevent the others"
     assert all(problem in lab.warned for problem in report.problems)
     assert "Traceback" not in "".join(lab.said + lab.warned)
-    rows = [row["rows"][0]["json"] for row in bigquery.rows]
-    assert all("/projects/p/datasets/d/tables/t/insertAll" in row["path"] for row in bigquery.rows)
-    assert [row["execution_id"] for row in rows] == [execution.execution_id for execution in report.executions]
-    results = [json.loads(row["benchmark_result"]) for row in rows]
-    assert [result["succeeded"] for result in results] == [True, False]
-    assert results == [summary["benchmark_result"] for summary in lab.summaries(report)]
+    (row,) = [row["json"] for row in warehouse.rows]
+    first, second = lab.summaries(report)
+    assert row["execution_id"] == report.executions[0].execution_id
+    assert json.loads(row["benchmark_result"]) == first["benchmark_result"]
+    assert [each["benchmark_result"]["succeeded"] for each in (first, second)] == [True, False]
     full, lost, refused, full_too, lost_too = report.problems
     words = "up.refuse: RuntimeError: the table is full (up.py:4 in refuse)"
     assert all(problem.endswith(words) for problem in (full, full_too))

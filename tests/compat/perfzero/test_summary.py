@@ -356,12 +356,11 @@ def lines_of(text: str) -> list[dict[str, float]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_run_of_milliseconds_has_the_kernel_s_figures() -> None:
-    text = render_process_info([], execution(peaks=Peaks(1000, 2000, 80.5, gpu_memory_bytes=7)))
-    assert lines_of(text) == [{"time": 0.02, "rss": 1000, "vms": 2000, "cpu_percent": 80.5, "gpu_memory": 7}]
-
-
 def test_a_line_for_each_reading_with_the_share_between() -> None:
+    text = render_process_info([], execution(peaks=Peaks(1000, 2000, 80.5, gpu_memory_bytes=7)))
+    assert lines_of(text) == [{"time": 0.02, "rss": 1000, "vms": 2000, "cpu_percent": 80.5, "gpu_memory": 7}], (
+        "a run of milliseconds has the kernel's figures"
+    )
     readings = [
         Reading(11.0, 2, 0.5, 100, 200, 100),
         Reading(12.0, 3, 2.5, 110, 210, 110),
@@ -372,9 +371,6 @@ def test_a_line_for_each_reading_with_the_share_between() -> None:
         {"time": 2.0, "rss": 110, "vms": 210, "cpu_percent": 200.0, "processes": 3},
         {"time": 2.0, "rss": 1, "vms": 2, "cpu_percent": 0.0, "processes": 3},
     ]
-
-
-def test_the_gpu_is_beside() -> None:
     gpu = GpuReading(5, 90.0, 1400, 60, 250.5)
     (line,) = lines_of(render_process_info([Reading(11.0, 1, 1.0, 1, 2, 1, gpu)], execution(started_at=None)))
     assert line["cpu_percent"] == 0.0
