@@ -36,8 +36,14 @@ INTRO_LINES = [
     "python train.py --lr 0.02 --solver sgd",
     "python train.py --lr 0.02 --solver adam",
 ]
-# A training script that keeps what it was called with, and says nothing.
-NOTE = "import sys\nopen({path!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
+# A training script that keeps what it was called with, and says nothing; the shell does so in a tenth of Python's time.
+NOTES = "# notes\n"
+PYTHON = """#!/bin/sh
+read -r first < "$1"
+[ "$first" = "# notes" ] || exec {python} "$@"
+shift
+printf '%s\\n' "$*" >> {calls}
+"""
 
 # A farm: writes down what it was asked, and starts the command a moment later in a clean environment.
 # A lock on HOLD keeps jobs in the queue, REFUSE makes the farm refuse them.
@@ -99,7 +105,10 @@ class UserFolder:
 
     def note_calls(self, script: str = "train.py") -> None:
         """Let this script keep what it is called with; `calls` gives it back."""
-        self.write(script, NOTE.format(path=str(self.folder / "calls.txt")))
+        self.write(script, NOTES)
+        python = self.farm / "bin" / "python"
+        python.write_text(PYTHON.format(python=sys.executable, calls=self.folder / "calls.txt"))
+        python.chmod(0o755)
 
     @property
     def calls(self) -> list[str]:

@@ -38,10 +38,11 @@ def load_checkpoint(path: str, map_location: str | None = None) -> Any:
         with allowing(_find_numpy_globals()):
             return torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
+        refused = re.search(r"GLOBAL (\S+)", str(error))  # the class, in the middle of torch's long message
         raise UsageError(
-            f"{path} was not read, for loading it might run code that it holds{_find_culprit(error)}. If you trust the "
-            "file, name their classes with torch.serialization.add_safe_globals([...]), or read it with "
-            "torch.load(path, weights_only=False)"
+            f"{path} was not read, for loading it might run code that it holds{f': {refused[1]}' if refused else ''}. "
+            "If you trust the file, name their classes with torch.serialization.add_safe_globals([...]), or read it "
+            "with torch.load(path, weights_only=False)"
         ) from error
 
 
@@ -119,12 +120,6 @@ def _import_torch(purpose: str) -> Any:
     except ImportError as error:
         raise MissingPackageError(f"logx: {purpose}", "torch") from error
     return torch
-
-
-def _find_culprit(error: Exception) -> str:
-    """The class that torch refused, from the middle of its long message."""
-    match = re.search(r"GLOBAL (\S+)", str(error))
-    return f": {match[1]}" if match else ""
 
 
 def _encode(text: str, _encoding: str) -> bytes:

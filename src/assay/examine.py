@@ -61,20 +61,13 @@ class Examiner:
         paths = find_outputs(output, regex)
         if not paths:
             print(f"No folder in {output} matches {regex!r}")
-        for name, experiment, caches in self._exam_all(paths, verbose, workers):
+        each = (self._exam_one(path, verbose, self.caches) for path in paths)
+        results = _exam_in_processes(self, paths, verbose, workers) if workers > 0 else filter(None, each)
+        for name, experiment, caches in results:
             known = self.experiments.setdefault(name, experiment)
             for mine, found in zip(known, experiment, strict=True):
                 mine.update(found)
             self.caches.update(caches)
-
-    def _exam_all(self, paths: list[Path], verbose: bool, workers: int) -> Iterator[_Result]:
-        if workers > 0:
-            yield from _exam_in_processes(self, paths, verbose, workers)
-            return
-        for path in paths:
-            result = self._exam_one(path, verbose, self.caches)
-            if result is not None:
-                yield result
 
     def _exam_one(self, path: Path, verbose: bool, caches: dict[Any, Any]) -> _Result | None:
         if is_foreign(str(path)):  # a parser may load a checkpoint of it

@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from assay import checkpoint, script
@@ -42,7 +42,7 @@ _RESERVED_NAMES = ("step", "epoch", "time")
 
 
 class TensorBoard:
-    """Passes every call on to the writer when there is one, and drops it when there is none."""
+    """Passes every call on to the writer; without a writer a call does nothing."""
 
     def __init__(self, logx: LogX) -> None:
         self._logx = logx
@@ -51,22 +51,16 @@ class TensorBoard:
         self._logx.require("tensorboard")
         writer = self._logx.tb_writer
         if writer is None:
-            return _drop
+            return lambda *_args, **_kwargs: None
         attribute = getattr(writer, name)
-        return self._with_flush(attribute) if callable(attribute) else attribute
 
-    def _with_flush(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
+            result = attribute(*args, **kwargs)
             if self._logx.eager_flush:
                 self._logx.flush_tensorboard()
             return result
 
-        return call
-
-
-def _drop(*_args: object, **_kwargs: object) -> None:
-    """What TensorBoard calls come to without a writer."""
+        return call if callable(attribute) else attribute
 
 
 class LogX:
@@ -162,7 +156,9 @@ class LogX:
         self.require("metric")
         if not self.rank0:
             return
-        canonical = _canonical_phase(phase)
+        if phase not in TRAIN_PHASES and phase not in VAL_PHASES:
+            raise ValueError(f"logx.metric: phase {phase!r} is none of {', '.join((*TRAIN_PHASES, *VAL_PHASES))}")
+        canonical = "train" if phase in TRAIN_PHASES else "val"
         is_counted = epoch is None
         if epoch is None:
             epoch = self._epochs.get(canonical, 0)
@@ -225,17 +221,13 @@ class LogX:
     def best_metric(self) -> float | None:
         """The metric of the best checkpoint, also of an earlier process; read when it is first needed."""
         if not self._best_is_known:
-            self._best_metric, self._best_is_known = self._load_best_metric(), True
+            self._best_metric, self._best_is_known = checkpoint.load_metric(self.best_ckpt_fn), True
+            if self._best_metric is None:
+                script.say(
+                    f"logx cannot read the metric in {self.best_ckpt_fn}: it is kept, and the next model is the best"
+                )
+                self.best_ckpt_fn = ""
         return self._best_metric
-
-    def _load_best_metric(self) -> float | None:
-        metric = checkpoint.load_metric(self.best_ckpt_fn)
-        if metric is None:
-            script.say(
-                f"logx cannot read the metric in {self.best_ckpt_fn}: it is kept, and the next model is the best"
-            )
-            self.best_ckpt_fn = ""
-        return metric
 
     @staticmethod
     def is_better(save_metric: float, best_metric: float | None, higher_better: bool) -> bool:
@@ -252,7 +244,7 @@ class LogX:
         higher_better: bool = True,
         delete_old: bool = True,
     ) -> bool | None:
-        """Keep this model as the last one, and as the best one if it is: True then. None off rank 0."""
+        """Keep this model as the last one, and as the best one if it is. Returns whether it is; None off rank 0."""
         self.require("save_model")
         if not self.rank0:
             return None
@@ -260,27 +252,21 @@ class LogX:
         if number is None:
             raise TypeError(f"logx.save_model: metric must be a single number, not {metric!r}")
         self.save_metric = float(number)
-        self._save_last({**save_dict, checkpoint.METRIC_KEY: self.save_metric}, epoch, delete_old)
-        is_better = self.is_better(self.save_metric, self.best_metric, higher_better)
-        if is_better:
-            self._copy_to_best(epoch)
-        return is_better
-
-    def _save_last(self, content: dict[str, Any], epoch: int, delete_old: bool) -> None:
         path = os.path.join(self.logdir, f"last_checkpoint_ep{epoch}.pth")
         with replacing(path) as temporary:
-            checkpoint.write_checkpoint(content, temporary)
+            checkpoint.write_checkpoint({**save_dict, checkpoint.METRIC_KEY: self.save_metric}, temporary)
         if delete_old and self.save_ckpt_fn != path:
             _remove(self.save_ckpt_fn)
         self.save_ckpt_fn = path
-
-    def _copy_to_best(self, epoch: int) -> None:
-        path = os.path.join(self.logdir, f"best_checkpoint_ep{epoch}.pth")
-        with replacing(path) as temporary:
-            shutil.copyfile(self.save_ckpt_fn, temporary)
-        if self.best_ckpt_fn != path:
-            _remove(self.best_ckpt_fn)
-        self.best_ckpt_fn, self._best_metric = path, self.save_metric
+        is_better = self.is_better(self.save_metric, self.best_metric, higher_better)
+        if is_better:
+            path = os.path.join(self.logdir, f"best_checkpoint_ep{epoch}.pth")
+            with replacing(path) as temporary:
+                shutil.copyfile(self.save_ckpt_fn, temporary)
+            if self.best_ckpt_fn != path:
+                _remove(self.best_ckpt_fn)
+            self.best_ckpt_fn, self._best_metric = path, self.save_metric
+        return is_better
 
     def get_best_checkpoint(self) -> str | None:
         """The path of the best checkpoint, of the highest epoch if there are several, or None."""
@@ -303,17 +289,6 @@ class LogX:
                 f"{path} holds no 'state_dict': load_model reads what save_model({{'state_dict': ...}}) wrote"
             )
         return content["state_dict"], {key: value for key, value in content.items() if key != "state_dict"}
-
-
-# ---------------------------------------------------------------- phases and values
-
-
-def _canonical_phase(phase: str) -> str:
-    if phase in TRAIN_PHASES:
-        return "train"
-    if phase in VAL_PHASES:
-        return "val"
-    raise ValueError(f"logx.metric: phase {phase!r} is none of {', '.join((*TRAIN_PHASES, *VAL_PHASES))}")
 
 
 # ---------------------------------------------------------------- files

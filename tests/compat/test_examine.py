@@ -81,7 +81,7 @@ def test_parsers_get_a_path_the_experiment_and_the_caches(output):
     assert list(examiner.caches) == list(examiner.experiments) == names
 
 
-@pytest.mark.parametrize("workers", [-1, 0, 2])
+@pytest.mark.parametrize("workers", [-1, 2])
 def test_closures_work_in_any_number_of_processes(output, workers):
     offset = 100
 
@@ -103,7 +103,7 @@ def test_closures_work_in_any_number_of_processes(output, workers):
     assert all(e.cache == {"name": name} for name, e in examiner.experiments.items())
 
 
-@pytest.mark.parametrize("workers", [-1, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_second_exam_adds_to_the_first(output, workers):
     examiner = build_examiner(add_bleu)
     examiner.exam(output, regex="batch", workers=workers)
@@ -113,40 +113,36 @@ def test_a_second_exam_adds_to_the_first(output, workers):
     assert len(examiner.experiments) == 3
 
 
-def test_a_parser_added_twice_runs_once(output):
+def test_a_parser_added_twice_runs_once(output, capsys):
     calls = []
     note = lambda path, experiment, caches: calls.append(path)  # noqa: E731
-    build_examiner(note, note).exam(output, regex="batch")
+    build_examiner(note, note).exam(output, regex="batch", verbose=True)
     assert len(calls) == 1
+    assert capsys.readouterr().out == "Norm_batch-Moment_0.1\n"
 
 
-@pytest.mark.parametrize("workers", [-1, 2])
-def test_an_error_of_a_parser_says_where(output, workers):
+def test_an_error_of_a_parser_says_where(output):
     def broken(path, experiment, caches):
         raise KeyError("bleu")
 
     with pytest.raises(KeyError) as caught:
-        build_examiner(broken).exam(output, workers=workers)
-    if workers < 0:
-        assert caught.value.__notes__ == [f"while 'broken' examined {output / 'Norm_batch-Moment_0.1'}"]
-
-
-def test_a_worker_that_dies_is_an_error_not_a_wait_for_ever(output):
-    with pytest.raises(BrokenProcessPool):
+        build_examiner(broken).exam(output)
+    assert caught.value.__notes__ == [f"while 'broken' examined {output / 'Norm_batch-Moment_0.1'}"]
+    with pytest.raises(KeyError):
+        build_examiner(broken).exam(output, workers=1)
+    with pytest.raises(BrokenProcessPool):  # a worker that dies is not waited for
         build_examiner(lambda path, experiment, caches: os._exit(9)).exam(output, workers=1)
-
-
-def test_verbose_names_the_folders(output, capsys):
-    Examiner().exam(output, regex="batch", verbose=True)
-    assert capsys.readouterr().out == "Norm_batch-Moment_0.1\n"
 
 
 def test_folders_without_parameters_are_skipped_and_said(output, capsys):
     (output / "plots").mkdir()
+    (output / ".assay").mkdir()
     examiner = Examiner()
     examiner.exam(output)
     assert capsys.readouterr().out == f"No 'param' or 'run.json' found, skip {output / 'plots'}\n"
     assert "plots" not in examiner.experiments
+    Examiner().exam(output, regex="powernorm")
+    assert capsys.readouterr().out == f"No folder in {output} matches 'powernorm'\n"
 
 
 @pytest.mark.parametrize(
@@ -175,19 +171,11 @@ def test_param_files_cannot_make_python_objects(tmp_path):
         examine.load_params(tmp_path)
 
 
-def test_a_missing_folder_is_an_error(tmp_path):
+def test_a_missing_folder_or_a_bad_regex_is_an_error(output, tmp_path):
     with pytest.raises(NotFoundError, match="no folder named"):
         Examiner().exam(tmp_path / "nowhere")
-
-
-def test_a_bad_regex_is_an_error(output):
     with pytest.raises(UsageError, match=r"regex '\(' is not a regular expression"):
         Examiner().exam(output, regex="(")
-
-
-def test_no_match_is_said(output, capsys):
-    Examiner().exam(output, regex="powernorm")
-    assert capsys.readouterr().out == f"No folder in {output} matches 'powernorm'\n"
 
 
 def test_a_folder_that_shares_anothers_results_counts_once(output):
@@ -201,17 +189,11 @@ def test_a_folder_that_shares_anothers_results_counts_once(output):
     assert list(examiner.experiments) == ["A_link"]
 
 
-def test_hidden_folders_are_ours_and_left_out(output, capsys):
-    (output / ".assay").mkdir()
-    Examiner().exam(output)
-    assert capsys.readouterr().out == ""
-
-
 # ---------------------------------------------------------------- folders of Assay
 
 
-@pytest.mark.parametrize("workers", [-1, 2])
-def test_an_upload_that_nobody_has_adopted_is_given_to_no_parser(output, capfd, workers):
+@pytest.mark.parametrize("workers", [-1, 1])
+def test_an_upload_that_was_not_adopted_is_given_to_no_parser(output, capfd, workers):
     write_received(str(output / "Norm_new-Moment_0.1"), Received("upload"))
     write_received(str(output / "Norm_new-Moment_0.05"), Received("pull"))
     examiner = build_examiner(lambda path, experiment, caches: experiment.metric.update(x=1))
@@ -232,11 +214,8 @@ def test_our_own_runs_are_read(tmp_path):
         "lr": 0.1,
         "layers": [1, 2],
     }
-
-
-def test_adhoc_runs_are_read(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"format": 1, "name": "x", "params": {}, "commands": []}))
-    assert examine.load_params(tmp_path) == {"_name": "x", "_output": str(tmp_path)}
+    assert examine.load_params(tmp_path) == {"_name": "x", "_output": str(tmp_path)}, "an adhoc run"
 
 
 # ---------------------------------------------------------------- latest_log
@@ -268,10 +247,7 @@ def test_a_command_with_odd_characters_is_taken_literally(tmp_path):
     (tmp_path / "log.a*.1").write_text("")
     (tmp_path / "log.ab.2").write_text("")
     assert latest_log("a*", tmp_path) == tmp_path / "log.a*.1"
-
-
-def test_no_folder_has_no_log(tmp_path):
-    assert latest_log("test", tmp_path / "nowhere") is None
+    assert latest_log("a*", tmp_path / "nowhere") is None
 
 
 # ---------------------------------------------------------------- table
@@ -289,24 +265,14 @@ def test_params_with_one_value_are_left_out_unless_asked_for(capsys):
     assert list(examiner.table(concise=False).columns) == ["a", "b", "m"]
 
 
-def test_lists_and_dicts_as_params_do_not_break_the_table(capsys):
+def test_any_value_fits_into_the_table(capsys):
     examiner = fill(({"layers": [1, 2], "opt": {"a": 1}}, {}), ({"layers": [1, 3], "opt": {"a": 1}}, {}))
-    frame = examiner.table()
+    frame = examiner.table(print_tsv=False)
+    assert capsys.readouterr().out == ""
     assert list(frame.columns) == ["layers"]
     assert frame["layers"].tolist() == [[1, 2], [1, 3]]
-
-
-def test_ragged_metrics_fill_up_with_none(capsys):
-    fill(({}, {"b": 1}), ({}, {"a": "x\ty\nz"})).table()
+    fill(({}, {"b": 1}), ({}, {"a": "x\ty\nz"})).table(print_tsv=True)
     assert capsys.readouterr().out == "a\tb\nNone\t1\nx y z\tNone\n"
-
-
-def test_the_table_is_printed_unless_told_otherwise(capsys):
-    examiner = fill(({}, {"m": 1}))
-    examiner.table(print_tsv=False)
-    assert capsys.readouterr().out == ""
-    examiner.table(print_tsv=True)
-    assert capsys.readouterr().out == "m\n1\n"
 
 
 def test_without_pandas_the_table_is_a_list_of_rows(capsys, monkeypatch):

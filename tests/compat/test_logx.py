@@ -91,12 +91,9 @@ def test_the_files_of_a_plain_run(logx, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "log/hparams.json").read_text() == '{\n    "lr": 0.1,\n    "arch": "alexnet"\n}'
     assert (tmp_path / "log/logging.log").read_text() == "hello\n"
     assert capsys.readouterr().out == "hello\n"
-
-
-def test_no_timestamp_leaves_it_out(logx, tmp_path):
-    logx.initialize(tmp_path, no_timestamp=True)
+    logx.initialize(tmp_path / "bare", no_timestamp=True)
     logx.metric("val", {"acc": 1}, epoch=0)
-    assert read_rows(tmp_path) == [["start", "start/step", "0"], ["val", "acc", "1", "epoch", "0"]]
+    assert read_rows(tmp_path / "bare") == [["start", "start/step", "0"], ["val", "acc", "1", "epoch", "0"]]
 
 
 def test_initializing_again_appends(tmp_path):
@@ -115,34 +112,22 @@ def test_a_line_that_a_kill_cut_short_spoils_no_other(logx, tmp_path):
     assert read_rows(tmp_path)[1:] == [["val", "acc", "0."], ["start", "start/step", "0"]]
 
 
-def test_hparams_are_never_overwritten(logx, tmp_path):
-    logx.initialize(tmp_path, hparams={"lr": 1})
-    logx.initialize(tmp_path, hparams={"lr": 2})
-    assert json.loads((tmp_path / "hparams.json").read_text()) == {"lr": 1}
-
-
-def test_hparams_may_be_a_namespace_with_anything_in_it(logx, tmp_path):
+def test_hparams_may_be_anything_and_are_never_overwritten(logx, tmp_path):
     hparams = argparse.Namespace(path=Path("/data"), lr=np.float32(0.5), layers=[1, 2], none=None)
     logx.initialize(tmp_path, hparams=hparams)
+    logx.initialize(tmp_path, hparams={"lr": 2})
     read = json.loads((tmp_path / "hparams.json").read_text())
     assert read == {"path": "/data", "lr": "0.5", "layers": [1, 2], "none": None}
-
-
-def test_hparams_that_are_neither_say_so(logx, tmp_path):
     with pytest.raises(TypeError, match="hparams must be a dict or an argparse Namespace, not 3"):
-        logx.initialize(tmp_path, hparams=3)
+        logx.initialize(tmp_path / "other", hparams=3)
 
 
-def test_messages_of_any_type_and_alphabet(logx, tmp_path, hostile_name):
-    logx.initialize(tmp_path)
-    logx.msg({"a": 1})
-    logx.msg(hostile_name)
-    assert (tmp_path / "logging.log").read_text("utf-8") == f"{{'a': 1}}\n{hostile_name}\n"
-
-
-def test_a_log_directory_with_an_odd_name(logx, hostile_path):
+def test_odd_names_and_messages(logx, hostile_path, hostile_name):
     logx.initialize(str(hostile_path / "deep/er"), hparams={})
     assert names(hostile_path / "deep/er") == ["hparams.json", "logging.log", "metrics.csv"]
+    logx.msg({"a": 1})
+    logx.msg(hostile_name)
+    assert (hostile_path / "deep/er/logging.log").read_text("utf-8") == f"{{'a': 1}}\n{hostile_name}\n"
 
 
 def test_a_log_directory_that_cannot_be_made(logx, tmp_path):
@@ -164,22 +149,14 @@ def test_a_full_disk_does_not_stop_the_training(logx, tmp_path, capsys):
 # ---------------------------------------------------------------- metrics
 
 
-@pytest.mark.parametrize("phase", ["val", "validate", "validation", "test"])
-def test_every_spelling_of_val_is_written_as_val(logx, tmp_path, phase):
+def test_every_spelling_of_a_phase(logx, tmp_path):
     logx.initialize(tmp_path)
-    logx.metric(phase, {"acc": 0.5}, epoch=1)
-    assert read_rows(tmp_path)[-1][:5] == ["val", "acc", "0.5", "epoch", "1"]
-
-
-@pytest.mark.parametrize("phase", ["trn", "train", "training"])
-def test_train_metrics_are_not_in_the_csv(logx, tmp_path, phase):
-    logx.initialize(tmp_path)
-    logx.metric(phase, {"loss": 0.5}, epoch=1)
-    assert len(read_rows(tmp_path)) == 1
-
-
-def test_a_bad_phase_names_the_good_ones(logx, tmp_path):
-    logx.initialize(tmp_path)
+    for phase in ("val", "validate", "validation", "test"):
+        logx.metric(phase, {"acc": 0.5}, epoch=1)
+        assert read_rows(tmp_path)[-1][:5] == ["val", "acc", "0.5", "epoch", "1"]
+    for phase in ("trn", "train", "training"):
+        logx.metric(phase, {"loss": 0.5}, epoch=1)
+    assert len(read_rows(tmp_path)) == 5, "train metrics are not in the csv"
     with pytest.raises(
         ValueError, match="phase 'eval' is none of trn, train, training, val, validate, validation, test"
     ):
@@ -206,25 +183,20 @@ def test_metrics_of_every_make(logx, tmp_path):
 # ---------------------------------------------------------------- before initialize, and other ranks
 
 
-def test_msg_before_initialize_prints(logx, capsys):
+def test_before_initialize_only_messages_work(logx, capsys):
     logx.msg("early")
     assert capsys.readouterr().out == "early\n"
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda logx: logx.metric("val", {"a": 1}),
-        lambda logx: logx.save_model({}, 1.0, 0),
-        lambda logx: logx.add_scalar("a", 1, 0),
-        lambda logx: logx.add_image("a", None),
-        lambda logx: logx.tensorboard.add_text("a", "b"),
-        lambda logx: logx.get_best_checkpoint(),
-    ],
-)
-def test_everything_else_before_initialize_says_to_call_it(logx, use):
-    with pytest.raises(UsageError, match=r"before logx\.initialize: call logx\.initialize\(logdir=\.\.\.\) first"):
-        use(logx)
+    uses = [
+        lambda: logx.metric("val", {"a": 1}),
+        lambda: logx.save_model({}, 1.0, 0),
+        lambda: logx.add_scalar("a", 1, 0),
+        lambda: logx.add_image("a", None),
+        lambda: logx.tensorboard.add_text("a", "b"),
+        logx.get_best_checkpoint,
+    ]
+    for use in uses:
+        with pytest.raises(UsageError, match=r"before logx\.initialize: call logx\.initialize\(logdir=\.\.\.\) first"):
+            use()
 
 
 def test_other_ranks_write_print_and_create_nothing(logx, tmp_path, capsys):
@@ -249,21 +221,18 @@ def test_inside_a_run_logs_go_to_its_directory(logx, tmp_path, monkeypatch):
     assert names(tmp_path / "run") == ["logging.log", "metrics.csv"]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("LOGROOT: /logs\nFARM: big\n", "/logs"),
-        ("FARM: big\nLOGROOT:   '/my logs'   # where\n", "/my logs"),
-        ('LOGROOT: "/a#b"\r\n', "/a#b"),
-        ("LOGROOT : relative/logs # x\n", "relative/logs"),
-        ("LOGROOT: /logs#1\n", "/logs#1"),
-        ("big:\n  LOGROOT: /nested\n", None),
-        ("NGC_LOGROOT: /ngc\n", None),
-        ("", None),
-    ],
-)
-def test_logroot_is_found_without_a_yaml_library(text, expected):
-    assert module.parse_logroot(text) == expected
+def test_logroot_is_found_without_a_yaml_library():
+    texts = {
+        "LOGROOT: /logs\nFARM: big\n": "/logs",
+        "FARM: big\nLOGROOT:   '/my logs'   # where\n": "/my logs",
+        'LOGROOT: "/a#b"\r\n': "/a#b",
+        "LOGROOT : relative/logs # x\n": "relative/logs",
+        "LOGROOT: /logs#1\n": "/logs#1",
+        "big:\n  LOGROOT: /nested\n": None,
+        "NGC_LOGROOT: /ngc\n": None,
+        "": None,
+    }
+    assert {text: module.parse_logroot(text) for text in texts} == texts
 
 
 def test_logroot_of_the_folder_beats_that_of_the_user(logx, work):
@@ -298,23 +267,17 @@ def read_series(run_dir):
     return [{key: value for key, value in line.items() if key != "time"} for line in lines]
 
 
-def test_inside_a_run_train_metrics_are_series_and_val_metrics_are_not(logx, tmp_path, monkeypatch):
+def test_inside_a_run_train_metrics_are_series_and_val_metrics_only_with_another_logdir(logx, tmp_path, monkeypatch):
     """The ingest reads metrics.csv: written twice, they would count twice."""
     monkeypatch.setenv(layout.ENV_RUN_DIR, str(tmp_path))
     logx.initialize()
     logx.metric("trn", {"loss": 0.5, "note": "text"}, epoch=7)
     logx.metric("val", {"acc": 0.9}, epoch=1)
-    script._stream.close()
-    assert read_series(tmp_path) == [{"step": 7, "train/loss": 0.5}]
     assert read_rows(tmp_path)[-1][:3] == ["val", "acc", "0.9"]
-
-
-def test_with_another_logdir_val_metrics_are_series_too(logx, tmp_path, monkeypatch):
-    monkeypatch.setenv(layout.ENV_RUN_DIR, str(tmp_path / "run"))
-    logx.initialize(tmp_path / "run/logs")
+    logx.initialize(tmp_path / "logs")
     logx.metric("val", {"acc": 0.9, "time": 3}, epoch=1)
     script._stream.close()
-    assert read_series(tmp_path / "run") == [{"epoch": 1, "acc": 0.9, "val/time": 3}]
+    assert read_series(tmp_path) == [{"step": 7, "train/loss": 0.5}, {"epoch": 1, "acc": 0.9, "val/time": 3}]
 
 
 def test_outside_a_run_there_are_no_series(logx, tmp_path):
@@ -344,25 +307,20 @@ def writer(logx, tmp_path, monkeypatch):
     return logx.tb_writer
 
 
-def test_scalars_and_images_are_passed_on_and_flushed(logx, writer):
+def test_calls_are_passed_on_and_flushed(logx, writer, tmp_path):
     logx.add_scalar("lr", 0.1, 5)
     logx.add_image("img", "pixels", 2)
     logx.tensorboard.add_text("a", "b")
     flush = ("flush",)
-    expected = [
-        ("add_scalar", "lr", 0.1, 5),
-        flush,
-        ("add_image", "img", "pixels", 2),
-        flush,
-        ("add_text", "a", "b"),
-        flush,
-    ]
-    assert writer.calls == expected
-
-
-def test_metrics_go_to_tensorboard_with_the_phase_as_given_and_one_flush(logx, writer):
-    logx.metric("trn", {"loss": 0.5, "acc": 1, "note": "text"}, epoch=3)
-    assert writer.calls == [("add_scalar", "trn/loss", 0.5, 3), ("add_scalar", "trn/acc", 1, 3), ("flush",)]
+    passed = [("add_scalar", "lr", 0.1, 5), ("add_image", "img", "pixels", 2), ("add_text", "a", "b")]
+    assert writer.calls == [call for each in passed for call in (each, flush)]
+    writer.calls.clear()
+    logx.metric("trn", {"loss": 0.5, "acc": 1, "note": "text"}, epoch=3)  # with the phase as given and one flush
+    assert writer.calls == [("add_scalar", "trn/loss", 0.5, 3), ("add_scalar", "trn/acc", 1, 3), flush]
+    logx.initialize(tmp_path / "tb", tensorboard=True, eager_flush=False)
+    logx.add_scalar("a", 1, 0)
+    logx.metric("train", {"a": 1})
+    assert "flush" not in [call[0] for call in logx.tb_writer.calls]
 
 
 def test_suspend_flush(logx, writer):
@@ -372,19 +330,9 @@ def test_suspend_flush(logx, writer):
     with logx.suspend_flush(flush_at_end=False):
         logx.add_scalar("a", 3, 2)
     assert [call[0] for call in writer.calls] == ["add_scalar", "add_scalar", "flush", "add_scalar"]
-
-
-def test_flushing_resumes_after_an_error(logx, writer):
     with pytest.raises(ZeroDivisionError), logx.suspend_flush():
         1 / 0  # noqa: B018
-    assert logx.eager_flush is True
-
-
-def test_without_eager_flush_nothing_is_flushed(logx, tmp_path, writer):
-    logx.initialize(tmp_path / "tb", tensorboard=True, eager_flush=False)
-    logx.add_scalar("a", 1, 0)
-    logx.metric("train", {"a": 1})
-    assert "flush" not in [call[0] for call in logx.tb_writer.calls]
+    assert logx.eager_flush is True, "flushing resumes after an error"
 
 
 def test_without_the_extra_training_goes_on_and_the_install_command_is_said_once(logx, tmp_path, monkeypatch, capsys):
@@ -405,6 +353,7 @@ def test_torchs_own_writer_serves_when_tensorboardx_is_missing(logx, tmp_path, m
     assert isinstance(logx.tb_writer, Writer)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("tensorboardX") is None, reason="the tensorboard extra is not installed")
 @pytest.mark.skipif(find_spec("tensorboard") is None, reason="TensorBoard itself is not installed")
 def test_event_files_are_what_tensorboard_opens(tmp_path):
@@ -447,23 +396,17 @@ def test_lower_may_be_better_and_old_models_may_stay(logx, tmp_path, torch):
         "best_checkpoint_ep2.pth",
         *(f"last_checkpoint_ep{epoch}.pth" for epoch in range(3)),
     ]
+    logx.save_model({"state_dict": 0.1}, 0.1, 2, higher_better=False)
+    assert logx.load_model(logx.get_best_checkpoint())[0] == 0.1, "the same epoch saved again replaces it"
 
 
-def test_the_same_epoch_saved_again_replaces_it(logx, tmp_path, torch):
+def test_nan_never_stays_the_best_and_a_text_is_refused(logx, tmp_path, torch):
     logx.initialize(tmp_path)
-    for metric in (0.5, 0.6):
-        logx.save_model({"state_dict": metric}, metric, 1)
-    assert logx.load_model(logx.get_best_checkpoint())[0] == 0.6
-
-
-def test_nan_never_stays_the_best(logx, tmp_path, torch):
-    logx.initialize(tmp_path)
-    assert [logx.save_model({}, metric, 0) for metric in (math.nan, math.nan, 0.1, math.nan)] == [
-        True,
-        False,
-        True,
-        False,
-    ]
+    with pytest.raises(TypeError, match="metric must be a single number, not 'high'"):
+        logx.save_model({}, "high", 0)
+    assert names(tmp_path) == ["logging.log", "metrics.csv"], "before anything is written"
+    better = [logx.save_model({}, metric, 0) for metric in (math.nan, math.nan, 0.1, math.nan)]
+    assert better == [True, False, True, False]
     assert logx.best_metric == 0.1
 
 
@@ -476,13 +419,6 @@ def test_the_users_dict_is_not_changed(logx, tmp_path, torch):
     assert state == {"w": 1}
     assert meta == {"epoch": 3, "__metric": 0.5}
     assert type(meta["__metric"]) is float
-
-
-def test_a_metric_that_is_no_number_is_refused_before_anything_is_written(logx, tmp_path, torch):
-    logx.initialize(tmp_path)
-    with pytest.raises(TypeError, match="metric must be a single number, not 'high'"):
-        logx.save_model({}, "high", 0)
-    assert names(tmp_path) == ["logging.log", "metrics.csv"]
 
 
 def test_a_failed_save_leaves_the_old_models(logx, tmp_path, torch, monkeypatch):
@@ -500,7 +436,7 @@ def test_a_failed_save_leaves_the_old_models(logx, tmp_path, torch, monkeypatch)
     assert len(names(tmp_path)) == 4
 
 
-@pytest.mark.parametrize("metric", [0.5, np.float32(0.5), np.float64(0.5), np.float16(0.5)])
+@pytest.mark.parametrize("metric", [0.5, np.float16(0.5)])
 def test_a_resumed_training_knows_its_best_model(tmp_path, torch, metric):
     """Also from files of runx, which hold numpy's numbers; torch since 2.6 refuses those."""
     torch.save(
@@ -518,23 +454,17 @@ def test_a_resumed_training_knows_its_best_model(tmp_path, torch, metric):
     ]
 
 
-def test_initialize_needs_no_torch_even_to_resume(logx, tmp_path, monkeypatch):
-    (tmp_path / "best_checkpoint_ep4.pth").write_bytes(b"x")
+def test_initialize_needs_no_torch_and_takes_the_highest_epoch(logx, tmp_path, monkeypatch):
+    ends = ("best_checkpoint_ep9.pth", "best_checkpoint_ep10.pth", "best_checkpoint_ep11xpth")
+    for name in (*ends, "xbest_checkpoint_ep12.pth"):
+        (tmp_path / name).write_bytes(b"")
     monkeypatch.setitem(sys.modules, "torch", None)
     logx.initialize(tmp_path)
-    assert logx.get_best_checkpoint() == str(tmp_path / "best_checkpoint_ep4.pth")
-
-
-def test_of_several_best_models_the_highest_epoch_counts(logx, tmp_path):
-    for name in (
-        "best_checkpoint_ep9.pth",
-        "best_checkpoint_ep10.pth",
-        "best_checkpoint_ep11xpth",
-        "xbest_checkpoint_ep12.pth",
-    ):
-        (tmp_path / name).write_bytes(b"")
-    logx.initialize(tmp_path)
     assert logx.get_best_checkpoint() == str(tmp_path / "best_checkpoint_ep10.pth")
+    with pytest.raises(UsageError, match="saving a model needs torch"):
+        logx.save_model({}, 0.5, 0)
+    with pytest.raises(UsageError, match="loading a model needs torch"):
+        logx.load_model(tmp_path / "x.pth")
 
 
 def test_a_best_model_that_cannot_be_read_is_kept_and_said(logx, tmp_path, torch, capsys):
@@ -543,15 +473,6 @@ def test_a_best_model_that_cannot_be_read_is_kept_and_said(logx, tmp_path, torch
     assert logx.save_model({}, 0.1, 5) is True
     assert "cannot read the metric in" in capsys.readouterr().err
     assert names(tmp_path)[:2] == ["best_checkpoint_ep4.pth", "best_checkpoint_ep5.pth"]
-
-
-def test_without_torch_saving_and_loading_say_what_is_missing(logx, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    logx.initialize(tmp_path)
-    with pytest.raises(UsageError, match="saving a model needs torch"):
-        logx.save_model({}, 0.5, 0)
-    with pytest.raises(UsageError, match="loading a model needs torch"):
-        logx.load_model(tmp_path / "x.pth")
 
 
 def test_a_checkpoint_without_a_state_dict_says_so(logx, tmp_path, torch):
@@ -574,16 +495,11 @@ class Bomb:
 
 
 def test_reading_a_metric_runs_nothing(tmp_path, torch, monkeypatch):
-    torch.save({"x": Bomb(tmp_path / "ran"), "__metric": np.float64(0.5)}, tmp_path / "best.pth")
+    torch.save({"x": Bomb(tmp_path / "ran"), "__metric": np.float64(0.5)}, tmp_path / "one.pth")
+    torch.save({"__metric": Bomb(tmp_path / "ran")}, tmp_path / "two.pth")
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert checkpoint.load_metric(str(tmp_path / "best.pth")) == 0.5
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_metric_that_would_run_something_is_none(tmp_path, torch, monkeypatch):
-    torch.save({"__metric": Bomb(tmp_path / "ran")}, tmp_path / "best.pth")
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert checkpoint.load_metric(str(tmp_path / "best.pth")) is None
+    assert checkpoint.load_metric(str(tmp_path / "one.pth")) == 0.5
+    assert checkpoint.load_metric(str(tmp_path / "two.pth")) is None
     assert not (tmp_path / "ran").exists()
 
 
@@ -605,7 +521,7 @@ def real_torch():
     return pytest.importorskip("torch", reason="torch is not installed")
 
 
-@pytest.mark.parametrize("kind", [float, np.float32, np.float64, np.int64, "tensor"])
+@pytest.mark.parametrize("kind", [float, np.int64, "tensor"])
 def test_resume_with_the_real_torch(tmp_path, real_torch, kind):
     first = real_torch.tensor(0.5) if kind == "tensor" else kind(1)
     model = real_torch.nn.Linear(2, 1)
@@ -620,7 +536,7 @@ def test_resume_with_the_real_torch(tmp_path, real_torch, kind):
     assert meta["epoch"] == 1
 
 
-@pytest.mark.parametrize("metric", [np.float32(0.5), np.float64(0.5), np.float16(0.5), "tensor"])
+@pytest.mark.parametrize("metric", [np.float32(0.5), np.float16(0.5), "tensor"])
 @pytest.mark.parametrize("zipped", [True, False])
 def test_checkpoints_of_runx_with_the_real_torch(tmp_path, real_torch, metric, zipped):
     metric = real_torch.tensor(0.5) if isinstance(metric, str) else metric

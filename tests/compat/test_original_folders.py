@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -38,29 +37,17 @@ def read_hparams(folder: Path) -> tuple[dict[str, Any], list[str]]:
     return load_hparams(str(folder), problems), problems
 
 
-@pytest.mark.parametrize(
-    ("name", "some", "complaint"),
-    [
-        ("athletic-wallaby", {"lr": 0.01, "solver": "sgd"}, ""),
-        ("quiet-otter", {}, ""),
-        ("damaged-lobster", {}, "hparams.json: not JSON"),
-    ],
-)
-def test_hparams_of_the_original(name, some, complaint):
-    (folder,) = SWEEP.glob(f"{name}_*")
-    found, problems = read_hparams(folder)
-    assert found.items() >= some.items()
-    assert bool(found) == bool(some)
-    assert [text.startswith(complaint) for text in problems] == [True] * bool(complaint)
-    assert load_hparams(str(folder)) == found
-
-
-def test_hparams_of_another_shape_are_a_problem(tmp_path):
+def test_hparams_of_the_original_and_others(tmp_path):
+    cases = {"athletic-wallaby": True, "quiet-otter": False, "damaged-lobster": False}
+    for name, is_there in cases.items():
+        (folder,) = SWEEP.glob(f"{name}_*")
+        found, problems = read_hparams(folder)
+        assert (found.items() >= {"lr": 0.01, "solver": "sgd"}.items()) is bool(found) is is_there
+        assert [text.startswith("hparams.json: not JSON") for text in problems] == [True] * name.startswith("damaged")
+        assert load_hparams(str(folder)) == found
     (tmp_path / "hparams.json").write_text("[1]")
     assert read_hparams(tmp_path) == ({}, ["hparams.json: a mapping was expected"])
-
-
-def test_hparams_that_cannot_be_opened_are_a_problem(tmp_path):
+    (tmp_path / "hparams.json").unlink()
     (tmp_path / "hparams.json").mkdir()
     found, (problem,) = read_hparams(tmp_path)
     assert found == {}
@@ -74,17 +61,10 @@ def test_hparams_are_written_as_logx_writes_them(tmp_path):
     expected = {**params, "logdir": "/logs/run/x", "deep": ["/logs/run", {"a": "/logs/run"}]}
     assert text == json.dumps(expected, indent=4)
     assert load_hparams(str(tmp_path)) == expected
-
-
-def test_hparams_are_never_written_over(tmp_path):
-    (tmp_path / "hparams.json").write_text('{"lr": 1}')
-    assert not write_hparams(str(tmp_path), {"lr": 2})
-    assert load_hparams(str(tmp_path)) == {"lr": 1}
-
-
-def test_filling_leaves_other_values_alone():
-    value = {"a": 1, "b": None, "c": True, "d": 0.5}
-    assert fill_logdir(value, "/x") == value
+    assert not write_hparams(str(tmp_path), {"lr": 2}), "never over another"
+    assert load_hparams(str(tmp_path)) == expected
+    others = {"a": 1, "b": None, "c": True, "d": 0.5}
+    assert fill_logdir(others, "/x") == others
 
 
 # ---------------------------------------------------------------- mlrunner directories
@@ -108,6 +88,8 @@ def test_half_done_runs_of_mlrunner():
         "Norm_batch-Moment_0.05": {"train": "finished", "test": "running"},
         "Norm_batch-EaStop_T": {},
     }
+    empty = load_mlrunner_run(str(OUTPUT / "Norm_batch-EaStop_T"))
+    assert (empty.params, empty.stat, empty.problems) == ({}, {}, ())
 
 
 def test_the_names_of_the_original_are_found_again():
@@ -120,11 +102,6 @@ def test_the_names_of_the_original_are_found_again():
     assert set(names) == {folder.name for folder in OUTPUT.iterdir() if folder.is_dir()}
     for name, params in names.items():
         assert load_mlrunner_run(str(OUTPUT / name)).params in (params, {})
-
-
-def test_empty_files_of_mlrunner_are_nothing():
-    run = load_mlrunner_run(str(OUTPUT / "Norm_batch-EaStop_T"))
-    assert (run.params, run.stat, run.problems) == ({}, {}, ())
 
 
 def test_logs_without_subdirectories_carry_the_name(tmp_path):
@@ -154,12 +131,9 @@ def test_a_word_that_is_no_state_is_left_out_and_said(tmp_path):
     assert load_mlrunner_stat(str(tmp_path)) == {"test": "failed"}
 
 
-def test_tuples_of_the_original_are_read(tmp_path):
+def test_tuples_of_the_original_are_read_and_other_objects_not_built(tmp_path):
     (tmp_path / "param").write_text("shape: !!python/tuple\n- 1\n- 2\n")
     assert load_mlrunner_run(str(tmp_path)).params == {"shape": [1, 2]}
-
-
-def test_other_objects_are_not_built(tmp_path):
     (tmp_path / "param").write_text("x: !!python/object/apply:os.system ['false']\n")
     assert "not YAML" in load_mlrunner_run(str(tmp_path)).problems[0]
 
@@ -187,12 +161,9 @@ def test_a_second_start_keeps_the_scripts_of_other_commands(tmp_path):
     assert run.param["_scripts"] == {"train": "run 1", "test": "check 1"}
     assert run.param["_time"] == "20220317.000000"
     assert run.params == {"p": 2, "old": True}
-
-
-def test_a_damaged_param_is_written_again(tmp_path):
     (tmp_path / "param").write_text("{")
     write_param(tmp_path)
-    assert load_mlrunner_run(str(tmp_path)).params == {"p": 1}
+    assert load_mlrunner_run(str(tmp_path)).params == {"p": 1}, "a damaged one is written again"
 
 
 def test_a_script_of_many_lines_and_letters_survives(tmp_path):
@@ -206,12 +177,8 @@ def test_a_script_of_many_lines_and_letters_survives(tmp_path):
 def test_stat_is_written_as_the_original_writes_it(tmp_path):
     write_mlrunner_stat(str(tmp_path), {"train": "finished", "avg": "running"})
     assert (tmp_path / "stat").read_text() == "avg: running\ntrain: finished\n"
-
-
-def test_stat_keeps_the_words_of_other_commands(tmp_path):
-    shutil.copy(OUTPUT / "Norm_batch-Moment_0.05" / "stat", tmp_path)
-    write_mlrunner_stat(str(tmp_path), {"test": "failed"})
-    assert load_mlrunner_stat(str(tmp_path)) == {"train": "finished", "test": "failed"}
+    write_mlrunner_stat(str(tmp_path), {"avg": "failed"})
+    assert load_mlrunner_stat(str(tmp_path)) == {"train": "finished", "avg": "failed"}, "other words are kept"
 
 
 @given(
@@ -224,13 +191,6 @@ def test_any_command_name_survives(tmp_path_factory, stat):
     write_mlrunner_stat(str(folder), stat)
     assert load_mlrunner_stat(str(folder)) == stat
     assert (yaml.safe_load((folder / "stat").read_text()) or {}) == stat
-
-
-def test_nothing_else_is_left_in_the_directory(tmp_path):
-    write_param(tmp_path)
-    write_mlrunner_stat(str(tmp_path), {"train": "running"})
-    write_hparams(str(tmp_path), {"a": 1})
-    assert sorted(os.listdir(tmp_path)) == ["hparams.json", "param", "stat"]
 
 
 def test_two_writers_lose_no_word(tmp_path):

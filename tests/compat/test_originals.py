@@ -38,35 +38,23 @@ class TestRunx:
     def test_short_flags_and_abbreviations(self) -> None:
         parsed = parse(runx, "-n", "-i", "-c", "x", "--exp", "name", "sweep.yml")
         assert (parsed.no_run, parsed.interactive, parsed.config_file, parsed.exp_name) == (True, True, "x", "name")
-
-    @pytest.mark.parametrize(
-        ("states", "words"),
-        [
-            ([State.RUNNING], "1 run is with big now"),
-            ([State.RUNNING] * 4, "4 runs are with big now"),
-            ([State.RUNNING, State.DONE, State.FAILED, State.RUNNING], "2 runs are with big now, 2 finished"),
-            ([State.RUNNING, State.QUEUED], "1 run is with big now, 1 not submitted"),
-        ],
-    )
-    def test_every_run_is_counted_once_on_leaving(self, states: list[State], words: str) -> None:
-        assert runx.describe_farm(states, "big") == words
-
-    def test_retry_runs_no_new_ones(self) -> None:
         options = runx.build_options(parse(runx, "sweep.yml", "-i", "--retry", "failed"))
         assert options.keeps_finished
         assert options.retry == {State.FAILED, State.TIMEOUT}
+
+    def test_every_run_is_counted_once_on_leaving(self) -> None:
+        running = State.RUNNING
+        assert runx.describe_farm([running], "big") == "1 run is with big now"
+        mixed = [running, State.DONE, State.FAILED, running]
+        assert runx.describe_farm(mixed, "big") == "2 runs are with big now, 2 finished"
+        assert runx.describe_farm([running, State.QUEUED], "big") == "1 run is with big now, 1 not submitted"
 
 
 class TestSumx:
     def test_every_flag(self) -> None:
         parsed = parse(sumx, "a", "b", "--logroot", "r", "--ignore", "x,y", "-s", "acc", "--csv", "out")
-        assert (parsed.dirs, parsed.logroot, parsed.ignore, parsed.sortwith, parsed.csv) == (
-            ["a", "b"],
-            "r",
-            "x,y",
-            ["acc"],
-            "out",
-        )
+        found = parsed.dirs, parsed.logroot, parsed.ignore, parsed.sortwith, parsed.csv
+        assert found == (["a", "b"], "r", "x,y", ["acc"], "out")
         assert parse(sumx, "a", "--sortwith", "acc").sortwith == ["acc"]
 
 
@@ -89,31 +77,19 @@ class TestMlrunner:
     def test_long_names(self) -> None:
         long = "--output o --yaml y --title t --debug --command c --force --resource r"
         parsed = parse(mlrunner, *long.split())
-        assert (parsed.output, parsed.yaml, parsed.title, parsed.command, parsed.resource) == (
-            "o",
-            "y",
-            "t",
-            ["c"],
-            ["r"],
-        )
-
-    def test_debug_repeats(self) -> None:
+        found = parsed.output, parsed.yaml, parsed.title, parsed.command, parsed.resource
+        assert found == ("o", "y", "t", ["c"], ["r"])
         assert mlrunner.build_options(parse(mlrunner, "-d"), "/x/out").force
 
 
 @pytest.mark.parametrize("program", ["runx", "sumx", "mlrunner"])
-class TestEveryDoor:
-    def test_help(self, program: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run([program, "--help"]) == 0
-        assert capsys.readouterr().out.startswith(f"usage: assay {program} ")
-
-    def test_an_unknown_flag(self, program: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run([program, "x", "--no-such-flag"]) == 2
-        assert f"assay {program}: error: unrecognized arguments" in capsys.readouterr().err
-
-    def test_it_is_listed(self, program: str, capsys: pytest.CaptureFixture[str]) -> None:
-        run(["--help"])
-        assert f"  {program} " in capsys.readouterr().out
+def test_every_program_is_listed_and_has_its_help(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([program, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: assay {program} ")
+    assert run([program, "x", "--no-such-flag"]) == 2
+    assert f"assay {program}: error: unrecognized arguments" in capsys.readouterr().err
+    run(["--help"])
+    assert f"  {program} " in capsys.readouterr().out
 
 
 def test_a_missing_experiment_file_is_answered_with_how_to_make_one(

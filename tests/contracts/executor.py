@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from tests.conftest import HOSTILE_NAMES
 
 from assay.errors import InfrastructureError
 from assay.execute import process
@@ -162,66 +163,43 @@ class ExecutorContract:
 
     # ------------------------------------------------------------ to the end
 
-    @pytest.mark.parametrize("code", [0, 3, 255])
-    def test_the_marker_holds_the_true_exit_code(self, executor: Executor, runs: Runs, code: int) -> None:
-        run = runs.make(f"echo said; exit {code}")
-        finish(executor, [start(executor, run)])
-        assert run.markers() == {f"train.exit.{code}"}
-        assert run.text("train.log") == "said\n"
+    def test_jobs_run_to_their_end(self, executor: Executor, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Several at once. A run that surrounds us gives them nothing: `train` would be left out of all."""
+        outer = {"ASSAY_RUN_DIR": "/outer", "ASSAY_DONE": ":train:", "ASSAY_GATE": "9", "ASSAY_ATTEMPT": "outer.7"}
+        for name, value in outer.items():
+            monkeypatch.setenv(name, value)
+        ordered = runs.make("echo 1 >> out", "echo 2 >> out", "cat out")
+        failing = runs.make("echo said; exit 3", "touch never")
+        last = runs.make("true", "exit 255")
+        killed = runs.make("bash -c 'kill -KILL $$'")
+        within = runs.make("exit 124", limits=(100.0,))
+        skipping = runs.make("echo again", "echo once")
+        chatty = runs.make("seq 100000; printf 'to stderr' >&2; printf 'no newline'")
+        variables = {"CUDA_VISIBLE_DEVICES": "1,2", "ODD": "a 'b' \"c\" $d"}
+        asking = runs.make("env -0 > vars", env=(("FROM_SPEC", "it's $HOME"),), pythonpath="${ASSAY_RUN_DIR}/code")
+        handles = [start(executor, run) for run in (ordered, failing, last, killed, within, chatty)]
+        handles.append(start(executor, skipping, **{layout.ENV_DONE: ":train:"}))
+        handles.append(start(executor, asking, **variables))
+        finish(executor, handles)
+        assert ordered.markers() == {"train.exit.0", "avg.exit.0", "test.exit.0"}
+        assert ordered.text("test.log") == "1\n2\n"
+        assert failing.markers() == {"train.exit.3"}, "the first failure ends the run"
+        assert failing.text("train.log") == "said\n"
+        assert not Path(self.job_dir(failing), "code/never").exists()
+        assert last.markers() == {"train.exit.0", "avg.exit.255"}
+        assert killed.markers() == {"train.exit.137"}
+        assert within.markers() == {"train.exit.124"}
+        assert not within.path("train.timeout").exists()
+        assert skipping.markers() == {"avg.exit.0"}, "finished commands are not repeated"
+        lines = chatty.text("train.log").splitlines()
+        assert (len(lines), lines[-1]) == (100001, "to stderrno newline")
+        self.check_environment(asking)
 
-    def test_commands_run_in_order(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("echo 1 >> out", "echo 2 >> out", "cat out")
-        finish(executor, [start(executor, run)])
-        assert run.markers() == {"train.exit.0", "avg.exit.0", "test.exit.0"}
-        assert run.text("test.log") == "1\n2\n"
-
-    def test_the_first_failure_ends_the_run(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("true", "false", "touch never")
-        finish(executor, [start(executor, run)])
-        assert run.markers() == {"train.exit.0", "avg.exit.1"}
-        assert not run.path("code/never").exists()
-
-    def test_death_by_a_signal_is_an_exit_code(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("bash -c 'kill -KILL $$'")
-        finish(executor, [start(executor, run)])
-        assert run.markers() == {"train.exit.137"}
-
-    def test_finished_commands_are_not_repeated(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("echo again", "echo once")
-        finish(executor, [start(executor, run, **{layout.ENV_DONE: ":train:"})])
-        assert run.markers() == {"avg.exit.0"}
-
-    def test_a_second_attempt_has_its_own_files(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("[ -e ready ] && echo now")
-        finish(executor, [start(executor, run)])
-        Path(self.job_dir(run), "code", "ready").touch()
-        second = executor.submit(run.request(attempt=2), run.publish)
-        assert second is not None
-        finish(executor, [second])
-        assert run.markers() == {"train.exit.1", "train.2.exit.0"}
-        assert run.text("train.2.log") == "now\n"
-
-    def test_output_is_complete(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("seq 100000; printf 'to stderr' >&2; printf 'no newline'")
-        finish(executor, [start(executor, run)])
-        lines = run.text("train.log").splitlines()
-        assert len(lines) == 100001
-        assert lines[-1] == "to stderrno newline"
-
-    def test_its_own_times_are_noted(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("true")
-        finish(executor, [start(executor, run)])
-        began, ended = run_directory.load_times(run.dir)["train"]
-        assert ended is not None
-        assert began <= ended <= time.time()
-
-    def test_environment(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("env -0 > vars", env=(("FROM_SPEC", "it's $HOME"),), pythonpath="${ASSAY_RUN_DIR}/code")
-        finish(executor, [start(executor, run, CUDA_VISIBLE_DEVICES="1,2", ODD="a 'b' \"c\" $d")])
+    def check_environment(self, run: Run) -> None:
         seen = dict(item.partition("=")[::2] for item in Path(self.job_dir(run), "code/vars").read_text().split("\0"))
         expected = {
             "ASSAY_RUN_DIR": self.job_dir(run),
-            "ASSAY_RUN_NAME": "run1",
+            "ASSAY_RUN_NAME": run.spec.name,
             "ASSAY_RUN_ID": "0123456789ab",
             "ASSAY_STUDY": "study",
             "ASSAY_ATTEMPT": f"{run.uid}.1",
@@ -235,28 +213,31 @@ class ExecutorContract:
         }
         assert {name: seen.get(name) for name in expected} == expected
         assert "ASSAY_GATE" not in seen
+        began, ended = run_directory.load_times(run.dir)["train"]
+        assert ended is not None
+        assert began <= ended <= time.time()
 
-    def test_a_run_inside_a_run_inherits_nothing_of_it(
-        self, executor: Executor, runs: Runs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        outer = {"ASSAY_RUN_DIR": "/outer", "ASSAY_DONE": ":train:", "ASSAY_GATE": "9", "ASSAY_ATTEMPT": "outer.7"}
-        for name, value in outer.items():
-            monkeypatch.setenv(name, value)
-        run = runs.make('echo "$ASSAY_RUN_DIR $ASSAY_ATTEMPT"')
+    def test_a_second_attempt_has_its_own_files(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("[ -e ready ] && echo now")
         finish(executor, [start(executor, run)])
-        assert run.text("train.log") == f"{self.job_dir(run)} {run.uid}.1\n"
+        Path(self.job_dir(run), "code", "ready").touch()
+        second = executor.submit(run.request(attempt=2), run.publish)
+        assert second is not None
+        finish(executor, [second])
+        assert run.markers() == {"train.exit.1", "train.2.exit.0"}
+        assert run.text("train.2.log") == "now\n"
 
-    def test_hostile_paths(self, executor: Executor, hostile_path: Path, hostile_name: str) -> None:
-        run = Runs(hostile_path).make(
-            'echo "$PWD"; echo "it\'s fine" > "$ASSAY_RUN_DIR/out"', name=hostile_name, study=hostile_name
-        )
-        finish(executor, [start(executor, run)])
-        assert run.markers() == {"train.exit.0"}
-        assert run.text("train.log") == f"{self.job_dir(run)}/code\n"
-        assert run.text("out") == "it's fine\n"
+    def test_hostile_paths(self, executor: Executor, tmp_path: Path) -> None:
+        text = 'echo "$PWD"; echo "it\'s fine" > "$ASSAY_RUN_DIR/out"'
+        made = [Runs(tmp_path / name).make(text, name=name, study=name) for name in HOSTILE_NAMES.values()]
+        finish(executor, [start(executor, run) for run in made])
+        for run in made:
+            assert run.markers() == {"train.exit.0"}
+            assert run.text("train.log") == f"{self.job_dir(run)}/code\n"
+            assert run.text("out") == "it's fine\n"
 
-    def test_twenty_jobs(self, executor: Executor, runs: Runs) -> None:
-        self.run_many(executor, runs, 20)
+    def test_twelve_jobs(self, executor: Executor, runs: Runs) -> None:
+        self.run_many(executor, runs, 12)
 
     @pytest.mark.long
     def test_two_hundred_jobs(self, executor: Executor, runs: Runs) -> None:
@@ -346,7 +327,8 @@ class ExecutorContract:
         finish(executor, [handle])
         second.close()
 
-    def test_watching_what_has_ended(self, executor: Executor, runs: Runs) -> None:
+    def test_what_has_ended_can_be_watched_and_cancelled(self, executor: Executor, runs: Runs) -> None:
+        assert list(executor.wait(0.01)) == []
         run = runs.make("true")
         handle = start(executor, run)
         finish(executor, [handle])
@@ -355,6 +337,8 @@ class ExecutorContract:
         finish(second, [handle])
         assert list(second.wait(0.0)) == []
         second.close()
+        executor.cancel([(handle, run.dir)], 0.1)
+        assert run.markers() == {"train.exit.0"}
 
     def test_liveness(self, executor: Executor, runs: Runs) -> None:
         run = runs.make(STUBBORN["plain"])
@@ -362,12 +346,9 @@ class ExecutorContract:
         until(lambda: Path(self.job_dir(run), "code/up").exists(), "the command runs")
         assert executor.liveness(handle, run.dir) is Liveness.ALIVE
         run_directory.write_stop(run.dir, 1, STOP)
-        executor.cancel([(handle, run.dir)], 5.0)
+        executor.cancel([(handle, run.dir)], 0.3)
         finish(executor, [handle])
         assert executor.liveness(handle, run.dir) is Liveness.GONE
-
-    def test_waiting_for_nothing(self, executor: Executor) -> None:
-        assert list(executor.wait(0.01)) == []
 
     def test_closing_leaves_jobs_running(self, executor: Executor, runs: Runs) -> None:
         run = runs.make("until [ -e go ]; do sleep 0.02; done; exit 6")
@@ -382,48 +363,26 @@ class ExecutorContract:
 
     # ------------------------------------------------------------ ending
 
-    @pytest.mark.parametrize("kind", STUBBORN)
-    def test_cancel_leaves_no_process(self, executor: Executor, runs: Runs, kind: str) -> None:
-        run = runs.make(STUBBORN[kind])
-        handle = start(executor, run)
-        until(lambda: Path(self.job_dir(run), "code/up").exists(), "the command runs")
-        assert members(run)
-        run_directory.write_stop(run.dir, 1, STOP)
-        executor.cancel([(handle, run.dir)], 0.3)
-        assert members(run) == set()
-        finish(executor, [handle])
-        assert "train.exit.0" not in run.markers()
-
-    def test_cancel_ends_several_and_spares_the_others(self, executor: Executor, runs: Runs) -> None:
-        made = [runs.make(STUBBORN["plain"]) for _ in range(3)]
+    @pytest.mark.parametrize("kinds", [tuple(STUBBORN)[:3], tuple(STUBBORN)[3:]], ids=["one group", "many groups"])
+    def test_cancel_leaves_no_process_and_spares_the_others(
+        self, executor: Executor, runs: Runs, kinds: tuple[str, ...]
+    ) -> None:
+        made = [runs.make(STUBBORN[kind]) for kind in kinds]
         handles = [start(executor, run) for run in made]
-        until(lambda: all(Path(self.job_dir(run), "code/up").exists() for run in made), "all run")
-        for run in made[:2]:
-            run_directory.write_stop(run.dir, 1, STOP)
-        executor.cancel([(handles[0], made[0].dir), (handles[1], made[1].dir)], 5.0)
-        assert members(*made[:2]) == set()
-        assert members(made[2])
-        run_directory.write_stop(made[2].dir, 1, STOP)
-        executor.cancel([(handles[2], made[2].dir)], 5.0)
+        until(lambda: all(Path(self.job_dir(run), "code/up").exists() for run in made), "the commands run")
+        for some in (slice(0, 2), slice(2, 3)):
+            assert all(members(run) for run in made[some])
+            for run in made[some]:
+                run_directory.write_stop(run.dir, 1, STOP)
+            executor.cancel([(handle, run.dir) for handle, run in zip(handles, made, strict=True)][some], 0.3)
+            assert members(*made[some]) == set()
         finish(executor, handles)
-
-    def test_cancel_what_has_ended(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("true")
-        handle = start(executor, run)
-        finish(executor, [handle])
-        executor.cancel([(handle, run.dir)], 0.1)
-        assert run.markers() == {"train.exit.0"}
+        assert all("train.exit.0" not in run.markers() for run in made)
 
     def test_a_time_limit(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("setsid sleep 1000 & sleep 1000", "true", limits=(1.0, None))
+        run = runs.make("setsid sleep 1000 & sleep 1000", "true", limits=(0.3, None))
         handle = start(executor, run)
         finish(executor, [handle])
         assert run.markers() == {"train.exit.124"}
         assert run.path("train.timeout").exists()
         until(lambda: members(run) == set(), "no process is left")  # job.sh itself ends after its last marker
-
-    def test_within_its_time_limit(self, executor: Executor, runs: Runs) -> None:
-        run = runs.make("exit 124", limits=(100.0,))
-        finish(executor, [start(executor, run)])
-        assert run.markers() == {"train.exit.124"}
-        assert not run.path("train.timeout").exists()

@@ -68,14 +68,11 @@ def test_the_study_before_the_project_before_the_user_before_the_engine(folder: 
     ]
 
 
-def test_a_study_names_a_farm_of_the_settings(folder: Path) -> None:
+def test_a_farm_of_the_settings_that_the_study_names_or_that_is_usual(folder: Path) -> None:
     study, settings = write(folder, "on: big\n", "[farms.big]\nkind = 'slurm'\n")
     farm = choose_farm(study, None, settings)
     assert farm is not None
     assert farm.name == "big"
-
-
-def test_the_usual_farm_of_the_settings(folder: Path) -> None:
     study, settings = write(folder, "", "farm = 'slurm'\n")
     farm = choose_farm(study, None, settings)
     assert farm is not None
@@ -100,14 +97,10 @@ def test_an_unknown_name_is_told_what_there_is_and_where(folder: Path) -> None:
     assert "pool (study.yml:3)" in hint
     assert "assay.toml:1)" in hint
     assert all(name in hint for name in ("slurm", "ray", "ssh:HOST", "local"))
-
-
-@pytest.mark.parametrize("name", ["ssh", "ssh:"])
-def test_ssh_without_a_host(folder: Path, name: str) -> None:
-    study, settings = write(folder)
-    with pytest.raises(NotFoundError) as caught:
-        choose_farm(study, name, settings)
-    assert str(caught.value.hint).startswith("did you mean 'ssh:HOST'")
+    for name in ("ssh", "ssh:"):  # without a host
+        with pytest.raises(NotFoundError) as caught:
+            choose_farm(study, name, settings)
+        assert str(caught.value.hint).startswith("did you mean 'ssh:HOST'")
 
 
 def test_an_unknown_name_in_the_file_has_its_place(folder: Path) -> None:

@@ -48,20 +48,13 @@ def test_a_submit_command_that_printed_a_number(run_dir: Path) -> None:
     begin(run_dir, "n7")
     (run_dir / "submit.log.1").write_text("Your job 4711 has been submitted\n")
     assert load_place(str(run_dir), build("submit")) == Place("n7", "submit 4711")
+    shell = build("submit", native_id=_SHELL)  # what it prints is not a job number
+    assert load_place(str(run_dir), shell) == Place("n7", "submit")
 
 
-def test_what_a_bare_shell_prints_is_not_a_job_number(run_dir: Path) -> None:
-    begin(run_dir, HERE)
-    (run_dir / "submit.log.1").write_text("epoch 17 of 20\n")
-    assert load_place(str(run_dir), build("submit", native_id=_SHELL)) == Place(HERE, "submit")
-
-
-def test_a_host_reached_by_ssh_has_its_own_name(run_dir: Path) -> None:
+def test_hosts_of_ssh_and_clusters_of_ray(run_dir: Path) -> None:
     begin(run_dir, "ssh:board-3")
     assert load_place(str(run_dir), build("ssh", native_id=json.dumps({"host": "board-3"}))) == Place("board-3", "ssh")
-
-
-def test_ray_names_the_cluster_of_a_task_and_the_job_of_a_dashboard(run_dir: Path) -> None:
     begin(run_dir, "n1")
     assert load_place(str(run_dir), build("ray", native_id="10.0.0.1:6379")).job == "ray 10.0.0.1:6379"
     assert load_place(str(run_dir), build("ray", native_id="http://head:8265")).job == "ray assay-uid.1"

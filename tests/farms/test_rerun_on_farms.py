@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,18 @@ resources: {gpus: 0}
 """
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    bench = Bench(tmp_path)
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    bench = Bench(tmp_path_factory.mktemp("done"))
     result = bench.run(STUDY, "--on", "shell")
     assert result.returncode == 0, result.stderr
+    return bench
+
+
+@pytest.fixture
+def bench(done: Bench, tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path)
+    shutil.copytree(done.folder, bench.folder, dirs_exist_ok=True)
     return bench
 
 

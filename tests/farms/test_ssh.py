@@ -87,8 +87,8 @@ class TestSsh(ExecutorContract):
     def job_dir(self, run: Run) -> str:
         return str(there(self.hosts, run))
 
-    def test_twenty_jobs(self, executor: SshExecutor, runs: Runs) -> None:
-        self.run_many(executor, runs, 20)
+    def test_twelve_jobs(self, executor: SshExecutor, runs: Runs) -> None:
+        self.run_many(executor, runs, 12)
         assert len(os.listdir(self.hosts.jobs("near") / "code")) == 1, "one copy of the code for all of them"
 
 

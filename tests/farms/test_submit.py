@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.conftest import HOSTILE_NAMES
 from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
 
 from assay.errors import InfrastructureError, UsageError
@@ -121,12 +122,13 @@ FORMS = {
 
 class TestForms:
     @pytest.mark.parametrize("form", FORMS)
-    def test_hostile_paths(self, farm_folder: Path, hostile_path: Path, hostile_name: str, form: str) -> None:
+    def test_hostile_paths(self, farm_folder: Path, tmp_path: Path, form: str) -> None:
         executor = SubmitExecutor(FORMS[form])
-        run = Runs(hostile_path).make("echo 'it'\\''s'; exit 3", name=hostile_name, study=hostile_name)
-        finish(executor, [start(executor, run)])
-        assert run.markers() == {"train.exit.3"}
-        assert run.text("train.log") == "it's\n"
+        text = "echo 'it'\\''s'; exit 3"
+        made = [Runs(tmp_path / name).make(text, name=name, study=name) for name in HOSTILE_NAMES.values()]
+        finish(executor, [start(executor, run) for run in made])
+        assert [run.markers() for run in made] == [{"train.exit.3"}] * len(made)
+        assert [run.text("train.log") for run in made] == ["it's\n"] * len(made)
         executor.close()
 
 
@@ -371,13 +373,13 @@ class TestFailure:
         assert load_submit_code(run.dir, 1) == 4  # the shell's code is the job's
         assert load_submit_failure(run.dir, 1) is None
 
-    @pytest.mark.parametrize("codes", [(0, 126), (126, 0)])
-    def test_a_refusal_counts_after_an_acceptance(self, runs: Runs, codes: tuple[int, int]) -> None:
+    def test_a_refusal_counts_after_an_acceptance(self, runs: Runs) -> None:
         """A folder lists its names in any order."""
-        run = runs.make("true")
-        for code in codes:
-            run.path(layout.submit_exit_name(1, code)).touch()
-        assert load_submit_code(run.dir, 1) == 126
+        for codes in ((0, 126), (126, 0)):
+            run = runs.make("true")
+            for code in codes:
+                run.path(layout.submit_exit_name(1, code)).touch()
+            assert load_submit_code(run.dir, 1) == 126
 
     def test_a_second_attempt_is_not_judged_by_the_first(
         self, big: SubmitExecutor, runs: Runs, farm_folder: Path
@@ -504,9 +506,8 @@ class TestLiveness:
         until(lambda: list(queueing.wait(0.1)) == [handle], "it has ended")
         assert queueing.liveness(handle, run.dir) is Liveness.GONE
 
-    @pytest.mark.parametrize("text", ["", "host", "host x y z", "\n"])
-    def test_a_damaged_token_is_an_empty_one(self, text: str) -> None:
-        assert parse_token(text).host == ""
+    def test_a_damaged_token_is_an_empty_one(self) -> None:
+        assert {parse_token(text).host for text in ("", "host", "host x y z", "\n")} == {""}
 
 
 # ---------------------------------------------------------------- crashes

@@ -62,26 +62,21 @@ class TestShownLine:
         )
         assert "--name alexnet_2020.02.06_6.32 " in build_submit_command(BIG, tagged), "and is submitted under it"
 
-    def test_without_resources(self) -> None:
-        assert render_submit_line(Farm("x", "generic", "bash"), replace(REQUEST, label="j"), "true") == 'bash -c "true"'
-
-    def test_draco(self) -> None:
-        farm = Farm("draco-rno", "draco", "submit_job", (("gpu", 1),))
-        assert render_submit_line(farm, REQUEST, "echo 'a b'") == (
+    def test_each_kind_of_farm(self) -> None:
+        shell = Farm("x", "generic", "bash")
+        assert render_submit_line(shell, replace(REQUEST, label="j"), "true") == 'bash -c "true"'
+        draco = Farm("draco-rno", "draco", "submit_job", (("gpu", 1),))
+        assert render_submit_line(draco, REQUEST, "echo 'a b'") == (
             "submit_job --gpu 1  --name sweep_athletic-wallaby --command 'echo '\\''a b'\\'''"
             " --logdir /home/logs/sweep/athletic-wallaby/gcf_log"
         )
-
-    def test_ngc(self) -> None:
         assert render_submit_line(NGC, REQUEST, TRAIN) == (
             "ngc batch run --image nvidian/pytorch:19.10-py3 --instance dgx1v.16g.1.norm --result /result"
             "  --name sweep_athletic-wallaby --commandline 'python train.py --lr 0.01 --solver sgd'"
             " --workspace ws:/mnt/ngc:RW"
         )
-
-    def test_template(self) -> None:
-        farm = Farm("pbs", "template", "qsub -N {job} -- {command}")
-        assert render_submit_line(farm, REQUEST, "a 'b'") == "qsub -N sweep_athletic-wallaby -- 'a '\"'\"'b'\"'\"''"
+        pbs = Farm("pbs", "template", "qsub -N {job} -- {command}")
+        assert render_submit_line(pbs, REQUEST, "a 'b'") == "qsub -N sweep_athletic-wallaby -- 'a '\"'\"'b'\"'\"''"
 
     @given(st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=30))
     def test_a_pasted_line_submits_the_same_command(self, command: str) -> None:
@@ -95,13 +90,13 @@ class TestSubmittedCommand:
             f"{JOB} /home/logs/sweep/athletic-wallaby/job.sh",
         ]
 
-    @pytest.mark.parametrize("submit", ["bash", "/bin/sh", "zsh -l", "FOO=1 bash"])
-    def test_a_bare_shell_has_no_name(self, submit: str) -> None:
-        assert "--name" not in build_submit_command(Farm("here", "generic", submit), REQUEST)
-
-    @pytest.mark.parametrize("submit", ["bash submit.sh", "rlaunch", "submit_bash"])
-    def test_what_is_no_bare_shell(self, submit: str) -> None:
-        assert "--name sweep_athletic-wallaby" in build_submit_command(Farm("there", "generic", submit), REQUEST)
+    def test_only_a_bare_shell_has_no_name(self) -> None:
+        for submit in ("bash", "/bin/sh", "zsh -l", "FOO=1 bash"):
+            assert "--name" not in build_submit_command(Farm("here", "generic", submit), REQUEST)
+        for submit in ("bash submit.sh", "rlaunch", "submit_bash"):
+            assert "--name sweep_athletic-wallaby" in build_submit_command(Farm("there", "generic", submit), REQUEST)
+        assert is_shell(Farm("f", "generic", "bash"))
+        assert not is_shell(Farm("f", "template", "bash"))
 
     def test_draco_writes_its_log_into_the_run(self) -> None:
         words = shell_words(build_submit_command(Farm("draco", "draco", "submit_job"), REQUEST))
@@ -125,13 +120,10 @@ class TestSubmittedCommand:
         assert words[1:3] == ["--log", "/mnt/ngc/sweep/athletic-wallaby/x"]
         assert words[-1] == "/mnt/ngc/sweep/athletic-wallaby/gcf_log"
 
-    @pytest.mark.parametrize(("workspace", "root", "key"), [(None, "/r", "WORKSPACE"), ("ws", None, "NGC_LOGROOT")])
-    def test_ngc_without_what_it_needs(self, workspace: str | None, root: str | None, key: str) -> None:
-        farm = Farm("ngc", "ngc", "ngc batch run", workspace=workspace, remote_root=root)
-        with pytest.raises(UsageError, match=key):
-            build_submit_command(farm, REQUEST)
-
-    def test_a_template_that_submits_nothing(self) -> None:
+    def test_what_cannot_be_submitted(self) -> None:
+        for workspace, root, key in ((None, "/r", "WORKSPACE"), ("ws", None, "NGC_LOGROOT")):
+            with pytest.raises(UsageError, match=key):
+                build_submit_command(Farm("n", "ngc", "ngc batch run", workspace=workspace, remote_root=root), REQUEST)
         with pytest.raises(UsageError, match="submits nothing") as caught:
             build_submit_command(Farm("pbs", "template", "qsub -N {job}"), REQUEST)
         assert "{command}" in str(caught.value.hint)
@@ -154,23 +146,20 @@ class TestSubmittedCommand:
 
 
 class TestResources:
-    @pytest.mark.parametrize(
-        ("value", "text"),
-        [
+    def test_values(self) -> None:
+        values: list[tuple[object, str]] = [
             (True, "--k"),
             (False, ""),
             (None, ""),
             (2, "--k 2"),
             (0, "--k 0"),
-            (0.5, "--k 0.5"),
             ("a b --flag c", "--k a b --flag c"),  # several words or flags: unquoted, as runx hands them on
             (["/a:/a", "/b:/b"], "--k /a:/a --k /b:/b"),
             ([], ""),
             ("LOGDIR/x", "--k /home/logs/sweep/athletic-wallaby/x"),
-        ],
-    )
-    def test_values(self, value: object, text: str) -> None:
-        assert render_resources(Farm("f", "generic", "s", (("k", value),)), REQUEST) == text
+        ]
+        for value, text in values:
+            assert render_resources(Farm("f", "generic", "s", (("k", value),)), REQUEST) == text
 
     def test_what_the_run_asks_for_overrides_and_adds(self) -> None:
         request = JobRequest("/r/s/x", "s/x", 1, farm_resources=(("gpu", 4), ("partition", "long"), ("mem", None)))
@@ -194,12 +183,8 @@ class TestTemplate:
             "sweep_athletic-wallaby|sweep/athletic-wallaby|/home/logs/sweep/athletic-wallaby|"
             "/home/logs/sweep/athletic-wallaby/submit.sh.1|"
         )
-
-    def test_what_is_not_ours_stays(self) -> None:
-        text = "${job} ${HOME} {other} {print $1}"
-        assert self.fill(text) == text
-
-    def test_a_literal_place(self) -> None:
+        others = "${job} ${HOME} {other} {print $1}"
+        assert self.fill(others) == others
         assert self.fill("{{job}}") == "{job}"
 
     def test_an_escaped_quote_opens_nothing(self) -> None:
@@ -211,18 +196,13 @@ class TestTemplate:
         assert uses_script(Farm("t", "template", "qsub {script}"))
         assert not uses_script(Farm("t", "template", "qsub {{script}} {command}"))
         assert not uses_script(Farm("t", "generic", "qsub {script}"))
-
-    def test_the_script_does_what_the_command_does(self) -> None:
         assert build_job_script(BIG, REQUEST).splitlines()[1] == f"exec {build_job_command(BIG, REQUEST)}"
 
 
 class TestNames:
-    @pytest.mark.parametrize(
-        ("name", "job"),
-        [("s/r", "s_r"), ("s/a b\n'c'", "s_a_b_c_"), ("-s/r", "s_r"), ("größe/r", "größe_r"), ("/", "_"), ("-", "run")],
-    )
-    def test_job_names_are_one_plain_word(self, name: str, job: str) -> None:
-        assert build_job_name(JobRequest("/d", name, 1)) == job
+    def test_job_names_are_one_plain_word(self) -> None:
+        names = {"s/r": "s_r", "s/a b\n'c'": "s_a_b_c_", "-s/r": "s_r", "größe/r": "größe_r", "/": "_", "-": "run"}
+        assert {name: build_job_name(JobRequest("/d", name, 1)) for name in names} == names
 
     @given(st.text(min_size=1, max_size=100), st.integers(1, 12))
     def test_slugs_are_labels(self, name: str, attempt: int) -> None:
@@ -235,32 +215,21 @@ class TestNames:
         slugs = {build_slug(JobRequest(f"/d/{i}", "x" * 100 + str(i), a)) for i in range(5) for a in (1, 2)}
         assert len(slugs) == 10
 
-    @pytest.mark.parametrize(
-        ("said", "native_id"),
-        [
-            ("Submitted batch job 4711\n", "4711"),
-            ("4711.server.example\n", "4711"),
-            ("Job <4711> is submitted to queue <normal>.\n", "4711"),
-            ("pod/sweep created as x7-abc\nmore", "x7-abc"),
-            ("", ""),
-        ],
-    )
-    def test_native_ids(self, said: str, native_id: str) -> None:
-        assert parse_native_id(said) == native_id
+    def test_native_ids(self) -> None:
+        printed = {
+            "Submitted batch job 4711\n": "4711",
+            "4711.server.example\n": "4711",
+            "Job <4711> is submitted to queue <normal>.\n": "4711",
+            "pod/sweep created as x7-abc\nmore": "x7-abc",
+            "": "",
+        }
+        assert {text: parse_native_id(text) for text in printed} == printed
 
     def test_cancel_command(self) -> None:
         farm = Farm("pbs", "generic", "submit_job", cancel="qdel {native_id} # {job}")
         assert build_cancel_command(farm, "/r/s/x", 2, "47 11") == "qdel '47 11' # s_x.2"
         assert build_cancel_command(BIG, "/r/s/x", 1, "1") is None
 
-    @pytest.mark.parametrize(
-        ("submit", "program"),
-        [("submit_job --x", "submit_job"), ("A=1 /opt/s q", "/opt/s"), ("$TOOL x", None), ("", None), ("'", "'")],
-    )
-    def test_the_program_to_look_for(self, submit: str, program: str | None) -> None:
-        expected = None if program == "'" else program
-        assert find_program(Farm("f", "generic", submit)) == expected
-
-    def test_only_a_generic_farm_can_be_a_shell(self) -> None:
-        assert is_shell(Farm("f", "generic", "bash"))
-        assert not is_shell(Farm("f", "template", "bash"))
+    def test_the_program_to_look_for(self) -> None:
+        programs = {"submit_job --x": "submit_job", "A=1 /opt/s q": "/opt/s", "$TOOL x": None, "": None, "'": None}
+        assert {submit: find_program(Farm("f", "generic", submit)) for submit in programs} == programs

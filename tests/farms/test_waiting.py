@@ -32,8 +32,7 @@ class Queue:
         return found
 
 
-@pytest.mark.parametrize("step_s", [0.05, 0.25, 2.0])
-@pytest.mark.parametrize("count", [30, 300, 3000])
+@pytest.mark.parametrize(("count", "step_s"), [(30, 0.05), (300, 0.25), (3000, 2.0)])
 def test_the_looks_of_a_second_do_not_depend_on_how_many_wait(count: int, step_s: float) -> None:
     queue = Queue(count)
     queue.follow(2.0)  # what was saved up

@@ -40,17 +40,21 @@ def call(lab: Lab, *arguments: str) -> int:
 
 
 def test_gather_then_check_passes_with_short_and_long_options(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(lab, "-g") == 0
-    long = ["--test-config-path", str(lab.file), "--storage-path", str(lab.store), "--slots", "cpu:2"]
-    assert run(["convergence", *long]) == 0
-    assert "demo: PASS" in capsys.readouterr().out
-
-
-def test_the_manifest_is_named_after_the_test(lab: Lab) -> None:
     assert call(lab, "-g", "--manifest-name", "mine.json") == 0
     assert (lab.store / "demo_mine.json").exists()
-    assert call(lab, "--manifest-name", "mine.json") == 0
-    assert call(lab) == 2  # there is none of the other name
+    long = ["--test-config-path", str(lab.file), "--storage-path", str(lab.store), "--slots", "cpu:2"]
+    assert run(["convergence", *long, "--manifest-name", "mine.json"]) == 0
+    assert "demo: PASS" in capsys.readouterr().out
+    assert call(lab) == 2, "there is none of the other name"
+    out = capsys.readouterr().out
+    assert "the same command with -g" in out
+    assert "--manifest-name mine.json" in out
+    for text in ("", "{}\n", "# nothing\n"):
+        lab.file.write_text(text)
+        assert call(lab) == 2
+        error = capsys.readouterr().err
+        assert "examples/convergence/demo_config.yml" in error, "hints are those of this call"
+        assert "assay run" not in error
 
 
 def test_arguments_come_in_the_originals_order(lab: Lab) -> None:
@@ -102,6 +106,7 @@ def test_the_manifest_of_the_document_can_be_checked(lab: Lab) -> None:
 
 
 def test_the_example_with_two_tests_and_two_labels_on_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_in_process(monkeypatch)
     monkeypatch.setenv("ASSAY_ROOT", str(tmp_path / "runs"))
     example = Path(__file__).parents[3] / "examples" / "convergence" / "demo_config.yml"
     common = ["convergence", "-t", str(example), "-s", str(tmp_path / "store"), "--slots", "cpu:2", "--quiet"]
@@ -134,20 +139,18 @@ def test_two_hundred_lines_at_once_are_all_read(real: Lab) -> None:  # 04, 05
 
 
 def test_a_crash_of_the_program_fails(lab: Lab) -> None:  # 06
+    lab.change(exit=3)
+    assert call(lab, "-g") == 1
+    assert list(lab.partial["ckpt_logs"]) == ["9", "19"], "what was recorded is kept"
+    assert lab.partial["complete"] is False
+    assert call(lab) == 2
+    lab.change()
     assert call(lab, "-g") == 0
     lab.change(exit=3)
     report = lab.check_one()
     assert report.verdict.kind is VerdictKind.ERROR
     assert "exit code 3" in messages(report)
     assert call(lab) == 1
-
-
-def test_a_crash_while_gathering_fails_and_keeps_what_was_recorded(lab: Lab) -> None:  # 06
-    lab.change(exit=3)
-    assert call(lab, "-g") == 1
-    assert list(lab.partial["ckpt_logs"]) == ["9", "19"]
-    assert lab.partial["complete"] is False
-    assert call(lab) == 2
 
 
 def test_much_output_on_the_other_stream_does_not_hang(lab: Lab) -> None:  # 08
@@ -157,7 +160,7 @@ def test_much_output_on_the_other_stream_does_not_hang(lab: Lab) -> None:  # 08
 
 
 def test_two_checkpoints_of_one_step_are_both_kept(lab: Lab) -> None:  # 15
-    lab.change(saves=["model", "ema"])
+    lab.change(saves=["model", "ema"], relative=True)  # a relative path is the program's own
     assert call(lab, "-g") == 0
     found = [entry["checkpoint"] for entry in lab.logs.values()]
     assert found[:2] == ["ckpts/model_10.bin", "ckpts/ema_10.bin"]
@@ -165,13 +168,6 @@ def test_two_checkpoints_of_one_step_are_both_kept(lab: Lab) -> None:  # 15
     report = lab.check_one()
     assert report.verdict.kind is VerdictKind.PASS
     assert [segment.checkpoint for segment in report.segments][:2] == found[:2]
-
-
-def test_a_relative_checkpoint_path_is_the_programs_own(lab: Lab) -> None:  # 15
-    lab.change(relative=True)
-    assert call(lab, "-g") == 0
-    assert lab.logs["9"]["checkpoint"] == "ckpts/model_10.bin"
-    assert call(lab) == 0
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -193,27 +189,22 @@ def test_20_steps_logged_every_5_record_exactly_4_values_and_compare_4(lab: Lab,
         assert kinds[segment.start_step] is VerdictKind.FAIL
 
 
-def test_a_step_line_without_its_metric_never_passes(lab: Lab) -> None:  # 18
+def test_a_value_that_is_missing_never_passes(lab: Lab) -> None:  # 18
+    lab.change(without=[11])
+    assert call(lab, "-g") == 0
+    assert list(lab.logs["9"]["results"]) == ["10", "12", "13"], "a step line without its metric uses no slot"
+    lab.change()
     assert call(lab, "-g") == 0
     lab.change(without=[11])
     report = lab.check_one()
     assert report.verdict.kind is VerdictKind.ERROR
     assert "no value at step 11" in messages(report)
-
-
-def test_a_step_line_without_its_metric_uses_no_slot_while_gathering(lab: Lab) -> None:  # 18
-    lab.change(without=[11])
-    assert call(lab, "-g") == 0
-    assert list(lab.logs["9"]["results"]) == ["10", "12", "13"]
-
-
-def test_a_null_in_an_old_manifest_never_passes(lab: Lab) -> None:  # 18
-    assert call(lab, "-g") == 0
+    lab.change()
     logs = lab.logs
     logs["9"]["results"]["11"]["loss"] = None
     lab.manifest_path.write_text(json.dumps({"ckpt_logs": logs}))
     report = lab.check_one()
-    assert report.verdict.kind is VerdictKind.ERROR
+    assert report.verdict.kind is VerdictKind.ERROR, "a null in an old manifest"
     assert "no value of loss at step 11" in messages(report)
 
 
@@ -285,10 +276,10 @@ def test_a_time_limit_can_be_given_in_three_ways(lab: Lab) -> None:
 
     assert call(lab, "-g", "--manifest-name", "m.json") == 0
     lab.change(hold_at=12)
-    assert call(lab, "--timeout", "1s", "--manifest-name", "m.json") == 1
+    assert call(lab, "--timeout", "0.3s", "--manifest-name", "m.json") == 1
     with pytest.raises(ConvergenceFailure, match="time limit"):
-        do_convergence_test(lab.store, "m.json", lab.file, timeout_s=1.0)
-    lab.test["timeout"] = "1s"
+        do_convergence_test(lab.store, "m.json", lab.file, timeout_s=0.3)
+    lab.test["timeout"] = "0.3s"
     lab.write()
     assert "time limit" in messages(lab.check_one(manifest_name="m.json"))
 
@@ -299,21 +290,6 @@ def test_run_for_can_count_the_steps_of_the_segment(lab: Lab) -> None:
     assert call(lab, "-g") == 0
     call(lab)
     assert {call[call.index("--until") + 1] for call in lab.calls()[1:]} <= {"4", "5"}
-
-
-def test_hints_are_those_of_this_call(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(lab, "-g", "--manifest-name", "mine.json") == 0
-    capsys.readouterr()
-    assert call(lab) == 2
-    out = capsys.readouterr().out
-    assert "the same command with -g" in out
-    assert "--manifest-name mine.json" in out
-    for text in ("", "{}\n", "# nothing\n"):
-        lab.file.write_text(text)
-        assert call(lab) == 2
-        error = capsys.readouterr().err
-        assert "examples/convergence/demo_config.yml" in error
-        assert "assay run" not in error
 
 
 def test_an_executable_in_one_text_is_refused_with_the_list(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

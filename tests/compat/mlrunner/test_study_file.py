@@ -74,9 +74,7 @@ def test_the_documents_example(project):
     assert fill_reference(avg.text, OUTPUT_REFERENCE, "o").endswith("--output o/averaged_model.pt")
     assert "--early-stop" in plan.runs[4].commands[0].text
     assert plan.warnings == ()
-
-
-def test_what_the_file_says_about_the_study(project):
+    assert {run.log_name for run in plan.runs} == {"log.{command}.{time}"}
     study = project.load(README)
     assert (study.name, study.dialect, study.root, study.slots) == ("params", "mlrunner", None, ("0", "1", "2", "3"))
     assert study.code.kind == "live"
@@ -85,24 +83,14 @@ def test_what_the_file_says_about_the_study(project):
     assert [sweep.named for sweep in study.sweeps] == [("norm", "moment"), ("norm", "early-stop")]
 
 
-def test_logs_are_named_after_command_and_time(project):
-    assert {run.log_name for run in project.plan(README).runs} == {"log.{command}.{time}"}
-
-
 # ---------------------------------------------------------------- resource
 
 
-def test_resources_may_be_numbers_or_lists_and_may_repeat(project):
+def test_resources(project):
     study = project.load("template: {a: b}\nresource: [0, '1,2', 0, [3, 4], '5, 6']\n")
-    assert study.slots == ("0", "1,2", "0", "3,4", "5,6")
-
-
-@pytest.mark.parametrize("resource", ["[]", "3", "[null]", "[true]"])
-def test_resources_of_another_shape_are_refused(project, resource):
-    assert "resource" in project.problems(f"template: {{a: b}}\nresource: {resource}\n")
-
-
-def test_a_file_without_resource_says_so(project):
+    assert study.slots == ("0", "1,2", "0", "3,4", "5,6"), "numbers or lists, which may repeat"
+    for resource in ("[]", "3", "[null]", "[true]"):
+        assert "resource" in project.problems(f"template: {{a: b}}\nresource: {resource}\n")
     study = project.load("template: {a: b}\n")
     assert study.slots is None
     assert "there is no resource" in str(study.warnings[0])
@@ -111,52 +99,64 @@ def test_a_file_without_resource_says_so(project):
 # ---------------------------------------------------------------- templates
 
 
-@pytest.mark.parametrize(
-    ("value", "place", "flag"),
-    [
-        ("1", "1", "--p 1"),
-        ("0.5", "0.5", "--p 0.5"),
-        ("1e-4", "1e-4", "--p 1e-4"),
-        ("0.00001", "1e-05", "--p 1e-05"),
-        ("abc", "abc", "--p abc"),
-        ("'a b'", "'a b'", "--p 'a b'"),
-        ('"it\'s"', "'it'\"'\"'s'", "--p 'it'\"'\"'s'"),
-        ("'$HOME'", "'$HOME'", "--p '$HOME'"),
-        ("''", "''", "--p ''"),
-        ("true", "True", "--p"),
-        ("false", "False", ""),
-        ("[[1, 2]]", "1 2", "--p 1 2"),
-    ],
-)
-def test_values_in_places_and_flags(project, value, place, flag):
-    assert project.commands(one("run {p} end", f"p: {value}")) == [f"run {place} end"]
-    assert project.commands(one("run [p] end", f"p: {value}")) == [f"run {flag} end".replace("  ", " ")]
+def test_values_in_places_and_flags(project):
+    values = {
+        "1": ("1", "--p 1"),
+        "0.5": ("0.5", "--p 0.5"),
+        "1e-4": ("1e-4", "--p 1e-4"),
+        "0.00001": ("1e-05", "--p 1e-05"),
+        "abc": ("abc", "--p abc"),
+        "'a b'": ("'a b'", "--p 'a b'"),
+        '"it\'s"': ("'it'\"'\"'s'", "--p 'it'\"'\"'s'"),
+        "'$HOME'": ("'$HOME'", "--p '$HOME'"),
+        "''": ("''", "--p ''"),
+        "true": ("True", "--p"),
+        "false": ("False", ""),
+        "[[1, 2]]": ("1 2", "--p 1 2"),
+    }
+    for value, (place, flag) in values.items():
+        assert project.commands(one("run {p} end", f"p: {value}")) == [f"run {place} end"]
+        assert project.commands(one("run [p] end", f"p: {value}")) == [f"run {flag} end".replace("  ", " ")]
 
 
-def test_null_leaves_the_flag_out(project):
-    assert project.commands(one("run [p]", "p: [null, 1]")) == ["run", "run --p 1"]
+LINES = "template:\n  train: |\n    cd x &&\n      python a.py\n\n        {p}\nresource: [0]\n---\np: 1\n"
+COMMANDS = {
+    "null leaves the flag out": (one("run [p]", "p: [null, 1]"), ["run", "run --p 1"]),
+    "lists as values": (one("run [p]", "p: [[1, 2], [3, 4]]"), ["run --p 1 2", "run --p 3 4"]),
+    "shell variables and indices are left to the shell": (
+        one("'echo ${HOME} ${l[0]} x[0] [0] {1..3} [ -f {p} ] $(( a[1] ))'", "p: 1"),
+        ["echo ${HOME} ${l[0]} x[0] [0] {1..3} [ -f 1 ] $(( a[1] ))"],
+    ),
+    "a literal can be said": (one("'echo {{p}} [[p]] {p}'", "p: 1"), ["echo {p} [p] 1"]),
+    "a dotted name is no place": (one("'echo {a.b} [a.b] {p}'", "p: 1"), ["echo {a.b} [a.b] 1"]),
+    "line breaks become spaces": (LINES, ["cd x && python a.py 1"]),
+    "both forms in different commands": (
+        "template:\n  a: run {p}\n  b: run [p]\nresource: [0]\n---\np: 1\n",
+        ["run 1", "run --p 1"],
+    ),
+    "a command that no document runs may lack values": (
+        "template:\n  train: run {p}\n  test: run {ckpt}\nresource: [0]\n---\n_cmd: train\np: 1\n",
+        ["run 1"],
+    ),
+    "an empty choice of commands is all": (
+        "template: {a: x, b: y}\nresource: [0]\n---\n_cmd: []\n---\n_cmd: null\n",
+        ["x", "y"],
+    ),
+    "numbers may be cases": (
+        one("run [x]", "size: [1, 2]", "alias: {size: {1: {x: 10}, 2: {x: 20}}}"),
+        ["run --x 10", "run --x 20"],
+    ),
+    "a file without documents is one run of the defaults": (
+        "template: {a: 'x {p}'}\nresource: [0]\ndefault: {p: 7}\n",
+        ["x 7"],
+    ),
+}
 
 
-def test_lists_as_values_work(project):
-    assert project.commands(one("run [p]", "p: [[1, 2], [3, 4]]")) == ["run --p 1 2", "run --p 3 4"]
-
-
-def test_shell_variables_and_indices_are_left_to_the_shell(project):
-    text = one("'echo ${HOME} ${l[0]} x[0] [0] {1..3} [ -f {p} ] $(( a[1] ))'", "p: 1")
-    assert project.commands(text) == ["echo ${HOME} ${l[0]} x[0] [0] {1..3} [ -f 1 ] $(( a[1] ))"]
-
-
-def test_a_literal_can_be_said(project):
-    assert project.commands(one("'echo {{p}} [[p]] {p}'", "p: 1")) == ["echo {p} [p] 1"]
-
-
-def test_a_dotted_name_is_no_place(project):
-    assert project.commands(one("'echo {a.b} [a.b] {p}'", "p: 1")) == ["echo {a.b} [a.b] 1"]
-
-
-def test_line_breaks_become_spaces(project):
-    text = "template:\n  train: |\n    cd x &&\n      python a.py\n\n        {p}\nresource: [0]\n---\np: 1\n"
-    assert project.commands(text) == ["cd x && python a.py 1"]
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_file_becomes_these_commands(project, case):
+    text, expected = COMMANDS[case]
+    assert project.commands(text) == expected
 
 
 def test_the_runs_own_values(project):
@@ -178,59 +178,57 @@ def test_a_place_inside_quotes_stays_one_word(project):
     assert done.stdout == "<x it's $HOME><y it's $HOME>"
 
 
-def test_the_same_parameter_in_both_forms_is_refused(project):
-    message = project.problems(one("run {p} [p]", "p: 1"))
-    assert message.startswith("params.yaml:2:10 template.train: p is here as {p} and as [p]")
+REFUSED = {
+    "both forms": (one("run {p} [p]", "p: 1"), "params.yaml:2:10 template.train: p is here as {p} and as [p]"),
+    "an alias in a template": (
+        one("run {arch} [x]", "arch: a", "alias: {arch: {a: {x: 1}}}"),
+        "template.train: arch is an alias",
+        "use x here",
+    ),
+    "a place without a value": (
+        one("run {data} [moment]", "dat: 1\nx: 2"),
+        "params.yaml:2:10 template.train: data has no value",
+        "did you mean 'dat'?\n    give it a value",
+        "moment has no value",
+    ),
+    "an unclosed quote": (one('"run \'{p}"', "p: 1"), "never closed"),
+    "a name for no log": ("template: {'a/b': run}\nresource: [0]\n", "cannot name a command"),
+    "an unknown command": (
+        "template: {train: t}\nresource: [0]\n---\n_cmd: trian\np: 1\n",
+        "_cmd: there is no command 'trian'",
+        "did you mean 'train'?",
+    ),
+    "an empty list": (
+        one("x [p]", "p: []").replace("\n\n", "\n"),
+        "params.yaml:5:4 p: the list of values is empty",
+    ),
+    "an unknown key": (
+        "template: {a: x}\nresource: [0]\ndefaults: {p: 1}\n",
+        "defaults: unknown key",
+        "did you mean 'default'?",
+    ),
+    "a reserved default": (one("x", "p: 1", "default: {_output: x}"), "default._output"),
+}
 
 
-def test_both_forms_in_different_commands_are_fine(project):
-    text = "template:\n  a: run {p}\n  b: run [p]\nresource: [0]\n---\np: 1\n"
-    assert project.commands(text) == ["run 1", "run --p 1"]
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_its_position_and_a_hint(project, case):
+    text, *expected = REFUSED[case]
+    message = project.problems(text)
+    assert all(words in message for words in expected), message
 
 
-def test_an_alias_in_a_template_is_refused(project):
-    message = project.problems(one("run {arch} [x]", "arch: a", "alias: {arch: {a: {x: 1}}}"))
-    assert "template.train: arch is an alias" in message
-    assert "use x here" in message
-
-
-def test_a_place_without_a_value_is_refused_with_its_position(project):
-    message = project.problems(one("run {data} [moment]", "dat: 1\nx: 2"))
-    assert "params.yaml:2:10 template.train: data has no value" in message
-    assert "did you mean 'dat'?\n    give it a value" in message
-    assert "moment has no value" in message
-
-
-def test_a_command_that_no_document_runs_may_lack_values(project):
-    text = "template:\n  train: run {p}\n  test: run {ckpt}\nresource: [0]\n---\n_cmd: train\np: 1\n"
-    assert project.commands(text) == ["run 1"]
-
-
-def test_a_document_that_lacks_a_value_is_refused_when_it_runs(project):
-    text = "template:\n  train: run {p}\nresource: [0]\n---\n_title: a\np: 1\n---\n_title: b\nq: 1\n"
-    assert project.commands(text, titles=["a"]) == ["run 1"]
+@pytest.mark.parametrize(("form", "text"), [("{p}", "run 1"), ("[p]", "run --p 1")])
+def test_a_document_that_lacks_a_value_is_refused_when_it_runs(project, form, text):
+    file = f"template:\n  train: run {form}\nresource: [0]\n---\n_title: a\np: 1\n---\n_title: b\nq: 1\n"
+    assert project.commands(file, titles=["a"]) == [text]
     with pytest.raises(ConfigError, match=r"params\.yaml:2:10 .*p has no value"):
-        project.plan(text)
-
-
-def test_a_document_that_lacks_a_flag_is_refused_when_it_runs(project):
-    text = "template:\n  train: run [p]\nresource: [0]\n---\n_title: a\np: 1\n---\n_title: b\nq: 1\n"
-    assert project.commands(text, titles=["a"]) == ["run --p 1"]
-    with pytest.raises(ConfigError, match=r"params\.yaml:2:10 .*p has no value"):
-        project.plan(text)
-
-
-def test_an_unclosed_quote_is_refused(project):
-    assert "never closed" in project.problems(one('"run \'{p}"', "p: 1"))
+        project.plan(file)
 
 
 @pytest.mark.parametrize("template", ["3", "[a]", "text", "{}", "{train: [a]}", "{train: null}", "{train: ''}"])
 def test_templates_of_another_shape_are_refused(project, template):
     assert "template" in project.problems(f"template: {template}\nresource: [0]\n")
-
-
-def test_a_name_that_cannot_name_a_log_is_refused(project):
-    assert "cannot name a command" in project.problems("template: {'a/b': run}\nresource: [0]\n")
 
 
 # ---------------------------------------------------------------- documents
@@ -266,17 +264,6 @@ def test_documents_that_share_their_parameters_share_their_directory(project):
     assert [command.name for command in run.commands] == ["train", "test"]
 
 
-def test_an_unknown_command_is_refused_with_a_suggestion(project):
-    message = project.problems("template: {train: t}\nresource: [0]\n---\n_cmd: trian\np: 1\n")
-    assert "_cmd: there is no command 'trian'" in message
-    assert "did you mean 'train'?" in message
-
-
-def test_an_empty_choice_of_commands_is_all(project):
-    for choice in ("[]", "null", ""):
-        assert project.commands(f"template: {{a: x, b: y}}\nresource: [0]\n---\n_cmd: {choice}\n") == ["x", "y"]
-
-
 def test_empty_documents_are_passed_over_with_a_word(project):
     study = project.load("---\n---\ntemplate: {a: 'x {p}'}\nresource: [0]\n---\n---\np: 1\n---\n")
     assert len(study.sweeps) == 1
@@ -285,26 +272,14 @@ def test_empty_documents_are_passed_over_with_a_word(project):
     assert all("this document is empty" in text for text in said)
 
 
-def test_a_file_without_documents_is_one_run_of_the_defaults(project):
-    plan = project.plan("template: {a: 'x {p}'}\nresource: [0]\ndefault: {p: 7}\n")
-    assert [(run.name, run.commands[0].text) for run in plan.runs] == [("default", "x 7")]
-
-
 def test_documents_without_parameters_are_one_run(project):
     plan = project.plan("template: {a: x, b: y}\nresource: [0]\n---\n_title: t\n---\n_title: u\n")
     assert [run.name for run in plan.runs] == ["default"]
 
 
-def test_an_empty_list_is_refused(project):
-    assert "params.yaml:5:4 p: the list of values is empty" in project.problems(
-        one("x [p]", "p: []").replace("\n\n", "\n")
-    )
-
-
 def test_reserved_names_are_refused(project):
     for key in ("_output", "_name", "_time", "_scripts"):
         assert f"{key}: this name is taken" in project.problems(one("x", f"{key}: 1"))
-    assert "default._output" in project.problems(one("x", "p: 1", "default: {_output: x}"))
 
 
 def test_a_key_said_twice_is_a_warning_and_the_last_one_counts(project):
@@ -317,17 +292,6 @@ def test_orphan_parameters_are_a_warning_and_still_name_the_directory(project):
     plan = project.plan(one("x {p}", "p: 1\nseed: 5"))
     assert [run.name for run in plan.runs] == ["P_1-Seed_5"]
     assert [warning.key for warning in plan.warnings] == ["seed"]
-
-
-def test_unknown_keys_of_the_first_document_are_refused(project):
-    message = project.problems("template: {a: x}\nresource: [0]\ndefaults: {p: 1}\n")
-    assert "defaults: unknown key" in message
-    assert "did you mean 'default'?" in message
-
-
-def test_numbers_that_share_a_name_in_the_original_get_their_own_directories(project):
-    plan = project.plan(one("x [lr]", "lr: [0.1234567, 0.12345671]"))
-    assert [run.name for run in plan.runs] == ["Lr_0.123457", "Lr_0.12345671"]
 
 
 def test_a_value_listed_twice_is_one_run(project):
@@ -401,11 +365,6 @@ def test_a_case_that_an_alias_does_not_have_is_refused(project):
     message = project.problems(ALIAS.replace("arch: [pre, post]", "arch: [pre, pos]"))
     assert "arch: the alias has no case 'pos'" in message
     assert "did you mean 'post'?" in message
-
-
-def test_numbers_may_be_cases(project):
-    text = one("run [x]", "size: [1, 2]", "alias: {size: {1: {x: 10}, 2: {x: 20}}}")
-    assert project.commands(text) == ["run --x 10", "run --x 20"]
 
 
 def test_every_problem_is_said_at_once(project):

@@ -72,6 +72,17 @@ def write_zip(path: Path, tree: Tree) -> Path:
     return path
 
 
+def write_zip_member(path: Path, name: str, mode: int, content: bytes = b"") -> Path:
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(info, content)
+    return path
+
+
+LINK = stat.S_IFLNK | 0o777
+
+
 def unpack_to(path: Path, kind: ArchiveKind | None = None) -> Path:
     aside = path.parent / "aside"
     unpack(str(path), kind or parse_kind(path.name) or ArchiveKind.TAR, str(aside), path.name)
@@ -81,32 +92,17 @@ def unpack_to(path: Path, kind: ArchiveKind | None = None) -> Path:
 # ---------------------------------------------------------------- what is an archive
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("cifar-10-binary.tar.gz", ArchiveKind.TAR),
-        ("x.tgz", ArchiveKind.TAR),
-        ("x.tar", ArchiveKind.TAR),
-        ("x.TAR.BZ2", ArchiveKind.TAR),
-        ("x.tar.xz", ArchiveKind.TAR),
-        ("x.zip", ArchiveKind.ZIP),
-        ("train.csv.gz", ArchiveKind.GZIP),
-        ("train.csv", None),
-        ("tar", None),
-        ("gz", None),
-        ("model.gzip.bin", None),
-    ],
-)
-def test_the_ending_tells_the_kind(name: str, kind: ArchiveKind | None) -> None:
-    assert parse_kind(name) is kind
+def test_the_ending_tells_the_kind() -> None:
+    names = ["cifar-10-binary.tar.gz", "x.tgz", "x.tar", "x.TAR.BZ2", "x.tar.xz"]
+    assert {parse_kind(name) for name in names} == {ArchiveKind.TAR}
+    assert (parse_kind("x.zip"), parse_kind("train.csv.gz")) == (ArchiveKind.ZIP, ArchiveKind.GZIP)
+    assert {parse_kind(name) for name in ("train.csv", "tar", "gz", "model.gzip.bin")} == {None}
 
 
 # ---------------------------------------------------------------- good archives
 
 
-@pytest.mark.parametrize(
-    ("ending", "mode"), [("tar", "w"), ("tar.gz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")]
-)
+@pytest.mark.parametrize(("ending", "mode"), [("tar", "w"), ("tar.gz", "w:gz"), ("tar.xz", "w:xz")])
 def test_a_tar_arrives_whole(tmp_path: Path, ending: str, mode: str) -> None:
     members = (
         folder("data"),
@@ -132,27 +128,20 @@ def test_a_tar_arrives_whole(tmp_path: Path, ending: str, mode: str) -> None:
 
 def test_a_zip_arrives_whole(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", {"data/x.txt": b"hello", "empty/": b"", "y": b""})
-    with zipfile.ZipFile(path, "a") as file:
-        info = zipfile.ZipInfo("data/link")
-        info.external_attr = (stat.S_IFLNK | 0o777) << 16
-        file.writestr(info, "x.txt")
+    write_zip_member(path, "data/link", LINK, b"x.txt")
     assert read_tree(unpack_to(path)) == {"data/x.txt": b"hello", "data/link": "-> x.txt", "empty": "/", "y": b""}
 
 
-def test_a_plain_gzip_loses_its_ending(tmp_path: Path) -> None:
-    path = tmp_path / "train.csv.gz"
-    path.write_bytes(gzip.compress(b"a,b\n1,2\n"))
-    assert read_tree(unpack_to(path)) == {"train.csv": b"a,b\n1,2\n"}
-
-
-def test_a_tar_that_is_only_called_gz_is_unpacked_as_tar_did(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "data.gz", member("data/x", b"1"), mode="w:gz")
-    assert read_tree(unpack_to(path)) == {"data/x": b"1"}
-
-
-def test_a_tar_need_not_be_compressed_as_its_name_says(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar.gz", member("x", b"1"), mode="w:xz")
-    assert read_tree(unpack_to(path)) == {"x": b"1"}
+def test_what_is_inside_counts_more_than_the_name(tmp_path: Path) -> None:
+    """A plain gzip loses its ending; a tar may only be called .gz, or be compressed in another way than its name says."""
+    for name, members in {"train.csv.gz": None, "data.gz": "w:gz", "a.tar.gz": "w:xz"}.items():
+        path = tmp_path / name / name
+        path.parent.mkdir()
+        if members is None:
+            path.write_bytes(gzip.compress(b"1"))
+        else:
+            write_tar(path, member("data/x", b"1"), mode=members)
+        assert read_tree(unpack_to(path)) == ({"train.csv": b"1"} if members is None else {"data/x": b"1"})
 
 
 def test_a_later_member_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
@@ -232,7 +221,7 @@ def test_an_absolute_name_lands_inside(tmp_path: Path) -> None:
     assert read_tree(unpack_to(tmp_path / "a.zip")) == {"etc/x": b"1"}
 
 
-@pytest.mark.parametrize("name", ["../evil", "/../evil", "a/../../evil"])
+@pytest.mark.parametrize("name", ["/../evil", "a/../../evil"])
 def test_nothing_of_a_hostile_zip_is_kept(tmp_path: Path, name: str) -> None:
     (tmp_path / "work").mkdir()
     path = write_zip(tmp_path / "work" / "a.zip", {"before": b"1", name: b"x"})
@@ -241,24 +230,17 @@ def test_nothing_of_a_hostile_zip_is_kept(tmp_path: Path, name: str) -> None:
     assert [entry.name for entry in tmp_path.rglob("*")] == ["work", "a.zip"]
 
 
-def test_a_zip_with_a_link_that_leaves_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        info = zipfile.ZipInfo("link")
-        info.external_attr = (stat.S_IFLNK | 0o777) << 16
-        file.writestr(info, "../secret")
-    with pytest.raises(ArchiveError, match="outside the destination"):
-        unpack_to(path)
-
-
-def test_a_zip_with_a_device_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        info = zipfile.ZipInfo("pipe")
-        info.external_attr = (stat.S_IFIFO | 0o600) << 16
-        file.writestr(info, "")
-    with pytest.raises(ArchiveError, match="special file"):
-        unpack_to(path)
+@pytest.mark.parametrize(
+    ("mode", "content", "words"),
+    [
+        (LINK, b"../secret", "outside the destination"),
+        (LINK, bytes(10_000), "the link 'x' has 10000 bytes"),
+        (stat.S_IFIFO | 0o600, b"", "special file"),
+    ],
+)
+def test_what_a_zip_may_not_hold(tmp_path: Path, mode: int, content: bytes, words: str) -> None:
+    with pytest.raises(ArchiveError, match=words):
+        unpack_to(write_zip_member(tmp_path / "a.zip", "x", mode, content))
 
 
 @pytest.mark.parametrize(
@@ -338,25 +320,21 @@ def test_a_link_inside_is_let_through(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- damaged ones
 
 
-def damage_nothing(content: bytes) -> bytes:
-    return b"<html><body>Please log in</body></html>" * 30
-
-
-def cut_in_half(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
 def flip_in_the_middle(content: bytes) -> bytes:
     middle = len(content) // 2
     return content[:middle] + bytes(byte ^ 0xFF for byte in content[middle : middle + 64]) + content[middle + 64 :]
 
 
-def empty(content: bytes) -> bytes:
-    return b""
+HARMS: dict[str, Callable[[bytes], bytes]] = {
+    "another page": lambda _: b"<html><body>Please log in</body></html>" * 30,
+    "cut in half": lambda content: content[: len(content) // 2],
+    "flipped": flip_in_the_middle,
+    "empty": lambda _: b"",
+}
 
 
 def build_samples(folder: Path) -> Iterator[Path]:
-    noise = os.urandom(50_000)
+    noise = os.urandom(20_000)
     for ending, mode in [("tar.gz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")]:
         yield write_tar(folder / f"a.{ending}", member("x", noise), member("y", noise), mode=mode)
     yield write_zip(folder / "a.zip", {"x": noise, "y": noise})
@@ -364,37 +342,33 @@ def build_samples(folder: Path) -> Iterator[Path]:
     yield folder / "a.csv.gz"
 
 
-@pytest.mark.parametrize("harm", [damage_nothing, cut_in_half, flip_in_the_middle, empty])
-def test_a_damaged_archive_is_named_and_nothing_is_kept(tmp_path: Path, harm: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_archive_is_named_and_nothing_is_kept(tmp_path: Path) -> None:
     for path in build_samples(tmp_path):
-        path.write_bytes(harm(path.read_bytes()))
-        with pytest.raises(ArchiveError, match=path.name):
-            unpack_to(path)
-        assert not (tmp_path / "aside").exists()
+        content = path.read_bytes()
+        for harm in HARMS.values():
+            path.write_bytes(harm(content))
+            with pytest.raises(ArchiveError, match=path.name):
+                unpack_to(path)
+            assert not (tmp_path / "aside").exists()
 
 
-def test_a_tar_with_a_broken_header_in_the_middle_is_not_taken_for_a_short_one(tmp_path: Path) -> None:
+def test_a_tar_that_is_damaged_or_cut_inside_a_header_is_not_taken_for_a_short_one(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", member("x", b"1"), member("y", b"2"), member("z", b"3"))
-    content = bytearray(path.read_bytes())
-    content[1024 + 20] ^= 0xFF  # inside the header of y
-    path.write_bytes(content)
-    with pytest.raises(ArchiveError, match="damaged at byte 1024"):
-        unpack_to(path)
-
-
-def test_a_tar_cut_inside_a_header_is_not_taken_for_a_short_one(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", member("x", b"1"), member("y", b"2"))
-    path.write_bytes(path.read_bytes()[: 1024 + 100])
-    with pytest.raises(ArchiveError, match="damaged at byte 1024"):
-        unpack_to(path)
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[1024 + 20] ^= 0xFF  # inside the header of y
+    for damaged in (flipped, content[: 1024 + 100]):
+        path.write_bytes(damaged)
+        with pytest.raises(ArchiveError, match="damaged at byte 1024"):
+            unpack_to(path)
 
 
 def test_bz2_that_is_damaged_says_so_without_a_number(tmp_path: Path) -> None:
     """The library raises a bare OSError, which must not pass for a full disk."""
     path = tmp_path / "a.tar.bz2"
-    write_tar(tmp_path / "b.tar", member("x", os.urandom(2_000_000)))
+    write_tar(tmp_path / "b.tar", member("x", os.urandom(300_000)))
     content = bytearray(bz2.compress((tmp_path / "b.tar").read_bytes(), 1))
-    content[1_500_000] ^= 0xFF
+    content[250_000] ^= 0xFF
     path.write_bytes(content)
     with pytest.raises(ArchiveError, match="not a readable tar archive"):
         unpack_to(path)
@@ -482,43 +456,30 @@ def test_names_that_the_download_needs_are_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- bombs
 
 
-def write_bomb(path: Path, kind: str) -> None:
-    content = b"0" * 3_000_000
-    if kind == "zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("zeros", content)
-    elif kind == "gz":
-        path.write_bytes(gzip.compress(content))
-    else:
-        with tarfile.open(path, f"w:{kind}") as archive:
-            archive.addfile(tarfile.TarInfo("small"))
-            info, data = member("zeros", content)
-            archive.addfile(info, io.BytesIO(data))
-
-
-@pytest.mark.parametrize("kind", ["zip", "gz", "bz2", "xz"])
+@pytest.mark.parametrize("kind", list(ArchiveKind))
 def test_an_archive_that_becomes_too_large_is_refused_and_nothing_is_kept(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: ArchiveKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "bomb"
-    write_bomb(path, kind)
-    form = {"zip": ArchiveKind.ZIP, "gz": ArchiveKind.GZIP}.get(kind, ArchiveKind.TAR)
+    path, content = tmp_path / "bomb", b"0" * 3_000_000
+    if kind is ArchiveKind.ZIP:
+        write_zip(path, {"zeros": content})
+    elif kind is ArchiveKind.GZIP:
+        path.write_bytes(gzip.compress(content, 1))
+    else:
+        write_tar(path, member("small"), member("zeros", content), mode="w:xz")
     monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "2000000")
     with pytest.raises(ArchiveError, match=r"more than 2000000 bytes would come out of it; ASSAY_UNPACK_LIMIT=none"):
-        unpack(str(path), form, str(tmp_path / "aside"), "bomb")
+        unpack_to(path, kind)
     assert not (tmp_path / "aside").exists()
     monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "none")
-    unpack(str(path), form, str(tmp_path / "aside"), "bomb")
-    assert sum(file.stat().st_size for file in (tmp_path / "aside").iterdir()) == 3_000_000
+    assert sum(file.stat().st_size for file in unpack_to(path, kind).iterdir()) == 3_000_000
 
 
 def test_many_members_without_content_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
-        for number in range(200):
-            archive.writestr(str(number), b"")
+    write_zip(tmp_path / "many.zip", {str(number): b"" for number in range(200)})
     monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "100000")
     with pytest.raises(ArchiveError, match="more than 100000 bytes"):
-        unpack(str(tmp_path / "many.zip"), ArchiveKind.ZIP, str(tmp_path / "aside"), "many.zip")
+        unpack_to(tmp_path / "many.zip")
 
 
 def test_large_archives_may_become_larger_than_small_ones() -> None:
@@ -537,12 +498,3 @@ def test_an_extended_header_that_would_fill_the_memory_is_refused(tmp_path: Path
     assert find_kind(str(path)) is ArchiveKind.TAR
     with pytest.raises(ArchiveError, match="an extended header has"):
         unpack(str(path), kind, str(tmp_path / "aside"), "a.tar.gz")
-
-
-def test_a_link_in_a_zip_that_is_no_path_is_refused(tmp_path: Path) -> None:
-    info = zipfile.ZipInfo("link")
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
-    with zipfile.ZipFile(tmp_path / "l.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(info, bytes(10_000))
-    with pytest.raises(ArchiveError, match="the link 'link' has 10000 bytes"):
-        unpack(str(tmp_path / "l.zip"), ArchiveKind.ZIP, str(tmp_path / "aside"), "l.zip")

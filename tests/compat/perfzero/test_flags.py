@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from dataclasses import replace
@@ -9,12 +10,19 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from assay.bench.values.execution import BenchExecution, BenchReport, BenchResult, ProfileWindow
-from assay.compat.perfzero.flags import build_flags, parse_downloads, parse_flags, parse_methods, parse_repos
-from assay.compat.perfzero.values import Download, GitRepo, PerfzeroJob, PerfzeroReport, Workspace, hide_secrets
+from assay.compat.perfzero.command import FLAGS
+from assay.compat.perfzero.flags import build_flags, parse_flags, parse_methods, parse_repos
+from assay.compat.perfzero.values import (
+    Checksum,
+    Download,
+    GitRepo,
+    PerfzeroJob,
+    PerfzeroReport,
+    hide_secrets,
+    parse_checksum,
+)
 from assay.errors import ExitCode, UsageError
 
 SHA = "0123456789abcdef" * 4
@@ -30,62 +38,46 @@ def parse(environ: dict[str, str] | None = None, **flags: Any) -> PerfzeroJob:
 @pytest.mark.parametrize(
     ("flag", "value", "words"),
     [
-        ("benchmark_methods", [], "does not name a benchmark"),
         ("benchmark_methods", ["", " , "], "does not name a benchmark"),
         ("benchmark_methods", ["method"], "its module is missing"),
         ("benchmark_methods", ["m.C.filter:("], "broken regular expression"),
         ("benchmark_num_trials", "0", "is not a count"),
-        ("benchmark_num_trials", "-1", "is not a count"),
-        ("benchmark_num_trials", "two", "is not a count"),
-        ("benchmark_num_trials", "1.5", "is not a count"),
         ("benchmark_num_trials", "²", "is not a count"),
         ("git_repos", [";main"], "is not a repository"),
         ("git_repos", ["https://h/x;main;abc;more"], "is not a repository"),
         ("git_repos", ["--upload-pack=touch x"], "is not a repository"),
         ("git_repos", ["https://h/x;-rf"], "is not a branch, tag or hash"),
         ("git_repos", ["https://h/x;a..b"], "is not a branch, tag or hash"),
-        ("git_repos", ["https://h/x;main;a b"], "is not a branch, tag or hash"),
         ("git_repos", ["https://h/a/x,https://h/b/x"], "would both be checked out into 'x'"),
         ("git_repos", ["https://h/a/x", "https://h/a/x;dev"], "names https://h/a/x twice"),
         ("data_downloads", ["data.tar.gz"], "is not a download"),
-        ("data_downloads", ["https://h/a,b"], "is not a download"),
         ("data_downloads", ["https://h/a;b;sha256:xyz"], "is not a checksum"),
         ("data_downloads", ["https://h/a;b;c;d"], "is not a download"),
         ("data_downloads", ["https://h"], "has no name to be kept under"),
         ("data_downloads", ["http://h/ds/;folder"], "http://h/ds/ is not a file"),
-        ("data_downloads", ["https://h/ds/*"], "is not a file"),
         ("data_downloads", ["https://h/x;../../escape.json"], "would be kept outside /data"),
-        ("data_downloads", ["https://h/x;/etc/escape.json"], "would be kept outside /data"),
         ("data_downloads", ["https://h/x;../database/x"], "would be kept outside /data"),
         ("data_downloads", ["https://h/x;."], "would be kept outside /data"),
         ("gcs_downloads", ["bucket/data"], "is not a download"),
         ("execution_id", "a/b", "cannot be the name of a folder"),
-        ("execution_id", "..", "cannot be the name of a folder"),
         ("execution_id", "x" * 200, "cannot be the name of a folder"),
         ("benchmark_class_type", "pytorch", "is not known"),
         ("output_gcs_url", "bucket/folder", "is not a URL"),
-        ("scratch_gcs_url", "folder", "is not a URL"),
-        ("gcloud_key_file_url", "key.json", "is not a URL"),
         ("bigquery_project_name", "p", "--bigquery_dataset_table_name is not"),
         ("bigquery_dataset_table_name", "d.t", "--bigquery_project_name is not"),
         ("result_upload_methods", "upload", "is not a function"),
         ("result_upload_methods", "mod.one,mod.", "is not a function"),
         ("profiler_enabled_time", "5:2", "ends before it begins"),
-        ("profiler_enabled_time", "1:1", "1:1 is empty: it ends when it begins"),
-        ("profiler_enabled_time", "5", "is not a window"),
-        ("profiler_enabled_time", "1:3,2:5", "begins before the previous window has ended"),
-        ("profiler_enabled_time", "1:,2:5", "begins before the previous window has ended"),
-        ("tpu_parameters", "{", "is not JSON"),
-        ("tpu_parameters", "[]", "must be a JSON object"),
         ("tpu_parameters", '{"zone": "z"}', "has no name"),
-        ("perfzero_constructor_args", "size=3", "is not JSON"),
+        ("perfzero_constructor_args", "size=3", "not JSON"),
         ("perfzero_constructor_args", "3", "must be a JSON object"),
         ("timeout", "soon", "is not a duration"),
         ("timeout", "0", "is not a duration"),
         ("python", "/no/such/python", "there is no such program"),
         ("profiler", "framwork", "is not known"),
         ("foreign_limit", "2", "is not a fraction"),
-        ("foreign_limit", "nan", "is not a fraction"),
+        ("foreign_limit", "some", "is not a fraction"),
+        ("slots", "gpu0", "bad slot 'gpu0'"),
     ],
 )
 def test_a_bad_value_is_named_with_its_flag(flag: str, value: object, words: str) -> None:
@@ -95,20 +87,23 @@ def test_a_bad_value_is_named_with_its_flag(flag: str, value: object, words: str
     assert words in caught.value.message
 
 
-def test_a_bad_slot() -> None:
-    with pytest.raises(UsageError, match="bad slot 'gpu0'"):
-        parse(slots="gpu0")
-
-
-def test_a_table_without_its_dataset() -> None:
-    with pytest.raises(UsageError, match="--bigquery_dataset_table_name 'table' is not a table"):
+def test_a_message_has_the_form_that_is_wanted_and_no_token() -> None:
+    with pytest.raises(UsageError, match="--bigquery_dataset_table_name: 'table' is not a table"):
         parse(bigquery_project_name="p", bigquery_dataset_table_name="table")
-
-
-def test_a_token_is_not_repeated_in_a_message() -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match="would both be checked out") as caught:
         parse(git_repos=["https://secret@h/a/x,https://secret@h/b/x"])
     assert "secret" not in str(caught.value)
+    with pytest.raises(UsageError, match=r"is not a download\n.*a file of this machine is file:///PATH, /PATH"):
+        parse(data_downloads=["web/ds.tar.gz"])
+
+
+def test_a_checksum_is_known_by_its_length() -> None:
+    for algorithm in ("md5", "sha1", "sha256", "sha512"):
+        digits = hashlib.new(algorithm, b"x").hexdigest()
+        assert parse_checksum(digits.upper()) == parse_checksum(f"{algorithm}:{digits}") == Checksum(algorithm, digits)
+    for text in ("abc", "sha256:abc", "md5:" + "0" * 40, "z" * 64, ":" + "0" * 32):
+        with pytest.raises(UsageError, match="is not a checksum"):
+            parse_checksum(text)
 
 
 # ---------------------------------------------------------------- what is meant
@@ -124,39 +119,10 @@ def test_the_defaults() -> None:
     assert (bench.constructor_args, bench.foreign_limit, bench.profiler) == ({}, 0.1, "auto")
 
 
-OPTIONAL = [
-    "git_repos",
-    "gcs_downloads",
-    "data_downloads",
-    "ml_framework_build_label",
-    "execution_label",
-    "platform_name",
-    "system_name",
-    "output_gcs_url",
-    "scratch_gcs_url",
-    "bigquery_project_name",
-    "bigquery_dataset_table_name",
-    "python_path",
-    "workspace",
-    "root_data_dir",
-    "gcloud_key_file_url",
-    "profiler_enabled_time",
-    "execution_id",
-    "result_upload_methods",
-    "tpu_parameters",
-    "perfzero_constructor_args",
-    "benchmark_class_type",
-    "benchmark_num_trials",
-    "timeout",
-    "python",
-    "root",
-    "slots",
-]
-
-
 def test_an_empty_value_is_no_value() -> None:
     """Wrappers pass every flag, most of them empty."""
-    empty, plain = parse(**dict.fromkeys(OPTIONAL, "")), parse()
+    names = [name for group in FLAGS.values() for name, (metavar, _) in group.items() if metavar]
+    empty, plain = parse(**{**dict.fromkeys(names, ""), "benchmark_methods": ["m.C.f"]}), parse()
     assert replace(empty, flags=plain.flags) == plain
 
 
@@ -204,7 +170,7 @@ def test_every_flag() -> None:
     assert bench.python_path == (f"{site}/a", f"{site}/a/research", "/elsewhere")
     assert job.downloads == (
         Download("gs://bucket/old", "/here/data/old"),
-        Download("https://h/x.tar.gz", "/here/data/x", f"sha256:{SHA}"),
+        Download("https://h/x.tar.gz", "/here/data/x", Checksum("sha256", SHA)),
         Download("file:///d/y", "/here/data/y"),
     )
     assert (job.build_label, bench.label, job.platform_name, job.system_name) == ("nightly", "test", "gcp", "n1")
@@ -236,29 +202,19 @@ def test_commas_inside_brackets_belong_to_the_expression() -> None:
     assert [method.text for method in parse_methods(texts)] == ["m.C.filter:a{1,2}", "m.C.f", "m.C.filter:[,x](b,c)"]
 
 
-def test_stars_and_slashes_behind_an_address_are_no_part_of_its_name() -> None:
-    found = parse_downloads(["gs://b/cifar/*,gs://b/imagenet/", "https://h/x.gz?sig=1"], "/d", "data_downloads")
-    assert found == (
-        Download("gs://b/cifar", "/d/cifar"),
-        Download("gs://b/imagenet", "/d/imagenet"),
-        Download("https://h/x.gz?sig=1", "/d/x.gz"),
-    )
-
-
-def test_a_path_that_could_be_anything_says_how_to_write_it() -> None:
-    with pytest.raises(UsageError, match=r"is not a download\n.*a file of this machine is file:///PATH, /PATH"):
-        parse(data_downloads=["web/ds.tar.gz"])
-
-
-def test_a_path_of_this_machine_is_a_download() -> None:
-    found = parse_downloads(["/d/a b#1%/x.tar.gz", "./y/*;z/../deep/y", "~/set"], "/data", "data_downloads")
-    assert found == (
+def test_a_download_is_an_address_or_a_path_of_this_machine() -> None:
+    """Stars and slashes behind an address are no part of its name."""
+    texts = ["gs://b/cifar/*,gs://b/imagenet/", "https://h/x.gz?sig=1", "/d/a b#1%/x.tar.gz"]
+    texts += ["./y/*;z/../deep/y", "~/set", "/d/a b#1%"]
+    assert parse(data_downloads=texts).downloads == (
+        Download("gs://b/cifar", "/data/cifar"),
+        Download("gs://b/imagenet", "/data/imagenet"),
+        Download("https://h/x.gz?sig=1", "/data/x.gz"),
         Download("file:///d/a%20b%231%25/x.tar.gz", "/data/x.tar.gz"),
         Download(f"file://{quote(os.getcwd())}/y", "/data/deep/y"),
         Download(f"file://{quote(os.path.expanduser('~'))}/set", "/data/set"),
+        Download("file:///d/a%20b%231%25", "/data/a b#1%"),
     )
-    (named,) = parse_downloads(["/d/a b#1%"], "/data", "data_downloads")
-    assert named.path == "/data/a b#1%"
 
 
 def test_flags_as_the_summary_keeps_them() -> None:
@@ -281,17 +237,10 @@ def test_flags_as_the_summary_keeps_them() -> None:
     }
 
 
-NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
-
-
-@given(
-    st.lists(st.tuples(NAMES, st.none() | NAMES, st.none() | NAMES), min_size=1, max_size=5, unique_by=lambda x: x[0])
-)
-def test_repositories_survive_being_written_and_read(parts: list[tuple[str, str | None, str | None]]) -> None:
-    repos = tuple(GitRepo(f"https://h/{name}.git", branch, commit) for name, branch, commit in parts)
-    text = ",".join(";".join([repo.url, repo.branch or "", repo.commit or ""]).rstrip(";") for repo in repos)
-    assert parse_repos([text]) == repos
-    assert parse_repos(text.split(",")) == repos, "repeated or joined is the same"
+def test_repositories_repeated_or_joined_are_the_same() -> None:
+    repos = (GitRepo("https://h/a.git", "b", "c"), GitRepo("https://h/b.git", None, "c"), GitRepo("https://h/c.git"))
+    text = "https://h/a.git;b;c, https://h/b.git;;c ,https://h/c.git"
+    assert parse_repos([text]) == parse_repos(text.split(",")) == repos
 
 
 # ---------------------------------------------------------------- values
@@ -301,12 +250,9 @@ def test_repositories_survive_being_written_and_read(parts: list[tuple[str, str 
     ("url", "name"),
     [
         ("https://example.org/tensorflow/models.git", "models"),
-        ("https://example.org/tensorflow/models", "models"),
         ("https://example.org/tensorflow/models/", "models"),
-        ("git@example.org:team/models.git", "models"),
         ("git@example.org:models.git", "models"),
         ("/some/where/models.v2.git", "models.v2"),
-        ("../models", "models"),
         ("/some/.hidden", ".hidden"),
     ],
 )
@@ -322,16 +268,10 @@ def test_the_folder_of_a_repository(url: str, name: str) -> None:
         ("a https://one@h/x,https://two@h/y", "a https://***@h/x,https://***@h/y"),
         ("git@host:team/x.git", "git@host:team/x.git"),
         ("https://host/user@home", "https://host/user@home"),
-        ("plain", "plain"),
     ],
 )
 def test_what_is_secret_in_an_address_is_hidden(text: str, hidden: str) -> None:
     assert hide_secrets(text) == hidden
-
-
-def test_the_workspace() -> None:
-    workspace = Workspace("/w")
-    assert (workspace.site_packages, workspace.output) == ("/w/site-packages", "/w/output")
 
 
 def report(succeeded: bool, problems: tuple[str, ...] = (), interrupted: str | None = None) -> PerfzeroReport:
@@ -343,6 +283,5 @@ def test_exit_codes() -> None:
     assert report(True).exit_code is ExitCode.OK
     assert report(False).exit_code is ExitCode.FAILED
     assert report(True, ("the upload failed",)).exit_code is ExitCode.INTERNAL
-    assert report(False, ("the upload failed",)).exit_code is ExitCode.INTERNAL
     assert report(False, ("the upload failed",), "SIGINT").exit_code is ExitCode.INTERRUPTED
     assert PerfzeroReport(BenchReport(()), ()).exit_code is ExitCode.FAILED, "nothing that ran is no success"

@@ -39,7 +39,6 @@ from assay.compat.perfzero.summary import (
     render_log_head,
     render_process_info,
     render_profile_hint,
-    render_summary,
     write_plot,
 )
 from assay.compat.perfzero.values import Package, PerfzeroJob, PerfzeroReport, Workspace
@@ -208,9 +207,6 @@ def test_a_failure_says_why_and_nan_is_a_text() -> None:
     assert summary["benchmark_result"]["findings"] == ["wall_time is nan"]
     assert list(problems(summary, load_schema())) == []
     json.loads(render_json(summary), parse_constant=pytest.fail)
-
-
-def test_a_refused_figure_has_not_succeeded() -> None:
     assert build_summary(replace(EXECUTION, refused=True), JOB)["benchmark_result"]["succeeded"] is False
 
 
@@ -221,9 +217,7 @@ def test_a_refused_figure_has_not_succeeded() -> None:
     ("messages", "fields", "line"),
     [
         ((), {}, "done m.f trial 2"),
-        ((), {"label": "nightly"}, "done m.f trial 2 nightly"),
-        (("loss is nan",), {}, "failed m.f trial 2: loss is nan"),
-        (("a", "b"), {}, "failed m.f trial 2: a; b"),
+        (("loss is nan",), {"label": "nightly"}, "failed m.f trial 2 nightly: loss is nan"),
         (("a", "b", "c", "d", "e"), {}, "failed m.f trial 2: a; b; c (and 2 more)"),
         (("two\nlines",), {}, r"failed m.f trial 2: two\nlines"),
         (("it was stopped",), {"state": "stopped"}, "stopped m.f trial 2: it was stopped"),
@@ -248,12 +242,9 @@ def test_where_the_profiles_are(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = render_profile_hint(replace(bare, output_dir="/my runs", profiles=("/o/h.xplane.pb",)))
     assert odd.startswith("tensorboard '--logdir=/my runs' shows")
     assert "tensorboard" not in render_profile_hint(replace(bare, profiles=("/o/p/h.trace.json.gz",)))
-
-
-def test_a_board_without_its_tab_for_profiles_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "xprof" else object())
-    bare = BenchExecution("e", "m.f", 1, BenchResult("m.f", True), "", "/o", profiles=("/o/h.xplane.pb",))
-    assert render_profile_hint(bare).endswith(", after: pip install 'assay[perfzero]'")
+    hint = render_profile_hint(replace(bare, profiles=("/o/h.xplane.pb",)))
+    assert hint.endswith(", after: pip install 'assay[perfzero]'"), "a board without its tab for profiles"
 
 
 # ---------------------------------------------------------------- the schema can fail
@@ -277,47 +268,42 @@ def put(value: object, *path: str) -> Callable[[dict[str, Any]], object]:
     return change
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        drop("execution_id"),
-        drop("benchmark_result", "wall_time"),
-        drop("benchmark_info", "site_package_info"),
-        drop("system_info", "hostname"),
-        drop("system_info", "accelerator_count"),
-        drop("benchmark_info", "harness_info", "version"),
-        put("True", "benchmark_info", "harness_info", "dirty"),
-        put("46", "benchmark_info", "harness_info", "local_commits"),
-        put(-1, "system_info", "accelerator_count"),
-        put("", "execution_id"),
-        put("now", "execution_timestamp"),
-        put(None, "benchmark_result", "wall_time"),
-        put("none", "benchmark_result", "wall_time"),
-        put(1, "benchmark_result", "succeeded"),
-        put(0, "benchmark_result", "trial_id"),
-        put([{"name": "a"}], "benchmark_result", "metrics"),
-        put([{"name": "a", "value": None}], "benchmark_result", "extras"),
-        put({"x": 1}, "setup_info"),
-        put("assay", "benchmark_info", "harness_name"),
-        put({"m": {"url": "u", "branch": "b"}}, "benchmark_info", "site_package_info"),
-        put({"m": {"url": "u", "branch": "b", "hash": "main"}}, "benchmark_info", "site_package_info"),
-        put({"A": 1}, "benchmark_info", "env_vars"),
-        put({"a": None}, "benchmark_info", "flags"),
-        put(-1, "process_info", "max_rss"),
-        put(1.5, "process_info", "max_rss"),
-        put(True, "process_info", "max_rss"),
-        put({}, "anything"),
-    ],
-)
-def test_a_wrong_summary_does_not_fit(change: Callable[[dict[str, Any]], object]) -> None:
-    summary = copy.deepcopy(build_summary(EXECUTION, JOB))
-    change(summary)
-    assert list(problems(summary, load_schema())) != []
+WRONG = [
+    drop("execution_id"),
+    drop("benchmark_result", "wall_time"),
+    drop("benchmark_info", "site_package_info"),
+    drop("system_info", "accelerator_count"),
+    drop("benchmark_info", "harness_info", "version"),
+    put("True", "benchmark_info", "harness_info", "dirty"),
+    put(-1, "system_info", "accelerator_count"),
+    put("", "execution_id"),
+    put("now", "execution_timestamp"),
+    put(None, "benchmark_result", "wall_time"),
+    put("none", "benchmark_result", "wall_time"),
+    put(1, "benchmark_result", "succeeded"),
+    put(0, "benchmark_result", "trial_id"),
+    put([{"name": "a"}], "benchmark_result", "metrics"),
+    put([{"name": "a", "value": None}], "benchmark_result", "extras"),
+    put({"x": 1}, "setup_info"),
+    put("assay", "benchmark_info", "harness_name"),
+    put({"m": {"url": "u", "branch": "b"}}, "benchmark_info", "site_package_info"),
+    put({"m": {"url": "u", "branch": "b", "hash": "main"}}, "benchmark_info", "site_package_info"),
+    put({"A": 1}, "benchmark_info", "env_vars"),
+    put({"a": None}, "benchmark_info", "flags"),
+    put(1.5, "process_info", "max_rss"),
+    put(True, "process_info", "max_rss"),
+    put({}, "anything"),
+]
 
 
-def test_a_word_that_no_one_checks_is_an_error() -> None:
+def test_a_wrong_summary_does_not_fit() -> None:
+    schema = load_schema()
+    for number, change in enumerate(WRONG):
+        summary = copy.deepcopy(build_summary(EXECUTION, JOB))
+        change(summary)
+        assert list(problems(summary, schema)) != [], number
     with pytest.raises(KeyError, match="maxLength"):
-        list(problems("x", {"maxLength": 3}))
+        list(problems("x", {"maxLength": 3}))  # a word that no one checks
 
 
 # ---------------------------------------------------------------- the log and the end
@@ -333,12 +319,6 @@ def test_the_log_begins_and_ends_as_logging_does() -> None:
     assert first.endswith(",500 ERROR: it raised")
     assert second.endswith("INFO: Benchmark execution for official.resnet.Bench.unit_test completed with summary:")
     assert json.loads(end.split("summary:\n", 1)[1]) == build_summary(failed, JOB)
-
-
-def test_the_summary_as_it_is_shown() -> None:
-    title, _, rest = render_summary(EXECUTION, build_summary(EXECUTION, JOB)).partition("\n")
-    assert title == "Benchmark execution for official.resnet.Bench.unit_test completed with summary:"
-    assert json.loads(rest)["execution_id"] == EXECUTION.execution_id
 
 
 def test_three_blocks_of_json_close_it() -> None:
@@ -376,15 +356,11 @@ def lines_of(text: str) -> list[dict[str, float]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-# ---------------------------------------------------------------- writing
-
-
-def test_a_run_of_milliseconds_has_the_kernel_s_figures() -> None:
-    text = render_process_info([], execution(peaks=Peaks(1000, 2000, 80.5, gpu_memory_bytes=7)))
-    assert lines_of(text) == [{"time": 0.02, "rss": 1000, "vms": 2000, "cpu_percent": 80.5, "gpu_memory": 7}]
-
-
 def test_a_line_for_each_reading_with_the_share_between() -> None:
+    text = render_process_info([], execution(peaks=Peaks(1000, 2000, 80.5, gpu_memory_bytes=7)))
+    assert lines_of(text) == [{"time": 0.02, "rss": 1000, "vms": 2000, "cpu_percent": 80.5, "gpu_memory": 7}], (
+        "a run of milliseconds has the kernel's figures"
+    )
     readings = [
         Reading(11.0, 2, 0.5, 100, 200, 100),
         Reading(12.0, 3, 2.5, 110, 210, 110),
@@ -395,9 +371,6 @@ def test_a_line_for_each_reading_with_the_share_between() -> None:
         {"time": 2.0, "rss": 110, "vms": 210, "cpu_percent": 200.0, "processes": 3},
         {"time": 2.0, "rss": 1, "vms": 2, "cpu_percent": 0.0, "processes": 3},
     ]
-
-
-def test_the_gpu_is_beside() -> None:
     gpu = GpuReading(5, 90.0, 1400, 60, 250.5)
     (line,) = lines_of(render_process_info([Reading(11.0, 1, 1.0, 1, 2, 1, gpu)], execution(started_at=None)))
     assert line["cpu_percent"] == 0.0
@@ -408,9 +381,6 @@ def test_the_gpu_is_beside() -> None:
         "gpu_temperature_c": 60,
         "gpu_power_w": 250.5,
     }
-
-
-# ---------------------------------------------------------------- reading
 
 
 def test_perfzero_s_own_lines() -> None:
@@ -434,15 +404,12 @@ def test_damaged_lines_are_counted_and_the_others_read() -> None:
     assert len(info.series["rss"][0]) == 1
 
 
-@pytest.mark.parametrize(("content", "words"), [("", "it is empty"), ("hello\n", "no line of it is a reading")])
-def test_a_file_with_nothing_in_it(tmp_path: Path, content: str, words: str) -> None:
-    (tmp_path / "process_info.log").write_text(content)
-    with pytest.raises(UsageError, match=words):
-        load_process_info(str(tmp_path / "process_info.log"))
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "process_info.log").write_text("")
+def test_a_file_that_cannot_be_plotted(tmp_path: Path) -> None:
+    path = tmp_path / "process_info.log"
+    for content, words in {"": "it is empty", "hello\n": "no line of it is a reading"}.items():
+        path.write_text(content)
+        with pytest.raises(UsageError, match=words):
+            load_process_info(str(path))
     with pytest.raises(NotFoundError, match="did you mean"):
         load_process_info(str(tmp_path / "proces_info.log"))
     with pytest.raises(UsageError, match="cannot be read"):
@@ -460,58 +427,29 @@ def test_a_chart_for_each_metric() -> None:
     assert list(cpu.lines[0].ys) == [771.1, 12.0, 99.5]
 
 
-def count_pages(path: Path) -> int:
-    data = path.read_bytes()
-    assert data.startswith(b"%PDF-")
-    return len(re.findall(rb"/Type\s*/Page\b(?!s)", data))
-
-
-def test_the_pdf_has_a_page_for_each_metric(tmp_path: Path) -> None:
-    (tmp_path / "old.log").write_text("".join(OLD))
-    info = write_plot(str(tmp_path / "old.log"), str(tmp_path / "process_info.pdf"))
-    assert info.lines == 3
-    assert count_pages(tmp_path / "process_info.pdf") == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["old.log", "process_info.pdf"], "nothing is left aside"
-
-
-def test_a_single_reading_is_a_page_too(tmp_path: Path) -> None:
-    (tmp_path / "short.log").write_text(render_process_info([], execution()))
-    write_plot(str(tmp_path / "short.log"), str(tmp_path / "short.pdf"))
-    assert count_pages(tmp_path / "short.pdf") == 3
-
-
-def test_the_axis_begins_at_zero(tmp_path: Path) -> None:
-    """Drawn, not asked for: the lowest label on the page is 0."""
-    (tmp_path / "log").write_text('{"time": 1, "x": 1000}\n{"time": 2, "x": 1001}\n')
-    write_plot(str(tmp_path / "log"), str(tmp_path / "x.pdf"))
-    assert {b"0", b"1000"} <= list_labels(tmp_path / "x.pdf"), "between 1000 and 1001 alone there would be no 0"
-
-
 def list_labels(path: Path) -> set[bytes]:
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", path.read_bytes(), re.DOTALL)
-    texts = b"".join(zlib.decompress(stream) for stream in streams if stream[:1] == b"x")
+    texts = b"".join(zlib.decompressobj().decompress(stream) for stream in streams if stream[:1] == b"x")
     kerned = [b"".join(re.findall(rb"\((.)\)", line)) for line in re.findall(rb"\[ (.*) \] TJ", texts)]
     return {*kerned, *re.findall(rb"\((.*)\) Tj", texts)}
 
 
-@pytest.mark.parametrize(("values", "has_halves"), [((1, 2), False), ((1, 1), False), ((1.5, 2.0), True)])
-def test_an_axis_of_counts_has_no_halves(tmp_path: Path, values: tuple[float, float], has_halves: bool) -> None:
-    lines = [f'{{"time": {10 * n}, "processes": {value}}}\n' for n, value in enumerate(values)]
-    (tmp_path / "log").write_text("".join(lines))
-    write_plot(str(tmp_path / "log"), str(tmp_path / "x.pdf"))
-    labels = list_labels(tmp_path / "x.pdf")
-    assert {b"0", b"1"} <= labels or has_halves
-    assert any(re.fullmatch(rb"\d\.[1-9]\d*", label) for label in labels) is has_halves
-
-
-def test_the_same_readings_give_the_same_file(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("".join(OLD))
-    for name in ("one.pdf", "two.pdf"):
-        write_plot(str(tmp_path / "log"), str(tmp_path / name))
-    assert (tmp_path / "one.pdf").read_bytes() == (tmp_path / "two.pdf").read_bytes()
-
-
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("".join(OLD))
+def test_the_pdf_has_a_page_for_each_metric(tmp_path: Path) -> None:
+    """As drawn: axes begin at zero, and those of counts have no halves."""
+    log, target = tmp_path / "log", tmp_path / "x.pdf"
+    log.write_text('{"time": 0, "x": 1000, "processes": 1}\n{"time": 10, "x": 1001, "processes": 2}\n')
+    assert write_plot(str(log), str(target)).lines == 2
+    data = target.read_bytes()
+    assert data.startswith(b"%PDF-")
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", data)) == 2
+    labels = list_labels(target)
+    assert {b"0", b"1", b"1000"} <= labels, "between 1000 and 1001 alone there would be no 0"
+    assert not any(re.fullmatch(rb"\d\.[1-9]\d*", label) for label in labels)
+    write_plot(str(log), str(target))
+    assert target.read_bytes() == data, "the same readings give the same file"
+    log.write_text('{"time": 1, "x": 1.5}\n')
+    write_plot(str(log), str(target))
+    assert any(re.fullmatch(rb"\d\.[1-9]\d*", label) for label in list_labels(target)), "of a single reading, too"
     with pytest.raises(InfrastructureError, match="cannot write"):
-        write_plot(str(tmp_path / "log"), str(tmp_path / "no" / "where.pdf"))
+        write_plot(str(log), str(tmp_path / "no" / "where.pdf"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "x.pdf"], "nothing is left aside"

@@ -6,16 +6,14 @@ import json
 import math
 import os
 import socket
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from tests.compat.perfzero.conftest import Warehouse
 
 from assay.bench.values.execution import BenchRequest
 from assay.compat.perfzero import uploads
@@ -71,93 +69,24 @@ def test_the_command_that_makes_the_table() -> None:
 # ---------------------------------------------------------------- a table of ours
 
 
-REASONS = {503: "backendError"}
-
-
-@dataclass
-class Warehouse:
-    """Takes rows for one table as the REST interface does."""
-
-    path: str = "/bigquery/v2/projects/p/datasets/d/tables/t/insertAll"
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    asked: int = 0
-    status: int = 200
-    errors: list[dict[str, Any]] = field(default_factory=list)
-
-    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        self.asked += 1
-        if self.status != 200:
-            return self.status, {
-                "error": {
-                    "code": self.status,
-                    "message": "not today",
-                    "errors": [{"reason": REASONS.get(self.status, "x")}],
-                }
-            }
-        if path.partition("?")[0] != self.path:
-            return 404, {"error": {"code": 404, "message": "Not found: Table"}}
-        if self.errors:
-            return 200, {"insertErrors": [{"index": 0, "errors": self.errors}]}
-        self.rows += body["rows"]
-        return 200, {"kind": "bigquery#tableDataInsertAllResponse"}
-
-
-@pytest.fixture
-def warehouse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
-    pytest.importorskip("google.cloud.bigquery", reason="pip install 'assay[bigquery]'")
-    table = Warehouse()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, reply = table.answer(self.path, body)
-            text = json.dumps(reply).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    yield table
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_row_arrives(warehouse: Warehouse) -> None:
+def test_a_row_arrives_or_its_faults_are_reported(warehouse: Warehouse) -> None:
     row = build_row(SUMMARY)
     insert_row("p", "d.t", row)
     assert warehouse.rows == [{"json": row, "insertId": SUMMARY["execution_id"]}]
-
-
-def test_what_is_wrong_with_a_row_is_reported(warehouse: Warehouse) -> None:
-    warehouse.errors = [
-        {"reason": "invalid", "location": "process_info", "message": "no such field: process_info."},
-        {"reason": "stopped"},
-    ]
+    location = {"reason": "invalid", "location": "process_info", "message": "no such field: process_info."}
+    warehouse.errors = [location, {"reason": "stopped"}]
     with pytest.raises(
         InfrastructureError, match=r"refused the row for p\.d\.t: process_info: no such field.*; row: stopped"
     ):
-        insert_row("p", "d.t", build_row(SUMMARY))
-    assert warehouse.rows == []
-
-
-def test_no_such_table(warehouse: Warehouse) -> None:
+        insert_row("p", "d.t", row)
+    assert len(warehouse.rows) == 1
     with pytest.raises(UsageError, match=r"(?s)no BigQuery table p\.d\.other: .*Not found.*bq mk --table p:d\.other"):
-        insert_row("p", "d.other", build_row(SUMMARY))
+        insert_row("p", "d.other", row)
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (401, UsageError, "does not let us write to p.d.t"),
         (403, UsageError, "does not let us write to p.d.t: .*not today"),
         (400, InfrastructureError, "did not take the row for p.d.t: .*not today"),
     ],
@@ -170,6 +99,9 @@ def test_a_refusal_is_named(warehouse: Warehouse, status: int, kind: type[Except
 
 
 def test_a_service_that_is_down_is_asked_again_and_left(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.api_core import retry
+
+    monkeypatch.setattr(retry.retry_unary.time, "sleep", lambda _: None)
     monkeypatch.setattr(uploads, "_RETRY_S", 2.5)  # the first pause is two seconds at most
     warehouse.status = 503
     with pytest.raises(InfrastructureError, match=r"did not take the row for p\.d\.t: .*not today"):
@@ -207,31 +139,36 @@ def test_a_missing_part_names_its_extra(monkeypatch: pytest.MonkeyPatch, module:
 
 
 MODULE = """
-import json, os, sys, time
-def keep(summary): open("kept.json", "w").write(json.dumps(summary))
-def where(summary): open("where.txt", "w").write(os.getcwd() + " " + sys.executable)
+import os, sys, time
+
+def keep(summary): pass
 def refuse(summary): raise RuntimeError("the table is full")
 def deep(summary):
     refuse(summary)
 number = 3
 def silent(summary): os._exit(3)
 def leave(summary): sys.exit("not today")
-def hang(summary): print("hanging", flush=True); time.sleep(1000)
-def talk(summary): print("one"); print("two", file=sys.stderr)
 def orphan(summary):
     if os.fork() == 0:
         time.sleep(1000)
+"""
+INNER = """
+import json, os, sys
+def keep(summary):
+    open("kept.json", "w").write(json.dumps(summary))
+    print("in", os.getcwd(), "by", sys.executable)
+    print("on stderr", file=sys.stderr)
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "up.py").write_text(MODULE)
-    (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "leaves.py").write_text("import os\nos._exit(7)\n")
+    (tmp_path / "late.py").write_text("import time\ntime.sleep(1000)\n")
     (tmp_path / "wants.py").write_text("print('on stdout')\nimport no_such_library\n")
     (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "inner.py").write_text("def keep(summary): open('inner.txt', 'w').write('here')\n")
+    (tmp_path / "package" / "inner.py").write_text(INNER)
     return tmp_path
 
 
@@ -243,18 +180,16 @@ def call(folder: Path, name: str, say: Callable[[str], None] = str, **further: A
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("up.refuse", "up.refuse: RuntimeError: the table is full (up.py:5 in refuse)"),
         ("up.deep", "up.deep: RuntimeError: the table is full (up.py:5 in refuse, called from up.py:7 in deep)"),
-        ("broken.keep", "broken.keep: ZeroDivisionError: division by zero (broken.py:1 in <module>)"),
         ("up.silent", "up.silent: it ended with exit code 3"),
         ("up.leave", "up.leave: not today"),
-        ("up.absent", "up.absent: AttributeError: module 'up' has no attribute 'absent'"),
         ("nowhere.keep", "nowhere.keep: ModuleNotFoundError: No module named 'nowhere'"),
-        ("inner.keep", "inner.keep: ModuleNotFoundError: No module named 'inner'"),
     ],
 )
-def test_what_goes_wrong_is_reported(folder: Path, name: str, words: str) -> None:
-    assert call(folder, name) == words
+def test_what_goes_wrong_is_one_line_and_no_traceback(folder: Path, name: str, words: str) -> None:
+    said: list[str] = []
+    assert call(folder, name, said.append) == words
+    assert said in ([], ["not today"])
 
 
 def check(folder: Path, name: str, **further: Any) -> None:
@@ -266,10 +201,8 @@ def check(folder: Path, name: str, **further: Any) -> None:
     [
         ("up.refsue", "up.refsue: module up has no 'refsue'", "did you mean 'refuse'?"),
         ("up.number", "up.number is not a function", "write module.function"),
-        ("nowhere.keep", "cannot be called: ModuleNotFoundError: No module named 'nowhere'", "--python_path"),
-        ("inner.keep", "No module named 'inner'", "--python_path"),
+        ("inner.keep", "cannot be called: ModuleNotFoundError: No module named 'inner'", "--python_path"),
         ("wants.keep", r"No module named 'no_such_library' \(wants.py:2 in <module>\)", None),
-        ("broken.keep", r"ZeroDivisionError: division by zero \(broken.py:1 in <module>\)", None),
         ("leaves.keep", "importing leaves ends the process with exit code 7", None),
     ],
 )
@@ -280,113 +213,64 @@ def test_what_can_never_be_called_is_reported_before(folder: Path, name: str, wo
     assert caught.value.hint == hint if hint is None else hint in (caught.value.hint or "")
 
 
-def test_looking_for_it_does_not_call_it(folder: Path) -> None:
-    check(folder, "up.keep")
-    check(folder, "inner.keep", python_path=(str(folder / "package"),))
-    assert sorted(path.name for path in folder.iterdir() if path.suffix in (".json", ".txt")) == []
-
-
-def test_a_module_that_takes_its_time_is_left_to_the_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "_CALL_TIMEOUT_S", 0.5)
-    (folder / "late.py").write_text("import time\ntime.sleep(1000)\n")
-    check(folder, "late.keep")
-
-
-def test_one_that_hangs_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "_CALL_TIMEOUT_S", 0.5)
-    assert call(folder, "up.hang") == "up.hang took longer than 0.5 s"
-
-
-def test_what_it_leaves_behind_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The orphan holds the pipe: without an end we would wait for it."""
-    monkeypatch.setattr(uploads, "_CALL_TIMEOUT_S", 1.0)
-    assert call(folder, "up.orphan") == "up.orphan took longer than 1 s"
-
-
-def test_it_is_given_the_summary(folder: Path) -> None:
-    assert call(folder, "up.keep") is None
-    assert json.loads((folder / "kept.json").read_text()) == {"execution_id": "e", "wall": 1.5}
-
-
-def test_it_finds_what_the_python_path_names(folder: Path) -> None:
-    assert call(folder, "inner.keep", python_path=(str(folder / "package"),)) is None
-    assert (folder / "inner.txt").exists()
-
-
-def test_it_runs_in_the_folder_with_the_interpreter_that_was_named(folder: Path) -> None:
+def test_it_is_looked_for_and_called_where_the_benchmarks_are_with_their_path_and_interpreter(folder: Path) -> None:
     python = folder / "python"
     os.symlink(sys.executable, python)
-    assert call(folder, "up.where", python=str(python)) is None
-    assert (folder / "where.txt").read_text() == f"{folder} {python}"
-
-
-def test_what_it_raises_is_one_line_and_no_traceback(folder: Path) -> None:
+    further = {"python_path": (str(folder / "package"),), "python": str(python)}
+    check(folder, "inner.keep", **further)
+    assert not (folder / "kept.json").exists(), "looking for it does not call it"
     said: list[str] = []
-    call(folder, "up.deep", say=said.append)
-    assert said == []
+    assert call(folder, "inner.keep", said.append, **further) is None
+    assert json.loads((folder / "kept.json").read_text()) == {"execution_id": "e", "wall": 1.5}
+    assert sorted(said) == [f"in {folder} by {python}", "on stderr"]
 
 
-def test_what_it_prints_is_reported(folder: Path) -> None:
-    said: list[str] = []
-    assert call(folder, "up.talk", say=said.append) is None
-    assert sorted(said) == ["one", "two"]
+def test_one_that_takes_too_long_is_ended_with_what_it_has_started(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The orphan holds the pipe: without an end we would wait for it."""
+    monkeypatch.setattr(uploads, "_CALL_TIMEOUT_S", 0.3)
+    assert call(folder, "up.orphan") == "up.orphan took longer than 0.3 s"
+    check(folder, "late.keep")  # a module that takes its time is left to the call
 
 
 # ---------------------------------------------------------------- the key
 
 
-ASK = f"import os; print(open(os.environ['{VARIABLE}']).read())"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    (tmp_path / "key.json").write_text('{"type": "service_account"}')
-    return f"file://{tmp_path}/key.json"
-
-
-def test_without_a_key_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "/the/user/s/own")
-    with google_key(None):
-        assert os.environ[VARIABLE] == "/the/user/s/own"
-
-
-def test_children_are_reported_and_no_one_else_may_look(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    with google_key(url):
-        path = Path(os.environ[VARIABLE])
-        assert path.stat().st_mode & 0o077 == 0
-        assert path.parent.stat().st_mode & 0o077 == 0
-        said = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout
-        assert said.strip() == '{"type": "service_account"}'
-    assert VARIABLE not in os.environ
-    assert not path.parent.exists()
-
-
-def test_it_is_gone_after_an_error_and_the_old_one_is_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_there_for_one_call_and_no_one_else_may_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, "before")
+    with google_key(None):
+        assert os.environ[VARIABLE] == "before"
+    (tmp_path / "key.json").write_text('{"type": "service_account"}')
     paths = []
 
     def be_interrupted() -> None:
-        with google_key(url):
-            paths.append(os.environ[VARIABLE])
+        with google_key(f"file://{tmp_path}/key.json"):
+            path = Path(os.environ[VARIABLE])
+            paths.append(path)
+            assert path.read_text() == '{"type": "service_account"}'
+            assert (path.stat().st_mode | path.parent.stat().st_mode) & 0o077 == 0
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         be_interrupted()
     assert os.environ[VARIABLE] == "before"
-    assert [os.path.exists(path) for path in paths] == [False]
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(KeyboardInterrupt):
+        be_interrupted()
+    assert VARIABLE not in os.environ
+    assert [path.parent.exists() for path in paths] == [False, False]
 
 
-@pytest.mark.parametrize("content", [b"<html>log in</html>", b"[]", b"\xff\xfe", b""])
-def test_a_page_is_no_key(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "page").write_bytes(content)
-    with pytest.raises(AssayError, match="is not a key file"), google_key(f"file://{tmp_path}/page"):
+@pytest.mark.parametrize("content", [b"<html>log in</html>", b"[]", b"\xff\xfe", None])
+def test_a_page_is_no_key(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "page").write_bytes(content)
+    words = "no file or folder" if content is None else "is not a key file"
+    with pytest.raises(AssayError, match=words), google_key(f"file://{tmp_path}/page"):
         pytest.fail("it was taken for a key")
-
-
-def test_a_key_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(AssayError, match="absent"), google_key(f"file://{tmp_path}/absent.json"):
-        pytest.fail("there is none")
     assert VARIABLE not in os.environ
 
 
@@ -416,45 +300,22 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 # ---------------------------------------------------------------- to object stores
 
 
-@pytest.mark.parametrize("ending", ["", "/"])
-def test_a_folder_is_sent(store: Any, output: Path, ending: str) -> None:
-    for scheme in store.schemes:
-        assert upload_folder(str(output), store.url(f"results/{scheme}/id-1{ending}", scheme)) == len(TREE)
-        for name, content in TREE.items():
-            assert store.read(f"results/{scheme}/id-1/{name}") == content
-
-
 @pytest.mark.filterwarnings("ignore:Sending a large body directly with raw bytes:ResourceWarning")  # the libraries'
-def test_a_large_file_is_sent(store: Any, tmp_path: Path) -> None:
-    content = os.urandom(9_000_000)
-    (tmp_path / "big").mkdir()
-    (tmp_path / "big" / "x").write_bytes(content)
-    assert upload_folder(str(tmp_path / "big"), store.url("r")) == 1
-    assert store.read("r/x") == content
-
-
-def test_what_is_there_is_replaced(store: Any, output: Path) -> None:
-    store.put("r/perfzero.log", b"a much longer text than before" * 1000)
-    upload_folder(str(output), store.url("r"))
-    assert store.read("r/perfzero.log") == TREE["perfzero.log"]
-
-
-def test_a_bucket_is_never_made(store: Any, output: Path) -> None:
-    url = f"{store.schemes[0]}://bucket-with-a-typo/r"
-    with pytest.raises(UsageError, match=f"there is nothing at {url}"):
-        upload_folder(str(output), url)
-    assert not store.filesystem().exists("bucket-with-a-typo")
-
-
-def test_an_empty_folder_tells_whether_the_bucket_is_there(store: Any, tmp_path: Path) -> None:
-    (tmp_path / "nothing").mkdir()
-    with pytest.raises(UsageError, match="there is nothing at"):
-        upload_folder(str(tmp_path / "nothing"), f"{store.schemes[0]}://bucket-with-a-typo/r")
-
-
-def test_an_empty_folder_sends_nothing(store: Any, tmp_path: Path) -> None:
+def test_a_folder_is_sent(store: Any, output: Path, tmp_path: Path) -> None:
+    large = os.urandom(9_000_000)
+    (output / "large").write_bytes(large)
+    store.put(f"r/{store.schemes[0]}/perfzero.log", b"a much longer text than before" * 1000)  # which is replaced
+    for scheme, ending in zip(store.schemes, ("", "/", ""), strict=False):
+        assert upload_folder(str(output), store.url(f"r/{scheme}{ending}", scheme)) == len(TREE) + 1
+        assert {name: store.read(f"r/{scheme}/{name}") for name in TREE} == TREE
+        assert store.read(f"r/{scheme}/large") == large
     (tmp_path / "nothing").mkdir()
     assert upload_folder(str(tmp_path / "nothing"), store.url("r")) == 0
+    url = f"{store.schemes[0]}://bucket-with-a-typo/r"
+    for folder in (output, tmp_path / "nothing"):
+        with pytest.raises(UsageError, match=f"there is nothing at {url}"):
+            upload_folder(str(folder), url)
+    assert not store.filesystem().exists("bucket-with-a-typo"), "a bucket is never made"
 
 
 class Liar:
@@ -486,56 +347,37 @@ def test_a_log_may_grow_while_it_is_sent(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- to this machine
 
 
-@pytest.mark.parametrize("form", ["{}", "{}/", "file://{}", "file://{}/"])
-def test_a_folder_is_copied(output: Path, tmp_path: Path, form: str) -> None:
-    target = tmp_path / "results" / "id-1"
-    assert upload_folder(str(output), form.format(target)) == len(TREE)
-    assert read_tree(target) == TREE
-    assert upload_folder(str(output), form.format(target)) == len(TREE)  # and again: replaced
-    assert read_tree(target) == TREE
+@pytest.mark.parametrize("form", ["{}", "file://{}/"])
+def test_a_folder_is_copied(output: Path, hostile_path: Path, form: str) -> None:
+    target = hostile_path / "id-1"
+    target.mkdir()
+    (target / "empty.tmp").write_bytes(b"half")  # of a copy that was killed
+    for _ in range(2):  # and again: replaced
+        assert upload_folder(str(output), form.format(quote(str(target)) if ":" in form else target)) == len(TREE)
+        assert read_tree(target) == TREE
 
 
-def test_odd_names_are_copied(output: Path, hostile_path: Path) -> None:
-    assert upload_folder(str(output), str(hostile_path / "r")) == len(TREE)
-    assert read_tree(hostile_path / "r") == TREE
-
-
-def test_a_copy_that_was_killed_does_not_hinder(output: Path, tmp_path: Path) -> None:
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "empty.tmp").write_bytes(b"half")
-    upload_folder(str(output), str(tmp_path / "r"))
-    assert read_tree(tmp_path / "r") == TREE
-
-
-# ---------------------------------------------------------------- what goes wrong
-
-
-@pytest.mark.parametrize("name", ["nowhere", "output/empty"])
-def test_no_folder_to_send(output: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="there is no folder"):
-        upload_folder(str(tmp_path / name), str(tmp_path / "r"))
+def test_what_cannot_be_sent(output: Path, tmp_path: Path) -> None:
+    for name in ("nowhere", "output/empty"):
+        with pytest.raises(UsageError, match="there is no folder"):
+            upload_folder(str(tmp_path / name), str(tmp_path / "r"))
     assert not (tmp_path / "r").exists()
-
-
-def test_a_folder_is_not_sent_into_itself(output: Path) -> None:
     for target in (output, output / "deeper"):
         with pytest.raises(UsageError, match="into itself"):
             upload_folder(str(output), str(target))
     assert read_tree(output) == TREE
-
-
-def test_a_place_that_may_not_be_written(forbidden_dir: Path) -> None:
-    with pytest.raises(UsageError, match=f"{forbidden_dir}/r cannot be used: Permission denied"):
-        upload_folder("/etc/default", str(forbidden_dir / "r"))
-    with pytest.raises(UsageError, match=f"{forbidden_dir} cannot be used: Permission denied"):
-        upload_folder("/etc/default", str(forbidden_dir))
-
-
-def test_a_file_in_the_way(output: Path, tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "profiler_data").write_bytes(b"")
     with pytest.raises(InfrastructureError, match=r"cannot be sent to .*r: "):
         upload_folder(str(output), str(tmp_path / "r"))
+
+
+def test_a_folder_that_may_not_be_written(forbidden_dir: Path) -> None:
+    for target in (forbidden_dir / "r", forbidden_dir):
+        with pytest.raises(UsageError, match=f"{target} cannot be used: Permission denied"):
+            upload_folder("/etc/default", str(target))
+        with pytest.raises(UsageError, match=f"{target} cannot be written: Permission denied"):
+            check_target(f"file://{target}")
 
 
 # ---------------------------------------------------------------- before there is anything to send
@@ -547,7 +389,6 @@ def test_a_file_in_the_way(output: Path, tmp_path: Path) -> None:
         ("gsx://bucket/x", "gsx:// cannot be used"),
         ("gs://", "names no bucket"),
         ("file:///proc/nowhere", "/proc/nowhere cannot be written"),
-        ("file:///etc/hostname", "/etc/hostname cannot be written"),
         ("", "the address is empty"),
     ],
 )
@@ -556,32 +397,19 @@ def test_what_can_never_be_sent_to(url: str, words: str) -> None:
         check_target(url)
 
 
-def test_a_folder_that_may_not_be_written_is_refused(forbidden_dir: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be written"):
-        check_target(f"file://{forbidden_dir}/x")
+def test_a_folder_of_this_machine_is_made(tmp_path: Path) -> None:
+    check_target(f"file://{tmp_path}/new/folder")
+    assert (tmp_path / "new" / "folder").is_dir()
 
 
-@pytest.mark.parametrize(("scheme", "module"), [("gs", "gcsfs"), ("s3", "s3fs"), ("az", "adlfs")])
-def test_a_store_is_not_asked_before_there_is_something_to_send(
-    monkeypatch: pytest.MonkeyPatch, scheme: str, module: str
-) -> None:
-    pytest.importorskip(module)
-
+def test_a_store_is_not_asked_before_there_is_something_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object) -> None:
         pytest.fail("it looked for the network")
 
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(object_store, "_open", refuse)
-    check_target(f"{scheme}://bucket/x")
-
-
-def test_a_store_whose_part_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_target("s3://bucket/x")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(MissingExtraError, match="gs://"):
         check_target("gs://bucket/x")
-
-
-def test_a_local_target_is_made(tmp_path: Path) -> None:
-    check_target(f"file://{tmp_path}/new/folder")
-    assert (tmp_path / "new" / "folder").is_dir()

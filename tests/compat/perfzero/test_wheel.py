@@ -23,52 +23,23 @@ from assay.errors import UsageError
 PACKAGE = Path(assay.__file__).parent
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(write_wheel(str(tmp_path_factory.mktemp("wheel"))))
-
-
-def test_its_name_is_a_wheel_s(packed: Path) -> None:
+def test_every_file_is_in_it_and_its_record_is_true(packed: Path) -> None:
     assert packed.name == build_wheel_name() == f"assay-{metadata.version('assay')}-py3-none-any.whl"
-    assert [path.name for path in packed.parent.iterdir()] == [packed.name], "nothing else is left behind"
-
-
-def test_every_module_and_every_data_file_is_in_it(packed: Path) -> None:
+    assert os.listdir(packed.parent) == [packed.name], "nothing else is left behind"
     with zipfile.ZipFile(packed) as archive:
-        names = set(archive.namelist())
-    assert {f"assay/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")} <= names
-    assert "assay/py.typed" in names
-    assert {
-        "assay/compat/perfzero/docker/Dockerfile_ubuntu_1804_tf_v1",
-        "assay/compat/perfzero/docker/Dockerfile_ubuntu_1804_tf_v2",
-    } <= names
-    assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
-
-
-def test_its_record_is_true(packed: Path) -> None:
-    with zipfile.ZipFile(packed) as archive:
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}, "equal files, equal wheels"
         contents = {name: archive.read(name) for name in archive.namelist()}
+    modules = {str(path.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("*.py")}
+    docker = {f"assay/compat/perfzero/docker/Dockerfile_ubuntu_1804_tf_v{number}" for number in (1, 2)}
+    assert {*modules, *docker, "assay/py.typed"} <= set(contents)
+    assert not [name for name in contents if name.endswith(".pyc") or "__pycache__" in name]
     (record,) = (name for name in contents if name.endswith("/RECORD"))
-    rows = list(csv.reader(io.StringIO(contents[record].decode())))
-    assert {row[0] for row in rows} == set(contents)
-    for name, digest, size in rows:
-        if name == record:
-            assert (digest, size) == ("", "")
-            continue
+    rows = {name: rest for name, *rest in csv.reader(io.StringIO(contents[record].decode()))}
+    assert rows.pop(record) == ["", ""]
+    assert {*rows, record} == set(contents)
+    for name, (digest, size) in rows.items():
         expected = base64.urlsafe_b64encode(hashlib.sha256(contents[name]).digest()).rstrip(b"=").decode()
         assert (digest, size) == (f"sha256={expected}", str(len(contents[name])))
-
-
-def test_the_same_files_give_the_same_wheel(packed: Path, tmp_path: Path) -> None:
-    again = Path(write_wheel(str(tmp_path)))
-    with zipfile.ZipFile(packed) as one, zipfile.ZipFile(again) as other:
-        assert {info.date_time for info in other.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-        assert one.namelist() == other.namelist()
-
-
-def test_an_old_wheel_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    (tmp_path / build_wheel_name()).write_text("old")
-    assert zipfile.is_zipfile(write_wheel(str(tmp_path)))
 
 
 def test_a_failure_leaves_the_old_wheel_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +48,11 @@ def test_a_failure_leaves_the_old_wheel_and_nothing_else(tmp_path: Path, monkeyp
     with pytest.raises(FileNotFoundError):
         write_wheel(str(tmp_path))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {build_wheel_name(): "old"}
+    monkeypatch.setattr(wheel, "_package_files", lambda: {"assay/here.py": __file__})
+    assert zipfile.is_zipfile(write_wheel(str(tmp_path))), "the old one is replaced as a whole"
 
 
+@pytest.mark.long
 def test_pip_installs_it_and_it_runs_and_packs_itself_again(packed: Path, tmp_path: Path) -> None:
     """As on another machine: no index, no source tree; the dependencies are this environment's. An image made by Assay
     makes the next image."""

@@ -130,10 +130,7 @@ def test_the_documents_own_bigfarm_is_a_farm(project):
     farm = study.farms["bigfarm"]
     assert (farm.kind, farm.submit) == ("generic", "submit_job")
     assert farm.resources == (("image", "mydocker-image-big:1.0"), ("gpu", 8), ("cpu", 64), ("mem", 450))
-
-
-def test_the_farm_of_the_command_line_wins(project):
-    assert project.load(INTRO, BIGFARM, farm="smallfarm").farm == "smallfarm"
+    assert project.load(INTRO, BIGFARM, farm="smallfarm").farm == "smallfarm", "the command line wins"
 
 
 NGC = """
@@ -204,40 +201,40 @@ def test_the_documents_list_inherits_from_its_first_item(project):
 # ---------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("true", " --k"),
-        ("false", ""),
-        ("[true, false]", " --k"),
-        ("'True'", " --k True"),
-        ("None", ""),
-        ("'None'", ""),
-        ("null", ""),
-        ("~", ""),
-        ("", ""),
-        ("1e-4", " --k 1e-4"),
-        ("5e-3", " --k 5e-3"),
-        ("1.0e-4", " --k 0.0001"),
-        ("0.00001", " --k 1e-05"),
-        ("1_000", " --k 1000"),
-        ("010", " --k 8"),
-        ("yes", " --k"),
-        ("off", ""),
-        ("2020-02-06", " --k 2020-02-06"),
-        ("a b", " --k a b"),
-        ("''", " --k"),
-        ("[[1, 2]]", " --k [1, 2]"),
-        ("[['a', 'b']]", " --k ['a', 'b']"),
-        ("{a: 1}", " --k {'a': 1}"),
-        ("0", " --k 0"),
-        ("0.0", " --k 0.0"),
-        ("[[]]", " --k []"),
-    ],
-)
-def test_values_reach_the_command_as_runx_writes_them(project, value, expected):
-    command = project.commands(f"CMD: run\nHPARAMS:\n  k: {value}\n  z: 1\n")[0]
-    assert re.sub(" +", " ", command) == f"run{expected} --z 1"
+VALUES = {
+    "true": " --k",
+    "false": "",
+    "[true, false]": " --k",
+    "'True'": " --k True",
+    "None": "",
+    "'None'": "",
+    "null": "",
+    "~": "",
+    "": "",
+    "1e-4": " --k 1e-4",
+    "1.0e-4": " --k 0.0001",
+    "0.00001": " --k 1e-05",
+    "1_000": " --k 1000",
+    "010": " --k 8",
+    "yes": " --k",
+    "off": "",
+    "2020-02-06": " --k 2020-02-06",
+    "a b": " --k a b",
+    "''": " --k",
+    "[[1, 2]]": " --k [1, 2]",
+    "[['a', 'b']]": " --k ['a', 'b']",
+    "{a: 1}": " --k {'a': 1}",
+    "0": " --k 0",
+    "0.0": " --k 0.0",
+    "[[]]": " --k []",
+}
+
+
+def test_values_reach_the_command_as_runx_writes_them(project):
+    found = {value: project.commands(f"CMD: run\nHPARAMS:\n  k: {value}\n  z: 1\n")[0] for value in VALUES}
+    assert {value: re.sub(" +", " ", each) for value, each in found.items()} == {
+        value: f"run{flag} --z 1" for value, flag in VALUES.items()
+    }
 
 
 COMMANDS = {
@@ -271,6 +268,7 @@ COMMANDS = {
         ["python main.py --lr 1", "python main.py --lr 2"],
     ),
     "upper case wins over the older spelling": ("cmd: old\nCMD: new\nHPARAMS: {}\n", ["new"]),
+    "no hparams": ("CMD: run\nHPARAMS:\n", ["run"]),
     "inherited keys keep their place and new ones follow": (
         "CMD: run\nHPARAMS: [{a: 1, b: 2}, {c: 3, a: 9}]\n",
         ["run --a 1 --b 2", "run --a 9 --b 2 --c 3"],
@@ -286,11 +284,6 @@ COMMANDS = {
 def test_a_file_becomes_these_commands(project, case):
     text, expected = COMMANDS[case]
     assert project.commands(text) == expected
-
-
-def test_hparams_may_be_empty(project):
-    assert project.commands("CMD: run\nHPARAMS: {}\n") == ["run"]
-    assert project.commands("CMD: run\nHPARAMS:\n") == ["run"]
 
 
 # ---------------------------------------------------------------- configurations as they are found in the wild
@@ -333,17 +326,11 @@ def test_a_value_listed_twice_is_two_runs(project):
     assert len({run.id for run in plan.runs}) == 3
 
 
-@pytest.mark.parametrize("submit", ["bash", "rlaunch"])
-def test_other_submit_commands(project, submit):
-    farm = project.load(INTRO, f"LOGROOT: /l\nFARM: mine\nmine:\n  SUBMIT_CMD: {submit}\n  RESOURCES: {{}}\n").farms[
-        "mine"
-    ]
-    assert (farm.kind, farm.submit, farm.resources) == ("generic", submit, ())
-
-
-def test_a_farm_may_be_called_farm(project):
-    study = project.load(INTRO, "logroot: /old\nFARM: farm\nfarm: {SUBMIT_CMD: bash}\n")
-    assert (study.farm, study.root) == ("farm", "/old")
+def test_other_farms(project):
+    study = project.load(INTRO, "logroot: /old\nFARM: farm\nfarm: {SUBMIT_CMD: bash, RESOURCES: {}}\n")
+    assert (study.farm, study.root) == ("farm", "/old"), "a farm may be called farm"
+    farm = study.farms["farm"]
+    assert (farm.kind, farm.submit, farm.resources) == ("generic", "bash", ())
 
 
 SCALARS = st.one_of(
@@ -374,49 +361,33 @@ def test_any_grid_expands_as_runx_expands_it(tmp_path_factory, hparams):
 # ---------------------------------------------------------------- inheritance, tags, skips
 
 
+@pytest.mark.parametrize(
+    ("hparams", "expected"),
+    [
+        ("[{a: 1}, {a: 2, RUNX.TAG: two}, {a: 3}]", [None, "two", None]),
+        ("[{a: 1, RUNX.TAG: base}, {a: 2, RUNX.TAG: two}, {a: 3}]", ["base", "two", "base"]),
+        ("[{a: 1, RUNX.TAG: base}, {a: 2, RUNX.TAG: None}, {a: 3, RUNX.TAG: null}]", ["base", None, None]),
+        ("{a: 1, RUNX.TAG: [x, y]}", ["x", "y"]),
+        ("{'a.b': ['x\\1', '(y'], RUNX.TAG: '<{a.b}>'}", ["<x\\1>", "<(y>"]),
+        ("{RUNX.TAG: 7}", ["7"]),
+    ],
+)
+def test_tags_are_inherited_swept_and_filled_and_not_passed_on(project, hparams, expected):
+    plan = project.plan(f"CMD: run\nHPARAMS: {hparams}\n")
+    assert tags(plan) == expected
+    assert not any("RUNX" in run.commands[0].text for run in plan.runs)
+    assert all(run.name.startswith(f"{tag}_") for run, tag in zip(plan.runs, expected, strict=True) if tag)
+
+
 def test_a_list_in_an_item_replaces_the_inherited_one(project):
     assert len(project.commands("CMD: run\nHPARAMS: [{a: [1, 2, 3]}, {a: [4]}]\n")) == 4
 
 
-def test_a_tag_does_not_leak_into_the_next_item(project):
-    plan = project.plan("CMD: run\nHPARAMS: [{a: 1}, {a: 2, RUNX.TAG: two}, {a: 3}]\n")
-    assert tags(plan) == [None, "two", None]
-    assert [run.name.startswith("two_") for run in plan.runs] == [False, True, False]
-
-
-def test_the_tag_of_the_first_item_is_inherited_like_its_other_keys(project):
-    plan = project.plan("CMD: run\nHPARAMS: [{a: 1, RUNX.TAG: base}, {a: 2, RUNX.TAG: two}, {a: 3}]\n")
-    assert tags(plan) == ["base", "two", "base"]
-
-
-def test_an_inherited_tag_can_be_taken_away(project):
-    plan = project.plan("CMD: run\nHPARAMS: [{a: 1, RUNX.TAG: base}, {a: 2, RUNX.TAG: None}, {a: 3, RUNX.TAG: null}]\n")
-    assert tags(plan) == ["base", None, None]
-
-
-def test_a_list_of_tags_is_swept_and_not_passed_on(project):
-    plan = project.plan("CMD: run\nHPARAMS: {a: 1, RUNX.TAG: [x, y]}\n")
-    assert tags(plan) == ["x", "y"]
-    assert [run.commands[0].text for run in plan.runs] == ["run --a 1", "run --a 1"]
-
-
-def test_tags_take_values_with_backslashes_and_metacharacters(project):
-    plan = project.plan("CMD: run\nHPARAMS: {'a.b': ['x\\1', '(y'], RUNX.TAG: '<{a.b}>'}\n")
-    assert tags(plan) == ["<x\\1>", "<(y>"]
-
-
-def test_a_number_may_be_a_tag(project):
-    assert tags(project.plan("CMD: run\nHPARAMS: {RUNX.TAG: 7}\n")) == ["7"]
-
-
-def test_a_skip_that_says_no_is_not_passed_on(project):
+def test_a_skip_that_says_no_is_not_passed_on_and_one_must_be_left(project):
     for value in ("false", "0", "null", "None", "''"):
         assert project.commands(f"CMD: run\nHPARAMS: {{a: 1, RUNX.SKIP: {value}}}\n") == ["run --a 1"]
-
-
-def test_a_file_in_which_everything_is_skipped_is_refused(project):
-    assert "every item is skipped" in project.problems("CMD: run\nHPARAMS: {a: 1, RUNX.SKIP: true}\n")
-    assert "every item is skipped" in project.problems("CMD: run\nHPARAMS: [{RUNX.SKIP: 1}, {RUNX.SKIP: 1}]\n")
+    for hparams in ("{a: 1, RUNX.SKIP: true}", "[{RUNX.SKIP: 1}, {RUNX.SKIP: 1}]"):
+        assert "every item is skipped" in project.problems(f"CMD: run\nHPARAMS: {hparams}\n")
 
 
 def test_nodes_and_partition_are_for_the_farm(project):
@@ -462,70 +433,43 @@ def test_logdir_with_spaces_and_quotes_reaches_the_script_in_one_piece(project, 
 # ---------------------------------------------------------------- .runx
 
 
-def test_the_file_of_the_command_line_comes_first(project):
+def test_which_file_counts(project):
     project.write("other.yml", "LOGROOT: /other\n")
-    assert project.load(INTRO, "LOGROOT: /here\n", config_file="other.yml").root == "/other"
-
-
-def test_a_missing_file_of_the_command_line_is_an_error(project):
-    with pytest.raises(UsageError, match=r"there is no configuration file 'nofile'") as caught:
-        project.load(INTRO, "LOGROOT: /here\n", config_file="nofile")
-    assert caught.value.exit_code is ExitCode.USAGE
-
-
-def test_the_folder_comes_before_the_home(project):
     (project.home / ".config" / "runx.yml").write_text("LOGROOT: /from/home\n")
     assert project.load(INTRO).root == "/from/home"
     assert project.load(INTRO, "LOGROOT: /here\n").root == "/here"
-
-
-def test_an_empty_runx_file_says_nothing(project):
+    assert project.load(INTRO, "LOGROOT: /here\n", config_file="other.yml").root == "/other"
+    assert project.load(f"LOGROOT: /mine\n{INTRO}", BIGFARM).root == "/mine"
+    with pytest.raises(UsageError, match=r"there is no configuration file 'nofile'") as caught:
+        project.load(INTRO, "LOGROOT: /here\n", config_file="nofile")
+    assert caught.value.exit_code is ExitCode.USAGE
     for text in ("", "# nothing\n", "---\n", "\n\n"):
         assert project.load(INTRO, text).root is None
-
-
-def test_a_broken_runx_file_is_named(project):
     assert project.problems(INTRO, "LOGROOT: [\n").startswith(".runx:1:10")
 
 
-def test_a_relative_logroot_is_relative_to_the_file_that_names_it(project):
+def test_a_relative_logroot_is_relative_to_the_file_that_names_it(project, monkeypatch):
     assert project.load(INTRO, "LOGROOT: logs\n").root == str(project.folder / "logs")
-    (project.folder / ".runx").unlink()
-    study = project.load(f"LOGROOT: ../out\n{INTRO}", file="exps/sub/a.yml")
-    assert study.root == str(project.folder / "exps" / "out")
-    assert study.name == "a"
-    (project.home / ".config" / "runx.yml").write_text("LOGROOT: logs\n")
-    assert project.load(INTRO).root == str(project.home / ".config" / "logs")
-
-
-def test_a_logroot_may_lie_inside_the_source_tree(project):
-    assert project.load(INTRO, "LOGROOT: .\n").root == str(project.folder)
-
-
-def test_a_logroot_may_use_the_home_and_variables(project, monkeypatch):
+    assert project.load(INTRO, "LOGROOT: .\n").root == str(project.folder), "it may be inside the source tree"
     monkeypatch.setenv("SCRATCH", "/scratch")
     assert project.load(INTRO, "LOGROOT: ~/logs\n").root == str(project.home / "logs")
     assert project.load(INTRO, "LOGROOT: $SCRATCH/logs\n").root == "/scratch/logs"
+    (project.folder / ".runx").unlink()
+    study = project.load(f"LOGROOT: ../out\n{INTRO}", file="exps/sub/a.yml")
+    assert (study.root, study.name) == (str(project.folder / "exps" / "out"), "a")
+    (project.home / ".config" / "runx.yml").write_text("LOGROOT: logs\n")
+    assert project.load(INTRO, exp_name="better").root == str(project.home / ".config" / "logs")
+    assert project.load(INTRO, exp_name="better").name == "better"
 
 
-def test_an_experiment_may_override_the_logroot(project):
-    assert project.load(f"LOGROOT: /mine\n{INTRO}", BIGFARM).root == "/mine"
-
-
-def test_an_experiment_may_override_the_resources(project):
+def test_an_experiment_may_override_farm_resources_and_submit_command(project):
     study = project.load(f"RESOURCES: {{gpu: 1, exclusive: true}}\n{INTRO}", BIGFARM)
     assert study.farms["bigfarm"].resources == (("gpu", 1), ("exclusive", True))
     assert study.farms["bigfarm"].submit == "submit_job"
-
-
-def test_an_experiment_may_override_farm_and_submit_command(project):
     study = project.load(f"FARM: smallfarm\nSUBMIT_CMD: other\n{INTRO}", BIGFARM)
-    assert study.farm == "smallfarm"
-    assert study.farms["smallfarm"].submit == "other"
-
-
-def test_the_experiments_name_can_be_given(project):
-    assert project.load(INTRO, exp_name="better").name == "better"
+    assert (study.farm, study.farms["smallfarm"].submit) == ("smallfarm", "other")
+    study = project.load(f"FARM: here\nhere: {{SUBMIT_CMD: bash}}\n{INTRO}")
+    assert study.farms["here"].submit == "bash", "a section of its own"
 
 
 # ---------------------------------------------------------------- farms
@@ -561,19 +505,17 @@ def test_the_kind_of_a_farm(project, name, extra, kind):
     assert farm.submit == ("qsub {script}" if kind == "template" else "submit_job")
 
 
-def test_a_template_needs_no_submit_command(project):
-    farm = project.load(INTRO, "FARM: pbs\npbs: {SUBMIT_TEMPLATE: 'qsub {script}', CANCEL_CMD: 'qdel {id}'}\n").farms[
-        "pbs"
-    ]
-    assert (farm.kind, farm.cancel) == ("template", "qdel {id}")
-
-
 def test_a_farm_without_a_submit_command_is_refused_where_it_is_used(project):
     runx = "FARM: {}\na: {{SUBMIT_CMD: x}}\nb: {{RESOURCES: {{gpu: 1}}}}\n"
     assert "the farm lacks SUBMIT_CMD" in project.farm_problems(INTRO, runx.format("b"))
     study = project.load(INTRO, runx.format("a"))
     assert study.farms["a"].problems == ()
-    assert study.warnings == (), "nobody uses the other"
+    assert study.warnings == (), "nothing uses the other"
+    message = project.farm_problems(INTRO, "FARM: ngc\nngc: {SUBMIT_CMD: ngc batch run}\n")
+    assert "the farm lacks NGC_LOGROOT and WORKSPACE" in message
+    pbs = "FARM: pbs\npbs: {SUBMIT_TEMPLATE: 'qsub {script}', CANCEL_CMD: 'qdel {id}'}\n"
+    farm = project.load(INTRO, pbs).farms["pbs"]
+    assert (farm.kind, farm.cancel, farm.problems) == ("template", "qdel {id}", ())
 
 
 @pytest.mark.parametrize(
@@ -583,7 +525,6 @@ def test_a_farm_without_a_submit_command_is_refused_where_it_is_used(project):
         "{SUBMIT_CMD: }",
         "{SUBMIT_CMD: [a, b]}",
         "{SUBMIT_CMD: x, RESOURCES: 3}",
-        "{}",
         "{WORKSPACE: {}}",
     ],
 )
@@ -593,18 +534,8 @@ def test_a_farm_section_that_cannot_be_used_is_in_nobodys_way(project, section, 
     study = project.load(INTRO, runx)
     assert study.root == str(project.folder / "logs")
     problems = project.farm_problems(INTRO, runx)
-    assert problems, "whoever submits to it is told"
-    assert problems.startswith(".runx:")
-
-
-def test_ngc_needs_its_workspace_and_its_logroot(project):
-    message = project.farm_problems(INTRO, "FARM: ngc\nngc: {SUBMIT_CMD: ngc batch run}\n")
-    assert "the farm lacks NGC_LOGROOT and WORKSPACE" in message
-
-
-def test_a_farm_section_may_stand_in_the_experiment(project):
-    study = project.load(f"FARM: here\nhere: {{SUBMIT_CMD: bash}}\n{INTRO}")
-    assert study.farms["here"].submit == "bash"
+    assert problems.startswith(".runx:"), "it is refused where it is submitted to"
+    assert "RESOURCES" not in section or f"{name}.RESOURCES: must be a mapping" in problems
 
 
 def test_a_submit_command_without_a_farm_is_said(project):
@@ -613,13 +544,7 @@ def test_a_submit_command_without_a_farm_is_said(project):
     assert "nothing is submitted" in str(study.warnings[0])
 
 
-def test_resources_must_be_a_mapping(project):
-    assert "f.RESOURCES: must be a mapping" in project.farm_problems(
-        INTRO, "FARM: f\nf: {SUBMIT_CMD: x, RESOURCES: 3}\n"
-    )
-
-
-@pytest.mark.parametrize("value", ["5", "0.1", "true", "{a: b}", "[logs]"])
+@pytest.mark.parametrize("value", ["5", "true", "{a: b}", "[logs]"])
 def test_a_logroot_that_is_no_path_is_refused(project, value):
     assert "LOGROOT: must be the path of a folder" in project.problems(INTRO, f"LOGROOT: {value}\n")
     assert project.load(INTRO, "LOGROOT: '5'\n").root == str(project.folder / "5")
@@ -636,29 +561,19 @@ def test_a_tag_that_is_a_mapping_or_a_list_of_lists_is_refused(project, tag):
 # ---------------------------------------------------------------- code and PYTHONPATH
 
 
-def test_the_pythonpath_is_the_copied_code_with_and_without_a_farm(project):
+def test_the_pythonpath_comes_from_the_nearest_place(project):
     assert project.load(INTRO).pythonpath == "${ASSAY_RUN_DIR}/code"
     assert project.load(INTRO, BIGFARM).pythonpath == "${ASSAY_RUN_DIR}/code"
-
-
-def test_the_pythonpath_of_the_experiment_counts_without_a_farm(project):
-    assert project.load(f"PYTHONPATH: LOGDIR/code:/lib\n{INTRO}").pythonpath == "${ASSAY_RUN_DIR}/code:/lib"
-
-
-def test_the_pythonpath_comes_from_the_nearest_place(project):
     runx = "PYTHONPATH: /top\nFARM: f\nf: {SUBMIT_CMD: x, PYTHONPATH: /farm}\ng: {SUBMIT_CMD: y}\n"
     assert project.load(INTRO, runx).pythonpath == "/farm"
     assert project.load(INTRO, runx, farm="g").pythonpath == "/top"
-    assert project.load(f"PYTHONPATH: /exp\n{INTRO}", runx).pythonpath == "/exp"
+    assert project.load(f"PYTHONPATH: LOGDIR/code:/lib\n{INTRO}", runx).pythonpath == "${ASSAY_RUN_DIR}/code:/lib"
 
 
-def test_the_code_is_copied_without_checkpoints(project):
+def test_the_code_is_copied_without_checkpoints_and_ignored_patterns(project):
     code = project.load(INTRO).code
     assert (code.kind, code.link_ignored) == ("snapshot", False)
     assert code.ignore == (".git", "*.pyc", "docs*", "test*", "*.pth")
-
-
-def test_ignore_patterns_come_from_either_file(project):
     assert project.load(INTRO, "CODE_IGNORE_PATTERNS: 'a*, b*'\n").code.ignore == ("a*", "b*", "*.pth")
     text = f"CODE_IGNORE_PATTERNS: [c, '*.pth']\n{INTRO}"
     assert project.load(text, "CODE_IGNORE_PATTERNS: 'a*, b*'\n").code.ignore == ("c", "*.pth")

@@ -23,7 +23,6 @@ from assay.compat.torq.dashboard import (
     ResultSession,
     build_archive,
     build_session,
-    check_server,
     find_server,
     keep_session,
     send_session,
@@ -33,27 +32,24 @@ from assay.errors import InfrastructureError, UsageError
 RESULT = CaseResult("t.py::f", "passed")
 
 
-def test_without_a_server_there_is_none() -> None:
+def test_the_server_is_named_by_a_variable() -> None:
     assert find_server({}) is None
     assert find_server({"TORQ_PERF_SERVER": ""}) is None
     assert find_server({"TORQ_PERF_SERVER": "http://localhost:8080/"}) == "http://localhost:8080"
-    with pytest.raises(UsageError):
-        find_server({"TORQ_PERF_SERVER": "localhost:8080"})
+    for url in ("localhost:8080", "ftp://host", "http://", "nonsense"):
+        with pytest.raises(UsageError, match="TORQ_PERF_SERVER="):
+            find_server({"TORQ_PERF_SERVER": url})
 
 
-def test_at_home_git_reports_what_was_tested(tmp_path: Path) -> None:
+def test_git_or_the_workflow_reports_what_was_tested(tmp_path: Path) -> None:
+    session = build_session([], str(tmp_path), {})
+    assert (session.commit, session.branch) == (None, None), "outside a repository"
     for words in (["init", "-q", "-b", "trunk"], ["commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     session = build_session([RESULT], str(tmp_path), {})
-    assert session.branch == "refs/heads/trunk"
-    assert session.commit is not None
-    assert len(session.commit) == 40
-    assert session.batch == "default"
+    assert (session.branch, len(session.commit or ""), session.batch) == ("refs/heads/trunk", 40, "default")
     other = build_session([RESULT], str(tmp_path), {})
     assert other.workflow_url != session.workflow_url, "two sessions are never taken for one"
-
-
-def test_in_a_workflow_its_variables_report_it(tmp_path: Path) -> None:
     env = {
         "GITHUB_SHA": "abc",
         "GITHUB_REF": "refs/pull/1/merge",
@@ -64,18 +60,9 @@ def test_in_a_workflow_its_variables_report_it(tmp_path: Path) -> None:
         "TORQ_PERF_TEST_PLAN": "nightly",
     }
     session = build_session([RESULT], str(tmp_path), env)
-    assert (session.commit, session.branch, session.batch, session.test_plan) == (
-        "abc",
-        "refs/pull/1/merge",
-        "sim",
-        "nightly",
-    )
+    assert (session.commit, session.branch, session.batch) == ("abc", "refs/pull/1/merge", "sim")
+    assert session.test_plan == "nightly"
     assert session.workflow_url == "https://github.com/owner/repo/actions/runs/5/attempts/2"
-
-
-def test_outside_a_repository_the_commit_is_not_known(tmp_path: Path) -> None:
-    session = build_session([], str(tmp_path), {})
-    assert (session.commit, session.branch) == (None, None)
 
 
 def test_kept_results_are_whole(tmp_path: Path) -> None:
@@ -85,8 +72,6 @@ def test_kept_results_are_whole(tmp_path: Path) -> None:
         assert json.loads(archive.read("test_session.json"))["test_runs"][0]["name"] == "f"
     assert [entry.name for entry in path.parent.iterdir()] == ["results.zip"], "nothing is left beside it"
 
-
-def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InfrastructureError, match="cannot be kept in"):
         keep_session(build_session([RESULT], str(tmp_path), {}), str(tmp_path / "file" / "results.zip"))
@@ -148,27 +133,13 @@ def dashboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dashboard]:
     server.server_close()
 
 
-@pytest.mark.parametrize("url", ["localhost:8080", "ftp://host", "http://", "nonsense"])
-def test_what_is_no_address(url: str) -> None:
-    with pytest.raises(UsageError, match="TORQ_PERF_SERVER="):
-        check_server(url)
-
-
-def test_a_slash_at_the_end_does_no_harm() -> None:
-    assert check_server("http://localhost:8080/") == "http://localhost:8080"
-
-
-@pytest.mark.parametrize("archive", [b"PK\x03\x04", bytes(range(256)) * 40 + b"\r\n--x\r\n"])
-def test_the_archive_arrives_as_it_is(dashboard: Dashboard, archive: bytes) -> None:
-    assert send_session(dashboard.url, archive) == "7"
-    assert dashboard.archives == [archive]
-    assert dashboard.paths == ["/api/test-sessions/upload_zip/"]
-    assert dashboard.tokens == [None]
-
-
-def test_a_token_is_sent_along(dashboard: Dashboard) -> None:
+def test_the_archive_arrives_as_it_is(dashboard: Dashboard) -> None:
+    archives = [b"PK\x03\x04", bytes(range(256)) * 40 + b"\r\n--x\r\n"]
+    assert [send_session(dashboard.url, archive) for archive in archives] == ["7", "7"]
     send_session(dashboard.url, b"x", "secret")
-    assert dashboard.tokens == ["Bearer secret"]
+    assert dashboard.archives == [*archives, b"x"]
+    assert dashboard.paths == ["/api/test-sessions/upload_zip/"] * 3
+    assert dashboard.tokens == [None, None, "Bearer secret"]
 
 
 def test_a_server_in_trouble_is_asked_again_with_more_and_more_time(dashboard: Dashboard) -> None:
@@ -177,59 +148,42 @@ def test_a_server_in_trouble_is_asked_again_with_more_and_more_time(dashboard: D
     assert send_session(dashboard.url, b"x", sleep=waited.append) == "abc"
     assert waited == [2.0, 4.0]
     assert len(dashboard.archives) == 3
-
-
-def test_it_gives_up_after_three(dashboard: Dashboard) -> None:
     dashboard.answers = [(500, b"oh")] * 5
     with pytest.raises(InfrastructureError, match=r"could not be sent to 127.0.0.1:\d+: 500 Internal Server Error: oh"):
         send_session(dashboard.url, b"x", sleep=lambda _: None)
-    assert len(dashboard.archives) == 3
+    assert len(dashboard.archives) == 6
 
 
-def test_a_refusal_is_not_asked_again(dashboard: Dashboard) -> None:
-    dashboard.answers = [(403, b'{"detail": "no token"}')]
-    with pytest.raises(InfrastructureError, match=r"403 Forbidden: .*no token"):
-        send_session(dashboard.url, b"x", sleep=lambda _: None)
+@pytest.mark.parametrize(
+    ("code", "answer", "words"),
+    [
+        (403, b'{"detail": "no token"}', r"403 Forbidden: .*no token"),
+        (302, b"", "302 Found"),  # a redirection
+        (200, b"<html>", "no number"),
+        (200, b"{}", "no number"),
+        (200, b"\x1b[2Jevil", "evil"),
+        (403, b"\x1b[2Jevil", "evil"),
+    ],
+)
+def test_a_refusal_is_reported_and_not_asked_again(dashboard: Dashboard, code: int, answer: bytes, words: str) -> None:
+    dashboard.answers = [(code, answer)]
+    with pytest.raises(InfrastructureError, match=words) as caught:
+        send_session(dashboard.url, b"x", "secret", sleep=lambda _: None)
     assert len(dashboard.archives) == 1
+    assert "\x1b" not in caught.value.render(), "what it reports cannot write to the terminal"
 
 
-@pytest.mark.parametrize("answer", [b"<html>", b"[]", b"{}"])
-def test_an_answer_without_a_number_is_reported(dashboard: Dashboard, answer: bytes) -> None:
-    dashboard.answers = [(200, answer)]
-    with pytest.raises(InfrastructureError, match="no number"):
-        send_session(dashboard.url, b"x", sleep=lambda _: None)
+def test_a_number_becomes_a_part_of_an_address(dashboard: Dashboard) -> None:
+    dashboard.answers = [(200, b'{"id": "\\u001b[2J/x"}')]
+    assert send_session(dashboard.url, b"x") == "%1B%5B2J%2Fx"
 
 
-def test_what_it_reports_cannot_write_to_the_terminal(dashboard: Dashboard) -> None:
-    dashboard.answers = [(200, b'{"id": "\\u001b[2J/x"}'), (200, b"\x1b[2Jevil"), (403, b"\x1b[2Jevil")]
-    assert send_session(dashboard.url, b"x") == "%1B%5B2J%2Fx"  # a part of an address
-    for _ in range(2):
+def test_no_secret_is_printed(dashboard: Dashboard, closed_port: int) -> None:
+    for token in ("se\ncret", "secr\u00e9t\u0141"):  # which cannot be sent
         with pytest.raises(InfrastructureError) as caught:
-            send_session(dashboard.url, b"x")
-        assert "\x1b" not in caught.value.render()
-        assert "evil" in caught.value.render()
-
-
-def test_a_redirection_is_a_refusal(dashboard: Dashboard) -> None:
-    dashboard.answers = [(302, b"")]
-    with pytest.raises(InfrastructureError, match="302 Found"):
-        send_session(dashboard.url, b"x", "secret")
-
-
-@pytest.mark.parametrize("token", ["se\ncret", "secr\u00e9t\u0141"])
-def test_a_token_that_cannot_be_sent_is_not_printed(dashboard: Dashboard, token: str) -> None:
-    with pytest.raises(InfrastructureError) as caught:
-        send_session(dashboard.url, b"x", token, sleep=lambda _: None)
-    assert "cr" not in caught.value.render().partition("sent to")[2]
-
-
-def test_no_server_listens(closed_port: int) -> None:
-    with pytest.raises(InfrastructureError, match="refused"):
-        send_session(f"http://127.0.0.1:{closed_port}", b"x", sleep=lambda _: None)
-
-
-def test_credentials_in_the_address_are_not_printed(closed_port: int) -> None:
-    with pytest.raises(InfrastructureError) as caught:
+            send_session(dashboard.url, b"x", token, sleep=lambda _: None)
+        assert "cr" not in caught.value.render().partition("sent to")[2]
+    with pytest.raises(InfrastructureError, match="refused") as caught:
         send_session(f"http://user:secret@127.0.0.1:{closed_port}", b"x", sleep=lambda _: None)
     assert "secret" not in caught.value.render()
 
@@ -280,20 +234,17 @@ def test_a_passed_test_has_its_names_and_measurements() -> None:
     assert files == {}
 
 
-@pytest.mark.parametrize(
-    ("nodeid", "expected"),
-    [
-        ("t.py::plain", ("t.py", "plain", "")),
-        ("t.py::Class::method[a]", ("t.py", "Class::method", "a")),
-        ("t.py::f[a[0]-b]", ("t.py", "f", "a[0]-b")),
-        ("t.py::f[line\nbreak]", ("t.py", "f", "line\nbreak")),
-        ("t.py", ("t.py", "", "")),
-    ],
-)
-def test_what_a_node_id_is_made_of(nodeid: str, expected: tuple[str, str, str]) -> None:
-    manifest, _ = unpack(CaseResult(nodeid, "passed"))
-    run = manifest["test_runs"][0]
-    assert (run["module"], run["name"], run["parameters"]) == expected
+def test_what_a_node_id_is_made_of() -> None:
+    ids = {
+        "t.py::plain": ("t.py", "plain", ""),
+        "t.py::Class::method[a]": ("t.py", "Class::method", "a"),
+        "t.py::f[a[0]-b]": ("t.py", "f", "a[0]-b"),
+        "t.py::f[line\nbreak]": ("t.py", "f", "line\nbreak"),
+        "t.py": ("t.py", "", ""),
+    }
+    manifest, _ = unpack(*(CaseResult(nodeid, "passed") for nodeid in ids))
+    runs = manifest["test_runs"]
+    assert [(run["module"], run["name"], run["parameters"]) for run in runs] == list(ids.values())
 
 
 def test_logs_and_profiles_are_found_by_what_the_manifest_says(tmp_path: Path) -> None:
@@ -309,14 +260,8 @@ def test_logs_and_profiles_are_found_by_what_the_manifest_says(tmp_path: Path) -
     assert run["profiling_file"].startswith("profiles/")
 
 
-def test_names_that_come_to_the_same_keep_their_own_files() -> None:
-    first, second = CaseResult("t.py::f[a b]", "failed", failure="1"), CaseResult("t.py::f[a/b]", "failed", failure="2")
-    manifest, files = unpack(first, second)
-    assert [files[run["failure_log_file"]] for run in manifest["test_runs"]] == [b"1", b"2"]
-
-
-def test_a_name_leads_nowhere_else_and_is_not_too_long() -> None:
-    _, files = unpack(CaseResult("../../etc/t.py::f[" + "x" * 1000 + "]", "failed", failure="1"))
-    (name,) = files
-    assert name.count("/") == 1
-    assert len(name) < 200
+def test_a_name_keeps_its_own_file_leads_nowhere_else_and_is_not_too_long() -> None:
+    ids = ["t.py::f[a b]", "t.py::f[a/b]", "../../etc/t.py::f[" + "x" * 1000 + "]"]
+    manifest, files = unpack(*(CaseResult(nodeid, "failed", failure=str(i)) for i, nodeid in enumerate(ids)))
+    assert [files[run["failure_log_file"]] for run in manifest["test_runs"]] == [b"0", b"1", b"2"]
+    assert all(name.count("/") == 1 and len(name) < 200 for name in files)

@@ -1,9 +1,10 @@
-"""Results of a session: kept and sent where that is requested."""
+"""Results of a session with models: kept, sent to Torq's dashboard and to ASSAY_SERVER, where that is requested."""
 
 from __future__ import annotations
 
 import json
-import os
+import re
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,27 @@ from typing import Any
 import pytest
 from tests.bad_servers import answering
 from tests.compat.torq.test_dashboard import Dashboard, dashboard
-from tests.models.pytest_support.nested_project import RELU, RELU_NEG, Project, PytestRun, build_project
+from tests.models.pytest_support.nested_project import RELU, RELU_NEG, Project
+from tests.web_client import READER, UPLOADER, open_client, server
 
 from assay.compat.torq import dashboard as dashboard_module
 from assay.compat.torq.pytest_session import SessionWatch
 
-__all__ = ["dashboard"]
+__all__ = ["dashboard", "server"]
 TARGETS = ("--assay-target=sim", "--assay-target=wrong", "--assay-target=lacking")
 Loaded = tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, bytes]]
+# What the project's own program does by numpy and onnxruntime, for the two operators of these models.
+RUN = f"""#!{sys.executable} -S
+import array, sys
+words = [word.partition("=") for word in sys.argv[2:] if word.startswith("--") and "=" in word]
+paths, by = {{name: value for name, _, value in words}}, 1.5 if "--by" in sys.argv else 1.0
+model = open(sys.argv[1], "rb").read()
+data = open(paths["--input"], "rb").read()
+values = array.array("f", data[-16:])
+values = [max(value, 0.0) for value in values] if b"Relu" in model else values
+values = [-value for value in values] if b"Neg" in model else values
+open(paths["--output"], "wb").write(data[:-16] + array.array("f", [value * by for value in values]).tobytes())
+"""
 
 
 def load(path: Path) -> Loaded:
@@ -30,22 +44,13 @@ def load(path: Path) -> Loaded:
 
 def add_models(project: Project) -> None:
     """Cases of each outcome, on the three targets."""
+    project.write("tools/sim-run", RUN)
     project.model("good", RELU)
     project.model("net", RELU_NEG)
     project.write(
         "tests/test_onnx_model-xfails.txt",
         "test_onnx_model[net_layer_Neg_1-wrong-default] owner/repo#3\ngood_layer_Relu_0-sim-default owner/repo#4\n",
     )
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, PytestRun]:
-    """One session whose results are kept, with profiles."""
-    project = build_project(tmp_path_factory.mktemp("my project"))
-    add_models(project)
-    chosen = "good and not lacking or net_layer_Neg_1 and not sim"
-    options = ("--issue", "4", "--report-output-file=out/results.zip", "--run-profile=profiles", "-k", chosen)
-    return project, project.pytest(*TARGETS, *options)
 
 
 def check_outcomes(loaded: Loaded) -> None:
@@ -66,53 +71,92 @@ def check_outcomes(loaded: Loaded) -> None:
     assert {"compilation_time", "e2e_inference_time"} <= {metric["name"] for metric in manifest["metrics"]}
 
 
-def test_every_outcome_is_in_the_archive(session: tuple[Project, PytestRun]) -> None:
-    project, output = session
-    assert f"results: {project.folder}/out/results.zip" in output.out
-    loaded = load(project.folder / "out" / "results.zip")
-    assert len(loaded[1]) == 6
-    check_outcomes(loaded)
-
-
-def test_profiles_are_in_the_archive(session: tuple[Project, PytestRun]) -> None:
-    _, runs, files = load(session[0].folder / "out" / "results.zip")
-    assert all(files[runs[f"good_{case}-sim-default"]["profiling_file"]] for case in ("full_model", "layer_Relu_0"))
-
-
-@pytest.mark.services("backends")
-def test_other_processes_report_every_outcome_and_one_sends_them(project: Project, dashboard: Dashboard) -> None:
-    add_models(project)
-    options = ("--issue", "4", "--report-output-file=results.zip", "-n", "2")
-    project.pytest(*TARGETS, *options, env={"TORQ_PERF_SERVER": dashboard.url})
-    check_outcomes(load(project.folder / "results.zip"))
-    assert len(dashboard.archives) == 1
-
-
-def test_results_are_sent_without_times_from_the_cache(
-    session: tuple[Project, PytestRun], dashboard: Dashboard, tmp_path: Path
+def test_every_outcome_is_kept_and_sent(
+    project: Project, dashboard: Dashboard, server: tuple[str, Path], tmp_path: Path
 ) -> None:
-    """Times that an earlier session measured are not new measurements."""
+    url, root = server
     summary = tmp_path / "summary.md"
     env = {
         "TORQ_PERF_SERVER": dashboard.url,
         "TORQ_PERF_SERVER_TOKEN": "secret",
-        "TORQ_PERF_BATCH_NAME": "nightly",
+        "TORQ_PERF_BATCH_NAME": "one",
+        "TORQ_PERF_TEST_PLAN": "nightly",
         "GITHUB_STEP_SUMMARY": str(summary),
+        "GITHUB_RUN_ID": "",
     }
-    output = session[0].pytest("-k", "good_full and sim", env=env)
-    link = f"{dashboard.url}/test-sessions/7/#batch-nightly"
-    assert output.code == 0
+    ours = {"ASSAY_SERVER": url, "ASSAY_TOKEN": UPLOADER}
+    add_models(project)
+    chosen = "good and not lacking or net_layer_Neg_1 and not sim"
+    options = ("--issue", "4", "--report-output-file=out/results.zip", "--run-profile=profiles", "-k", chosen)
+    output = project.pytest(*TARGETS, *options, env=env | ours)
+    assert output.code == 1
+    assert "secret" not in output.out
+    assert UPLOADER not in output.out
+    # kept
+    assert f"results: {project.folder}/out/results.zip" in output.out
+    loaded = load(project.folder / "out" / "results.zip")
+    assert len(loaded[1]) == 6
+    check_outcomes(loaded)
+    _, runs, files = loaded
+    assert all(files[runs[f"good_{case}-sim-default"]["profiling_file"]] for case in ("full_model", "layer_Relu_0"))
+    # sent to the dashboard
+    link = f"{dashboard.url}/test-sessions/7/#batch-one"
     assert f"Test results available at {link}" in output.out
     assert link in summary.read_text()
     assert dashboard.tokens == ["Bearer secret"]
     (archive,) = dashboard.archives
-    path = tmp_path / "sent.zip"
-    path.write_bytes(archive)
-    manifest, runs, _ = load(path)
-    assert manifest["batch_name"] == "nightly"
-    assert runs["good_full_model-sim-default"]["outcome"] == "passed"
-    assert not {"compilation_time", "e2e_inference_time"} & {metric["name"] for metric in manifest["metrics"]}
-    assert "secret" not in output.out
+    (tmp_path / "sent.zip").write_bytes(archive)
+    check_outcomes(load(tmp_path / "sent.zip"))
+    # each test is a run of our server
+    (link,) = re.findall(rf"^result: {url}(/test-sessions/torq-nightly~\S+)$", output.out, re.MULTILINE)
+    with open_client(root) as client:
+        page = client.get(link)
+        assert (page.status_code, "<h1>Session" in page.text, "6 tests" in page.text) == (200, True, True)
+        sent = client.get("/api/studies/torq-nightly/runs").json()
+    assert sorted(run["state"] for run in sent) == ["done", "done", "failed", "failed", "failed", "failed"]
+    assert len({run["params"]["session"] for run in sent}) == 1
+    logs = [path.read_text() for path in root.glob("torq-nightly/*/test.log")]
+    assert sum("differs from" in log for log in logs) == 2
+    # again, from the cache: times that an earlier session measured are not new measurements
+    more = {"TORQ_PERF_SERVER": url, "TORQ_PERF_SERVER_TOKEN": UPLOADER, "TORQ_PERF_TEST_PLAN": "again"}
+    output = project.pytest("-k", "good_full and sim", env=env | more | {"ASSAY_SERVER": url, "ASSAY_TOKEN": READER})
+    assert output.code == 0
+    assert f"Test results available at {url}/test-sessions/torq-again~" in output.out, "Torq's variables, our server"
+    (run,) = [path for path in (root / "torq-again").iterdir() if path.name != ".assay"]
+    assert json.loads((run / "run.json").read_text())["spec"]["params"]["outcome"] == "passed"
+    assert not (run / "metrics").exists()
+    assert "not uploaded: the runs could not be sent" in output.out, "a token that may only read fails no test"
+    assert "403" in output.out
+
+
+@pytest.mark.services("backends")
+def test_other_processes_report_every_outcome_and_one_sends_them(
+    project: Project, dashboard: Dashboard, server: tuple[str, Path]
+) -> None:
+    url, root = server
+    add_models(project)
+    env = {"TORQ_PERF_SERVER": dashboard.url, "ASSAY_SERVER": url, "ASSAY_TOKEN": UPLOADER}
+    output = project.pytest(*TARGETS, "--issue", "4", "--report-output-file=results.zip", "-n", "2", env=env)
+    check_outcomes(load(project.folder / "results.zip"))
+    assert len(dashboard.archives) == 1
+    assert len(re.findall(rf"^result: {url}(/test-sessions/torq-tests~\S+)$", output.out, re.MULTILINE)) == 1
+    assert len([path for path in (root / "torq-tests").iterdir() if path.name != ".assay"]) > 6
+
+
+def test_servers_that_cannot_be_used_are_warnings(project: Project) -> None:
+    add_models(project)
+    with answering([b"\x16\x03\x01 hello garbage\r\n\r\n"]) as url:
+        env = {"TORQ_PERF_SERVER": url, "TORQ_PERF_SERVER_TOKEN": "secret"}
+        env |= {"ASSAY_SERVER": "http://127.0.0.1:9", "ASSAY_TOKEN": "secret-0123456789"}
+        output = project.pytest("-k", "good_full and sim", env=env)
+    assert output.code == 0
+    assert "1 passed" in output.out
+    first, second = sorted(line for line in output.out.splitlines() if line.startswith("warning:"))
+    assert first.startswith("warning: the results could not be sent")
+    assert second.startswith("warning: the results of 1 test were not uploaded: ")
+    assert "it does not answer" in second
+    for word in ("Traceback", "\x16", "secret", "result:"):
+        assert word not in output.out
 
 
 def publish(server: str, folder: Path) -> str:
@@ -121,25 +165,14 @@ def publish(server: str, folder: Path) -> str:
     return line
 
 
-def test_a_server_that_refuses_is_a_warning(dashboard: Dashboard, tmp_path: Path) -> None:
+def test_any_refusal_or_error_is_a_warning(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     dashboard.answers = [(403, b"who are you")]
     line = publish(dashboard.url, tmp_path)
     assert line.startswith("warning: the results could not be sent")
     assert "who are you" in line
 
-
-def test_a_server_that_does_not_speak_http_is_a_warning(session: tuple[Project, PytestRun]) -> None:
-    with answering([b"\x16\x03\x01 hello garbage\r\n\r\n"]) as url:
-        env = {"TORQ_PERF_SERVER": url, "TORQ_PERF_SERVER_TOKEN": "secret"}
-        output = session[0].pytest("-k", "good_full and sim", env=env)
-    assert output.code == 0
-    assert "warning: the results could not be sent" in output.out
-    assert "1 passed" in output.out
-    assert "Traceback" not in output.out
-    assert "\x16" not in output.out
-
-
-def test_any_other_error_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(*_: object) -> None:
         raise MemoryError("\x1b[2J")
 
@@ -149,17 +182,16 @@ def test_any_other_error_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert "\x1b" not in line
 
 
-def test_an_invalid_address_is_refused_before_a_test_runs(project: Project) -> None:
+def test_an_invalid_address_is_refused_before_a_test_runs_and_without_models_nothing_is_sent(
+    project: Project, dashboard: Dashboard
+) -> None:
     project.model("net", RELU)
     output = project.pytest(env={"TORQ_PERF_SERVER": "localhost:8080"})
     assert output.code == 4
     assert "TORQ_PERF_SERVER=localhost:8080 is not a valid address" in output.out
     assert project.calls == []
-
-
-def test_a_session_without_models_sends_nothing(project: Project, dashboard: Dashboard) -> None:
     project.write("tests/test_onnx_model.py", "def test_other() -> None:\n    pass\n")
     output = project.pytest("--report-output-file=results.zip", env={"TORQ_PERF_SERVER": dashboard.url})
     assert output.code == 0
     assert dashboard.archives == []
-    assert not os.path.exists(project.folder / "results.zip")
+    assert not (project.folder / "results.zip").exists()

@@ -68,7 +68,10 @@ class MlrunnerMessages:
         self.say("Orphan params: " + (f"{{{', '.join(map(repr, orphans))}}}" if orphans else "set()"))
         runs, links = self.prepared.plan.runs, self.prepared.plan.links
         count = sum(len(left_commands(self.prepared, spec)) for spec in runs)
-        self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{_describe_links(links)}")
+        targets, shared = ", ".join(dict.fromkeys(target for _, target in links)), ""
+        if links:
+            shared = f" ({len(links)} {'task shares' if len(links) == 1 else 'tasks share'} the results of {targets})"
+        self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{shared}")
 
     def build_dry_lines(self) -> Iterator[str]:
         """What a call would do, task by task, each on the GPU that it would get if all took equally long."""
@@ -89,23 +92,18 @@ class MlrunnerMessages:
         if event.kind == "adopted":
             self._note_begun(event.entry)
         elif event.kind == "command_started":
-            for name in self._skipped_before(event):
-                self._line("SKIP", event.entry, name)
-            if (event.entry.dir, event.entry.attempt, event.command) not in self.begun:
-                self._line("START", event.entry, event.command)
+            entry = event.entry
+            for name in entry.commands[: entry.commands.index(event.command)]:
+                if not entry.reported & {f"+{name}", f"={name}"}:  # an earlier attempt finished it
+                    entry.reported |= {f"={name}"}
+                    self._line("SKIP", entry, name)
+            if (entry.dir, entry.attempt, event.command) not in self.begun:
+                self._line("START", entry, event.command)
         elif event.kind == "command_ended" and event.code != 0:
             self._line("FAIL", event.entry, event.command)
 
-    def _skipped_before(self, event: Event) -> Iterator[str]:
-        """Asked for and finished by an earlier attempt; what this one did is printed already."""
-        entry = event.entry
-        for name in entry.commands[: entry.commands.index(event.command)]:
-            if not entry.reported & {f"+{name}", f"={name}"}:
-                entry.reported |= {f"={name}"}
-                yield name
-
     def _note_begun(self, entry: Entry) -> None:
-        """Another call started these commands, and has printed so: up to the first that has not ended yet."""
+        """Note the commands that another call started, and has printed: up to the first that has not ended yet."""
         names = os.listdir(entry.dir)
         ended = {mark[0] for name in names if (mark := layout.parse_exit_marker(name)) and mark[1] == entry.attempt}
         for name in entry.commands:
@@ -117,12 +115,12 @@ class MlrunnerMessages:
                 return
 
     def close(self, report: Report) -> None:
-        """What was finished before, and how many failed; `report` has the rest."""
-        for entry in report.entries:
-            if entry.state is State.DONE and not entry.finished_here:
-                for name in entry.commands:
-                    self._line("SKIP", entry, name)
-        self._list("Skipped", [e for e in report.entries if e.state is State.DONE and not e.finished_here])
+        """Print what was finished before, and how many failed; `report` has the rest."""
+        skipped = [entry for entry in report.entries if entry.state is State.DONE and not entry.finished_here]
+        for entry in skipped:
+            for name in entry.commands:
+                self._line("SKIP", entry, name)
+        self._list("Skipped", skipped)
         self._list("Failed", [entry for entry in report.entries if entry.state in _FAILED])
         self._list("Stopped", [entry for entry in report.entries if entry.state is State.STOPPED])
         if report.count(State.DONE) == len(report.entries):
@@ -146,13 +144,6 @@ class MlrunnerMessages:
 def _document(spec: RunSpec) -> object:
     """mlrunner counts the tasks of a title together, and those of an untitled document on their own."""
     return spec.title or spec.sweep
-
-
-def _describe_links(links: tuple[tuple[str, str], ...]) -> str:
-    if not links:
-        return ""
-    targets = ", ".join(dict.fromkeys(target for _, target in links))
-    return f" ({len(links)} {'task shares' if len(links) == 1 else 'tasks share'} the results of {targets})"
 
 
 class Tee:
@@ -237,7 +228,7 @@ def run(parsed: Parsed) -> int:
     check_prepared(prepared)
     if parsed.detach and not go_to_background(prepared.location, Console()):
         return int(ExitCode.OK)
-    return _Session(prepared, messages, parsed).run()
+    return _run_tasks(prepared, messages, parsed)
 
 
 def prepare_tasks(parsed: Parsed) -> Prepared:
@@ -255,12 +246,14 @@ def build_options(parsed: Parsed, folder: str) -> RunOptions:
     from assay.config.fields import LoadOptions
     from assay.launch.api import RunOptions
 
+    if parsed.resource and parsed.jobs is not None:
+        raise UsageError("-r and -j set the same thing", "give one of them")
     return RunOptions(
         file=parsed.yaml,
         overrides=parsed.overrides,
         root=os.path.dirname(folder),
         study=os.path.basename(folder),
-        slots=_choose_slots(parsed),
+        slots=tuple(parsed.resource) if parsed.resource else parse_slot_flags(None, parsed.jobs),
         titles=(parsed.title,) if parsed.title else None,
         commands=tuple(parsed.command) if parsed.command else None,
         sample=parsed.sample,
@@ -274,12 +267,6 @@ def build_options(parsed: Parsed, folder: str) -> RunOptions:
     )
 
 
-def _choose_slots(parsed: Parsed) -> tuple[str, ...] | None:
-    if parsed.resource and parsed.jobs is not None:
-        raise UsageError("-r and -j set the same thing", "give one of them")
-    return tuple(parsed.resource) if parsed.resource else parse_slot_flags(None, parsed.jobs)
-
-
 def _build_again(parsed: Parsed) -> Again | None:
     """The call without -f. A random sample is another one each time, so its runs are repeated by their names."""
     from assay.launch.api import Again
@@ -287,7 +274,10 @@ def _build_again(parsed: Parsed) -> Again | None:
     if parsed.sample is not None:
         return None
     given = [("-o", parsed.output, "output"), ("-y", parsed.yaml, "params.yaml"), ("-t", parsed.title, None)]
-    words = [word for flag, value, usual in given if value != usual for word in _build_option(flag, value)]
+    words = []
+    for flag, value, usual in given:
+        if value != usual:  # argparse takes a value that begins with a dash for a flag, unless they are one word
+            words += [flag + value] if value.startswith("-") else [flag, value]
     words += [word for word, is_on in (("-d", parsed.debug), ("--no-subdir", parsed.no_subdir)) if is_on]
     words += ["-c", *parsed.command] if parsed.command else []
     words += ["-r", *parsed.resource] if parsed.resource else []
@@ -295,65 +285,59 @@ def _build_again(parsed: Parsed) -> Again | None:
     return Again(("assay", "mlrunner"), None, tuple(words), parsed.overrides, takes_retry=False)
 
 
-def _build_option(flag: str, value: str) -> tuple[str, ...]:
-    """argparse takes a value that begins with a dash for a flag, unless it is a part of the same word."""
-    return (flag + value,) if value.startswith("-") else (flag, value)
+def _run_tasks(prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -> int:
+    """Run the tasks, report what happens, and keep mlrunner's files next to ours."""
+    from assay.launch.api import RunHooks, run_study
 
+    began = time.time()
+    tee = Tee(prepared.dir_of(prepared.plan.runs[0]), Console().write_bytes) if parsed.debug else None
 
-class _Session:
-    """One call: reports what happens, and keeps mlrunner's files next to ours."""
-
-    def __init__(self, prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -> None:
-        self._prepared = prepared
-        self._messages = messages
-        self._parsed = parsed
-        self._tee = Tee(prepared.dir_of(prepared.plan.runs[0]), Console().write_bytes) if parsed.debug else None
-
-    def run(self) -> int:
-        from assay.launch.api import RunHooks, run_study
-
-        began = time.time()
-        hooks = RunHooks(
-            listen=self._listen,
-            draw=lambda _: self._tee.read() if self._tee is not None else None,
-            console=Console(),
-            owns_process=True,
-            tick_s=0.1,
-        )
-        report = run_study(self._prepared, hooks)
-        self._copy_yaml()
-        self._messages.close(report)
-        if int(report.exit_code):
-            write_report(report, time.time() - began)
-        say_problems(report)
-        return int(report.exit_code)
-
-    def _listen(self, event: Event) -> None:
+    def listen(event: Event) -> None:
         if event.kind == "started":
-            self._copy_yaml()
-        if self._tee is not None:
-            self._tee.listen(event)
-        self._messages.listen(event)
-        if self._parsed.no_subdir and event.kind == "command_ended":
-            output = os.path.abspath(self._parsed.output)
-            entry = event.entry
-            log = layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command)
-            if log is not None:
-                target = os.path.relpath(os.path.join(entry.dir, log), output)
-                with contextlib.suppress(FileExistsError):
-                    os.symlink(target, os.path.join(output, f"{log}.{entry.spec.name}"))
+            _copy_yaml(prepared, parsed)
+        if tee is not None:
+            tee.listen(event)
+        messages.listen(event)
+        if parsed.no_subdir and event.kind == "command_ended":
+            _link_log(event, os.path.abspath(parsed.output))
 
-    def _copy_yaml(self) -> None:
-        """An output folder has a copy of the parameters that made it."""
-        title = f".{self._parsed.title}" if self._parsed.title else ""
-        target = os.path.join(self._parsed.output, os.path.basename(self._parsed.yaml) + title.replace("/", "_"))
-        with contextlib.suppress(shutil.SameFileError):
-            if any(spec.private is not None for spec in self._prepared.plan.runs):
-                os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-                os.chmod(target, 0o600)  # also where an earlier call has made it
-                shutil.copyfile(self._parsed.yaml, target)
-            else:
-                shutil.copy(self._parsed.yaml, target)  # with its permissions
+    hooks = RunHooks(
+        listen=listen,
+        draw=lambda _: tee.read() if tee is not None else None,
+        console=Console(),
+        owns_process=True,
+        tick_s=0.1,
+    )
+    report = run_study(prepared, hooks)
+    _copy_yaml(prepared, parsed)
+    messages.close(report)
+    if int(report.exit_code):
+        write_report(report, time.time() - began)
+    say_problems(report)
+    return int(report.exit_code)
+
+
+def _link_log(event: Event, output: str) -> None:
+    """Put the log of a command that has ended beside those of all tasks."""
+    entry = event.entry
+    log = layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command)
+    if log is not None:
+        target = os.path.relpath(os.path.join(entry.dir, log), output)
+        with contextlib.suppress(FileExistsError):
+            os.symlink(target, os.path.join(output, f"{log}.{entry.spec.name}"))
+
+
+def _copy_yaml(prepared: Prepared, parsed: Parsed) -> None:
+    """An output folder has a copy of the parameters that made it."""
+    title = f".{parsed.title}" if parsed.title else ""
+    target = os.path.join(parsed.output, os.path.basename(parsed.yaml) + title.replace("/", "_"))
+    with contextlib.suppress(shutil.SameFileError):
+        if any(spec.private is not None for spec in prepared.plan.runs):
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            os.chmod(target, 0o600)  # also where an earlier call has made it
+            shutil.copyfile(parsed.yaml, target)
+        else:
+            shutil.copy(parsed.yaml, target)  # with its permissions
 
 
 def command(words: Sequence[str]) -> int:

@@ -67,15 +67,19 @@ class MlrunnerRules(RunRules):
         """Keep `stat` and `param` true."""
 
         def keep_files(event: Event) -> None:
-            if event.kind == "started":
-                _note_start(event.entry, output_of(prepared, event.entry.spec))
+            entry = event.entry
+            if event.kind == "started" and entry.handle is not None:
+                # `param` holds the GPU and the log of the last start: both are known now
+                with contextlib.suppress(OSError):  # a full disk; the run itself is under way
+                    stamp = format_time(entry.handle.started_at)
+                    _write_param(entry.dir, entry.spec, output_of(prepared, entry.spec), stamp, entry.handle.slot)
             elif event.kind == "command_started":
-                originals.write_mlrunner_stat(event.entry.dir, {event.command: "running"})
+                originals.write_mlrunner_stat(entry.dir, {event.command: "running"})
             elif event.kind == "command_ended":
-                originals.write_mlrunner_stat(event.entry.dir, {event.command: "failed" if event.code else "finished"})
-            elif event.kind == "ended" and event.entry.outcome is not None:
-                _fail_unfinished(event.entry.dir)
-                _settle_time(event.entry, output_of(prepared, event.entry.spec))
+                originals.write_mlrunner_stat(entry.dir, {event.command: "failed" if event.code else "finished"})
+            elif event.kind == "ended" and entry.outcome is not None:
+                _fail_unfinished(entry.dir)
+                _settle_time(entry, output_of(prepared, entry.spec))
             listen(event)
 
         return keep_files
@@ -144,13 +148,6 @@ def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bo
 
 
 # ---------------------------------------------------------------- mlrunner's stat and param
-
-
-def _note_start(entry: Entry, output: str) -> None:
-    """`param` holds the GPU and the log of the last start: both are known now."""
-    if entry.handle is not None:
-        with contextlib.suppress(OSError):  # a full disk; the run itself is under way
-            _write_param(entry.dir, entry.spec, output, format_time(entry.handle.started_at), entry.handle.slot)
 
 
 def _settle_time(entry: Entry, output: str) -> None:

@@ -44,7 +44,12 @@ class MlrunnerPlanner(Planner):
         yield Draft(index, named, params, title=sweep.title)
 
     def render(self, template: CommandTemplate, params: Params) -> str:
-        return render_command(template, params, show=_show_value, needs_flags=True)
+        """Values are written as mlrunner prints them: True and False with a capital."""
+
+        def show(value: Value) -> str:
+            return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | None) else str(value)
+
+        return render_command(template, params, show=show, needs_flags=True)
 
     def fill_commands(self, drafts: Sequence[Draft]) -> None:
         """A run holds every command that its parameters can fill; `_cmd` only selects which of them are wanted this
@@ -94,11 +99,6 @@ def _resolve_aliases(study: Study, params: dict[str, Any]) -> dict[str, Any]:
             hint = did_you_mean(str(value), cases)
             raise ConfigError([Problem(f"{value!r} is not a case of this alias", f"alias.{name}", None, hint)])
     return found
-
-
-def _show_value(value: Value) -> str:
-    """As mlrunner prints it: True and False with a capital."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | None) else str(value)
 
 
 # ---------------------------------------------------------------- names

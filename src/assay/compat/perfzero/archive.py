@@ -31,9 +31,9 @@ class _Readable(Protocol):
 
 _CHUNK = 1 << 20
 ENV_LIMIT = "ASSAY_UNPACK_LIMIT"
-_FREE_BYTES = 2 << 30  # so much any archive may become; beyond that
-_MOST_TIMES = 200  # so many times its own size: text packs to a twentieth, a bomb to a thousandth
-_MEMBER_BYTES = 1024  # a member without content costs something, too
+_FREE_BYTES = 2 << 30  # any archive may become so large
+_MOST_TIMES = 200  # or so many times its own size: text packs to a twentieth, a bomb to a thousandth
+_MEMBER_BYTES = 1024  # what a member without content counts for
 _MOST_LINK_BYTES = 4096
 _MOST_FILTERED = 10_000  # folders
 _MOST_HEADER_BYTES = 1 << 20  # of an extended header: the library holds it in memory
@@ -54,7 +54,7 @@ _ENDINGS = {
 
 
 class ArchiveError(UsageError):
-    """Damaged, not what its name says, or with members that would land elsewhere."""
+    """The archive is damaged, is not what its name says, or has members that would be written elsewhere."""
 
 
 def parse_kind(name: str) -> ArchiveKind | None:
@@ -104,7 +104,7 @@ def unpack(archive: str, kind: ArchiveKind, aside: str, name: str) -> None:
 
 
 def choose_limit(size: int, env: Mapping[str, str]) -> int | None:
-    """How many bytes may come out of an archive of this size; None: no limit. ASSAY_UNPACK_LIMIT: a number, or none."""
+    """How many bytes may come out of an archive of this size, unless ASSAY_UNPACK_LIMIT is a number; None: no limit."""
     text = env.get(ENV_LIMIT, "").strip().lower()
     if not text:
         return max(_FREE_BYTES, _MOST_TIMES * size)
@@ -143,15 +143,15 @@ class _Aside:
         self._filtered: dict[tuple[str, int], tuple[str, int]] = {}  # folder and mode, as given and as filtered
 
     def add(self, member: tarfile.TarInfo, reader: _Readable | None = None) -> None:
-        self._count(_MEMBER_BYTES)
+        self.count(_MEMBER_BYTES)
         try:
             self._add(self._filter(member), reader)
         except (FileExistsError, NotADirectoryError):
             raise ArchiveError(f"{member.name!r} is a file and a folder at once") from None
 
     def _filter(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
-        """As the library's filter. That looks for links in each part of a path, of which there are none yet: what it
-        says of one plain file counts for all that have the same folder and mode."""
+        """The member as the library's filter returns it, which looks for links in each part of a path. There are none
+        yet, so that its answer for one plain file counts for all that have the same folder and mode."""
         folder, name = os.path.split(member.name)
         if not member.isreg() or name in {"", ".", ".."}:
             return tarfile.data_filter(member, self.folder)
@@ -188,7 +188,8 @@ class _Aside:
             except OSError as error:
                 raise ArchiveError(f"the link {self._name(path)!r} is broken: {error.strerror}") from None
 
-    def _count(self, size: int) -> None:
+    def count(self, size: int) -> None:
+        """Take so many bytes from what may come out of the archive."""
         if self._left is None:
             return
         self._left -= size
@@ -205,7 +206,7 @@ class _Aside:
             writer = os.open(path, flags, member.mode)
         with open(writer, "wb") as file:
             while block := reader.read(_CHUNK):
-                self._count(len(block))
+                self.count(len(block))
                 file.write(block)
         os.utime(path, (member.mtime, member.mtime))
 
@@ -278,6 +279,8 @@ def _unpack_tar(archive: str, aside: _Aside) -> None:
         block = tar.fileobj.read(tarfile.BLOCKSIZE)
         if block.strip(b"\0") or 0 < len(block) < tarfile.BLOCKSIZE:
             raise tarfile.ReadError(f"damaged at byte {tar.offset}")
+        while block := tar.fileobj.read(_CHUNK):  # the checksum of gzip is at its end
+            aside.count(len(block))
 
 
 def _unpack_zip(archive: str, aside: _Aside) -> None:

@@ -10,15 +10,14 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from assay.compat.original_command import Parsed, count, write_lines
-from assay.compat.perfzero.tool import KnownFailure, ToolResult, Tools, ask_tool
+from assay.compat.perfzero.tool import Tools, ask_tool
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import AssayError, InfrastructureError, UsageError, did_you_mean
-from assay.show.console import Console
 from assay.show.formatting import render_count
 from assay.system.files import parse_json
 
@@ -28,78 +27,7 @@ DEFAULT_ACCELERATOR = "nvidia-tesla-v100"
 # Google's public images for GPUs: CUDA 12.9, driver 580, Python 3.12; served until August 2028
 IMAGE_PROJECT = "deeplearning-platform-release"
 IMAGE_FAMILY = "common-cu129-ubuntu-2404-nvidia-580"
-_SIZES = (8, 16, 32, 64, 96)  # processors of an n1-standard machine, from eight on
-COUNTS = (0, 1, 2, 4, 8)  # accelerators that an n1 machine can have
-
-
-@dataclass(frozen=True, slots=True)
-class CloudTarget:
-    """One machine, and how it is reached. Without a project it is the one that gcloud is configured for."""
-
-    name: str
-    zone: str = DEFAULT_ZONE
-    project: str | None = None
-    internal_ip: bool = False
-    key_file: str | None = None
-
-    def render(self, command: str) -> str:
-        """`assay perfzero cloud COMMAND` for this machine, to be pasted."""
-        words = ["assay", "perfzero", "cloud", command]
-        words += [f"--project={self.project}"] if self.project else []
-        words += [f"--zone={self.zone}"] if self.zone != DEFAULT_ZONE else []
-        words += [f"--username={self.name.removeprefix(INSTANCE_PREFIX)}"] if self.name != _build_own_name() else []
-        return shlex.join(words)
-
-    @property
-    def place(self) -> list[str]:
-        """Flags of every command of gcloud."""
-        return [*_project_flags(self.project), f"--zone={self.zone}"]
-
-    @property
-    def access(self) -> list[str]:
-        """Flags of gcloud's ssh and scp."""
-        flags = ["--internal-ip"] if self.internal_ip else []
-        return [*flags, *([f"--ssh-key-file={self.key_file}"] if self.key_file else []), *self.place]
-
-
-@dataclass(frozen=True, slots=True)
-class MachineOptions:
-    """The hardware and the image of a new machine."""
-
-    accelerator_count: int = 1
-    accelerator_type: str = DEFAULT_ACCELERATOR
-    cpu_min_platform: str | None = None
-    machine_type: str | None = None
-    image: str | None = None  # of the user's own project, or projects/P/global/images/NAME
-    nvme_count: int = 0
-    boot_ssd_size: int | None = None  # in GB
-
-    @property
-    def machine(self) -> str:
-        """Eight processors for each accelerator, rounded up to a size that exists; or the type that is given."""
-        wanted = 8 * max(self.accelerator_count, 1)
-        return self.machine_type or f"n1-standard-{next((size for size in _SIZES if size >= wanted), _SIZES[-1])}"
-
-    @property
-    def accelerators(self) -> str:
-        count = self.accelerator_count
-        return f"{count} x {self.accelerator_type}" if count else "no accelerator"
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """A machine as gcloud describes it."""
-
-    name: str
-    zone: str
-    state: str  # as Google names it: RUNNING, TERMINATED, …
-    machine: str
-    external: tuple[str, ...] = ()
-    internal: tuple[str, ...] = ()
-    accelerators: tuple[tuple[str, int], ...] = ()
-    local_disks: int = 0
-
-
+_COUNTS = (0, 1, 2, 4, 8)  # accelerators that an n1 machine can have
 SSH_TRIES = 12
 SSH_PAUSE_S = 5.0
 _TENSORBOARD = ("-L", "6006:127.0.0.1:6006")  # TensorBoard on the machine is seen at localhost:6006
@@ -117,24 +45,6 @@ _PREPARE_DOCKER = (
 _PREPARE_GPU = (
     "{ command -v nvidia-ctk >/dev/null || sudo apt-get -qq install -y nvidia-container-toolkit; }"
     " && sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
-)
-
-GCLOUD_FAILURES = (
-    KnownFailure(
-        "active account selected|auth tokens|reauthentication|auth login", "log in: gcloud auth login", is_users=True
-    ),
-    KnownFailure(
-        r"property \[project\]|project.* not currently set",
-        "give --project=NAME, or set it once: gcloud config set project NAME",
-        is_users=True,
-    ),
-    KnownFailure("images/family/", "name another image: --image=projects/PROJECT/global/images/NAME"),
-    KnownFailure("already exists", "assay perfzero cloud status shows it; assay perfzero cloud delete removes it"),
-    KnownFailure("does not have enough resources|RESOURCE_POOL_EXHAUSTED|stockout", "try another --zone, or later"),
-    KnownFailure("quota", "ask for more, or take fewer accelerators or another --zone"),
-    KnownFailure(
-        "was not found", "assay perfzero cloud list_all shows all machines; choose with --zone and --username"
-    ),
 )
 
 
@@ -157,137 +67,191 @@ def build_instance_name(username: str | None) -> str:
     return name
 
 
-def _build_own_name() -> str | None:
-    """None where the user has no name that a machine can have."""
-    try:
-        return build_instance_name(None)
-    except UsageError:
-        return None
-
-
 # ---------------------------------------------------------------- the commands
 
 
-@dataclass(frozen=True, slots=True)
 class Cloud:
-    """One machine: each method is a command of `assay perfzero cloud`."""
+    """One machine: each public method is a command of `assay perfzero cloud`."""
 
-    target: CloudTarget
-    tools: Tools
-    say: Callable[[str], None]
+    def __init__(self, flags: Parsed, tools: Tools) -> None:
+        self._name = build_instance_name(flags.username)
+        self._flags = flags
+        self._tools = tools
+        self._place = [*_project_flags(flags), f"--zone={flags.zone}"]  # of every command of gcloud
+        self._access = list(self._place)  # of gcloud's ssh and scp
+        if flags.ssh_key_file:
+            self._access.insert(0, f"--ssh-key-file={flags.ssh_key_file}")
+        if flags.ssh_internal_ip:
+            self._access.insert(0, "--internal-ip")
 
-    def create(self, options: MachineOptions) -> None:
+    def create(self) -> int:
         """Make it, wait until it can be reached, and put docker and Assay on it."""
+        flags = self._flags
         # what Google does not offer is refused before anything is made, in a dry run too
-        if options.machine_type is None and options.accelerator_count not in COUNTS:
-            near = next((count for count in COUNTS if count > options.accelerator_count), COUNTS[-1])
+        if flags.machine_type is None and flags.accelerator_count not in _COUNTS:
+            near = next((count for count in _COUNTS if count > flags.accelerator_count), _COUNTS[-1])
             raise UsageError(
-                f"an n1 machine has 1, 2, 4 or 8 accelerators, not {options.accelerator_count}",
+                f"an n1 machine has 1, 2, 4 or 8 accelerators, not {flags.accelerator_count}",
                 f"use --accelerator_count={near}, or another kind of machine: --machine_type=TYPE",
             )
-        with _packed_assay(self.tools.dry_run) as wheel:
+        machine = flags.machine_type or f"n1-standard-{8 * max(flags.accelerator_count, 1)}"
+        with _packed_assay(self._tools.dry_run) as wheel:
             try:
-                self.tools.do(build_create_command(self.target, options))
+                self._do("create", *self._build_machine_flags(machine))
                 self._wait_for_ssh()
-                self._prepare(options, wheel)
+                self._prepare(wheel)
             except KeyboardInterrupt:
-                status = self.target.render("status")
-                self.tools.remark(f"{self.target.name} may exist: {status} shows it, delete removes it")
+                status = self._render_call("status")
+                self._tools.remark(f"{self._name} may exist: {status} shows it, delete removes it")
                 raise
-        self._report(f"created {self.target.name}: {options.machine}, {options.accelerators}")
+        accelerators = f"{flags.accelerator_count} x {flags.accelerator_type}"
+        self._report(
+            f"created {self._name}: {machine}, {accelerators if flags.accelerator_count else 'no accelerator'}"
+        )
         self._show_way()
+        return 0
 
-    def start(self) -> None:
-        self.tools.do(self._build_command("start"))
-        self._report(f"started {self.target.name}")
+    def start(self) -> int:
+        self._do("start", *self._place)
+        self._report(f"started {self._name}")
         self._show_way()
+        return 0
 
-    def stop(self) -> bool:
-        """False, and nothing done, where there are local disks: Google forgets them, so it can only be deleted."""
-        answer = self.tools.ask([*self._build_command("describe"), "--format=json"])
-        instance = None if self.tools.dry_run else _parse_instance(_parse_json(answer))
-        if instance is not None and instance.local_disks:
-            disks = render_count(instance.local_disks, "local NVMe disk")
-            self.tools.remark(
-                f"{instance.name} has {disks}: it cannot be stopped, it can only be deleted, with everything on them\n"
-                f"  {self.target.render('delete')}"
+    def stop(self) -> int:
+        """A machine with local disks is left as it is, with exit code 1: Google would forget what is on them."""
+        answer = self._tools.ask(self._build_command("describe", *self._place, "--format=json"))
+        disks = 0 if self._tools.dry_run else _parse_instance(_parse_json(answer)).local_disks
+        if disks:
+            self._tools.remark(
+                f"{self._name} has {render_count(disks, 'local NVMe disk')}: it cannot be stopped, it can only be "
+                f"deleted, with everything on them\n  {self._render_call('delete')}"
             )
-            return False
-        self.tools.do(self._build_command("stop"))
-        self._report(f"stopped {self.target.name}")
-        return True
+            return 1
+        self._do("stop", *self._place)
+        self._report(f"stopped {self._name}")
+        return 0
 
-    def delete(self) -> None:
-        self.tools.do([*self._build_command("delete"), "--quiet"])
-        self._report(f"deleted {self.target.name}")
+    def delete(self) -> int:
+        self._do("delete", *self._place, "--quiet")
+        self._report(f"deleted {self._name}")
+        return 0
 
-    def load_status(self) -> Instance | None:
-        """None in a dry run. `list` and not `describe`: a machine that does not exist is then not an error."""
-        target = self.target
-        found = load_instances(f"name={target.name} AND zone:{target.zone}", target.project, self.tools)
-        if self.tools.dry_run:
-            return None
-        mine = [one for one in found if one.name == target.name]
-        if not mine:
+    def status(self) -> int:
+        """By `list` and not by `describe`, for which a machine that does not exist is an error."""
+        found = load_instances(f"name={self._name} AND zone:{self._flags.zone}", self._flags, self._tools)
+        mine = next((one for one in found if one.name == self._name), None)
+        if self._tools.dry_run:
+            return 0
+        if mine is None:
             raise UsageError(
-                f"there is no machine {target.name} in {target.zone}",
-                f"{target.render('create')} makes it; assay perfzero cloud list_all shows all",
+                f"there is no machine {self._name} in {self._flags.zone}",
+                f"{self._render_call('create')} makes it; assay perfzero cloud list_all shows all",
             )
-        return mine[0]
+        if self._flags.json:
+            self._tools.console.write_json(asdict(mine))
+            return 0
+        write_lines(render_instance(mine))
+        if mine.state == "RUNNING":
+            self._show_way()
+        return 0
 
-    def _build_command(self, verb: str) -> list[str]:
-        return ["gcloud", "compute", "instances", verb, self.target.name, *self.target.place]
+    # ------------------------------------------------------------ steps
+
+    def _do(self, verb: str, *flags: str) -> None:
+        self._tools.do(self._build_command(verb, *flags))
 
     def _report(self, line: str) -> None:
-        if not self.tools.dry_run:
-            self.say(line)
+        if not self._tools.dry_run:
+            self._tools.console.print(line)
 
     def _show_way(self) -> None:
-        """The ssh command, also in a dry run: it is what users need next."""
-        if self.tools.dry_run:
-            self.tools.announce(f"then, to enter it: {shlex.join(build_way(self.target))}")
+        """Print the ssh command that a user types to enter the machine; in a dry run, too."""
+        way = shlex.join(["gcloud", "compute", "ssh", *self._access, self._name, "--", *_TENSORBOARD])
+        if self._tools.dry_run:
+            self._tools.announce(f"then, to enter it: {way}")
         else:
-            self.say(render_way(self.target))
+            self._tools.console.print_lines(f"to enter it, with port 6006 forwarded for TensorBoard:\n  {way}")
 
     def _wait_for_ssh(self) -> None:
         """A new machine takes a while to listen."""
-        argv = build_ssh_command(self.target, "exit", is_first=True)
-        if self.tools.dry_run:
+        argv = self._build_ssh("exit", "--strict-host-key-checking=no")
+        if self._tools.dry_run:
             limit = f"{SSH_TRIES} times at most, {SSH_PAUSE_S:g} s apart"
-            self.tools.show(f"{shlex.join(argv)}  # until it listens: {limit}")
+            self._tools.console.print(f"{shlex.join(argv)}  # until it listens: {limit}")
             return
-        result = ToolResult(0)
+        problem = ""
         for number in range(1, SSH_TRIES + 1):
-            result = ask_tool(argv)
-            if result.code == 0:
+            try:
+                ask_tool(argv)
+            except AssayError as error:
+                problem = error.message
+            else:
                 return
-            self.tools.remark(f"{self.target.name} cannot be reached by ssh yet (try {number} of {SSH_TRIES})")
-            if self.tools.debug:
-                self.tools.remark(result.errors)
+            self._tools.remark(f"{self._name} cannot be reached by ssh yet (try {number} of {SSH_TRIES})")
+            if self._tools.debug:
+                self._tools.remark(problem)
             if number < SSH_TRIES:
                 time.sleep(SSH_PAUSE_S)
         self._show_way()
         raise InfrastructureError(
-            f"{self.target.name} was created and costs money, but cannot be reached by ssh: {result.errors}",
-            f"remove it: {self.target.render('delete')}; or, when it can be reached, run there:\n"
+            f"{self._name} was created and costs money, but cannot be reached by ssh: {problem}",
+            f"remove it: {self._render_call('delete')}; or, when it can be reached, run there:\n"
             f"    {_PREPARE_DOCKER}\n    {_PREPARE_ASSAY.format(source='assay[all]')}",
         )
 
-    def _prepare(self, options: MachineOptions, wheel: str) -> None:
+    def _prepare(self, wheel: str) -> None:
+        """Assay's wheel is brought along: the machine needs no source tree, and has the version that is used here."""
+        name = os.path.basename(wheel)
+        copy = ["gcloud", "compute", "scp", *self._access, "--quiet", wheel, f"{self._name}:{name}"]
+        scripts = [_PREPARE_ASSAY.format(source=f"./{name}[all]"), _PREPARE_DOCKER]
+        scripts += [_PREPARE_GPU] if self._flags.accelerator_count else []
         try:
-            for argv in build_preparation(self.target, options, wheel):
-                self.tools.do(argv)
+            for argv in (copy, *map(self._build_ssh, scripts)):
+                self._tools.do(argv)
         except AssayError as error:
             self._show_way()
             raise InfrastructureError(
-                f"{self.target.name} was created and costs money, but could not be set up: {error.message}",
-                f"set it up by hand, or remove it: {self.target.render('delete')}",
+                f"{self._name} was created and costs money, but could not be set up: {error.message}",
+                f"set it up by hand, or remove it: {self._render_call('delete')}",
             ) from None
+
+    # ------------------------------------------------------------ command lines
+
+    def _build_command(self, verb: str, *flags: str) -> list[str]:
+        return ["gcloud", "compute", "instances", verb, self._name, *flags]
+
+    def _build_machine_flags(self, machine: str) -> Iterator[str]:
+        flags = self._flags
+        if flags.image:
+            yield f"--image={flags.image}"
+        else:
+            yield from (f"--image-family={IMAGE_FAMILY}", f"--image-project={IMAGE_PROJECT}")
+        yield from (*self._place, f"--machine-type={machine}", "--maintenance-policy=TERMINATE")
+        if flags.boot_ssd_size:
+            yield from (f"--boot-disk-size={flags.boot_ssd_size}GB", "--boot-disk-type=pd-ssd")
+        if flags.accelerator_count:
+            yield f"--accelerator=count={flags.accelerator_count},type={flags.accelerator_type}"
+        if flags.cpu_min_platform:
+            yield f"--min-cpu-platform={flags.cpu_min_platform}"
+        yield from ["--local-ssd=interface=NVME"] * flags.nvme_count
+
+    def _build_ssh(self, command: str, *flags: str) -> list[str]:
+        """`--quiet`: gcloud makes its key without asking for a passphrase."""
+        words = [*self._access, "--quiet", *flags, f"--command={command}", self._name]
+        return ["gcloud", "compute", "ssh", *words]
+
+    def _render_call(self, command: str) -> str:
+        """`assay perfzero cloud COMMAND` for this machine, to be pasted."""
+        flags, words = self._flags, ["assay", "perfzero", "cloud", command]
+        words += _project_flags(flags)
+        words += [f"--zone={flags.zone}"] if flags.zone != DEFAULT_ZONE else []
+        words += [f"--username={flags.username}"] if flags.username else []
+        return shlex.join(words)
 
 
 @contextlib.contextmanager
 def _packed_assay(dry_run: bool) -> Iterator[str]:
-    """Packed before there is a machine: what can fail without one should."""
+    """Assay's wheel, packed before there is a machine: what can fail without one should."""
     if dry_run:
         yield os.path.join(tempfile.gettempdir(), build_wheel_name())
         return
@@ -295,61 +259,32 @@ def _packed_assay(dry_run: bool) -> Iterator[str]:
         yield write_wheel(folder)
 
 
-# ---------------------------------------------------------------- command lines
-
-
-def build_create_command(target: CloudTarget, options: MachineOptions) -> list[str]:
-    flags = [f"--image-family={IMAGE_FAMILY}", f"--image-project={IMAGE_PROJECT}"]
-    if options.image:
-        flags = [f"--image={options.image}"]
-    flags += [*target.place, f"--machine-type={options.machine}", "--maintenance-policy=TERMINATE"]
-    if options.boot_ssd_size:
-        flags += [f"--boot-disk-size={options.boot_ssd_size}GB", "--boot-disk-type=pd-ssd"]
-    if options.accelerator_count:
-        flags.append(f"--accelerator=count={options.accelerator_count},type={options.accelerator_type}")
-    if options.cpu_min_platform:
-        flags.append(f"--min-cpu-platform={options.cpu_min_platform}")
-    flags += ["--local-ssd=interface=NVME"] * options.nvme_count
-    return ["gcloud", "compute", "instances", "create", target.name, *flags]
-
-
-def build_preparation(target: CloudTarget, options: MachineOptions, wheel: str) -> list[list[str]]:
-    """Assay's wheel is brought along: the machine needs no source tree, and has the version that is used here."""
-    name = os.path.basename(wheel)
-    commands = [
-        ["gcloud", "compute", "scp", *target.access, "--quiet", wheel, f"{target.name}:{name}"],
-        build_ssh_command(target, _PREPARE_ASSAY.format(source=f"./{name}[all]")),
-        build_ssh_command(target, _PREPARE_DOCKER),
-    ]
-    return [*commands, build_ssh_command(target, _PREPARE_GPU)] if options.accelerator_count else commands
-
-
-def build_ssh_command(target: CloudTarget, command: str, is_first: bool = False) -> list[str]:
-    """`--quiet`: gcloud makes its key without asking for a passphrase."""
-    first = ["--strict-host-key-checking=no"] if is_first else []
-    return ["gcloud", "compute", "ssh", *target.access, "--quiet", *first, f"--command={command}", target.name]
-
-
-def build_way(target: CloudTarget) -> list[str]:
-    """What a user types to enter the machine."""
-    return ["gcloud", "compute", "ssh", *target.access, target.name, "--", *_TENSORBOARD]
-
-
-def render_way(target: CloudTarget) -> str:
-    return f"to enter it, with port 6006 forwarded for TensorBoard:\n  {shlex.join(build_way(target))}"
-
-
-def _project_flags(project: str | None) -> list[str]:
-    return [f"--project={project}"] if project else []
+def _project_flags(flags: Parsed) -> list[str]:
+    """Without a project it is the one that gcloud is configured for."""
+    return [f"--project={flags.project}"] if flags.project else []
 
 
 # ---------------------------------------------------------------- what gcloud answers
 
 
-def load_instances(condition: str, project: str | None, tools: Tools) -> tuple[Instance, ...]:
-    """None in a dry run."""
-    flags = [f"--filter={condition}", *_project_flags(project), "--format=json"]
-    answer = tools.ask(["gcloud", "compute", "instances", "list", *flags])
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A machine as gcloud describes it."""
+
+    name: str
+    zone: str
+    state: str  # as Google names it: RUNNING, TERMINATED, …
+    machine: str
+    external: tuple[str, ...] = ()
+    internal: tuple[str, ...] = ()
+    accelerators: tuple[tuple[str, int], ...] = ()
+    local_disks: int = 0
+
+
+def load_instances(condition: str, flags: Parsed, tools: Tools) -> tuple[Instance, ...]:
+    """The machines of the project that meet the condition; none in a dry run."""
+    words = [f"--filter={condition}", *_project_flags(flags), "--format=json"]
+    answer = tools.ask(["gcloud", "compute", "instances", "list", *words])
     return () if tools.dry_run else parse_instances(answer)
 
 
@@ -393,6 +328,20 @@ def _parse_instance(found: Any) -> Instance:
 def _last_part(url: str) -> str:
     """gcloud names zones and types by their whole addresses."""
     return url.rsplit("/", 1)[-1]
+
+
+def render_instance(instance: Instance) -> list[str]:
+    """The name and state of a machine, then what it is and where."""
+    state = {"TERMINATED": "TERMINATED (stopped)"}.get(instance.state, instance.state)
+    parts = [instance.machine, *(f"{count} x {kind}" for kind, count in instance.accelerators)]
+    if instance.local_disks:
+        parts.append(render_count(instance.local_disks, "local disk"))
+    lines = [f"{instance.name}  {state}  {instance.zone}", f"  {', '.join(parts)}"]
+    addresses = [
+        *(f"{one} (external)" for one in instance.external),
+        *(f"{one} (internal)" for one in instance.internal),
+    ]
+    return [*lines, f"  address: {', '.join(addresses) or 'none'}"]
 
 
 # ---------------------------------------------------------------- the command line
@@ -463,64 +412,19 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: Parsed) -> int:
-    console = Console()
-    tools = Tools(parsed.dry_run, console.print, console.error, parsed.debug, GCLOUD_FAILURES)
+    tools = Tools(parsed.dry_run, parsed.debug)
     if parsed.cloud_command == "list_all":
-        _show_all(parsed, tools)
-        return 0
-    target = CloudTarget(
-        build_instance_name(parsed.username),
-        zone=parsed.zone,
-        project=parsed.project or None,
-        internal_ip=parsed.ssh_internal_ip,
-        key_file=parsed.ssh_key_file,
-    )
-    machine = Cloud(target, tools, console.print_lines)
-    match parsed.cloud_command:
-        case "create":
-            machine.create(MachineOptions(**{each.name: getattr(parsed, each.name) for each in fields(MachineOptions)}))
-        case "start":
-            machine.start()
-        case "stop":
-            return 0 if machine.stop() else 1
-        case "delete":
-            machine.delete()
-        case _:
-            _show_status(parsed, machine)
-    return 0
+        return _show_all(parsed, tools)
+    answer: int = getattr(Cloud(parsed, tools), parsed.cloud_command)()
+    return answer
 
 
-def _show_status(parsed: Parsed, machine: Cloud) -> None:
-    instance = machine.load_status()
-    if instance is None:
-        return
-    if parsed.json:
-        Console().write_json(asdict(instance))
-        return
-    write_lines(render_instance(instance))
-    if instance.state == "RUNNING":
-        Console().print_lines(render_way(machine.target))
-
-
-def _show_all(parsed: Parsed, tools: Tools) -> None:
+def _show_all(parsed: Parsed, tools: Tools) -> int:
     """Every machine of the project that this command has made, for any user."""
-    found = load_instances(f"name ~ ^{INSTANCE_PREFIX}", parsed.project or None, tools)
+    found = load_instances(f"name ~ ^{INSTANCE_PREFIX}", parsed, tools)
     if parsed.json and not parsed.dry_run:
-        Console().write_json([asdict(one) for one in found])
+        tools.console.write_json([asdict(one) for one in found])
     elif not parsed.dry_run:
         write_lines(line for instance in found for line in render_instance(instance))
-        Console().print_lines(render_count(len(found), "machine"))
-
-
-def render_instance(instance: Instance) -> list[str]:
-    """The name and state of a machine, then what it is and where."""
-    state = {"TERMINATED": "TERMINATED (stopped)"}.get(instance.state, instance.state)
-    parts = [instance.machine, *(f"{count} x {kind}" for kind, count in instance.accelerators)]
-    if instance.local_disks:
-        parts.append(render_count(instance.local_disks, "local disk"))
-    lines = [f"{instance.name}  {state}  {instance.zone}", f"  {', '.join(parts)}"]
-    addresses = [
-        *(f"{one} (external)" for one in instance.external),
-        *(f"{one} (internal)" for one in instance.internal),
-    ]
-    return [*lines, f"  address: {', '.join(addresses) or 'none'}"]
+        tools.console.print(render_count(len(found), "machine"))
+    return 0

@@ -12,13 +12,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 import urllib.parse
 from dataclasses import dataclass
 
 from assay.compat.perfzero import archive
-from assay.compat.perfzero.values import DownloadRetry
+from assay.compat.perfzero.values import Checksum, DownloadRetry
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.exchange import api as exchange
 from assay.exchange.api import (
@@ -37,7 +36,6 @@ from assay.values.notify import Notify, ignore
 
 _WEB = ("http", "https")
 _SCHEMES = (*_WEB, *STORES, "file")
-_DIGEST_OF_LENGTH = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
@@ -49,18 +47,12 @@ class FetchedData:
     cached: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Checksum:
-    algorithm: str
-    hex: str
-
-
 def fetch(
     url: str,
     target: str,
     *,
     decompress: bool = True,
-    checksum: str | None = None,
+    checksum: Checksum | None = None,
     notify: Notify = ignore,
     retry: DownloadRetry = DownloadRetry(),  # noqa: B008 immutable
 ) -> FetchedData:
@@ -70,7 +62,7 @@ def fetch(
     The target appears last: where it exists, everything has arrived. Raises UsageError for what can never be fetched as
     asked, InfrastructureError for what failed today.
     """
-    job = _build_job(url, target, decompress, checksum, notify, retry)
+    job = _Job(url, target, decompress, checksum, notify, retry)
     try:
         if os.path.lexists(job.target):
             return _take_cached(job)
@@ -83,62 +75,39 @@ def fetch(
         raise build_disk_error(job.target, error) from error
 
 
-@dataclass(frozen=True, slots=True)
 class _Job:
-    url: str
-    scheme: str | None  # None is a plain path
-    target: str
-    kind: archive.ArchiveKind | None  # by its ending
-    has_no_ending: bool  # neither address nor target has one: the content is examined
-    checksum: Checksum | None
-    notify: Notify
-    retry: DownloadRetry
-    name: str
-    part: str
-    aside: str
-    lock: str
+    """One call of `fetch`, with the names of the files that it needs beside the target."""
 
-    @property
-    def shown(self) -> str:
-        return render_url(self.url) if self.scheme else self.url
-
-
-def _build_job(
-    url: str, target: str, decompress: bool, checksum: str | None, notify: Notify, retry: DownloadRetry
-) -> _Job:
-    scheme = parse_scheme(url, _SCHEMES)
-    path = os.path.abspath(target)
-    if not target or path == "/":
-        raise UsageError(f"{target!r} is not a valid target", "name a file or a folder")
-    source = urllib.parse.urlsplit(url).path if scheme else url
-    kind = (archive.parse_kind(source) or archive.parse_kind(path)) if decompress else None
-    has_no_ending = decompress and not any(os.path.splitext(name)[1] for name in (source.rstrip("/"), path))
-    wanted = parse_checksum(checksum) if checksum else None
-    others = (os.path.basename(path), f"{path}.part", f"{path}.unpack", f"{path}.lock")
-    return _Job(url, scheme, path, kind, has_no_ending, wanted, notify, retry, *others)
-
-
-# ---------------------------------------------------------------- what was written
-
-
-def parse_checksum(text: str) -> Checksum:
-    """`sha256:HEX`, or HEX alone, whose length determines the algorithm."""
-    algorithm, colon, digits = text.strip().rpartition(":")
-    expected = _DIGEST_OF_LENGTH.get(len(digits))
-    algorithm = algorithm.lower().replace("-", "") if colon else expected or ""
-    if not expected or algorithm != expected or not re.fullmatch(r"[0-9a-fA-F]+", digits):
-        raise UsageError(
-            f"{text!r} is not a checksum",
-            "write sha256:HEX, or the HEX of a md5, sha1, sha256 or sha512 (32, 40, 64, 128 digits)",
-        )
-    return Checksum(algorithm, digits.lower())
+    def __init__(
+        self,
+        url: str,
+        target: str,
+        decompress: bool,
+        checksum: Checksum | None,
+        notify: Notify,
+        retry: DownloadRetry,
+    ) -> None:
+        self.url, self.checksum, self.notify, self.retry = url, checksum, notify, retry
+        self.scheme = parse_scheme(url, _SCHEMES)  # None is a plain path
+        self.shown = render_url(url) if self.scheme else url
+        self.target = os.path.abspath(target)
+        if not target or self.target == "/":
+            raise UsageError(f"{target!r} is not a valid target", "name a file or a folder")
+        self.name = os.path.basename(self.target)
+        self.part, self.aside, self.lock = (f"{self.target}.{end}" for end in ("part", "unpack", "lock"))
+        source = (urllib.parse.urlsplit(url).path if self.scheme else url).rstrip("/")
+        self.original = os.path.basename(source)
+        kind = archive.parse_kind(source) or archive.parse_kind(self.target)
+        self.kind = kind if decompress else None
+        # neither address nor target has an ending: the content is examined
+        self.has_no_ending = decompress and not any(os.path.splitext(name)[1] for name in (source, self.target))
 
 
 # ---------------------------------------------------------------- bringing
 
 
 def _take_cached(job: _Job) -> FetchedData:
-    """What is there is taken as it is, but never against a checksum that can be compared."""
+    """Take what is there as it is; refuse it where it has a checksum that can be compared and differs."""
     if not os.path.exists(job.target):
         raise UsageError(f"{job.target} is a broken link", "remove it, or mount what it leads to")
     job.notify(f"{job.target} is already there")
@@ -154,13 +123,25 @@ def _take_cached(job: _Job) -> FetchedData:
 def _bring(job: _Job) -> FetchedData:
     job.notify(f"downloading {job.shown}")
     if job.scheme in _WEB:
-        _bring_from_web(job)
+        try:
+            from assay.compat.perfzero import http_file
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(f"downloading {job.shown}", "download") from error
+        if os.path.isdir(job.part):  # this target was a folder of something else before
+            shutil.rmtree(job.part)
+        http_file.download(job.url, job.part, job.notify, job.retry)
     elif job.scheme in STORES:
         exchange.download(job.url, job.part, job.notify)
     else:
         _copy_local(job)
     if os.path.isdir(job.part):
-        return _finish_folder(job)
+        if job.checksum:
+            shutil.rmtree(job.part)
+            raise UsageError(f"{job.shown} is a folder, and a checksum is of a file", "leave the checksum out")
+        size = load_listing(job.part).bytes
+        rename(job.part, job.target)
+        forget(job.part)
+        return FetchedData(job.target, size, cached=False)
     size = os.path.getsize(job.part)
     if job.checksum and (difference := _compare(job.part, job.checksum)):
         _drop(job.part)
@@ -168,32 +149,13 @@ def _bring(job: _Job) -> FetchedData:
             f"{job.shown} is not what was expected: {difference}",
             "the file there has changed or the checksum is wrong; nothing was kept",
         )
-    kind = job.kind or (archive.find_kind(job.part) if job.has_no_ending else None)
+    kind = archive.find_kind(job.part) if job.has_no_ending else job.kind
     if kind and _unpack(job, kind):
         os.unlink(job.part)
     else:
-        _sync_file(job.part)
+        with open(job.part, "rb") as file:
+            os.fsync(file.fileno())  # after a power cut a name without its content may be left
         rename(job.part, job.target)
-    forget(job.part)
-    return FetchedData(job.target, size, cached=False)
-
-
-def _bring_from_web(job: _Job) -> None:
-    try:
-        from assay.compat.perfzero import http_file
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(f"downloading {job.shown}", "download") from error
-    if os.path.isdir(job.part):  # this target was a folder of something else before
-        shutil.rmtree(job.part)
-    http_file.download(job.url, job.part, job.notify, job.retry)
-
-
-def _finish_folder(job: _Job) -> FetchedData:
-    if job.checksum:
-        shutil.rmtree(job.part)
-        raise UsageError(f"{job.shown} is a folder, and a checksum is of a file", "leave the checksum out")
-    size = load_listing(job.part).bytes
-    rename(job.part, job.target)
     forget(job.part)
     return FetchedData(job.target, size, cached=False)
 
@@ -201,9 +163,8 @@ def _finish_folder(job: _Job) -> FetchedData:
 def _unpack(job: _Job, kind: archive.ArchiveKind) -> bool:
     """True when the target itself came out of the archive, so that nothing is left to be renamed."""
     parent = os.path.dirname(job.target)
-    original = os.path.basename(urllib.parse.urlsplit(job.url).path.rstrip("/"))
     # `mydata` next to what came out of it looks as if it had not been unpacked
-    shown = job.name if original in ("", job.name) else f"{original} (kept as {job.name})"
+    shown = job.name if job.original in ("", job.name) else f"{job.original} (kept as {job.name})"
     job.notify(f"unpacking {shown} into {parent}")
     shutil.rmtree(job.aside, ignore_errors=True)  # left by a kill
     try:
@@ -261,22 +222,13 @@ def build_disk_error(target: str, error: OSError) -> UsageError | Infrastructure
 
 
 def _compare(path: str, wanted: Checksum) -> str | None:
-    """How the file's checksum differs; None: it does not."""
+    """How the file's checksum differs; None where it does not."""
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, lambda: hashlib.new(wanted.algorithm, usedforsecurity=False)).hexdigest()
     return None if found == wanted.hex else f"{wanted.algorithm} {found}, expected {wanted.hex}"
 
 
 def _drop(part: str) -> None:
-    """Nothing may be left that a later look could take for the data, or continue."""
+    """Leave nothing that a later call could take for the data, or continue."""
     remove_part(part)
     forget(part)
-
-
-def _sync_file(path: str) -> None:
-    """Have the disk hold a file before it gets its name: after a power cut a name without its content may be left."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

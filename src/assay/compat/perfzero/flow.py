@@ -114,12 +114,21 @@ def run_perfzero(
             packages = check_out_all(
                 job.repos, job.workspace.site_packages, use_cached=job.use_cached, say=console.message
             )
-        _check_python_path(job)
+        for path in job.bench.python_path:
+            # PerfZero ignored missing folders silently, and the import that fails later does not name the cause
+            if not os.path.isdir(path):
+                names = sorted(list_names(job.workspace.site_packages))
+                there = ", ".join(name for name in names if not name.startswith("."))
+                hint = f"in {job.workspace.site_packages} there is {there}" if there else None
+                raise UsageError(f"--python_path: there is no folder {path}", hint)
         # after the repositories are there: the functions may be in them
         for name in job.upload_methods:
             console.detail(f"looking for {name}")
             check_upload_method(name, job.bench)
-        job = replace(job, packages=packages, harness=_build_harness(version))
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        own = load_own_package(os.path.join(package, "errors.py"))
+        harness = {"name": "assay", "version": version, **(build_package(own) if own else {})}
+        job = replace(job, packages=packages, harness=harness)
         writer = _ExecutionWriter(job, console)
         request = replace(job.bench, extra=_build_extra(job), command_line=command_line)
         _print_details(job, console)
@@ -137,15 +146,6 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _check_python_path(job: PerfzeroJob) -> None:
-    """PerfZero ignored missing folders silently, and the import that fails later does not name the cause."""
-    for path in job.bench.python_path:
-        if not os.path.isdir(path):
-            there = [name for name in sorted(list_names(job.workspace.site_packages)) if not name.startswith(".")]
-            hint = f"in {job.workspace.site_packages} there is {', '.join(there)}" if there else None
-            raise UsageError(f"--python_path: there is no folder {path}", hint)
-
-
 def _print_details(job: PerfzeroJob, console: PerfzeroConsole) -> None:
     console.detail(f"methods: {', '.join(method.text for method in job.bench.methods)}")
     console.detail(f"appended to sys.path: {', '.join(job.bench.python_path) or 'nothing'}")
@@ -153,16 +153,8 @@ def _print_details(job: PerfzeroJob, console: PerfzeroConsole) -> None:
         console.detail(f"{name}: {package.commit} ({package.branch}) of {package.url}{' with edits' * package.dirty}")
 
 
-def _build_harness(version: str) -> dict[str, Any]:
-    own = load_own_package(
-        os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "errors.py")
-    )
-    return {"name": "assay", "version": version, **(build_package(own) if own else {})}
-
-
 def _build_extra(job: PerfzeroJob) -> dict[str, Any]:
-    """What the history keeps as well, so that an execution is distinguished from those of other tools and
-    environments."""
+    """What the history keeps as well, to distinguish an execution from those of other tools and environments."""
     facts = {
         "command": "perfzero",
         "workspace": job.workspace.path,
@@ -303,13 +295,13 @@ def _build_deliveries(
     for method in job.upload_methods:
         yield "--result_upload_methods", partial(call_upload_method, method, summary, job.bench, console.message)
     if job.output_url:
-        yield f"the upload to {job.output_url}", partial(_upload, job.output_url, execution, console)
+        url = f"{job.output_url}/{execution.execution_id}"
 
+        def upload() -> None:
+            count = upload_folder(execution.output_dir, url, console.message)
+            console.message(f"{render_count(count, 'file')} sent to {url}/")
 
-def _upload(target: str, execution: BenchExecution, console: PerfzeroConsole) -> None:
-    url = f"{target}/{execution.execution_id}"
-    count = upload_folder(execution.output_dir, url, console.message)
-    console.message(f"{render_count(count, 'file')} sent to {url}/")
+        yield f"the upload to {job.output_url}", upload
 
 
 class _StoppedError(Exception):

@@ -1,4 +1,4 @@
-"""One file over http, by httpx: status and length checked, continued where it broke off, retried on failures.
+"""One file over http, by httpx: its status and length are checked, it is continued where it broke off, and retried.
 
 <part>        what has arrived
 <part>.json   of which version of the file (ETag or Last-Modified): without that, a continuation could join two versions
@@ -13,8 +13,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import httpx
 
@@ -29,7 +28,7 @@ _HEADERS = {"User-Agent": "assay", "Accept-Encoding": "identity"}  # the bytes o
 
 
 class _LostError(Exception):
-    """Worth another try."""
+    """The download is worth another try."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -37,11 +36,11 @@ class _LostError(Exception):
 
 
 class _StaleError(_LostError):
-    """What has arrived is of no use: from the start again."""
+    """What has arrived is of no use: the download begins again."""
 
 
 def download(url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
-    """The whole file into `part`. Raises UsageError for what the server will never give, else InfrastructureError."""
+    """Bring the file into `part`. Raises UsageError for what the server will never give, else InfrastructureError."""
     failures, furthest = 0, _size_of(part)
     with _open_client(url, retry.timeout_s) as client:
         while True:
@@ -102,7 +101,10 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
             total = _parse_total(response.headers)
             new = {"etag": strong, "modified": response.headers.get("Last-Modified"), "total_bytes": total}
             if response.status_code == httpx.codes.PARTIAL_CONTENT:
-                _check_continues(old, new, offset, response)
+                match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+                has_total = old.get("total_bytes") in {None, total} and strong in {None, old.get("etag")}
+                if not (old and has_total and match and int(match[1]) == offset):
+                    raise _StaleError("the server continued something else; starting over")
                 notify(f"continuing {render_url(url)} at byte {offset}")
             else:
                 offset = 0
@@ -166,13 +168,6 @@ def _check_answer(url: str, response: httpx.Response) -> None:
     path = httpx.URL(url).path.lower()
     if encoding != "identity" and not path.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".br")):
         raise InfrastructureError(f"{where} comes compressed ({encoding}) though that was not requested")
-
-
-def _check_continues(old: Mapping[str, Any], new: Mapping[str, Any], offset: int, response: httpx.Response) -> None:
-    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    is_same = old.get("total_bytes") in {None, new["total_bytes"]} and new["etag"] in {None, old.get("etag")}
-    if not (old and is_same and match and int(match[1]) == offset):
-        raise _StaleError("the server continued something else; starting over")
 
 
 def _report(

@@ -26,7 +26,7 @@ _COMPILED = re.compile(r"(?:^|/)__pycache__/|\.pyc$|\.egg-info/")
 
 
 def check_out_all(repos: Sequence[GitRepo], folder: str, *, use_cached: bool, say: Say) -> dict[str, Package]:
-    """Each in `<folder>/<name>`; what they are now, by name. One call at a time works in a folder."""
+    """Check each out in `<folder>/<name>` and return what it is then, by name. One call at a time works in a folder."""
     if not repos:
         return {}
     with hold(folder, None, lambda: say(f"waiting: another call works in {folder}"), _LOCK):
@@ -66,7 +66,7 @@ def load_package(path: str, branch: str | None = None) -> Package | None:
 
 
 def _name_head(path: str, commit: str) -> str:
-    """The branch of a HEAD on no branch: it may be the newest commit of the default one."""
+    """The name of a HEAD on no branch: the default branch, where it is the newest commit of that, else HEAD."""
     default = _default_branch(path)
     return default if default and _remote_branch(path, default) == commit else "HEAD"
 
@@ -83,7 +83,7 @@ def load_own_package(file: str) -> Package | None:
 
 
 def _clone(repo: GitRepo, path: str) -> None:
-    """Built aside: a clone that is cut off leaves nothing that passes for one."""
+    """Clone in a folder aside: a clone that is cut off leaves nothing that passes for one."""
     aside = tempfile.mkdtemp(prefix=".tmp-", dir=os.path.dirname(path))
     try:
         _git(None, "clone", "--quiet", "--", repo.url, os.path.join(aside, "clone"))
@@ -96,7 +96,7 @@ def _clone(repo: GitRepo, path: str) -> None:
 
 
 def _check_origin(repo: GitRepo, path: str, use_cached: bool) -> None:
-    """Another repository of the same name would be measured in silence."""
+    """Refuse another repository of the same name, which would be measured in silence."""
     top = _ask(path, "rev-parse", "--show-toplevel") if os.path.isdir(path) else ""
     if os.path.realpath(top or "/") != os.path.realpath(path):
         raise UsageError(f"--git_repos: {path} is not a git repository", "move it away, or choose another --workspace")
@@ -109,13 +109,13 @@ def _check_origin(repo: GitRepo, path: str, use_cached: bool) -> None:
 
 
 def _plain(url: str) -> str:
-    """Two ways to write one address compare equal."""
+    """The address in a form in which two ways to write it are equal."""
     bare = hide_secrets(url.removeprefix("file://").rstrip("/").removesuffix(".git").rstrip("/"))
     return os.path.realpath(bare) if os.path.exists(bare) or os.path.exists(f"{bare}.git") else bare.replace("***@", "")
 
 
 def _find_edits(path: str) -> str | None:
-    """What a user has done here that must not be lost; files that git does not know do not matter."""
+    """What a user has done here that must not be lost, as a text. Files that git does not know do not matter."""
     if changed := [line for line in _list_changes(path) if not line.startswith("?? ")]:
         return f"{len(changed)} changed files ({changed[0][3:]}{', …' if len(changed) > 1 else ''})"
     if count := _count_own_commits(path, "HEAD"):
@@ -138,13 +138,13 @@ def _count_own_commits(path: str, name: str) -> int:
 
 
 def _move(repo: GitRepo, path: str, *, fetches: bool, say: Say) -> None:
-    """To the hash; else to the newest of the branch; else to the newest of the branch that it is on."""
+    """Go to the hash; else to the newest commit of the branch; else to that of the branch which it is on."""
     branch = repo.branch or _ask(path, "symbolic-ref", "--quiet", "--short", "HEAD") or _default_branch(path)
     wanted = _resolve(path, repo.commit) if repo.commit else None  # a hash that is here never changes
     has_own = bool(branch and _count_own_commits(path, f"refs/heads/{branch}"))  # before a rewritten branch is fetched
     if fetches and wanted is None:
         say(f"updating {path}")
-        _fetch(path, repo)
+        _fetch(repo, path)
     if repo.commit:
         sha = wanted or _find(repo, path, repo.commit)
         if repo.branch is not None:
@@ -167,15 +167,21 @@ def _remote_branch(path: str, name: str) -> str | None:
     return _resolve(path, f"refs/remotes/origin/{name}")
 
 
-def _fetch(path: str, repo: GitRepo) -> None:
+def _fetch(repo: GitRepo, path: str, *name: str) -> bool:
+    """Bring what their server has, or what it has by this name. False: it has nothing of this name."""
     try:
-        _git(path, "fetch", "--quiet", "origin")
+        _git(path, "fetch", "--quiet", "origin", *name)
     except GitError as error:
-        raise _refuse(repo, "fetched", error, "--use_cached_site_packages uses what is there") from None
+        if name and not error.is_unreachable:
+            return False
+        hint = "--use_cached_site_packages uses what is there"
+        hint = f"there is no {name[0]!r} in what was fetched before" if name else hint
+        raise _refuse(repo, "fetched", error, hint) from None
+    return True
 
 
 def _refuse(repo: GitRepo, what: str, error: GitError, hint: str) -> AssayError:
-    """As with downloads: what cannot be reached today is not the user's mistake, what does not exist is."""
+    """The error of a repository: what cannot be reached today is not the user's mistake, what does not exist is."""
     words = f"--git_repos: {hide_secrets(repo.url)} cannot be {what}: {error.message}"
     if error.is_unreachable:
         return InfrastructureError(words, f"can it be reached from here? {hint}")
@@ -183,10 +189,10 @@ def _refuse(repo: GitRepo, what: str, error: GitError, hint: str) -> AssayError:
 
 
 def _find(repo: GitRepo, path: str, name: str) -> str:
-    """A branch of theirs, a tag, a hash; or what only their server knows by this name."""
+    """The commit of a branch of theirs, a tag or a hash, or of what only their server has by this name."""
     found = _remote_branch(path, name) or _resolve(path, f"refs/tags/{name}") or _resolve(path, name)
-    if found is None:
-        found = _fetch_by_name(repo, path, name)
+    if found is None and _fetch(repo, path, name):
+        found = _resolve(path, "FETCH_HEAD")
     if found is None:
         raise UsageError(
             f"--git_repos: there is no branch, tag or commit {name!r} in {hide_secrets(repo.url)}",
@@ -195,18 +201,9 @@ def _find(repo: GitRepo, path: str, name: str) -> str:
     return found
 
 
-def _fetch_by_name(repo: GitRepo, path: str, name: str) -> str | None:
-    try:
-        _git(path, "fetch", "--quiet", "origin", name)
-    except GitError as error:
-        if error.is_unreachable:  # whether they have it is not known
-            raise _refuse(repo, "fetched", error, f"there is no {name!r} in what was fetched before") from None
-        return None
-    return _resolve(path, "FETCH_HEAD")
-
-
 def _switch(path: str, branch: str | None, sha: str, has_own: bool) -> None:
-    """On the branch, where that only means to go forward; else without a branch. Nothing of the user's is moved."""
+    """Check the commit out on its branch, where that only means to go forward; else without a branch. Nothing of the
+    user's is moved."""
     local = _resolve(path, f"refs/heads/{branch}") if branch else None
     if branch and local is None and _remote_branch(path, branch) == sha:
         _git(path, "checkout", "--quiet", "--track", "-b", branch, f"origin/{branch}")
@@ -241,7 +238,7 @@ def _git(folder: str | None, *arguments: str) -> str:
 
 
 def _ask(folder: str, *arguments: str, strip: bool = True) -> str:
-    """What git prints; nothing where it refuses."""
+    """What git prints, or an empty text where it refuses."""
     done = run_git(folder, *arguments, settings=_SETTINGS)
     text = done.stdout if done.returncode == 0 else ""
     return text.strip() if strip else text

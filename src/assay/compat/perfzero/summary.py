@@ -12,9 +12,8 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +82,11 @@ def _build_result(execution: BenchExecution) -> Facts:
 
 
 def _build_metrics(result: BenchResult) -> list[Facts]:
-    """Reported ones with their bounds, and extras that are numbers, as the document has it."""
-    bounds = ("min_value", "max_value")
-    found = {
-        metric.name: {
-            "name": metric.name,
-            "value": metric.value,
-            **_known({key: getattr(metric, key) for key in bounds}),
-        }
-        for metric in result.metrics
-    }
+    """Reported metrics with their bounds, and extras that are numbers, as the document has it."""
+    found: dict[str, Facts] = {}
+    for metric in result.metrics:
+        bounds = _known({"min_value": metric.min_value, "max_value": metric.max_value})
+        found[metric.name] = {"name": metric.name, "value": metric.value, **bounds}
     for name, value in result.extras.items():
         if isinstance(value, (int, float)):
             found.setdefault(name, {"name": name, "value": value})
@@ -131,17 +125,9 @@ def build_package(package: Package) -> Facts:
 def _build_framework(execution: BenchExecution, job: PerfzeroJob) -> Facts:
     """The name is the true one; it is empty where the benchmark loaded no framework that we know."""
     used = execution.framework
-    optional = {
-        "build_label": job.build_label,
-        "cuda": used.cuda or None if used else None,
-        "cudnn": used.cudnn or None if used else None,
-    }
-    return {
-        "name": used.name if used else "",
-        "version": used.version if used else "",
-        "build_version": used.build_version if used else "",
-        **_known(optional),
-    }
+    named = {key: getattr(used, key, "") for key in ("name", "version", "build_version")}
+    libraries = {key: getattr(used, key, "") or None for key in ("cuda", "cudnn")}
+    return {**named, **_known({"build_label": job.build_label, **libraries})}
 
 
 def _build_system(execution: BenchExecution, job: PerfzeroJob) -> Facts:
@@ -229,18 +215,14 @@ def render_profile_hint(execution: BenchExecution) -> str:
     lines = [f"profile of {execution.method} for ui.perfetto.dev: {path}" for path in traces]
     if any(path.endswith(".xplane.pb") for path in execution.profiles):
         command = shlex.join(["tensorboard", f"--logdir={execution.output_dir}"])
-        lines.append(f"{command} shows the profile of {execution.method}{_build_board_hint()}")
+        # TensorBoard has the tab for profiles only with xprof
+        is_there = all(importlib.util.find_spec(name) for name in ("tensorboard", "xprof"))
+        after = "" if is_there else ", after: pip install 'assay[perfzero]'"
+        lines.append(f"{command} shows the profile of {execution.method}{after}")
     return "\n".join(lines)
 
 
-def _build_board_hint() -> str:
-    """TensorBoard has the tab for profiles only with xprof."""
-    is_there = all(importlib.util.find_spec(name) for name in ("tensorboard", "xprof"))
-    return "" if is_there else ", after: pip install 'assay[perfzero]'"
-
-
 # ---------------------------------------------------------------- process_info.log
-
 
 TIME = "time"
 _MIB = 1 << 20
@@ -257,9 +239,6 @@ _UNITS = {
 }
 
 
-# ---------------------------------------------------------------- writing
-
-
 def render_process_info(readings: Sequence[Reading], execution: BenchExecution) -> str:
     """A line for each reading, `time` in seconds since the start, as PerfZero has it.
 
@@ -267,22 +246,14 @@ def render_process_info(readings: Sequence[Reading], execution: BenchExecution) 
     """
     began = execution.started_at
     origin = began if began is not None else readings[0].time if readings else 0.0
-    shares = _cpu_shares(readings, began)
-    lines = [_build_line(reading, share, origin) for reading, share in zip(readings, shares, strict=True)]
+    lines, cpu_s, at = [], 0.0, origin
+    for reading in readings:  # percent of one core since the reading before, the first since the beginning
+        took_s = reading.time - at
+        lines.append(
+            _build_line(reading, round(100 * (reading.cpu_s - cpu_s) / took_s, 1) if took_s > 0 else 0.0, origin)
+        )
+        cpu_s, at = reading.cpu_s, reading.time
     return "".join(json.dumps(line) + "\n" for line in lines or [_build_peak_line(execution)])
-
-
-def _cpu_shares(readings: Sequence[Reading], began: float | None) -> Iterator[float]:
-    """Percent of one core between one reading and the next; the first since the beginning."""
-    if readings:
-        first = readings[0]
-        yield _share(first.cpu_s, first.time - began) if began is not None else 0.0
-    for before, after in pairwise(readings):
-        yield _share(after.cpu_s - before.cpu_s, after.time - before.time)
-
-
-def _share(cpu_s: float, elapsed_s: float) -> float:
-    return round(100 * cpu_s / elapsed_s, 1) if elapsed_s > 0 else 0.0
 
 
 def _build_line(reading: Reading, cpu_percent: float, origin: float) -> dict[str, float]:
@@ -386,13 +357,12 @@ def _is_number(value: object) -> bool:
 
 
 def build_charts(info: ProcessInfo) -> tuple[LineChart, ...]:
-    return tuple(_build_chart(name, times, values, info.began) for name, (times, values) in info.series.items())
-
-
-def _build_chart(name: str, times: Sequence[float], values: Sequence[float], began: float) -> LineChart:
-    title, unit, scale = _UNITS.get(name, ("", "", 1))
-    line = Line(name, [time - began for time in times], [value / scale for value in values])
-    return LineChart((line,), title or name, "seconds", f"{name} [{unit}]" if unit else name)
+    charts = []
+    for name, (times, values) in info.series.items():
+        title, unit, scale = _UNITS.get(name, ("", "", 1))
+        line = Line(name, [time - info.began for time in times], [value / scale for value in values])
+        charts.append(LineChart((line,), title or name, "seconds", f"{name} [{unit}]" if unit else name))
+    return tuple(charts)
 
 
 def write_plot(source: str, target: str) -> ProcessInfo:

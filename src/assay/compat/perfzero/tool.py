@@ -1,4 +1,4 @@
-"""Other command line tools, such as docker and gcloud: found on PATH and run in the terminal, or only shown."""
+"""Other command line programs, such as docker and gcloud: found on PATH and run in the terminal, or only shown."""
 
 from __future__ import annotations
 
@@ -10,33 +10,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import IO
 
 from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.show.console import Console
 
-_HOW_TO_GET = {
-    "docker": "install it: https://docs.docker.com/engine/install",
-    "gcloud": "install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install",
-    "lsblk": "install it: apt install util-linux",
-    "mdadm": "install it: apt install mdadm",
-    "mkfs.ext4": "install it: apt install e2fsprogs",
-}
 _END_GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class ToolResult:
-    """How a command ended."""
-
-    code: int
-    out: str = ""
-    errors: str = ""  # its standard error
-
-
-@dataclass(frozen=True, slots=True)
-class KnownFailure:
+class _Failure:
     """A known reason of failure: how its message is recognised, and what to do about it."""
 
     pattern: str
@@ -44,52 +29,93 @@ class KnownFailure:
     is_users: bool = False  # the user's machine is not set up, rather than a service that refused
 
 
-# ---------------------------------------------------------------- one command
+@dataclass(frozen=True, slots=True)
+class _Program:
+    how_to_get: str = "install it, or add its folder to PATH"
+    verbs: int = 0  # how many words after its name say what it does: `gcloud compute instances create`
+    failures: tuple[_Failure, ...] = ()
 
 
-def find_tool(name: str) -> str:
-    """The path of the program."""
-    found = shutil.which(name)
-    if found is None:
-        raise UsageError(
-            f"{name} was not found on PATH", _HOW_TO_GET.get(name, "install it, or add its folder to PATH")
-        )
-    return found
+_PROGRAMS = {
+    "docker": _Program(
+        "install it: https://docs.docker.com/engine/install",
+        1,
+        (
+            _Failure("permission denied", 'join its group, then log in again: sudo usermod -a -G docker "$USER"', True),
+            _Failure("cannot connect|daemon running", "start it: sudo systemctl start docker", True),
+        ),
+    ),
+    "gcloud": _Program(
+        "install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install",
+        3,
+        (
+            _Failure(
+                "active account selected|auth tokens|reauthentication|auth login", "log in: gcloud auth login", True
+            ),
+            _Failure(
+                r"property \[project\]|project.* not currently set",
+                "give --project=NAME, or set it once: gcloud config set project NAME",
+                True,
+            ),
+            _Failure("images/family/", "name another image: --image=projects/PROJECT/global/images/NAME"),
+            _Failure("already exists", "assay perfzero cloud status shows it; assay perfzero cloud delete removes it"),
+            _Failure("does not have enough resources|RESOURCE_POOL_EXHAUSTED|stockout", "try another --zone, or later"),
+            _Failure("quota", "ask for more, or take fewer accelerators or another --zone"),
+            _Failure(
+                "was not found", "assay perfzero cloud list_all shows all machines; choose with --zone and --username"
+            ),
+        ),
+    ),
+    "lsblk": _Program("install it: apt install util-linux"),
+    "mdadm": _Program("install it: apt install mdadm"),
+    "mkfs.ext4": _Program("install it: apt install e2fsprogs"),
+    "sudo": _Program(verbs=1),
+}
 
 
-def ask_tool(argv: Sequence[str]) -> ToolResult:
-    """Run it in silence, for its answer."""
+def ask_tool(argv: Sequence[str]) -> str:
+    """Run a program in silence and return what it prints. Raises AssayError where it fails."""
     done = subprocess.run(
-        [find_tool(argv[0]), *argv[1:]],
+        [_find(argv[0]), *argv[1:]],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         errors="replace",
         check=False,
     )
-    return ToolResult(done.returncode, done.stdout, done.stderr.strip())
+    if done.returncode:
+        raise build_failure(argv, done.returncode, done.stderr.strip())
+    return done.stdout
 
 
-def run_tool(argv: Sequence[str], keep_errors: bool = True) -> ToolResult:
-    """Run it in the user's terminal: its output is seen as it is written.
+def run_tool(argv: Sequence[str], keep_errors: bool = True) -> None:
+    """Run a program in the user's terminal: its output is seen as it is written. Raises AssayError where it fails.
 
-    Its errors are kept as well, so that a known cause gets its advice; a tool that draws on the terminal keeps it for
-    itself (`keep_errors=False`), or it would fall back to plain lines.
+    Its errors are kept as well, so that a known cause gets its advice; a program that draws on the terminal keeps it
+    for itself (`keep_errors=False`), or it would fall back to plain lines.
     """
-    program = find_tool(argv[0])
+    program = _find(argv[0])
     sys.stdout.flush()
     sys.stderr.flush()
     with subprocess.Popen([program, *argv[1:]], stderr=subprocess.PIPE if keep_errors else None) as process:
         try:
             errors = _forward(process.stderr) if process.stderr is not None else ""
             code = process.wait()
-        except KeyboardInterrupt:  # the terminal has interrupted the tool as well: let it clean up
+        except KeyboardInterrupt:  # the terminal has interrupted the program as well: let it clean up
             try:
                 process.wait(_END_GRACE_S)
             except subprocess.TimeoutExpired:
                 process.terminate()
             raise
-    return ToolResult(code, "", errors.strip())
+    if code:
+        raise build_failure(argv, code, errors, is_shown=True)
+
+
+def _find(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise UsageError(f"{name} was not found on PATH", _PROGRAMS.get(name, _Program()).how_to_get)
+    return found
 
 
 def _forward(stream: IO[bytes]) -> str:
@@ -97,75 +123,57 @@ def _forward(stream: IO[bytes]) -> str:
     kept: list[str] = []
     while chunk := stream.read1(65536):  # type: ignore[attr-defined]
         kept.append(decoder.decode(chunk))
-        with contextlib.suppress(BrokenPipeError):  # a reader that has left does not stop the tool
+        with contextlib.suppress(BrokenPipeError):  # a reader that has left does not stop the program
             sys.stderr.write(kept[-1])
             sys.stderr.flush()
     return "".join(kept)
 
 
-# ---------------------------------------------------------------- what went wrong
-
-
-def build_failure(
-    argv: Sequence[str], result: ToolResult, failures: Sequence[KnownFailure] = (), is_shown: bool = False
-) -> AssayError:
+def build_failure(argv: Sequence[str], code: int, errors: str, is_shown: bool = False) -> AssayError:
     """The error of a command that failed: with its own message, unless the user has just read it."""
-    known = next((each for each in failures if re.search(each.pattern, result.errors, re.IGNORECASE)), None)
-    code = result.code
+    program = _PROGRAMS.get(argv[0], _Program())
+    words = list(argv[: 1 + program.verbs])
+    name = " ".join(words[: next((i for i, word in enumerate(words) if word.startswith("-")), None)])
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-    ending = f"{_command_name(argv)} {how}"
-    message = ending if is_shown or not result.errors else f"{ending}: {result.errors}"
+    known = next((each for each in program.failures if re.search(each.pattern, errors, re.IGNORECASE)), None)
+    message = f"{name} {how}" if is_shown or not errors else f"{name} {how}: {errors}"
     kind = UsageError if known is not None and known.is_users else InfrastructureError
     return kind(message, known.hint if known is not None else None)
 
 
-def _command_name(argv: Sequence[str]) -> str:
-    """`gcloud compute instances create`: up to the first option or operand that says which."""
-    verbs = {"docker": 1, "gcloud": 3, "sudo": 1}.get(argv[0], 0)
-    words = list(argv[: 1 + verbs])
-    options = [number for number, word in enumerate(words) if word.startswith("-")]
-    return " ".join(words[: options[0]] if options else words)
-
-
-# ---------------------------------------------------------------- doing, or showing what would be done
-
-
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Does things by way of tools; a dry run shows the command lines and does nothing."""
+    """Runs programs; a dry run prints their command lines and does nothing."""
 
     dry_run: bool
-    show: Callable[[str], None]  # the lines of a dry run
-    remark: Callable[[str], None]  # what is being done
     debug: bool = False
-    failures: tuple[KnownFailure, ...] = ()
+    console: Console = field(default_factory=Console)
 
     def do(self, argv: Sequence[str], keep_errors: bool = True) -> None:
-        """Run it for its effect, or raise."""
+        """Run a program for its effect."""
         if self.dry_run:
-            self.show(shlex.join(argv))
+            self.console.print(shlex.join(argv))
             return
         self.remark(f"$ {shlex.join(argv)}")
-        result = run_tool(argv, keep_errors)
-        if result.code:
-            raise build_failure(argv, result, self.failures, is_shown=True)
+        run_tool(argv, keep_errors)
 
     def ask(self, argv: Sequence[str]) -> str:
-        """What it answers, or raise. Nothing in a dry run: it reaches for no network either."""
+        """What a program answers; nothing in a dry run, which does not use the network."""
         if self.dry_run:
-            self.show(shlex.join(argv))
+            self.console.print(shlex.join(argv))
             return ""
         if self.debug:
             self.remark(f"$ {shlex.join(argv)}")
-        result = ask_tool(argv)
-        if result.code:
-            raise build_failure(argv, result, self.failures)
-        return result.out
+        return ask_tool(argv)
 
     def announce(self, step: str) -> bool:
-        """A step that is not a command; whether it is to be done."""
+        """Print a step that is not a command; return whether it is to be done."""
         if self.dry_run:
-            self.show(f"# {step}")
+            self.console.print(f"# {step}")
         else:
             self.remark(step)
         return not self.dry_run
+
+    def remark(self, text: str) -> None:
+        """Print what is being done, which is not a result."""
+        self.console.error(text)

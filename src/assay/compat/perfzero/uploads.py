@@ -12,9 +12,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from assay.bench.api import BenchRequest
 from assay.compat.perfzero.download import fetch
@@ -116,7 +115,9 @@ def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
         finally:
             client.close()
     if problems:
-        raise InfrastructureError(f"BigQuery refused the row for {full_name}: {_render_problems(problems)}")
+        details = [detail for problem in problems for detail in problem.get("errors", [])]
+        texts = [f"{each.get('location') or 'row'}: {each.get('message') or each.get('reason')}" for each in details]
+        raise InfrastructureError(f"BigQuery refused the row for {full_name}: {'; '.join(texts) or list(problems)}")
 
 
 def _open_client(project: str) -> tuple[Any, Any]:
@@ -131,14 +132,6 @@ def _open_client(project: str) -> tuple[Any, Any]:
     credentials = anonymous() if os.environ.get(_EMULATOR) else None
     client = bigquery.Client(project=project, credentials=credentials)
     return client, bigquery.DEFAULT_RETRY.with_timeout(_RETRY_S)
-
-
-def _render_problems(problems: Sequence[Mapping[str, Any]]) -> str:
-    details = [detail for problem in problems for detail in problem.get("errors", [])]
-    texts = [
-        f"{detail.get('location') or 'row'}: {detail.get('message') or detail.get('reason')}" for detail in details
-    ]
-    return "; ".join(texts) or str(list(problems))
 
 
 @contextmanager
@@ -160,18 +153,14 @@ def _classify(full_name: str, error: Exception) -> AssayError:
         return UsageError(
             f"there is no BigQuery table {full_name}: {first}", f"create it: {render_make_command(full_name)}"
         )
-    if code in {401, 403} or _is_about_login(error):
+    kind = type(error)
+    is_about_login = kind.__module__ == "google.auth.exceptions" and kind.__name__ != "TransportError"  # the network
+    if code in {401, 403} or is_about_login:
         return UsageError(
             f"BigQuery does not let us write to {full_name}: {first}",
             "run `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS",
         )
     return InfrastructureError(f"BigQuery did not take the row for {full_name}: {first}")
-
-
-def _is_about_login(error: Exception) -> bool:
-    kind = type(error)
-    # a TransportError is about the network
-    return kind.__module__ == "google.auth.exceptions" and kind.__name__ != "TransportError"
 
 
 def render_make_command(full_name: str) -> str:
@@ -197,10 +186,11 @@ def google_key(url: str | None) -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="assay-key-")  # 0700
     before = os.environ.get(VARIABLE)
     try:
-        found = fetch(url, os.path.join(folder, "key.json"), decompress=False)
-        _check(found.path, url)
-        os.chmod(found.path, 0o600)
-        os.environ[VARIABLE] = found.path
+        path = os.path.join(folder, "key.json")
+        fetch(url, path, decompress=False)
+        _check(path, url)
+        os.chmod(path, 0o600)
+        os.environ[VARIABLE] = path
         yield
     finally:
         if before is None:
@@ -222,51 +212,40 @@ def _check(path: str, url: str) -> None:
 
 
 # ---------------------------------------------------------------- the user's own functions
-# Users' own functions that take a result somewhere: each is called in a process of its own, with the summary.
-#
-# Whether there is such a function is asked before, in such a process as well: hours of benchmarks may follow.
+# They take a result somewhere: each is called in a process of its own, with the summary. Whether there is such a
+# function is asked before the benchmarks, in such a process as well: hours may follow.
 
 _CALL_TIMEOUT_S = 600.0
 _FRAMES = 3
-# Any interpreter can run these: they need nothing of ours. The working directory is first on their path.
-_HEAD = """
+# Any interpreter can run this: it needs nothing of ours. The working directory is first on its path. Without a summary
+# the function is only looked for.
+_PROGRAM = """
 import importlib, json, os, sys, traceback
+name, summary, answer = sys.argv[1], sys.stdin.buffer.read(), {}
 sys.path.extend(json.loads(sys.argv[2]))
-module, _, name = sys.argv[1].rpartition(".")
-def describe(error):
+module, _, function = name.rpartition(".")
+try:
+    found = importlib.import_module(module)
+    answer["known"] = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
+    answer["there"] = hasattr(found, function)
+    answer["callable"] = callable(getattr(found, function, None))
+    if summary:
+        getattr(found, function)(json.loads(summary))
+except Exception as error:
     foreign = ("<string>", "<frozen", importlib.__file__)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(foreign)]
     text = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
-    return [text[-1], ["%s:%s in %s" % (os.path.relpath(f.filename), f.lineno, f.name) for f in frames]]
-def answer(**fields):
-    with os.fdopen(int(sys.argv[3]), "w") as out:
-        json.dump(fields, out)
-try:
+    answer["error"] = text[-1], ["%s:%s in %s" % (os.path.relpath(f.filename), f.lineno, f.name) for f in frames]
+    answer["absent"] = getattr(error, "name", None)
+with os.fdopen(int(sys.argv[3]), "w") as out:
+    json.dump(answer, out)
+sys.exit("error" in answer)
 """
-_CHECK = (
-    _HEAD
-    + """
-    found = importlib.import_module(module)
-    known = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
-    answer(callable=callable(getattr(found, name, None)), there=hasattr(found, name), known=known)
-except Exception as error:
-    answer(error=describe(error), absent=getattr(error, "name", None))
-"""
-)
-_CALL = (
-    _HEAD
-    + """
-    getattr(importlib.import_module(module), name)(json.load(sys.stdin))
-except Exception as error:
-    answer(error=describe(error))
-    sys.exit(1)
-"""
-)
 
 
 def check_upload_method(name: str, bench: BenchRequest) -> None:
     """Raise UsageError where there is no such function; the summary is not made yet, so nothing is called."""
-    done = _run(_CHECK, name, b"", bench)
+    done = _run(name, b"", bench)
     answer, module = done.answer, name.rpartition(".")[0]
     what = f"--result_upload_methods: {name}"
     if done.is_late:  # importing it takes long: the call itself will show what comes of it
@@ -287,8 +266,8 @@ def check_upload_method(name: str, bench: BenchRequest) -> None:
 def call_upload_method(
     name: str, summary: Mapping[str, Any], bench: BenchRequest, say: Callable[[str], None]
 ) -> str | None:
-    """Call `module.function` with the summary; why it failed, or None. What it prints is passed on."""
-    done = _run(_CALL, name, json.dumps(summary).encode(), bench)
+    """Call `module.function` with the summary and pass on what it prints; return why it failed, or None."""
+    done = _run(name, json.dumps(summary).encode(), bench)
     for line in done.lines:
         say(line)
     if done.is_late:
@@ -306,46 +285,33 @@ def _describe(error: Sequence[Any]) -> str:
     return f"{words[-300:]} ({', called from '.join(reversed(frames[-_FRAMES:]))})" if frames else words[-300:]
 
 
-# ---------------------------------------------------------------- the process
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
+class _Done(NamedTuple):
     code: int
     lines: Sequence[str]  # what it printed
     answer: Mapping[str, Any]  # what our own lines reported
     is_late: bool = False
 
 
-def _run(program: str, name: str, content: bytes, bench: BenchRequest) -> _Done:
+def _run(name: str, content: bytes, bench: BenchRequest) -> _Done:
     """Run the program in the folder of the benchmarks, with their interpreter and path."""
     with tempfile.TemporaryFile() as answer:
-        process = subprocess.Popen(
-            [bench.python or sys.executable, "-c", program, name, json.dumps(bench.python_path), str(answer.fileno())],
+        words = [bench.python or sys.executable, "-c", _PROGRAM, name, json.dumps(bench.python_path)]
+        with subprocess.Popen(
+            [*words, str(answer.fileno())],
             cwd=bench.folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=(answer.fileno(),),
-        )
-        try:
-            output, _ = process.communicate(content, _CALL_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            return _Done(-1, (), {}, is_late=True)
-        finally:
-            _end(process)
+        ) as process:
+            try:
+                output, _ = process.communicate(content, _CALL_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                return _Done(-1, (), {}, is_late=True)
+            finally:  # with everything that it started and left running
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         answer.seek(0)
         lines = [line.rstrip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
         return _Done(process.returncode, lines, json.loads(answer.read() or b"{}"))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process with everything that it started and left running."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assay.bench.api import BenchExecution, BenchReport, BenchRequest
-from assay.errors import ExitCode
+from assay.errors import ExitCode, UsageError
 
 HARNESS = "perfzero"
 SUMMARY_FILE = "perfzero_summary.json"
@@ -33,6 +33,7 @@ DEFAULT_WORKSPACE = "workspace"
 DEFAULT_DATA_DIR = "/data"
 ENV_PREFIX = "PERFZERO_"
 
+_DIGEST_OF_LENGTH = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
 
 
@@ -70,12 +71,31 @@ class GitRepo:
 
 
 @dataclass(frozen=True, slots=True)
+class Checksum:
+    algorithm: str
+    hex: str
+
+
+def parse_checksum(text: str) -> Checksum:
+    """`sha256:HEX`, or HEX alone, whose length determines the algorithm."""
+    algorithm, colon, digits = text.strip().rpartition(":")
+    expected = _DIGEST_OF_LENGTH.get(len(digits))
+    algorithm = algorithm.lower().replace("-", "") if colon else expected or ""
+    if not expected or algorithm != expected or not re.fullmatch(r"[0-9a-fA-F]+", digits):
+        raise UsageError(
+            f"{text!r} is not a checksum",
+            "write sha256:HEX, or the HEX of a md5, sha1, sha256 or sha512 (32, 40, 64, 128 digits)",
+        )
+    return Checksum(algorithm, digits.lower())
+
+
+@dataclass(frozen=True, slots=True)
 class Download:
     """`url;relative path;sha256:…`."""
 
     url: str
     path: str  # absolute
-    checksum: str | None = None
+    checksum: Checksum | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import os
 import zipfile
-from collections.abc import Iterator
 from importlib import metadata
 
 from assay.errors import UsageError
@@ -25,11 +24,29 @@ def build_wheel_name() -> str:
 
 
 def write_wheel(folder: str) -> str:
-    """Pack what is installed into `folder`; the wheel's path."""
+    """Pack what is installed into `folder` and return the wheel's path."""
     found = _distribution()
-    path = os.path.join(folder, build_wheel_name())
-    with replacing(path) as aside:
-        _write_archive(aside, _package_files() | _shared_files(found), found)
+    path, info = os.path.join(folder, build_wheel_name()), f"{_stem(found)}.dist-info"
+    record: list[str] = []
+    with replacing(path) as aside, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as archive:
+
+        def add(name: str, data: bytes) -> None:
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, data)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record.append(f"{name},sha256={digest},{len(data)}")
+
+        for name, file in sorted((_package_files() | _shared_files(found)).items()):
+            with open(file, "rb") as stream:
+                add(name, stream.read())
+        for name in _KEPT_METADATA:
+            text = found.read_text(name)
+            if text is not None:
+                add(f"{info}/{name}", text.encode())
+        add(f"{info}/WHEEL", _WHEEL.encode())
+        add(f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]).encode())
     return path
 
 
@@ -66,32 +83,3 @@ def _shared_files(found: metadata.Distribution) -> dict[str, str]:
 
 def _is_source(path: str) -> bool:
     return not path.endswith(".pyc") and "__pycache__" not in path.split(os.sep)
-
-
-def _write_archive(path: str, files: dict[str, str], found: metadata.Distribution) -> None:
-    info = f"{_stem(found)}.dist-info"
-    record: list[str] = []
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in _contents(files, found, info):
-            _add(archive, name, data)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            record.append(f"{name},sha256={digest},{len(data)}")
-        _add(archive, f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]).encode())
-
-
-def _contents(files: dict[str, str], found: metadata.Distribution, info: str) -> Iterator[tuple[str, bytes]]:
-    for name, file in sorted(files.items()):
-        with open(file, "rb") as stream:
-            yield name, stream.read()
-    for name in _KEPT_METADATA:
-        text = found.read_text(name)
-        if text is not None:
-            yield f"{info}/{name}", text.encode()
-    yield f"{info}/WHEEL", _WHEEL.encode()
-
-
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    entry = zipfile.ZipInfo(name, _EPOCH)
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    entry.external_attr = 0o100644 << 16
-    archive.writestr(entry, data)

@@ -22,7 +22,7 @@ from assay.show.console import Console
 from assay.values.state import RETRY, State
 
 if TYPE_CHECKING:
-    from assay.follow.api import Entry, Event
+    from assay.follow.api import Event
     from assay.launch.api import Prepared, RunHooks, RunOptions
 
 _TICK_S, _LIVE_TICK_S = 0.25, 0.05
@@ -101,7 +101,9 @@ def supervise(prepared: Prepared) -> int:
 
     began = time.time()
     report = run_study(prepared, build_hooks(prepared))
-    states = _load_states(report.entries) if report.left and not report.problem else []
+    # a farm may have finished some since the supervisor looked at them
+    asked = report.entries if report.left and not report.problem else ()
+    states = [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in asked]
     if prepared.farm is not None and State.RUNNING in states:
         Console().error(describe_farm(states, prepared.farm.name))
         Console().error(f"next: {show_command(['ls'], prepared.location)}")
@@ -109,11 +111,6 @@ def supervise(prepared: Prepared) -> int:
         write_report(report, time.time() - began)
     say_problems(report)
     return int(report.exit_code)
-
-
-def _load_states(entries: Sequence[Entry]) -> list[State]:
-    """How the runs of a call are now: a farm may have finished some since the supervisor looked at them."""
-    return [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in entries]
 
 
 def _load_state(run_dir: str) -> State:

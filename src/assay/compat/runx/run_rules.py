@@ -104,7 +104,10 @@ def enter_set(prepared: Prepared) -> Prepared:
         return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=last.number)
     if options.retry and options.load.dialect == "runx":  # `assay runx --retry` starts nothing new
         raise _refuse_retry(prepared, numbers)
-    return _begin_set(prepared, numbers, _load_known(prepared.location, numbers) if options.keeps_finished else {})
+    known: dict[str, str] = {}
+    for number in numbers if options.keeps_finished else ():
+        known |= _load(prepared.location, number).names  # of a run that several sets ran, the newest
+    return _begin_set(prepared, numbers, known)
 
 
 def _refuse_retry(prepared: Prepared, numbers: Sequence[int]) -> UsageError:
@@ -128,16 +131,13 @@ def _begin_set(prepared: Prepared, numbers: Sequence[int], known: Mapping[str, s
         taken = taken.union(*_list_names(location, numbers))
         living = _count_living(location, numbers)
     runs = LazyRuns(_name_freely(prepared.plan.runs, known, taken))
-    plan = replace(prepared.plan, runs=runs, warnings=(*prepared.plan.warnings, *_describe_living(prepared, living)))
+    warnings = prepared.plan.warnings
+    if living:
+        are = "1 run of an earlier call is" if living == 1 else f"{living} runs of earlier calls are"
+        text = f"{are} still waiting or running, and this call starts new ones"
+        warnings = (*warnings, Problem(text, "", None, f"those go on: {show_command(['ls'], location)}"))
+    plan = replace(prepared.plan, runs=runs, warnings=warnings)
     return replace(prepared, plan=plan, set_number=max(numbers, default=0) + 1, is_new_set=True, is_beside=living > 0)
-
-
-def _describe_living(prepared: Prepared, living: int) -> list[Problem]:
-    if not living:
-        return []
-    are = "1 run of an earlier call is" if living == 1 else f"{living} runs of earlier calls are"
-    hint = f"those go on: {show_command(['ls'], prepared.location)}"
-    return [Problem(f"{are} still waiting or running, and this call starts new ones", "", None, hint)]
 
 
 def _list_names(location: StudyLocation, numbers: Sequence[int]) -> Iterator[Iterable[str]]:
@@ -223,14 +223,6 @@ def _load_last(prepared: Prepared, numbers: Sequence[int]) -> RunSet | None:
         if found.overrides == prepared.shown_overrides and (found.tag == tag or (keeps and tag is None)):
             return found
     return None
-
-
-def _load_known(location: StudyLocation, numbers: Sequence[int]) -> dict[str, str]:
-    """Every run of every set; of one that several sets ran, the newest."""
-    known: dict[str, str] = {}
-    for number in numbers:
-        known |= _load(location, number).names
-    return known
 
 
 def _load(location: StudyLocation, number: int) -> RunSet:

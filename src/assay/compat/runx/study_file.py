@@ -37,6 +37,8 @@ from assay.values.study import (
     Text,
 )
 
+FarmKind = Literal["generic", "draco", "ngc", "template"]
+_KNOWN_FARMS: tuple[FarmKind, ...] = ("ngc", "draco")
 COMMAND = "train"  # runx has one command and no name for it
 LOGDIR = "LOGDIR"
 TAG, SKIP = "RUNX.TAG", "RUNX.SKIP"
@@ -83,7 +85,7 @@ def parse_runx(nodes: list[Node], path: str, options: LoadOptions) -> Study:
 
 
 def find_config(options: LoadOptions) -> str | None:
-    """`-c FILE`, else ./.runx, else ~/.config/runx.yml. A file that was asked for must be there."""
+    """The path of `-c FILE`, else of ./.runx, else of ~/.config/runx.yml. A file that was asked for must be there."""
     folder = build_folder(options)
     if options.config_file is not None:
         path = os.path.join(folder, options.config_file)
@@ -97,7 +99,7 @@ def find_config(options: LoadOptions) -> str | None:
 
 
 def load_config(options: LoadOptions) -> Node | None:
-    """The `.runx` that counts here; nothing where there is none, or an empty one."""
+    """The `.runx` that counts here; None where there is none, or an empty one."""
     path = find_config(options)
     if path is None:
         return None
@@ -109,7 +111,7 @@ def load_config(options: LoadOptions) -> Node | None:
 
 
 def load_log_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """LOGROOT; and NGC_LOGROOT, where a farm leaves its results: copies of the same runs."""
+    """The folders of LOGROOT; and of NGC_LOGROOT, where a farm leaves its results: copies of the same runs."""
     options = LoadOptions()
     config = load_config(options)
     if config is None or config.kind != "mapping":
@@ -227,9 +229,7 @@ class _Reader:
         if entry.node.kind != "mapping":
             self._fields.refuse(entry.node, entry.key, "a mapping, or a list of mappings", _HPARAMS_HINT)
             return ()
-        sweep = self._sweep(entry.node.items(), entry.key, entry.node.position)
-        self._check_skipped([sweep], entry)
-        return (sweep,) if sweep else ()
+        return self._leave_out_skipped([self._sweep(entry.node.items(), entry.key, entry.node.position)], entry)
 
     def _override(self, sweeps: tuple[Sweep, ...]) -> tuple[tuple[Sweep, ...], dict[str, Axis]]:
         """The grids with the values of the command line, and those values."""
@@ -253,20 +253,22 @@ class _Reader:
                 continue
             merged = first | {own.key: own for own in item.items()}
             sweeps.append(self._sweep(merged.values(), key, item.position))
-        self._check_skipped(sweeps, entry)
-        return tuple(sweep for sweep in sweeps if sweep is not None)
+        return self._leave_out_skipped(sweeps, entry)
 
     def _sweep(self, entries: Iterable[Entry], key: str, position: Position) -> Sweep | None:
-        """One grid; nothing where RUNX.SKIP leaves it out."""
+        """One grid; None where RUNX.SKIP leaves it out."""
         found = list(entries)
-        if any(entry.key == SKIP and _is_skip(entry.node) for entry in found):
-            return None
         for entry in found:
+            nodes = entry.node.elements() if entry.node.kind == "sequence" else [entry.node]
+            if entry.key == SKIP and nodes and all(bool(node.value) and node.value != "None" for node in nodes):
+                return None
             if entry.key.startswith(("RUNX.", "SUBMIT_JOB.")) and entry.key not in _MAGIC:
                 hint = did_you_mean(entry.key, _MAGIC) or f"known: {', '.join(_MAGIC)}"
                 self._warn("this is passed to the script as it is", join_key(key, entry.key), entry.position, hint)
-            if entry.key == TAG:
-                self._check_tag(entry.node, join_key(key, TAG))
+            for node in nodes if entry.key == TAG else ():
+                if node.kind != "scalar":
+                    hint = "a tag names runs: RUNX.TAG: '{arch}' puts in the value of a parameter"
+                    self._fields.refuse(node, join_key(key, TAG), "a text, or a list of texts", hint)
         axes = {e.key: self._axis(e.node, join_key(key, e.key)) for e in found if e.key != SKIP}
         return Sweep(axes, position=position)
 
@@ -279,16 +281,11 @@ class _Reader:
         ]
         return Choices(tuple(values), axis.position)
 
-    def _check_tag(self, node: Node, key: str) -> None:
-        for value in node.elements() if node.kind == "sequence" else [node]:
-            if value.kind != "scalar":
-                hint = "a tag names runs: RUNX.TAG: '{arch}' puts in the value of a parameter"
-                self._fields.refuse(value, key, "a text, or a list of texts", hint)
-
-    def _check_skipped(self, sweeps: Sequence[Sweep | None], entry: Entry) -> None:
+    def _leave_out_skipped(self, sweeps: Sequence[Sweep | None], entry: Entry) -> tuple[Sweep, ...]:
         if sweeps and not any(sweeps):
             hint = f"remove a {SKIP}, or add an item that is not skipped"
             self._problems.add("every item is skipped: there is nothing to run", entry.key, entry.position, hint)
+        return tuple(sweep for sweep in sweeps if sweep is not None)
 
     def _near(self, key: str) -> str | None:
         """A mistyped key that was probably meant."""
@@ -298,23 +295,23 @@ class _Reader:
     # ------------------------------------------------------------ places
 
     def _root(self) -> str | None:
-        """LOGROOT; a relative one is relative to the file that names it."""
+        """The folder of LOGROOT; a relative one is relative to the file that names it."""
         entry = self._find("LOGROOT")
-        text = self._path(entry.node, "LOGROOT") if entry else None
-        if entry is None or text is None:
+        if entry is None:
+            return None
+        node = entry.node
+        if not isinstance(node.value, str):  # a number is a mistake, or a folder's name that wants quotes
+            named = f"a folder with this name: LOGROOT: './{node.text}'"
+            hint = named if node.kind == "scalar" else "as in LOGROOT: logs"
+            self._fields.refuse(node, "LOGROOT", "the path of a folder", hint)
+            return None
+        text = self._fields.text(node, "LOGROOT", "the path of a folder")
+        if text is None:
             return None
         if text.startswith("~/") or text == "~":
             text = (self._options.home or os.path.expanduser("~")) + text[1:]
         folder = os.path.join(build_folder(self._options), os.path.dirname(entry.position.file))
         return os.path.abspath(os.path.join(folder, os.path.expandvars(text)))
-
-    def _path(self, node: Node, key: str) -> str | None:
-        """A number is a mistake, or a folder's name that wants quotes."""
-        if isinstance(node.value, str):
-            return self._fields.text(node, key, "the path of a folder")
-        hint = f"a folder with this name: {key}: './{node.text}'" if node.kind == "scalar" else "as in LOGROOT: logs"
-        self._fields.refuse(node, key, "the path of a folder", hint)
-        return None
 
     def _ignore(self) -> tuple[str, ...]:
         entry = self._find("CODE_IGNORE_PATTERNS")
@@ -356,14 +353,14 @@ class _Reader:
         given = {key: self._find(key, section) for key in _FARM_TEXTS}
         texts = {key: fields.text(found.node, key) if found else None for key, found in given.items()}
         template, submit = texts["SUBMIT_TEMPLATE"], texts["SUBMIT_CMD"]
-        kind: Literal["generic", "draco", "ngc", "template"] = "generic"
-        if template is not None:
-            kind = "template"
-        elif "ngc" in name.lower():
-            kind = "ngc"
-        elif "draco" in name.lower():
-            kind = "draco"
-        resources = self._resources(name, section, fields)
+        kind: FarmKind = next((known for known in _KNOWN_FARMS if known in name.lower()), "generic")
+        kind = "template" if template is not None else kind
+        asked = self._find("RESOURCES", section)
+        resources: tuple[tuple[str, object], ...] = ()
+        if asked is not None and asked.node.kind == "mapping":
+            resources = tuple((option.key, option.node.value) for option in asked.node.items())
+        elif asked is not None:
+            fields.refuse(asked.node, join_key(name, "RESOURCES"), "a mapping", "as in {gpu: 2, mem: 128}")
         needed = {"SUBMIT_CMD": template or submit}
         if kind == "ngc":
             needed["NGC_LOGROOT"] = texts["NGC_LOGROOT"]
@@ -384,15 +381,6 @@ class _Reader:
             tuple(problems.found),
         )
 
-    def _resources(self, name: str, section: _Layer, fields: Fields) -> tuple[tuple[str, object], ...]:
-        entry = self._find("RESOURCES", section)
-        if entry is None:
-            return ()
-        if entry.node.kind != "mapping":
-            fields.refuse(entry.node, join_key(name, "RESOURCES"), "a mapping", "as in {gpu: 2, mem: 128}")
-            return ()
-        return tuple((option.key, option.node.value) for option in entry.node.items())
-
     # ------------------------------------------------------------ remarks
 
     def _warn(self, message: str, key: str, position: Position, hint: str | None) -> None:
@@ -405,11 +393,6 @@ class _Reader:
         for entry in strays:
             hint = next((f"did you mean {key!r}?" for key in _KEYS if _close(entry.key, key)), None)
             self._warn("this key means nothing to runx and is ignored", entry.key, entry.position, hint)
-
-
-def _is_skip(node: Node) -> bool:
-    values = [element.value for element in node.elements()] if node.kind == "sequence" else [node.value]
-    return bool(values) and all(bool(value) and value != "None" for value in values)
 
 
 def _submits(node: Node) -> bool:

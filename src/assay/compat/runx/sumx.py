@@ -61,14 +61,11 @@ def build_sumx(
         order = _sort_by_shown(data, keep, ignore)
         return _build_table(data, order, params, epochs, ignore, ()), warnings
     known = [{**each, _EPOCH: epochs.lasts[i], _EPOCH_TIME: epochs.times[i]} for i, each in enumerate(params)]
-    sort = choose_sort([_name_epochs(each) for each in sortwith], data, [known[i] for i in keep])
+    # of the columns that are neither metric nor parameter: the run that is furthest, or the fastest, comes first
+    usual = {_EPOCH: f"{_EPOCH}:max", _EPOCH_TIME: f"{_EPOCH_TIME}:min"}
+    asked = [each.replace("epoch time", _EPOCH_TIME) for each in sortwith]
+    sort = choose_sort([usual.get(name, name) for name in asked], data, [known[i] for i in keep])
     return _build_table(data, sort_rows(data, keep, sort, known), params, epochs, ignore, sort), warnings
-
-
-def _name_epochs(asked: str) -> str:
-    """The columns that are neither metric nor parameter: the run that is furthest, or the fastest, comes first."""
-    name = asked.replace("epoch time", _EPOCH_TIME)
-    return {_EPOCH: f"{_EPOCH}:max", _EPOCH_TIME: f"{_EPOCH_TIME}:min"}.get(name, name)
 
 
 def _sort_by_shown(data: IndexTable, keep: Sequence[int], ignore: Sequence[str]) -> list[int]:

@@ -55,12 +55,17 @@ SERVER, TOKEN, BATCH, PLAN = (
 
 
 def find_server(env: Mapping[str, str]) -> str | None:
-    """Where results are to be sent. Raises UsageError for an invalid address, before a test has run."""
-    return check_server(env[SERVER]) if env.get(SERVER) else None
+    """The address that results are sent to, without a slash at its end; None where none is wanted. Raises UsageError
+    for an invalid one, before a test has run."""
+    url = env.get(SERVER)
+    if url and not is_web_address(url):
+        raise UsageError(f"{SERVER}={url} is not a valid address", "such as http://localhost:8080")
+    return url.rstrip("/") if url else None
 
 
 def build_session(results: Sequence[CaseResult], folder: str, env: Mapping[str, str]) -> ResultSession:
-    """CI's own variables come before what git finds in the folder: CI may have checked out a merge of its own."""
+    """The session of these results. CI's own variables come before what git finds in the folder: CI may have checked
+    out a merge of its own."""
     return ResultSession(
         results=tuple(results),
         commit=env.get("GITHUB_SHA") or _ask_git(folder, "rev-parse", "HEAD"),
@@ -80,7 +85,7 @@ def _ask_git(folder: str, *words: str) -> str | None:
 
 
 def _find_workflow(env: Mapping[str, str]) -> str:
-    """The dashboard distinguishes sessions by it: where there is no CI, a name that no other session has."""
+    """The address of the CI job, by which the dashboard distinguishes sessions; without CI a name that no other has."""
     number, repository = env.get("GITHUB_RUN_ID"), env.get("GITHUB_REPOSITORY")
     if not number or not repository:
         return uuid.uuid4().hex
@@ -97,7 +102,7 @@ def keep_session(session: ResultSession, path: str) -> None:
 
 
 def publish_session(session: ResultSession, server: str, env: Mapping[str, str]) -> str:
-    """The address of the results. In a GitHub workflow its summary links to them as well."""
+    """Send the results and return their address. In a GitHub workflow its summary links to them as well."""
     number = send_session(server, build_archive(session), env.get(TOKEN))
     address = f"{server}/test-sessions/{number}/#batch-{session.batch}"
     if env.get("GITHUB_STEP_SUMMARY"):
@@ -117,18 +122,11 @@ _ATTEMPTS = 3
 _MOST_SAID = 300  # characters of a refusal
 
 
-def check_server(url: str) -> str:
-    """The address without a slash at its end. Raises UsageError for what is none."""
-    if not is_web_address(url):
-        raise UsageError(f"TORQ_PERF_SERVER={url} is not a valid address", "such as http://localhost:8080")
-    return url.rstrip("/")
-
-
 def send_session(
     server: str, archive: bytes, token: str | None = None, sleep: Callable[[float], None] = time.sleep
 ) -> str:
-    """The number that the dashboard gave it. A server that does not answer, or is in trouble, is asked again, but not
-    for longer than one answer may take."""
+    """Send the archive and return the number that the dashboard gave it. A server that does not answer, or is in
+    trouble, is asked again, but not for longer than one answer may take."""
     problem, deadline = "", time.monotonic() + TIMEOUT_S
     for attempt in range(_ATTEMPTS):
         left = deadline - time.monotonic()
@@ -190,7 +188,7 @@ _MOST_LENGTH = 150  # of a file's name: what unpacks it has limits
 
 
 def build_archive(session: ResultSession) -> bytes:
-    """In memory: logs are texts of a terminal, profiles a few megabytes at most."""
+    """The archive, built in memory: logs are texts of a terminal, profiles a few megabytes at most."""
     buffer = io.BytesIO()
     names = {result.nodeid: f"{index:04d}-{_name(result.nodeid)}" for index, result in enumerate(session.results)}
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -219,7 +217,7 @@ def build_manifest(session: ResultSession, names: Mapping[str, str]) -> dict[str
 
 
 def _build_run(result: CaseResult, name: str) -> Iterator[tuple[str, Any]]:
-    """What is not known is not there: the dashboard asks with defaults."""
+    """The fields of a test. What is not known is left out: the dashboard asks with defaults."""
     module, _, test = result.nodeid.partition("::")
     match = re.fullmatch(r"(.*?)\[(.*)\]", test, re.DOTALL)
     yield "module", module
@@ -241,5 +239,5 @@ def _build_run(result: CaseResult, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _name(nodeid: str) -> str:
-    """Plain on every file system; the number before it distinguishes names that become the same."""
+    """The test's name for a file of any file system; the number before it distinguishes names that become the same."""
     return re.sub(r"[^\w.+-]+", "_", nodeid).strip("_")[-_MOST_LENGTH:]
