@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.command_line import Result
-from tests.golden_training import run_in_process
+from tests.in_process_jobs import run_in_process
 
 from assay.cli.main import run
 
