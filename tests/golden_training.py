@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from tests.in_process_jobs import run_in_process
 
@@ -190,7 +191,9 @@ class Lab:
         inputs = [self.folder / "training.py", self.file, self.folder / "change.py"]
         key = (*(path.read_text() if path.exists() else "" for path in inputs), repr(sorted(given.items())))
         if key not in _GATHERED:
-            report = self.gather(**given)
+            with pytest.MonkeyPatch.context() as patch:
+                run_in_process(patch)
+                report = self.gather(**given)
             assert report.exit_code() is ExitCode.OK, messages(report.tests[0])
             left = [path for path in (*self.store.rglob("*"), self.folder / "calls") if path.is_file()]
             _GATHERED[key] = {str(path.relative_to(self.folder)): path.read_bytes() for path in left}
