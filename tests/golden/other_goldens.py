@@ -7,6 +7,7 @@ import math
 import os
 import random
 import shutil
+import struct
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 from tests.command_line import Result
 
 from assay.cli.main import run as run_command
+from assay.observe.events import masked_crc32c
+from assay.values import protobuf
 
 STEPS = tuple(step for step in range(1, 101) if step == 1 or step % 5 == 0)
 Values = dict[int, float]
@@ -72,6 +75,21 @@ def write_mllog(path: Path, loss: Values, *, batch: int = 256, status: str = "su
     text = "some other output\n" + line("global_batch_size", batch)
     text += "".join(line("eval_accuracy", 1 / value, epoch_num=step) for step, value in loss.items())
     path.write_text(text + line("run_stop", None, status=status))
+    return path
+
+
+def write_events(folder: Path, loss: Values) -> Path:
+    """A file of TensorBoard: records with checksums, single precision."""
+
+    def build(step: int, value: float) -> bytes:
+        summary = protobuf.text(1, "loss") + b"\x15" + struct.pack("<f", value)
+        content = protobuf.number(2, step) + protobuf.message(5, protobuf.message(1, summary))
+        parts = struct.pack("<Q", len(content)), content
+        return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts)
+
+    folder.mkdir()
+    path = folder / "events.out.tfevents.1.host"
+    path.write_bytes(b"".join(build(step, value) for step, value in loss.items()))
     return path
 
 

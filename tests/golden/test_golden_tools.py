@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from tests.command_line import Result
+from tests.fork_server import start_assay
 from tests.golden.two_sides import Repository
 from tests.study_processes import until
 
@@ -147,21 +146,17 @@ def test_bisect_killed_goes_on_where_it_was(gathered: Golden) -> None:
     shas = gathered.plant(culprit=3, count=5)
     where = ("bisect", "golden.yml", "-s", "store", "-j", "2", "--root", str(gathered.root))
     arguments = (*where, "--good", shas[0], "--bad", shas[5])
-    program = subprocess.Popen(
-        [sys.executable, "-m", "assay", "golden", *arguments],
-        cwd=gathered.folder,
-        env={**os.environ, "PAUSE": "0.02"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
 
     def trials() -> list[str]:
         logs = list(gathered.root.glob("golden-little/.assay/bisect-*/log.jsonl"))
         return logs[0].read_text().splitlines() if logs else []
 
-    until(lambda: len(trials()) >= 2, "two trials")
-    program.send_signal(signal.SIGKILL)
-    program.wait()
+    with (gathered.root.parent / "log").open("w") as log:
+        words = ("golden", *arguments)
+        program = start_assay(words, cwd=gathered.folder, env={**os.environ, "PAUSE": "0.02"}, log=log)
+        until(lambda: len(trials()) >= 2, "two trials")
+        program.kill()
+        program.wait()
     known = trials()
     ended = gathered.call(*arguments, "--json")
     assert ended.code == 0, ended.out + ended.err
