@@ -44,6 +44,8 @@ class InProcessExecutor(LocalExecutor):
         while words[0] == "env" or "=" in words[0]:
             name, equals, value = words.pop(0).partition("=")
             env |= {name: value} if equals else {}
+        if words[:2] == ["bash", "-c"]:
+            words = shlex.split(words[2])
         if words[0] not in ("python3", sys.executable) or words[1] != self._script or not _can_run_here(record, folder):
             return super().submit(request, publish)
         handle = build_handle(request, self.name)

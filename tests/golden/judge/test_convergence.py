@@ -119,7 +119,7 @@ def test_a_good_run_is_left_alone(rng):
     assert watch(Rule("loss"), golden, noisy(rng, 1)[0]) == (None, None)
 
 
-@pytest.mark.parametrize("rounds", [10, pytest.param(75, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(75, marks=pytest.mark.long)])
 def test_looking_often_raises_no_false_alarms(rounds):
     rng = np.random.default_rng(42)
     alarms = 0

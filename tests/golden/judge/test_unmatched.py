@@ -62,24 +62,23 @@ def test_a_late_divergence_that_the_half_dilutes_is_found_by_a_window(rng):
 def test_noisy_windows_alone_do_not_make_it_inconclusive(rng):
     """Each window of other seeds is wider than delta; only the half-curve mean must be surely below it."""
     kinds = {
-        judge(noisy(rng, 10, step=0.03, whole=5e-4), *noisy(rng, 5, step=0.03, whole=5e-4)).kind for _ in range(20)
+        judge(noisy(rng, 10, step=0.03, whole=5e-4), *noisy(rng, 5, step=0.03, whole=5e-4)).kind for _ in range(10)
     }
     assert PASS in kinds
 
 
-@pytest.mark.parametrize("effect", [0.0])
-def test_null_checks_rarely_fail(effect):
+def test_null_checks_rarely_fail():
     rng = np.random.default_rng(8)
-    kinds = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 3, effect=effect, **SEEDS)).kind for _ in range(50)]
-    assert kinds.count(FAIL) + kinds.count(CHANGED) <= 3
+    kinds = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 3, **SEEDS)).kind for _ in range(20)]
+    assert kinds.count(FAIL) + kinds.count(CHANGED) <= 1
 
 
 def test_five_percent_are_always_found_and_two_mostly():
     rng = np.random.default_rng(9)
-    five = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 3, effect=0.05, **SEEDS)).kind for _ in range(40)]
-    two = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=0.02, **SEEDS)).kind for _ in range(40)]
+    five = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 3, effect=0.05, **SEEDS)).kind for _ in range(12)]
+    two = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=0.02, **SEEDS)).kind for _ in range(12)]
     assert set(five) == {FAIL}
-    assert two.count(FAIL) >= 36
+    assert two.count(FAIL) >= 11
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
