@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shlex
 import shutil
 import struct
 import tempfile
@@ -111,3 +112,12 @@ class Folder:
         if str(against) == str(source) and os.path.isfile(str(source)):
             source = shutil.copy(str(source), os.path.join(tempfile.mkdtemp(dir=self.path.parent), "copy"))
         return self.call("golden", "check", "--against", str(against), "--from", str(source), *words)
+
+    def expect(self, code: int, line: str, *texts: str) -> Result:
+        """A check of golden and run (and options) that ends with this code, and prints these texts: on stderr where it
+        is refused."""
+        done = self.check(*shlex.split(line))
+        assert done.code == code, done.out + done.err
+        for text in texts:
+            assert text in (done.err if code == 2 else done.out), done.out + done.err
+        return done

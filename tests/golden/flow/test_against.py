@@ -52,44 +52,36 @@ def three(folder: Path, name: str = "golden_values_dev_dgx_h100") -> Path:
 def test_a_golden_of_another_tool_is_checked_in_one_line(here: Folder, write, name: str) -> None:  # type: ignore[no-untyped-def]
     write(here.path / name, build_loss())
     write(here.path / f"run-{name}", build_loss())
-    done = here.check(name, f"run-{name}")
-    assert done.code == 0, done.out + done.err
-    assert "PASS" in done.out
-    assert "values are equal" in done.out
+    here.expect(0, f"{name} run-{name}", "PASS", "values are equal")
     assert sorted(os.listdir(here.path)) == sorted([name, f"run-{name}"])  # no store, no runs
     write(here.path / f"run-{name}", build_loss(scale=1.03))
-    changed = here.check(name, f"run-{name}")
-    assert changed.code == 3, changed.out + changed.err
-    assert "CHANGED" in changed.out
-    assert "+3%" in changed.out
-    assert "noise unknown" in changed.out
+    here.expect(3, f"{name} run-{name}", "CHANGED", "+3%", "noise unknown")
 
 
 def test_3_percent_worse_within_5_is_not_pass_where_three_goldens_show_less_noise(here: Folder) -> None:
     three(here.path / "golden")
     write_megatron(here.path / "good.json", build_loss(9))
     write_megatron(here.path / "worse.json", build_loss(9, 1.03))
-    assert here.check("golden", "good.json").code == 0
-    tolerated = here.check("golden", "worse.json", "--tolerance", "5%")
-    assert tolerated.code == 3, tolerated.out
-    assert "CHANGED" in tolerated.out
-    assert "outside the noise of 3 goldens" in tolerated.out
-    assert "within the stated tolerance of 5%" in tolerated.out
-    failed = here.check("golden", "worse.json")
-    assert failed.code == 1
-    assert "FAIL" in failed.out
-    assert here.check("golden", "worse.json", "--tolerance", "2%").code == 1
-    alone = here.check("golden/golden_values_dev_dgx_h100_1.json", "worse.json", "--tolerance", "5%")
-    assert alone.code == 0
-    assert "within the stated tolerance of 5%, noise unknown" in alone.out
+    here.expect(0, "golden good.json")
+    here.expect(
+        3,
+        "golden worse.json --tolerance 5%",
+        "CHANGED",
+        "outside the noise of 3 goldens",
+        "within the stated tolerance of 5%",
+    )
+    here.expect(1, "golden worse.json", "FAIL")
+    here.expect(1, "golden worse.json --tolerance 2%")
+    here.expect(
+        0,
+        "golden/golden_values_dev_dgx_h100_1.json worse.json --tolerance 5%",
+        "within the stated tolerance of 5%, noise unknown",
+    )
     write_megatron(here.path / "better.json", build_loss(9, 0.97))
-    assert here.check("golden", "better.json").code == 1, "better than all goldens is outside as well"
+    here.expect(1, "golden better.json")  # better than all goldens is outside as well
     (here.path / "golden/golden_values_dev_dgx_h100_3.json").unlink()
     write_megatron(here.path / "worse.json", build_loss(9, 1.02))
-    few = here.check("golden", "worse.json")
-    assert few.code == 3
-    assert "INCONCLUSIVE" in few.out
-    assert "too few goldens" in few.out
+    here.expect(3, "golden worse.json", "INCONCLUSIVE", "too few goldens")
 
 
 def test_history_shows_the_noise_of_one_golden(here: Folder) -> None:
@@ -97,16 +89,15 @@ def test_history_shows_the_noise_of_one_golden(here: Folder) -> None:
     worse = write_megatron(here.path / "worse.json", build_loss(9, 1.03))
     for night in ("2026-11-01", "2026-11-03", "2026-11-09"):  # not in sequence: dates
         write_megatron(here.path / "nights" / night / "values.json", build_loss(int(night[-1])))
-    assert here.check(golden, worse, "--history", "nights").code == 1
+    here.expect(1, f"{golden} {worse} --history nights")
     good = here.check(golden, write_megatron(here.path / "good.json", build_loss(20)), "--history", "nights")
     assert good.code == 0
     assert "inside the noise of 3 goldens" in good.out  # the golden is one of the nights, and counts once
     night = write_megatron(
         here.path / "nights/2026-11-10/values.json", build_loss(8, steps=range(1, 201)), other={5: 1.5}
     )
-    longer = here.check(golden, "good.json", "--history", "nights")
-    assert "inside the noise of 4 goldens" in longer.out  # the golden states what is judged, and at which steps
-    assert longer.code == 0, longer.out
+    # the golden states what is judged, and at which steps
+    here.expect(0, f"{golden} good.json --history nights", "inside the noise of 4 goldens")
     write_megatron(night, build_loss(8, steps=range(1, 50)))
     assert (
         "lm loss: 1 of 4 goldens lack it or some of its steps"
@@ -118,13 +109,15 @@ def test_a_bad_run_is_not_hidden_by_good_ones_and_is_named(here: Folder) -> None
     three(here.path / "golden")
     for number in range(1, 11):
         write_megatron(here.path / f"runs/run{number}.json", build_loss(20 + number))
-    assert here.check("golden", "runs").code == 0
+    here.expect(0, "golden runs")
     write_megatron(here.path / "runs/run7.json", build_loss(27, 1.03))
-    found = here.check("golden", "runs")
-    assert found.code == 1
-    assert "lm loss: runs/run7.json: +" in found.out
-    assert "lm loss: runs/run6.json: inside the noise of 3 goldens" in found.out
-    assert "\nruns: FAIL, " in found.out
+    here.expect(
+        1,
+        "golden runs",
+        "lm loss: runs/run7.json: +",
+        "lm loss: runs/run6.json: inside the noise of 3 goldens",
+        "\nruns: FAIL, ",
+    )
     write_megatron(here.path / "runs/run7.json", {**build_loss(27), 7: float("nan")})
     assert "lm loss: runs/run7.json: the run is nan at step 7" in here.check("golden", "runs").out
     write_lines(here.path / "runs/run7.json", build_loss(27), "accuracy")
@@ -142,36 +135,30 @@ def test_goldens_that_differ_at_first_hide_nothing_later(here: Folder) -> None:
         found = here.check("golden", run)
         assert found.code == code, found.out
         assert f"by up to {'0.1' if code else ''}" in found.out  # what they differ by in the window that is shown
-    assert here.check("golden", run, "--tolerance", "30%").code == 3
+    here.expect(3, f"golden {run} --tolerance 30%")
 
 
 def test_equality_is_at_the_digits_of_the_coarser_side(here: Folder) -> None:
     """Five decimals of Megatron-LM's golden against the full numbers of the run; and the other way round."""
     write_megatron(here.path / "golden.json", build_loss())
     run = write_lines(here.path / "run.jsonl", build_loss(), "lm loss")
-    done = here.check("golden.json", run)
-    assert done.code == 0, done.out
-    assert "digits of the golden (5 decimals)" in done.out
+    here.expect(0, f"golden.json {run}", "digits of the golden (5 decimals)")
     assert "digits of the run (5 decimals)" in here.check(run, "golden.json").out
     write_lines(here.path / "run.jsonl", {**build_loss(), 50: build_loss()[50] + 1e-5}, "lm loss")
-    assert here.check("golden.json", run).code == 3
+    here.expect(3, f"golden.json {run}")
 
 
 def test_tensorboard_is_single_precision_and_damage_is_found(here: Folder) -> None:
     path = write_events(here.path / "tensorboard", build_loss(steps=EVERY))
     loss = {step: build_loss(steps=EVERY)[step] for step in STEPS}
     golden = write_lines(here.path / "golden.jsonl", loss)
-    done = here.check(golden, "tensorboard")
-    assert done.code == 0, done.out
-    assert "single precision" in done.out
+    here.expect(0, f"{golden} tensorboard", "single precision")
     write_megatron(here.path / "golden.json", loss)
-    assert here.check("golden.json", "tensorboard", "--map", "lm loss=loss").code == 0
+    here.expect(0, "golden.json tensorboard --map 'lm loss=loss'")
     content = path.read_bytes()
     for damaged, message in ((content[:-9], "truncated"), (content[:-20] + b"x" * 20, "cannot be read")):
         path.write_bytes(damaged)
-        done = here.check(golden, "tensorboard")
-        assert done.code == 2
-        assert message in done.err
+        here.expect(2, f"{golden} tensorboard", message)
 
 
 def test_trainer_state_csv_and_a_json_list_are_read(here: Folder) -> None:
@@ -185,24 +172,20 @@ def test_trainer_state_csv_and_a_json_list_are_read(here: Folder) -> None:
     (here.path / "run.csv").write_text("step,loss,learning_rate\n" + rows)
     (here.path / "run.json").write_text(json.dumps(history))
     for run in ("run.csv", "run.json"):
-        done = here.check("checkpoint-100", run)
-        assert done.code == 0, done.out + done.err
-        assert "train_runtime" in done.out  # a time is shown, and not judged
+        # a time is shown, and not judged
+        here.expect(0, f"checkpoint-100 {run}", "train_runtime")
 
 
 def test_an_rcp_file_judges_the_epochs_of_a_run(here: Folder) -> None:
     other = {"bert_ref_448": {"Benchmark": "bert", "BS": 448, "Epochs to converge": [20, 21, 22]}}
     (here.path / "rcps_bert.json").write_text(json.dumps(RCP | other))
     write_mllog(here.path / "result_0.txt", build_loss(steps=range(1, 101)))
-    done = here.check("rcps_bert.json", "result_0.txt")  # the entry with the batch size of the run
-    assert done.code == 0, done.out + done.err
-    assert "bert_ref_256" in done.out
+    # the entry with the batch size of the run
+    here.expect(0, "rcps_bert.json result_0.txt", "bert_ref_256")
     write_mllog(here.path / "result_0.txt", build_loss(steps=range(1, 400)))
-    assert here.check("rcps_bert.json", "result_0.txt").code == 1
+    here.expect(1, "rcps_bert.json result_0.txt")
     write_mllog(here.path / "result_0.txt", build_loss(), status="aborted")
-    aborted = here.check("rcps_bert.json", "result_0.txt")
-    assert aborted.code == 2
-    assert "the run did not end with success" in aborted.err
+    here.expect(2, "rcps_bert.json result_0.txt", "the run did not end with success")
     assert "an RCP file holds references, and no run" in here.check("result_0.txt", "rcps_bert.json").err
     write_mllog(here.path / "result_0.txt", build_loss(steps=range(1, 101)), batch=512)
     forced = here.check("rcps_bert.json", "result_0.txt", "--environment", "bert_ref_256")
@@ -226,20 +209,16 @@ def test_times_and_memory_are_judged_with_a_tolerance_alone(here: Folder) -> Non
     memory = dict.fromkeys(STEPS, 777900032.0)
     write_megatron(here.path / "golden.json", build_loss(), iteration_time={**times, 1: "nan"}, mem_bytes=memory)
     write_megatron(here.path / "run.json", build_loss(), iteration_time=slow, mem_bytes=memory)
-    shown = here.check("golden.json", "run.json")
-    assert shown.code == 0, shown.out
-    assert "iteration-time: 0.15, the golden 0.12 (+25%)" in shown.out
-    assert here.check("golden.json", "run.json", "--tolerance", "iteration-time=30%").code == 0
-    judged = here.check("golden.json", "run.json", "--tolerance", "iteration-time=10%")
-    assert judged.code == 3
-    assert "beyond the stated tolerance of 10%, noise unknown" in judged.out
+    here.expect(0, "golden.json run.json", "iteration-time: 0.15, the golden 0.12 (+25%)")
+    here.expect(0, "golden.json run.json --tolerance iteration-time=30%")
+    here.expect(
+        3, "golden.json run.json --tolerance iteration-time=10%", "beyond the stated tolerance of 10%, noise unknown"
+    )
     for number in (1, 2):
         write_megatron(here.path / f"golden/g_{number}.json", build_loss(number), iteration_time=times)
-    assert here.check("golden", "run.json", "--tolerance", "iteration-time=10%", "--only", "iteration-time").code == 1
+    here.expect(1, "golden run.json --tolerance iteration-time=10% --only iteration-time")
     write_lines(here.path / "golden.jsonl", dict.fromkeys(STEPS, 0.1), "step_time")
-    done = here.check("golden.jsonl", "golden.jsonl")
-    assert done.code == 1
-    assert "nothing was compared" in done.out
+    here.expect(1, "golden.jsonl golden.jsonl", "nothing was compared")
 
 
 def test_a_golden_of_megatron_before_2025(here: Folder) -> None:
@@ -247,9 +226,7 @@ def test_a_golden_of_megatron_before_2025(here: Folder) -> None:
     old = {"lm loss": {**parts, "values": [10.42107, 10.3, 9.65]}, "iteration_timing_avg": 1.8964105882352944}
     (here.path / "golden.json").write_text(json.dumps(old))
     run = write_lines(here.path / "run.jsonl", {0: 10.4210723, 5: 10.3, 10: 9.65}, "lm loss")
-    found = here.check("golden.json", run)
-    assert found.code == 0, found.out + found.err
-    assert "iteration_timing_avg: the run has none, and it is not judged" in found.out
+    here.expect(0, f"golden.json {run}", "iteration_timing_avg: the run has none, and it is not judged")
     write_lines(run, {0: 10.4210723, 5: 10.4, 10: 9.65}, "lm loss")
     assert "first at step 5: 10.4, expected 10.3" in here.check("golden.json", run).out
 
@@ -261,26 +238,17 @@ def test_platforms_are_never_pooled(here: Folder) -> None:
     three(here.path / "golden", "golden_values_dev_dgx_h100")
     three(here.path / "golden", "golden_values_dev_dgx_a100")
     run = write_megatron(here.path / "run.json", build_loss(9))
-    done = here.check("golden", run)
-    assert done.code == 2
-    assert "2 environments" in done.err
+    done = here.expect(2, f"golden {run}", "2 environments")
     choices = [line.split()[1] for line in done.err.splitlines() if "--environment" in line]
     assert choices == ["golden_values_dev_dgx_a100_#.json", "golden_values_dev_dgx_h100_#.json"] or len(choices) == 2
     for choice in [choices[1].strip("'"), "h100"]:
-        chosen = here.check("golden", run, "--environment", choice)
-        assert chosen.code == 0, chosen.err
-        assert "dgx_h100" in chosen.out
-        assert "3 recordings" in chosen.out
-    wrong = here.check("golden", run, "--environment", "b200")
-    assert wrong.code == 2
-    assert "b200" in wrong.err
+        here.expect(0, f"golden {run} --environment {choice}", "dgx_h100", "3 recordings")
+    here.expect(2, f"golden {run} --environment b200", "b200")
     named = write_megatron(here.path / "golden_values_dev_dgx_a100.json", build_loss(9))
     assert "dgx_a100_#" in here.check("golden", named).out  # called as the run is
     for name in ("first", "second"):
         write_megatron(here.path / f"out/{name}.json", build_loss())
-    done = here.check("out/first.json", "out")
-    assert done.code == 2
-    assert "--from out/first.json" in done.err
+    here.expect(2, "out/first.json out", "--from out/first.json")
 
 
 # ---------------------------------------------------------------- bad input
@@ -289,36 +257,31 @@ def test_platforms_are_never_pooled(here: Folder) -> None:
 def test_no_metric_in_common(here: Folder) -> None:
     write_lines(here.path / "golden.jsonl", build_loss(), "lm loss")
     write_lines(here.path / "run.jsonl", build_loss(), "lm-loss")
-    done = here.check("golden.jsonl", "run.jsonl")
-    assert done.code == 2
-    assert "no metric in common" in done.err
-    assert "did you mean --map 'lm loss=lm-loss'?" in done.err
-    assert here.check("golden.jsonl", "run.jsonl", "--map", "lm loss=lm-loss").code == 0
-    assert here.check("golden.jsonl", "run.jsonl", "--map", "lm loss=other").code == 2
-    assert here.check("golden.jsonl", "run.jsonl", "--map", "lm").code == 2
+    here.expect(2, "golden.jsonl run.jsonl", "no metric in common", "did you mean --map 'lm loss=lm-loss'?")
+    here.expect(0, "golden.jsonl run.jsonl --map 'lm loss=lm-loss'")
+    here.expect(2, "golden.jsonl run.jsonl --map 'lm loss=other'")
+    here.expect(2, "golden.jsonl run.jsonl --map lm")
 
 
 def test_a_renamed_metric_next_to_others_is_an_error(here: Folder) -> None:
     loss = build_loss()
     write_megatron(here.path / "golden.json", loss, grad_norm=loss)
     write_megatron(here.path / "run.json", loss, gradnorm=loss)
-    done = here.check("golden.json", "run.json")
-    assert done.code == 1
-    assert "run.json has no grad-norm; did you mean --map grad-norm=gradnorm?" in done.out
+    here.expect(1, "golden.json run.json", "run.json has no grad-norm; did you mean --map grad-norm=gradnorm?")
     write_megatron(here.path / "other.json", loss)
     assert "other.json has no grad-norm; --only 'lm loss' leaves it out" in here.check("golden.json", "other.json").out
-    assert here.check("golden.json", "run.json", "--map", "grad-norm=gradnorm").code == 0
-    assert here.check("golden.json", "run.json", "--only", "lm loss").code == 0
+    here.expect(0, "golden.json run.json --map grad-norm=gradnorm")
+    here.expect(0, "golden.json run.json --only 'lm loss'")
     assert "did you mean" in here.check("golden.json", "run.json", "--only", "lm los").err
 
 
 def test_no_step_in_common(here: Folder) -> None:
     write_lines(here.path / "golden.jsonl", build_loss())
     write_lines(here.path / "run.jsonl", {step * 1024 + 7: value for step, value in build_loss().items()})
-    done = here.check("golden.jsonl", "run.jsonl")
-    assert done.code == 2
-    assert (
-        "no step in common: loss has steps 1 to 100 in the golden, every 5, and 1031 to 102407 in the run" in done.err
+    here.expect(
+        2,
+        "golden.jsonl run.jsonl",
+        "no step in common: loss has steps 1 to 100 in the golden, every 5, and 1031 to 102407 in the run",
     )
 
 
@@ -326,24 +289,24 @@ def test_a_metric_without_a_common_step_next_to_others_is_an_error(here: Folder)
     loss = build_loss()
     write_megatron(here.path / "golden.json", loss, eval_loss={50: 2.5, 100: 2.25})
     write_megatron(here.path / "run.json", loss, eval_loss={51: 2.5, 101: 2.25})
-    done = here.check("golden.json", "run.json")
-    assert done.code == 1
-    assert "no step in common: eval-loss has steps 50 to 100" in done.out
-    assert here.check("golden.json", "run.json", "--only", "lm loss").code == 0
+    here.expect(1, "golden.json run.json", "no step in common: eval-loss has steps 50 to 100")
+    here.expect(0, "golden.json run.json --only 'lm loss'")
     write_megatron(here.path / "golden.json", loss, other_loss={step: loss[step] for step in (50, 100)})
-    done = here.check("golden.json", "golden.json", "--map", "other-loss=lm loss")
-    assert done.code == 0, "two metrics may be one in the run"
+    # two metrics may be one in the run
+    here.expect(0, "golden.json golden.json --map 'other-loss=lm loss'")
 
 
 def test_another_interval_is_compared_where_both_have_steps_and_said(here: Folder) -> None:
     write_lines(here.path / "golden.jsonl", build_loss(steps=EVERY))
     every = build_loss(steps=EVERY)
     write_lines(here.path / "run.jsonl", {step: every[step] for step in range(10, 101, 10)})
-    done = here.check("golden.jsonl", "run.jsonl")
-    assert done.code == 0, done.out
-    assert "compared at 10 of the golden's 100 steps: loss has steps 1 to 100 in the golden, every 1" in done.out
-    more = here.check("run.jsonl", "golden.jsonl")
-    assert more.code == 0  # a run that logs more often has every step
+    here.expect(
+        0,
+        "golden.jsonl run.jsonl",
+        "compared at 10 of the golden's 100 steps: loss has steps 1 to 100 in the golden, every 1",
+    )
+    # a run that logs more often has every step
+    more = here.expect(0, "run.jsonl golden.jsonl")
     assert "goes on" not in more.out
     write_lines(here.path / "golden.jsonl", {step: every[step] for step in range(1, 51)})
     write_lines(here.path / "run.jsonl", every)
@@ -355,21 +318,17 @@ def test_a_run_that_lacks_steps_never_passes(here: Folder) -> None:
     write_lines(here.path / "golden.jsonl", every)
     for lost in (range(51, 101), [40], range(1, 20), range(2, 100)):
         write_lines(here.path / "run.jsonl", {step: value for step, value in every.items() if step not in lost})
-        done = here.check("golden.jsonl", "run.jsonl", "--tolerance", "5%")
-        assert done.code == 1
-        assert f"{len(lost)} of 100 steps are missing" in done.out
+        here.expect(1, "golden.jsonl run.jsonl --tolerance 5%", f"{len(lost)} of 100 steps are missing")
 
 
 def test_a_step_twice(here: Folder) -> None:
     lines = write_lines(here.path / "run.jsonl", build_loss())
     golden = write_titan(here.path / "golden.txt", build_loss())
     lines.write_text(lines.read_text() + json.dumps({"step": 100, "loss": build_loss()[100]}) + "\n")
-    assert here.check(golden, lines).code == 0  # an equal value is no contradiction
+    here.expect(0, f"{golden} {lines}")  # an equal value is no contradiction
     lines.write_text(lines.read_text() + '{"step": 100, "loss": 9.5}\n')
     for against, source in ((golden, lines), (lines, golden)):
-        done = here.check(against, source)
-        assert done.code == 2
-        assert "loss has step 100 twice" in done.err
+        here.expect(2, f"{against} {source}", "loss has step 100 twice")
     text = json.dumps(build_megatron(build_loss())).replace('"100":', '"95": 3.0, "100":')
     (here.path / "twice.json").write_text(text)
     assert "'95' is there twice" in here.check("twice.json", golden).err
@@ -382,20 +341,16 @@ def test_units_that_differ_are_asked_about(here: Folder) -> None:
     write_megatron(here.path / "run.json", build_loss(), iteration_time=milliseconds)
     shown = here.check("golden.json", "run.json")
     assert "about 1000 times those of the golden: are the units the same?" in shown.out
-    assert here.check("golden.json", "run.json", "--tolerance", "iteration-time=10%").code == 1
+    here.expect(1, "golden.json run.json --tolerance iteration-time=10%")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite(here: Folder, value: float) -> None:
     bad = write_megatron(here.path / "bad.json", {**build_loss(), 50: value})
     good = write_megatron(here.path / "good.json", build_loss())
-    refused = here.check(bad, good)
-    assert refused.code == 2
-    assert "at step 50: a golden that is not finite is refused" in refused.err
+    here.expect(2, f"{bad} {good}", "at step 50: a golden that is not finite is refused")
     assert here.call("golden", "import", str(bad)).code == 2
-    failed = here.check(good, bad, "--tolerance", "50%")
-    assert failed.code == 1
-    assert f"is {value:g} at step 50" in failed.out
+    here.expect(1, f"{good} {bad} --tolerance 50%", f"is {value:g} at step 50")
     elsewhere = write_megatron(here.path / "other.json", {**build_loss(), 77: value})
     assert f"{value:g} at step 77" in here.check(good, elsewhere).out, "the golden has no such step"
 
@@ -406,10 +361,10 @@ def test_what_is_not_finite_may_be_written_as_text(here: Folder) -> None:
         lines = write_lines(here.path / "bad.jsonl", {**build_loss(), 50: 7.0})
         lines.write_text(lines.read_text().replace("7.0}", f"{text}}}"))
         assert "a golden that is not finite is refused" in here.check(lines, good).err
-        assert here.check(good, lines).code == 1
+        here.expect(1, f"{good} {lines}")
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
     (here.path / "rows.json").write_text(json.dumps(rows))
-    assert here.check("rows.json", good).code == 2
+    here.expect(2, f"rows.json {good}")
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -443,12 +398,8 @@ def test_a_text_instead_of_a_number_never_passes(here: Folder, name: str) -> Non
         write_lines(here.path / "golden.jsonl", {step: good[step] for step in range(1, 21)})
         rows = [{"step": step, "loss": "diverged" if step in steps else good[step], "phase": "a"} for step in good]
         write_rows(here.path / name, rows)
-        done = here.check("golden.jsonl", name)
-        assert done.code == 1, done.out + done.err
-        assert f"the run is 'diverged' (not a number) at step {steps[0]}" in done.out
-        refused = here.check(name, "golden.jsonl")
-        assert refused.code == 2
-        assert f"loss is 'diverged' (not a number) at step {steps[0]}" in refused.err
+        here.expect(1, f"golden.jsonl {name}", f"the run is 'diverged' (not a number) at step {steps[0]}")
+        here.expect(2, f"{name} golden.jsonl", f"loss is 'diverged' (not a number) at step {steps[0]}")
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.csv", "run.json", "megatron.json"])
@@ -471,9 +422,9 @@ def test_a_metric_that_became_empty_never_passes(here: Folder, name: str) -> Non
     if name == "run.jsonl":
         again = here.path / "again.jsonl"
         again.write_text((here.path / name).read_text())
-        assert here.check(name, again, "--only", "eval_loss").code == 0
+        here.expect(0, f"{name} {again} --only eval_loss")
         again.write_text("".join(again.read_text().splitlines(keepends=True)[:21]))
-        assert here.check("golden.jsonl", again, "--only", "loss").code == 0  # a last row of other metrics
+        here.expect(0, f"golden.jsonl {again} --only loss")  # a last row of other metrics
 
 
 def test_a_value_whose_step_cannot_be_read_is_not_left_out(here: Folder) -> None:
@@ -491,16 +442,12 @@ def test_a_value_whose_step_cannot_be_read_is_not_left_out(here: Folder) -> None
     assert "run.csv: the step '1,000' is not a number" in here.check("run.csv", "golden.jsonl").err
     commas = "".join(f"{step};{1 / step:.5f}\n".replace(".", ",") for step in range(1, 21))
     (here.path / "run.csv").write_text(f"step;loss\n{commas}")
-    refused = here.check("golden.jsonl", "run.csv")
-    assert refused.code == 2
-    assert "loss is '1,00000' at step 1, which is not a number" in refused.err
+    here.expect(2, "golden.jsonl run.csv", "loss is '1,00000' at step 1, which is not a number")
 
 
 def test_runs_that_do_not_train_agree_on_nothing(here: Folder) -> None:
     dead = write_lines(here.path / "golden.jsonl", dict.fromkeys(STEPS, 10.373491181781864))
-    done = here.check(dead, dead)
-    assert done.code == 3
-    assert "nothing shows that it trains" in done.out
+    here.expect(3, f"{dead} {dead}", "nothing shows that it trains")
 
 
 NO_CURVES = [
@@ -545,9 +492,7 @@ def test_files_that_cannot_be_read(here: Folder, hostile_path: Path) -> None:
         cases["secret.txt"] = "cannot be read"
     for name, message in cases.items():
         for against, source in ((golden, name), (name, golden)):
-            done = here.check(against, source)
-            assert done.code == 2
-            assert message in done.err
+            here.expect(2, f"{against} {source}", message)
 
 
 def test_tolerances_that_are_none_and_options_that_do_not_belong_together(here: Folder) -> None:
@@ -599,9 +544,7 @@ def test_a_long_run_takes_no_more_memory_than_a_short_one(here: Folder) -> None:
 def test_a_golden_that_is_too_long_is_refused(here: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("assay.golden.files.sources._MOST_VALUES", 10)
     golden = write_titan(here.path / "golden.txt", build_loss())
-    done = here.check(golden, golden)
-    assert done.code == 2
-    assert "more than 10 values" in done.err
+    here.expect(2, f"{golden} {golden}", "more than 10 values")
 
 
 # ---------------------------------------------------------------- reports, and goldens of ours
@@ -618,8 +561,8 @@ def test_the_result_is_in_every_form(here: Folder) -> None:
     assert facts["tests"][0]["comparisons"] == len(STEPS)
     for name in ("r.md", "r.xml", "r.html"):
         assert "within the stated tolerance of 5%, noise unknown" in (here.path / name).read_text()
-    assert here.check("golden.json", "run.json").code == 3
-    assert here.check("golden.json", "run.json", "--allow-changed").code == 0
+    here.expect(3, "golden.json run.json")
+    here.expect(0, "golden.json run.json --allow-changed")
     small = write_titan(here.path / "small.txt", {**build_loss(), 50: 1e-320})
     found = here.check(small, write_titan(here.path / "run.txt", build_loss()), "--html", "r.html")
     assert found.code == 3, found.err
@@ -638,12 +581,10 @@ def test_a_golden_is_imported_and_checked_against(here: Folder) -> None:
     assert here.call("golden", "show", "ours").code == 0
     good = write_megatron(here.path / "good.json", build_loss(9))
     worse = write_megatron(here.path / "worse.json", build_loss(9, 1.03))
-    assert here.check("ours", good).code == 0
-    assert here.check(manifest, worse).code == 1
+    here.expect(0, f"ours {good}")
+    here.expect(1, f"{manifest} {worse}")
     manifest.write_text(manifest.read_text().replace('"10.', '"1:0.', 1))
-    damaged = here.check(manifest, worse)
-    assert damaged.code == 2
-    assert "this golden recording is damaged" in damaged.err
+    here.expect(2, f"{manifest} {worse}", "this golden recording is damaged")
     again = here.call("golden", "import", "theirs", "--store", "ours")
     assert again.code == 2
     assert "--name" in again.err
@@ -672,23 +613,19 @@ def test_a_run_of_a_folder_that_crashed_is_not_passed_over(here: Folder) -> None
     (here.path / "runs").mkdir()
     write_titan(here.path / "runs/run1.txt", build_loss())
     (here.path / "runs/notes.txt").write_text("of another kind")
-    assert here.check("golden.txt", "runs").code == 0
+    here.expect(0, "golden.txt runs")
     second = here.path / "runs/run2.txt"
     for text in ("", "Traceback (most recent call last):\n", None):
         second.unlink(missing_ok=True)
         second.symlink_to("gone") if text is None else second.write_text(text)
-        found = here.check("golden.txt", "runs")
-        assert found.code == 2
-        assert "runs/run2.txt: it has the name of a recording, but holds none" in found.err
+        here.expect(2, "golden.txt runs", "runs/run2.txt: it has the name of a recording, but holds none")
 
 
 def test_numbers_in_quotes_are_numbers(here: Folder) -> None:
     for name, loss in (("golden", "2.5"), ("run", "9.5")):
         rows = [{"step": step, "loss": f"{float(loss) / step}", "lr": 0.125, "id": "7"} for step in (1, 2, 4)]
         (here.path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = here.check("golden.jsonl", "run.jsonl")
-    assert found.code == 3, found.out
-    assert "loss" in found.out
+    here.expect(3, "golden.jsonl run.jsonl", "loss")
 
 
 def test_an_imported_golden_stays_in_its_store(here: Folder) -> None:
