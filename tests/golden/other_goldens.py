@@ -44,42 +44,42 @@ def build_megatron(loss: Values, **others: Mapping[int, Any]) -> dict[str, Any]:
     }
 
 
-def write_megatron(path: Path, loss: Values, **others: Mapping[int, Any]) -> Path:
+def write(name: str | Path, text: str) -> Path:
+    path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(build_megatron(loss, **others), indent=4))
+    path.write_text(text)
     return path
 
 
-def write_titan(path: Path, loss: Values) -> Path:
-    path.write_text("".join(f"{step} {value!r}\n" for step, value in loss.items()))
-    return path
+def write_megatron(name: str | Path, loss: Values, **others: Mapping[int, Any]) -> Path:
+    return write(name, json.dumps(build_megatron(loss, **others), indent=4))
 
 
-def write_trl(path: Path, loss: Values, **env: str) -> Path:
+def write_titan(name: str | Path, loss: Values) -> Path:
+    return write(name, "".join(f"{step} {value!r}\n" for step, value in loss.items()))
+
+
+def write_trl(name: str | Path, loss: Values, **env: str) -> Path:
     steps = [{"step": step, "loss": value, "grad_norm": 3 * value} for step, value in loss.items()]
     config = {"name": "sft_default", "method": "sft", "args": {"max_steps": "50", "seed": "42"}}
-    path.write_text(json.dumps({"config": config, "env": env, "steps": steps}, indent=2))
-    return path
+    return write(name, json.dumps({"config": config, "env": env, "steps": steps}, indent=2))
 
 
-def write_lines(path: Path, loss: Values, name: str = "loss") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"step": step, name: value}) + "\n" for step, value in loss.items()))
-    return path
+def write_lines(name: str | Path, loss: Values, metric: str = "loss") -> Path:
+    return write(name, "".join(json.dumps({"step": step, metric: value}) + "\n" for step, value in loss.items()))
 
 
-def write_mllog(path: Path, loss: Values, *, batch: int = 256, status: str = "success") -> Path:
+def write_mllog(name: str | Path, loss: Values, *, batch: int = 256, status: str = "success") -> Path:
     def line(key: str, value: object, **metadata: object) -> str:
         entry = {"namespace": "", "time_ms": 1, "event_type": "POINT_IN_TIME", "key": key, "value": value}
         return f":::MLLOG {json.dumps({**entry, 'metadata': {'file': 'run.py', 'lineno': 3, **metadata}})}\n"
 
     text = "some other output\n" + line("global_batch_size", batch)
     text += "".join(line("eval_accuracy", 1 / value, epoch_num=step) for step, value in loss.items())
-    path.write_text(text + line("run_stop", None, status=status))
-    return path
+    return write(name, text + line("run_stop", None, status=status))
 
 
-def write_events(folder: Path, loss: Values) -> Path:
+def write_events(folder: str, loss: Values) -> Path:
     """A file of TensorBoard: records with checksums, single precision."""
 
     def build(step: int, value: float) -> bytes:
@@ -88,8 +88,7 @@ def write_events(folder: Path, loss: Values) -> Path:
         parts = struct.pack("<Q", len(content)), content
         return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts)
 
-    folder.mkdir()
-    path = folder / "events.out.tfevents.1.host"
+    path = write(f"{folder}/events.out.tfevents.1.host", "")
     path.write_bytes(b"".join(build(step, value) for step, value in loss.items()))
     return path
 
