@@ -65,71 +65,44 @@ def test_a_clear_difference_is_better_or_worse_by_the_direction() -> None:
     assert judge([*lower], NOISY) == "worse"
     assert judge(NOISY, [*lower], Question("max")) == "worse"
 
-
-def test_pairs_that_all_differ_by_the_same_amount_are_decided() -> None:
     found = judge_look(pair_up(NOISY, [value - 0.25 for value in NOISY if value is not None]), LEVEL, LOWER)
     assert found.verdict == "better"
     assert found.effect == pytest.approx(-0.25)
     assert found.relative == pytest.approx(-0.25)
 
 
-def test_equal_bit_for_bit_is_the_same() -> None:
+def test_a_difference_that_does_not_matter_is_the_same_and_not_better() -> None:
     assert judge(NOISY, NOISY) == "same"
     assert judge(NOISY, NOISY, Question("min", 0.0)) == "same"
-
-
-def test_a_difference_that_does_not_matter_is_the_same_and_not_better() -> None:
     slightly = [value - 0.001 for value in NOISY if value is not None]
     assert judge(NOISY, [*slightly]) == "same"
     assert judge(NOISY, [*slightly], Question("min", 0.0005)) == "better"
     assert judge(NOISY, [*slightly], Question("min", change=0.0005)) == "better"
 
 
-def test_noise_is_undecided() -> None:
+def test_noise_and_too_few_pairs_decide_nothing() -> None:
     assert judge(NOISY, [*reversed(NOISY)]) == "undecided"
-
-
-def test_too_few_pairs_decide_nothing() -> None:
     assert judge([1.0] * (FEWEST - 1), [0.5] * (FEWEST - 1)) == "undecided"
     assert judge([1.0] * FEWEST, [0.5] * FEWEST) == "better"
 
 
-@pytest.mark.parametrize("bad", [None, math.nan, math.inf])
-def test_a_side_that_failed_counts_as_worse_for_that_side(bad: float | None) -> None:
-    assert judge(NOISY, [bad] * 8) == "worse"
-    assert judge([bad] * 8, NOISY) == "better"
-    assert judge([bad] * 8, [bad] * 8) == "undecided"
-
-
-def test_one_failure_among_equal_pairs_is_not_the_same() -> None:
+def test_a_side_that_failed_counts_as_worse_for_that_side() -> None:
+    for bad in (None, math.nan, math.inf):
+        assert judge(NOISY, [bad] * 8) == "worse"
+        assert judge([bad] * 8, NOISY) == "better"
+        assert judge([bad] * 8, [bad] * 8) == "undecided"
     many: list[float | None] = [1.0] * 20
-    assert judge(many, [*many[1:], None]) == "undecided"
-
-
-def test_a_failure_makes_an_improvement_less_certain() -> None:
+    assert judge(many, [*many[1:], None]) == "undecided", "one failure among equal pairs"
     lower: list[float | None] = [value - 0.02 - 0.001 * at for at, value in enumerate(NOISY) if value is not None]
     assert judge(NOISY, lower) == "better"
     assert judge(NOISY, [None, None, *lower[2:]]) == "undecided"
-
-
-def test_pairs_that_failed_on_both_sides_do_not_count() -> None:
     found = judge_look(pair_up([None, *NOISY], [None, *NOISY]), LEVEL, LOWER)
     assert (found.pairs, found.failed_a, found.failed_b) == (8, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("values", "is_near"),
-    [
-        ([1.0, 1.1], False),
-        ([-3.0, -3.1], False),
-        ([0.0, 0.0], True),
-        ([-0.01, 0.02], True),
-        ([0.01, 0.01, 0.01, 0.01, 9.0], True),
-        ([], False),
-    ],
-)
-def test_values_near_zero(values: list[float], is_near: bool) -> None:
-    assert is_near_zero(values) is is_near
+def test_values_near_zero() -> None:
+    assert all(map(is_near_zero, ([0.0, 0.0], [-0.01, 0.02], [0.01, 0.01, 0.01, 0.01, 9.0])))
+    assert not any(map(is_near_zero, ([1.0, 1.1], [-3.0, -3.1], [])))
 
 
 def test_the_chance_is_never_below_that_of_all_pairs_agreeing() -> None:
