@@ -14,10 +14,9 @@ from assay.cli.main import run
 from assay.errors import ExitCode
 from assay.follow.api import StudyLocation
 from assay.golden.flow.rebase import rebase_file
-from assay.golden.flow.selftest import selftest_file
 from assay.golden.page import build_golden_page
 from assay.golden.requests import RebaseRequest
-from assay.golden.values import Fault, GoldenTestReport
+from assay.golden.values import GoldenTestReport
 from assay.system import processes
 from assay.values.run import State
 from assay.values.verdict import VerdictKind
@@ -129,26 +128,26 @@ def test_without_a_pattern_of_the_step_the_values_of_each_metric_are_counted(pla
     assert plain.check_one().verdict.kind is VerdictKind.FAIL
 
 
-@pytest.mark.parametrize(
-    ("study", "change", "words"),
-    [
-        (STUDY, {"exit": 3}, "the training failed: train ended with exit code 3"),
-        (STUDY, {"loss": {"12": "nan"}}, "segment 0 loss is nan at step 12: the recording is not valid"),
-        (STUDY, {"again": {"12": ["9", "8"]}}, "loss at step 12 is logged twice: 0.153846 and 9; nothing is recorded"),
-        (STUDY.replace("Iteration", "iteration"), {}, "no line matches the pattern of the step (the log is in "),
-        (STUDY.replace("Loss", "loss"), {}, "no line matches the pattern of loss (the log is in "),
-        (COUNTED.replace("Loss", "loss"), {}, "no line matches the pattern of loss (the log is in "),
-        (STUDY, {"without": list(range(25))}, "loss was not logged in the first 20 steps"),
-        (STUDY, {"always": "0.5"}, "loss is 0.5 at every step of the recording: nothing shows that it trains"),
-    ],
-)
-def test_what_cannot_be_recorded_is_named(plain: Lab, study: str, change: dict[str, object], words: str) -> None:
-    plain.write_native(study)
-    plain.change(**change)
-    (gathered,) = plain.gather().tests
-    assert words in messages(gathered)
-    assert gathered.verdict.kind is (VerdictKind.INCONCLUSIVE if "always" in change else VerdictKind.ERROR)
-    assert plain.manifest_path.exists() is ("always" in change)
+UNRECORDED: list[tuple[str, dict[str, Any], str]] = [
+    (STUDY, {"exit": 3}, "the training failed: train ended with exit code 3"),
+    (STUDY, {"loss": {"12": "nan"}}, "segment 0 loss is nan at step 12: the recording is not valid"),
+    (STUDY, {"again": {"12": ["9", "8"]}}, "loss at step 12 is logged twice: 0.153846 and 9; nothing is recorded"),
+    (STUDY.replace("Iteration", "iteration"), {}, "no line matches the pattern of the step (the log is in "),
+    (STUDY.replace("Loss", "loss"), {}, "no line matches the pattern of loss (the log is in "),
+    (COUNTED.replace("Loss", "loss"), {}, "no line matches the pattern of loss (the log is in "),
+    (STUDY, {"without": list(range(25))}, "loss was not logged in the first 20 steps"),
+    (STUDY, {"always": "0.5"}, "loss is 0.5 at every step of the recording: nothing shows that it trains"),
+]
+
+
+def test_what_cannot_be_recorded_is_named(plain: Lab) -> None:
+    for study, change, words in UNRECORDED:
+        plain.write_native(study)
+        plain.change(**change)
+        (gathered,) = plain.gather().tests
+        assert words in messages(gathered)
+        assert gathered.verdict.kind is (VerdictKind.INCONCLUSIVE if "always" in change else VerdictKind.ERROR)
+        assert plain.manifest_path.exists() is ("always" in change)
 
 
 def test_steps_that_are_missing_or_come_back_are_an_error_that_ends_the_run(real: Lab) -> None:
@@ -168,14 +167,6 @@ def test_steps_that_are_missing_or_come_back_are_an_error_that_ends_the_run(real
     assert find_left(gathered) == []
 
 
-def test_what_is_logged_after_the_segment_does_not_matter(plain: Lab) -> None:
-    """How much of it there is depends on when the run is ended; here it comes to its own end."""
-    plain.edit("step=step)", "step=step % 25)")
-    (gathered,) = plain.gather().tests
-    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
-    assert plain.check_one().verdict.kind is VerdictKind.PASS
-
-
 def test_a_training_that_is_shorter_than_its_segment_is_recorded_as_a_whole_with_a_warning(plain: Lab) -> None:
     plain.write_native(STUDY.replace("segment: 20", "segment: 300"))
     (gathered,) = plain.gather().tests
@@ -189,33 +180,37 @@ def test_a_training_that_is_shorter_than_its_segment_is_recorded_as_a_whole_with
     assert "the last value of the check is at step 11: 18 of 30 steps are missing" in messages(checked)
 
 
-@pytest.mark.parametrize(
-    ("change", "kind", "words"),
-    [
-        ({}, VerdictKind.PASS, ""),
-        ({"scale": 1.5}, VerdictKind.FAIL, "+50% in steps"),
-        ({"loss": {"12": "nan"}}, VerdictKind.FAIL, "the check is nan at step 12"),
-        ({"exit": 3}, VerdictKind.ERROR, "the check failed: train ended with exit code 3"),
-        ({"mute": True}, VerdictKind.ERROR, "step: matches no line of the log"),
-        ({"without": list(range(30))}, VerdictKind.ERROR, "loss: matches no line of the log"),
-        ({"without": [7]}, VerdictKind.ERROR, "the check has no value at step 7"),
-        ({"first": 5}, VerdictKind.ERROR, "the check has no value at step 0: 5 of 20 steps are missing"),
-    ],
-)
-def test_verdicts_of_a_check(plain: Lab, change: dict[str, object], kind: VerdictKind, words: str) -> None:
-    plain.use_golden()
-    plain.change(**change)
-    checked = plain.check_one()
-    assert (checked.verdict.kind, words in messages(checked)) == (kind, True), messages(checked)
-
-
-def test_a_program_that_counts_in_another_way_is_an_error(plain: Lab) -> None:
+def test_programs_that_count_in_another_way_and_steps_after_the_segment(plain: Lab) -> None:
     plain.change(first=1)
-    assert plain.gather().tests[0].verdict.kind is VerdictKind.PASS
+    plain.use_golden()
     plain.change(first=0)
     checked = plain.check_one()
     assert checked.verdict.kind is VerdictKind.ERROR
     assert "the check logs step 0, before the first that was recorded, 1: it counts in another way" in messages(checked)
+    # how much is logged after the segment depends on when a run is ended; here it comes to its own end
+    plain.edit("step=step)", "step=step % 25)")
+    plain.use_golden()
+    assert plain.check_one().verdict.kind is VerdictKind.PASS
+
+
+CHECKED: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "PASS", ""),
+    ({"scale": 1.5}, "FAIL", "+50% in steps"),
+    ({"loss": {"12": "nan"}}, "FAIL", "the check is nan at step 12"),
+    ({"exit": 3}, "ERROR", "the check failed: train ended with exit code 3"),
+    ({"mute": True}, "ERROR", "step: matches no line of the log"),
+    ({"without": list(range(30))}, "ERROR", "loss: matches no line of the log"),
+    ({"without": [7]}, "ERROR", "the check has no value at step 7"),
+    ({"first": 5}, "ERROR", "the check has no value at step 0: 5 of 20 steps are missing"),
+]
+
+
+def test_verdicts_of_a_check(plain: Lab) -> None:
+    plain.use_golden()
+    for change, kind, words in CHECKED:
+        plain.change(**change)
+        checked = plain.check_one()
+        assert (checked.verdict.kind, words in messages(checked)) == (kind, True), messages(checked)
 
 
 APPEND = """
@@ -297,13 +292,6 @@ def test_an_intended_change_is_accepted(plain: Lab, source: Literal["gather", "c
     assert plain.manifest["format"] == 3
 
 
-def test_selftest_injects_faults_from_the_start(plain: Lab) -> None:
-    plain.use_golden()
-    plain.edit("2.0 / (step + 1)", "float(os.environ.get('SIZE', 2)) / (step + 1)")
-    (report,) = selftest_file(plain.options(), [Fault("env", "SIZE", "3")])
-    assert (report.start_step, report.control.verdict.kind, report.caught) == (0, VerdictKind.PASS, 1)
-
-
 def test_the_commands_of_a_new_user(
     plain: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,5 +313,9 @@ def test_the_commands_of_a_new_user(
     assert run(["golden", "show", "config.yml", "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)
     assert shown["segments"] == [{"start_step": 0, "checkpoint": None, "recordings": 2, "variants": []}]
+    plain.change()
+    plain.edit("2.0 / (step + 1)", "float(os.environ.get('SIZE', 2)) / (step + 1)")
+    assert run(["golden", "selftest", "config.yml", "-q", "--env", "SIZE=3"]) == 0
+    assert "demo, segment at 0: 1 of 1 faults would be caught" in capsys.readouterr().out
     assert run(["golden", "validate", "config.yml"]) == 0
     assert "demo check: python3 training.py\n" in capsys.readouterr().out
