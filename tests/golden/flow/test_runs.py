@@ -21,7 +21,7 @@ from assay.golden.flow.runs import (
     falls_one_short,
     find_lost_steps,
 )
-from assay.golden.flow.segments import GoldenContext, build_contexts, build_spec
+from assay.golden.flow.segments import GoldenContext, build_contexts
 from assay.golden.judge.golden import SegmentNoise
 from assay.golden.recorder import Values
 from assay.golden.values import Rule, Segment, Track
@@ -87,7 +87,7 @@ def context(tmp_path: Path) -> GoldenContext:
 
 
 def build_entry(context: GoldenContext, folder: Path, text: str = "python3 training.py") -> Entry:
-    return Entry(build_spec(context, "gather-1", text, {}), str(folder), RetryPolicy())
+    return Entry(context.build_spec("gather-1", text, {}), str(folder), RetryPolicy())
 
 
 def test_it_is_what_the_run_found_around_itself(context: GoldenContext, tmp_path: Path) -> None:

@@ -20,18 +20,7 @@ from assay.golden.flow.runs import (
     find_other_environment,
     load_origin,
 )
-from assay.golden.flow.segments import (
-    ENDED_WELL,
-    GoldenContext,
-    build_arguments,
-    build_run,
-    build_segment_spec,
-    build_stamp,
-    describe_locations,
-    load_golden,
-    run_segments,
-    use_same,
-)
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, build_stamp
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
 from assay.golden.judge.effects import default_delta
 from assay.golden.judge.evidence import (
@@ -72,7 +61,7 @@ Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Every segment of the golden against the program as it is now. The store is only read."""
     context = choose_golden(context)
-    golden = load_golden(context, _hint_to_gather(context))
+    golden = context.load_golden(_hint_to_gather(context))
     rules = choose_rules(context.test.rules, golden, context.options.only)
     context = replace(context, test=replace(context.test, rules=rules))
     unjudged, notes = _find_unjudged(context, golden)
@@ -107,7 +96,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         golden=golden,
         segments=reports,
         notes=(
-            *describe_locations(context),
+            *context.describe_locations(),
             *find_other_environment(context, golden, reports),
             *(line for state, report in judged for line in state.describe_stop(report)),
             *(
@@ -142,7 +131,7 @@ def _build_same(
 ) -> list[_State]:
     """Their runs have names of their own: `rebase --from check` takes those of the canonical configuration alone."""
     prefix = f"same-{re.sub(r'[^a-zA-Z0-9_.-]', '-', configuration.name)[:40]}-"
-    used = use_same(context, configuration)
+    used = context.use_same(configuration)
     return [_State(used, segment, golden, prefix=prefix) for segment in segments]
 
 
@@ -203,7 +192,7 @@ def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHook
         stamp = build_stamp()
         specs = [state.build_spec(stamp, index) for index, state in enumerate(jobs)]
         by_name.update({spec.name: state for spec, state in zip(specs, jobs, strict=True)})
-        report = run_segments(context, specs, hooks)
+        report = context.run_segments(specs, hooks)
         for entry in report.entries:
             by_name[entry.spec.name].take(entry)
         if report.interrupted or report.problem:
@@ -228,7 +217,6 @@ class _State:
     context: GoldenContext
     segment: Segment
     golden: Golden
-    checkpoint: str | None = None
     beyond: int = 0
     follower: SegmentFollower | None = None
     stopped: str | None = None  # why it was stopped early
@@ -246,7 +234,7 @@ class _State:
     def prepare(self) -> bool:
         """Whether it can be run at all."""
         self.beyond = self.golden.steps_beyond or 0
-        path = manifests.find_checkpoint(self.context.manifest, self.segment.checkpoint)
+        path = self.context.find_checkpoint(self.segment)
         if path is None:
             self._find(f"the checkpoint {self.segment.checkpoint} is not in the store")
             return False
@@ -254,7 +242,6 @@ class _State:
             why = "is not the one that was recorded: its content has changed"
             self._find(f"the checkpoint {self.segment.checkpoint} {why}")
             return False
-        self.checkpoint = path
         return True
 
     def _find(self, message: str) -> None:
@@ -265,10 +252,9 @@ class _State:
     # ------------------------------------------------------------ running
 
     def build_spec(self, stamp: str, index: int) -> RunSpec:
-        assert self.checkpoint is not None
-        start, number = self.segment.start_step, len(self.runs) + 1
-        name = f"{self.prefix}{stamp}-{index}-s{start}"
-        return build_segment_spec(self.context, name, self.checkpoint, start, beyond=self.beyond, number=number)
+        name = f"{self.prefix}{stamp}-{index}-s{self.segment.start_step}"
+        number = len(self.runs) + 1
+        return self.context.build_segment_spec(name, self.segment, beyond=self.beyond, number=number)
 
     def follow(self) -> SegmentFollower:
         self.follower = SegmentFollower(self.context.test, self.segment.last_step)
@@ -422,7 +408,7 @@ def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) ->
     options = context.options
     if kinds != {VerdictKind.CHANGED} or options.is_harness:
         return []
-    tail = build_arguments(options)
+    tail = options.build_arguments()
     lines = [
         "if this change is intended, accept it",
         f"  once:            assay golden check {tail} --allow-changed",
@@ -445,7 +431,7 @@ def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], l
     others = [metric for metric in golden.metrics if metric not in judged and metric not in lost]
     notes = [f"recorded, and not judged here: {', '.join(others)}"] if others else []
     notes += find_absent(rules, golden)
-    tail = build_arguments(options)
+    tail = options.build_arguments()
     check = f"assay golden check {tail}"
     if options.is_harness:
         words = ["-t", options.file, "-s", options.address or options.store, "--manifest-name", options.manifest_name]
@@ -472,7 +458,7 @@ def _describe_counting(states: Sequence[_State]) -> list[str]:
         return []
     twice, context = sum(state.beyond for state in states), states[0].context
     cost = f"{twice} of {len(states)} segments were run twice" if twice else "each check tries"
-    command = f"assay golden gather {build_arguments(replace(context.options, tests=(context.test.name,)))} --counting"
+    command = f"assay golden gather {replace(context.options, tests=(context.test.name,)).build_arguments()} --counting"
     what = "the golden recording does not state how the program counts its steps"
     return [f"{what}: {cost}; record it once:\n  {command}"]
 
@@ -495,7 +481,7 @@ def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
 def _hint_to_gather(context: GoldenContext) -> str:
     """The command to gather, and other manifests of this test in the same store."""
     options = context.options
-    how = "the same command with -g" if options.is_harness else f"`assay golden gather {build_arguments(options)}`"
+    how = "the same command with -g" if options.is_harness else f"`assay golden gather {options.build_arguments()}`"
     hint = f"gather it first: {how}"
     prefix = context.test.name + "_"
     names = [os.path.basename(path) for path in manifests.list_manifests(context.store)]

@@ -30,16 +30,7 @@ from assay.golden.flow.runs import (
     load_code_marks,
     lock_store,
 )
-from assay.golden.flow.segments import (
-    ENDED_WELL,
-    GoldenContext,
-    build_run,
-    can_check,
-    check_store,
-    describe_locations,
-    load_golden,
-    run_segments,
-)
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run
 from assay.golden.judge.evidence import find_dead
 from assay.golden.judge.golden import (
     find_equal,
@@ -67,11 +58,11 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     `<manifest>.partial`.
     """
     context = choose_checkpoints(name_golden(context))
-    check_store(context)
+    context.check_store()
     build = _StartGathering if context.test.from_start else _Gathering
     with lock_store(context):
         work = build(context, *choose_training(context, hooks))
-        report = run_segments(context, [work.spec], follow_runs(hooks, work.follow))
+        report = context.run_segments([work.spec], follow_runs(hooks, work.follow))
         entry = report.entries[0]
         work.conclude(entry)
         work.runs.append(build_run(entry, work.last_step))
@@ -85,8 +76,8 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Record in an existing golden how its program counts its steps: one run of one segment."""
     context = choose_golden(context)
-    golden = load_golden(context)
-    if not can_check(context):
+    golden = context.load_golden()
+    if not context.can_check:
         hint = "--counting is for checkpoints with `resume` and `length`"
         raise UsageError(f"{context.test.name} has no length to count: nothing is to be recorded", hint)
     if not golden.segments:
@@ -128,7 +119,7 @@ class _Gathering:
         self.runs: list[SegmentRun] = []
         self.findings: list[Finding] = []
         self.console = CollectingConsole()  # its lines are the report's warnings
-        self.notes: list[str] = [*notes, *describe_locations(context)]
+        self.notes: list[str] = [*notes, *context.describe_locations()]
         self.manifest = manifests.partial_path(context.manifest)
         self._segments = SegmentBuilder(context, self.console)
         self._refusals: list[Finding] = []
@@ -252,7 +243,7 @@ class _Gathering:
         if self.replicas or self.context.test.variants:
             report = work.run(hooks)
             self.findings += work.findings
-        elif golden.steps_beyond is None and can_check(self.context):
+        elif golden.steps_beyond is None and self.context.can_check:
             report = work.learn(hooks)
             self.console.lines += [f"{_NOT_COUNTED}: {found.message}" for found in work.findings]
         else:
