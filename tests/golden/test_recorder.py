@@ -193,8 +193,7 @@ def test_what_a_log_may_hold(data: bytes, values: tuple[float, ...], problems: l
     recorder = RunRecorder(LogReader(step, (loss,)), True)
     recorder.feed(data)
     recorder.finish()
-    tracks = recorder.values.tracks("loss")
-    assert (tracks[""].values if tracks else ()) == values
+    assert recorder.values.cut("loss", "").values == values
     assert recorder.values.problems == problems
 
 
@@ -205,4 +204,4 @@ def test_a_line_without_end_is_cut() -> None:
     recorder.feed(b"\nIteration: 1 Loss: 1")
     assert not recorder.values.found, "a last line without an end is read at the end"
     recorder.finish()
-    assert recorder.values.tracks("loss")[""].values == (1.0,)
+    assert recorder.values.cut("loss", "").values == (1.0,)

@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
 from assay.code.snapshot import take_snapshot
@@ -14,6 +13,7 @@ from assay.config.places import choose_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError, did_you_mean
 from assay.follow.api import Entry, Event, Source, StudyLocation, find_sources, show_command
+from assay.follow.collect import Follower, Summaries
 from assay.follow.log_tails import find_failed_log, load_tail
 from assay.gate.tries_ledger import STUDY, Metric, Side
 from assay.launch.api import Budget, Origin, RunHooks, build_bare_study, find_study_location, run_specs
@@ -34,7 +34,6 @@ _CODE = CodePolicy("snapshot", link_ignored=False)
 _FAILED = (State.FAILED, State.TIMEOUT)
 _LEFT_OUT = "the files of the work tree that are not committed are on neither side"
 _SUBMODULES = "the files of submodules are on neither side"
-_BLOCK_BYTES = 1 << 24
 _LAST_LINES = 200
 _NO_VALUE = r"(?:none|null|n/?a|undefined|diverged|overflow(?:ed)?)(?![\w.])"  # instead of a number
 _NAMED_VALUE = rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[=:]\s*|\s+){NUMBER}"
@@ -252,7 +251,7 @@ def load_value(run_dir: str, spec: RunSpec, metric: Metric) -> float | None:
     printed = ((build_pattern(metric),), _VALUE)
     for patterns, name in (printed,) if metric.pattern else (((), metric.name), printed):
         for source in find_sources(run_dir, replace(spec, patterns=patterns)):
-            found = _load_last(os.path.join(run_dir, source.name), source)
+            found = _load_last(run_dir, source)
             if name == _VALUE and not metric.pattern and _ends_without(run_dir, source, metric):
                 return math.nan
             if name in found:
@@ -266,19 +265,12 @@ def _ends_without(run_dir: str, source: Source, metric: Metric) -> bool:
     return re.search(f"{_build_name(metric)}(?i:{_NO_VALUE})", last) is not None
 
 
-def _load_last(path: str, source: Source) -> dict[str, float]:
-    """The last value of each metric of a file, which may be large."""
-    found: dict[str, float] = {}
-    state: dict[str, Any] = {}
-    rest, is_end = b"", False
-    with open(path, "rb") as file:
-        while not is_end:
-            block = file.read(_BLOCK_BYTES)
-            is_end = not block
-            columns, used, state = source.parse(rest + block, state, is_end)
-            rest = (rest + block)[used:]
-            found |= {name: float(values[-1]) for name, (_, values, _) in columns.items() if len(values)}
-    return found
+def _load_last(run_dir: str, source: Source) -> dict[str, float]:
+    """The last value of each metric of a file."""
+    stored = Summaries()
+    follower = Follower.open(stored, "", run_dir, source)
+    follower.read(stored, final=True)
+    return {name: value for name, (_, value) in follower.last.items()}
 
 
 def refuse_missing(metric: Metric, result: Result, title: str, location: StudyLocation) -> None:
@@ -288,7 +280,7 @@ def refuse_missing(metric: Metric, result: Result, title: str, location: StudyLo
         message = f"the first group of the pattern of {metric.name} finds no number in what {title} prints"
         raise UsageError(message, look)
     sources = find_sources(result.run_dir, replace(result.spec, patterns=()))
-    known = {name for source in sources for name in _load_last(os.path.join(result.run_dir, source.name), source)}
+    known = {name for source in sources for name in _load_last(result.run_dir, source)}
     log = find_failed_log(result.run_dir, result.spec.log_name, (COMMAND,))
     lines = load_tail(log, _LAST_LINES) if log else ()
     known |= {found for line in lines for found in re.findall(_NAMED_VALUE, line)}

@@ -258,24 +258,6 @@ def test_what_a_program_forked_and_left_is_ended_with_its_check(real: Lab) -> No
     assert not [pid for pid in processes.list_pids() if processes.load_variable(pid, "ASSAY_RUN_DIR") in folders]
 
 
-def test_a_log_that_appears_during_a_look_is_not_read_as_a_metric_file(
-    native: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Read twice, 0.200000 and 0.2 of the same step would contradict each other."""
-    native.use_golden()
-    seen: set[object] = set()
-    listdir = os.listdir
-
-    def list_late(path: str = ".") -> list[str]:
-        """The first look at each folder comes just before its log."""
-        names = listdir(path)
-        return names if path in seen or seen.add(path) else [name for name in names if not name.endswith(".log")]
-
-    monkeypatch.setattr("assay.golden.flow.followers.os.listdir", list_late)
-    report = native.check_one()
-    assert report.verdict.kind is PASS, messages(report)
-
-
 # ---------------------------------------------------------------- verdicts and what follows from them
 
 

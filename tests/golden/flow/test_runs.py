@@ -16,7 +16,6 @@ from assay.golden.flow.runs import (
     _describe_same,
     _flatten_origin,
     build_provenance,
-    cut_track,
     describe_noise,
     falls_one_short,
     find_lost_steps,
@@ -43,9 +42,9 @@ def test_one_step_short_is_only_the_last_step() -> None:
 
 def test_a_run_is_cut_to_the_steps_of_the_recording() -> None:
     values = _values(4, 5, 7)
-    assert cut_track(values, "loss", "", (5, 6, 7)) == Track((5, 7), (1.0, 1.0), ("1.0", "1.0"))
-    assert cut_track(values, "loss", "other", (5, 6, 7)).steps == ()
-    assert cut_track(values, "acc", "", (5,)).steps == ()
+    assert values.cut("loss", "", (5, 6, 7)) == Track((5, 7), (1.0, 1.0), ("1.0", "1.0"))
+    assert values.cut("loss", "other", (5, 6, 7)).steps == ()
+    assert values.cut("acc", "", (5,)).steps == ()
 
 
 def test_the_first_step_that_a_replica_lacks_is_named() -> None:

@@ -13,7 +13,6 @@ from assay.golden import manifests
 from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import SegmentFollower, describe_end, find_log, find_unread, follow_runs, load_log
 from assay.golden.flow.runs import (
-    cut_track,
     describe_early,
     falls_one_short,
     find_differences,
@@ -335,8 +334,7 @@ class _State:
         found: dict[str, dict[str, Track]] = {}
         for metric, label in values.found:
             golden = self.segment.tracks.get(metric, {}).get(label)
-            track = cut_track(values, metric, label, golden[0].steps) if golden else values.tracks(metric)[label]
-            found.setdefault(metric, {})[label] = track
+            found.setdefault(metric, {})[label] = values.cut(metric, label, golden[0].steps if golden else None)
         return found
 
     def past_tracks(self) -> list[Tracks]:

@@ -24,7 +24,6 @@ from assay.golden.flow.runs import (
     Replication,
     build_provenance,
     choose_training,
-    cut_track,
     describe_noise,
     describe_quiet,
     load_code_marks,
@@ -380,7 +379,7 @@ def _cut_tracks(test: GoldenTest, values: Values, end: int) -> dict[str, dict[st
     for (metric, label), found in values.found.items():
         steps = sorted(step for step in found if step <= end)
         if steps and metric in wanted:
-            tracks.setdefault(metric, {})[label] = (cut_track(values, metric, label, steps),)
+            tracks.setdefault(metric, {})[label] = (values.cut(metric, label, steps),)
     return _order_tracks(test, tracks)
 
 
@@ -426,10 +425,14 @@ class SegmentBuilder:
 
     def build(self, recording: SegmentRecording, file_values: Values) -> Segment | None:
         tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
-        for metric in {name for name, _ in recording.values.found}:
-            tracks[metric] = {label: (track,) for label, track in recording.values.tracks(metric).items()}
-        for metric, track in self._cut_files(recording, file_values).items():
-            tracks.setdefault(metric, {"": (track,)})
+        for metric, label in recording.values.found:
+            tracks.setdefault(metric, {})[label] = (recording.values.cut(metric, label),)
+        limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
+        steps, judged = range(recording.start_step + 1, limit + 1), {rule.metric for rule in self._context.test.rules}
+        for metric, label in file_values.found:  # values in files, for the same steps
+            track = file_values.cut(metric, label, steps)
+            if track.steps and metric in judged:
+                tracks.setdefault(metric, {label: (track,)})
         if not tracks or recording.values.problems:
             return None
         path = self.find_saved(recording)
@@ -439,14 +442,6 @@ class SegmentBuilder:
             self._hashes[path] = manifests.hash_checkpoint(path)
         ordered = _order_tracks(self._context.test, tracks)
         return Segment(recording.start_step, self._relative(path), ordered, self._hashes[path])
-
-    def _cut_files(self, recording: SegmentRecording, file_values: Values) -> Mapping[str, Track]:
-        """Values in files for the same steps."""
-        limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
-        wanted = {rule.metric for rule in self._context.test.rules}
-        names, steps = {name for name, _ in file_values.found} & wanted, range(recording.start_step + 1, limit + 1)
-        cut = {metric: file_values.tracks(metric)[""].cut(steps) for metric in names}
-        return {metric: track for metric, track in cut.items() if track.steps}
 
     def find_saved(self, recording: SegmentRecording) -> str | None:
         """The checkpoint that a save line names; a path that the pattern cut short is completed."""

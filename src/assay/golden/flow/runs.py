@@ -482,7 +482,7 @@ def add_recordings(segment: Segment, runs: Sequence[Values], keep: bool = True) 
     """Add the runs that have every step; missing steps were reported. `keep`: they come after the older ones."""
     tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
     for metric, label, old in segment.walk():
-        cut = [cut_track(values, metric, label, old[0].steps) for values in runs]
+        cut = [values.cut(metric, label, old[0].steps) for values in runs]
         whole = [track for track in cut if track.steps == old[0].steps]
         tracks.setdefault(metric, {})[label] = (*(old if keep else ()), *whole)
     return replace(segment, tracks=tracks)
@@ -492,7 +492,7 @@ def cut_values(segment: Segment, values: Values) -> dict[str, dict[str, Track]]:
     """What one run logged at the segment's steps: metric → label → values."""
     found: dict[str, dict[str, Track]] = {}
     for metric, label, runs in segment.walk():
-        found.setdefault(metric, {})[label] = cut_track(values, metric, label, runs[0].steps)
+        found.setdefault(metric, {})[label] = values.cut(metric, label, runs[0].steps)
     return found
 
 
@@ -502,13 +502,6 @@ def is_whole(segment: Segment, values: Values) -> bool:
         return False
     walked = [(values.found.get((metric, label), {}), runs[0].steps) for metric, label, runs in segment.walk()]
     return all(found.keys() >= {*steps} for found, steps in walked)
-
-
-def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> Track:
-    """The values of one run at the steps that the golden has; steps that it lacks are left out."""
-    found = values.found.get((metric, label), {})
-    rows = [(step, *found[step]) for step in steps if step in found]
-    return Track(tuple(row[0] for row in rows), tuple(row[1] for row in rows), tuple(row[2] for row in rows))
 
 
 # ---------------------------------------------------------------- notes
