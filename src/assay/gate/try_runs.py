@@ -153,11 +153,22 @@ class Runner:
         jobs = {(spec := build_spec(*each, self.place.timeout_s)).name: (spec, *each) for each in missing}
         study = replace(build_bare_study(STUDY, "assay try", os.getcwd()), resources=Resources(), code=_CODE)
         origins = {spec.id: Origin(None, code_hash=side.code, commit=side.commit) for spec, side, _, _ in jobs.values()}
+
+        def listen(event: Event) -> None:
+            if event.kind != "ended":
+                return
+            _, side, seed, metric = jobs[event.entry.spec.name]
+            end = _describe_state(event.entry)
+            if event.entry.state is State.DONE:
+                value = load_value(event.entry.dir, event.entry.spec, metric)
+                end = f"no {metric.name}" if value is None else f"{metric.name} {render_number(value, 6)}"
+            self.console.message(f"{titles[side.key]}, seed {seed}: {end}")
+
         report = run_specs(
             study,
             self.place.location,
             [spec for spec, *_ in jobs.values()],
-            self._build_hooks(jobs, titles),
+            RunHooks(listen=listen, console=self.console, owns_process=True, tick_s=0.1),
             slots=self.place.slots,
             farm=self.place.farm,
             settings=self.place.settings,
@@ -176,16 +187,6 @@ class Runner:
             self.results[side.key, seed, metric] = _build_result(entry, metric, self.place)
         budget = self.place.budget
         return f"the budget of {budget.text} is used" if budget and report.held_back else ""
-
-    def _build_hooks(
-        self, jobs: Mapping[str, tuple[RunSpec, Side, int, Metric]], titles: Mapping[str, str]
-    ) -> RunHooks:
-        def listen(event: Event) -> None:
-            if event.kind == "ended":
-                _, side, seed, metric = jobs[event.entry.spec.name]
-                self.console.message(f"{titles[side.key]}, seed {seed}: {_describe_end(event.entry, metric)}")
-
-        return RunHooks(listen=listen, console=self.console, owns_process=True, tick_s=0.1)
 
 
 def build_spec(side: Side, seed: int, metric: Metric, timeout_s: float | None = None) -> RunSpec:
@@ -225,13 +226,6 @@ def _describe_state(entry: Entry) -> str:
     return f"{entry.state}" + (f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else "")
 
 
-def _describe_end(entry: Entry, metric: Metric) -> str:
-    if entry.state is not State.DONE:
-        return _describe_state(entry)
-    value = load_value(entry.dir, entry.spec, metric)
-    return f"no {metric.name}" if value is None else f"{metric.name} {render_number(value, 6)}"
-
-
 # ---------------------------------------------------------------- the metric
 
 
@@ -252,17 +246,14 @@ def load_value(run_dir: str, spec: RunSpec, metric: Metric) -> float | None:
     for patterns, name in (printed,) if metric.pattern else (((), metric.name), printed):
         for source in find_sources(run_dir, replace(spec, patterns=patterns)):
             found = _load_last(run_dir, source)
-            if name == _VALUE and not metric.pattern and _ends_without(run_dir, source, metric):
-                return math.nan
+            if name == _VALUE and not metric.pattern:
+                lines = load_tail(os.path.join(run_dir, source.name), _LAST_LINES)
+                last = next((line for line in reversed(lines) if re.search(_build_name(metric), line)), "")
+                if re.search(f"{_build_name(metric)}(?i:{_NO_VALUE})", last):
+                    return math.nan
             if name in found:
                 return found[name]
     return None
-
-
-def _ends_without(run_dir: str, source: Source, metric: Metric) -> bool:
-    lines = load_tail(os.path.join(run_dir, source.name), _LAST_LINES)
-    last = next((line for line in reversed(lines) if re.search(_build_name(metric), line)), "")
-    return re.search(f"{_build_name(metric)}(?i:{_NO_VALUE})", last) is not None
 
 
 def _load_last(run_dir: str, source: Source) -> dict[str, float]:
