@@ -73,7 +73,7 @@ MARGIN = Rule("loss", "margin", operator="==", margin=0.1)
         (MARGIN, replace(MARGIN, operator="<="), "loss is compared by <= instead of =="),
         (replace(MARGIN, operator="<"), replace(MARGIN, operator="<="), "loss is compared by <= instead of <"),
         (replace(MARGIN, operator="!="), replace(MARGIN, operator="!=", margin=0.05), "the margin of loss falls from"),
-        # the same or a tighter one
+        # an equal or a tighter one
         (LOSS, LOSS, ""),
         (LOSS, Rule("loss", delta=0.001), ""),
         (LOSS, Rule("loss", direction="both"), ""),

@@ -14,7 +14,7 @@ from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
 from assay.golden.flow.followers import NO_LINE, NO_STEP_LINE, count_lines, find_unread
-from assay.golden.flow.gather import choose_checkpoints, count_test, gather_test
+from assay.golden.flow.gather import count_test, gather_test
 from assay.golden.flow.segments import (
     Explain,
     GoldenContext,
@@ -150,7 +150,7 @@ def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
     problems: list[str] = []
     for context in build_contexts(file, options):
         name = context.test.name
-        commands += _list_commands(choose_checkpoints(context), notes)
+        commands += _list_commands(context.choose_checkpoints(), notes)
         notes += [f"{name}: {note}" for note in context.describe_locations()]
         program = first_program(context.build_gather_command())
         if program and not _has_program(program, context):

@@ -118,8 +118,7 @@ class SegmentFollower:
         reader = LogReader(test.step, test.metrics, named_groups=not test.same_line)
         self._recorder = RunRecorder(reader, test.same_line, self._find_last_step)
         self._recorder.values.counts = test.step is None
-        self._files, self._has_metrics = RunFiles(), bool(test.files) or not test.same_line
-        self.has_news = False
+        self._files = RunFiles()
 
     @property
     def values(self) -> Values:
@@ -144,13 +143,11 @@ class SegmentFollower:
         return values.find_end(self._test.steps_to_record)
 
     def read(self, entry: Entry, final: bool) -> None:
-        data = self._files.read_log(entry)
-        self._recorder.feed(data)
+        self._recorder.feed(self._files.read_log(entry))
         if final:
             self._recorder.finish()
-        if self._has_metrics:
+        if not self._test.same_line:
             self._files.read_metrics(entry, final, self.values)
-        self.has_news |= bool(data) or self._has_metrics
 
 
 def describe_end(entry: Entry) -> str:

@@ -227,6 +227,10 @@ class GoldenContext:
         chosen = [self.chosen] if self.chosen else []
         return [*([folder] if self.is_original else []), f"runs: {shown}", *chosen]
 
+    def choose_checkpoints(self) -> GoldenContext:
+        """Choose a checkpoint folder in which nothing that a golden needs is overwritten."""
+        return replace(self, checkpoints=manifests.choose_checkpoint_dir(self.manifest, self.checkpoints))
+
     def check_store(self) -> None:
         """Refuse before a long training: the store must be a folder that can be written."""
         try:
