@@ -7,35 +7,21 @@ scale, other values at some steps, a crash, noise on a stream, and so on.
 from __future__ import annotations
 
 import ast
-import contextlib
 import copy
-import functools
-import io
 import json
-import os
-import shlex
-import sys
-import time
-import traceback
-import types
-import warnings
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.in_process_jobs import run_in_process
 
 from assay.errors import ExitCode
-from assay.execute.base import Publish
-from assay.execute.local import LocalExecutor
-from assay.execute.process import build_handle
 from assay.golden.flow.each_test import check_file, gather_file
 from assay.golden.flow.segments import GoldenOptions
 from assay.golden.values import GoldenReport, GoldenTestReport
-from assay.record.run_directory import RunRecord, load_record
-from assay.values import layout
-from assay.values.run import JobHandle, JobRequest
+
+__all__ = ["CONFIG", "NATIVE", "Lab", "messages", "run_in_process"]
 
 # It imports next to nothing: the tests start it a thousand times, and argparse and json take longer than Python itself.
 TRAINING = r"""
@@ -145,93 +131,6 @@ golden:
 """
 
 
-PROCESS_CHANGES = {"hold_at", "child", "close", "noise"}  # these are about processes and their pipes
-
-
-class InProcessExecutor(LocalExecutor):
-    """Runs a training in this process, which takes a tenth of the time of a job. Anything else is started as it always
-    is: another program, a time limit, a training that waits, forks or closes its output."""
-
-    def __init__(self, script: str, **options: Any) -> None:
-        super().__init__(**options)
-        self._script = script
-
-    def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
-        record = load_record(request.dir)
-        words = shlex.split(record.spec.commands[0].text)
-        if words[0] not in ("python3", sys.executable) or words[1] != self._script or not _can_run_here(record):
-            return super().submit(request, publish)
-        handle = build_handle(request, self.name)
-        if not publish(handle):
-            return None
-        code = _run_training(record, request, words[1:])
-        Path(request.dir, layout.exit_marker_name("train", request.attempt, code)).touch()
-        self._gone.append(handle)
-        return handle
-
-    def leftovers(self, handle: JobHandle, run_dir: str) -> Sequence[str]:
-        return super().leftovers(handle, run_dir) if handle.pid else ()
-
-
-def _can_run_here(record: RunRecord) -> bool:
-    change = Path(record.workdir, "change.py")
-    changes = ast.literal_eval(change.read_text()) if change.exists() else {}
-    return record.spec.timeout_s is None and record.spec.private is None and not PROCESS_CHANGES & changes.keys()
-
-
-def _run_training(record: RunRecord, request: JobRequest, words: list[str]) -> int:
-    spec, out, began, code = record.spec, io.StringIO(), time.time(), 0
-    other = out if spec.log_stream == "both" else io.StringIO()
-    program = os.path.join(record.workdir, words[0])
-    module = types.ModuleType("training")
-    module.__file__ = program
-    with _surroundings(record, request, words), contextlib.redirect_stdout(out), contextlib.redirect_stderr(other):
-        try:
-            exec(_compile(Path(program).read_text(), program), vars(module))
-        except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else 1
-            if isinstance(error.code, str):
-                print(error.code, file=sys.stderr)
-        except Exception:  # noqa: BLE001 what a program leaves with a traceback
-            traceback.print_exc()
-            code = 1
-    texts = (other, out) if spec.log_stream == "stderr" else (out, other)
-    for template, text in zip((spec.log_name, spec.other_log_name), texts, strict=True):
-        Path(request.dir, layout.log_name(template, "train", request.attempt, "")).write_text(text.getvalue())
-    times = f"{began:.6f} train start\n{time.time():.6f} train exit {code}\n"
-    Path(request.dir, layout.JOB_LOG).write_text(times)
-    return code
-
-
-@functools.cache
-def _compile(text: str, path: str) -> types.CodeType:
-    return compile(text, path, "exec")
-
-
-@contextlib.contextmanager
-def _surroundings(record: RunRecord, request: JobRequest, words: list[str]) -> Iterator[None]:
-    before, argv = dict(os.environ), sys.argv
-    os.environ.update({**dict(record.spec.env), "ASSAY_RUN_DIR": request.dir})
-    sys.argv = words
-    try:
-        with contextlib.chdir(record.workdir), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # of a program that leaves its files open
-            yield
-    finally:
-        sys.argv = argv
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def run_in_process(monkeypatch: pytest.MonkeyPatch, script: str = "training.py") -> None:
-    """Trainings with this script are run by this process, for tests of what a log shows."""
-
-    def build(_name: str, **options: Any) -> InProcessExecutor:
-        return InProcessExecutor(script, **options)
-
-    monkeypatch.setattr("assay.launch.sweep.build_executor", build)
-
-
 _GATHERED: dict[tuple[str, ...], dict[str, bytes]] = {}  # program, file, change and options → what gathering left
 
 
@@ -292,7 +191,9 @@ class Lab:
         inputs = [self.folder / "training.py", self.file, self.folder / "change.py"]
         key = (*(path.read_text() if path.exists() else "" for path in inputs), repr(sorted(given.items())))
         if key not in _GATHERED:
-            report = self.gather(**given)
+            with pytest.MonkeyPatch.context() as patch:
+                run_in_process(patch)
+                report = self.gather(**given)
             assert report.exit_code() is ExitCode.OK, messages(report.tests[0])
             left = [path for path in (*self.store.rglob("*"), self.folder / "calls") if path.is_file()]
             _GATHERED[key] = {str(path.relative_to(self.folder)): path.read_bytes() for path in left}

@@ -12,48 +12,11 @@ from assay.errors import ConfigError, UsageError
 from assay.golden import config
 from assay.golden.config import load_golden_file
 from assay.golden.values import Fault, FlagSpec, GoldenTest, Rule, Variant
+from assay.system.fast_dataclasses import replace
 
-
-@pytest.fixture(autouse=True)
-def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A native study runs where it is called."""
-    monkeypatch.chdir(tmp_path)
-
-
-def load(tmp_path: Path, text: str) -> GoldenTest:
-    (tmp_path / "g.yml").write_text(text)
-    file = load_golden_file("g.yml")
-    assert file.dialect == "native"
-    assert file.study is not None
-    return file.tests[0]
-
-
-def refuse(tmp_path: Path, text: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path, text)
-    return str(caught.value)
-
-
-def test_a_section_becomes_a_test(tmp_path: Path) -> None:
-    test = load(tmp_path, NATIVE)
-    assert (test.name, test.steps_to_record, test.stream, test.same_line) == ("demo", 6, "both", False)
-    assert test.gather_flags == (FlagSpec("checkpoint_output", "--ckpt", is_set=True),)
-    assert [flag.name for flag in test.run_flags] == ["checkpoint_input", "start_step", "run_for"]
-    assert (test.replicas, test.most_checks) == (1, 3)
-    (rule,) = test.rules
-    assert (rule.metric, rule.kind) == ("loss", "exact")
-
-
-def test_the_example_in_the_documentation_is_a_good_file(tmp_path: Path) -> None:
-    text = (config.__doc__ or "").split("named and loaded:\n", 1)[1].split("\nThe flags are put", 1)[0]
-    lines = [line[4:] for line in text.split("\n")]
-    test = load(tmp_path, "\n".join(lines))
-    assert [rule.metric for rule in test.rules] == ["loss", "grad_norm"]
-    assert [flag.key for flag in test.gather_flags] == ["--checkpoint-dir", "--steps", "300", "--save-interval", "100"]
-    assert test.run_flags[-1] == FlagSpec("check", "--no-eval")
-    assert test.replicas == 4
-
-
+TOP = Path(__file__).parents[2]
+FENCE = re.compile(r"^```yaml(?: study)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXACT = "{loss: exact}"
 SHORT = r"""
 study: demo
 command: python3 training.py
@@ -62,86 +25,64 @@ golden: {segment: 6}
 """
 
 
-def test_a_segment_and_a_metric_are_enough(tmp_path: Path) -> None:
-    test = load(tmp_path, SHORT)
-    assert (test.step, test.save, test.gather_flags, test.run_flags) == (None, None, (), ())
-    assert test.from_start
-    assert not test.has_length
-    assert [(rule.metric, rule.kind) for rule in test.rules] == [("loss", "paired")]
+@pytest.fixture(autouse=True)
+def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A native study runs where it is called."""
+    monkeypatch.chdir(tmp_path)
+
+
+def load(text: str) -> GoldenTest:
+    Path("g.yml").write_text(text)
+    file = load_golden_file("g.yml")
+    assert file.dialect == "native"
+    assert file.study is not None
+    return file.tests[0]
+
+
+def change(old: str, new: str, text: str = NATIVE) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+def refuse(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    assert "g.yml:" in str(caught.value)
+    return str(caught.value)
+
+
+# ---------------------------------------------------------------- good files
+
+
+def test_a_section_becomes_a_test() -> None:
+    test = load(NATIVE)
+    assert (test.name, test.steps_to_record, test.stream, test.same_line) == ("demo", 6, "both", False)
+    assert test.gather_flags == (FlagSpec("checkpoint_output", "--ckpt", is_set=True),)
+    assert [flag.name for flag in test.run_flags] == ["checkpoint_input", "start_step", "run_for"]
+    assert (test.replicas, test.most_checks) == (1, 3)
+    assert [(rule.metric, rule.kind) for rule in test.rules] == [("loss", "exact")]
+    assert load(change("  replicas: 2\n", "")).replicas == 4, "five in all"
+    assert load(change("replicas: 2", "replicas: 1")).replicas == 0
+    amount = load(change("length: --until", "length: {flag: --num, counts: segment}"))
+    assert FlagSpec("run_length", "--num", is_set=True) in amount.run_flags
+
+
+def test_the_example_in_the_documentation_is_a_good_file() -> None:
+    text = (config.__doc__ or "").split("named and loaded:\n", 1)[1].split("\nThe flags are put", 1)[0]
+    test = load("\n".join(line[4:] for line in text.split("\n")))
+    assert [rule.metric for rule in test.rules] == ["loss", "grad_norm"]
+    assert [flag.key for flag in test.gather_flags] == ["--checkpoint-dir", "--steps", "300", "--save-interval", "100"]
+    assert test.run_flags[-1] == FlagSpec("check", "--no-eval")
     assert test.replicas == 4
-    with_length = load(tmp_path, SHORT.replace("segment: 6", "segment: 6, length: --until"))
-    assert with_length.from_start
-    assert with_length.has_length
 
 
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ("{segment: 0}", "g.yml:5:19 golden.segment: must be a whole number, 1 or more, not 0"),
-        ("{segment: -3}", "golden.segment: must be a whole number, 1 or more, not -3"),
-        ("{segment: many}", "golden.segment: must be a whole number, 1 or more, not the text 'many'"),
-        ("{}", "g.yml:5:1 golden: segment is missing\n    how many steps are recorded, as in `segment: 300`"),
-        ("300", "g.yml:5:9 golden: must be a mapping, not 300"),
-        ("{segment: 6, checkpoints: no}", "golden.checkpoints: unknown key\n    did you mean 'checkpoint'"),
-        ("{segment: 6, resume: --load}", "golden: save is missing"),
-        ("{segment: 6, resume: --load}", "or leave out resume: every run then begins at step 0"),
-        ("{segment: 6, start: --start}", "golden.start: is for checkpoints, and save, checkpoint, resume are missing"),
-        ("{segment: 6, gather: --x 1}", "golden.gather: is for checkpoints"),
-        (
-            "{segment: 6, same: {a: {flag: --x}}}",
-            "g.yml:5:33 golden.same.a.flag: unknown key\n    did you mean 'flags'",
-        ),
-        ("{segment: 6, same: {a: {}}}", "golden.same.a: changes nothing"),
-        (
-            "{segment: 6, same: {canonical: {flags: -x}}}",
-            "golden.same.canonical: is how reports call the command as it is",
-        ),
-        ("{segment: 6, same: {'': {flags: -x}}}", "is how reports call the command as it is"),
-        ("{segment: 6, same: [a]}", "golden.same: must be a mapping of names to env and flags"),
-        ("{segment: 6, same: {a: {flags: training.py}}}", "g.yml:5:32 golden.same.a: is the canonical configuration"),
-        ("{segment: 6, check: --x 1}", "put the arguments into `command`: gathering and checking run the same"),
-    ],
-)
-def test_mistakes_without_checkpoints(tmp_path: Path, section: str, words: str) -> None:
-    assert words in refuse(tmp_path, SHORT.replace("{segment: 6}", section))
-
-
-def test_a_golden_without_any_metric_compares_nothing(tmp_path: Path) -> None:
-    message = refuse(tmp_path, SHORT.replace("metrics: {loss: 'Loss: ({number})'}\n", ""))
-    assert "g.yml:4:1 golden: nothing would be compared" in message
-    assert "add patterns under metrics, as in loss: 'loss ({number})'" in message
-
-
-@pytest.mark.parametrize("path", ["charlm/golden.yml", "convergence/demo_config.yml"])
-def test_the_examples_are_good_files(path: str) -> None:
-    file = load_golden_file(str(TOP / "examples" / path))
-    assert file.tests
-    assert not file.warnings
-
-
-def test_without_rules_every_metric_is_paired(tmp_path: Path) -> None:
-    test = load(
-        tmp_path,
-        NATIVE.replace("  metrics: {loss: exact}\n", "").replace("  loss:", "  acc: 'Acc: ({number})'\n  loss:"),
-    )
-    assert [(rule.metric, rule.kind) for rule in test.rules] == [("acc", "paired"), ("loss", "paired")]
-
-
-def test_replicas_are_five_in_all_by_default(tmp_path: Path) -> None:
-    assert load(tmp_path, NATIVE.replace("  replicas: 2\n", "")).replicas == 4
-    assert load(tmp_path, NATIVE.replace("replicas: 2", "replicas: 1")).replicas == 0
-
-
-def test_an_amount_of_steps_instead_of_the_last_step(tmp_path: Path) -> None:
-    test = load(tmp_path, NATIVE.replace("length: --until", "length: {flag: --num, counts: segment}"))
-    assert FlagSpec("run_length", "--num", is_set=True) in test.run_flags
-
-
-def test_named_groups_are_metrics(tmp_path: Path) -> None:
-    text = NATIVE.replace("  loss: 'Loss: ({number})'", "  all: 'Loss: (?P<loss>\\S+) Acc: (?P<acc>\\S+)'").replace(
-        "{loss: exact}", "{loss: exact, acc: exact}"
-    )
-    assert [rule.metric for rule in load(tmp_path, text).rules] == ["loss", "acc"]
+def test_a_segment_and_a_metric_are_enough() -> None:
+    test = load(SHORT)
+    assert (test.step, test.save, test.gather_flags, test.run_flags) == (None, None, (), ())
+    assert (test.from_start, test.has_length, test.replicas) == (True, False, 4)
+    assert [(rule.metric, rule.kind) for rule in test.rules] == [("loss", "paired")]
+    with_length = load(change("segment: 6", "segment: 6, length: --until", SHORT))
+    assert (with_length.from_start, with_length.has_length) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -158,206 +99,148 @@ def test_named_groups_are_metrics(tmp_path: Path) -> None:
         ("{rule: margin, operator: '==', margin: 0.1}", Rule("loss", "margin", operator="==", margin=0.1)),
     ],
 )
-def test_rules(tmp_path: Path, written: str, rule: Rule) -> None:
-    (found,) = load(tmp_path, NATIVE.replace("{loss: exact}", f"{{loss: {written}}}")).rules
-    assert (found.kind, found.delta, found.alpha, found.window) == (rule.kind, rule.delta, rule.alpha, rule.window)
-    assert (found.direction, found.operator, found.margin) == (rule.direction, rule.operator, rule.margin)
+def test_rules(written: str, rule: Rule) -> None:
+    (found,) = load(change(EXACT, f"{{loss: {written}}}")).rules
     assert found.position is not None
+    assert replace(found, position=None) == rule
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("  save: 'Saving model to: (\\S+)'\n", "", "golden: save is missing"),
-        ("  checkpoint: --ckpt\n", "", "golden: checkpoint is missing"),
-        ("  resume: --load\n", "", "golden: resume is missing"),
-        ("(\\S+)'", "\\S+'", "golden.save: no group holds the checkpoint's path"),
-        ("(\\S+)'", "(?P<step>\\S+)'", "golden.save: no group holds the checkpoint's path"),
-        ("(\\S+)'", "(\\S+'", "golden.save: the regular expression is broken"),
-        ("  step: 'Iteration: (\\d+)'\n", "", "metrics: no pattern reads the step"),
-        ("{loss: exact}", "{los: exact}", "golden.metrics.los: no pattern reads this metric\n    did you mean 'loss'?"),
-        ("{loss: exact}", "{loss: exakt}", "golden.metrics.loss: must be one of paired, exact, unmatched"),
-        ("{loss: exact}", "{loss: {operator: '=>', margin: 1%}}", "golden.metrics.loss.operator: must be one of"),
-        (
-            "{loss: exact}",
-            "{loss: {operator: '<=', margin: 0}}",
-            "golden.metrics.loss.margin: must be a fraction above 0",
-        ),
-        (
-            "{loss: exact}",
-            "{loss: {operator: '<=', margin: -5%}}",
-            "golden.metrics.loss.margin: must be a fraction above 0",
-        ),
-        ("{loss: exact}", "{loss: {operator: '<='}}", "golden.metrics.loss: has no `margin`"),
-        (
-            "{loss: exact}",
-            "{loss: {rule: exact, delta: 1%}}",
-            "golden.metrics.loss.delta: does not go with the rule exact",
-        ),
-        (
-            "{loss: exact}",
-            "{loss: {rule: paired, margin: 1%}}",
-            "golden.metrics.loss.margin: does not go with the rule paired",
-        ),
-        ("{loss: exact}", "{loss: {delta: nan}}", "golden.metrics.loss.delta: must be a fraction above 0"),
-        ("{loss: exact}", "{loss: {alpha: 2}}", "golden.metrics.loss.alpha: must be a fraction above 0"),
-        ("{loss: exact}", "{loss: {wndow: 5}}", "golden.metrics.loss.wndow: unknown key\n    did you mean 'window'?"),
-        ("{loss: exact}", "{}", "golden.metrics: is empty"),
-        ("replicas: 2", "replicas: 0", "golden.replicas: must be a whole number, 1 or more"),
-        ("replicas: 2", 'gather: "it\'s"', "golden.gather: cannot be split into words"),
-        ("length: --until", "length: {counts: total}", "golden.length: has no `flag`"),
-        ("resume: --load", "resum: --load", "golden.resum: unknown key\n    did you mean 'resume'?"),
-    ],
-)
-def test_mistakes(tmp_path: Path, old: str, new: str, words: str) -> None:
-    assert old in NATIVE
-    message = refuse(tmp_path, NATIVE.replace(old, new))
-    assert words in message
-    assert "g.yml:" in message
+def test_metrics_without_rules_and_named_groups() -> None:
+    two = change("  metrics: {loss: exact}\n", "").replace("  loss:", "  acc: 'Acc: ({number})'\n  loss:")
+    assert [(rule.metric, rule.kind) for rule in load(two).rules] == [("acc", "paired"), ("loss", "paired")]
+    text = change("  loss: 'Loss: ({number})'", "  all: 'Loss: (?P<loss>\\S+) Acc: (?P<acc>\\S+)'")
+    assert [rule.metric for rule in load(change(EXACT, "{loss: exact, acc: exact}", text)).rules] == ["loss", "acc"]
 
 
-def test_labels_that_do_not_fit_are_an_error_here(tmp_path: Path) -> None:
-    message = refuse(
-        tmp_path, NATIVE.replace("loss: 'Loss: ({number})'", "loss: {regex: 'Loss: (\\S+)', labels: [a, b]}")
+def test_variants_and_faults() -> None:
+    section = """  variants:
+    two-threads: {env: {OMP_NUM_THREADS: 2, MODE: a b}}
+    halves: {flags: --parts 2 --name 'a b'}
+  selftest: {env: {BREAK: [one, 2]}, flags: {--lr: [x0.9, 0.5], --wd: x0}}
+"""
+    test = load(NATIVE + section)
+    assert test.variants == (
+        Variant("two-threads", (("OMP_NUM_THREADS", "2"), ("MODE", "a b"))),
+        Variant("halves", (), ("--parts", "2", "--name", "a b")),
     )
-    assert "2 labels for 1 groups" in message
+    assert [each.title for each in test.variants] == ["OMP_NUM_THREADS=2 MODE='a b'", "--parts 2 --name 'a b'"]
+    faults = [("env", "BREAK", "one"), ("env", "BREAK", "2"), ("flag", "--lr", "x0.9"), ("flag", "--lr", "0.5")]
+    assert test.selftest == tuple(Fault(*each) for each in (*faults, ("flag", "--wd", "x0")))  # type: ignore[arg-type]
+    titles = [fault.title for fault in (*test.selftest[1:3], Fault("flag", "--bare", ""))]
+    assert titles == ["BREAK=2", "--lr x0.9", "--bare"]
 
 
-def test_a_native_file_without_the_section_reports_what_is_missing(tmp_path: Path) -> None:
-    assert "there is no `golden:` section" in refuse(tmp_path, "study: x\ncommand: y\n")
+# ---------------------------------------------------------------- mistakes
+
+FRACTION = "must be a fraction above 0"
+MISTAKES = [
+    ("  save: 'Saving model to: (\\S+)'\n", "", "golden: save is missing"),
+    ("  checkpoint: --ckpt\n", "", "golden: checkpoint is missing"),
+    ("  resume: --load\n", "", "golden: resume is missing"),
+    ("(\\S+)'", "\\S+'", "golden.save: no group holds the checkpoint's path"),
+    ("(\\S+)'", "(?P<step>\\S+)'", "golden.save: no group holds the checkpoint's path"),
+    ("(\\S+)'", "(\\S+'", "golden.save: the regular expression is broken"),
+    ("  step: 'Iteration: (\\d+)'\n", "", "metrics: no pattern reads the step"),
+    ("'Loss: ({number})'", "{regex: 'Loss: (\\S+)', labels: [a, b]}", "2 labels for 1 groups"),
+    (EXACT, "{los: exact}", "golden.metrics.los: no pattern reads this metric\n    did you mean 'loss'?"),
+    (EXACT, "{loss: exakt}", "golden.metrics.loss: must be one of paired, exact, unmatched"),
+    (EXACT, "{loss: {operator: '=>', margin: 1%}}", "golden.metrics.loss.operator: must be one of"),
+    (EXACT, "{loss: {operator: '<=', margin: 0}}", f"golden.metrics.loss.margin: {FRACTION}"),
+    (EXACT, "{loss: {operator: '<=', margin: -5%}}", f"golden.metrics.loss.margin: {FRACTION}"),
+    (EXACT, "{loss: {operator: '<='}}", "golden.metrics.loss: has no `margin`"),
+    (EXACT, "{loss: margin}", "a margin needs its operator and its size"),
+    (EXACT, "{loss: margin}", "loss: {operator: '<=', margin: 0.1}"),
+    (EXACT, "{loss: {rule: exact, delta: 1%}}", "golden.metrics.loss.delta: does not go with the rule exact"),
+    (EXACT, "{loss: {rule: paired, margin: 1%}}", "golden.metrics.loss.margin: does not go with the rule paired"),
+    (EXACT, "{loss: {delta: nan}}", f"golden.metrics.loss.delta: {FRACTION}"),
+    (EXACT, "{loss: {alpha: 2}}", f"golden.metrics.loss.alpha: {FRACTION}"),
+    (EXACT, "{loss: {wndow: 5}}", "golden.metrics.loss.wndow: unknown key\n    did you mean 'window'?"),
+    (EXACT, "{}", "golden.metrics: is empty"),
+    ("replicas: 2", "replicas: 0", "golden.replicas: must be a whole number, 1 or more"),
+    ("replicas: 2", 'gather: "it\'s"', "golden.gather: cannot be split into words"),
+    ("length: --until", "length: {counts: total}", "golden.length: has no `flag`"),
+    ("resume: --load", "resum: --load", "golden.resum: unknown key\n    did you mean 'resume'?"),
+    (EXACT, f"{EXACT}\n  variants: [a]", "golden.variants"),
+    (EXACT, f"{EXACT}\n  variants: {{a: {{}}}}", "changes nothing"),
+    (EXACT, f"{EXACT}\n  variants: {{a: {{enviroment: {{B: 1}}}}}}", "known: env, flags"),
+    (EXACT, f'{EXACT}\n  variants: {{a: {{flags: "--x \'open"}}}}', "cannot be split into words"),
+    (EXACT, f"{EXACT}\n  variants: {{a: {{env: 3}}}}", "golden.variants.a.env"),
+    (EXACT, f"{EXACT}\n  variants: {{a: --x}}", "golden.variants.a"),
+    (EXACT, f"{EXACT}\n  selftest: {{flag: {{--lr: 1}}}}", "g.yml:16:14 golden.selftest.flag: unknown key"),
+    (EXACT, f"{EXACT}\n  selftest: [a]", "g.yml:16:13 golden.selftest: must be a mapping"),
+    (EXACT, f"{EXACT}\n  selftest: {{env: [a]}}", "must be a mapping of names to values"),
+    (EXACT, f"{EXACT}\n  selftest: {{env: {{A: {{b: c}}}}}}", "must be a value, or a list of values to try"),
+    (EXACT, f"{EXACT}\n  selftest: {{env: {{}}}}", "is empty"),
+]
+SECTIONS = [
+    ("{segment: 0}", "g.yml:5:19 golden.segment: must be a whole number, 1 or more, not 0"),
+    ("{segment: -3}", "golden.segment: must be a whole number, 1 or more, not -3"),
+    ("{segment: many}", "golden.segment: must be a whole number, 1 or more, not the text 'many'"),
+    ("{}", "g.yml:5:1 golden: segment is missing\n    how many steps are recorded, as in `segment: 300`"),
+    ("300", "g.yml:5:9 golden: must be a mapping, not 300"),
+    ("{segment: 6, checkpoints: no}", "golden.checkpoints: unknown key\n    did you mean 'checkpoint'"),
+    ("{segment: 6, resume: --load}", "golden: save is missing"),
+    ("{segment: 6, resume: --load}", "or leave out resume: every run then begins at step 0"),
+    ("{segment: 6, start: --start}", "golden.start: is for checkpoints, and save, checkpoint, resume are missing"),
+    ("{segment: 6, gather: --x 1}", "golden.gather: is for checkpoints"),
+    ("{segment: 6, check: --x 1}", "put the arguments into `command`: gathering and checking run the same"),
+    ("{segment: 6, same: {a: {flag: --x}}}", "5:33 golden.same.a.flag: unknown key\n    did you mean 'flags'"),
+    ("{segment: 6, same: {a: {}}}", "golden.same.a: changes nothing"),
+    ("{segment: 6, same: {canonical: {flags: -x}}}", "canonical: is how reports call the command as it is"),
+    ("{segment: 6, same: {'': {flags: -x}}}", "is how reports call the command as it is"),
+    ("{segment: 6, same: [a]}", "golden.same: must be a mapping of names to env and flags"),
+    ("{segment: 6, same: {a: {flags: training.py}}}", "g.yml:5:32 golden.same.a: is the canonical configuration"),
+]
 
 
-def test_the_originals_files_are_recognised(tmp_path: Path) -> None:
-    file = load_golden_file(str(Lab(tmp_path).file))
-    assert (file.dialect, [test.name for test in file.tests]) == ("convergence", ["demo"])
-    assert len(file.config_hash) == 64
+@pytest.mark.parametrize(("old", "new", "words"), MISTAKES)
+def test_mistakes(old: str, new: str, words: str) -> None:
+    assert words in refuse(change(old, new))
 
 
-def test_a_test_that_is_called_golden_is_the_originals(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
-    lab.config = {"golden": lab.test}
-    lab.write()
-    assert load_golden_file(str(lab.file)).dialect == "convergence"
+@pytest.mark.parametrize(("section", "words"), SECTIONS)
+def test_mistakes_without_checkpoints(section: str, words: str) -> None:
+    assert words in refuse(change("{segment: 6}", section, SHORT))
 
 
-def test_a_missing_file_reports_what_it_should_be(tmp_path: Path) -> None:
+def test_what_is_missing_is_named() -> None:
+    message = refuse(change("metrics: {loss: 'Loss: ({number})'}\n", "", SHORT))
+    assert "g.yml:4:1 golden: nothing would be compared" in message
+    assert "add patterns under metrics, as in loss: 'loss ({number})'" in message
+    assert "there is no `golden:` section" in refuse("study: x\ncommand: y\n")
     with pytest.raises(UsageError, match="there is no file") as caught:
         load_golden_file("none.yml")
     assert "golden:" in (caught.value.hint or "")
 
 
-def test_a_bare_margin_shows_its_mapping_form(tmp_path: Path) -> None:
-    text = (TOP / "examples" / "charlm/golden.yml").read_text()
-    path = tmp_path / "golden.yml"
-    path.write_text(text.replace("    loss: paired", "    loss: margin"))
-    with pytest.raises(ConfigError, match="a margin needs its operator and its size") as caught:
-        load_golden_file(str(path))
-    assert "loss: {operator: '<=', margin: 0.1}" in str(caught.value)
+# ---------------------------------------------------------------- which file is which
 
 
-def test_variants_are_environment_and_flags(tmp_path: Path) -> None:
-    section = """  variants:
-    two-threads: {env: {OMP_NUM_THREADS: 2, MODE: a b}}
-    halves: {flags: --parts 2 --name 'a b'}
-"""
-    test = load(tmp_path, NATIVE + section)
-    assert test.variants == (
-        Variant("two-threads", (("OMP_NUM_THREADS", "2"), ("MODE", "a b"))),
-        Variant("halves", (), ("--parts", "2", "--name", "a b")),
-    )
-    assert [variant.title for variant in test.variants] == [
-        "OMP_NUM_THREADS=2 MODE='a b'",
-        "--parts 2 --name 'a b'",
-    ]
+def test_the_originals_files_are_recognised(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    file = load_golden_file(str(lab.file))
+    assert (file.dialect, [test.name for test in file.tests]) == ("convergence", ["demo"])
+    assert len(file.config_hash) == 64
+    lab.config = {"golden": lab.test}  # a test of that name is the original's
+    lab.write()
+    assert load_golden_file(str(lab.file)).dialect == "convergence"
 
 
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ("variants: [a]", "golden.variants"),
-        ("variants: {a: {}}", "changes nothing"),
-        ("variants: {a: {enviroment: {B: 1}}}", "known: env, flags"),
-        ('variants: {a: {flags: "--x \'open"}}', "cannot be split into words"),
-        ("variants: {a: {env: 3}}", "golden.variants.a.env"),
-        ("variants: {a: --x}", "golden.variants.a"),
-    ],
-)
-def test_a_variant_that_cannot_be_used_is_refused(tmp_path: Path, section: str, words: str) -> None:
-    assert words in refuse(tmp_path, f"{NATIVE}  {section}\n")
-
-
-TOP = Path(__file__).parents[2]
-FENCE = re.compile(r"^```yaml(?: study)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-STUDY = r"""
-study: little
-command: python train.py --lr 0.1
-metrics: {step: 'step (\d+)', loss: 'loss ({number})'}
-golden:
-  segment: 8
-  save: 'saved (\S+)'
-  checkpoint: --out
-  resume: --from
-  length: --steps
-  selftest: SELFTEST
-"""
-
-
-def load_faults(tmp_path, selftest):
-    (tmp_path / "golden.yml").write_text(STUDY.replace("SELFTEST", selftest))
-    return load_golden_file("golden.yml").tests[0].selftest
-
-
-def test_faults_are_read_in_their_order(tmp_path):
-    text = "{env: {BREAK: [one, 2]}, flags: {--lr: [x0.9, 0.5], --wd: x0}}"
-    assert load_faults(tmp_path, text) == (
-        Fault("env", "BREAK", "one"),
-        Fault("env", "BREAK", "2"),
-        Fault("flag", "--lr", "x0.9"),
-        Fault("flag", "--lr", "0.5"),
-        Fault("flag", "--wd", "x0"),
-    )
-
-
-def test_a_fault_has_a_title():
-    assert Fault("env", "A", "b").title == "A=b"
-    assert Fault("flag", "--lr", "x2").title == "--lr x2"
-    assert Fault("flag", "--bare", "").title == "--bare"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{flag: {--lr: 1}}", "unknown key"),
-        ("[a]", "must be a mapping"),
-        ("{env: [a]}", "must be a mapping of names to values"),
-        ("{env: {A: {b: c}}}", "must be a value, or a list of values to try"),
-        ("{env: {}}", "is empty"),
-    ],
-)
-def test_what_is_wrong_is_reported_with_its_position(tmp_path, text, words):
-    with pytest.raises(ConfigError) as caught:
-        load_faults(tmp_path, text)
-    assert words in caught.value.render()
-    assert "golden.yml:11:" in caught.value.render()
-
-
-def shown() -> list[tuple[str, str]]:
+def find_shown() -> list[tuple[str, str]]:
     pages = sorted((TOP / "docs").rglob("*.md"))
     found = [(path, text) for path in pages for text in FENCE.findall(path.read_text(encoding="utf-8"))]
     whole = [(path, text) for path, text in found if re.search(r"^golden:|^  log_parsing:", text, re.MULTILINE)]
-    return [
-        (f"{path.name}-{number}", text) for number, (path, text) in enumerate(whole) if not text.startswith("golden:")
+    return [(path.name, text) for path, text in whole if not text.startswith("golden:")]
+
+
+def test_every_golden_file_of_the_documents_and_examples_can_be_used() -> None:
+    examples = [
+        (path, (TOP / "examples" / path).read_text()) for path in ("charlm/golden.yml", "convergence/demo_config.yml")
     ]
-
-
-@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in shown()])
-def test_every_golden_file_shown_can_be_used(tmp_path, text):
-    (tmp_path / "golden.yml").write_text(text)
-    file = load_golden_file("golden.yml")
-    assert file.tests
-    assert file.warnings == ()
-
-
-def test_both_kinds_are_shown():
-    assert len(shown()) >= 3
-    assert any("log_parsing" in text for _, text in shown())
+    shown = find_shown()
+    assert len(shown) >= 3
+    assert any("log_parsing" in text for _, text in shown)
+    for name, text in (*shown, *examples):
+        Path("golden.yml").write_text(text)
+        file = load_golden_file("golden.yml")
+        assert (bool(file.tests), file.warnings) == (True, ()), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from dataclasses import replace
@@ -18,7 +19,6 @@ from assay.golden.manifests import (
     find_checkpoint,
     hash_checkpoint,
     load_manifest,
-    manifest_path,
     parse_manifest,
     render_manifest,
     write_manifest,
@@ -66,8 +66,6 @@ def test_a_manifest_of_the_original_with_numbers_and_nulls_is_read() -> None:
     assert golden.gaps == (("loss", 15),)
     assert golden.notes == ["the golden has no value of loss at step 15"]
 
-
-def test_every_version_that_was_ever_written_can_be_read() -> None:
     for path in sorted(SAMPLES.glob("*.json")):
         segments = load_manifest(str(path), "demo").segments
         assert segments, path.name
@@ -79,9 +77,15 @@ def test_every_version_that_was_ever_written_can_be_read() -> None:
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = str(tmp_path / "deep" / "demo_m.json")
-    golden = make_golden(complete=False, steps_beyond=1, history=({"why": "new data"},))
-    write_manifest(path, golden)
-    assert load_manifest(path, "demo") == golden
+    variants = {"halves": {"loss": {"": Track((11, 12), (0.5, 0.27), ("0.5", "0.27"))}}}
+    segments = tuple(replace(segment, variants=variants) for segment in make_golden().segments)
+    for more in ({"steps_per_segment": 9}, {"segments": segments}, {"repeats_start": False}):
+        golden = make_golden(complete=False, steps_beyond=1, history=({"why": "new data"},), **more)
+        write_manifest(path, golden)
+        assert load_manifest(path, "demo") == golden
+    assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["demo_m.json"], "the old one is replaced whole"
+    with pytest.raises(InfrastructureError, match="cannot be written"):
+        write_manifest(f"{path}/m.json", make_golden())
 
 
 def test_ckpt_logs_stay_as_the_original_had_them() -> None:
@@ -98,6 +102,10 @@ def test_ckpt_logs_stay_as_the_original_had_them() -> None:
         }
     }
     assert render_manifest(make_golden()).startswith('{\n    "ckpt_logs": {\n        "10"')
+
+    segment = Segment(0, "c", {"m": {"": (Track((1,), (0.1 + 0.2,)),)}})
+    text = render_manifest(Golden("t", (segment,)))
+    assert '"0": "0.30000000000000004"' in text, "without texts in full precision"
 
 
 def test_two_checkpoints_of_one_step_are_both_kept() -> None:
@@ -122,25 +130,6 @@ def test_no_digit_is_lost(values: dict[int, float], label: str) -> None:
     for found in segment.tracks["m"][label]:
         assert found == track
         assert all(math.copysign(1, a) == math.copysign(1, b) for a, b in zip(found.values, track.values, strict=True))
-
-
-def test_a_track_without_texts_is_written_in_full_precision() -> None:
-    segment = Segment(0, "c", {"m": {"": (Track((1,), (0.1 + 0.2,)),)}})
-    assert '"0": "0.30000000000000004"' in render_manifest(Golden("t", (segment,)))
-
-
-def test_writing_replaces_the_old_one_whole(tmp_path: Path) -> None:
-    path = tmp_path / "m.json"
-    write_manifest(str(path), make_golden())
-    write_manifest(str(path), make_golden(steps_per_segment=9))
-    assert load_manifest(str(path), "demo").steps_per_segment == 9
-    assert [entry.name for entry in tmp_path.iterdir()] == ["m.json"]
-
-
-def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InfrastructureError, match="cannot be written"):
-        write_manifest(str(tmp_path / "file" / "m.json"), make_golden())
 
 
 # ---------------------------------------------------------------- bad ones
@@ -180,30 +169,19 @@ def test_any_cut_of_a_manifest_is_refused() -> None:
             parse_manifest(text[:end], "m", "demo")
 
 
-def test_a_newer_manifest_asks_for_an_upgrade() -> None:
-    with pytest.raises(FormatError, match="a newer Assay wrote") as caught:
+def test_a_manifest_that_is_newer_is_not_there_or_is_not_text(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="a newer Assay wrote") as newer:
         parse_manifest('{"ckpt_logs": {}, "format": 4}', "m.json", "demo")
-    assert caught.value.hint == "upgrade: pip install --upgrade assay"
-
-
-def test_no_manifest_reports_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no golden recording") as caught:
+    assert newer.value.hint == "upgrade: pip install --upgrade assay"
+    with pytest.raises(UsageError, match="there is no golden recording") as missing:
         load_manifest(str(tmp_path / "none.json"), "demo")
-    assert "assay golden gather" in (caught.value.hint or "")
-
-
-def test_a_manifest_that_is_no_text(tmp_path: Path) -> None:
+    assert "assay golden gather" in (missing.value.hint or "")
     (tmp_path / "m.json").write_bytes(b"\xff\xfe{")
     with pytest.raises(FormatError, match="not text"):
         load_manifest(str(tmp_path / "m.json"), "demo")
 
 
 # ---------------------------------------------------------------- checkpoints
-
-
-def test_the_path_of_a_manifest() -> None:
-    assert manifest_path("s", "bert") == "s/bert_convergence_harness_manifest.json"
-    assert manifest_path("s", "bert", "x.json") == "s/bert_x.json"
 
 
 def test_a_checkpoint_is_looked_for_next_to_the_manifest_then_in_ckpts(tmp_path: Path) -> None:
@@ -243,19 +221,21 @@ def test_a_complete_golden_with_a_judged_value_that_is_not_finite_is_refused(tmp
     assert path.exists()
 
 
-def test_variants_are_kept_with_their_segment() -> None:
-    golden = make_golden()
-    variants = {"halves": {"loss": {"": Track((11, 12), (0.5, 0.27), ("0.5", "0.27"))}}}
-    golden = replace(golden, segments=tuple(replace(segment, variants=variants) for segment in golden.segments))
-    assert parse_manifest(render_manifest(golden), "m.json", "demo").segments == golden.segments
-
-
-@pytest.mark.parametrize("damage", [[], {"10": []}, {"10": {"halves": 3}}, {"10": {"halves": {"loss": {"": 5}}}}])
-def test_damaged_variants_are_a_damaged_manifest(damage: object) -> None:
-    content = json.loads(render_manifest(make_golden()))
-    content["variants"] = damage
-    with pytest.raises(FormatError, match="damaged"):
-        parse_manifest(json.dumps(content), "m.json", "demo")
+def test_damaged_parts_are_a_damaged_manifest() -> None:
+    content = json.loads((SAMPLES / "v2_replicas.json").read_text())
+    content.pop("counts", None)
+    parse_manifest(json.dumps(content), "m.json", "t")
+    variants: list[Any] = [[], {"10": []}, {"10": {"halves": 3}}, {"10": {"halves": {"loss": {"": 5}}}}]
+    damages = [({"variants": each}, "damaged") for each in variants]
+    damages.append(({"history": ["x"]}, "an entry of history is not an object"))
+    for count in (1, 3):  # curves of unequal lengths
+        replicas = copy.deepcopy(content["replicas"])
+        for run in (run for labels in replicas["10"].values() for runs in labels.values() for run in runs):
+            run["steps"] = list(range(11, 11 + count))
+        damages.append(({"replicas": replicas}, r"damaged: ValueError: a curve has \d steps and \d values"))
+    for damage, words in damages:
+        with pytest.raises(FormatError, match=words):
+            parse_manifest(json.dumps({**content, **damage}), "m.json", "t")
 
 
 # ---------------------------------------------------------------- less than it states
@@ -266,19 +246,16 @@ def _lose(content: dict[str, Any], what: str) -> None:
     results = content["ckpt_logs"][first]["results"]
     if what == "segment":
         del content["ckpt_logs"][first]
-    elif what == "replicas":
-        content["replicas"] = {}
+    elif what in ("replicas", "variants"):
+        content[what] = {}
     elif what == "one replica":
-        for labels in content["replicas"][first].values():
-            for runs in labels.values():
-                runs.pop()
+        for runs in (runs for labels in content["replicas"][first].values() for runs in labels.values()):
+            runs.pop()
     elif what == "step":
         del results[next(iter(results))]
-    elif what == "metric":
+    else:
         for metrics in results.values():
             metrics.popitem()
-    else:
-        content["variants"] = {}
 
 
 def _make_whole() -> dict[str, Any]:
@@ -310,29 +287,7 @@ def test_a_manifest_of_an_earlier_version_betrays_what_was_deleted(what: str) ->
     _lose(content, what)
     with pytest.raises(FormatError, match=r"this golden recording is damaged: it (states|lacks)"):
         parse_manifest(json.dumps(content), "m.json", "demo")
-
-
-def test_the_originals_manifest_states_nothing_and_stays_valid() -> None:
-    content = {"ckpt_logs": _make_whole()["ckpt_logs"]}
-    _lose(content, "segment")
-    golden = parse_manifest(json.dumps(content), "m.json", "demo")
-    assert golden.version == 1
-    assert golden.steps_beyond is None
-
-
-@pytest.mark.parametrize("steps", [[11], [11, 12, 13]])
-def test_curves_of_unequal_lengths_are_a_damaged_manifest(steps: list[int]) -> None:
-    content = json.loads((SAMPLES / "v2_replicas.json").read_text())
-    for labels in content["replicas"]["10"].values():
-        for runs in labels.values():
-            for run in runs:
-                run["steps"] = steps
-    content.pop("counts", None)
-    with pytest.raises(FormatError, match=r"damaged: ValueError: a curve has \d steps and \d values"):
-        parse_manifest(json.dumps(content), "m.json", "t")
-
-
-def test_a_history_that_is_no_list_of_objects_is_a_damaged_manifest() -> None:
-    content = json.loads((SAMPLES / "v2_replicas.json").read_text())
-    with pytest.raises(FormatError, match="an entry of history is not an object"):
-        parse_manifest(json.dumps({**content, "history": ["x"]}), "m.json", "t")
+    original = {"ckpt_logs": _make_whole()["ckpt_logs"]}  # it states nothing, and stays valid
+    _lose(original, "segment")
+    golden = parse_manifest(json.dumps(original), "m.json", "demo")
+    assert (golden.version, golden.steps_beyond) == (1, None)

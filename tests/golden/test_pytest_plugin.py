@@ -5,34 +5,35 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from tests.fork_server import call_assay, call_python
 
-pytest_plugins = ["pytester"]
-LIGHT = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")  # of the plug-ins installed here the two slowest
+from assay.cli.main import run
+from assay.golden import pytest_plugin
 
+LIGHT = ("-pno:schemathesis", "-pno:hypothesispytest")  # of the plug-ins installed here the two slowest
+# Shell and awk start ten times as fast as Python.
 TRAIN = r"""
-import os, sys
-def flag(name, default):
-    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
-start = int(flag("--start", 0)); last = int(flag("--steps", 30)); folder = flag("--out", None)
-worse = float(os.environ.get("WORSE", "1"))
-for step in range(start + 1, last + 1):
-    print(f"step {step} loss {worse * 10 / step!r}", flush=True)
-    if folder and step == 10:
-        os.makedirs(folder, exist_ok=True)
-        open(os.path.join(folder, "c10"), "w").write("10")
-        print("saved " + os.path.join(folder, "c10"), flush=True)
+while [ $# -gt 0 ]; do
+  case $1 in --start) start=$2;; --steps) last=$2;; --out) out=$2;; esac
+  shift 2
+done
+awk -v first="$start" -v last="${last:-30}" -v out="$out" -v worse="${WORSE:-1}" 'BEGIN {
+  for (step = first + 1; step <= last; step++) {
+    printf "step %d loss %.15g\n", step, worse * 10 / step
+    if (out && step == 10) { system("mkdir -p " out "; echo 10 > " out "/c10"); print "saved " out "/c10" }
+  }
+}'
 """
 
-STUDY = rf"""
+STUDY = r"""
 study: little
-command: {sys.executable} train.py
-metrics: {{step: 'step (\d+)', loss: 'loss ({{number}})'}}
+command: sh train.sh
+metrics: {step: 'step (\d+)', loss: 'loss ({number})'}
 golden:
   segment: 12
   save: 'saved (\S+)'
@@ -41,42 +42,34 @@ golden:
   start: --start
   length: --steps
   replicas: 2
-resources: {{gpus: 0}}
+resources: {gpus: 0}
 """
-
-
-@pytest.fixture
-def installed() -> tuple[str, ...]:
-    """Installed, pytest finds it by itself; before that it is named."""
-    return () if list(entry_points(group="pytest11", name="assay-golden")) else ("-p", "assay.golden.pytest_plugin")
 
 
 @pytest.fixture(scope="module")
 def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a program, its golden, and one of a single recording."""
     folder = tmp_path_factory.mktemp("project")
-    (folder / "train.py").write_text(TRAIN)
+    (folder / "train.sh").write_text(TRAIN)
     (folder / "golden.yml").write_text(STUDY)
-    for store, replicas in (("store", "2"), ("single", "1")):
-        arguments = ["golden", "gather", "golden.yml", "-s", store, "-j", "2", "--quiet", "--replicas", replicas]
-        done = call_assay(arguments, cwd=folder, env=os.environ, timeout=240)
-        assert done.returncode == 0, done.stdout + done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for store, replicas in (("store", "2"), ("single", "1")):
+            words = ["golden", "gather", "golden.yml", "-s", store, "-j", "2", "--quiet", "--replicas", replicas]
+            assert run(words) == 0
     shutil.rmtree(folder / "runs")
     return folder
 
 
-PLUGINS = [f"-passay.{name}.pytest_plugin" for name in ("golden", "models", "exchange")]
-
-
 def run_pytest(folder: Path, *arguments: str, **env: str) -> tuple[dict[str, str], str]:
-    """The outcome of each test, and the output. The plug-ins are named: without the others that are installed here a
-    pytest starts in half the time."""
+    """The outcome of each test, and the output."""
     own = {"ASSAY_SLOTS_DIR": str(folder / ".slots"), "ASSAY_CACHE_DIR": str(folder / ".cache"), "COLUMNS": "250"}
-    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **own, **env}
-    words = ["-m", "pytest", *PLUGINS, "-rA", f"--basetemp={folder / 'basetemp'}", *arguments]
-    done = call_python(words, cwd=folder, env=env, timeout=240)
+    words = [sys.executable, "-m", "pytest", "-rA", f"--basetemp={folder / 'basetemp'}", *arguments]
+    done = subprocess.run(
+        words, cwd=folder, env={**os.environ, **own, **env}, capture_output=True, text=True, check=False
+    )
     found = re.findall(r"^(PASSED|FAILED|XFAIL|ERROR) \S+?::(\w+)", done.stdout, re.MULTILINE)
-    return {name: word for word, name in found}, done.stdout
+    return {name: word for word, name in found}, done.stdout + done.stderr
 
 
 def mark(name: str, more: str = "", store: str = "store", given: str = "", body: str = "pass") -> str:
@@ -147,10 +140,11 @@ def session(gathered: Path) -> tuple[dict[str, str], str]:
     inner = gathered / "inner"
     inner.mkdir()
     shutil.copy(gathered / "golden.yml", inner / "inner.yml")
-    shutil.copy(gathered / "train.py", inner / "train.py")
+    shutil.copy(gathered / "train.sh", inner / "train.sh")
     shutil.copytree(gathered / "store", inner / "inner_store")
     (inner / "test_inner.py").write_text(INNER)
-    return run_pytest(gathered)
+    # Named, and without the others that are installed here, a pytest starts in half the time.
+    return run_pytest(gathered, "-passay.golden.pytest_plugin", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
 PASSING = ("called_once", "better_allowed", "fixture", "a_users_fixture", "beside")
@@ -201,35 +195,27 @@ def test_a_failure_of_the_originals_helper_shows_the_test(session: tuple[dict[st
     assert "raise ConvergenceFailure" not in text
 
 
-def test_it_works_under_python_O_and_without_the_cache(gathered: Path, tmp_path: Path) -> None:
+LEFT_ALONE = """
+import sys
+
+def test_left_alone():
+    ours = sorted(name for name in sys.modules if name.startswith("assay"))
+    parts = ("pytest_plugin", "pytest_support", "pytest_session", "errors", "api", "system", "flags")
+    parts += ("values.options", "values.units", "values.pytest_names")
+    packages = ("assay", "assay.compat", "assay.compat.torq", "assay.golden", "assay.models", "assay.values")
+    packages += ("assay.exchange", "assay.models.values")
+    assert all(name in packages or any(f".{part}" in name for part in parts) for name in ours), ours
+"""
+
+
+def test_the_installed_plugin_is_found_also_under_python_O_and_leaves_other_tests_alone(
+    gathered: Path, tmp_path: Path
+) -> None:
+    """Until a check runs, of ours only the plugin and what the products offer it are imported."""
     shutil.copytree(gathered, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("test_*", ".*", "basetemp"))
-    (tmp_path / "test_it.py").write_text(f"import pytest\n\n{mark('good')}{mark('worse', WORSE)}")
-    outcomes, text = run_pytest(tmp_path, "-p", "no:cacheprovider", PYTHONOPTIMIZE="1")
-    assert outcomes == {"test_good": "PASSED", "test_worse": "FAILED"}, text
-
-
-def test_the_installed_plugin_is_found(gathered: Path, pytester: pytest.Pytester, installed: tuple[str, ...]) -> None:
-    shutil.copytree(gathered, pytester.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("test_*", ".*", "inner"))
-    pytester.makepyfile(f"import pytest\n\n{mark('good')}")
-    pytester.runpytest_subprocess(*installed, *LIGHT, "--strict-markers").assert_outcomes(passed=1)
-
-
-def test_other_tests_are_left_alone(pytester, installed):
-    """Nothing is collected; of ours only the plugin and what the products offer it are imported."""
-    pytester.makepyfile(
-        """
-        import sys
-        def test_it():
-            ours = sorted(name for name in sys.modules if name.startswith("assay"))
-            parts = ("pytest_plugin", "pytest_support", "pytest_session", "errors", "api", "system", "flags")
-            parts += ("values.options", "values.units", "values.pytest_names")
-            packages = ("assay", "assay.compat", "assay.compat.torq", "assay.golden", "assay.models", "assay.values")
-            packages += ("assay.exchange", "assay.models.values")
-            assert all(name in packages or any(f".{part}" in name for part in parts) for name in ours), ours
-        """
-    )
-    result = pytester.runpytest_subprocess(*installed, *LIGHT, "--strict-markers", "-W", "error")
-    result.assert_outcomes(passed=1)
-    assert not (pytester.path / ".pytest_cache" / "d").exists()
-    with_us = pytester.runpytest_subprocess(*installed, *LIGHT, "--help").stdout.str()
-    assert "convergence" not in with_us.replace("@pytest.mark.convergence", "")
+    (tmp_path / "test_it.py").write_text(f"{LEFT_ALONE}\n\nimport pytest\n\n{mark('good')}{mark('worse', WORSE)}")
+    named = () if list(entry_points(group="pytest11", name="assay-golden")) else ("-passay.golden.pytest_plugin",)
+    strict = ("--strict-markers", "-Werror", "-Wignore::pytest.PytestConfigWarning")  # python -O itself is warned of
+    outcomes, text = run_pytest(tmp_path, *named, *LIGHT, *strict, "-pno:cacheprovider", PYTHONOPTIMIZE="1")
+    assert outcomes == {"test_left_alone": "PASSED", "test_good": "PASSED", "test_worse": "FAILED"}, text
+    assert not hasattr(pytest_plugin, "pytest_addoption"), "no option is added"

@@ -12,22 +12,31 @@ from typing import Any
 
 import pytest
 from tests.command_line import Result
-from tests.golden_training import run_in_process
+from tests.in_process_jobs import run_in_process
 
 from assay.cli.main import run
 
 TRAIN = r"""
-import os, random, re
+import os, random, re, sys, time
 OFFSET = 1.0
+def flag(name, default):
+    return sys.argv[len(sys.argv) - sys.argv[::-1].index(name)] if name in sys.argv else default
+start, last, saves = int(flag("--start", 0)), int(flag("--steps", 12)), flag("--out", "")
 folder, name = os.path.split(os.environ["ASSAY_RUN_DIR"])
 kind, *kinds = (re.sub(r"-\d{8}-\d{6}-\w{4}", "", each) for each in (name, *os.listdir(folder)))
 draw = random.Random(f"{kind} {kinds.count(kind)}").gauss  # each run has noise of its own, the same in every test
-scale, noise = float(os.environ.get("SCALE", "1")), float(os.environ.get("NOISE", "0"))
+scale, noise = float(os.environ.get("SCALE", "1")) * float(flag("--scale", "1")), float(os.environ.get("NOISE", "0"))
 if "CRASH" in os.environ:
     raise SystemExit("no such device")
-for step in range(1, 13):
+for step in range(start + 1, last + 1):
     loss = scale * (OFFSET + 4 / step) * (1 + noise * draw(0, 1))
     print(f"step {step} loss {os.environ.get('LOSS') if step == 3 and 'LOSS' in os.environ else repr(loss)}", flush=True)
+    time.sleep(float(os.environ.get("PAUSE", "0")))
+    if saves and step in (10, 20):
+        os.makedirs(saves, exist_ok=True)
+        with open(f"{saves}/c{step}", "w") as file:
+            file.write(str(step))
+        print(f"saved {saves}/c{step}", flush=True)
 if "FAIL_AT_END" in os.environ:
     raise SystemExit("cannot save")
 """
@@ -71,11 +80,13 @@ class Repository:
 class TwoSides(Repository):
     """The program, committed once."""
 
+    study = STUDY
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         (folder / "train.py").write_text(TRAIN)
-        (folder / "golden.yml").write_text(STUDY)
+        (folder / "golden.yml").write_text(self.study)
         (folder / ".gitignore").write_text("runs/\ngolden/\n")
         self.git("init", "-q")
         self.commit("first")

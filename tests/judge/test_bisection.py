@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,87 +36,54 @@ def test_both_ends_are_tried_first():
     parents = chain(8)
     assert next_step(history(parents)) == NextTry("c0", "good end", 9)
     assert next_step(history(parents, [("c0", "good")])) == NextTry("c8", "bad end", 9)
+    assert next_step(history(parents, [("c0", "open")])) == NextTry("c0", "good end", 9), "it is tried again"
 
 
-@pytest.mark.parametrize(
-    ("trials", "words"),
-    [
+def test_ends_that_do_not_fit_stop_the_search():
+    for trials, words in (
         ([("c0", "bad")], "do not differ: both are bad"),
         ([("c0", "good"), ("c8", "good")], "do not differ: both are good"),
         ([("c0", "skip")], "the good end cannot be judged"),
         ([("c0", "good"), ("c8", "skip")], "the bad end cannot be judged"),
         ([("c0", "open")] * 3, "the good end cannot be judged"),
-    ],
-)
-def test_ends_that_do_not_fit_stop_the_search(trials, words):
-    step = next_step(history(chain(8), trials))
-    assert isinstance(step, Stuck)
-    assert words in step.reason
-
-
-def test_an_inconclusive_end_is_tried_again():
-    assert next_step(history(chain(8), [("c0", "open")])) == NextTry("c0", "good end", 9)
+    ):
+        step = next_step(history(chain(8), trials))
+        assert isinstance(step, Stuck)
+        assert words in step.reason
 
 
 # ---------------------------------------------------------------- halving
 
 
-@pytest.mark.parametrize("culprit", range(1, 9))
-def test_every_culprit_among_eight_is_found_in_three_trials_after_the_ends(culprit):
-    step, trials = search(chain(8), lambda commit: "bad" if int(commit[1:]) >= culprit else "good")
-    assert step == Culprit((f"c{culprit}",))
-    assert len(trials) <= 2 + 3
+def judge_from(culprit, **others):
+    """Bad from this number on; `others` are outcomes by commit."""
+    return lambda commit: others.get(commit, "bad" if int(commit[1:]) >= culprit else "good")
 
 
-def test_neighbours_need_no_search():
-    step, trials = search(chain(1), lambda commit: "bad" if commit == "c1" else "good")
-    assert step.culprit == "c1"
-    assert len(trials) == 2
+def test_every_culprit_among_eight_is_found_in_three_trials_after_the_ends():
+    for culprit in range(1, 9):
+        step, trials = search(chain(8), judge_from(culprit))
+        assert step == Culprit((f"c{culprit}",))
+        assert len(trials) <= 2 + 3
+    step, trials = search(chain(1), judge_from(1))
+    assert (step.culprit, len(trials)) == ("c1", 2), "neighbours need no search"
 
 
-def test_a_commit_that_does_not_build_is_passed_over():
-    def judge(commit):
-        number = int(commit[1:])
-        return "skip" if number == 4 else "bad" if number >= 6 else "good"
-
-    step, trials = search(chain(8), judge)
+def test_commits_that_do_not_build_or_stay_inconclusive_are_passed_over():
+    step, trials = search(chain(8), judge_from(6, c4="skip"))
     assert step == Culprit(("c6",))
     assert [commit for commit, outcome in trials if outcome == "skip"] == ["c4"], "it is tried once"
-
-
-def test_when_the_culprit_hides_among_skipped_ones_all_suspects_are_named():
-    def judge(commit):
-        number = int(commit[1:])
-        return "skip" if 3 <= number <= 5 else "bad" if number > 5 else "good"
-
-    step, _ = search(chain(8), judge)
-    assert step == Culprit(("c3", "c4", "c5", "c6"))
-    assert step.culprit is None
-
-
-def test_inconclusive_commits_are_tried_again_and_then_skipped():
-    def judge(commit):
-        number = int(commit[1:])
-        return "open" if number == 4 else "bad" if number >= 4 else "good"
-
-    step, trials = search(chain(8), judge, patience=3)
+    step, _ = search(chain(8), judge_from(6, c3="skip", c4="skip", c5="skip"))
+    assert (step, step.culprit) == (Culprit(("c3", "c4", "c5", "c6")), None)
+    step, trials = search(chain(8), judge_from(4, c4="open"), patience=3)
     assert trials.count(("c4", "open")) == 3
     assert step == Culprit(("c4", "c5"))
 
 
 def test_a_culprit_on_a_merged_branch_is_found_there():
     """c0 - a1 - a2 - a3 -------- m - c5, and c0 - b1 - b2 - b3 joins at m."""
-    parents = {
-        "c0": (),
-        "a1": ("c0",),
-        "a2": ("a1",),
-        "a3": ("a2",),
-        "b1": ("c0",),
-        "b2": ("b1",),
-        "b3": ("b2",),
-        "m": ("a3", "b3"),
-        "c5": ("m",),
-    }
+    pairs = ("a1 c0", "a2 a1", "a3 a2", "b1 c0", "b2 b1", "b3 b2", "m a3 b3", "c5 m")
+    parents = {"c0": (), **{each.split()[0]: tuple(each.split()[1:]) for each in pairs}}
     infected = {"b2", "b3", "m", "c5"}
     step, _ = search(parents, lambda commit: "bad" if commit in infected else "good")
     assert step == Culprit(("b2",))
@@ -148,7 +114,7 @@ def test_in_any_history_the_one_culprit_is_found(data):
 
 
 def test_where_there_is_noise_the_accused_and_its_parent_are_tried_twice():
-    step, trials = search(chain(8), lambda commit: "bad" if int(commit[1:]) >= 5 else "good", votes=2)
+    step, trials = search(chain(8), judge_from(5), votes=2)
     assert step == Culprit(("c5",))
     assert trials.count(("c5", "bad")) == 2
     assert trials.count(("c4", "good")) == 2
@@ -174,17 +140,9 @@ def test_opinions():
     def opinion(*outcomes):
         return form_opinion(history(chain(2), [("c1", outcome) for outcome in outcomes]), "c1")
 
-    assert opinion() == "unknown"
-    assert opinion("good") == "good"
-    assert opinion("good", "bad") == "open"
-    assert opinion("good", "bad", "bad") == "bad"
-    assert opinion("open") == "open"
-    assert opinion("open", "open", "open") == "skip"
-    assert opinion("open", "bad") == "bad"
-    assert opinion("skip") == "skip"
-
-
-def test_every_trial_has_a_reason():
+    known = {(): "unknown", ("good",): "good", ("good", "bad"): "open", ("good", "bad", "bad"): "bad"}
+    known |= {("open",): "open", ("open",) * 3: "skip", ("open", "bad"): "bad", ("skip",): "skip"}
+    assert {outcomes: opinion(*outcomes) for outcomes in known} == known
     assert NextTry("c", "halve", 7).reason == "7 suspects"
     said = {NextTry("c", why).reason for why in ("good end", "bad end", "confirm")}
     assert len(said) == 3

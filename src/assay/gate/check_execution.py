@@ -118,8 +118,10 @@ def _judge(check: Check, code: int, junit: str, log: str, seconds: float) -> Out
     kind = _KINDS.get(code, VerdictKind.ERROR)
     ending = ExitCode(code) if code in list(ExitCode) else ExitCode.INTERNAL
     if report is None or kind is VerdictKind.ERROR:
-        said = report.text if report is not None else ""
-        text = said or _find_message(log) or f"it ended with code {code} and said nothing"
+        lines = [line for line in log.splitlines() if line.strip()]
+        last = ([line for line in lines if line.startswith("assay: ")] or lines or [""])[-1]
+        message = (report.text if report is not None else "") or clean(last.removeprefix("assay: "))
+        text = message or f"it ended with code {code} and said nothing"
         text = f"it was killed by signal {-code}" if code < 0 else text
         return Outcome(check, VerdictKind.ERROR, text, seconds, ending or ExitCode.FAILED, log=log)
     if kind is VerdictKind.PASS and not report.cases:
@@ -162,10 +164,3 @@ def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:
             is_open = message.startswith(VerdictKind.INCONCLUSIVE)
             return VerdictKind.INCONCLUSIVE if is_open else VerdictKind.PASS, message
     return VerdictKind.PASS, ""
-
-
-def _find_message(log: str) -> str:
-    """The error message of a command, or its last line."""
-    lines = [line for line in log.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("assay: ")] or lines[-1:]
-    return clean(said[-1].removeprefix("assay: ")) if said else ""

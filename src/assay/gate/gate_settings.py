@@ -14,7 +14,7 @@ import shlex
 
 from assay.config.fields import Fields
 from assay.config.settings import Settings
-from assay.config.source import Entry, Node, Problems
+from assay.config.source import Node, Problems
 from assay.errors import UsageError, did_you_mean
 from assay.plugins import load
 from assay.system.fast_dataclasses import dataclass, replace
@@ -70,9 +70,20 @@ class _Reader(Fields):
         if node.kind == "mapping" and "checks" not in entries:
             self.problems.add("has no checks", "gate", node.position, 'as in checks = ["golden check train.yml"]')
         checks = self._read_checks(entries["checks"].node) if "checks" in entries else ()
-        data = self._read_data(entries["data"], folder) if "data" in entries else ()
-        budget_s = self._read_budget(entries["budget"].node) if "budget" in entries else None
-        return GateSettings(folder, checks, data, budget_s)
+        data: set[str] = set()
+        for pattern in self.texts(entries["data"].node, "gate.data", "a list of paths") if "data" in entries else ():
+            paths = glob.glob(os.path.join(folder, os.path.expanduser(pattern)), recursive=True)
+            if not paths:
+                self.problems.add(
+                    f"{pattern!r} matches no file", "gate.data", entries["data"].node.position, f"in {folder}"
+                )
+            data.update(paths)
+        budget, seconds = entries.get("budget"), None
+        if budget is not None:
+            seconds = parse_duration(budget.node.value) if isinstance(budget.node.value, str) else None
+            if not seconds:
+                self.refuse(budget.node, "gate.budget", "a duration", 'as in budget = "20m"')
+        return GateSettings(folder, checks, tuple(sorted(data)), seconds)
 
     def _read_checks(self, node: Node) -> tuple[Check, ...]:
         found: list[Check] = []
@@ -91,21 +102,6 @@ class _Reader(Fields):
             elif line:
                 self.problems.add("names no command", "gate.checks", each.position, 'as in "golden check train.yml"')
         return tuple(found)
-
-    def _read_data(self, entry: Entry, folder: str) -> tuple[str, ...]:
-        found: set[str] = set()
-        for pattern in self.texts(entry.node, "gate.data", "a list of paths"):
-            paths = glob.glob(os.path.join(folder, os.path.expanduser(pattern)), recursive=True)
-            if not paths:
-                self.problems.add(f"{pattern!r} matches no file", "gate.data", entry.node.position, f"in {folder}")
-            found.update(paths)
-        return tuple(sorted(found))
-
-    def _read_budget(self, node: Node) -> float | None:
-        seconds = parse_duration(node.value) if isinstance(node.value, str) else None
-        if not seconds:
-            self.refuse(node, "gate.budget", "a duration", 'as in budget = "20m"')
-        return seconds
 
 
 # ---------------------------------------------------------------- commands that judge

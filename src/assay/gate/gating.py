@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
@@ -59,10 +59,10 @@ def gate(request: GateRequest, console: Console, group: Group) -> int:
     settings = load_settings()
     chosen = load_gate(settings)
     root, _ = choose_root(request.root, None, settings)
-    flags = {check: _list_flags(check, group) for check in chosen.checks}
-    more = {check: _choose_more(check, request, flags[check]) for check in chosen.checks}
+    flags = {check: _list_flags(check, request, group) for check in chosen.checks}
+    more = ("--farm", request.on) if request.on else ()
     passes = Passes(root, chosen)
-    plans = [passes.plan(check, more[check], flags[check], is_fresh=request.fresh) for check in chosen.checks]
+    plans = [passes.plan(check, more, flags[check], is_fresh=request.fresh) for check in chosen.checks]
     if request.explain:
         console.write_document(_build_plan(plans), as_json=request.as_json)
         return int(ExitCode.OK)
@@ -71,7 +71,7 @@ def gate(request: GateRequest, console: Console, group: Group) -> int:
     environment = f"env ASSAY_ROOT={shlex.quote(root)}" if request.root else ""
     inside = os.path.relpath(chosen.folder)
     repeats = {
-        check: build_side_command(("assay", *check.words, *more[check]), environment, inside) for check in chosen.checks
+        check: build_side_command(("assay", *check.words, *more), environment, inside) for check in chosen.checks
     }
     document = build_document(outcomes, repeats)
     write_document(document, request)
@@ -80,28 +80,24 @@ def gate(request: GateRequest, console: Console, group: Group) -> int:
     return int(ExitCode.worst(outcome.code for outcome in outcomes))
 
 
-def _list_flags(check: Check, group: Group) -> frozenset[str]:
-    """All that the check's command has."""
+def _list_flags(check: Check, request: GateRequest, group: Group) -> frozenset[str]:
+    """All flags of the check's command. Raises UsageError for a check that a gate cannot execute."""
     found = find_judging_request(check, group)
     if found is GateRequest:
         raise UsageError(f"{check.position}: a gate cannot be a check of a gate", "name its checks here")
-    return frozenset(flag for each in found.OPTIONS.values() for flag in each.names)
-
-
-def _choose_more(check: Check, request: GateRequest, flags: Container[str]) -> tuple[str, ...]:
-    """The words that the gate adds to a check."""
+    flags = frozenset(flag for each in found.OPTIONS.values() for flag in each.names)
     if "--" in check.words:
         raise UsageError(f"{check.position}: the gate adds options to a check: it cannot have --", "leave it out")
     if any(word.partition("=")[0] == "--junit" for word in check.words):
         raise UsageError(f"{check.position}: a check of a gate has no --junit of its own", "assay gate --junit FILE")
     if request.on and "--farm" not in flags:
         raise UsageError(f"{check.position}: `assay {check.line}` cannot run on a farm", "leave --on out")
-    return ("--farm", request.on) if request.on else ()
+    return flags
 
 
 def _execute_all(
     plans: Sequence[Plan],
-    more: Mapping[Check, Sequence[str]],
+    more: Sequence[str],
     where: tuple[GateSettings, str, float | None],
     passes: Passes,
     console: Console,
@@ -122,7 +118,7 @@ def _execute_all(
             yield Outcome(plan.check, VerdictKind.INCONCLUSIVE, text, code=ExitCode.INCONCLUSIVE)
         else:
             console.message(f"{number} of {len(plans)}: assay {plan.check.line}")
-            outcome = execute(plan.check, more[plan.check], chosen.folder, environment, left_s)
+            outcome = execute(plan.check, more, chosen.folder, environment, left_s)
             if outcome.kind is VerdictKind.INCONCLUSIVE and outcome.code is ExitCode.INTERRUPTED:
                 ended = INTERRUPTED
             try:
@@ -158,8 +154,10 @@ def build_document(outcomes: Sequence[Outcome], repeats: Mapping[Check, str]) ->
         *([doc.Section((commands,), title="One by one")] if bad else ()),
         doc.Only(("markdown", "html"), logs),
     )
-    suite = doc.Suite("gate", [_build_case(each) for each in outcomes])
-    return doc.Document(f"{kind} gate", blocks, (suite,), facts=_build_facts(kind, outcomes))
+    taken = [None if each.is_reused else each.seconds for each in outcomes]
+    pairs = zip(outcomes, taken, strict=True)
+    cases = [doc.Case("gate", each.check.line, each.kind, each.text, each.log, seconds) for each, seconds in pairs]
+    return doc.Document(f"{kind} gate", blocks, (doc.Suite("gate", cases),), facts=_build_facts(kind, outcomes))
 
 
 def _count(outcomes: Sequence[Outcome]) -> str:
@@ -168,11 +166,6 @@ def _count(outcomes: Sequence[Outcome]) -> str:
     reused = sum(each.is_reused for each in outcomes)
     said = ", ".join(f"{count} {kind}" for count, kind in counts if count)
     return f"{said}; {reused} of an earlier gate" if reused else said
-
-
-def _build_case(outcome: Outcome) -> doc.Case:
-    seconds = None if outcome.is_reused else outcome.seconds
-    return doc.Case("gate", outcome.check.line, outcome.kind, outcome.text, outcome.log, seconds)
 
 
 def _build_facts(kind: VerdictKind, outcomes: Sequence[Outcome]) -> dict[str, object]:

@@ -44,6 +44,11 @@ class Pair:
     def is_bad_b(self) -> bool:
         return self.b is None or not math.isfinite(self.b)
 
+    @property
+    def change(self) -> float | None:
+        """b - a, where both are finite."""
+        return None if self.a is None or self.b is None or self.is_bad_a or self.is_bad_b else self.b - self.a
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -108,19 +113,15 @@ def build_schedule(most: int) -> Schedule:
     values, low, high = _simulate(looks), 1.0, 6.0
     for _ in range(40):
         scale = (low + high) / 2
-        low, high = (scale, high) if _measure_alarms(values, looks, scale) > ALPHA else (low, scale)
+        pairs = zip(looks, _find_levels(looks, scale), strict=True)
+        limits = [t_quantile(count - 1, level) for count, level in pairs]
+        alarms = float((values > limits).any(axis=1).mean())  # how often t exceeds the boundary at one of the looks
+        low, high = (scale, high) if alarms > ALPHA else (low, scale)
     return Schedule(looks, _find_levels(looks, high))
 
 
 def _find_levels(looks: Sequence[int], scale: float) -> tuple[float, ...]:
     return tuple(NormalDist().cdf(-scale * (looks[-1] / count) ** _POWER) for count in looks)
-
-
-def _measure_alarms(values: Any, looks: Sequence[int], scale: float) -> float:
-    """How often t exceeds the boundary at one of the looks."""
-    levels = _find_levels(looks, scale)
-    limits = [t_quantile(count - 1, level) for count, level in zip(looks, levels, strict=True)]
-    return float((values > limits).any(axis=1).mean())
 
 
 def _simulate(looks: Sequence[int]) -> Any:
@@ -140,44 +141,34 @@ def _simulate(looks: Sequence[int]) -> Any:
 
 def judge_look(pairs: Sequence[Pair], level: float, question: Question) -> Judged:
     """The verdict at a look. The pairs are those of the first seeds, in their order."""
-    counted = [pair for pair in pairs if not (pair.is_bad_a and pair.is_bad_b)]
-    good = [pair.a for pair in counted if pair.a is not None and not pair.is_bad_a]
-    threshold = question.find_threshold(good)
     failed_a, failed_b = sum(pair.is_bad_a for pair in pairs), sum(pair.is_bad_b for pair in pairs)
-    changes = build_changes(counted, question.direction, threshold)
+    changes, good, threshold = build_changes(pairs, question)
     mean, sd = mean_and_sd(changes)
     if mean is None or sd is None or len(changes) < FEWEST:
         return Judged("undecided", len(changes), failed_a=failed_a, failed_b=failed_b)
     half = t_quantile(len(changes) - 1, level) * sd / math.sqrt(len(changes))
     interval = (mean - half, mean + half)
-    verdict = _choose(mean, interval, threshold, question.direction)
-    if verdict == "same" and (failed_a or failed_b):  # what failed was not shown to be the same
-        verdict = "undecided"
-    if not any(map(_is_whole, counted)):  # nothing was measured on both sides
+    verdict: Choice = "undecided"
+    if -threshold <= interval[0] and interval[1] <= threshold:
+        verdict = "undecided" if failed_a or failed_b else "same"  # what failed was not shown to be the same
+    elif (interval[0] > 0 or interval[1] < 0) and abs(mean) > threshold:
+        verdict = "better" if (mean < 0) == (question.direction == "min") else "worse"
+    if all(pair.change is None for pair in pairs):  # nothing was measured on both sides
         return Judged(verdict, len(changes), failed_a=failed_a, failed_b=failed_b)
     return Judged(verdict, len(changes), mean, interval, threshold, mean_and_sd(good)[0], failed_a, failed_b)
 
 
-def build_changes(pairs: Sequence[Pair], direction: Direction, threshold: float) -> list[float]:
-    """b - a of each pair. A side that failed counts as worse, by the largest difference that there is."""
-    known = [pair.b - pair.a for pair in pairs if _is_whole(pair) and pair.a is not None and pair.b is not None]
-    worst = max((*map(abs, known), 2 * threshold)) or 1.0
-    worse = worst if direction == "min" else -worst
-    found = iter(known)
-    return [next(found) if _is_whole(pair) else worse if pair.is_bad_b else -worse for pair in pairs]
-
-
-def _is_whole(pair: Pair) -> bool:
-    return not (pair.is_bad_a or pair.is_bad_b)
-
-
-def _choose(mean: float, interval: tuple[float, float], threshold: float, direction: Direction) -> Choice:
-    low, high = interval
-    if -threshold <= low and high <= threshold:
-        return "same"
-    if (low > 0 or high < 0) and abs(mean) > threshold:
-        return "better" if (mean < 0) == (direction == "min") else "worse"
-    return "undecided"
+def build_changes(pairs: Sequence[Pair], question: Question) -> tuple[list[float], list[float], float]:
+    """b - a of each pair that has a value, the finite values of side a, and the smallest difference that matters. A
+    side that failed counts as worse, by the largest difference that there is."""
+    counted = [pair for pair in pairs if not (pair.is_bad_a and pair.is_bad_b)]
+    good = [pair.a for pair in counted if pair.a is not None and not pair.is_bad_a]
+    threshold = question.find_threshold(good)
+    worst = max([2 * threshold, *(abs(pair.change) for pair in counted if pair.change is not None)]) or 1.0
+    worse = worst if question.direction == "min" else -worst
+    failed = [worse if pair.is_bad_b else -worse for pair in counted]
+    known = zip((pair.change for pair in counted), failed, strict=True)
+    return [lost if change is None else change for change, lost in known], good, threshold
 
 
 def is_near_zero(values: Sequence[float]) -> bool:
@@ -193,9 +184,7 @@ def is_near_zero(values: Sequence[float]) -> bool:
 
 def measure_chance(pairs: Sequence[Pair], question: Question) -> float:
     """The one-sided p value of `better` over all pairs, by a t-test; never below that of all pairs agreeing."""
-    counted = [pair for pair in pairs if not (pair.is_bad_a and pair.is_bad_b)]
-    good = [pair.a for pair in counted if pair.a is not None and not pair.is_bad_a]
-    changes = build_changes(counted, question.direction, question.find_threshold(good))
+    changes, _, _ = build_changes(pairs, question)
     mean, sd = mean_and_sd(changes)
     if mean is None or sd is None or len(changes) < FEWEST:
         return 1.0

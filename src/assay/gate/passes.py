@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from assay.errors import AssayError, UsageError
 from assay.gate.check_execution import Outcome
@@ -30,6 +29,7 @@ from assay.show.formatting import render_age
 from assay.system.fast_dataclasses import asdict, dataclass
 from assay.system.files import blake2b, parse_json, write_atomic
 from assay.system.git import find_git_root, run_git
+from assay.values.plain import parse_plain
 from assay.values.verdict import VerdictKind
 
 FOLDER = ".gate"
@@ -55,7 +55,18 @@ class Inputs:
 
     @property
     def key(self) -> str:
-        return _digest(asdict(self).values())
+        return _digest(getattr(self, name) for name in _NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Inputs):
+    """A PASS of an earlier gate, as its file has it."""
+
+    line: str
+    at: float
+    text: str
+    cases: int
+    format: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +95,8 @@ class Passes:
         if is_fresh or inputs.key not in found:
             return Plan(check, inputs, None, "--fresh" if is_fresh else _explain(inputs, found))
         kept = found[inputs.key]
-        text = f"{kept['text']}; it passed {render_age(time.time() - kept['at'])}"
-        passed = Outcome(check, VerdictKind.PASS, text, cases=kept["cases"], is_reused=True)
+        text = f"{kept.text}; it passed {render_age(time.time() - kept.at)}"
+        passed = Outcome(check, VerdictKind.PASS, text, cases=kept.cases, is_reused=True)
         return Plan(check, inputs, passed, "code, environment and data are those of an earlier PASS")
 
     def keep(self, plan: Plan, outcome: Outcome) -> None:
@@ -108,18 +119,19 @@ class Passes:
     def _find_folder(self, check: Check) -> str:
         return os.path.join(self._root, FOLDER, _digest([check.line]))
 
-    def _load(self, check: Check) -> dict[str, dict[str, Any]]:
-        """What was kept for a check, by key, the newest last. A damaged file counts as none."""
+    def _load(self, check: Check) -> dict[str, Kept]:
+        """What was kept for a check, by key, the newest last. A file that is damaged, or of another version or another
+        check, counts as none."""
         found, folder = [], self._find_folder(check)
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             try:
                 with open(os.path.join(folder, name), encoding="utf-8") as file:
-                    kept = _read_kept(parse_json(file.read()), check)
+                    kept = parse_plain(Kept, parse_json(file.read()))
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-            found += [kept] if kept else []
-        found.sort(key=lambda each: each["at"])
-        return {Inputs(*(each[name] for name in _NAMES)).key: each for each in found}
+            if (kept.format, kept.line) == (_FORMAT, check.line) and kept.cases > 0:
+                found.append(kept)
+        return {each.key: each for each in sorted(found, key=lambda each: each.at)}
 
     def _load_inputs(self, check: Check) -> Inputs:
         folder = self._settings.folder
@@ -130,22 +142,14 @@ class Passes:
         return Inputs(self._code, self._environment, data, _digest(_find_commits(check.words, folder)))
 
 
-def _read_kept(content: Any, check: Check) -> dict[str, Any] | None:
-    """None: of another version or another check, or no PASS."""
-    if content["format"] != _FORMAT or content["line"] != check.line or int(content["cases"]) <= 0:
-        return None
-    texts = {name: str(content[name]) for name in (*_NAMES, "text")}
-    return {**texts, "at": float(content["at"]), "cases": int(content["cases"])}
-
-
-def _explain(inputs: Inputs, found: Mapping[str, Mapping[str, Any]]) -> str:
+def _explain(inputs: Inputs, found: Mapping[str, Kept]) -> str:
     """Why no earlier PASS counts: what differs from the newest one."""
     if not found:
         return "no PASS of it is kept here"
     last = list(found.values())[-1]
-    changed = [name for key, name in _NAMES.items() if last[key] != getattr(inputs, key)]
+    changed = [name for key, name in _NAMES.items() if getattr(last, key) != getattr(inputs, key)]
     verb = "has" if len(changed) == 1 else "have"
-    return f"{' and '.join(changed)} {verb} changed since it passed {render_age(time.time() - last['at'])}"
+    return f"{' and '.join(changed)} {verb} changed since it passed {render_age(time.time() - last.at)}"
 
 
 def _find_unseen(words: Sequence[str], flags: Container[str]) -> str:

@@ -130,15 +130,19 @@ def try_command(request: TryRequest, console: Console) -> int:
     from assay.system.fast_dataclasses import replace
 
     question = _build_question(request)
-    _check_command(request.command)
+    words = request.command
+    if not words:
+        raise UsageError("there is no command", f"write it last: -- python train.py --seed {SEED}")
+    if not any(SEED in word for word in words):
+        message = f"the command has no {SEED}: every run would be the same"
+        raise UsageError(message, f"say where the seed goes: -- {' '.join(words)} --seed {SEED}")
     quieted = console.quieted(request.quiet or request.as_json)
     place = build_place(request.root, request.on, parse_slot_flags(request.slots, request.jobs))
     budget = Budget(request.budget) if request.budget is not None else None
     place = replace(place, timeout_s=request.timeout_s, budget=budget, command_line=tuple(sys.argv))
-    check_paths(request.command, os.getcwd())
+    check_paths(words, os.getcwd())
     codes = keep_code(place, request.a_rev, request.b_rev, quieted)
     machine = digest_environment(os.getcwd())
-    words = request.command
     a, b = (
         Side(code.hash, code.commit, code.title, words, prefix, code.inside, digest_command(machine, prefix, words))
         for code, prefix in zip(codes[:2], (request.a_env, request.b_env), strict=True)
@@ -157,14 +161,6 @@ def _build_question(request: TryRequest) -> Question:
         raise UsageError(f"--min-change {request.min_change:g} is not an amount", "write for example --min-change 0.01")
     effect = _DEFAULT_EFFECT if request.min_effect is None else request.min_effect
     return Question(request.metric.direction, effect, request.min_change)
-
-
-def _check_command(words: tuple[str, ...]) -> None:
-    if not words:
-        raise UsageError("there is no command", f"write it last: -- python train.py --seed {SEED}")
-    if not any(SEED in word for word in words):
-        message = f"the command has no {SEED}: every run would be the same"
-        raise UsageError(message, f"say where the seed goes: -- {' '.join(words)} --seed {SEED}")
 
 
 # ---------------------------------------------------------------- the ledger

@@ -27,7 +27,12 @@ def build_try_document(found: Try, location: StudyLocation) -> Document:
     new = f"{found.new_runs} new" if found.new_runs else "none of them new"
     cost = f"{render_count(found.runs, 'run')} ({new}), {render_duration(found.seconds)} of running"
     sides = ((BASE, found.a.title), (HEAD, found.b.title))
-    facts = Facts((*_list_change(found), ("pairs", pairs), ("cost", cost), *sides))
+    changes = []
+    if found.effect is not None and found.interval is not None:
+        better = "lower" if found.metric.direction == "min" else "higher"
+        change = describe_change(found.effect, found.relative, found.interval, "95% interval")
+        changes.append((found.metric.name, f"{change}; {better} is better"))
+    facts = Facts((*changes, ("pairs", pairs), ("cost", cost), *sides))
     numbers = (Column(BASE, "number", digits=6), Column(HEAD, "number", digits=6), Column("change", "number"))
     rows = [[seed, a, b, b - a if a is not None and b is not None else None] for seed, a, b in found.values]
     table = Table((Column("seed", "number", digits=None), *numbers), rows)
@@ -35,14 +40,6 @@ def build_try_document(found: Try, location: StudyLocation) -> Document:
     shown = [block for block in blocks if block.blocks]
     commands = Section((Commands(_list_commands(found, location)),))
     return Document(f"{found.verdict}: {found.idea}", (*shown, commands), facts=build_facts(found, location))
-
-
-def _list_change(found: Try) -> list[tuple[str, str]]:
-    if found.effect is None or found.interval is None:
-        return []
-    better = "lower" if found.metric.direction == "min" else "higher"
-    change = describe_change(found.effect, found.relative, found.interval, "95% interval")
-    return [(found.metric.name, f"{change}; {better} is better")]
 
 
 def _list_commands(found: Try, location: StudyLocation) -> list[tuple[str, str]]:
@@ -112,15 +109,12 @@ def _build_row(found: Try) -> list[Any]:
     interval = " to ".join(map(render_signed, found.interval)) if found.interval else ""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.at))
     verdict = Span(found.verdict, _ROLES[found.verdict])
+    confirmed = "not yet" if found.verdict == "better" else ""
+    if found.confirmation is not None:
+        kept = "kept" if found.confirmation.is_kept else "not kept"
+        confirmed = f"{kept} (p {render_number(found.confirmation.p, 2)})"
     cells = [found.idea, verdict, found.metric.name, change, interval, found.pairs]
-    return [*cells, _describe_confirmation(found), found.a.commit[:12], when]
-
-
-def _describe_confirmation(found: Try) -> str:
-    confirmed = found.confirmation
-    if confirmed is None:
-        return "not yet" if found.verdict == "better" else ""
-    return f"{'kept' if confirmed.is_kept else 'not kept'} (p {render_number(confirmed.p, 2)})"
+    return [*cells, confirmed, found.a.commit[:12], when]
 
 
 def _show_tries(location: StudyLocation, *words: str) -> str:

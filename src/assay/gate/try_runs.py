@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
 from assay.code.snapshot import take_snapshot
@@ -14,6 +13,7 @@ from assay.config.places import choose_farm
 from assay.config.settings import Settings, load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError, did_you_mean
 from assay.follow.api import Entry, Event, Source, StudyLocation, find_sources, show_command
+from assay.follow.collect import Follower, Summaries
 from assay.follow.log_tails import find_failed_log, load_tail
 from assay.gate.tries_ledger import STUDY, Metric, Side
 from assay.launch.api import Budget, Origin, RunHooks, build_bare_study, find_study_location, run_specs
@@ -34,7 +34,6 @@ _CODE = CodePolicy("snapshot", link_ignored=False)
 _FAILED = (State.FAILED, State.TIMEOUT)
 _LEFT_OUT = "the files of the work tree that are not committed are on neither side"
 _SUBMODULES = "the files of submodules are on neither side"
-_BLOCK_BYTES = 1 << 24
 _LAST_LINES = 200
 _NO_VALUE = r"(?:none|null|n/?a|undefined|diverged|overflow(?:ed)?)(?![\w.])"  # instead of a number
 _NAMED_VALUE = rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[=:]\s*|\s+){NUMBER}"
@@ -154,11 +153,22 @@ class Runner:
         jobs = {(spec := build_spec(*each, self.place.timeout_s)).name: (spec, *each) for each in missing}
         study = replace(build_bare_study(STUDY, "assay try", os.getcwd()), resources=Resources(), code=_CODE)
         origins = {spec.id: Origin(None, code_hash=side.code, commit=side.commit) for spec, side, _, _ in jobs.values()}
+
+        def listen(event: Event) -> None:
+            if event.kind != "ended":
+                return
+            _, side, seed, metric = jobs[event.entry.spec.name]
+            end = _describe_state(event.entry)
+            if event.entry.state is State.DONE:
+                value = load_value(event.entry.dir, event.entry.spec, metric)
+                end = f"no {metric.name}" if value is None else f"{metric.name} {render_number(value, 6)}"
+            self.console.message(f"{titles[side.key]}, seed {seed}: {end}")
+
         report = run_specs(
             study,
             self.place.location,
             [spec for spec, *_ in jobs.values()],
-            self._build_hooks(jobs, titles),
+            RunHooks(listen=listen, console=self.console, owns_process=True, tick_s=0.1),
             slots=self.place.slots,
             farm=self.place.farm,
             settings=self.place.settings,
@@ -177,16 +187,6 @@ class Runner:
             self.results[side.key, seed, metric] = _build_result(entry, metric, self.place)
         budget = self.place.budget
         return f"the budget of {budget.text} is used" if budget and report.held_back else ""
-
-    def _build_hooks(
-        self, jobs: Mapping[str, tuple[RunSpec, Side, int, Metric]], titles: Mapping[str, str]
-    ) -> RunHooks:
-        def listen(event: Event) -> None:
-            if event.kind == "ended":
-                _, side, seed, metric = jobs[event.entry.spec.name]
-                self.console.message(f"{titles[side.key]}, seed {seed}: {_describe_end(event.entry, metric)}")
-
-        return RunHooks(listen=listen, console=self.console, owns_process=True, tick_s=0.1)
 
 
 def build_spec(side: Side, seed: int, metric: Metric, timeout_s: float | None = None) -> RunSpec:
@@ -226,13 +226,6 @@ def _describe_state(entry: Entry) -> str:
     return f"{entry.state}" + (f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else "")
 
 
-def _describe_end(entry: Entry, metric: Metric) -> str:
-    if entry.state is not State.DONE:
-        return _describe_state(entry)
-    value = load_value(entry.dir, entry.spec, metric)
-    return f"no {metric.name}" if value is None else f"{metric.name} {render_number(value, 6)}"
-
-
 # ---------------------------------------------------------------- the metric
 
 
@@ -252,33 +245,23 @@ def load_value(run_dir: str, spec: RunSpec, metric: Metric) -> float | None:
     printed = ((build_pattern(metric),), _VALUE)
     for patterns, name in (printed,) if metric.pattern else (((), metric.name), printed):
         for source in find_sources(run_dir, replace(spec, patterns=patterns)):
-            found = _load_last(os.path.join(run_dir, source.name), source)
-            if name == _VALUE and not metric.pattern and _ends_without(run_dir, source, metric):
-                return math.nan
+            found = _load_last(run_dir, source)
+            if name == _VALUE and not metric.pattern:
+                lines = load_tail(os.path.join(run_dir, source.name), _LAST_LINES)
+                last = next((line for line in reversed(lines) if re.search(_build_name(metric), line)), "")
+                if re.search(f"{_build_name(metric)}(?i:{_NO_VALUE})", last):
+                    return math.nan
             if name in found:
                 return found[name]
     return None
 
 
-def _ends_without(run_dir: str, source: Source, metric: Metric) -> bool:
-    lines = load_tail(os.path.join(run_dir, source.name), _LAST_LINES)
-    last = next((line for line in reversed(lines) if re.search(_build_name(metric), line)), "")
-    return re.search(f"{_build_name(metric)}(?i:{_NO_VALUE})", last) is not None
-
-
-def _load_last(path: str, source: Source) -> dict[str, float]:
-    """The last value of each metric of a file, which may be large."""
-    found: dict[str, float] = {}
-    state: dict[str, Any] = {}
-    rest, is_end = b"", False
-    with open(path, "rb") as file:
-        while not is_end:
-            block = file.read(_BLOCK_BYTES)
-            is_end = not block
-            columns, used, state = source.parse(rest + block, state, is_end)
-            rest = (rest + block)[used:]
-            found |= {name: float(values[-1]) for name, (_, values, _) in columns.items() if len(values)}
-    return found
+def _load_last(run_dir: str, source: Source) -> dict[str, float]:
+    """The last value of each metric of a file."""
+    stored = Summaries()
+    follower = Follower.open(stored, "", run_dir, source)
+    follower.read(stored, final=True)
+    return {name: value for name, (_, value) in follower.last.items()}
 
 
 def refuse_missing(metric: Metric, result: Result, title: str, location: StudyLocation) -> None:
@@ -288,7 +271,7 @@ def refuse_missing(metric: Metric, result: Result, title: str, location: StudyLo
         message = f"the first group of the pattern of {metric.name} finds no number in what {title} prints"
         raise UsageError(message, look)
     sources = find_sources(result.run_dir, replace(result.spec, patterns=()))
-    known = {name for source in sources for name in _load_last(os.path.join(result.run_dir, source.name), source)}
+    known = {name for source in sources for name in _load_last(result.run_dir, source)}
     log = find_failed_log(result.run_dir, result.spec.log_name, (COMMAND,))
     lines = load_tail(log, _LAST_LINES) if log else ()
     known |= {found for line in lines for found in re.findall(_NAMED_VALUE, line)}

@@ -39,17 +39,13 @@ def try_idea(asked: Try, place: Place, console: Console) -> Try:
         reason = "both sides have the same code, command and environment: nothing was run"
         return _record(replace(asked, verdict="same", reason=reason), place)
     check_libraries()
-    asked = replace(asked, notes=(*asked.notes, *_describe_earlier(asked, load_tries(place.location))))
-    return _record(_Trial(asked, Runner(place, console)).run(), place)
-
-
-def _describe_earlier(asked: Try, known: Sequence[Try]) -> list[str]:
-    """The boundary allows for the looks of one call: more of them make a wrong `better` more likely."""
-    hidden = hide_try(asked)
+    hidden, known = hide_try(asked), load_tries(place.location)
     counts = [each.most for each in known if replace(hidden, most=each.most).key == each.key and each.most < asked.most]
-    asked_with = ", ".join(f"--seeds {count}" for count in sorted(counts))
-    risk = "each call looks again, so a wrong `better` is more likely than 2.5%; confirm it: assay tries --confirm"
-    return [f"asked before with {asked_with}: {risk}"] if counts else []
+    if counts:  # the boundary allows for the looks of one call
+        asked_with = ", ".join(f"--seeds {count}" for count in sorted(counts))
+        risk = "each call looks again, so a wrong `better` is more likely than 2.5%; confirm it: assay tries --confirm"
+        asked = replace(asked, notes=(*asked.notes, f"asked before with {asked_with}: {risk}"))
+    return _record(_Trial(asked, Runner(place, console)).run(), place)
 
 
 def _record(found: Try, place: Place) -> Try:
@@ -223,9 +219,10 @@ def confirm_tries(place: Place, pairs: int | None, console: Console) -> list[Try
     now = [replace(each, a=renew(each.a), b=renew(each.b)) for each in chosen]
     repeated = [_repeat(each, Runner(replace(place, timeout_s=each.timeout_s), console), pairs) for each in now]
     chances = [measure_chance(mine, each.question) for each, mine in zip(chosen, repeated, strict=True)]
+    effects = [mean_and_sd([pair.change for pair in mine if pair.change is not None])[0] for mine in repeated]
     kept = {
-        each.key: Confirmation(len(mine), _mean_change(mine), p, is_kept)
-        for each, mine, p, is_kept in zip(chosen, repeated, chances, choose_kept(chances), strict=True)
+        each.key: Confirmation(len(mine), effect, p, is_kept)
+        for each, mine, effect, p, is_kept in zip(chosen, repeated, effects, chances, choose_kept(chances), strict=True)
     }
     confirmed = [replace(each, confirmation=kept.get(each.key)) for each in found]
     for each in confirmed:
@@ -245,8 +242,3 @@ def _repeat(asked: Try, runner: Runner, pairs: int | None) -> list[Pair]:
         return runner.results[side.key, seed, asked.metric].value
 
     return [Pair(seed, value(asked.a, seed), value(asked.b, seed)) for seed in seeds]
-
-
-def _mean_change(pairs: Sequence[Pair]) -> float | None:
-    known = [pair.b - pair.a for pair in pairs if pair.a is not None and pair.b is not None]
-    return mean_and_sd([value for value in known if math.isfinite(value)])[0]

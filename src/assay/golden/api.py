@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from assay.golden.flow.blame import find_commit
     from assay.golden.flow.each_test import check_file, gather_file
     from assay.golden.flow.environments import choose_golden
-    from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, load_golden
-    from assay.golden.manifests import find_checkpoint
+    from assay.golden.flow.segments import GoldenContext, GoldenOptions
     from assay.golden.report.document import render_golden
     from assay.golden.report.rows import describe_headline
     from assay.golden.values import (
@@ -31,8 +30,7 @@ HOMES = {
     "assay.golden.flow.each_test": "check_file gather_file",
     "assay.golden.flow.blame": "find_commit",
     "assay.golden.flow.environments": "choose_golden",
-    "assay.golden.flow.segments": "GoldenContext GoldenOptions build_check_command load_golden",
-    "assay.golden.manifests": "find_checkpoint",
+    "assay.golden.flow.segments": "GoldenContext GoldenOptions",
     "assay.golden.report.document": "render_golden",
     "assay.golden.report.rows": "describe_headline",
     "assay.golden.values": (

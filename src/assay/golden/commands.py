@@ -309,8 +309,9 @@ def history(request: GoldenHistoryRequest, console: Console) -> int:
 
     Exit code 0: nothing moved, or it was accepted. 1: worse. 3: moved, or not yet known.
     """
+    from assay.golden.config import load_golden_file
     from assay.golden.flow.history import load_histories, write_accepted
-    from assay.golden.flow.segments import GoldenOptions, build_contexts, load_file
+    from assay.golden.flow.segments import GoldenOptions, build_contexts
     from assay.golden.report.history import build_history_document
 
     if bool(request.accept) != bool(request.reason) or (request.accept and request.withdraw):
@@ -318,7 +319,7 @@ def history(request: GoldenHistoryRequest, console: Console) -> int:
     find_steps = plugins.require_function("series.change_points", "assay golden history")
     takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
     options = GoldenOptions(request.file, DEFAULT_STORE, tests=request.tests, root=request.root)
-    contexts = build_contexts(load_file(options, ("run",)), options)
+    contexts = build_contexts(load_golden_file(request.file, ("run",)), options)
     for context in contexts if request.accept or request.withdraw else ():
         nights = write_accepted(context, request.accept or request.withdraw or "", request.reason or "")
         word = "accepted" if request.accept else "not accepted any more"

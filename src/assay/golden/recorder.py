@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -228,15 +228,11 @@ class Values:
         reached = [each for each in (self.last_step, files) if each is not None]
         return bool(reached) and min(reached) > step
 
-    def tracks(self, metric: str) -> dict[str, Track]:
-        """One Track for each label."""
-        tracks = {}
-        for (name, label), values in self.found.items():
-            if name == metric:
-                steps = sorted(values)
-                numbers, texts = tuple(values[step][0] for step in steps), tuple(values[step][1] for step in steps)
-                tracks[label] = Track(tuple(steps), numbers, texts)
-        return tracks
+    def cut(self, metric: str, label: str, steps: Iterable[int] | None = None) -> Track:
+        """The values at those of these steps that have one; at all steps where none are given."""
+        found = self.found.get((metric, label), {})
+        kept = [step for step in (sorted(found) if steps is None else steps) if step in found]
+        return Track(tuple(kept), tuple(found[step][0] for step in kept), tuple(found[step][1] for step in kept))
 
 
 class RunRecorder:

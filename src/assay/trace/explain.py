@@ -8,17 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assay.errors import AssayError
-from assay.golden.api import (
-    Golden,
-    GoldenContext,
-    GoldenTestReport,
-    SegmentReport,
-    build_check_command,
-    choose_golden,
-    find_checkpoint,
-    find_commit,
-    load_golden,
-)
+from assay.golden.api import Golden, GoldenContext, GoldenTestReport, SegmentReport, choose_golden, find_commit
 from assay.launch.api import RunHooks
 from assay.trace.bisect_command import judge_bisection, list_commands
 from assay.trace.bisecting import BisectInterruptedError, Bisection, Bisector, NothingRecordedError, Question
@@ -45,7 +35,7 @@ def explain_test(context: GoldenContext, report: GoldenTestReport, hooks: RunHoo
     segment = min(bad, key=_find_step)
     try:
         context = choose_golden(context)
-        question = _build_question(context, load_golden(context), segment)
+        question = _build_question(context, context.load_golden(), segment)
         found = Bisector(question, hooks.console).run()
     except BisectInterruptedError:
         raise
@@ -63,9 +53,9 @@ def _find_step(segment: SegmentReport) -> float:
 
 
 def _build_question(context: GoldenContext, golden: Golden, segment: SegmentReport) -> Question:
-    path = find_checkpoint(context.manifest, segment.checkpoint) or ""
+    path = context.find_checkpoint(segment) or ""
     beyond = golden.steps_beyond or 0
-    now = build_check_command(context, path, segment.start_step, beyond)
+    now = context.build_check_command(path, segment.start_step, beyond)
     then = str(golden.provenance.get("command") or "") if context.test.from_start else ""
     steps = range(1, min(context.test.steps_to_record + beyond, _MOST_STEPS) + 1)
     commit = find_commit(golden, "record it again with everything committed")

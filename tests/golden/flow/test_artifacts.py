@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,12 +87,6 @@ def test_artifacts_may_be_the_root_the_study_or_a_folder_around(lab: TwoSides) -
         assert ended.code == 0, ended.out
 
 
-def test_values_that_are_not_finite_never_become_a_golden(lab: TwoSides) -> None:
-    for log in lab.folder.glob("kept/golden-fit/check-*/train.log"):
-        log.write_text(log.read_text().replace("step 4 loss ", "step 4 loss nan #"))
-    assert "refused: segment 0 loss is nan at step 4" in refuse(lab, "--allow-wider")
-
-
 def test_a_run_that_crashed_after_its_last_step_never_becomes_a_golden(lab: TwoSides) -> None:
     shutil.rmtree(lab.folder / "kept")
     assert lab.run(*CHECK, FAIL_AT_END="1").code == 1
@@ -99,14 +94,6 @@ def test_a_run_that_crashed_after_its_last_step_never_becomes_a_golden(lab: TwoS
     assert "segment 0 has no complete run in the artifacts: train ended with exit code 1" in refuse(
         lab, "--allow-wider"
     )
-
-
-def test_a_run_that_was_stopped_early_is_not_enough(lab: TwoSides) -> None:
-    for log in lab.folder.glob("kept/golden-fit/check-*/train.log"):
-        log.write_text("".join(log.read_text().splitlines(keepends=True)[:6]))
-    text = refuse(lab)
-    assert "segment 0 has no complete run in the artifacts" in text
-    assert "assay golden check golden.yml --no-early-stop" in text
 
 
 def test_fewer_recordings_than_before_are_refused(lab: TwoSides) -> None:
@@ -125,12 +112,6 @@ def test_runs_of_a_check_with_another_verdict_are_not_added(lab: TwoSides) -> No
     assert "1 recording of each segment instead of 2" in refuse(lab)
 
 
-def test_runs_of_another_code_are_not_added(lab: TwoSides) -> None:
-    older = min((lab.folder / "kept/golden-fit").glob("check-*")) / "environment.json"
-    older.write_text(older.read_text().replace('"commit": "', '"commit": "0'))
-    assert "1 recording of each segment instead of 2" in refuse(lab)
-
-
 def test_artifacts_of_another_golden_are_refused(lab: TwoSides) -> None:
     lab.gather(NOISE="0.00001")
     text = refuse(lab)
@@ -138,50 +119,68 @@ def test_artifacts_of_another_golden_are_refused(lab: TwoSides) -> None:
     assert "assay golden check golden.yml --no-early-stop" in text
 
 
-def test_artifacts_of_another_study_are_refused(lab: TwoSides) -> None:
-    (lab.folder / "kept/golden-fit").rename(lab.folder / "kept/golden-other")
-    text = refuse(lab)
-    assert "kept has no runs of golden-fit" in text
-    assert "golden-other" in text
+def edit_logs(lab: TwoSides, change: Callable[[str], str]) -> None:
+    for log in lab.folder.glob("kept/golden-fit/check-*/train.log"):
+        log.write_text(change(log.read_text()))
 
 
-def test_a_folder_of_another_test_under_the_name_of_this_one_is_refused(lab: TwoSides) -> None:
+def rename_test(lab: TwoSides) -> None:
     for path in (lab.folder / "kept/golden-fit/.assay/golden").glob("*-check.json.gz"):
         content = gzip.decompress(path.read_bytes()).replace(b'"test": "fit"', b'"test": "fat"')
         path.write_bytes(gzip.compress(content))
-    assert "the artifacts are of the test fat, not of fit" in refuse(lab)
+
+
+def change_code(lab: TwoSides) -> None:
+    older = min((lab.folder / "kept/golden-fit").glob("check-*")) / "environment.json"
+    older.write_text(older.read_text().replace('"commit": "', '"commit": "0'))
+
+
+def cut_report(lab: TwoSides) -> None:
+    newest(lab).write_bytes(newest(lab).read_bytes()[:-30])
+
+
+NO_RUN = ("segment 0 has no complete run in the artifacts", "assay golden check golden.yml --no-early-stop")
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "messages"),
     [
-        (lambda lab: newest(lab).write_bytes(newest(lab).read_bytes()[:-30]), "is damaged"),
-        (lambda lab: [path.unlink() for path in lab.folder.glob("kept/*/check-*/run.json")], "lacks the run check-"),
-        (lambda lab: shutil.rmtree(lab.folder / "kept/golden-fit/.assay/golden"), "has no report of a check"),
-        (lambda lab: shutil.rmtree(lab.folder / "kept"), "there is no folder kept"),
+        (cut_report, ("is damaged",)),
+        (rename_test, ("the artifacts are of the test fat, not of fit",)),
+        (change_code, ("1 recording of each segment instead of 2",)),  # runs of another code are not added
+        (lambda lab: edit_logs(lab, lambda text: "".join(text.splitlines(keepends=True)[:6])), NO_RUN),
+        (
+            lambda lab: edit_logs(lab, lambda text: text.replace("step 4 loss ", "step 4 loss nan #")),
+            ("refused: segment 0 loss is nan at step 4",),
+        ),
+        (lambda lab: [path.unlink() for path in lab.folder.glob("kept/*/check-*/run.json")], ("lacks the run check-",)),
+        (lambda lab: shutil.rmtree(lab.folder / "kept/golden-fit/.assay/golden"), ("has no report of a check",)),
+        (lambda lab: shutil.rmtree(lab.folder / "kept"), ("there is no folder kept",)),
+        (
+            lambda lab: (lab.folder / "kept/golden-fit").rename(lab.folder / "kept/golden-other"),
+            ("kept has no runs of golden-fit", "golden-other"),
+        ),
     ],
-    ids=["report", "run", "no report", "no folder"],
 )
-def test_damaged_artifacts_are_refused(lab: TwoSides, damage: object, message: str) -> None:
-    assert callable(damage)
+def test_artifacts_that_are_damaged_or_of_something_else_are_refused(
+    lab: TwoSides, damage: Callable[[TwoSides], object], messages: tuple[str, ...]
+) -> None:
     damage(lab)
-    assert message in refuse(lab)
+    text = refuse(lab)
+    assert all(message in text for message in messages), text
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_options_that_do_not_go_together(lab: TwoSides) -> None:
+    for words, message in (
         (("--artifacts", "kept"), "--reason"),
         (("--artifacts", "kept", "--reason", " "), "a rebase needs a reason"),
         (("--only-failing", "--reason", "x"), "--only-failing needs --artifacts"),
         (("--artifacts", "kept", "--environment-only", "--reason", "x"), "--environment-only is not for --artifacts"),
         (("--artifacts", "kept", "--from", "check", "--reason", "x"), "--from is not for --artifacts"),
-    ],
-)
-def test_options_that_do_not_go_together(lab: TwoSides, words: tuple[str, ...], message: str) -> None:
-    ended = lab.run("rebase", *words)
-    assert ended.code == 2
-    assert message in ended.err
+        (("--reason", "x", "-s", "my store"), "gather it first: assay golden gather golden.yml -s 'my store'\n"),
+    ):
+        ended = lab.run("rebase", *words)
+        assert (ended.code, message in ended.err) == (2, True), ended.err
 
 
 def test_a_manifest_is_compact_and_a_diff_shows_the_steps_that_moved(lab: TwoSides) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +13,10 @@ from tests.golden_training import Lab, messages, run_in_process
 from assay.cli.main import run
 from assay.errors import ExitCode
 from assay.follow.api import StudyLocation
-from assay.follow.entry import Entry, Event
-from assay.golden.flow.each_test import gather_file
 from assay.golden.flow.rebase import rebase_file
-from assay.golden.flow.selftest import selftest_file
 from assay.golden.page import build_golden_page
 from assay.golden.requests import RebaseRequest
-from assay.golden.values import Fault, GoldenTestReport
-from assay.launch.api import RunHooks
+from assay.golden.values import GoldenTestReport
 from assay.system import processes
 from assay.values.run import State
 from assay.values.verdict import VerdictKind
@@ -82,22 +76,16 @@ def test_a_program_without_a_length_is_ended_after_its_segment_and_that_is_not_a
 
 
 def test_a_worse_training_fails_and_is_ended_whether_early_or_at_its_end(real: Lab) -> None:
+    """Also one that ignores the signal."""
     real.use_golden()
+    script = real.folder / "training.py"
+    script.write_text("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + script.read_text())
     real.change(**ENDLESS, scale=1.5)
     for early_stop, state in ((True, State.STOPPED), (False, State.PRUNED)):
-        checked = real.check_one(early_stop=early_stop)
+        checked = real.check_one(early_stop=early_stop, grace_s=0.2)
         assert checked.verdict.kind is VerdictKind.FAIL
         assert checked.segments[0].runs[0].state in (state, State.PRUNED)
         assert find_left(checked) == []
-
-
-def test_a_program_that_ignores_the_signal_is_killed(real: Lab) -> None:
-    script = real.folder / "training.py"
-    script.write_text("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + script.read_text())
-    real.change(**ENDLESS)
-    (gathered,) = real.gather(grace_s=0.2, replicas=0).tests
-    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
-    assert find_left(gathered) == []
 
 
 def test_a_program_that_takes_its_length_ends_by_itself(plain: Lab) -> None:
@@ -114,8 +102,7 @@ def test_checkpoints_without_a_length_are_checked_too(real: Lab) -> None:
         "{segment: 6, replicas: 2, save: 'Saving model to: (\\S+)', checkpoint: --ckpt, resume: --load, start: --start}"
     )
     real.write_native(STUDY.replace("{segment: 20, replicas: 2}", section))
-    (gathered,) = real.gather().tests
-    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
+    real.use_golden()
     assert real.manifest["format"] == 2
     real.change(hold_at=28)
     checked = real.check_one()
@@ -141,31 +128,36 @@ def test_without_a_pattern_of_the_step_the_values_of_each_metric_are_counted(pla
     assert plain.check_one().verdict.kind is VerdictKind.FAIL
 
 
-@pytest.mark.parametrize(
-    ("study", "change", "words"),
-    [
-        (STUDY, {"exit": 3}, "the training failed: train ended with exit code 3"),
-        (STUDY, {"loss": {"12": "nan"}}, "segment 0 loss is nan at step 12: the recording is not valid"),
-        (STUDY, {"again": {"12": ["9", "8"]}}, "loss at step 12 is logged twice: 0.153846 and 9; nothing is recorded"),
-        (STUDY.replace("Iteration", "iteration"), {}, "no line matches the pattern of the step (the log is in "),
-        (STUDY.replace("Loss", "loss"), {}, "no line matches the pattern of loss (the log is in "),
-        (COUNTED.replace("Loss", "loss"), {}, "no line matches the pattern of loss (the log is in "),
-        (STUDY, {"without": list(range(25))}, "loss was not logged in the first 20 steps"),
-        (STUDY, {"always": "0.5"}, "loss is 0.5 at every step of the recording: nothing shows that it trains"),
-    ],
-)
-def test_what_cannot_be_recorded_is_named(plain: Lab, study: str, change: dict[str, object], words: str) -> None:
-    plain.write_native(study)
-    plain.change(**change)
-    (gathered,) = plain.gather().tests
-    assert words in messages(gathered)
-    assert gathered.verdict.kind is (VerdictKind.INCONCLUSIVE if "always" in change else VerdictKind.ERROR)
-    assert plain.manifest_path.exists() is ("always" in change)
+UNRECORDED: list[tuple[str, dict[str, Any], str]] = [
+    (STUDY, {"exit": 3}, "the training failed: train ended with exit code 3"),
+    (STUDY, {"loss": {"12": "nan"}}, "segment 0 loss is nan at step 12: the recording is not valid"),
+    (STUDY, {"again": {"12": ["9", "8"]}}, "loss at step 12 is logged twice: 0.153846 and 9; nothing is recorded"),
+    (STUDY.replace("Iteration", "iteration"), {}, "no line matches the pattern of the step (the log is in "),
+    (STUDY.replace("Loss", "loss"), {}, "no line matches the pattern of loss (the log is in "),
+    (COUNTED.replace("Loss", "loss"), {}, "no line matches the pattern of loss (the log is in "),
+    (STUDY, {"without": list(range(25))}, "loss was not logged in the first 20 steps"),
+    (STUDY, {"always": "0.5"}, "loss is 0.5 at every step of the recording: nothing shows that it trains"),
+]
 
 
-def test_steps_that_come_back_are_an_error_that_ends_the_run(real: Lab) -> None:
+def test_what_cannot_be_recorded_is_named(plain: Lab) -> None:
+    for study, change, words in UNRECORDED:
+        plain.write_native(study)
+        plain.change(**change)
+        (gathered,) = plain.gather().tests
+        assert words in messages(gathered)
+        assert gathered.verdict.kind is (VerdictKind.INCONCLUSIVE if "always" in change else VerdictKind.ERROR)
+        assert plain.manifest_path.exists() is ("always" in change)
+
+
+def test_steps_that_are_missing_or_come_back_are_an_error_that_ends_the_run(real: Lab) -> None:
     real.edit("step=step)", "step=step % 10)")
     real.change(**ENDLESS)
+    real.write_native(STUDY.replace("Iteration", "iteration"))
+    (gathered,) = real.gather().tests
+    assert gathered.runs[0].reason == "its log has no step"
+    assert "no line matches the pattern of the step" in messages(gathered)
+    real.write_native(STUDY)
     (gathered,) = real.gather().tests
     first, *others = [found.message for found in gathered.verdict.findings]
     assert first.startswith("step 0 is logged after step 9: out of order; nothing is recorded")
@@ -173,24 +165,6 @@ def test_steps_that_come_back_are_an_error_that_ends_the_run(real: Lab) -> None:
     assert others == []
     assert gathered.runs[0].state is State.PRUNED
     assert find_left(gathered) == []
-    real.write_native(COUNTED)
-    assert real.gather().tests[0].verdict.kind is VerdictKind.PASS
-
-
-def test_what_is_logged_after_the_segment_does_not_matter(plain: Lab) -> None:
-    """How much of it there is depends on when the run is ended; here it comes to its own end."""
-    plain.edit("step=step)", "step=step % 25)")
-    (gathered,) = plain.gather().tests
-    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
-    assert plain.check_one().verdict.kind is VerdictKind.PASS
-
-
-def test_values_without_any_step_end_an_endless_run(real: Lab) -> None:
-    real.write_native(STUDY.replace("Iteration", "iteration"))
-    real.change(**ENDLESS)
-    (gathered,) = real.gather().tests
-    assert gathered.runs[0].reason == "its log has no step"
-    assert "no line matches the pattern of the step" in messages(gathered)
 
 
 def test_a_training_that_is_shorter_than_its_segment_is_recorded_as_a_whole_with_a_warning(plain: Lab) -> None:
@@ -206,100 +180,91 @@ def test_a_training_that_is_shorter_than_its_segment_is_recorded_as_a_whole_with
     assert "the last value of the check is at step 11: 18 of 30 steps are missing" in messages(checked)
 
 
-@pytest.mark.parametrize(
-    ("change", "kind", "words"),
-    [
-        ({}, VerdictKind.PASS, ""),
-        ({"scale": 1.5}, VerdictKind.FAIL, "+50% in steps"),
-        ({"loss": {"12": "nan"}}, VerdictKind.FAIL, "the check is nan at step 12"),
-        ({"exit": 3}, VerdictKind.ERROR, "the check failed: train ended with exit code 3"),
-        ({"mute": True}, VerdictKind.ERROR, "step: matches no line of the log"),
-        ({"without": list(range(30))}, VerdictKind.ERROR, "loss: matches no line of the log"),
-        ({"without": [7]}, VerdictKind.ERROR, "the check has no value at step 7"),
-        ({"first": 5}, VerdictKind.ERROR, "the check has no value at step 0: 5 of 20 steps are missing"),
-    ],
-)
-def test_verdicts_of_a_check(plain: Lab, change: dict[str, object], kind: VerdictKind, words: str) -> None:
-    plain.use_golden()
-    plain.change(**change)
-    checked = plain.check_one()
-    assert (checked.verdict.kind, words in messages(checked)) == (kind, True), messages(checked)
-
-
-def test_a_program_that_counts_in_another_way_is_an_error(plain: Lab) -> None:
+def test_programs_that_count_in_another_way_and_steps_after_the_segment(plain: Lab) -> None:
     plain.change(first=1)
-    assert plain.gather().tests[0].verdict.kind is VerdictKind.PASS
+    plain.use_golden()
     plain.change(first=0)
     checked = plain.check_one()
     assert checked.verdict.kind is VerdictKind.ERROR
     assert "the check logs step 0, before the first that was recorded, 1: it counts in another way" in messages(checked)
+    # how much is logged after the segment depends on when a run is ended; here it comes to its own end
+    plain.edit("step=step)", "step=step % 25)")
+    plain.use_golden()
+    assert plain.check_one().verdict.kind is VerdictKind.PASS
+
+
+CHECKED: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "PASS", ""),
+    ({"scale": 1.5}, "FAIL", "+50% in steps"),
+    ({"loss": {"12": "nan"}}, "FAIL", "the check is nan at step 12"),
+    ({"exit": 3}, "ERROR", "the check failed: train ended with exit code 3"),
+    ({"mute": True}, "ERROR", "step: matches no line of the log"),
+    ({"without": list(range(30))}, "ERROR", "loss: matches no line of the log"),
+    ({"without": [7]}, "ERROR", "the check has no value at step 7"),
+    ({"first": 5}, "ERROR", "the check has no value at step 0: 5 of 20 steps are missing"),
+]
+
+
+def test_verdicts_of_a_check(plain: Lab) -> None:
+    plain.use_golden()
+    for change, kind, words in CHECKED:
+        plain.change(**change)
+        checked = plain.check_one()
+        assert (checked.verdict.kind, words in messages(checked)) == (kind, True), messages(checked)
 
 
 APPEND = """
     with open(os.environ["ASSAY_RUN_DIR"] + "/values.jsonl", "a") as file:
         file.write('{"step": %d, "score": %f}\\n' % (step, 2 / (step + 1)))
 """
+GOLDEN = "golden: {segment: 20, replicas: 2, metrics: {score: paired}}\n"
 
 
-@pytest.mark.parametrize(
-    ("code", "metrics"),
-    [
-        (APPEND, "metrics: {file: {jsonl: values.jsonl}}\n"),
-        ("\n    import assay; assay.log(score=2 / (step + 1), step=step)\n", ""),
-        ("\n    import assay; assay.log(score=2 / (step + 1))\n", ""),
-    ],
-    ids=["jsonl", "assay.log", "counted"],
-)
-def test_metrics_that_are_not_in_the_log(real: Lab, code: str, metrics: str) -> None:
-    """The run is ended when its file is beyond the segment."""
-    real.edit("\n    if step == change", f"{code}    if step == change")
-    golden = "golden: {segment: 20, replicas: 2, metrics: {score: paired}}\n"
-    real.write_native(f"study: demo\ncommand: {sys.executable} training.py\n{metrics}{golden}")
+@pytest.mark.needs(search=True)
+def test_metrics_of_a_file_end_the_run_when_it_is_beyond_the_segment(
+    real: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop rules of the study do not."""
+    real.edit("\n    if step == change", f"{APPEND}    if step == change")
+    files = "metrics: {file: {jsonl: values.jsonl}}\nstop: [{rule: bounds, metric: score, max: 0.001}]\n"
+    real.write_native(f"study: demo\ncommand: python3 training.py\n{files}{GOLDEN}")
     real.change(**ENDLESS)
-    (gathered,) = real.gather().tests
+    (gathered,) = real.gather(replicas=0).tests
     assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
     assert gathered.golden is not None
-    first = 0 if "step=" in code or metrics else 1
-    assert gathered.golden.segments[0].steps == list(range(first, first + 20))
-    assert {run.state for run in gathered.runs} == {State.PRUNED}
+    assert gathered.golden.segments[0].steps == list(range(20))
+    assert [(run.state, run.reason) for run in gathered.runs] == [(State.PRUNED, "its segment is complete")]
+    run_in_process(monkeypatch)
+    real.change()
     assert real.check_one().verdict.comparisons == 20
     real.edit("score", "points")
     assert "the check has no score" in messages(real.check_one())
 
 
+@pytest.mark.parametrize(("step", "first"), [(', "step": %d', 0), ("", 1)], ids=["step", "counted"])
+def test_metrics_that_a_script_passes_to_assay_log(plain: Lab, step: str, first: int) -> None:
+    """As `assay.log` writes them; without a step its values are counted."""
+    numbers = "(2 / (step + 1), step)" if step else "(2 / (step + 1),)"
+    folder = '    os.makedirs(os.environ["ASSAY_RUN_DIR"] + "/metrics", exist_ok=True)'
+    line = APPEND.replace("/values", "/metrics/a1-r0-host-1-1").replace('"step": %d, "score": %f', f'"score": %f{step}')
+    written = line.replace("(step, 2 / (step + 1))", numbers)
+    plain.edit("\n    if step == change", f"\n{folder}{written}    if step == change")
+    plain.write_native(f"study: demo\ncommand: python3 training.py\n{GOLDEN}")
+    (gathered,) = plain.gather().tests
+    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
+    assert gathered.golden is not None
+    assert gathered.golden.segments[0].steps == list(range(first, first + 20))
+    assert plain.check_one().verdict.comparisons == 20
+
+
 # ---------------------------------------------------------------- the other commands
-
-
-def test_a_killed_gathering_is_continued(real: Lab) -> None:
-    real.change(hold_at=12)
-    held: list[Entry] = []
-
-    def listen(event: Event) -> None:
-        held.extend([event.entry] if event.kind == "started" else [])
-
-    def draw(supervisor: object) -> None:
-        log = Path(held[0].dir, "train.log") if held else real.folder / "none"
-        if log.exists() and "Iteration: 12" in log.read_text():
-            supervisor.leave = True  # type: ignore[attr-defined]
-
-    gather_file(real.options(), RunHooks(listen=listen, draw=draw, tick_s=0.02))
-    seen: list[str] = []
-
-    def end(event: Event) -> None:
-        seen.append(f"{event.kind} {event.entry.spec.name}")
-        if event.kind == "adopted":
-            assert event.entry.handle is not None
-            for pid in processes.walk([event.entry.handle.pid], processes.load_children):
-                os.kill(pid, signal.SIGTERM)
-
-    (report,) = gather_file(real.options(), RunHooks(listen=end, tick_s=0.02)).tests
-    assert seen[0] == f"adopted {held[0].spec.name}"
-    assert "the training failed: " in messages(report)  # by the signal
-    assert not real.manifest_path.exists()
 
 
 def test_a_file_and_a_golden_of_which_one_has_checkpoints_do_not_fit(plain: Lab) -> None:
     plain.use_golden()
+    (counted,) = plain.gather(counting=True).tests
+    assert counted.exit_code is ExitCode.USAGE
+    assert "demo has no length to count: nothing is to be recorded" in messages(counted)
     plain.write_native()
     for report in (plain.check_one(), plain.gather(counting=True).tests[0]):
         assert report.exit_code is ExitCode.USAGE
@@ -310,13 +275,6 @@ def test_a_file_and_a_golden_of_which_one_has_checkpoints_do_not_fit(plain: Lab)
     assert "begins at checkpoints, and " in messages(plain.check_one())
     (counted,) = plain.gather(counting=True).tests
     assert counted.exit_code is ExitCode.USAGE
-
-
-def test_counting_is_refused_in_one_line(plain: Lab) -> None:
-    plain.use_golden()
-    (counted,) = plain.gather(counting=True).tests
-    assert counted.exit_code is ExitCode.USAGE
-    assert "demo has no length to count: nothing is to be recorded" in messages(counted)
 
 
 @pytest.mark.parametrize("source", ["gather", "check"])
@@ -332,13 +290,6 @@ def test_an_intended_change_is_accepted(plain: Lab, source: Literal["gather", "c
     assert done.is_accepted, done.refusals
     assert plain.check_one().verdict.kind is VerdictKind.PASS
     assert plain.manifest["format"] == 3
-
-
-def test_selftest_injects_faults_from_the_start(plain: Lab) -> None:
-    plain.use_golden()
-    plain.edit("2.0 / (step + 1)", "float(os.environ.get('SIZE', 2)) / (step + 1)")
-    (report,) = selftest_file(plain.options(), [Fault("env", "SIZE", "3")])
-    assert (report.start_step, report.control.verdict.kind, report.caught) == (0, VerdictKind.PASS, 1)
 
 
 def test_the_commands_of_a_new_user(
@@ -362,14 +313,9 @@ def test_the_commands_of_a_new_user(
     assert run(["golden", "show", "config.yml", "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)
     assert shown["segments"] == [{"start_step": 0, "checkpoint": None, "recordings": 2, "variants": []}]
+    plain.change()
+    plain.edit("2.0 / (step + 1)", "float(os.environ.get('SIZE', 2)) / (step + 1)")
+    assert run(["golden", "selftest", "config.yml", "-q", "--env", "SIZE=3"]) == 0
+    assert "demo, segment at 0: 1 of 1 faults would be caught" in capsys.readouterr().out
     assert run(["golden", "validate", "config.yml"]) == 0
     assert "demo check: python3 training.py\n" in capsys.readouterr().out
-
-
-@pytest.mark.needs(search=True)
-def test_the_stop_rules_of_a_study_do_not_end_its_golden(real: Lab) -> None:
-    real.write_native(STUDY + "stop: [{rule: bounds, metric: loss, max: 0.001}]\n")
-    real.change(**ENDLESS)
-    (gathered,) = real.gather(replicas=0).tests
-    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
-    assert gathered.runs[0].reason == "its segment is complete"

@@ -44,11 +44,7 @@ def test_a_segment_has_its_values_and_its_checkpoint(context: GoldenContext) -> 
     assert segment.tracks == {"loss": {"": (Track((11, 12), (11.0, 12.0), ("11", "12")),)}}
     assert segment.checkpoint_sha
     assert console.lines == []
-
-
-def test_a_checkpoint_elsewhere_is_kept_by_its_whole_path(context: GoldenContext, tmp_path: Path) -> None:
-    console = CollectingConsole()
-    path = save(tmp_path)
+    path = save(context.folder)  # elsewhere: it is kept by its whole path
     segment = SegmentBuilder(context, console).build(recording(path), Values())
     assert segment is not None
     assert segment.checkpoint == str(path)
@@ -72,19 +68,14 @@ def test_values_in_files_of_the_same_steps_are_taken_too(context: GoldenContext)
     assert SegmentBuilder(context, pytest.fail).build(recording(save(context.store), found=Values()), other) is None
 
 
-@pytest.mark.parametrize(
-    ("file", "named", "rest"),
-    [
+def test_a_pattern_that_cuts_the_path_short_is_helped_out(context: GoldenContext) -> None:
+    for file, named, rest in (
         ("m.bin", "m.bin", ""),
         ("m.bin", "m", ".bin and more"),
         ("m.bin", "m.bin", " done"),
         ("m.bin", "m.bin", "."),
         ("my model.bin", "my", " model.bin"),
-    ],
-)
-def test_a_pattern_that_cuts_the_path_short_is_helped_out(
-    context: GoldenContext, file: str, named: str, rest: str
-) -> None:
-    path = save(context.store, file)
-    found = SegmentBuilder(context, pytest.fail).find_saved(recording(Path(context.store, named), rest=rest))
-    assert found == str(path)
+    ):
+        path = save(context.store, file)
+        found = SegmentBuilder(context, pytest.fail).find_saved(recording(Path(context.store, named), rest=rest))
+        assert found == str(path)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from tests.golden.two_sides import TwoSides
 from tests.golden_training import Lab, run_in_process
 
 from assay.golden.flow.rebase import rebase_file
@@ -47,11 +46,3 @@ def test_a_recording_of_a_program_that_does_not_train_is_refused(
     (rebased,) = rebase(lab, source)
     assert not rebased.is_accepted
     assert rebased.refusals == ("loss is 0.693147 at every step of the recording: nothing shows that it trains",)
-
-
-@pytest.mark.parametrize("words", [("rebase", "--reason", "x"), ("blame", "--b-env", "env A=1")])
-def test_where_there_is_no_golden_the_command_that_gathers_is_printed(tmp_path: Path, words: tuple[str, ...]) -> None:
-    lab = TwoSides(tmp_path)
-    refused = lab.run(words[0], "-s", "my store", *words[1:])
-    assert refused.code == 2
-    assert "gather it first: assay golden gather golden.yml -s 'my store'\n" in refused.err

@@ -16,12 +16,11 @@ from assay.golden.flow.runs import (
     _describe_same,
     _flatten_origin,
     build_provenance,
-    cut_track,
     describe_noise,
     falls_one_short,
     find_lost_steps,
 )
-from assay.golden.flow.segments import GoldenContext, build_contexts, build_spec
+from assay.golden.flow.segments import GoldenContext, build_contexts
 from assay.golden.judge.golden import SegmentNoise
 from assay.golden.recorder import Values
 from assay.golden.values import Rule, Segment, Track
@@ -31,34 +30,26 @@ from assay.values.run import JobHandle
 SEGMENT = Segment(4, "c", {"loss": {"": (Track((5, 6, 7), (1.0, 1.0, 1.0)),)}})
 
 
-def test_one_step_short_is_only_the_last_step() -> None:
-    track = Track((5, 6, 7), (1.0, 1.0, 1.0))
-    segment = Segment(4, "c", {"loss": {"": (track,)}})
-    assert falls_one_short(segment, _values(4, 5, 6))
-    assert not falls_one_short(segment, _values(5, 6, 7))
-    assert not falls_one_short(segment, _values(5, 7))
-    assert not falls_one_short(segment, _values(5))
-    assert not falls_one_short(segment, _values())
-    assert not falls_one_short(segment, _values(5, 6, 8))
-
-
 def _values(*steps: int) -> Values:
     return Values({("loss", ""): dict.fromkeys(steps, (1.0, "1.0"))})
 
 
+def test_one_step_short_is_only_the_last_step() -> None:
+    assert falls_one_short(SEGMENT, _values(4, 5, 6))
+    for steps in ((5, 6, 7), (5, 7), (5,), (), (5, 6, 8)):
+        assert not falls_one_short(SEGMENT, _values(*steps))
+
+
 def test_a_run_is_cut_to_the_steps_of_the_recording() -> None:
     values = _values(4, 5, 7)
-    assert cut_track(values, "loss", "", (5, 6, 7)) == Track((5, 7), (1.0, 1.0), ("1.0", "1.0"))
-    assert cut_track(values, "loss", "other", (5, 6, 7)).steps == ()
-    assert cut_track(values, "acc", "", (5,)).steps == ()
+    assert values.cut("loss", "", (5, 6, 7)) == Track((5, 7), (1.0, 1.0), ("1.0", "1.0"))
+    assert values.cut("loss", "other", (5, 6, 7)).steps == ()
+    assert values.cut("acc", "", (5,)).steps == ()
 
 
-@pytest.mark.parametrize(
-    ("steps", "lost"),
-    [((4, 5, 6, 7, 8), []), ((5, 6), [("loss", 7)]), ((6, 7), [("loss", 5)]), ((), [("loss", 5)])],
-)
-def test_the_first_step_that_a_replica_lacks_is_named(steps: tuple[int, ...], lost: list[tuple[str, int]]) -> None:
-    assert list(find_lost_steps(SEGMENT, _values(*steps))) == lost
+def test_the_first_step_that_a_replica_lacks_is_named() -> None:
+    lost: dict[tuple[int, ...], list[int]] = {(4, 5, 6, 7, 8): [], (5, 6): [7], (6, 7): [5], (): [5]}
+    assert {steps: [step for _, step in find_lost_steps(SEGMENT, _values(*steps))] for steps in lost} == lost
 
 
 def build_noise(metric: str, window: float) -> SegmentNoise:
@@ -72,12 +63,8 @@ def test_the_noisiest_segment_of_each_metric_is_described() -> None:
         "acc: noise 0.3% per window, 2% per step (3 replicas); CHANGED from 0%, FAIL from 3%; suggested delta 5%",
     ]
     assert describe_noise([]) == []
-
-
-def test_a_metric_that_must_be_equal_has_no_delta() -> None:
-    rules = [Rule("loss", "exact"), Rule("acc")]
-    lines = describe_noise([build_noise("loss", 0.01), build_noise("acc", 0.01)], rules)
-    assert [line.split(":")[0] for line in lines] == ["acc"]
+    lines = describe_noise(found, [Rule("loss", "exact"), Rule("acc")])
+    assert [line.split(":")[0] for line in lines] == ["acc"], "what must be equal has no delta"
 
 
 ENVIRONMENT = {
@@ -99,7 +86,7 @@ def context(tmp_path: Path) -> GoldenContext:
 
 
 def build_entry(context: GoldenContext, folder: Path, text: str = "python3 training.py") -> Entry:
-    return Entry(build_spec(context, "gather-1", text, {}), str(folder), RetryPolicy())
+    return Entry(context.build_spec("gather-1", text, {}), str(folder), RetryPolicy())
 
 
 def test_it_is_what_the_run_found_around_itself(context: GoldenContext, tmp_path: Path) -> None:
@@ -107,12 +94,7 @@ def test_it_is_what_the_run_found_around_itself(context: GoldenContext, tmp_path
     found = build_provenance(context, build_entry(context, tmp_path), {})
     assert (found["commit"], found["branch"], found["dirty"]) == ("c" * 40, "main", True)
     assert found["packages"] == {"theirs": "2"}, "the job's own, where they are known"
-    assert found["hardware"] == {
-        "cpu": "a cpu",
-        "cpu_count": None,
-        "gpus": [{"index": 0, "name": "a gpu", "uuid": "u", "memory_bytes": 1}],
-        "driver": None,
-    }
+    assert found["hardware"] == {"cpu": "a cpu", "cpu_count": None, "gpus": ENVIRONMENT["gpus"], "driver": None}
     assert found["config_hash"] == context.config_hash
     assert found["run"] == str(tmp_path)
     assert json.loads(json.dumps(found)) == found
@@ -135,27 +117,17 @@ def test_on_a_farm_it_is_not_the_machine_that_submitted(
     assert lines == f"code elsewhere, {unknown}, data and environment variables were not compared"
 
 
-@pytest.mark.parametrize("content", [None, "", "[1]", "{"])
-def test_without_an_environment_the_rest_is_reported(
-    context: GoldenContext, tmp_path: Path, content: str | None
-) -> None:
-    if content is not None:
-        (tmp_path / layout.ENVIRONMENT_FILE).write_text(content)
-    found = build_provenance(context, build_entry(context, tmp_path), {})
-    assert (found["commit"], found["packages"], found["host"]) == (None, {}, None)
-    assert found["command"] == "python3 training.py"
-
-
-@pytest.mark.parametrize(
-    ("text", "seeds"),
-    [
+def test_without_an_environment_the_rest_is_reported(context: GoldenContext, tmp_path: Path) -> None:
+    for content in (None, "", "[1]", "{"):
+        if content is not None:
+            (tmp_path / layout.ENVIRONMENT_FILE).write_text(content)
+        found = build_provenance(context, build_entry(context, tmp_path), {})
+        assert (found["commit"], found["packages"], found["host"]) == (None, {}, None)
+        assert found["command"] == "python3 training.py"
+    for text, seeds in (
         ("t.py --seed 7", {"seed": "7"}),
         ("t.py --data-seed=7 --model.seed 8", {"data-seed": "7", "model.seed": "8"}),
         ("t.py SEED=3", {"SEED": "3"}),
         ("t.py --steps 3", {}),
-    ],
-)
-def test_seeds_are_read_from_the_command(
-    context: GoldenContext, tmp_path: Path, text: str, seeds: dict[str, str]
-) -> None:
-    assert build_provenance(context, build_entry(context, tmp_path, text), {})["seeds"] == seeds
+    ):
+        assert build_provenance(context, build_entry(context, tmp_path, text), {})["seeds"] == seeds

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from tests.golden_training import Lab, messages, run_in_process
 
-from assay.errors import ExitCode
 from assay.follow.api import StudyLocation
 from assay.golden.flow.each_test import validate_file
 from assay.golden.page import build_golden_page
 from assay.golden.records import list_ids, load_report
 from assay.golden.report.document import build_document
-from assay.golden.values import GoldenTestReport
+from assay.golden.values import GoldenReport
 from assay.show.html import render_html
 from assay.show.junit import render_junit
 from assay.show.markdown import render_markdown
@@ -57,15 +56,16 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return lab
 
 
-def check(lab: Lab, **same: dict[str, object]) -> GoldenTestReport:
+def check(lab: Lab, **same: dict[str, object]) -> GoldenReport:
     lab.write_native(STUDY.replace("  same: SAME\n", ""))
-    assert lab.gather().exit_code() is ExitCode.OK
+    lab.use_golden()
     lab.write_native(STUDY.replace("SAME", json.dumps(same)))
-    return lab.check_one()
+    return lab.check()
 
 
-def test_each_configuration_is_judged_and_the_matrix_shows_all(lab: Lab) -> None:
-    report = check(lab, renamed={"env": {"NAME": "x"}}, normalised={"env": {"SCALE": "1.02"}}, flag={"flags": "--x 1"})
+def test_each_configuration_is_judged_and_every_format_has_the_matrix(lab: Lab) -> None:
+    whole = check(lab, renamed={"env": {"NAME": "x"}}, normalised={"env": {"SCALE": "1.02"}}, flag={"flags": "--x 1"})
+    (report,) = whole.tests
     kinds = {each.name: each.verdict.kind for each in report.same}
     assert kinds == {"renamed": VerdictKind.PASS, "normalised": VerdictKind.FAIL, "flag": VerdictKind.PASS}
     assert report.verdict.kind is VerdictKind.FAIL
@@ -79,25 +79,19 @@ def test_each_configuration_is_judged_and_the_matrix_shows_all(lab: Lab) -> None
     page = build_golden_page(location, None)
     assert page.head is not None
     assert page.head.worst == ["normalised loss"]
-
-
-def test_every_format_has_the_matrix(lab: Lab) -> None:
-    lab.write_native(STUDY.replace("  same: SAME\n", ""))
-    lab.gather()
-    lab.write_native(STUDY.replace("SAME", "{renamed: {env: {NAME: x}}, off: {env: {SCALE: '0.98'}}}"))
-    document = build_document(lab.check())
+    document = build_document(whole)
     text = render_terminal(document, width=80)
     assert "Configurations that must agree" in text
-    rows = [line.split() for line in text.splitlines() if line.startswith(("  canonical", "  renamed", "  off"))]
+    rows = [line.split() for line in text.splitlines() if line.startswith(("  canonical", "  renamed", "  normalised"))]
     assert [row[1] for row in rows] == ["PASS", "PASS", "FAIL"]
-    assert "FAIL segment 0 off loss: -" in text
+    assert "FAIL segment 0 normalised loss: +" in text
     assert max(map(len, text.split("\n\n")[1].splitlines())) <= 80
     for shown in (render_html(document), render_markdown(document)):
         assert "Configurations that must agree" in shown
-        assert "SCALE=0.98" in shown
-    assert 'classname="demo.off.segment 0" name="loss"' in render_junit(document)
+        assert "SCALE=1.02" in shown
+    assert 'classname="demo.normalised.segment 0" name="loss"' in render_junit(document)
     (facts,) = document.facts["tests"]
-    assert [each["verdict"] for each in facts["same"]] == ["PASS", "FAIL"]
+    assert [each["verdict"] for each in facts["same"]] == ["PASS", "FAIL", "PASS"]
 
 
 @pytest.mark.parametrize(
@@ -111,22 +105,19 @@ def test_every_format_has_the_matrix(lab: Lab) -> None:
     ],
 )
 def test_what_cannot_be_compared_never_passes(lab: Lab, mode: str, kind: VerdictKind, words: str) -> None:
-    report = check(lab, odd={"env": {"MODE": mode}})
+    (report,) = check(lab, odd={"env": {"MODE": mode}}).tests
     (one,) = report.same
     assert one.verdict.kind is kind
     assert words in messages(report)
     assert report.verdict.kind is kind
 
 
-def test_a_configuration_that_changes_nothing_is_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_in_process(monkeypatch)
-    lab = Lab(tmp_path)
-    (tmp_path / "training.py").write_text(NOISY.replace("1e-4", "0"))
-    report = check(lab, idle={"env": {"UNREAD": "1"}})
+def test_a_configuration_that_changes_nothing_is_doubted(lab: Lab) -> None:
+    lab.edit("1e-4", "0")
+    (report,) = check(lab, idle={"env": {"UNREAD": "1"}}).tests
     assert report.verdict.kind is VerdictKind.PASS
     assert "idle is equal bit for bit to the recording: does the program read UNREAD=1?" in report.notes
-    runs = sorted(path.name for path in (tmp_path / "runs" / "golden-demo").glob("[cs]*-s0"))
+    runs = sorted(path.name for path in (lab.folder / "runs" / "golden-demo").glob("[cs]*-s0"))
     assert [name.split("-2")[0] for name in runs] == ["check", "same-idle"], "rebase takes those of checks"
 
 

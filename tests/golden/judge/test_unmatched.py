@@ -39,15 +39,9 @@ def test_worse_runs_fail(rng):
     verdict = judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=0.05, **SEEDS))
     assert verdict.kind is FAIL
     assert verdict.findings[0].effect == pytest.approx(0.05, abs=0.01)
-
-
-def test_better_runs_are_suspicious(rng):
-    assert judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=-0.05, **SEEDS)).kind is CHANGED
-
-
-def test_any_change_fails_where_the_rule_asks_for_it(rng):
-    rule = Rule("loss", "unmatched", direction="both")
-    assert judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=-0.05, **SEEDS), rule=rule).kind is FAIL
+    golden, better = noisy(rng, 10, **SEEDS), noisy(rng, 5, effect=-0.05, **SEEDS)
+    assert judge(golden, *better).kind is CHANGED, "suspicious"
+    assert judge(golden, *better, rule=Rule("loss", "unmatched", direction="both")).kind is FAIL
 
 
 def test_a_late_divergence_that_the_half_dilutes_is_found_by_a_window(rng):
@@ -62,49 +56,39 @@ def test_a_late_divergence_that_the_half_dilutes_is_found_by_a_window(rng):
 def test_noisy_windows_alone_do_not_make_it_inconclusive(rng):
     """Each window of other seeds is wider than delta; only the half-curve mean must be surely below it."""
     kinds = {
-        judge(noisy(rng, 10, step=0.03, whole=5e-4), *noisy(rng, 5, step=0.03, whole=5e-4)).kind for _ in range(20)
+        judge(noisy(rng, 10, step=0.03, whole=5e-4), *noisy(rng, 5, step=0.03, whole=5e-4)).kind for _ in range(10)
     }
     assert PASS in kinds
 
 
-@pytest.mark.parametrize("effect", [0.0])
-def test_null_checks_rarely_fail(effect):
+def test_null_checks_rarely_fail():
     rng = np.random.default_rng(8)
-    kinds = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 3, effect=effect, **SEEDS)).kind for _ in range(50)]
-    assert kinds.count(FAIL) + kinds.count(CHANGED) <= 3
+    kinds = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 3, **SEEDS)).kind for _ in range(20)]
+    assert kinds.count(FAIL) + kinds.count(CHANGED) <= 1
 
 
 def test_five_percent_are_always_found_and_two_mostly():
     rng = np.random.default_rng(9)
-    five = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 3, effect=0.05, **SEEDS)).kind for _ in range(40)]
-    two = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=0.02, **SEEDS)).kind for _ in range(40)]
+    five = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 3, effect=0.05, **SEEDS)).kind for _ in range(12)]
+    two = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=0.02, **SEEDS)).kind for _ in range(12)]
     assert set(five) == {FAIL}
-    assert two.count(FAIL) >= 36
+    assert two.count(FAIL) >= 11
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_too_few_recordings_are_an_error(rng, replicas):
-    verdict = judge(noisy(rng, replicas), *noisy(rng, 5))
-    assert verdict.kind is ERROR
-    assert (
-        f"the golden has {replicas} recordings; to compare other seeds it needs at least 3"
-        in verdict.findings[0].message
-    )
-
-
-def test_nan_fails_at_once(rng):
+def test_too_few_recordings_nan_and_early_ends_never_pass(rng):
+    for replicas in (1, 2):
+        verdict = judge(noisy(rng, replicas), *noisy(rng, 5))
+        assert verdict.kind is ERROR
+        words = f"the golden has {replicas} recordings; to compare other seeds it needs at least 3"
+        assert words in verdict.findings[0].message
     check = noisy(rng, 1)[0]
     check[7] = math.nan
     verdict = judge(noisy(rng, 10), check)
-    assert verdict.kind is FAIL
-    assert verdict.findings[0].step == 108
-
-
-@pytest.mark.parametrize("kept", [10, 149, 150, 299])
-def test_a_check_that_ends_early_does_not_pass(rng, kept):
-    verdict = judge(noisy(rng, 10), noisy(rng, 1)[0][:kept])
-    assert verdict.kind is ERROR
-    assert not any(finding.kind is PASS for finding in verdict.findings)
+    assert (verdict.kind, verdict.findings[0].step) == (FAIL, 108)
+    for kept in (10, 149, 150, 299):
+        verdict = judge(noisy(rng, 10), noisy(rng, 1)[0][:kept])
+        assert verdict.kind is ERROR
+        assert not any(finding.kind is PASS for finding in verdict.findings)
 
 
 def test_equal_replicas_divide_by_nothing():

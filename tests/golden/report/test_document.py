@@ -25,6 +25,8 @@ from assay.show.formatting import render_facts
 from assay.show.terminal_report import render_terminal
 from assay.values.verdict import VerdictKind
 
+CHANGED, ERROR, FAIL, PASS = VerdictKind.CHANGED, VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.PASS
+
 
 def build_rows(report: GoldenReport) -> list[ReportRow]:
     return [row for test in report.tests for row in build_test_rows(test)]
@@ -34,7 +36,19 @@ def render_golden(report: GoldenReport, *, every_row: bool = True, **look: Any) 
     return render_terminal(build_document(report, every_row=every_row), **look)
 
 
-def test_one_row_for_each_segment_and_metric():
+def judge(*findings: Any, **more: Any) -> GoldenReport:
+    """A report on one metric of one segment."""
+    return made.report(made.segment(made.metric(findings), **more))
+
+
+def two_labels() -> GoldenReport:
+    return judge(*(replace(made.FAILED, subject=f"segment at 100: loss {each}", label=each) for each in ("MLM", "NSP")))
+
+
+# ---------------------------------------------------------------- rows
+
+
+def test_one_row_for_each_segment_and_metric_and_for_what_kept_a_test_from_being_judged():
     rows = build_rows(made.bad_report())
     assert [(row.segment, row.metric, str(row.kind)) for row in rows] == [
         (100, "loss", "FAIL"),
@@ -43,48 +57,70 @@ def test_one_row_for_each_segment_and_metric():
         (100, "grad_norm", "FAIL"),
         (200, "run", "ERROR"),
     ]
-
-
-def test_what_kept_a_test_from_being_judged_has_a_row_of_its_own():
     (row,) = build_rows(made.error_report())
-    assert (row.segment, row.metric, row.kind, row.comparisons) == (None, "golden", VerdictKind.ERROR, 0)
-
-
-def test_a_finding_of_the_whole_test_is_not_lost_next_to_segments_that_pass():
-    odd = made.finding(VerdictKind.ERROR, "the golden has no value of loss at step 7")
+    assert (row.segment, row.metric, row.kind, row.comparisons) == (None, "golden", ERROR, 0)
+    odd = made.finding(ERROR, "the golden has no value of loss at step 7")
     rows = build_rows(made.report(made.segment(made.metric((made.PASSED,))), rest=(odd,)))
-    assert [row.kind for row in rows] == [VerdictKind.PASS, VerdictKind.ERROR]
+    assert [row.kind for row in rows] == [PASS, ERROR], "it is not lost next to segments that pass"
 
 
-def test_a_delta_that_gathering_refuses_is_named_with_its_metric():
-    refused = made.finding(VerdictKind.ERROR, "a delta of 0.005 is too small", label="segment at 100: acc")
+def test_the_cause_is_before_its_consequences_and_names_what_it_is_about():
+    refused = made.finding(ERROR, "a delta of 0.005 is too small", label="segment at 100: acc")
     found = made.report(rest=(refused,))
     assert "ERROR golden segment at 100: acc: a delta of 0.005 is too small" in render_golden(found)
     assert build_rows(found)[0].describe(refused).startswith("segment at 100: acc: ")
-
-
-def test_the_cause_stands_before_its_consequences():
-    crash = made.finding(VerdictKind.ERROR, "the check failed")
-    lost = made.finding(VerdictKind.ERROR, "the check has no loss")
-    rows = build_rows(made.report(made.segment(made.metric((lost,)), rest=(crash,))))
-    assert [row.metric for row in rows] == ["run", "loss"]
-    text = render_golden(made.report(made.segment(made.metric((lost,)), rest=(crash,))))
+    report = judge(made.finding(ERROR, "the check has no loss"), rest=(made.finding(ERROR, "the check failed"),))
+    assert [row.metric for row in build_rows(report)] == ["run", "loss"]
+    text = render_golden(report)
     assert text.index("the check failed") < text.index("has no loss")
 
 
 def test_the_worst_and_largest_finding_is_reported():
-    small = made.finding(VerdictKind.FAIL, "small", effect=0.01)
-    large = made.finding(VerdictKind.FAIL, "large", effect=-0.5)
-    better = made.finding(VerdictKind.CHANGED, "better", effect=-0.9)
-    assert choose_finding((better, small, large)) is large
+    small, large = (made.finding(FAIL, "", effect=effect) for effect in (0.01, -0.5))
+    assert choose_finding((made.finding(CHANGED, "better", effect=-0.9), small, large)) is large
     assert choose_finding(()) is None
 
 
-def test_a_pass_reports_where_the_golden_comes_from_and_what_was_compared():
+def test_two_labels_of_a_metric_are_distinguished():
+    lines = [line for line in render_golden(two_labels()).splitlines() if line.startswith("FAIL")]
+    assert [line.split(":")[0] for line in lines] == ["FAIL segment 100 loss MLM", "FAIL segment 100 loss NSP"]
+    (row,) = build_rows(two_labels())
+    assert row.describe(row.finding).startswith("MLM: +2%")
+    half = replace(made.FAILED, label="MLM", part="second half")
+    assert row.locate(half) == "segment 100 loss MLM, second half"
+    assert row.locate(replace(half, label="")) == "segment 100 loss, second half"
+    assert row.locate(replace(made.FAILED, subject="segment at 100: loss MLM")) == "segment 100 loss", (
+        "text is not read"
+    )
+
+
+def test_intervals_rules_and_headlines():
+    assert render_interval((-0.001, 0.002)) == "-0.1% to +0.2%"
+    assert render_interval(None) == ""
+    assert render_interval((0.03, 0.03)) == "+3%"
+    assert render_rule(Rule("loss", "margin", operator="<=", margin=0.2)) == "<= 20%"
+    assert render_rule(Rule("loss", delta=0.005)) == "paired 0.5%"
+    assert render_rule(None) == ""
+    assert describe_headline(judge(made.FAILED)) == "charlm: FAIL, loss +2% from step 105"
+    assert describe_headline(two_labels()) == "charlm: FAIL, loss MLM +2% from step 105"
+    assert describe_headline(made.error_report()) == "charlm: ERROR, golden: there is no golden recording"
+    assert describe_headline(made.good_report()) == "charlm: PASS"
+
+
+# ---------------------------------------------------------------- formats
+
+
+def test_a_terminal_shows_where_the_golden_comes_from_and_what_was_compared():
     text = render_golden(made.good_report())
     assert "loss    paired  PASS     +0.01%" in text
+    assert "interval" in text
     assert "golden: 2026-01-02T03:04:05Z, commit abcdef012345 with local changes, on node7, 3 recordings" in text
     assert text.endswith("charlm: PASS, 1 segment, 20 values compared in 3.0s\n")
+    without = made.finding(FAIL, "9 of 9 values are not equal", effect=0.2)
+    assert "interval" not in render_golden(judge(without)), "no row has one"
+    gathered = replace(made.good_report(), mode="gather")
+    assert "charlm: recorded, 1 segment, 20 values recorded" in render_golden(gathered)
+    assert build_document(gathered).facts["verdict"] == "PASS"
 
 
 def test_everything_bad_is_reported_the_worst_first_and_nothing_breaks_the_terminal():
@@ -98,13 +134,14 @@ def test_everything_bad_is_reported_the_worst_first_and_nothing_breaks_the_termi
     assert lines[-1] == "charlm: ERROR, 2 segments, 80 values compared in 3.0s"
 
 
-def test_intervals_and_rules():
-    assert render_interval((-0.001, 0.002)) == "-0.1% to +0.2%"
-    assert render_interval(None) == ""
-    assert render_interval((0.03, 0.03)) == "+3%"
-    assert render_rule(Rule("loss", "margin", operator="<=", margin=0.2)) == "<= 20%"
-    assert render_rule(Rule("loss", delta=0.005)) == "paired 0.5%"
-    assert render_rule(None) == ""
+def test_of_forty_segments_the_failing_ones_and_the_ends_are_shown():
+    segments = [made.segment(made.metric((made.FAILED if n == 20 else made.PASSED,)), start=100 * n) for n in range(40)]
+    report = made.report(*segments)
+    text = render_golden(report, every_row=False)
+    assert [line.split()[0] for line in text.splitlines()[2:5]] == ["0", "2000", "3900"]
+    assert "37 more passed; --all shows them" in text
+    assert "more passed" not in render_golden(report)
+    assert "more passed" not in render_golden(made.report(*segments[:5]), every_row=False)
 
 
 def test_the_facts_are_json_with_all_numbers():
@@ -113,9 +150,8 @@ def test_the_facts_are_json_with_all_numbers():
     (test,) = facts["tests"]
     assert test["saved_steps"] == 10
     loss = test["segments"][0]["metrics"][0]
-    assert loss["findings"][0]["effect"] == 0.02
-    assert loss["findings"][0]["interval"] == [0.015, 0.025]
-    assert repr(loss["findings"][0]["step"]) == "105"
+    found = loss["findings"][0]
+    assert (found["effect"], found["interval"], repr(found["step"])) == (0.02, [0.015, 0.025], "105")
     assert loss["rule"] == {"metric": "loss", "kind": "paired", "alpha": 0.01}
     assert len(loss["golden"][""]) == 3
     assert test["segments"][0]["metrics"][3]["check"][""][0]["values"][-1] == "NaN"
@@ -123,92 +159,25 @@ def test_the_facts_are_json_with_all_numbers():
     assert test["golden"]["provenance"]["commit"] == "abcdef0123456789"
 
 
-def test_a_change_that_is_allowed_is_shown_by_the_exit_code():
-    changed = made.report(made.segment(made.metric((made.finding(VerdictKind.CHANGED),))))
-    assert build_document(changed).facts["exit_code"] == 3
-    assert build_document(changed, allow_changed=True).facts["exit_code"] == 0
-
-
-def two_labels() -> GoldenReport:
-    found = [replace(made.FAILED, subject=f"segment at 100: loss {label}", label=label) for label in ("MLM", "NSP")]
-    return made.report(made.segment(made.metric(tuple(found))))
-
-
-def test_two_labels_of_a_metric_are_distinguished():
-    lines = [line for line in render_golden(two_labels()).splitlines() if line.startswith("FAIL")]
-    assert [line.split(":")[0] for line in lines] == ["FAIL segment 100 loss MLM", "FAIL segment 100 loss NSP"]
-    (row,) = build_rows(two_labels())
-    assert row.describe(row.finding).startswith("MLM: +2%")
-    half = replace(made.FAILED, label="MLM", part="second half")
-    assert row.locate(half) == "segment 100 loss MLM, second half"
-    assert row.locate(replace(half, label="")) == "segment 100 loss, second half"
-    assert (
-        row.locate(replace(made.FAILED, subject="segment at 100: loss MLM")) == "segment 100 loss"
-    )  # text is not read
-
-
-def test_the_headline_reports_what_is_wrong_and_from_where():
-    assert describe_headline(made.report(made.segment(made.metric((made.FAILED,))))) == (
-        "charlm: FAIL, loss +2% from step 105"
-    )
-    assert describe_headline(two_labels()) == "charlm: FAIL, loss MLM +2% from step 105"
-    assert describe_headline(made.error_report()) == "charlm: ERROR, golden: there is no golden recording"
-    assert describe_headline(made.good_report()) == "charlm: PASS"
-
-
-def test_a_gathering_has_recorded_not_passed():
-    gathered = replace(made.good_report(), mode="gather")
-    assert "charlm: recorded, 1 segment, 20 values recorded" in render_golden(gathered)
-    assert build_document(gathered).facts["verdict"] == "PASS"
-
-
-def test_a_column_of_intervals_is_there_only_when_there_are_some():
-    without = made.finding(VerdictKind.FAIL, "9 of 9 values are not equal", effect=0.2)
-    assert "interval" not in render_golden(made.report(made.segment(made.metric((without,)))))
-    assert "interval" in render_golden(made.good_report())
-
-
-def test_of_forty_segments_the_failing_ones_and_the_ends_are_shown():
-    segments = [made.segment(made.metric((made.FAILED if n == 20 else made.PASSED,)), start=100 * n) for n in range(40)]
-    report = made.report(*segments)
-    text = render_golden(report, every_row=False)
-    assert [line.split()[0] for line in text.splitlines()[2:5]] == ["0", "2000", "3900"]
-    assert "37 more passed; --all shows them" in text
-    assert "more passed" not in render_golden(report)
-    few = made.report(*segments[:5])
-    assert "more passed" not in render_golden(few, every_row=False)
-
-
-def render_markdown(report: GoldenReport) -> str:
-    return markdown.render_markdown(build_document(report))
-
-
-def test_a_pass_is_a_heading_and_a_table():
-    text = render_markdown(made.good_report())
+def test_markdown():
+    text = markdown.render_markdown(build_document(made.good_report()))
     assert text.startswith("## ✅ charlm: PASS\n\n1 segment, 20 values compared in 3.0s\n")
     assert "| 100 | loss | paired | PASS | +0.01% |" in text
     assert "- **" not in text
-
-
-def test_what_is_bad_is_listed():
-    text = render_markdown(made.bad_report())
+    text = markdown.render_markdown(build_document(made.bad_report()))
     assert "- **FAIL** segment 100 loss: +2% \\[+1.5%, +2.5%\\] in steps 105 to 110" in text
     assert "- warning: the golden was recorded on another machine" in text
 
 
-def render_junit(report: GoldenReport, **options: bool) -> str:
-    return junit.render_junit(build_document(report, **options))
-
-
 def parse(report: GoldenReport, **options: bool) -> ET.Element:
-    return ET.fromstring(render_junit(report, **options))
+    return ET.fromstring(junit.render_junit(build_document(report, **options)))
 
 
 def properties(element: ET.Element) -> dict[str, str]:
     return {each.get("name", ""): each.get("value", "") for each in element.findall("properties/property")}
 
 
-def test_one_case_for_each_segment_and_metric_with_its_numbers():
+def test_junit_has_one_case_for_each_segment_and_metric_with_its_numbers():
     (suite,) = parse(made.good_report())
     (case,) = suite.findall("testcase")
     assert (case.get("classname"), case.get("name")) == ("charlm.segment 100", "loss")
@@ -219,50 +188,34 @@ def test_one_case_for_each_segment_and_metric_with_its_numbers():
     assert (float(facts["interval_low"]), float(facts["interval_high"])) == (-0.0001, 0.0003)
     assert float(facts["noise"]) == 0.001
     assert properties(suite)["golden.commit"] == "abcdef0123456789"
-
-
-def test_failures_and_errors_are_distinguished_and_counted():
-    top = parse(made.bad_report())
-    counts = {name: top.get(name) for name in ("tests", "failures", "errors", "skipped")}
-    assert counts == {"tests": "5", "failures": "3", "errors": "1", "skipped": "1"}
-    (suite,) = top
-    assert {name: suite.get(name) for name in counts} == counts
-    kinds = [
-        (child.tag, child.get("type"))
-        for case in suite.findall("testcase")
-        for child in case
-        if child.tag != "properties"
-    ]
-    assert kinds == [
-        ("failure", "FAIL"),
-        ("skipped", None),
-        ("failure", "CHANGED"),
-        ("failure", "FAIL"),
-        ("error", "ERROR"),
-    ]
-
-
-def test_a_change_that_is_allowed_is_skipped_not_failed():
-    report = made.report(made.segment(made.metric((made.finding(VerdictKind.CHANGED, "better"),))))
-    top = parse(report, allow_changed=True)
-    assert (top.get("failures"), top.get("skipped")) == ("0", "1")
-    (skipped,) = top.iter("skipped")
-    assert "better" in str(skipped.get("message"))
-
-
-def test_the_time_of_a_segments_runs_is_counted_once():
-    report = made.report(made.segment(made.metric((made.PASSED,)), made.metric((made.PASSED,), "acc")))
-    (suite,) = parse(report)
-    assert [case.get("time") for case in suite.findall("testcase")] == ["2.500", "0.000"]
-    assert suite.get("time") == "2.500"
-
-
-def test_a_step_is_a_whole_number_and_the_label_is_named():
-    found = replace(made.FAILED, label="MLM")
-    (suite,) = parse(made.report(made.segment(made.metric((found,)))))
+    (suite,) = parse(judge(replace(made.FAILED, label="MLM")))
     (case,) = suite.findall("testcase")
     facts = properties(case)
     assert (facts["step"], facts["label"]) == ("105", "MLM")
     assert float(facts["value"]) / float(facts["expected"]) - 1 == pytest.approx(float(facts["effect"]))
     (failure,) = case.findall("failure")
     assert str(failure.get("message")).startswith("MLM: ")
+
+
+def test_junit_distinguishes_failures_and_errors_and_counts_times_once():
+    top = parse(made.bad_report())
+    counts = {name: top.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "5", "failures": "3", "errors": "1", "skipped": "1"}
+    (suite,) = top
+    assert {name: suite.get(name) for name in counts} == counts
+    children = [child for case in suite.findall("testcase") for child in case if child.tag != "properties"]
+    kinds = [f"{child.tag} {child.get('type')}" for child in children]
+    assert kinds == ["failure FAIL", "skipped None", "failure CHANGED", "failure FAIL", "error ERROR"]
+    (suite,) = parse(made.report(made.segment(made.metric((made.PASSED,)), made.metric((made.PASSED,), "acc"))))
+    assert [case.get("time") for case in suite.findall("testcase")] == ["2.500", "0.000"]
+    assert suite.get("time") == "2.500"
+
+
+def test_a_change_that_is_allowed():
+    changed = judge(made.finding(CHANGED, "better"))
+    codes = [build_document(changed, allow_changed=allowed).facts["exit_code"] for allowed in (False, True)]
+    assert codes == [3, 0]
+    top = parse(changed, allow_changed=True)
+    assert (top.get("failures"), top.get("skipped")) == ("0", "1")
+    (skipped,) = top.iter("skipped")
+    assert "better" in str(skipped.get("message"))

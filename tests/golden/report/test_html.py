@@ -3,13 +3,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import pytest
 from tests.golden.report import golden_reports as made
 
 from assay.golden.report.charts import build_band, build_chart, describe_step
 from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport, Track
 from assay.show import html
+
+STEPS = tuple(range(20))
 
 
 def render_html(report: GoldenReport) -> str:
@@ -46,45 +47,46 @@ def test_two_labels_are_two_drawings_and_marks_go_to_their_own():
     assert page.count("<svg") == 2
     assert page.count('<rect class="fail"') == 1
     assert page.index('<rect class="fail"') > page.index("loss NSP: golden")
+    assert "<div>NSP: +2%" in page
 
 
 # ---------------------------------------------------------------- drawings
 
 
 def draw(**changes):
-    steps = tuple(range(20))
-    given = {"golden": ((steps, [1.0] * 20),), "check": ((steps, [1.1] * 20),), **changes}
+    given = {"golden": ((STEPS, [1.0] * 20),), "check": ((STEPS, [1.1] * 20),), **changes}
     golden, check = ([Track(*each) for each in given.pop(name)] for name in ("golden", "check"))
     return html.draw(build_chart("loss", ("loss",), golden, check, **given))
 
 
-def test_values_that_are_not_finite_leave_the_rest_alone():
+def test_odd_curves_can_be_drawn():
     drawing = draw(check=(((1, 2, 3), (1.0, float("nan"), 1e308)),))
-    assert "nan" not in drawing.replace("finance", "")
+    assert "nan" not in drawing
     assert "inf" not in drawing
-
-
-def test_a_constant_and_a_single_step_can_be_drawn():
-    assert "<path" in draw(golden=(((5,), (0.0,)),), check=(((5,), (0.0,)),))
-
-
-def test_many_steps_stay_small():
+    assert "<path" in draw(golden=(((5,), (0.0,)),), check=(((5,), (0.0,)),)), "a constant, and a single step"
     steps = tuple(range(10_000))
-    values = tuple(1.0 / (step + 1) for step in steps)
-    drawing = draw(golden=((steps, values),) * 3, check=((steps, values),))
-    assert len(drawing) < 150_000
+    many = steps, tuple(1.0 / (step + 1) for step in steps)
+    assert len(draw(golden=(many,) * 3, check=(many,))) < 150_000
 
 
-def test_the_band_is_of_all_recordings():
+def test_the_band_is_of_all_recordings_and_a_step_as_text():
     band = build_band([Track((1, 2), (1.0, 5.0)), Track((1, 3), (3.0, float("nan")))])
     assert band == {1: (1.0, 2.0, 3.0), 2: (5.0, 5.0, 5.0)}
-
-
-def test_a_step_as_text():
-    assert (
-        describe_step("loss", 7, (1.0, 2.0, 3.0), (2.2, 2.2, 2.2)) == "step 7, loss\ngolden 2 (1 to 3)\ncheck 2.2\n+10%"
-    )
+    text = describe_step("loss", 7, (1.0, 2.0, 3.0), (2.2, 2.2, 2.2))
+    assert text == "step 7, loss\ngolden 2 (1 to 3)\ncheck 2.2\n+10%"
     assert "nothing" in describe_step("loss", 7, (1.0, 1.0, 1.0), None)
+
+
+def test_recordings_are_drawn_each_if_they_are_few_and_windows_name_their_verdict():
+    for count, drawn in ((1, 0), (3, 3), (40, 0)):
+        tracks = [Track((1, 2, 3), (1.0, 2.0, 3.0 + number)) for number in range(count)]
+        panel = build_chart("loss", (), tracks, tracks[:1]).panels[0]
+        assert sum(curve.style == "replica" for curve in panel.curves) == drawn
+        assert len(panel.areas) == (count > 1)
+    track = Track((1, 2, 3, 4), (1.0, 2.0, 3.0, 1.0))
+    marks = [("fail", 1.0, 2.0), ("fail", 3.0, 3.0), ("open", 4.0, 4.0)]
+    chart = build_chart("loss", (), [track], [track], marks=marks)
+    assert list(chart.panels[0].labels) == [(3.5, 3.0, "FAIL"), (4.5, 3.0, "open")], "not by their colour alone"
 
 
 def read_strip_ticks(drawing: str) -> list[str]:
@@ -92,37 +94,19 @@ def read_strip_ticks(drawing: str) -> list[str]:
 
 
 def test_the_lower_part_has_three_ticks_and_names_the_effect():
-    ticks = read_strip_ticks(draw(effect=0.1, delta=0.005))
-    assert len(ticks) >= 3
-    assert {"0%", "10%"} <= set(ticks)
-
-
-@pytest.mark.parametrize("effect", [None, 0.0, 1e-16, 0.0004, -0.03, 5.0, 3e7, float("inf"), float("nan")])
-def test_ticks_of_the_lower_part_never_fail(effect):
-    steps = tuple(range(20))
-    ticks = read_strip_ticks(draw(effect=effect, check=((steps, [1.0] * 20),)))
-    assert len(ticks) >= 3
-    assert len(set(ticks)) == len(ticks)
-
-
-def test_a_difference_in_the_last_digit_does_not_become_a_scale():
-    steps = tuple(range(20))
-    ticks = read_strip_ticks(draw(check=((steps, [1.0 + 2e-16] * 20),)))
-    assert set(ticks) == {"-0.1%", "0%", "0.1%"}
-
-
-def test_what_was_found_names_its_label():
-    found = replace(made.FAILED, label="NSP")
-    page = render_html(made.report(made.segment(made.metric((found,)))))
-    assert "<div>NSP: +2%" in page
+    assert {"0%", "10%"} <= set(read_strip_ticks(draw(effect=0.1, delta=0.005)))
+    for effect in (None, 0.0, 1e-16, 0.0004, -0.03, 5.0, 3e7, float("inf"), float("nan")):
+        ticks = read_strip_ticks(draw(effect=effect, check=((STEPS, [1.0] * 20),)))
+        assert len(set(ticks)) == len(ticks) >= 3
+    ticks = read_strip_ticks(draw(check=((STEPS, [1.0 + 2e-16] * 20),)))
+    assert set(ticks) == {"-0.1%", "0%", "0.1%"}, "a difference in the last digit does not become a scale"
 
 
 def test_the_golden_line_stays_visible_under_an_equal_check():
     """It is drawn first, and wider than the check that covers it."""
-    page = render_html(made.good_report())
-    found = re.findall(r"svg (path|\.reference) \{[^}]*stroke-width: ([\d.]+)", page)
+    found = re.findall(r"svg (path|\.reference) \{[^}]*stroke-width: ([\d.]+)", render_html(made.good_report()))
     width = {name: float(each) for name, each in found}
     assert width[".reference"] >= 2 * width["path"]
-    steps, values = (1, 2, 3), (3.0, 2.0, 1.0)
-    svg = draw(golden=((steps, values),), check=((steps, values),))
+    equal = (STEPS, [1.0] * 20)
+    svg = draw(golden=(equal,), check=(equal,))
     assert svg.index('class="reference"') < svg.index('class="measured"')

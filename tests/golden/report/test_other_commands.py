@@ -56,19 +56,13 @@ def test_origin_segments_and_build_sensitivity():
     assert "and 4 more" in text
     assert "loss    paired     0.1%      0.02%    0.08%   0.5%    0.61%     0.55%" in text
     assert "Drift" not in text, "nothing was rebased"
-
-
-def test_a_manifest_of_the_original_and_an_incomplete_one_are_reported():
     assert "format 1" in render(made.golden(version=1, steps_per_segment=0, provenance={}))
     assert "the training did not end" in render(made.golden(complete=False))
-
-
-def test_eighty_columns_hold_every_heading_and_both_limits_of_a_gradient_norm():
-    sensitivity = (
-        build_sensitivity("grad_norm", delta=0.05, first_delta=0.01),
-        build_sensitivity("lr", "exact", delta=None),
-    )
-    text = render(made.golden(), *sensitivity, width=80)
+    golden = made.golden(provenance={"variants": {"halves": "--parts 2"}})
+    segments = tuple(replace(segment, variants={"halves": {}, "other": {}}) for segment in golden.segments)
+    assert "variants    halves (--parts 2), other" in render(replace(golden, segments=segments))
+    gradient = build_sensitivity("grad_norm", delta=0.05, first_delta=0.01)
+    text = render(made.golden(), gradient, build_sensitivity("lr", "exact", delta=None), width=80)
     assert "metric     rule    sd/step  sd/window  CHANGED        delta  1 check  3 checks" in text
     assert "1%, then 5%" in text
 
@@ -90,10 +84,7 @@ def test_drift_has_a_row_for_each_rebase():
     lines = render(made.golden(history=history)).splitlines()
     assert [line.split()[-2:] for line in lines[-2:]] == [["+1%", "+1%"], ["+1%", "+2.01%"]]
     assert "0123456789ab" in lines[-1]
-
-
-def test_strange_history_breaks_nothing():
-    assert "Drift" not in render(made.golden(history=({"odd": 1}, {"effects": 7})))
+    assert "Drift" not in render(made.golden(history=({"odd": 1}, {"effects": 7}))), "a strange history"
 
 
 def test_one_chart_for_each_metric_with_a_band_for_each_segment():
@@ -107,9 +98,6 @@ def test_one_chart_for_each_metric_with_a_band_for_each_segment():
     assert "\nloss\n" not in render(two)
     with pytest.raises(UsageError, match="no metric 'los'"):
         render(two, metrics=("los",))
-
-
-def test_a_metric_without_finite_values_is_not_drawn():
     nan = Golden("t", (Segment(1, "c", {"loss": {"": (Track((1, 2), (float("nan"), float("nan"))),)}}),))
     assert "loss: there is nothing to plot: no finite values" in render(nan, curves=True)
 
@@ -121,12 +109,6 @@ def test_a_page_shows_the_curves_of_a_recording():
     assert "after step 100" in page
     assert "sd/step" not in page, "the page is that of a gathering"
     assert document.facts[0]["segments"][0]["start_step"] == 100
-
-
-def test_variants_are_shown_with_how_they_were_set():
-    golden = made.golden(provenance={"variants": {"halves": "--parts 2"}})
-    segments = tuple(replace(segment, variants={"halves": {}, "other": {}}) for segment in golden.segments)
-    assert "variants    halves (--parts 2), other" in render(replace(golden, segments=segments))
 
 
 def test_a_refusal_of_several_lines_has_several_lines():
@@ -152,12 +134,8 @@ def test_faults_with_long_names_get_a_number(name, shown):
 
 def test_trials_are_counted_over_the_same_commits_that_were_announced():
     end = Commit("a" * 40, "s", "n", "d")
-    report = BisectReport(end, end, "dir", 5, (Tried("x", VerdictKind.PASS), Tried("y", VerdictKind.FAIL)))
-    assert render_terminal(build_bisect_document(report)).splitlines()[-1] == "2 of 6 commits tried, 2 trials; log: dir"
-
-
-def test_an_interval_that_adds_nothing_to_the_effect_is_left_out():
-    tried = Tried("x", VerdictKind.FAIL, "m", "s", 0.03, (0.03, 0.03), 101.0)
-    end = Commit("a" * 40, "s", "n", "d")
-    text = render_terminal(build_bisect_document(BisectReport(end, end, "dir", 5, (tried,), evidence=tried)))
-    assert "  effect: +3%, first shows from step 101\n" in text
+    tried = Tried("y", VerdictKind.FAIL, "m", "s", 0.03, (0.03, 0.03), 101.0)
+    report = BisectReport(end, end, "dir", 5, (Tried("x", VerdictKind.PASS), tried), evidence=tried)
+    text = render_terminal(build_bisect_document(report))
+    assert text.splitlines()[-1] == "2 of 6 commits tried, 2 trials; log: dir"
+    assert "  effect: +3%, first shows from step 101\n" in text, "the interval adds nothing"

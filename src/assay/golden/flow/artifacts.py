@@ -17,7 +17,7 @@ from assay.follow.api import Entry, RetryPolicy, StudyLocation
 from assay.golden.flow.check import CHECK_PREFIX
 from assay.golden.flow.followers import SegmentFollower
 from assay.golden.flow.runs import is_whole
-from assay.golden.flow.segments import ENDED_WELL, STUDY_PREFIX, GoldenContext, build_arguments
+from assay.golden.flow.segments import ENDED_WELL, STUDY_PREFIX, GoldenContext
 from assay.golden.recorder import Values
 from assay.golden.records import list_ids, load_report
 from assay.golden.values import Golden, GoldenTestReport, Segment
@@ -137,7 +137,7 @@ def _fits(report: GoldenTestReport, last: GoldenTestReport, golden: Golden) -> b
 
 
 def _build_check(context: GoldenContext) -> str:
-    return f"assay golden check {build_arguments(context.options)} --no-early-stop"
+    return f"assay golden check {context.options.build_arguments()} --no-early-stop"
 
 
 def _build_mark(golden: Golden) -> list[Any]:

@@ -23,7 +23,7 @@ from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
 from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.gather import gather_test
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts, hint_to_gather, use_store
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts
 from assay.golden.requests import GoldenBisectRequest
 from assay.golden.results import BisectReport, Tried
 from assay.golden.values import GoldenTestReport
@@ -81,7 +81,7 @@ def _move(context: GoldenContext, repository: str, bisect_folder: str) -> Golden
     location = StudyLocation(context.location.root, f"{context.location.name}-bisect")
     study = replace(context.study, folder=folder, name=location.name)
     moved = replace(context, folder=folder, study=study, location=location)
-    return moved if context.options.store else use_store(moved, os.path.join(bisect_folder, STORE_DIR))
+    return moved if context.options.store else moved.use_store(os.path.join(bisect_folder, STORE_DIR))
 
 
 # ---------------------------------------------------------------- the search
@@ -198,7 +198,7 @@ class _Search:
         """Without a store the good end is gathered, once."""
         for context in self.contexts:
             if self.request.store:
-                manifests.load_manifest(context.manifest, context.test.name, hint_to_gather(context))  # raises
+                manifests.load_manifest(context.manifest, context.test.name, context.hint_to_gather())  # raises
                 continue
             with contextlib.suppress(UsageError):
                 if manifests.load_manifest(context.manifest, context.test.name).complete:

@@ -21,18 +21,7 @@ from assay.golden.config import load_golden_file
 from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import describe_end, find_log
 from assay.golden.flow.runs import add_recordings, find_lost_steps, follow_specs, is_whole
-from assay.golden.flow.segments import (
-    ENDED_WELL,
-    GoldenContext,
-    GoldenOptions,
-    build_arguments,
-    build_check_command,
-    build_contexts,
-    build_segment_spec,
-    build_spec,
-    build_stamp,
-    load_golden,
-)
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, GoldenOptions, build_contexts, build_stamp
 from assay.golden.judge.contrasts import build_curves, find_allowed, measure_shift
 from assay.golden.recorder import Values
 from assay.golden.requests import BlameRequest
@@ -63,7 +52,7 @@ def blame_file(request: BlameRequest, options: GoldenOptions, hooks: RunHooks) -
     _check_environments(environments, is_local=contexts[0].farm is None)
     done: list[BlameReport] = []
     for context in contexts:
-        golden = load_golden(context)
+        golden = context.load_golden()
         revisions = request.a_rev or find_commit(golden, "name the code of side a, as in --a-rev HEAD"), request.b_rev
         done.append(blame_test(context, golden, revisions, environments, hooks, request.repeats))
         if done[-1].interrupted:
@@ -108,9 +97,9 @@ def blame_test(
     """Two revisions, the second None for the files as they are, in one environment or two."""
     rules = [rule for rule in context.test.rules if rule.metric in golden.metrics]
     if golden.steps_beyond is None or not rules:
-        how = f"assay golden gather {build_arguments(context.options)}{' --counting' if rules else ''}"
+        how = f"assay golden gather {context.options.build_arguments()}{' --counting' if rules else ''}"
         raise UsageError("the golden recording does not state how to run its segments", f"record it: {how}")
-    check_paths([build_check_command(context, "", 0)], context.folder)
+    check_paths([context.build_check_command("", 0)], context.folder)
     with _open_codes(context, revisions, hooks) as (codes, titles, problems):
         cells = [f"{code}{environment}" for code in titles for environment in environments]
         trial = _Trial(golden, rules, codes, environments, hooks)
@@ -218,13 +207,12 @@ class _Trial:
 
     def _build_spec(self, context: GoldenContext, name: str, job: Job, number: int) -> RunSpec:
         (cell, _), segment = job, self._segment(job)
-        path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
+        path = context.find_checkpoint(segment)
         if path is None or (segment.checkpoint_sha and manifests.hash_checkpoint(path) != segment.checkpoint_sha):
             raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store as it was recorded")
-        start, beyond = segment.start_step, self.golden.steps_beyond or 0
-        spec = build_segment_spec(context, name, path, start, beyond=beyond, number=number)
+        spec = context.build_segment_spec(name, segment, beyond=self.golden.steps_beyond, number=number)
         text = build_side_command((spec.commands[0].text,), self.environments[cell[1]])
-        return build_spec(context, name, text, {**spec.params, "mode": "blame", "cell": cell})
+        return context.build_spec(name, text, {**spec.params, "mode": "blame", "cell": cell})
 
     def _find_problem(self, entry: Entry, segment: Segment, values: Values) -> str:
         if entry.state not in ENDED_WELL:

@@ -13,25 +13,13 @@ from assay.golden import manifests
 from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import SegmentFollower, describe_end, find_log, find_unread, follow_runs, load_log
 from assay.golden.flow.runs import (
-    cut_track,
     describe_early,
     falls_one_short,
     find_differences,
     find_other_environment,
     load_origin,
 )
-from assay.golden.flow.segments import (
-    ENDED_WELL,
-    GoldenContext,
-    build_arguments,
-    build_run,
-    build_segment_spec,
-    build_stamp,
-    describe_locations,
-    load_golden,
-    run_segments,
-    use_same,
-)
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, build_stamp
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
 from assay.golden.judge.effects import default_delta
 from assay.golden.judge.evidence import (
@@ -72,7 +60,7 @@ Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Every segment of the golden against the program as it is now. The store is only read."""
     context = choose_golden(context)
-    golden = load_golden(context, _hint_to_gather(context))
+    golden = context.load_golden(_hint_to_gather(context))
     rules = choose_rules(context.test.rules, golden, context.options.only)
     context = replace(context, test=replace(context.test, rules=rules))
     unjudged, notes = _find_unjudged(context, golden)
@@ -82,7 +70,10 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         raise ConfigError([Problem(*each) for each in places])
     judging = [segment for segment in golden.segments if list_rules(rules, golden, segment)]
     states = [_State(context, segment, golden) for segment in judging]
-    others = {each: _build_same(context, each, judging, golden) for each in context.test.same}
+    others: dict[Variant, list[_State]] = {}
+    for each in context.test.same:  # `rebase --from check` takes the runs of the canonical configuration alone
+        prefix = f"same-{re.sub(r'[^a-zA-Z0-9_.-]', '-', each.name)[:40]}-"
+        others[each] = [_State(context.use_same(each), segment, golden, prefix=prefix) for segment in judging]
     end = _run_rounds(context, [*states, *(state for group in others.values() for state in group)], hooks)
     same = tuple(_report_same(each, group) for each, group in others.items())
     reports = tuple(state.report() for state in states)
@@ -107,7 +98,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         golden=golden,
         segments=reports,
         notes=(
-            *describe_locations(context),
+            *context.describe_locations(),
             *find_other_environment(context, golden, reports),
             *(line for state, report in judged for line in state.describe_stop(report)),
             *(
@@ -123,7 +114,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         warnings=(
             *doubts,
             *_build_warnings(context, golden),
-            *_describe_counting(states),
+            *_describe_counting(context, golden, states),
             *(f"{found.subject}: {found.message}" for _, found in refusals),
         ),
         differs=tuple(find_differences(context, golden, reports)) if is_bad else (),
@@ -137,31 +128,20 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 # ---------------------------------------------------------------- configurations that must agree
 
 
-def _build_same(
-    context: GoldenContext, configuration: Variant, segments: Sequence[Segment], golden: Golden
-) -> list[_State]:
-    """Their runs have names of their own: `rebase --from check` takes those of the canonical configuration alone."""
-    prefix = f"same-{re.sub(r'[^a-zA-Z0-9_.-]', '-', configuration.name)[:40]}-"
-    used = use_same(context, configuration)
-    return [_State(used, segment, golden, prefix=prefix) for segment in segments]
-
-
 def _report_same(configuration: Variant, states: Sequence[_State]) -> SameReport:
-    reports = tuple(_name_same(configuration.name, state.report()) for state in states)
-    findings = [finding for report in reports for finding in report.verdict.findings]
-    verdict = Verdict.of(findings, sum(report.verdict.comparisons for report in reports))
-    return SameReport(configuration.name, configuration.title, verdict, reports)
-
-
-def _name_same(name: str, report: SegmentReport) -> SegmentReport:
-    """Its findings name the configuration: several have the same segments and metrics."""
+    """The findings name the configuration: several have the same segments and metrics."""
 
     def rename(verdict: Verdict) -> Verdict:
-        found = tuple(replace(each, subject=f"{name}, {each.subject}") for each in verdict.findings)
+        found = tuple(replace(each, subject=f"{configuration.name}, {each.subject}") for each in verdict.findings)
         return replace(verdict, findings=found)
 
-    metrics = tuple(replace(metric, verdict=rename(metric.verdict)) for metric in report.metrics)
-    return replace(report, verdict=rename(report.verdict), metrics=metrics)
+    reports = []
+    for report in (state.report() for state in states):
+        metrics = tuple(replace(metric, verdict=rename(metric.verdict)) for metric in report.metrics)
+        reports.append(replace(report, verdict=rename(report.verdict), metrics=metrics))
+    findings = [finding for report in reports for finding in report.verdict.findings]
+    verdict = Verdict.of(findings, sum(report.verdict.comparisons for report in reports))
+    return SameReport(configuration.name, configuration.title, verdict, tuple(reports))
 
 
 def _describe_same(report: SameReport, states: Sequence[_State]) -> list[str]:
@@ -203,7 +183,7 @@ def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHook
         stamp = build_stamp()
         specs = [state.build_spec(stamp, index) for index, state in enumerate(jobs)]
         by_name.update({spec.name: state for spec, state in zip(specs, jobs, strict=True)})
-        report = run_segments(context, specs, hooks)
+        report = context.run_segments(specs, hooks)
         for entry in report.entries:
             by_name[entry.spec.name].take(entry)
         if report.interrupted or report.problem:
@@ -228,11 +208,10 @@ class _State:
     context: GoldenContext
     segment: Segment
     golden: Golden
-    checkpoint: str | None = None
     beyond: int = 0
     follower: SegmentFollower | None = None
     stopped: str | None = None  # why it was stopped early
-    judged_to: int = -1
+    judged_to: int | None = None
     runs: list[SegmentRun] = field(default_factory=list)
     values: list[Values] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # about its runs, not about a metric
@@ -246,7 +225,7 @@ class _State:
     def prepare(self) -> bool:
         """Whether it can be run at all."""
         self.beyond = self.golden.steps_beyond or 0
-        path = manifests.find_checkpoint(self.context.manifest, self.segment.checkpoint)
+        path = self.context.find_checkpoint(self.segment)
         if path is None:
             self._find(f"the checkpoint {self.segment.checkpoint} is not in the store")
             return False
@@ -254,7 +233,6 @@ class _State:
             why = "is not the one that was recorded: its content has changed"
             self._find(f"the checkpoint {self.segment.checkpoint} {why}")
             return False
-        self.checkpoint = path
         return True
 
     def _find(self, message: str) -> None:
@@ -265,27 +243,22 @@ class _State:
     # ------------------------------------------------------------ running
 
     def build_spec(self, stamp: str, index: int) -> RunSpec:
-        assert self.checkpoint is not None
-        start, number = self.segment.start_step, len(self.runs) + 1
-        name = f"{self.prefix}{stamp}-{index}-s{start}"
-        return build_segment_spec(self.context, name, self.checkpoint, start, beyond=self.beyond, number=number)
+        name = f"{self.prefix}{stamp}-{index}-s{self.segment.start_step}"
+        number = len(self.runs) + 1
+        return self.context.build_segment_spec(name, self.segment, beyond=self.beyond, number=number)
 
     def follow(self) -> SegmentFollower:
         self.follower = SegmentFollower(self.context.test, self.segment.last_step)
-        self.judged_to = -1
+        self.judged_to = None
         return self.follower
 
     def decide(self) -> str | None:
         """Given what has been logged so far: the reason to stop now, if there is one."""
-        follower = self.follower
-        if follower is None or not follower.has_news:
+        values = self.follower.values if self.follower else Values()
+        if values.last_step in (None, self.judged_to):
             return None
-        follower.has_news = False
-        last = follower.values.last_step
-        if last is None or last == self.judged_to:
-            return None
-        self.judged_to = last
-        now, earlier = self._tracks_of(follower.values), self.past_tracks()
+        self.judged_to = values.last_step
+        now, earlier = self._tracks_of(values), self.past_tracks()
         for rule in self.rules:
             for label, track in now.get(rule.metric, {}).items():
                 found = judge_so_far(rule, self.segment, track, label=label, earlier=earlier, peers=self._peers)
@@ -300,13 +273,15 @@ class _State:
 
     def take(self, entry: Entry) -> None:
         """The run has ended: its values, and how it ended."""
-        follower = self.follower
-        values = follower.values if follower else Values()
+        values = self.follower.values if self.follower else Values()
         if entry.state in ENDED_WELL:
             self.stopped = None  # it came to its end before it could be stopped
         early = self.stopped if entry.state is State.STOPPED else None
-        run = build_run(entry, values.last_step, early)
-        self.runs.append(_count_savings(run, self.segment) if early else run)
+        run, last = build_run(entry, values.last_step, early), values.last_step
+        if early and last is not None:
+            ran, left = max(1, last - self.segment.start_step), max(0, self.segment.last_step - last)
+            run = replace(run, saved_steps=left, saved_s=(run.elapsed_s or 0.0) * left / ran)
+        self.runs.append(run)
         self.values.append(values)
         self.log = find_log(entry)
         for problem in values.problems:
@@ -315,19 +290,14 @@ class _State:
         if elsewhere:
             self._find(f"the check {elsewhere}")
         if entry.state in ENDED_WELL:
-            self._report_unread(entry, values)
+            test, judged = self.context.test, {rule.metric for rule in self.rules}
+            missing = {metric for metric in judged & test.parsed_metrics if not values.steps_of(metric)}
+            why = find_unread(test, load_log(entry)) if missing else {}
+            wanted = {test.step.metric} if test.step and test.step.metric in why else missing & why.keys()
+            for metric in sorted(wanted):
+                self._find(f"{metric}: {why[metric]}")
         elif early is None:
             self._find(f"the check failed: {describe_end(entry)}")
-
-    def _report_unread(self, entry: Entry, values: Values) -> None:
-        """Why there is nothing to compare, where the log shows it."""
-        test = self.context.test
-        judged = {rule.metric for rule in self.rules} & test.parsed_metrics
-        missing = {metric for metric in judged if not values.steps_of(metric)}
-        why = find_unread(test, load_log(entry)) if missing else {}
-        wanted = {test.step.metric} if test.step and test.step.metric in why else missing & why.keys()
-        for metric in sorted(wanted):
-            self._find(f"{metric}: {why[metric]}")
 
     def needs_another(self) -> bool:
         """Another run if the last one was one step short, or while the verdict is inconclusive."""
@@ -349,8 +319,7 @@ class _State:
         found: dict[str, dict[str, Track]] = {}
         for metric, label in values.found:
             golden = self.segment.tracks.get(metric, {}).get(label)
-            track = cut_track(values, metric, label, golden[0].steps) if golden else values.tracks(metric)[label]
-            found.setdefault(metric, {})[label] = track
+            found.setdefault(metric, {})[label] = values.cut(metric, label, golden[0].steps if golden else None)
         return found
 
     def past_tracks(self) -> list[Tracks]:
@@ -405,14 +374,6 @@ class _State:
         return MetricReport(rule, verdict, labels, check, self.golden.noise.get(rule.metric), delta)
 
 
-def _count_savings(run: SegmentRun, segment: Segment) -> SegmentRun:
-    steps = segment.steps
-    if run.last_step is None or not steps:
-        return run
-    ran, left = max(1, run.last_step - segment.start_step), max(0, steps[-1] - run.last_step)
-    return replace(run, saved_steps=left, saved_s=(run.elapsed_s or 0.0) * left / ran)
-
-
 # ---------------------------------------------------------------- notes and hints
 
 
@@ -422,7 +383,7 @@ def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) ->
     options = context.options
     if kinds != {VerdictKind.CHANGED} or options.is_harness:
         return []
-    tail = build_arguments(options)
+    tail = options.build_arguments()
     lines = [
         "if this change is intended, accept it",
         f"  once:            assay golden check {tail} --allow-changed",
@@ -445,7 +406,7 @@ def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], l
     others = [metric for metric in golden.metrics if metric not in judged and metric not in lost]
     notes = [f"recorded, and not judged here: {', '.join(others)}"] if others else []
     notes += find_absent(rules, golden)
-    tail = build_arguments(options)
+    tail = options.build_arguments()
     check = f"assay golden check {tail}"
     if options.is_harness:
         words = ["-t", options.file, "-s", options.address or options.store, "--manifest-name", options.manifest_name]
@@ -466,15 +427,14 @@ def _list_judged(rules: Sequence[Rule]) -> list[tuple[str, str]]:
     return [(rule.metric, label) for rule in rules for label in rule.labels or ("",)]
 
 
-def _describe_counting(states: Sequence[_State]) -> list[str]:
+def _describe_counting(context: GoldenContext, golden: Golden, states: Sequence[_State]) -> list[str]:
     """Warn of a golden that does not state how its program counts, with the cost and the command that records it."""
-    if not states or states[0].golden.steps_beyond is not None:
+    if not states or golden.steps_beyond is not None:
         return []
-    twice, context = sum(state.beyond for state in states), states[0].context
+    twice, options = sum(state.beyond for state in states), replace(context.options, tests=(context.test.name,))
     cost = f"{twice} of {len(states)} segments were run twice" if twice else "each check tries"
-    command = f"assay golden gather {build_arguments(replace(context.options, tests=(context.test.name,)))} --counting"
     what = "the golden recording does not state how the program counts its steps"
-    return [f"{what}: {cost}; record it once:\n  {command}"]
+    return [f"{what}: {cost}; record it once:\n  assay golden gather {options.build_arguments()} --counting"]
 
 
 def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
@@ -495,7 +455,7 @@ def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
 def _hint_to_gather(context: GoldenContext) -> str:
     """The command to gather, and other manifests of this test in the same store."""
     options = context.options
-    how = "the same command with -g" if options.is_harness else f"`assay golden gather {build_arguments(options)}`"
+    how = "the same command with -g" if options.is_harness else f"`assay golden gather {options.build_arguments()}`"
     hint = f"gather it first: {how}"
     prefix = context.test.name + "_"
     names = [os.path.basename(path) for path in manifests.list_manifests(context.store)]

@@ -6,28 +6,24 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from assay.config.settings import Settings, load_settings
 from assay.errors import AssayError, UsageError
 from assay.golden import manifests
+from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
 from assay.golden.flow.followers import NO_LINE, NO_STEP_LINE, count_lines, find_unread
-from assay.golden.flow.gather import choose_checkpoints, count_test, gather_test
+from assay.golden.flow.gather import count_test, gather_test
 from assay.golden.flow.segments import (
     Explain,
     GoldenContext,
     GoldenOptions,
-    build_arguments,
-    build_check_command,
     build_context,
     build_contexts,
-    build_gather_command,
-    describe_locations,
-    hide_command,
-    load_file,
-    use_same,
+    choose_tests,
 )
+from assay.golden.harness_file import Mode
 from assay.golden.recorder import LogReader, RunRecorder
 from assay.golden.records import list_ids, load_report, write_report
 from assay.golden.report.document import render_golden
@@ -46,25 +42,27 @@ Run = Callable[[GoldenContext, RunHooks], GoldenTestReport]
 def gather_file(options: GoldenOptions, hooks: RunHooks | None = None) -> GoldenReport:
     """Record every test of the file."""
     if options.counting:
-        return _each_test(load_file(options, ("run",)), options, hooks or RunHooks(), count_test)
+        return _each_test(load_golden_file(options.file, ("run",)), options, hooks or RunHooks(), count_test)
     # the original gathers even without the flags of a check
-    file = load_file(options, ("gather",) if options.is_harness and not options.replicas else ("gather", "run"))
-    if options.replicas != 0 and any(test.replicas for test in file.tests):
-        _check_libraries(file)
+    needs: Sequence[Mode] = ("gather",) if options.is_harness and not options.replicas else ("gather", "run")
+    file = load_golden_file(options.file, needs)
+    tests = choose_tests(file, options.tests)
+    if options.replicas != 0 and any(test.replicas for test in tests):
+        _check_libraries(tests)
     return _each_test(file, options, hooks or RunHooks(), gather_test)
 
 
 def check_file(options: GoldenOptions, hooks: RunHooks | None = None) -> GoldenReport:
     """Check every test of the file against its golden recording."""
-    file = load_file(options, ("run",))
-    _check_libraries(file)
+    file = load_golden_file(options.file, ("run",))
+    _check_libraries(choose_tests(file, options.tests))
     return _each_test(file, options, hooks or RunHooks(), check_test, "check")
 
 
 @needed_for("judging windows of a training curve")
-def _check_libraries(file: GoldenFile) -> None:
-    """What judging or measuring noise will need, before a training that may take hours. Raises MissingExtraError."""
-    if any(rule.kind in ("paired", "unmatched") for test in file.tests for rule in test.rules):
+def _check_libraries(tests: Sequence[GoldenTest]) -> None:
+    """Load what judging or measuring noise needs, before a training of hours. Raises MissingExtraError."""
+    if any(rule.kind in ("paired", "unmatched") for test in tests for rule in test.rules):
         load_numpy()
         t_quantile(1, 0.25)
 
@@ -78,7 +76,7 @@ def _each_test(
         hooks.console.warning(str(warning))
     reports: list[GoldenTestReport] = []
     settings: Settings | None = None
-    for test in file.tests:
+    for test in choose_tests(file, options.tests):
         try:
             settings = settings or load_settings(os.getcwd(), os.environ)
             context = build_context(file, test, options, settings)
@@ -102,12 +100,12 @@ def explain_file(options: GoldenOptions, explain: Explain, hooks: RunHooks) -> G
     def explain_last(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         checks = [wanted for wanted, mode in list_ids(context.location) if mode == "check"]
         if not checks:
-            hint = f"check and explain it: assay golden check {build_arguments(options)} --explain"
+            hint = f"check and explain it: assay golden check {options.build_arguments()} --explain"
             raise UsageError(f"{context.test.name} was not checked yet", hint)
         _, report = load_report(context.location, max(checks))
         return _add_notes(report, explain(context, report, hooks))
 
-    return _each_test(load_file(options, ("run",)), options, hooks, explain_last, "check")
+    return _each_test(load_golden_file(options.file, ("run",)), options, hooks, explain_last, "check")
 
 
 def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestReport:
@@ -139,7 +137,7 @@ class Validation:
 
 def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
     """The file, its commands, and, with a sample log, what its patterns find there."""
-    file = load_file(options, ("gather", "run"))
+    file = load_golden_file(options.file)
     data = None
     if log is not None:
         try:
@@ -152,9 +150,9 @@ def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
     problems: list[str] = []
     for context in build_contexts(file, options):
         name = context.test.name
-        commands += _build_commands(choose_checkpoints(context), notes)
-        notes += [f"{name}: {note}" for note in describe_locations(context)]
-        program = first_program(build_gather_command(context))
+        commands += _list_commands(context.choose_checkpoints(), notes)
+        notes += [f"{name}: {note}" for note in context.describe_locations()]
+        program = first_program(context.build_gather_command())
         if program and not _has_program(program, context):
             problems.append(f"{name}: the program {program!r} was not found")
         if data is not None:
@@ -168,30 +166,23 @@ def _has_program(program: str, context: GoldenContext) -> bool:
     return shutil.which(program, path=dict(context.test.env).get("PATH")) is not None
 
 
-def _build_commands(context: GoldenContext, notes: list[str]) -> list[tuple[str, str, str]]:
-    name = context.test.name
-    found = [(name, "gather", hide_command(context, build_gather_command(context)))]
+def _list_commands(context: GoldenContext, notes: list[str]) -> Iterator[tuple[str, str, str]]:
+    """The commands of a gathering, of a check of each segment, and of each configuration that must agree."""
+    name, hide = context.test.name, context.hide_command
+    yield name, "gather", hide(context.build_gather_command())
     try:
         golden = manifests.load_manifest(context.manifest, name)
+        for segment in golden.segments:
+            path = context.find_checkpoint(segment) or segment.checkpoint
+            text = context.build_check_command(path, segment.start_step, golden.steps_beyond or 0)
+            yield name, "check", hide(text)
     except UsageError:
         notes.append(f"{name}: no golden recording yet; the check's command is an example")
-        found.append((name, "check", hide_command(context, build_check_command(context, "CHECKPOINT", 0))))
-        return [*found, *_build_same(context)]
-    for segment in golden.segments:
-        path = manifests.find_checkpoint(context.manifest, segment.checkpoint) or segment.checkpoint
-        text = build_check_command(context, path, segment.start_step, golden.steps_beyond or 0)
-        found.append((name, "check", hide_command(context, text)))
-    return [*found, *_build_same(context)]
-
-
-def _build_same(context: GoldenContext) -> list[tuple[str, str, str]]:
-    """The check of each configuration that must agree, with its variables."""
-    found = []
+        yield name, "check", hide(context.build_check_command("CHECKPOINT", 0))
     for each in context.test.same:
-        text = hide_command(context, build_check_command(use_same(context, each), "CHECKPOINT", 0))
-        variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in each.env)
-        found.append((context.test.name, f"same {each.name}", f"{variables} {text}".strip()))
-    return found
+        text = hide(context.use_same(each).build_check_command("CHECKPOINT", 0))
+        variables = " ".join(f"{variable}={shlex.quote(value)}" for variable, value in each.env)
+        yield name, f"same {each.name}", f"{variables} {text}".strip()
 
 
 def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from assay.follow.api import Entry, Observer, Source, find_sources
+from assay.follow.api import Entry, Observer, find_sources
+from assay.follow.collect import READ_BYTES, Follower, Summaries
 from assay.golden.flow.segments import COMMAND
 from assay.golden.recorder import LogReader, RunRecorder, Values
 from assay.golden.values import GoldenTest
 from assay.launch.api import RunHooks
+from assay.observe.columns import Columns
 from assay.system.fast_dataclasses import replace
 from assay.system.files import Tail, read_end
 from assay.values import layout
 from assay.values.run import Ending, Usage
-from assay.values.study import Pattern
+from assay.values.study import MetricFile, Pattern
 
-_READ_BYTES = 1 << 20
 _TAIL_BYTES = 2000
 _LOG_BYTES = 32 << 20  # of a log without any value: enough to find the reason
 NO_LINE = "matches no line of the log"
@@ -84,43 +85,28 @@ class RunFiles:
 
     def __init__(self) -> None:
         self._log: Tail | None = None
-        self._open: dict[str, tuple[Source, Tail, dict[str, Any]]] = {}
+        self._open: dict[str, Follower] = {}
+        self._stored = Summaries()
 
     def read_log(self, entry: Entry) -> bytes:
         """The bytes that are new."""
         log = self._log = self._log or Tail(find_log(entry))
-        return b"".join(iter(lambda: log.read(_READ_BYTES), b""))
+        return b"".join(iter(lambda: log.read(READ_BYTES), b""))
 
     def read_metrics(self, entry: Entry, final: bool, values: Values) -> None:
-        """Add what is new. One look at the folder for both: a log that appears between two would be read as a metric
-        file."""
-        present = os.listdir(entry.dir)
-        logs = set(layout.find_logs(present, entry.spec.log_name, COMMAND))
-        for source in find_sources(entry.dir, entry.spec, present):
-            if source.name not in logs:
-                self._open.setdefault(source.name, (source, Tail(os.path.join(entry.dir, source.name)), {}))
-        for name, (source, tail, state) in list(self._open.items()):
-            self._open[name] = (source, tail, _read_source(source, tail, state, final, values))
+        """Add what is new in the metric files; the log is read by `read_log` alone."""
 
+        def add(_key: str, columns: Columns) -> None:
+            for metric, (steps, numbers, _) in columns.items():
+                for step, number in zip(steps, numbers, strict=True):
+                    values.add_filed(metric, float(step), float(number))
 
-def _read_source(source: Source, tail: Tail, state: dict[str, Any], final: bool, values: Values) -> dict[str, Any]:
-    """Read everything that is available; returns the state to continue from."""
-    while True:
-        data = tail.read(_READ_BYTES)
-        if not data and not final:
-            return state
-        is_last = len(data) < _READ_BYTES
-        columns, consumed, state = source.parse(data, dict(state), final and is_last)
-        tail.offset -= len(data) - consumed
-        _add_columns(values, columns)
-        if is_last:
-            return state
-
-
-def _add_columns(values: Values, columns: Mapping[str, tuple[Any, Any, Any]]) -> None:
-    for metric, (steps, numbers, _) in columns.items():
-        for step, number in zip(steps, numbers, strict=True):
-            values.add_filed(metric, float(step), float(number))
+        files = tuple(each for each in entry.spec.patterns if isinstance(each, MetricFile))
+        for source in find_sources(entry.dir, replace(entry.spec, patterns=files)):
+            if source.name not in self._open:
+                self._open[source.name] = Follower.open(self._stored, "", entry.dir, source, add)
+        for follower in self._open.values():
+            follower.read(self._stored, final)
 
 
 class SegmentFollower:
@@ -132,8 +118,7 @@ class SegmentFollower:
         reader = LogReader(test.step, test.metrics, named_groups=not test.same_line)
         self._recorder = RunRecorder(reader, test.same_line, self._find_last_step)
         self._recorder.values.counts = test.step is None
-        self._files, self._has_metrics = RunFiles(), bool(test.files) or not test.same_line
-        self.has_news = False
+        self._files = RunFiles()
 
     @property
     def values(self) -> Values:
@@ -158,13 +143,11 @@ class SegmentFollower:
         return values.find_end(self._test.steps_to_record)
 
     def read(self, entry: Entry, final: bool) -> None:
-        data = self._files.read_log(entry)
-        self._recorder.feed(data)
+        self._recorder.feed(self._files.read_log(entry))
         if final:
             self._recorder.finish()
-        if self._has_metrics:
+        if not self._test.same_line:
             self._files.read_metrics(entry, final, self.values)
-        self.has_news |= bool(data) or self._has_metrics
 
 
 def describe_end(entry: Entry) -> str:

@@ -24,22 +24,12 @@ from assay.golden.flow.runs import (
     Replication,
     build_provenance,
     choose_training,
-    cut_track,
     describe_noise,
     describe_quiet,
     load_code_marks,
     lock_store,
 )
-from assay.golden.flow.segments import (
-    ENDED_WELL,
-    GoldenContext,
-    build_run,
-    can_check,
-    check_store,
-    describe_locations,
-    load_golden,
-    run_segments,
-)
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run
 from assay.golden.judge.evidence import find_dead
 from assay.golden.judge.golden import (
     find_equal,
@@ -66,12 +56,12 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     Until all that has finished, the previous golden stays with its checkpoints; the new one is written next to it, to
     `<manifest>.partial`.
     """
-    context = choose_checkpoints(name_golden(context))
-    check_store(context)
+    context = name_golden(context).choose_checkpoints()
+    context.check_store()
     build = _StartGathering if context.test.from_start else _Gathering
     with lock_store(context):
         work = build(context, *choose_training(context, hooks))
-        report = run_segments(context, [work.spec], follow_runs(hooks, work.follow))
+        report = context.run_segments([work.spec], follow_runs(hooks, work.follow))
         entry = report.entries[0]
         work.conclude(entry)
         work.runs.append(build_run(entry, work.last_step))
@@ -85,8 +75,8 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Record in an existing golden how its program counts its steps: one run of one segment."""
     context = choose_golden(context)
-    golden = load_golden(context)
-    if not can_check(context):
+    golden = context.load_golden()
+    if not context.can_check:
         hint = "--counting is for checkpoints with `resume` and `length`"
         raise UsageError(f"{context.test.name} has no length to count: nothing is to be recorded", hint)
     if not golden.segments:
@@ -121,30 +111,29 @@ class _Gathering:
         self.context = context
         self.spec = spec
         self.replicas = context.options.replicas if context.options.replicas is not None else context.test.replicas
-        self.recorder = _build_recorder(context.test)
-        self.file_values = Values()
-        self._files = RunFiles()
         self.golden: Golden | None = None
         self.runs: list[SegmentRun] = []
         self.findings: list[Finding] = []
         self.console = CollectingConsole()  # its lines are the report's warnings
-        self.notes: list[str] = [*notes, *describe_locations(context)]
+        self.notes: list[str] = [*notes, *context.describe_locations()]
         self.manifest = manifests.partial_path(context.manifest)
         self._segments = SegmentBuilder(context, self.console)
         self._refusals: list[Finding] = []
         self._log = ""
         self._marks = load_code_marks(context)
         self._before, self._replacing = _load_before(context)
+        self.follow()
 
     @property
     def last_step(self) -> int | None:
         return self.recorder.last_step
 
-    def follow(self, _entry: Entry) -> RunFollower:
+    def follow(self, _entry: Entry | None = None) -> RunFollower:
         """A new attempt trains from the start: what the one before it recorded does not count."""
-        self.recorder = _build_recorder(self.context.test)
-        self.file_values = Values()
-        self._files = RunFiles()
+        test = self.context.test
+        reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
+        self.recorder = TrainingRecorder(reader, test.steps_to_record, test.same_line)
+        self.file_values, self._files = Values(), RunFiles()
         return self
 
     def read(self, entry: Entry, final: bool) -> None:
@@ -161,10 +150,11 @@ class _Gathering:
 
     def save(self, entry: Entry, complete: bool) -> None:
         over = [recording for recording in self.recorder.recordings if recording.is_over]
-        golden = self._build(entry, over, complete) if over else None  # a run that never began has no directory
-        if golden is not None and golden.segments:
-            self.golden = golden
-            self._write_partial(golden)
+        found = [self._segments.build(recording, self.file_values) for recording in over]
+        segments = [segment for segment in found if segment is not None]
+        if segments:
+            self.golden = self._build_golden(entry, segments, complete)
+            self._write_partial(self.golden)
 
     def _write_partial(self, golden: Golden) -> None:
         """Never marked complete: it has not been accepted yet."""
@@ -190,10 +180,6 @@ class _Gathering:
         self.findings.append(Finding(kind, f"{self.context.test.name} {subject}", message))
 
     # ------------------------------------------------------------ from recordings to a golden
-
-    def _build(self, entry: Entry, recordings: Sequence[SegmentRecording], complete: bool) -> Golden:
-        found = [self._segments.build(recording, self.file_values) for recording in recordings]
-        return self._build_golden(entry, [segment for segment in found if segment is not None], complete)
 
     def _build_golden(self, entry: Entry, segments: Sequence[Segment], complete: bool) -> Golden:
         test = self.context.test
@@ -252,7 +238,7 @@ class _Gathering:
         if self.replicas or self.context.test.variants:
             report = work.run(hooks)
             self.findings += work.findings
-        elif golden.steps_beyond is None and can_check(self.context):
+        elif golden.steps_beyond is None and self.context.can_check:
             report = work.learn(hooks)
             self.console.lines += [f"{_NOT_COUNTED}: {found.message}" for found in work.findings]
         else:
@@ -265,34 +251,31 @@ class _Gathering:
         """Measure noise from replicas; report values that are not finite."""
         if self.golden is None:
             return
-        judged = {rule.metric for rule in self.context.test.rules}
+        rules = self.context.test.rules
+        judged = {rule.metric for rule in rules}
         for what in manifests.find_not_finite(self.golden, judged):
             self._find(VerdictKind.ERROR, "recording", f"{what}: the recording is not valid")
         self.console.lines += manifests.find_not_finite(self.golden, set(self.golden.metrics) - judged)
-        found = measure_golden_noise(self.context.test.rules, self.golden)
+        found = measure_golden_noise(rules, self.golden)
         self.golden = replace(self.golden, noise=summarise_noise(found))
-        self.notes += describe_noise(found, self.context.test.rules)
+        self.notes += describe_noise(found, rules)
         for text in find_dead(self.golden):  # the original's command warns, and a check is INCONCLUSIVE
             if self.context.is_original:
                 self.console.warning(text)
             else:
                 self._find(VerdictKind.INCONCLUSIVE, "recording", text)
-        self._report_variants(self.golden)
-        for _, finding in find_refusals(self.context.test.rules, found):
+        for name in find_idle_variants(rules, self.golden):
+            self.console.warning(f"the variant {name} changes nothing: equal bit for bit to the recording")
+        for text in find_far_variants(rules, self.golden):
+            self.console.warning(text)
+        is_unsure = not self.context.test.variants and not self.context.is_original and not self.findings
+        if is_unsure and find_equal(rules, self.golden):
+            self.notes += describe_quiet(self.context)
+        for _, finding in find_refusals(rules, found):
             if self.context.is_original:
                 self.console.warning(f"{finding.subject}: {finding.message}")
             else:
                 self._refusals.append(replace(finding, label=finding.subject))
-
-    def _report_variants(self, golden: Golden) -> None:
-        rules = self.context.test.rules
-        for name in find_idle_variants(rules, golden):
-            self.console.warning(f"the variant {name} changes nothing: equal bit for bit to the recording")
-        for text in find_far_variants(rules, golden):
-            self.console.warning(text)
-        is_unsure = not self.context.test.variants and not self.context.is_original and not self.findings
-        if is_unsure and find_equal(rules, golden):
-            self.notes += describe_quiet(self.context)
 
     def settle(self, is_cut: bool) -> None:
         """The new golden replaces the old one, or stays next to it."""
@@ -342,15 +325,11 @@ class _Gathering:
 class _StartGathering(_Gathering):
     """A gathering without checkpoints: the first steps of the training are its only segment."""
 
-    def __init__(self, context: GoldenContext, spec: RunSpec, notes: Sequence[str]) -> None:
-        super().__init__(context, spec, notes)
-        self._follower = SegmentFollower(context.test)
-
     @property
     def last_step(self) -> int | None:
         return self._follower.values.last_step
 
-    def follow(self, _entry: Entry) -> RunFollower:
+    def follow(self, _entry: Entry | None = None) -> RunFollower:
         self._follower = SegmentFollower(self.context.test)
         return self._follower
 
@@ -389,21 +368,11 @@ def _cut_tracks(test: GoldenTest, values: Values, end: int) -> dict[str, dict[st
     for (metric, label), found in values.found.items():
         steps = sorted(step for step in found if step <= end)
         if steps and metric in wanted:
-            tracks.setdefault(metric, {})[label] = (cut_track(values, metric, label, steps),)
+            tracks.setdefault(metric, {})[label] = (values.cut(metric, label, steps),)
     return _order_tracks(test, tracks)
 
 
-def _build_recorder(test: GoldenTest) -> TrainingRecorder:
-    reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
-    return TrainingRecorder(reader, test.steps_to_record, test.same_line)
-
-
 # ---------------------------------------------------------------- before the training
-
-
-def choose_checkpoints(context: GoldenContext) -> GoldenContext:
-    """Choose a checkpoint folder in which nothing that a golden needs is overwritten."""
-    return replace(context, checkpoints=manifests.choose_checkpoint_dir(context.manifest, context.checkpoints))
 
 
 def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
@@ -435,10 +404,14 @@ class SegmentBuilder:
 
     def build(self, recording: SegmentRecording, file_values: Values) -> Segment | None:
         tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
-        for metric in {name for name, _ in recording.values.found}:
-            tracks[metric] = {label: (track,) for label, track in recording.values.tracks(metric).items()}
-        for metric, track in self._cut_files(recording, file_values).items():
-            tracks.setdefault(metric, {"": (track,)})
+        for metric, label in recording.values.found:
+            tracks.setdefault(metric, {})[label] = (recording.values.cut(metric, label),)
+        limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
+        steps, judged = range(recording.start_step + 1, limit + 1), {rule.metric for rule in self._context.test.rules}
+        for metric, label in file_values.found:  # values in files, for the same steps
+            track = file_values.cut(metric, label, steps)
+            if track.steps and metric in judged:
+                tracks.setdefault(metric, {label: (track,)})
         if not tracks or recording.values.problems:
             return None
         path = self.find_saved(recording)
@@ -448,14 +421,6 @@ class SegmentBuilder:
             self._hashes[path] = manifests.hash_checkpoint(path)
         ordered = _order_tracks(self._context.test, tracks)
         return Segment(recording.start_step, self._relative(path), ordered, self._hashes[path])
-
-    def _cut_files(self, recording: SegmentRecording, file_values: Values) -> Mapping[str, Track]:
-        """Values in files for the same steps."""
-        limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
-        wanted = {rule.metric for rule in self._context.test.rules}
-        names, steps = {name for name, _ in file_values.found} & wanted, range(recording.start_step + 1, limit + 1)
-        cut = {metric: file_values.tracks(metric)[""].cut(steps) for metric in names}
-        return {metric: track for metric, track in cut.items() if track.steps}
 
     def find_saved(self, recording: SegmentRecording) -> str | None:
         """The checkpoint that a save line names; a path that the pattern cut short is completed."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.api import StudyLocation
-from assay.golden.flow.segments import GoldenContext, build_arguments
+from assay.golden.flow.segments import GoldenContext
 from assay.golden.judge.nights import FindSteps, Move, Night, judge_nights, measure_levels
 from assay.golden.records import Head, list_ids, load_report
 from assay.golden.values import GoldenTestReport, Rule
@@ -44,10 +44,10 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
     """One for each environment. Raises UsageError where no check is kept."""
     checks, damaged = _load_checks(context.location)
     if not checks and not damaged:
-        hint = f"check it first: assay golden check {build_arguments(context.options)}"
+        hint = f"check it first: assay golden check {context.options.build_arguments()}"
         raise UsageError(f"no check of {context.test.name} is kept in {context.location.dir}", hint)
     found = _build_histories(context.location, checks, context.test.rules, find_steps)
-    hint = f"assay golden history {build_arguments(replace(context.options, tests=(context.test.name,)))} --accept"
+    hint = f"assay golden history {replace(context.options, tests=(context.test.name,)).build_arguments()} --accept"
     if found:
         return [_add_notes(each, damaged, hint) for each in found]
     verdict = Verdict.of([Finding(VerdictKind.ERROR, context.test.name, text) for text in damaged], 0)

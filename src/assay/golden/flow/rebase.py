@@ -32,17 +32,7 @@ from assay.golden.flow.runs import (
     is_whole,
     load_code_marks,
 )
-from assay.golden.flow.segments import (
-    ENDED_WELL,
-    GoldenContext,
-    GoldenOptions,
-    build_contexts,
-    build_segment_spec,
-    build_stamp,
-    hide_command,
-    hint_to_gather,
-    load_golden,
-)
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, GoldenOptions, build_contexts, build_stamp
 from assay.golden.judge.contrasts import measure_shifts
 from assay.golden.judge.convergence import count_peers, judge_rules
 from assay.golden.judge.evidence import find_dead
@@ -74,7 +64,7 @@ def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks 
         raise UsageError("a rebase needs a reason", 'as in --reason "new optimiser, see the release notes"')
     _check_request(request)
     contexts = [choose_golden(each) for each in build_contexts(load_golden_file(options.file), options)]
-    befores = [manifests.load_manifest(each.manifest, each.test.name, hint_to_gather(each)) for each in contexts]
+    befores = [manifests.load_manifest(each.manifest, each.test.name, each.hint_to_gather()) for each in contexts]
     done: list[Rebased] = []
     for context, before in zip(contexts, befores, strict=True):
         done.append(_rebase(context, before, request, hooks or RunHooks()))
@@ -244,7 +234,7 @@ def _load_staged(path: str, context: GoldenContext) -> Golden | None:
 
 def _take_check(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> Taken:
     """The checkpoints stay; what a check of the current code logs after them becomes the expected values."""
-    load_golden(context)
+    context.load_golden()
     if before.steps_beyond is None and before.segments:
         work = Replication(context, before, 0)
         end = work.learn(hooks)
@@ -343,12 +333,11 @@ def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Se
 def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | None:
     """The segment whose check is exactly this command now."""
     for index, segment in enumerate(golden.segments):
-        path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
-        if path is None or spec.params.get("start_step") != segment.start_step:
+        if context.find_checkpoint(segment) is None or spec.params.get("start_step") != segment.start_step:
             continue
-        beyond, number = golden.steps_beyond or 0, int(spec.params.get("replica") or 1)
-        check = build_segment_spec(context, "", path, segment.start_step, beyond=beyond, number=number)
-        if spec.commands[0].text == hide_command(context, check.commands[0].text):
+        number = int(spec.params.get("replica") or 1)
+        check = context.build_segment_spec("", segment, beyond=golden.steps_beyond, number=number)
+        if spec.commands[0].text == context.hide_command(check.commands[0].text):
             return index
     return None
 
@@ -381,9 +370,7 @@ def _fill_up(
 def _build_spec(context: GoldenContext, golden: Golden, index: int, number: int, stamp: str) -> RunSpec:
     """Named like a check's run, so that the next call finds it."""
     segment = golden.segments[index]
-    path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
-    if path is None:
+    if context.find_checkpoint(segment) is None:
         raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store", "gather it again: --from gather")
-    start, beyond = segment.start_step, golden.steps_beyond or 0
-    name = f"{CHECK_PREFIX}{stamp}-{index}-s{start}-{number}"
-    return build_segment_spec(context, name, path, start, beyond=beyond, number=number)
+    name = f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}"
+    return context.build_segment_spec(name, segment, beyond=golden.steps_beyond, number=number)

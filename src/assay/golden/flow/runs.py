@@ -21,19 +21,7 @@ from assay.follow.api import Entry, FoundRun
 from assay.golden import manifests
 from assay.golden.flow.environments import build_key, describe_key, find_image, find_other
 from assay.golden.flow.followers import SegmentFollower, describe_end, follow_runs
-from assay.golden.flow.segments import (
-    ENDED_WELL,
-    GoldenContext,
-    build_check_command,
-    build_gather_command,
-    build_run,
-    build_segment_spec,
-    build_spec,
-    build_stamp,
-    hide_command,
-    run_segments,
-    use_variant,
-)
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, build_stamp
 from assay.golden.judge.evidence import find_early_step
 from assay.golden.judge.golden import SegmentNoise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
@@ -99,7 +87,7 @@ def _load_files(context: GoldenContext, text: str) -> dict[str, str | None]:
 def load_code_marks(context: GoldenContext) -> dict[str, str]:
     """The hashes of the code, for the provenance; the test's own file is compared by itself. Empty: not known."""
     try:
-        files = _load_files(context, build_gather_command(context))
+        files = _load_files(context, context.build_gather_command())
     except UsageError:
         return {}
     files.pop(os.path.relpath(os.path.realpath(context.options.file), os.path.realpath(context.folder)), None)
@@ -166,7 +154,7 @@ def _load_origin(run_dir: str) -> dict[str, Any]:
 def load_origin(context: GoldenContext, reports: Sequence[SegmentReport]) -> dict[str, str]:
     """What the first run of a check found around itself, for comparing nights."""
     runs = [run.dir for report in reports for run in report.runs]
-    command = _strip_ours(context, build_check_command(context, "", 0))
+    command = _strip_ours(context, context.build_check_command("", 0))
     return {"command": command, **_flatten_origin(_load_origin(runs[0]))} if runs else {}
 
 
@@ -181,7 +169,7 @@ def find_differences(context: GoldenContext, golden: Golden, reports: Sequence[S
     if not runs or not golden.provenance:
         return []
     before, now = (_flatten_origin(origin) for origin in (golden.provenance, _load_origin(runs[0])))
-    commands = [build_gather_command(context), build_check_command(context, "", 0)]
+    commands = [context.build_gather_command(), context.build_check_command("", 0)]
     then, *texts = (_strip_ours(context, text) for text in (str(golden.provenance.get("command", "")), *commands))
     if then and then not in texts:
         found.append(f"command {texts[0]} instead of {then}")
@@ -249,7 +237,7 @@ def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:
 def _strip_ours(context: GoldenContext, text: str) -> str:
     """A command without the flags whose values are ours: folders and steps differ from call to call."""
     keys = [flag.key for flag in (*context.test.gather_flags, *context.test.run_flags) if flag.is_set]
-    words, kept = iter(hide_command(context, text).split()), list[str]()
+    words, kept = iter(context.hide_command(text).split()), list[str]()
     for word in words:
         if word in keys and not word.endswith("="):
             next(words, None)
@@ -261,11 +249,11 @@ def _strip_ours(context: GoldenContext, text: str) -> str:
 def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, list[str]]:
     """The training that an interrupted or killed gathering left, where it was started from the same code, command and
     environment; otherwise a new one, after ending processes that still write into the same checkpoint folder."""
-    text = build_gather_command(context)
+    text = context.build_gather_command()
     # runs of the same code, environment and command are interchangeable
     origin = {"code": _hash(_load_code(context, text)), "environment": _hash(_load_surroundings(context, text))}
     target = {"manifest": context.manifest} if context.test.from_start else {}  # the command names no folder there
-    spec = build_spec(context, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin, **target})
+    spec = context.build_spec(f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin, **target})
     notes: list[str] = []
     for path in reversed(list(run_directory.find_run_dirs(context.location.dir))):
         name, found = os.path.basename(path), _load_open(path, context)
@@ -416,12 +404,11 @@ class Replication:
 
     def _build_spec(self, job: Job, stamp: str, beyond: int) -> RunSpec:
         segment, (_, number, variant) = self._segment(job), job
-        named = [use_variant(self.context, each) for each in self.context.test.variants if each.name == variant]
+        named = [self.context.use_variant(each) for each in self.context.test.variants if each.name == variant]
         context = named[0] if named else self.context
-        start = segment.start_step
-        checkpoint = manifests.find_checkpoint(context.manifest, segment.checkpoint) or segment.checkpoint
-        name = "-".join(filter(None, ("replica", stamp, f"s{start}", os.path.basename(checkpoint)[:20], str(number))))
-        return build_segment_spec(context, name, checkpoint, start, beyond=beyond, number=number, variant=variant)
+        saved = os.path.basename(context.find_checkpoint(segment) or segment.checkpoint)[:20]
+        name = "-".join(filter(None, ("replica", stamp, f"s{segment.start_step}", saved, str(number))))
+        return context.build_segment_spec(name, segment, beyond=beyond, number=number, variant=variant)
 
     def _report_lost_steps(self) -> None:
         """A replica that logs other steps than the training did cannot be compared with it, nor can a check."""
@@ -450,7 +437,7 @@ def follow_specs(
         followers[name] = SegmentFollower(context.test, specs[name][1].last_step)
         return followers[name]
 
-    report = run_segments(context, [spec for spec, _ in specs.values()], follow_runs(hooks, follow))
+    report = context.run_segments([spec for spec, _ in specs.values()], follow_runs(hooks, follow))
     return report, {name: followers[name].values if name in followers else Values() for name in specs}
 
 
@@ -495,7 +482,7 @@ def add_recordings(segment: Segment, runs: Sequence[Values], keep: bool = True) 
     """Add the runs that have every step; missing steps were reported. `keep`: they come after the older ones."""
     tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
     for metric, label, old in segment.walk():
-        cut = [cut_track(values, metric, label, old[0].steps) for values in runs]
+        cut = [values.cut(metric, label, old[0].steps) for values in runs]
         whole = [track for track in cut if track.steps == old[0].steps]
         tracks.setdefault(metric, {})[label] = (*(old if keep else ()), *whole)
     return replace(segment, tracks=tracks)
@@ -505,7 +492,7 @@ def cut_values(segment: Segment, values: Values) -> dict[str, dict[str, Track]]:
     """What one run logged at the segment's steps: metric → label → values."""
     found: dict[str, dict[str, Track]] = {}
     for metric, label, runs in segment.walk():
-        found.setdefault(metric, {})[label] = cut_track(values, metric, label, runs[0].steps)
+        found.setdefault(metric, {})[label] = values.cut(metric, label, runs[0].steps)
     return found
 
 
@@ -515,13 +502,6 @@ def is_whole(segment: Segment, values: Values) -> bool:
         return False
     walked = [(values.found.get((metric, label), {}), runs[0].steps) for metric, label, runs in segment.walk()]
     return all(found.keys() >= {*steps} for found, steps in walked)
-
-
-def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> Track:
-    """The values of one run at the steps that the golden has; steps that it lacks are left out."""
-    found = values.found.get((metric, label), {})
-    rows = [(step, *found[step]) for step in steps if step in found]
-    return Track(tuple(row[0] for row in rows), tuple(row[1] for row in rows), tuple(row[2] for row in rows))
 
 
 # ---------------------------------------------------------------- notes

@@ -13,8 +13,6 @@ from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.follow.api import Entry, StudyLocation, choose_root
 from assay.golden import manifests
-from assay.golden.config import load_golden_file
-from assay.golden.harness_file import Mode
 from assay.golden.values import (
     DEFAULT_MANIFEST,
     DEFAULT_STORE,
@@ -23,6 +21,8 @@ from assay.golden.values import (
     GoldenFile,
     GoldenTest,
     GoldenTestReport,
+    Segment,
+    SegmentReport,
     SegmentRun,
     Variant,
 )
@@ -73,6 +73,17 @@ class GoldenOptions:
     explain: Explain | None = None  # what began a difference, for the report; of a plug-in
     is_harness: bool = False  # called by the original's command line: its behaviour, its hints
 
+    def build_arguments(self) -> str:
+        """The arguments with which a subcommand of `assay golden` uses the same golden."""
+        words, store = [self.file], self.address or self.store
+        words += ["-s", store] if store != DEFAULT_STORE else []
+        if self.manifest_name != DEFAULT_MANIFEST:
+            words += ["--manifest-name", self.manifest_name]
+        words += [word for name in self.tests for word in ("-t", name)]
+        words += ["--root", self.root] if self.root else []
+        words += ["--on", self.on] if self.on else []
+        return " ".join(map(shlex.quote, words))
+
 
 @dataclass(frozen=True, slots=True)
 class GoldenContext:
@@ -93,6 +104,143 @@ class GoldenContext:
     is_original: bool
     chosen: str = ""  # which golden of several, and why
 
+    def use_store(self, store: str) -> GoldenContext:
+        """Give a test another store."""
+        options = replace(self.options, store=store)
+        checkpoints = os.path.join(store, os.path.relpath(self.checkpoints, self.store))
+        manifest = manifests.manifest_path(store, self.test.name, options.manifest_name)
+        return replace(self, options=options, store=store, manifest=manifest, checkpoints=checkpoints)
+
+    def use_variant(self, variant: Variant) -> GoldenContext:
+        """Give a test a variant's environment and arguments."""
+        test = replace(self.test, env=(*self.test.env, *variant.env))
+        options = replace(self.options, run_arguments=(*self.options.run_arguments, *variant.flags))
+        return replace(self, test=test, options=options)
+
+    def use_same(self, configuration: Variant) -> GoldenContext:
+        """Give a test a configuration that must agree: what is not exact is judged by the noise."""
+        used = self.use_variant(configuration)
+        rules = tuple(rule if rule.kind == "exact" else replace(rule, kind="same") for rule in self.test.rules)
+        return replace(used, test=replace(used.test, rules=rules))
+
+    # ------------------------------------------------------------ commands
+
+    def build_gather_command(self) -> str:
+        """The training that is recorded; without checkpoints it is the run that a check repeats."""
+        if self.test.from_start:
+            return self.build_check_command("", 0)
+        return _build_command(self.test, self.test.gather_flags, {"checkpoint_output": self.checkpoints})
+
+    def build_check_command(self, checkpoint: str, start: int, beyond: int = 0, seed: int | None = None) -> str:
+        length = self.test.steps_to_record
+        values = {
+            "checkpoint_input": checkpoint,
+            "start_step": str(start),
+            "run_for": str(start + length + beyond),
+            "run_length": str(length + beyond),
+        }
+        if seed is not None:
+            values["seed"] = str(seed)
+        return _build_command(self.test, self.test.run_flags, values, self.options.run_arguments)
+
+    @property
+    def can_check(self) -> bool:
+        """Whether the file defines how a check is started; the original also gathers without that."""
+        return self.test.has_length and any(flag.name == "checkpoint_input" for flag in self.test.run_flags)
+
+    def find_checkpoint(self, segment: Segment | SegmentReport) -> str | None:
+        """The path of the checkpoint that a segment begins at; empty where it begins with the training."""
+        return manifests.find_checkpoint(self.manifest, segment.checkpoint)
+
+    def build_segment_spec(
+        self, name: str, segment: Segment, *, beyond: int | None, number: int, variant: str | None = None
+    ) -> RunSpec:
+        """A run of a check; with a variant (or `""`) a replica. The seeds of checks and replicas are never the same."""
+        is_check, seed, start = variant is None, None, segment.start_step
+        if any(rule.kind == "unmatched" for rule in self.test.rules):
+            seed = number + _CHECK_SEEDS if is_check else number
+        checkpoint = self.find_checkpoint(segment) or segment.checkpoint
+        text = self.build_check_command(checkpoint, start, beyond or 0, seed)
+        params = {"mode": "check" if is_check else "replica", "start_step": start, "replica": number}
+        return self.build_spec(name, text, params | ({"variant": variant} if variant else {}))
+
+    def build_spec(self, name: str, text: str, params: Mapping[str, Any]) -> RunSpec:
+        test = self.test
+        commands = (Command(COMMAND, text),)
+        log_name, other = _LOG_NAMES[test.stream]
+        step = (Pattern("step", test.step.regex),) if test.step else ()
+        return RunSpec(
+            id=spec_id(commands, params),
+            name=name,
+            params=params,
+            commands=commands,
+            resources=test.resources,
+            patterns=(*step, *test.metrics, *test.files),
+            timeout_s=test.timeout_s,
+            env=test.env,
+            code=CodePolicy("live"),
+            log_name=log_name,
+            log_stream=test.stream,
+            other_log_name=other,
+        )
+
+    def hide_command(self, text: str) -> str:
+        """A command as it may be shown, and as the run's record has it."""
+        return hide_spec(self.build_spec("", text, {}), self.settings.secrets).commands[0].text
+
+    # ------------------------------------------------------------ the recording
+
+    def load_golden(self, how_to: str | None = None) -> Golden:
+        """Load the golden, to be run by the file. Raises UsageError when one has checkpoints and the other has not."""
+        golden = manifests.load_manifest(self.manifest, self.test.name, how_to or self.hint_to_gather())
+        from_start = all(not segment.checkpoint for segment in golden.segments)
+        if golden.segments and from_start is not self.test.from_start:
+            words = ("begins at step 0", "names") if from_start else ("begins at checkpoints", "does not name")
+            message = f"the golden recording {words[0]}, and {self.options.file} {words[1]} checkpoints"
+            raise UsageError(message, f"record it again: assay golden gather {self.options.build_arguments()}")
+        return golden
+
+    def hint_to_gather(self) -> str:
+        return f"gather it first: assay golden gather {self.options.build_arguments()}"
+
+    # ------------------------------------------------------------ running
+
+    def run_segments(self, specs: Sequence[RunSpec], hooks: RunHooks) -> Report:
+        options = self.options
+        return run_specs(
+            self.study,
+            self.location,
+            specs,
+            hooks,
+            slots=options.slots,
+            farm=self.farm,
+            settings=self.settings,
+            grace_s=options.grace_s,
+            command_line=options.command_line,
+        )
+
+    def describe_locations(self) -> list[str]:
+        """Describe the folder in which the program runs, where it was looked for, and the one of its runs."""
+        runs = os.path.relpath(self.location.dir)
+        shown = self.location.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
+        folder = f"program's folder: {self.folder} ({self.folder_from})"
+        chosen = [self.chosen] if self.chosen else []
+        return [*([folder] if self.is_original else []), f"runs: {shown}", *chosen]
+
+    def choose_checkpoints(self) -> GoldenContext:
+        """Choose a checkpoint folder in which nothing that a golden needs is overwritten."""
+        return replace(self, checkpoints=manifests.choose_checkpoint_dir(self.manifest, self.checkpoints))
+
+    def check_store(self) -> None:
+        """Refuse before a long training: the store must be a folder that can be written."""
+        try:
+            os.makedirs(self.store if self.test.from_start else self.checkpoints, exist_ok=True)
+        except OSError as error:
+            message = f"the store {self.store} cannot be created: {error.strerror}"
+            raise UsageError(message, "choose another: -s DIR") from None
+        if not os.access(self.store, os.W_OK | os.X_OK):
+            raise UsageError(f"the store {self.store} cannot be written", "choose another: -s DIR")
+
 
 def choose_tests(file: GoldenFile, names: Sequence[str]) -> tuple[GoldenTest, ...]:
     """The tests that the command names; all when it names none."""
@@ -101,12 +249,6 @@ def choose_tests(file: GoldenFile, names: Sequence[str]) -> tuple[GoldenTest, ..
         if name not in known:
             raise NotFoundError("test", name, known)
     return tuple(test for test in file.tests if not names or test.name in names)
-
-
-def load_file(options: GoldenOptions, needs: Sequence[Mode]) -> GoldenFile:
-    """The file with the tests that the command names."""
-    file = load_golden_file(options.file, needs)
-    return replace(file, tests=choose_tests(file, options.tests))
 
 
 def build_contexts(file: GoldenFile, options: GoldenOptions) -> list[GoldenContext]:
@@ -142,14 +284,6 @@ def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, se
         config_hash=file.config_hash,
         is_original=file.dialect == "convergence",
     )
-
-
-def use_store(context: GoldenContext, store: str) -> GoldenContext:
-    """Give a test another store."""
-    options = replace(context.options, store=store)
-    checkpoints = os.path.join(store, os.path.relpath(context.checkpoints, context.store))
-    manifest = manifests.manifest_path(store, context.test.name, options.manifest_name)
-    return replace(context, options=options, store=store, manifest=manifest, checkpoints=checkpoints)
 
 
 def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
@@ -204,158 +338,24 @@ def _has_program(folder: str, test: GoldenTest) -> bool:
     return all(os.path.exists(os.path.join(folder, script)) for script in scripts)
 
 
-def use_variant(context: GoldenContext, variant: Variant) -> GoldenContext:
-    """Give a test a variant's environment and arguments."""
-    test = replace(context.test, env=(*context.test.env, *variant.env))
-    options = replace(context.options, run_arguments=(*context.options.run_arguments, *variant.flags))
-    return replace(context, test=test, options=options)
-
-
-def use_same(context: GoldenContext, configuration: Variant) -> GoldenContext:
-    """Give a test a configuration that must agree: what is not exact is judged by the noise."""
-    context = use_variant(context, configuration)
-    rules = tuple(rule if rule.kind == "exact" else replace(rule, kind="same") for rule in context.test.rules)
-    return replace(context, test=replace(context.test, rules=rules))
-
-
 # ---------------------------------------------------------------- commands
 
 
-def build_gather_command(context: GoldenContext) -> str:
-    """The training that is recorded; without checkpoints it is the run that a check repeats."""
-    if context.test.from_start:
-        return build_check_command(context, "", 0)
-    return build_command(context.test, context.test.gather_flags, {"checkpoint_output": context.checkpoints})
-
-
-def build_check_command(
-    context: GoldenContext, checkpoint: str, start: int, beyond: int = 0, seed: int | None = None
-) -> str:
-    length = context.test.steps_to_record
-    values = {
-        "checkpoint_input": checkpoint,
-        "start_step": str(start),
-        "run_for": str(start + length + beyond),
-        "run_length": str(length + beyond),
-    }
-    if seed is not None:
-        values["seed"] = str(seed)
-    return build_command(context.test, context.test.run_flags, values, context.options.run_arguments)
-
-
-def can_check(context: GoldenContext) -> bool:
-    """Whether the file defines how a check is started; the original also gathers without that."""
-    return context.test.has_length and any(flag.name == "checkpoint_input" for flag in context.test.run_flags)
-
-
-def build_command(
+def _build_command(
     test: GoldenTest, flags: Sequence[FlagSpec], values: Mapping[str, str], further: Sequence[str] = ()
 ) -> str:
-    words = [word for flag in flags for word in _flag_arguments(flag, values)]
+    words: list[str] = []
+    for flag in flags:
+        value = values.get(flag.name) if flag.is_set else flag.value
+        if flag.key.endswith("=") and value is not None:
+            words.append(f"{flag.key}{value}")
+        elif value is not None or not flag.is_set:  # a seed that is not requested has no value
+            words += [flag.key, *([] if value is None else [value])]
     start = test.command if test.command is not None else " ".join(map(shlex.quote, test.executable))
     return " ".join([start, *map(shlex.quote, [*words, *further])])
 
 
-def _flag_arguments(flag: FlagSpec, values: Mapping[str, str]) -> list[str]:
-    value = values.get(flag.name) if flag.is_set else flag.value
-    if flag.is_set and value is None:
-        return []  # a seed that is not requested
-    if value is None:
-        return [flag.key]
-    return [f"{flag.key}{value}"] if flag.key.endswith("=") else [flag.key, value]
-
-
-def build_segment_spec(
-    context: GoldenContext,
-    name: str,
-    checkpoint: str,
-    start: int,
-    *,
-    beyond: int,
-    number: int,
-    variant: str | None = None,
-) -> RunSpec:
-    """A run from a checkpoint: of a check, or, with a variant (or `""`), a replica. Their seeds are never the same."""
-    is_check, seed = variant is None, None
-    if any(rule.kind == "unmatched" for rule in context.test.rules):
-        seed = number + _CHECK_SEEDS if is_check else number
-    text = build_check_command(context, checkpoint, start, beyond, seed)
-    params = {"mode": "check" if is_check else "replica", "start_step": start, "replica": number}
-    return build_spec(context, name, text, params | ({"variant": variant} if variant else {}))
-
-
-def build_spec(context: GoldenContext, name: str, text: str, params: Mapping[str, Any]) -> RunSpec:
-    test = context.test
-    commands = (Command(COMMAND, text),)
-    log_name, other = _LOG_NAMES[test.stream]
-    step = (Pattern("step", test.step.regex),) if test.step else ()
-    return RunSpec(
-        id=spec_id(commands, params),
-        name=name,
-        params=params,
-        commands=commands,
-        resources=test.resources,
-        patterns=(*step, *test.metrics, *test.files),
-        timeout_s=test.timeout_s,
-        env=test.env,
-        code=CodePolicy("live"),
-        log_name=log_name,
-        log_stream=test.stream,
-        other_log_name=other,
-    )
-
-
-def hide_command(context: GoldenContext, text: str) -> str:
-    """A command as it may be shown, and as the run's record has it."""
-    return hide_spec(build_spec(context, "", text, {}), context.settings.secrets).commands[0].text
-
-
-# ---------------------------------------------------------------- the recording
-
-
-def load_golden(context: GoldenContext, how_to: str | None = None) -> Golden:
-    """The golden of a test, to be run by its file. Raises UsageError when one has checkpoints and the other has not."""
-    golden = manifests.load_manifest(context.manifest, context.test.name, how_to or hint_to_gather(context))
-    from_start = all(not segment.checkpoint for segment in golden.segments)
-    if golden.segments and from_start is not context.test.from_start:
-        words = ("begins at step 0", "names") if from_start else ("begins at checkpoints", "does not name")
-        message = f"the golden recording {words[0]}, and {context.options.file} {words[1]} checkpoints"
-        raise UsageError(message, f"record it again: assay golden gather {build_arguments(context.options)}")
-    return golden
-
-
-def hint_to_gather(context: GoldenContext) -> str:
-    return f"gather it first: assay golden gather {build_arguments(context.options)}"
-
-
-def build_arguments(options: GoldenOptions) -> str:
-    """The arguments with which a subcommand of `assay golden` uses the same golden."""
-    words, store = [options.file], options.address or options.store
-    words += ["-s", store] if store != DEFAULT_STORE else []
-    if options.manifest_name != DEFAULT_MANIFEST:
-        words += ["--manifest-name", options.manifest_name]
-    words += [word for name in options.tests for word in ("-t", name)]
-    words += ["--root", options.root] if options.root else []
-    words += ["--on", options.on] if options.on else []
-    return " ".join(map(shlex.quote, words))
-
-
-# ---------------------------------------------------------------- running
-
-
-def run_segments(context: GoldenContext, specs: Sequence[RunSpec], hooks: RunHooks) -> Report:
-    options = context.options
-    return run_specs(
-        context.study,
-        context.location,
-        specs,
-        hooks,
-        slots=options.slots,
-        farm=context.farm,
-        settings=context.settings,
-        grace_s=options.grace_s,
-        command_line=options.command_line,
-    )
+# ---------------------------------------------------------------- runs
 
 
 def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> SegmentRun:
@@ -367,28 +367,8 @@ def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> 
     return SegmentRun(entry.dir, entry.state, reason, elapsed, last_step, early)
 
 
-def describe_locations(context: GoldenContext) -> list[str]:
-    """Describe the folder in which the program runs, where it was looked for, and the one of its runs."""
-    runs = os.path.relpath(context.location.dir)
-    shown = context.location.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
-    folder = f"program's folder: {context.folder} ({context.folder_from})"
-    chosen = [context.chosen] if context.chosen else []
-    return [*([folder] if context.is_original else []), f"runs: {shown}", *chosen]
-
-
 def build_stamp() -> str:
     """Distinguishes the runs of one call from those of another."""
     import secrets
 
     return time.strftime("%Y%m%d-%H%M%S") + "-" + secrets.token_hex(2)
-
-
-def check_store(context: GoldenContext) -> None:
-    """Refuse before a long training: the store must be a folder that can be written."""
-    try:
-        os.makedirs(context.store if context.test.from_start else context.checkpoints, exist_ok=True)
-    except OSError as error:
-        message = f"the store {context.store} cannot be created: {error.strerror}"
-        raise UsageError(message, "choose another: -s DIR") from None
-    if not os.access(context.store, os.W_OK | os.X_OK):
-        raise UsageError(f"the store {context.store} cannot be written", "choose another: -s DIR")

@@ -13,7 +13,7 @@ from assay.follow.api import StudyLocation
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_variants
 from assay.golden.flow.environments import choose_golden
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, build_contexts, load_golden
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts
 from assay.golden.results import Injected, SelftestReport
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
 from assay.launch.api import RunHooks
@@ -50,7 +50,7 @@ def _try_test(
     location = StudyLocation(context.location.root, f"{context.location.name}-selftest")
     context = replace(context, location=location, study=replace(context.study, name=location.name))
     context = choose_golden(context)
-    golden = load_golden(context)
+    golden = context.load_golden()
     segment = choose_segment(golden, start_step)
     variants = [context, *(inject(context, fault, segment) for fault in faults)]
     (control, *reports), end = check_variants(context, variants, golden, segment, hooks)
@@ -96,7 +96,7 @@ def choose_segment(golden: Golden, start_step: int | None) -> Segment:
 def inject(context: GoldenContext, fault: Fault, segment: Segment) -> GoldenContext:
     if fault.kind == "env":
         return replace(context, test=replace(context.test, env=(*context.test.env, (fault.name, fault.value))))
-    words = build_arguments(fault, build_check_command(context, segment.checkpoint, segment.start_step))
+    words = build_arguments(fault, context.build_check_command(segment.checkpoint, segment.start_step))
     return replace(context, options=replace(context.options, run_arguments=(*context.options.run_arguments, *words)))
 
 
