@@ -26,7 +26,15 @@ from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.machine_watch import load_context, write_context
 from assay.bench.flow.run import _make_exclusive, resolve_methods, run_benchmarks
 from assay.bench.records import BENCH_FILE, hold_queue, load_execution, take_queue
-from assay.bench.values.execution import COMPARED, BenchMethod, BenchVariant, GpuState, Machine, parse_windows
+from assay.bench.values.execution import (
+    COMPARED,
+    NOT_OBSERVED,
+    BenchMethod,
+    BenchVariant,
+    GpuState,
+    Machine,
+    parse_windows,
+)
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import MachineLease
 from assay.follow.opening import open_index
@@ -294,6 +302,8 @@ def test_what_a_killed_call_had_still_to_run_is_run_by_the_next(lab: Path) -> No
         killed.wait()
     while not list(Path("runs/bench").glob("*_slow/bench.exit.0")):
         time.sleep(0.01)
+    (lost,) = load_executions(find_location("runs"))
+    assert (lost.method, lost.result.succeeded, lost.contaminated) == ("slow", True, (NOT_OBSERVED,))
     elsewhere = lab / "elsewhere"
     elsewhere.mkdir()
     shutil.copy("mod.py", elsewhere)
