@@ -125,8 +125,8 @@ def test_the_digest_is_of_the_content_and_not_of_its_layout(load: Any, tmp_path:
     assert load({"trial_id": 1}, setup_info={"x": 1}).extra[DIGEST] != first
 
 
-@pytest.mark.parametrize("name", [7, 2.5, " ", ""])
-def test_an_id_may_be_anything(load: Any, name: Any) -> None:
-    found = load(execution_id=name)
-    assert found.execution_id == (str(name).strip() or found.execution_id)
-    assert found.execution_id
+def test_an_id_may_be_anything(load: Any) -> None:
+    for name in (7, 2.5, " ", ""):
+        found = load(execution_id=name)
+        assert found.execution_id == (str(name).strip() or found.execution_id)
+        assert found.execution_id

@@ -31,29 +31,20 @@ NEW = {**V100, "driver": "999", "cudnn": "9"}
 def test_what_both_sides_have_is_compared_and_nothing_else() -> None:
     (only,) = match_environments({"v": V100, "t": T4}, {"n": NEW, "v": V100})
     assert (only.base, only.head, only.name, only.differences) == ("v", "v", "", ())
-
-
-def test_several_common_ones_go_by_what_differs() -> None:
     found = match_environments({"v": V100, "t": T4}, {"t": T4, "v": V100})
     assert [(match.base, match.head, match.name) for match in found] == [
         ("v", "v", "accelerator_model V100"),
         ("t", "t", "accelerator_model T4"),
     ]
+    assert match_environments({}, {"v": V100}) == match_environments({"v": V100}, {}) == ()
 
 
-def test_without_a_common_one_the_closest_are_taken() -> None:
+def test_without_a_common_one_the_closest_are_taken_and_of_equally_close_ones_the_newest() -> None:
     (only,) = match_environments({"t": T4, "v": V100}, {"n": NEW})
     assert (only.base, only.head) == ("v", "n")
     assert only.differences == ("driver 410 → 999", "cudnn none → 9")
-
-
-def test_of_equally_close_ones_the_newest_are_taken() -> None:
     (only,) = match_environments({"a": {"x": "1"}, "b": {"x": "2"}}, {"c": {"x": "3"}, "d": {"x": "4"}})
     assert (only.base, only.head) == ("b", "d")
-
-
-def test_a_side_without_anything_has_no_match() -> None:
-    assert match_environments({}, {"v": V100}) == match_environments({"v": V100}, {}) == ()
 
 
 SETUPS = st.dictionaries(
@@ -77,11 +68,10 @@ def test_differences_are_reported_exactly_where_nothing_is_common(base: Environm
 def test_differences_name_what_came_and_went() -> None:
     assert describe_differences({"a": "1", "b": "2"}, {"b": "2", "c": "3"}) == ("a 1 → none", "c none → 3")
     assert describe_differences(V100, dict(V100)) == ()
-
-
-def test_an_environment_that_was_not_recorded_is_named_so() -> None:
     assert describe_differences({}, {"a": "1", "b": "2"}) == ("environment not recorded → a 1, b 2",)
     assert describe_differences({"a": "1"}, {}) == ("environment a 1 → not recorded",)
+    assert shorten(list("abcd")) == "a, b, c, d"
+    assert shorten(list("abcdef")) == "a, b, c, d and 2 more"
 
 
 def test_names_hold_what_differs_among_all_of_them() -> None:
@@ -91,11 +81,6 @@ def test_names_hold_what_differs_among_all_of_them() -> None:
         "n": "cpu_model EPYC, accelerator_model V100, driver 999, cudnn 9",
         "": "not recorded",
     }
-
-
-def test_many_are_counted() -> None:
-    assert shorten(list("abcd")) == "a, b, c, d"
-    assert shorten(list("abcdef")) == "a, b, c, d and 2 more"
 
 
 # ---------------------------------------------------------------- doubt
@@ -113,13 +98,10 @@ def test_no_verdict_between_different_set_ups(kind: VerdictKind) -> None:
     assert (found.effect, found.interval, found.missing_trials) == (0.3, (0.28, 0.32), 0)  # more would not help
 
 
-@pytest.mark.parametrize("kind", [VerdictKind.ERROR, VerdictKind.FAIL])
-def test_what_is_no_number_is_not_excused(kind: VerdictKind) -> None:
-    broken = compared(kind, None)
-    assert doubt(broken, ["model V100 → T4"], "") is broken
-
-
-def test_too_few_trials_are_doubted_as_well() -> None:
+def test_what_is_no_number_is_not_excused_and_too_few_trials_are_doubted() -> None:
+    for kind in (VerdictKind.ERROR, VerdictKind.FAIL):
+        broken = compared(kind, None)
+        assert doubt(broken, ["model V100 → T4"], "") is broken
     assert "environment or code?" in doubt(compared(VerdictKind.INCONCLUSIVE, None), ["a 1 → 2"], "").message
 
 
@@ -127,55 +109,30 @@ def test_too_few_trials_are_doubted_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "code"),
+    ("before", "after", "code", "within", "move"),
     [
-        ("c", "c", "same"),
-        ("c+1", "c+1", "same"),
-        ("c", "c+1", "edited"),
-        ("c+1", "c+2", "edited"),
-        ("+1", "+2", "edited"),
-        ("c", "d", "other"),
-        ("c+1", "d+1", "other"),
-        (None, "c", "unknown"),
-        (None, None, "unknown"),
+        ("c", "c", "same", ("unknown", "same commit"), ("environment", "the commit is the same")),
+        ("c+1", "c+1", "same", ("unknown", "same commit"), ("environment", "the commit is the same")),
+        ("c", "c+1", "edited", ("code", "local edits"), ("either", "local edits")),
+        ("c+1", "c+2", "edited", ("code", "local edits"), ("either", "local edits")),
+        ("+1", "+2", "edited", ("code", "local edits"), ("either", "local edits")),
+        ("c", "d", "other", ("code", "environment is the same"), ("either", "environment and commit both changed")),
+        ("c+1", "d+1", "other", ("code", "environment is the same"), ("either", "environment and commit both changed")),
+        (None, "c", "unknown", ("unknown", "was not recorded"), ("either", "not recorded")),
+        (None, None, "unknown", ("unknown", "was not recorded"), ("either", "not recorded")),
     ],
 )
-def test_local_edits_are_other_code_and_a_missing_commit_is_unknown(before, after, code):
+def test_changes_by_the_code_on_both_sides(before, after, code, within, move):
+    """Local edits are other code, a missing commit is unknown."""
     assert compare_code(before, after) == code
-
-
-@pytest.mark.parametrize(
-    ("codes", "is_recorded", "cause", "words"),
-    [
-        (("c", "d"), True, "code", "the recorded environment is the same"),
-        (("c", "c+1"), True, "code", "local edits"),
-        (("c", "c"), True, "unknown", "same commit"),
-        ((None, None), True, "unknown", "was not recorded"),
-        (("c", None), True, "unknown", "was not recorded"),
-        (("c", "d"), False, "unknown", "the environment was not recorded"),
-    ],
-)
-def test_changes_within_an_environment_by_the_code_on_both_sides(codes, is_recorded, cause, words):
-    found = attribute_change(*codes, is_recorded=is_recorded)
-    assert found[0] == cause
-    assert words in found[1]
-
-
-@pytest.mark.parametrize(
-    ("codes", "cause", "words"),
-    [
-        (("c", "c"), "environment", "the commit is the same"),
-        (("c", "d"), "either", "environment and commit both changed"),
-        (("c", "c+1"), "either", "local edits"),
-        ((None, None), "either", "not recorded"),
-        (("c", None), "either", "not recorded"),
-    ],
-)
-def test_moves_by_the_code_on_both_sides(codes, cause, words):
-    found = attribute_move(*codes)
-    assert found[0] == cause
-    assert words in found[1]
-    assert ("both changed" in found[1]) == (codes == ("c", "d"))
+    found = (attribute_change(before, after, is_recorded=True), attribute_move(before, after))
+    for (cause, reason), (expected, words) in zip(found, (within, move), strict=True):
+        assert cause == expected
+        assert words in reason
+    assert ("both changed" in found[1][1]) == (code == "other")
+    unrecorded = ("unknown", "the environment was not recorded on both sides")
+    assert attribute_change(before, after, is_recorded=False) == unrecorded
+    assert attribute_move(before, after, "label")[0] == ("label" if code == "same" else "either")
 
 
 def test_load_hides_no_difference_of_a_count_that_is_equal_in_every_execution() -> None:
