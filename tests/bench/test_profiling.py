@@ -52,11 +52,11 @@ def names_in(path: Path) -> set[str]:
 def test_two_windows_and_an_open_end(tmp_path: Path) -> None:
     """No signal is sent without need: TensorFlow does not survive one."""
     heard: list[int] = []
-    profile = Profile(parse_windows("0:0.03,0.06:"), "auto", str(tmp_path))
+    profile = Profile(parse_windows("0:0.1,0.15:"), "auto", str(tmp_path))
     profile._main._handle = lambda number, _frame: heard.append(number)  # type: ignore[method-assign]
     profile.start()
     spin_until((tmp_path / "python-1.json").exists)
-    spin(0.1)
+    spin(0.25)
     assert profile.finish() == ["python-1.json", "python-2.json"]
     assert all("spin" in names_in(tmp_path / name) for name in ("python-1.json", "python-2.json"))
     assert "Profile._follow" not in names_in(tmp_path / "python-2.json"), "our own threads are left out"

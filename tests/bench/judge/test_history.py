@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.bench.judge.made_series import build_ar
 
 from assay.bench.judge.changepoint import find_change_points
@@ -23,10 +20,9 @@ from assay.bench.judge.history import (
     describe_few,
     find_detectable,
     find_trend,
-    judge_history,
     separate_newest,
 )
-from assay.bench.values.comparison import Cause, LevelStep, MetricChange, MetricHistory, MetricPoint, MetricSeries
+from assay.bench.values.comparison import LevelStep, MetricChange
 from assay.values.verdict import VerdictKind
 
 PASS, FAIL, INCONCLUSIVE, ERROR = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
@@ -47,104 +43,15 @@ def change(at: int = 20, **fields: Any) -> MetricChange:
     return MetricChange(**given)
 
 
-def history(*changes: MetricChange, count: int = 40, **fields: Any) -> MetricHistory:
-    points = tuple(MetricPoint(f"e{n}", 10.0) for n in range(count))
-    return MetricHistory("m.C.f", "wall_time", "min", (MetricSeries(None, "f", {}, points, changes),), **fields)
-
-
-def test_no_change_in_enough_values_passes() -> None:
-    verdict = judge_history(history())
-    assert verdict.kind is PASS
-    assert verdict.comparisons == 40
-
-
-@pytest.mark.parametrize(
-    ("cause", "kind"), [("code", FAIL), ("unknown", FAIL), ("environment", INCONCLUSIVE), ("either", INCONCLUSIVE)]
-)
-def test_what_got_worse_and_stayed_so(cause: Cause, kind: VerdictKind) -> None:
-    verdict = judge_history(history(change(cause=cause)))
-    assert verdict.kind is kind
-    (finding,) = verdict.findings
-    assert (finding.subject, finding.value, finding.expected) == ("m.C.f wall_time", 12.0, 10.0)
-    assert (finding.effect, finding.interval, finding.step) == (0.2, (0.18, 0.22), 20.0)
-
-
-@pytest.mark.parametrize(
-    "fields", [{"is_worse": False}, {"holds": False}, {"judgement": "ack"}, {"judgement": "wontfix"}]
-)
-def test_what_raises_no_alarm_is_still_named(fields: dict[str, Any]) -> None:
-    verdict = judge_history(history(change(**fields)))
-    assert verdict.kind is PASS
-    assert len(verdict.findings) == 1
-
-
-def test_only_recent_changes_raise_an_alarm() -> None:
-    for recent, kind in ((None, FAIL), (20, FAIL), (19, PASS)):
-        assert judge_history(history(change(20)), recent).kind is kind
-    moved = replace(history(), moves=(change(execution_id="elsewhere"),))
-    assert judge_history(moved, 1).kind is FAIL, "one of an unknown place counts as recent"
-
-
-def test_a_short_history_tells_nothing() -> None:
-    for count in (2, 5):
-        verdict = judge_history(history(count=count))
-        assert verdict.kind is INCONCLUSIVE
-        assert f"{count} comparable executions are too few; at least 6 are needed" in verdict.findings[0].message
-    assert judge_history(history(count=6)).kind is PASS
-    long, short = history().series[0], history(count=2).series[0]
-    assert judge_history(replace(history(), series=(long, short))).kind is PASS, "beside a long one"
-
-
-def test_a_benchmark_that_is_broken_now_does_not_pass() -> None:
-    verdict = judge_history(history(broken="the newest execution, e40, failed: ValueError"))
-    assert verdict.kind is ERROR
-    assert "e40" in verdict.findings[0].message
-    # what is known to be worse stays reported
-    assert FAIL in {finding.kind for finding in judge_history(history(change(), broken="it failed")).findings}
-
-
-@given(st.lists(st.builds(change, at=st.integers(6, 39), is_worse=st.booleans(), holds=st.booleans()), max_size=5))
-def test_every_change_has_its_finding_in_order(changes: list[MetricChange]) -> None:
-    given = history(*changes)
-    verdict = judge_history(given)
-    assert [finding.step for finding in verdict.findings] == [float(each.step.at) for each in given.changes]
-    worst = any(each.is_worse and each.holds for each in changes)
-    assert verdict.kind is (FAIL if worst else PASS)
-
-
 def test_words_of_a_change() -> None:
     text = describe_change(change(differences=("cudnn 8 → 9",), holds=False, judgement="ack", note="known"))
     assert text == (
         "+20.0% since e20; commits aaaaaaaaaaaa..bbbbbbbbbbbb; code: the environment is the same (cudnn 8 → 9); "
         "the level has returned since; ack: known"
     )
+    assert "measured since" in describe_change(change(too_few=3, holds=False))
     assert "commit unknown" in describe_change(change(commits=(None, None)))
     assert "environment or code? " in describe_change(change(cause="either"))
-
-
-# ---------------------------------------------------------------- an environment with too few executions
-
-
-@pytest.mark.parametrize(
-    ("fields", "kind"),
-    [
-        ({"cause": "code"}, INCONCLUSIVE),
-        ({"cause": "unknown", "is_worse": False}, INCONCLUSIVE),
-        ({"cause": "environment"}, INCONCLUSIVE),
-        ({"cause": "either", "is_worse": False}, INCONCLUSIVE),
-        ({"holds": False}, PASS),
-        ({"judgement": "ack"}, PASS),
-    ],
-)
-def test_too_few_to_judge_is_neither_a_pass_nor_a_fail_until_it_is_left_or_triaged(
-    fields: dict[str, Any], kind: VerdictKind
-) -> None:
-    moved = replace(history(), moves=(change(execution_id="new", too_few=3, **fields),))
-    assert judge_history(moved).kind is kind
-    assert ("measured since" in describe_change(moved.moves[0])) == ("holds" in fields)
-    short = judge_history(replace(history(count=2), moves=(change(execution_id="new", too_few=2, judgement="ack"),)))
-    assert short.kind is INCONCLUSIVE
-    assert "2 comparable executions are too few" in short.findings[-1].message, "the whole history is short"
 
 
 # ---------------------------------------------------------------- what a series shows
