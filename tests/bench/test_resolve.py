@@ -48,14 +48,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 ARGUMENTS = Arguments("/out", "/data")
 
 
-@pytest.mark.parametrize("text", ["Bench.first", "Bench:first", "function"])
-def test_a_method_or_function_is_found(text: str) -> None:
-    assert find_target(f"pack.inner_bench.{text}").build(ARGUMENTS)() in ("first", "function")
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
+def test_a_method_or_function_is_found_or_what_there_is_is_named() -> None:
+    for text in ("Bench.first", "Bench:first", "function"):
+        assert find_target(f"pack.inner_bench.{text}").build(ARGUMENTS)() in ("first", "function")
+    for text, complaint in (
         ("pack.inner_bench.Bench.frist", "did you mean 'first'"),
         ("pack.inner_bench.Bensh.first", "did you mean 'Bench'"),
         ("pack.inner_bench.functoin", "did you mean 'function'"),
@@ -64,11 +60,9 @@ def test_a_method_or_function_is_found(text: str) -> None:
         ("pack.inner_bench", "is a module"),
         ("pack.inner_bench.Bench", "is a class"),
         ("pack.inner_bench.number", "is not a function"),
-    ],
-)
-def test_what_is_not_there_is_reported_with_what_is(text: str, complaint: str) -> None:
-    with pytest.raises(NoSuchBenchmarkError, match=complaint):
-        find_target(text)
+    ):
+        with pytest.raises(NoSuchBenchmarkError, match=complaint):
+            find_target(text)
 
 
 def test_a_filter_is_matched_from_the_start() -> None:
@@ -114,29 +108,23 @@ def test_a_constructor_gets_what_it_takes() -> None:
     assert build_object(Own, alone).given == {"a": 1}, "class_type tf_benchmark"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("wants", "Greedy.wants needs 'a', 'b', but a benchmark is called without arguments$"),
-        ("named", "Greedy.named needs 'c', but a benchmark"),
-    ],
-)
-def test_a_method_that_wants_arguments_is_refused(name: str, words: str) -> None:
-    class Greedy:
-        def wants(self, a: int, b: int, c: int = 0) -> None: ...
-        def named(self, *_rest: int, c: int, **_more: int) -> None: ...
-        def modest(self, a: int = 1, *_rest: int, **_more: int) -> None: ...
-
-    with pytest.raises(TypeError, match=words):
-        BenchmarkTarget(Greedy, name).build(Arguments())
-    BenchmarkTarget(Greedy, "modest").build(Arguments())()
+class Greedy:
+    def wants(self, a: int, b: int, c: int = 0) -> None: ...
+    def named(self, *_rest: int, c: int, **_more: int) -> None: ...
+    def modest(self, a: int = 1, *_rest: int, **_more: int) -> None: ...
 
 
-def test_a_function_with_asv_s_params_gets_the_hint() -> None:
+def test_what_wants_arguments_is_refused() -> None:
     def time_x(n: int) -> None: ...
 
-    with pytest.raises(TypeError, match=r"time_x needs 'n', .* arguments$"):
-        BenchmarkTarget(None, "time_x", time_x).build(Arguments())
+    for target, words in (
+        (BenchmarkTarget(Greedy, "wants"), "Greedy.wants needs 'a', 'b', but a benchmark is called without arguments$"),
+        (BenchmarkTarget(Greedy, "named"), "Greedy.named needs 'c', but a benchmark"),
+        (BenchmarkTarget(None, "time_x", time_x), r"time_x needs 'n', .* arguments$"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            target.build(Arguments())
+    BenchmarkTarget(Greedy, "modest").build(Arguments())()
     time_x.params = [1, 2]  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="asv"):
         BenchmarkTarget(None, "time_x", time_x).build(Arguments())

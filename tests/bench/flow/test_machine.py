@@ -60,9 +60,8 @@ def test_this_machine_can_be_read() -> None:
     assert (kills is not None and kills >= 0) is counts
 
 
-@pytest.mark.parametrize(
-    ("machine", "words"),
-    [
+def test_contamination() -> None:
+    for machine, words in (
         (Machine(), ""),
         (Machine(foreign_cpu=0.05), ""),
         (Machine(foreign_cpu=0.25), "others used 25% of the CPUs"),
@@ -73,12 +72,10 @@ def test_this_machine_can_be_read() -> None:
         (Machine(throttled=("hw_slowdown", "sw_power_cap")), "throttled: hw_slowdown"),
         (Machine(gpus=(GpuState(0, "G", processes=(12,)),)), "on the GPU: 12"),
         (Machine(gpus_after=(GpuState(0, "G", processes=(13,)),)), "on the GPU: 13"),
-    ],
-)
-def test_contamination(machine: Machine, words: str) -> None:
-    found = "; ".join(find_contamination(machine, 0.1))
-    assert words in found
-    assert bool(words) == bool(found)
+    ):
+        found = "; ".join(find_contamination(machine, 0.1))
+        assert words in found
+        assert bool(words) == bool(found)
 
 
 def test_our_own_processes_are_not_others(tmp_path: Path) -> None:
@@ -153,9 +150,8 @@ def test_one_that_knows_nothing_or_cannot_be_started_leaves_nvidia_s(
     assert load_accelerators() == Accelerators()
 
 
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
+def test_names_are_spelt_in_many_ways() -> None:
+    for fields, name in (
         ({"Card series": "MI100"}, "MI100"),
         ({"Card Series": "MI200", "Card Model": "0x7408"}, "MI200"),  # ROCm 6
         ({"Card series": "0x738c", "Card model": "Radeon Pro VII"}, "Radeon Pro VII"),
@@ -163,16 +159,11 @@ def test_one_that_knows_nothing_or_cannot_be_started_leaves_nvidia_s(
         ({"Card series": "0x738c"}, "0x738c"),  # a number is better than nothing
         ({}, "AMD GPU"),
         ("odd", "AMD GPU"),
-    ],
-)
-def test_names_are_spelt_in_many_ways(fields: object, name: str) -> None:
-    assert parse_accelerators(json.dumps({"card0": fields})).models == (name,)
-
-
-def test_cards_are_in_their_order_and_words_before_the_answer_are_passed_over() -> None:
+    ):
+        assert parse_accelerators(json.dumps({"card0": fields})).models == (name,)
     cards = {f"card{number}": {"Card series": f"GPU {number}"} for number in (10, 2, 0)}
     found = parse_accelerators("WARNING: AMD GPU device(s) is/are in a low-power state\n" + json.dumps(cards))
-    assert (found.models, found.driver) == (("GPU 0", "GPU 2", "GPU 10"), "")
+    assert (found.models, found.driver) == (("GPU 0", "GPU 2", "GPU 10"), ""), "in their order"
     for text in ("", "{", "[1]", "null", '{"system": 5}'):
         assert parse_accelerators(text) == Accelerators()
 

@@ -238,42 +238,36 @@ def test_a_command_is_profiled_from_outside(lab: Path, monkeypatch: pytest.Monke
     assert execution.extra["profile"] == {"windows": "0:", "profiler": "auto"}
 
 
-@pytest.mark.parametrize(
-    ("profiler", "py_spy", "words"),
-    [("framework", "/somewhere/py-spy", "works inside a METHOD"), ("auto", None, "needs py-spy, which is neither")],
-)
-def test_a_profile_of_a_command_that_cannot_be_had_is_refused(
-    lab: Path, monkeypatch: pytest.MonkeyPatch, profiler: str, py_spy: str | None, words: str
-) -> None:
-    monkeypatch.setattr(run, "find_py_spy", lambda: py_spy)
-    asked = request("mod.quick", profile=parse_windows("0:"), profiler=profiler)
-    with pytest.raises(UsageError, match=words):
-        run_benchmarks(replace(asked, methods=(*asked.methods, BenchMethod("true", "true", "command"))))
+def test_a_profile_of_a_command_that_cannot_be_had_is_refused(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for profiler, py_spy, words in (
+        ("framework", "/somewhere/py-spy", "works inside a METHOD"),
+        ("auto", None, "needs py-spy, which is neither"),
+    ):
+        monkeypatch.setattr(run, "find_py_spy", lambda py_spy=py_spy: py_spy)
+        asked = request("mod.quick", profile=parse_windows("0:"), profiler=profiler)
+        with pytest.raises(UsageError, match=words):
+            run_benchmarks(replace(asked, methods=(*asked.methods, BenchMethod("true", "true", "command"))))
     assert not Path("runs").exists()
-
-
-def test_py_spy_is_found_beside_our_own_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(lab / "python"))
     assert run.find_py_spy() is None
-    assert run.find_py_spy() != write_spy(tmp_path)
-    assert run.find_py_spy() == str(tmp_path / "py-spy")
+    write_spy(lab)
+    assert run.find_py_spy() == str(lab / "py-spy"), "beside our own interpreter"
 
 
 # ---------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize(
-    ("methods", "words"),
-    [
-        ((BenchMethod("echo 1", "a", "command"), BenchMethod("echo 2", "a", "command")), "two commands are named 'a'"),
-        ((BenchMethod("echo", "echo", "command"),) * 2, "two commands are named 'echo'"),
-        ((BenchMethod("mod.quick", "mod.quick"), BenchMethod("x", "mod.quick", "command")), "a method and a command"),
-    ],
-)
-def test_two_that_would_share_a_history_are_refused(lab: Path, methods: tuple[BenchMethod, ...], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        run_benchmarks(replace(request(), methods=methods))
+def test_two_that_would_share_a_history_are_refused(lab: Path) -> None:
+    command = BenchMethod("echo 1", "a", "command")
+    for methods, words in (
+        ((command, replace(command, text="echo 2")), "two commands are named 'a'"),
+        ((command, command), "two commands are named 'a'"),
+        ((BenchMethod("mod.a", "a"), command), "a method and a command"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            run_benchmarks(replace(request(), methods=methods))
     assert not Path("runs").exists()
 
 

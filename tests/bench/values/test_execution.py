@@ -55,9 +55,8 @@ def execution(**fields: object) -> BenchExecution:
     return BenchExecution("id", "m.C.f", 1, result, "", "", **fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("report", "code"),
-    [
+def test_exit_codes() -> None:
+    for report, code in (
         (BenchReport((execution(),)), ExitCode.OK),
         (BenchReport((execution(), execution(succeeded=False))), ExitCode.FAILED),
         (BenchReport((execution(contaminated=("x",)),)), ExitCode.OK),
@@ -65,10 +64,8 @@ def execution(**fields: object) -> BenchExecution:
         (BenchReport(()), ExitCode.FAILED),
         (BenchReport((execution(),), interrupted="SIGINT"), ExitCode.INTERRUPTED),
         (BenchReport((execution(),), problem="disk"), ExitCode.INTERNAL),
-    ],
-)
-def test_exit_codes(report: BenchReport, code: ExitCode) -> None:
-    assert report.exit_code is code
+    ):
+        assert report.exit_code is code
 
 
 def test_numbers_are_metrics_extras_and_the_standard_ones() -> None:
@@ -134,30 +131,17 @@ LOAD = "others used 90% of the CPUs during the run"
 GPU = "other processes were on the GPU: 7"
 
 
-@pytest.mark.parametrize(
-    ("metric", "reasons"),
-    [
-        ("wall_time", (LOAD, GPU, NOT_OBSERVED)),
-        ("part1.wall_time", (LOAD, GPU, NOT_OBSERVED)),
-        ("throughput", (LOAD, GPU, NOT_OBSERVED)),
-        ("step_size_ms", (LOAD, GPU, NOT_OBSERVED)),
-        ("cpu_time", (GPU, NOT_OBSERVED)),
-        ("part1.cpu_time", (GPU, NOT_OBSERVED)),
-        ("peak_memory", ()),
-        ("peak_gpu_memory", ()),
-        ("relative_error", ()),
-        ("val_loss", ()),
-        ("calls", ()),
-    ],
-)
-def test_each_reason_disturbs_only_what_it_changes(metric: str, reasons: tuple[str, ...]) -> None:
+def test_each_reason_disturbs_only_what_it_changes() -> None:
     busy = execution(contaminated=(LOAD, GPU, NOT_OBSERVED))
-    assert busy.find_disturbance(metric) == reasons
-    assert LOAD not in busy.find_disturbance(metric, in_turns=True)
-
-
-def test_a_gpu_is_waited_for_with_cpu_time() -> None:
-    busy = execution(contaminated=(LOAD,), peaks=Peaks(gpu_memory_bytes=10**9, gpu_memory_basis="device"))
-    assert busy.find_disturbance("cpu_time") == (LOAD,)
-    shared = replace(busy, contaminated=(LOAD, GPU))
+    for metrics, reasons in (
+        (("wall_time", "part1.wall_time", "throughput", "step_size_ms"), (LOAD, GPU, NOT_OBSERVED)),
+        (("cpu_time", "part1.cpu_time"), (GPU, NOT_OBSERVED)),
+        (("peak_memory", "peak_gpu_memory", "relative_error", "val_loss", "calls"), ()),
+    ):
+        for metric in metrics:
+            assert busy.find_disturbance(metric) == reasons
+            assert LOAD not in busy.find_disturbance(metric, in_turns=True)
+    waiting = execution(contaminated=(LOAD,), peaks=Peaks(gpu_memory_bytes=10**9, gpu_memory_basis="device"))
+    assert waiting.find_disturbance("cpu_time") == (LOAD,), "a GPU is waited for with CPU time"
+    shared = replace(waiting, contaminated=(LOAD, GPU))
     assert shared.find_disturbance("peak_gpu_memory") == (GPU,), "memory of the device less what was used before"
