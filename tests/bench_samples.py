@@ -1,13 +1,33 @@
-"""A folder with benchmark methods of every temper, and executions made up for histories."""
+"""A folder with benchmark methods of every temper, executions made up for histories, and benchmarks without a job."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+import importlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from assay.bench.flow.execution_builder import build_fingerprint
+import pytest
+
+from assay.bench import child
+from assay.bench.flow.execution_builder import COMMAND, build_fingerprint
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchResult, parse_method
+from assay.execute.base import Publish
+from assay.execute.local import LocalExecutor
+from assay.execute.process import build_handle
+from assay.record.run_directory import RunRecord, load_record
+from assay.system.fast_dataclasses import replace
+from assay.values import layout
+from assay.values.run import JobHandle, JobRequest
 
 MODULE = """
 import os, subprocess, sys, time
@@ -83,3 +103,86 @@ def execution(number: int, value: float, **fields: Any) -> BenchExecution:
 
 def history(values: Sequence[float], **fields: Any) -> list[BenchExecution]:
     return [execution(number, value, **fields) for number, value in enumerate(values)]
+
+
+# ---------------------------------------------------------------- without a job
+
+INSTALLED = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(os.path.dirname(child.__file__))))
+
+
+class InProcessExecutor(LocalExecutor):
+    """Calls methods in this process, and commands by bash alone: a tenth of the time of a job. Those of `real`, and what
+    is profiled, has a secret or another environment, are jobs as always."""
+
+    def __init__(self, name: str, real: Sequence[str] = (), **options: Any) -> None:
+        super().__init__(**options)
+        self._real = real
+
+    def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
+        record = load_record(request.dir)
+        words = shlex.split(record.spec.commands[0].text.replace(layout.RUN_DIR_REFERENCE, request.dir))
+        folder, words = (words[5], words[7:]) if words[4] == "cd" else (record.workdir, words[4:])
+        is_command = words[1:3] == ["-I", "-S"]
+        is_plain = len(words) == 5 if is_command else "run" in words[2:6] and not any("--profile" in w for w in words)
+        if record.spec.params["method"] in self._real or record.spec.private or not is_plain:
+            return super().submit(request, publish)
+        handle = replace(build_handle(request, self.name), boot="")  # nothing of it is looked for
+        if not publish(handle):
+            return None
+        began, code = time.time(), 0
+        with open(Path(request.dir, f"{COMMAND}.log"), "w") as log, _surroundings(record, request, folder):
+            os.makedirs(os.environ["ASSAY_BENCH_OUTPUT"], exist_ok=True)
+            code = _run_command(words[4], log) if is_command else _call_method(words[words.index("run") :], log)
+        Path(request.dir, layout.exit_marker_name(COMMAND, request.attempt, code)).touch()
+        times = f"{began:.6f} {COMMAND} start\n{time.time():.6f} {COMMAND} exit {code}\n"
+        Path(request.dir, layout.JOB_LOG).write_text(times)
+        self._gone.append(handle)
+        return handle
+
+    def leftovers(self, handle: JobHandle, run_dir: str) -> Sequence[str]:
+        return super().leftovers(handle, run_dir) if handle.pid else ()
+
+
+@contextlib.contextmanager
+def _surroundings(record: RunRecord, request: JobRequest, folder: str) -> Iterator[None]:
+    before, path, known, bytecode = dict(os.environ), list(sys.path), set(sys.modules), sys.dont_write_bytecode
+    own = {name: value.replace(layout.RUN_DIR_REFERENCE, request.dir) for name, value in record.spec.env}
+    os.environ.update({**own, "ASSAY_RUN_DIR": request.dir})
+    sys.path.insert(0, folder)
+    sys.dont_write_bytecode = True
+    importlib.invalidate_caches()
+    try:
+        with contextlib.chdir(folder):
+            yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode = path, bytecode
+        os.environ.clear()
+        os.environ.update(before)
+        for name in set(sys.modules) - known:  # modules of benchmarks: another test has others of their names
+            if not (getattr(sys.modules[name], "__file__", None) or INSTALLED[0]).startswith(INSTALLED):
+                del sys.modules[name]
+
+
+def _call_method(arguments: Sequence[str], log: IO[str]) -> int:
+    with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of a method that leaves its files open
+        return child.main(arguments)
+
+
+def _run_command(text: str, log: IO[str]) -> int:
+    """As command.py measures it."""
+    began = time.perf_counter()
+    process = subprocess.Popen(["bash", "-c", text], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    _, status, used = os.wait4(process.pid, 0)
+    code = process.returncode = os.waitstatus_to_exitcode(status)
+    wall_s, cpu_s = time.perf_counter() - began, used.ru_utime + used.ru_stime
+    peaks = {"max_rss": used.ru_maxrss * 1024, "cpu_s": cpu_s}
+    end = {"kind": "end", "ok": code == 0, "wall_s": wall_s, "cpu_s": cpu_s, "peaks": peaks}
+    with open(os.environ["ASSAY_BENCH_REPORT"], "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in ({"kind": "begin", "wrapper_rss": 0}, end))
+    return code if code >= 0 else 128 - code
+
+
+def run_in_process(monkeypatch: pytest.MonkeyPatch, *real: str) -> None:
+    """For tests of what a benchmark reports; those of these names are jobs all the same."""
+    monkeypatch.setattr("assay.launch.sweep.build_executor", functools.partial(InProcessExecutor, real=real))

@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from assay.bench.profiling import has_python
+from assay.bench.profiling import CommandProfile, has_python, main
+from assay.bench.values.execution import parse_windows
 
 WAITS = "import sys; print('up', flush=True); sys.stdin.read()"
 
@@ -54,21 +56,15 @@ def command(text: str) -> Iterator[subprocess.Popen[str]]:
 
 
 class Watcher:
-    def __init__(self, folder: Path, spy: Path, pid: int, windows: str) -> None:
-        words = [f"--profile={windows}", f"--profile-dir={folder}", f"--py-spy={spy}", f"--pid={pid}"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "assay.bench.profiling", *words, f"--began={time.monotonic()}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    """Follows a command in this process, as `assay child command-profile` does in its own."""
 
-    def end(self) -> dict[str, Any]:
-        """The command is over."""
-        out, self.errors = self.process.communicate(timeout=60)
-        found: dict[str, Any] = json.loads(out)
-        return found
+    def __init__(self, folder: Path, spy: Path, pid: int, windows: str) -> None:
+        self.profile = CommandProfile(parse_windows(windows), str(folder), str(spy), pid)
+        self.profile.start(time.monotonic())
+
+    def end(self) -> tuple[list[str], list[str]]:
+        """Files and notes, when the command is over."""
+        return self.profile.finish(), self.profile.notes
 
 
 def count_calls(spy: Path) -> int:
@@ -83,32 +79,28 @@ def wait_for(condition: Any) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_a_python_is_found_wherever_in_the_tree() -> None:
+    for text, answer in (
         (f'exec {sys.executable} -S -c "{WAITS}"', True),
-        (f'{sys.executable} -S -c "{WAITS}"; true', True),
         (f'( {sys.executable} -S -c "{WAITS}"; true ) | cat', True),
         ("echo up; read -r", False),
-    ],
-)
-def test_a_python_is_found_wherever_in_the_tree(text: str, answer: bool) -> None:
-    with command(text) as process:
-        assert has_python(process.pid) is answer
+    ):
+        with command(text) as process:
+            assert has_python(process.pid) is answer
+    assert not has_python(process.pid), "it has gone"
 
 
-def test_a_process_that_has_gone_is_none() -> None:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    assert not has_python(process.pid)
-
-
-def test_windows_of_a_command(tmp_path: Path, spy: Path) -> None:
+def test_windows_of_a_command(
+    tmp_path: Path, spy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its input is closed when the command is over, and its answer is a line of JSON."""
     folder = tmp_path / "p"
+    running = SimpleNamespace(read=lambda: wait_for(lambda: count_calls(spy) == 2))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=running))
     with command(f'{sys.executable} -S -c "{WAITS}"; true') as process:
-        watcher = Watcher(folder, spy, process.pid, "0:1.5,1.6:")
-        wait_for(lambda: count_calls(spy) == 2)
-        found = watcher.end()
+        words = ["--profile=0:0.6,0.7:", f"--profile-dir={folder}", f"--py-spy={spy}", f"--pid={process.pid}"]
+        assert main([*words, f"--began={time.monotonic()}"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found == {"profiles": ["py-spy-1.json", "py-spy-2.json"], "profile_notes": []}
     words = json.loads((folder / "py-spy-1.json").read_text())
     assert words[words.index("--pid") + 1] == str(process.pid)
@@ -117,40 +109,36 @@ def test_windows_of_a_command(tmp_path: Path, spy: Path) -> None:
 
 def test_a_window_waits_for_a_python(tmp_path: Path, spy: Path) -> None:
     gate = tmp_path / "gate"
-    with command(
-        f'echo up; until [ -e {gate} ]; do sleep 0.02; done; {sys.executable} -S -c "{WAITS}"; true'
-    ) as process:
+    text = f'echo up; until [ -e {gate} ]; do sleep 0.02; done; {sys.executable} -S -c "{WAITS}"; true'
+    with command(text) as process:
         watcher = Watcher(tmp_path / "p", spy, process.pid, "0:")
         assert not has_python(process.pid)
         gate.touch()
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         wait_for(lambda: count_calls(spy) == 1)
-        found = watcher.end()
-    assert found == {"profiles": ["py-spy-1.json"], "profile_notes": []}
+        assert watcher.end() == (["py-spy-1.json"], [])
 
 
-@pytest.mark.parametrize("content", ["[]\n", "", "[\n]"])
-def test_a_profile_with_nothing_in_it_is_none(tmp_path: Path, spy: Path, content: str) -> None:
-    spy.write_text(spy.read_text().replace("json.dump(sys.argv[1:], file)", f"file.write({content!r})"))
+def test_a_profile_with_nothing_in_it_is_none(tmp_path: Path, spy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = spy.read_text()
     with command(f'{sys.executable} -S -c "{WAITS}"; true') as process:
-        watcher = Watcher(tmp_path / "p", spy, process.pid, "0:")
-        wait_for(lambda: count_calls(spy) == 1)
-        found = watcher.end()
-    (note,) = found["profile_notes"]
-    assert note.startswith("window 1 has no profile: py-spy found nothing running on a CPU: only idle threads")
-    assert note in watcher.errors
-    assert found["profiles"] == list((tmp_path / "p").iterdir()) == []
+        for number, content in enumerate(("[]\n", "", "[\n]"), 1):
+            spy.write_text(program.replace("json.dump(sys.argv[1:], file)", f"file.write({content!r})"))
+            watcher = Watcher(tmp_path / "p", spy, process.pid, "0:")
+            wait_for(lambda number=number: count_calls(spy) == number)
+            files, (note,) = watcher.end()
+            assert note.startswith("window 1 has no profile: py-spy found nothing running on a CPU: only idle threads")
+            assert note in capfd.readouterr().err
+            assert files == list((tmp_path / "p").iterdir()) == []
 
 
-def test_a_command_without_any_python_is_reported(tmp_path: Path, spy: Path) -> None:
+def test_a_command_without_any_python_is_reported(tmp_path: Path, spy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with command("echo up; read -r") as process:
         watcher = Watcher(tmp_path / "p", spy, process.pid, "0:0.05,1000:")
-        assert watcher.process.stderr is not None
-        line = watcher.process.stderr.readline()
-        found = watcher.end()
-    first, second = found["profile_notes"]
+        wait_for(lambda: watcher.profile.notes)
+        files, (first, second) = watcher.end()
     assert first == "window 1 has no profile: no Python ran in it, and py-spy supports nothing else"
-    assert line == f"assay: warning: {first}\n"
+    assert capfd.readouterr().err.startswith(f"assay: warning: {first}\n")
     assert second.endswith("the window 1000: never began")
-    assert found["profiles"] == []
+    assert files == []

@@ -9,23 +9,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from assay.bench.framework import _dotted, find_framework, find_packages
+from assay.bench.framework import _FRAMEWORKS, _dotted, find_framework, find_packages
 
 
 @pytest.fixture(autouse=True)
 def no_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "tensorflow",
-        "torch",
-        "jax",
-        "numpy",
-        "sklearn",
-        "onnxruntime",
-        "cupy",
-        "paddle",
-        "mindspore",
-        "mxnet",
-    ):
+    for name in _FRAMEWORKS:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -37,21 +26,16 @@ def fake(name: str, number: str, /, **attributes: object) -> ModuleType:
     return module
 
 
-def test_nothing_loaded_is_no_framework() -> None:
-    assert find_framework() is None
-
-
 def test_torch_with_its_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_framework() is None, "nothing is loaded"
     version = SimpleNamespace(git_version="abc", cuda="12.8", hip=None)
     cudnn = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91002))
     monkeypatch.setitem(sys.modules, "torch", fake("torch", "2.13.0", version=version, backends=cudnn))
-    assert find_framework() == {
-        "name": "torch",
-        "version": "2.13.0",
-        "build_version": "abc",
-        "cuda": "12.8",
-        "cudnn": "9.10.2",
-    }
+    expected = {"name": "torch", "version": "2.13.0", "build_version": "abc", "cuda": "12.8", "cudnn": "9.10.2"}
+    assert find_framework() == expected
+    monkeypatch.setitem(sys.modules, "torch", fake("torch", "2.13.0"))
+    assert find_framework() == {"name": "torch", "version": "2.13.0"}, "one that answers with an error"
+    assert [_dotted(number) for number in (91002, 8902, None)] == ["9.10.2", "8.9.2", None]
 
 
 def test_tensorflow_before_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,16 +46,6 @@ def test_tensorflow_before_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found is not None
     assert (found["name"], found["cuda"], found["build_version"]) == ("tensorflow", "12.5", "v2")
     assert find_packages().items() >= {"numpy": "2.0", "tensorflow": "2.21.0"}.items()  # and what other tests loaded
-
-
-def test_a_framework_that_answers_with_an_error_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", fake("torch", "2.13.0"))
-    assert find_framework() == {"name": "torch", "version": "2.13.0"}
-
-
-@pytest.mark.parametrize(("number", "text"), [(91002, "9.10.2"), (8902, "8.9.2"), (None, None)])
-def test_cudnn_numbers(number: int | None, text: str | None) -> None:
-    assert _dotted(number) == text
 
 
 PEAKS = """

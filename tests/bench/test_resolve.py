@@ -48,14 +48,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 ARGUMENTS = Arguments("/out", "/data")
 
 
-@pytest.mark.parametrize("text", ["Bench.first", "Bench:first", "function"])
-def test_a_method_or_function_is_found(text: str) -> None:
-    assert find_target(f"pack.inner_bench.{text}").build(ARGUMENTS)() in ("first", "function")
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
+def test_a_method_or_function_is_found_or_what_there_is_is_named() -> None:
+    for text in ("Bench.first", "Bench:first", "function"):
+        assert find_target(f"pack.inner_bench.{text}").build(ARGUMENTS)() in ("first", "function")
+    for text, complaint in (
         ("pack.inner_bench.Bench.frist", "did you mean 'first'"),
         ("pack.inner_bench.Bensh.first", "did you mean 'Bench'"),
         ("pack.inner_bench.functoin", "did you mean 'function'"),
@@ -64,93 +60,71 @@ def test_a_method_or_function_is_found(text: str) -> None:
         ("pack.inner_bench", "is a module"),
         ("pack.inner_bench.Bench", "is a class"),
         ("pack.inner_bench.number", "is not a function"),
-    ],
-)
-def test_what_is_not_there_is_reported_with_what_is(text: str, complaint: str) -> None:
-    with pytest.raises(NoSuchBenchmarkError, match=complaint):
-        find_target(text)
-
-
-def test_a_module_that_cannot_be_imported_says_what_it_lacks() -> None:
-    with pytest.raises(ModuleNotFoundError, match="no_such_library_anywhere"):
-        find_target("pack.broken_bench.Bench.first")
+    ):
+        with pytest.raises(NoSuchBenchmarkError, match=complaint):
+            find_target(text)
 
 
 def test_a_filter_is_matched_from_the_start() -> None:
-    assert find_matches("pack.inner_bench.Bench.filter:(fi|se).*", ARGUMENTS) == [
-        "pack.inner_bench.Bench.first",
-        "pack.inner_bench.Bench.second",
-    ]
+    matched = find_matches("pack.inner_bench.Bench.filter:(fi|se).*", ARGUMENTS)
+    assert matched == ["pack.inner_bench.Bench.first", "pack.inner_bench.Bench.second"]
     with pytest.raises(NoSuchBenchmarkError, match="it has: first, second"):
         find_matches("pack.inner_bench.Bench.filter:econd", ARGUMENTS)
-
-
-def test_methods_that_a_constructor_makes_are_found() -> None:
-    assert find_matches("pack.inner_bench.Added.filter:made.*", ARGUMENTS) == ["pack.inner_bench.Added.made_later"]
+    made = find_matches("pack.inner_bench.Added.filter:made.*", ARGUMENTS)
+    assert made == ["pack.inner_bench.Added.made_later"], "also those that a constructor makes"
+    with pytest.raises(ModuleNotFoundError, match="no_such_library_anywhere"):
+        find_target("pack.broken_bench.Bench.first")
 
 
 # ---------------------------------------------------------------- constructors
 
 
-def test_the_document_s_signature_gets_everything() -> None:
-    class Documented:
-        def __init__(self, output_dir: str, data_dir: str, **kwargs: Any) -> None:
-            self.given = (output_dir, data_dir, kwargs)
+class Documented:
+    def __init__(self, output_dir: str, data_dir: str, **kwargs: Any) -> None:
+        self.given = (output_dir, data_dir, kwargs)
 
+
+class Old:
+    def __init__(self, output_dir: str, root_data_dir: str = "") -> None:
+        self.given = (output_dir, root_data_dir)
+
+
+class Bare: ...
+
+
+class Own:
+    def __init__(self, **kwargs: Any) -> None:
+        self.given = kwargs
+
+
+def test_a_constructor_gets_what_it_takes() -> None:
     given = build_object(Documented, Arguments("/o", "/d", "grpc://tpu", {"batch": 8})).given
     assert given == ("/o", "/d", {"root_data_dir": "/d", "tpu": "grpc://tpu", "batch": 8})
-
-
-def test_a_constructor_gets_only_what_it_takes() -> None:
-    class Old:
-        def __init__(self, output_dir: str, root_data_dir: str = "") -> None:
-            self.given = (output_dir, root_data_dir)
-
-    class Bare: ...
-
     assert build_object(Old, ARGUMENTS).given == ("/out", "/data")
     assert isinstance(build_object(Bare, ARGUMENTS), Bare)
-
-
-def test_an_argument_that_the_constructor_does_not_take_is_refused() -> None:
-    class Bare:
-        def __init__(self, output_dir: str) -> None: ...
-
     with pytest.raises(TypeError, match="takes no 'batch'"):
-        build_object(Bare, Arguments(further={"batch": 3}))
+        build_object(Old, Arguments(further={"batch": 3}))
+    alone = Arguments("/o", "/d", None, {"a": 1}, only_further=True)
+    assert build_object(Own, alone).given == {"a": 1}, "class_type tf_benchmark"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("wants", "Greedy.wants needs 'a', 'b', but a benchmark is called without arguments$"),
-        ("named", "Greedy.named needs 'c', but a benchmark"),
-    ],
-)
-def test_a_method_that_wants_arguments_is_refused(name: str, words: str) -> None:
-    class Greedy:
-        def wants(self, a: int, b: int, c: int = 0) -> None: ...
-        def named(self, *_rest: int, c: int, **_more: int) -> None: ...
-        def modest(self, a: int = 1, *_rest: int, **_more: int) -> None: ...
-
-    with pytest.raises(TypeError, match=words):
-        BenchmarkTarget(Greedy, name).build(Arguments())
-    BenchmarkTarget(Greedy, "modest").build(Arguments())()
+class Greedy:
+    def wants(self, a: int, b: int, c: int = 0) -> None: ...
+    def named(self, *_rest: int, c: int, **_more: int) -> None: ...
+    def modest(self, a: int = 1, *_rest: int, **_more: int) -> None: ...
 
 
-def test_a_function_with_asv_s_params_gets_the_hint() -> None:
+def test_what_wants_arguments_is_refused() -> None:
     def time_x(n: int) -> None: ...
 
-    with pytest.raises(TypeError, match=r"time_x needs 'n', .* arguments$"):
-        BenchmarkTarget(None, "time_x", time_x).build(Arguments())
+    for target, words in (
+        (BenchmarkTarget(Greedy, "wants"), "Greedy.wants needs 'a', 'b', but a benchmark is called without arguments$"),
+        (BenchmarkTarget(Greedy, "named"), "Greedy.named needs 'c', but a benchmark"),
+        (BenchmarkTarget(None, "time_x", time_x), r"time_x needs 'n', .* arguments$"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            target.build(Arguments())
+    BenchmarkTarget(Greedy, "modest").build(Arguments())()
     time_x.params = [1, 2]  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="asv"):
         BenchmarkTarget(None, "time_x", time_x).build(Arguments())
-
-
-def test_tf_benchmark_gets_the_constructor_args_alone() -> None:
-    class Own:
-        def __init__(self, **kwargs: Any) -> None:
-            self.given = kwargs
-
-    assert build_object(Own, Arguments("/o", "/d", None, {"a": 1}, only_further=True)).given == {"a": 1}

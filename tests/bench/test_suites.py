@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -88,6 +86,7 @@ import pytest
 
 def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
 
+@pytest.mark.benchmark(max_time=0.02)
 @pytest.mark.parametrize("n", [2, 5])
 def test_fib(benchmark, n):
     assert benchmark(fib, n) == (1 if n == 2 else 5)
@@ -119,29 +118,63 @@ def test_plain(): ...
 }
 
 
-@pytest.fixture
-def child(tmp_path: Path) -> Any:
-    for name, text in {**ASV, **TESTS}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+SKIPPED = {
+    "benchmarks::sorting.Sorting.time_sort(100, 'down')": "too large",
+    "test_fib.py::test_skips": "not here",
+    "test_fib.py::test_expected": "it is expected to fail: known",
+}
+WRONG = {
+    "benchmarks::sorting.Wrong.time_none(1)": "Wrong.time_none() is called with 1 arguments, (1): `params` does not fit it",
+    "benchmarks::sorting.Broken.time_x": "setup_cache failed: ValueError: no data",
+    "benchmarks::sorting.Ended.time_x": "setup_cache failed: its process was ended",
+    "benchmarks::broken": "No module named 'a_module_that_is_not_there'",
+    "test_fib.py::test_fails": "assert 2 == 9\n +  where 2 = benchmark(fib, 3)",
+    "test_fib.py::test_passes": "[XPASS(strict)]",
+    "test_broken.py::": "test_broken.py cannot be collected by pytest: ModuleNotFoundError: No module named 'a_module",
+    "test_fib.py::test_unused": "the test did not call its fixture `benchmark`",
+    "nowhere": "there is no file or folder 'nowhere'",
+}
+TRACKED = {  # the cache is made by another process, in the folder that the benchmark runs in
+    "benchmarks::sorting.Sorting.track_length(100, 'up')": ("track_length", 100),
+    "benchmarks::sorting.Cached.track_other_process": ("track_other_process", 1),
+    "benchmarks::sorting.Cached.track_file": ("track_file", 3),
+}
+GOOD = ("benchmarks::sorting.Sorting.time_sort(10, 'down')", "benchmarks::sorting.timeraw_json")
+GOOD += ("test_fib.py::test_fib[5]", "test_fib.py::test_pedantic", "benchmarks::sorting.peakmem_list")
+# one after another in one process: pytest takes longer to load than they take
+MANY = f"""
+import os, sys
+from assay.bench.child import main
+for number, name in enumerate(sys.argv[1:]):
+    os.environ[{ENV_BENCH_REPORT!r}] = f"{{os.getcwd()}}/report-{{number}}.jsonl"
+    main(["run", name])
+"""
 
-    def run(*arguments: str) -> tuple[str, ChildReport]:
-        report = tmp_path / "report.jsonl"
-        report.unlink(missing_ok=True)
-        words = [sys.executable, "-m", "assay", "child", "bench", *arguments]
-        env = {**os.environ, ENV_BENCH_REPORT: str(report)}
-        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
-        return done.stdout, load_child_report(str(report))
 
-    return run
+def call(folder: Path, *words: str) -> str:
+    """A new interpreter: one that is forked takes longer to load pytest."""
+    return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False).stdout
 
 
-def test_a_suite_lists_its_benchmarks_with_parameters_and_names_of_its_own_tool(child: Any) -> None:
-    found = json.loads(
-        child("list", "asv.conf.json", "benchmarks/sorting.py::Sorting", "test_fib.py", "benchmarks::sorting.Nothing")[
-            0
-        ]
-    )
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("suites")
+    for name, text in {**ASV, **TESTS, "many.py": MANY}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reported(folder: Path) -> dict[str, ChildReport]:
+    names = (*SKIPPED, *WRONG, *TRACKED, *GOOD)
+    call(folder, "many.py", *names)
+    return {name: load_child_report(str(folder / f"report-{number}.jsonl")) for number, name in enumerate(names)}
+
+
+def test_a_suite_lists_its_benchmarks_with_parameters_and_names_of_its_own_tool(folder: Path) -> None:
+    words = ("asv.conf.json", "benchmarks/sorting.py::Sorting", "test_fib.py", "benchmarks::sorting.Nothing")
+    found = json.loads(call(folder, "-m", "assay", "child", "bench", "list", *words))
     names = [each["name"] for each in found["asv.conf.json"]]
     assert names[:3] == ["broken", "sorting.Sorting.time_sort(10, 'up')", "sorting.Sorting.time_sort(10, 'down')"]
     assert names[-2:] == ["sorting.peakmem_list", "sorting.timeraw_json"]
@@ -149,75 +182,49 @@ def test_a_suite_lists_its_benchmarks_with_parameters_and_names_of_its_own_tool(
     assert len(sorting) == 8
     assert sorting[0]["text"] == "benchmarks::sorting.Sorting.time_sort(10, 'up')"
     assert {each["timeout_s"] for each in sorting} == {30.0}
-    assert [each["name"] for each in found["test_fib.py"]] == [
-        f"test_fib.py::{name}" for name in ("test_fib[2]", "test_fib[5]", "test_pedantic", "test_fails", "test_skips", "test_expected", "test_passes", "test_unused")
-    ]  # fmt: skip
-    assert found["benchmarks::sorting.Nothing"].startswith(
-        "NoSuchBenchmarkError: benchmarks has no benchmark 'sorting.Nothing'"
-    )
+    tests = ("fib[2]", "fib[5]", "pedantic", "fails", "skips", "expected", "passes", "unused")
+    assert [each["name"] for each in found["test_fib.py"]] == [f"test_fib.py::test_{name}" for name in tests]
+    none = "NoSuchBenchmarkError: benchmarks has no benchmark 'sorting.Nothing'"
+    assert found["benchmarks::sorting.Nothing"].startswith(none)
 
 
-def test_a_method_of_asv_is_prepared_before_each_sample(child: Any) -> None:
-    _, reported = child("run", "benchmarks::sorting.Sorting.time_sort(10, 'down')")
-    (report,) = reported.reports
+def test_a_method_of_asv_is_prepared_before_each_sample(reported: dict[str, ChildReport]) -> None:
+    found = reported[GOOD[0]]
+    (report,) = found.reports
     assert len(report["samples"]["wall_time"]) == 3
-    assert reported.end["parameters"] == {"size": "10", "order": "down"}
-    assert reported.end["ok"] is True
+    assert found.end["parameters"] == {"size": "10", "order": "down"}
+    assert found.end["ok"] is True
 
 
-@pytest.mark.parametrize(
-    ("name", "metric", "value"),
-    [("Sorting.track_length(100, 'up')", "track_length", 100), ("Cached.track_other_process", "track_other_process", 1),
-     ("Cached.track_file", "track_file", 3)],
-)  # fmt: skip
-def test_what_asv_tracks_is_a_metric_of_its_name(child: Any, name: str, metric: str, value: float) -> None:
-    """The cache is made by another process, in the folder that the benchmark runs in."""
-    _, reported = child("run", f"benchmarks::sorting.{name}")
-    assert [(each["name"], each["value"]) for each in reported.reports[0]["metrics"]] == [(metric, value)]
+def test_what_asv_tracks_is_a_metric_of_its_name(reported: dict[str, ChildReport]) -> None:
+    for name, metric in TRACKED.items():
+        assert [(each["name"], each["value"]) for each in reported[name].reports[0]["metrics"]] == [metric]
+    (peak,) = reported["benchmarks::sorting.peakmem_list"].reports[0]["metrics"]
+    before = reported["test_fib.py::test_pedantic"].end["peaks"]["max_rss"]
+    assert peak["name"] == "peak_memory"
+    assert before + 30_000_000 < peak["value"] < before + 90_000_000
+    assert len(reported[GOOD[1]].reports[0]["samples"]["wall_time"]) == 2, "each in a new interpreter"
 
 
-def test_memory_and_code_of_a_new_interpreter(child: Any) -> None:
-    _, reported = child("run", "benchmarks::sorting.peakmem_list")
-    (metric,) = reported.reports[0]["metrics"]
-    assert metric["name"] == "peak_memory"
-    assert metric["value"] > 40_000_000
-    assert len(child("run", "benchmarks::sorting.timeraw_json")[1].reports[0]["samples"]["wall_time"]) == 2
+@pytest.mark.parametrize("name", [*SKIPPED, *WRONG])
+def test_what_does_not_apply_is_skipped_and_what_is_wrong_is_reported(
+    reported: dict[str, ChildReport], name: str
+) -> None:
+    end, reports = reported[name].end, reported[name].reports
+    if name in SKIPPED:
+        assert (end["skipped"], end["ok"], reports) == (SKIPPED[name], True, ())
+    else:
+        assert end["ok"] is False
+        assert end["error"]["message"].startswith(WRONG[name])
 
 
-def test_what_does_not_apply_is_skipped_and_has_not_failed(child: Any) -> None:
-    expected = ("test_fib.py::test_expected", "it is expected to fail: known")
-    for name, why in (("benchmarks::sorting.Sorting.time_sort(100, 'down')", "too large"), ("test_fib.py::test_skips", "not here"), expected):  # fmt: skip
-        _, reported = child("run", name)
-        assert (reported.end["skipped"], reported.end["ok"], reported.reports) == (why, True, ())
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("benchmarks::sorting.Wrong.time_none(1)", "Wrong.time_none() is called with 1 arguments, (1): `params` does not fit it"),
-        ("benchmarks::sorting.Broken.time_x", "setup_cache failed: ValueError: no data"),
-        ("benchmarks::sorting.Ended.time_x", "setup_cache failed: its process was ended"),
-        ("benchmarks::broken", "No module named 'a_module_that_is_not_there'"),
-        ("test_fib.py::test_fails", "assert 2 == 9\n +  where 2 = benchmark(fib, 3)"),
-        ("test_fib.py::test_passes", "[XPASS(strict)]"),
-        ("test_broken.py::", "test_broken.py cannot be collected by pytest: ModuleNotFoundError: No module named 'a_module"),
-        ("test_fib.py::test_unused", "the test did not call its fixture `benchmark`"),
-        ("nowhere", "there is no file or folder 'nowhere'"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_said(child: Any, name: str, message: str) -> None:
-    _, reported = child("run", name)
-    assert reported.end["ok"] is False
-    assert reported.end["error"]["message"].startswith(message)
-
-
-def test_the_fixture_of_pytest_measures_although_another_plug_in_has_one(child: Any) -> None:
-    _, reported = child("run", "test_fib.py::test_fib[5]")
-    (report,) = reported.reports
+def test_the_fixture_of_pytest_measures_although_another_plug_in_has_one(reported: dict[str, ChildReport]) -> None:
+    found = reported["test_fib.py::test_fib[5]"]
+    (report,) = found.reports
     assert report["wall_time"] > 0
     assert report["extras"] == {"calls": 7}
-    assert reported.end["parameters"] == {"n": "5"}
-    (exact,) = child("run", "test_fib.py::test_pedantic")[1].reports
+    assert found.end["parameters"] == {"n": "5"}
+    (exact,) = reported["test_fib.py::test_pedantic"].reports
     assert len(exact["samples"]["wall_time"]) == exact["iters"] == 4
     assert exact["extras"] == {"group": "exact"}
 

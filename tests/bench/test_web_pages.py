@@ -46,6 +46,10 @@ def write(root: Path, executions: Sequence[BenchExecution]) -> StudyLocation:
     return location
 
 
+def write_step(root: Path) -> StudyLocation:
+    return write(root, [execution(n, value) for n, value in enumerate(STEP)])
+
+
 def build(root: Path) -> StudyLocation:
     """`m.C.f` became worse at e0012; `m.C.same` did not change; of a third one there is a single execution."""
     found = [execution(n, value, label=None) for n, value in enumerate(STEP)]
@@ -93,17 +97,15 @@ def find_row(text: str, name: str) -> str:
 
 
 class TestList:
-    def test_verdicts(self, client: TestClient) -> None:
+    def test_verdicts_and_the_largest_change_that_is_not_triaged_first(self, client: TestClient) -> None:
         text = get_list(client)
         assert "badge FAIL" in find_row(text, ">f<")
         assert "badge PASS" in find_row(text, ">same<")
         assert "no history" in find_row(text, "alert")
         assert "PASS" not in find_row(text, "alert")
+        assert "<script>alert" not in text
         assert '<polyline points="3.0,' in find_row(text, ">f<")
         assert "2 envs" in find_row(text, ">moved<")
-
-    def test_the_largest_change_that_is_not_triaged_is_first(self, client: TestClient) -> None:
-        text = get_list(client)
         first, second = text.partition("Became worse")[2].split("<tr>")[2:4]
         assert "m.C.sides" in first, "from label a to label b"
         assert "+104.3%" in first
@@ -112,84 +114,71 @@ class TestList:
         assert "m.C.f" in second
         assert "+20.0%" in second or "+19.9%" in second
         assert 'class="badge FAIL">open<' in second
+        assert '<th scope="rowgroup" colspan="8"><a href="/benchmarks?suite=m.C">m.C</a>' in text
+        part = client.get("/benchmarks", headers={"hx-request": "true"}).text
+        assert part.lstrip().startswith('<div id="benchmarks"')
 
-    def test_it_is_shown_before_it_is_judged(self, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_it_is_shown_before_it_is_read_and_before_it_is_judged(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         """Nothing is guessed, and the page asks again."""
-        write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
-        may_go = threading.Event()
-
-        def wait(*given: Any) -> Any:
-            may_go.wait(30)
-            return judge_group(*given)
-
-        monkeypatch.setattr("assay.bench.page.overview.judge_group", wait)
+        write_step(tmp_path)
+        may_read, may_judge, read = threading.Event(), threading.Event(), Snapshots._read
+        waiting_read = lambda *given: may_read.wait(30) and read(*given)  # noqa: E731
+        monkeypatch.setattr(Snapshots, "_read", waiting_read)
+        waiting = lambda *given: may_judge.wait(30) and judge_group(*given)  # noqa: E731
+        monkeypatch.setattr("assay.bench.page.overview.judge_group", waiting)
         monkeypatch.setattr("assay.bench.page.overview._PATIENCE_S", 0.01)
-        with open_client(tmp_path) as client:
-            text = client.get("/benchmarks").text
-            assert "1 benchmark not judged yet" in text
-            assert 'hx-trigger="every 2s"' in text
-            row = find_row(text, ">f<")
-            assert "not judged yet" in row
-            assert not any(kind in row for kind in ("PASS", "FAIL"))
-            may_go.set()
-            assert "badge FAIL" in find_row(get_list(client), ">f<")
-            assert "every 2s" not in client.get("/benchmarks").text
-
-    def test_an_archive_that_takes_long_to_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
-        may_go, read = threading.Event(), Snapshots._read
-
-        def wait(*given: Any) -> Any:
-            may_go.wait(30)
-            return read(*given)
-
-        monkeypatch.setattr(Snapshots, "_read", wait)
         monkeypatch.setattr("assay.bench.web_pages._PATIENCE_S", 0.01)
         with open_client(tmp_path) as client:
             text = client.get("/benchmarks").text
             assert "is being read for the first time" in text
             assert 'hx-trigger="every 2s"' in text
             assert "There is no benchmark" not in text
-            may_go.set()
+            may_read.set()
             deadline = time.monotonic() + 30
-            while "is being read" in client.get("/benchmarks").text:
+            while "is being read" in (text := client.get("/benchmarks").text):
                 assert time.monotonic() < deadline
+            assert "1 benchmark not judged yet" in text
+            assert 'hx-trigger="every 2s"' in text
+            row = find_row(text, ">f<")
+            assert "not judged yet" in row
+            assert not any(kind in row for kind in ("PASS", "FAIL"))
+            may_judge.set()
             assert "badge FAIL" in find_row(get_list(client), ">f<")
+            assert "every 2s" not in client.get("/benchmarks").text
 
     def test_what_is_judged_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """For the next server, and until there is another execution; a damaged file is made again."""
-        location = write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
+        location = write_step(tmp_path)
         for path in sorted(Path(location.dir).rglob("*"), reverse=True):  # written some time ago: they are settled
             os.utime(path, (1e9, 1e9))
-        with open_client(tmp_path) as client:
-            get_list(client)
-        kept = Path(location.dir) / ".assay" / JUDGED_FILE
-        assert "m.C.f" in json.loads(kept.read_text())["judged"]
         asked: list[str] = []
+
+        def show() -> str:
+            """By the next server."""
+            monkeypatch.setattr("assay.bench.page.overview._JUDGES", {})
+            with open_client(tmp_path) as client:
+                return find_row(get_list(client), ">f<")
 
         def count(*given: Any) -> Any:
             asked.append(given[1].method)
             return judge_group(*given)
 
+        show()
+        kept = Path(location.dir) / ".assay" / JUDGED_FILE
+        assert "m.C.f" in json.loads(kept.read_text())["judged"]
         monkeypatch.setattr("assay.bench.page.overview.judge_group", count)
-        monkeypatch.setattr("assay.bench.page.overview._JUDGES", {})
-        with open_client(tmp_path) as client:
-            assert "badge FAIL" in find_row(client.get("/benchmarks").text, ">f<")
-            assert not asked
-            write(tmp_path, [execution(100, 12.0)])
-        with open_client(tmp_path) as client:
-            get_list(client)
-            assert asked == ["m.C.f"]
+        assert "badge FAIL" in show()
+        assert not asked
+        write(tmp_path, [execution(100, 12.0)])
+        show()
+        assert asked == ["m.C.f"]
         content = json.loads(kept.read_text())
         content["judged"]["m.C.f"][1]["kinds"] = {"wall_time": "PASS"}
-        kept.write_text(json.dumps(content))
-        monkeypatch.setattr("assay.bench.page.overview._JUDGES", {})
-        with open_client(tmp_path) as client:
-            assert "badge FAIL" in find_row(get_list(client), ">f<")
-        kept.write_bytes(b"\xff{")
-        monkeypatch.setattr("assay.bench.page.overview._JUDGES", {})
-        with open_client(tmp_path) as client:
-            assert "badge FAIL" in find_row(get_list(client), ">f<")
+        for damaged in (json.dumps(content).encode(), b"\xff{"):
+            kept.write_bytes(damaged)
+            assert "badge FAIL" in show()
 
     def test_find_and_order(self, client: TestClient) -> None:
         get_list(client)
@@ -231,16 +220,6 @@ class TestList:
             assert 'aria-current="page">latency' in text  # what was asked for comes first
             assert 'latency <span class="badge FAIL">' in text
 
-    def test_suites(self, client: TestClient) -> None:
-        text = get_list(client)
-        assert '<th scope="rowgroup" colspan="8"><a href="/benchmarks?suite=m.C">m.C</a>' in text
-        part = client.get("/benchmarks", headers={"hx-request": "true"}).text
-        assert part.lstrip().startswith('<div id="benchmarks"')
-
-    def test_names_are_escaped(self, client: TestClient) -> None:
-        assert "<script>alert" not in get_list(client)
-        assert "<script>alert" not in client.get("/benchmarks/bench/history", params={"method": HOSTILE}).text
-
     def test_nothing(self, tmp_path: Path) -> None:
         with open_client(tmp_path) as client:
             assert "assay bench run" in client.get("/benchmarks").text
@@ -250,21 +229,23 @@ class TestHistory:
     def test_its_change(self, client: TestClient) -> None:
         text = client.get(HISTORY).text
         assert 'class="badge FAIL"' in text
+        assert '<span class="badge FAIL">open</span>' in text
         assert 'class="fail"' in text  # the span of the worse level
         assert "git log --oneline b00000000000..c00000000000" in text
         assert "assay bench triage wall_time m.C.f e0012 ack" in text
         assert text.count('class="c0 point"') == len(STEP)
+        assert text.partition('aria-label="Where this page is"')[2].partition("</nav>")[0].count("<a ") == 1
+        assert text.partition('aria-label="See also"')[2].partition("</nav>")[0].count("<a ") == 2
+        assert "log scale</text>" not in text
+        assert "log scale</text>" in client.get(f"{HISTORY}&log=1").text
+        hostile = client.get("/benchmarks/bench/history", params={"method": HOSTILE}).text
+        assert "<script>alert" not in hostile
 
     def test_an_environment_has_its_own_chart(self, client: TestClient) -> None:
         text = client.get("/benchmarks/bench/history?method=m.C.moved").text
         assert "cpu_model cpu0" in text
         assert "cpu_model cpu1" in text
         assert text.count("<svg") == 2
-
-    def test_links_elsewhere_are_apart(self, client: TestClient) -> None:
-        text = client.get(HISTORY).text
-        assert text.partition('aria-label="Where this page is"')[2].partition("</nav>")[0].count("<a ") == 1
-        assert text.partition('aria-label="See also"')[2].partition("</nav>")[0].count("<a ") == 2
 
     def test_a_range_of_it(self, client: TestClient) -> None:
         text = client.get(f"{HISTORY}&from=b0000000&to=d0000000").text
@@ -282,18 +263,8 @@ class TestHistory:
         assert render_times([noon, noon + 3600, noon + 86400]) == ["11-16", "13:00", "11-17"]
         assert render_times([None, noon]) == ["", "11-16"]
 
-    def test_open_looks_as_in_the_list(self, client: TestClient) -> None:
-        badge = '<span class="badge FAIL">open</span>'
-        assert badge in client.get(HISTORY).text
-        assert badge in get_list(client)
-
-    def test_log_scale(self, client: TestClient) -> None:
-        assert "log scale</text>" in client.get(f"{HISTORY}&log=1").text
-        assert "log scale</text>" not in client.get(HISTORY).text
-
-    @pytest.mark.parametrize(
-        ("path", "said"),
-        [
+    def test_unknown_names(self, client: TestClient) -> None:
+        for path, said in (
             (f"{HISTORY}&from=nothing", "no date or commit"),
             ("/benchmarks/bench/history?method=m.C.g", "m.C.f"),
             ("/benchmarks/bench/history?method=m.C.f&metric=wall_tim", "wall_time"),
@@ -302,12 +273,10 @@ class TestHistory:
             ("/benchmarks/bench/environments?by=cpu_mode", "cpu_model"),
             ("/benchmarks/bench/environments?method=nothing", "no benchmark"),
             ("/benchmarks/bench/compare?base=aaaa1&head=b", "label or commit"),
-        ],
-    )
-    def test_unknown_names(self, client: TestClient, path: str, said: str) -> None:
-        answer = client.get(path)
-        assert answer.status_code == 404
-        assert said in answer.text
+        ):
+            answer = client.get(path)
+            assert (answer.status_code, path) == (404, path)
+            assert said in answer.text
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +348,7 @@ class TestTriage:
     PATH = "/api/benchmarks/bench/triage"
 
     def test_it_is_the_command(self, tmp_path: Path) -> None:
-        location = write(tmp_path, [execution(n, value) for n, value in enumerate(STEP)])
+        location = write_step(tmp_path)
         with open_client(tmp_path) as client:
             assert "badge FAIL" in client.get(HISTORY).text
             answer = client.post(self.PATH, data=FORM, headers=WRITE)
@@ -394,21 +363,18 @@ class TestTriage:
             assert again.status_code == 200
             assert "badge FAIL" in client.get(HISTORY).text
 
-    @pytest.mark.parametrize(
-        "headers", [{}, {"authorization": f"Bearer {READER}"}, {**WRITE, "origin": "http://other"}]
-    )
-    def test_requests_that_are_not_allowed(self, client: TestClient, root: Path, headers: dict[str, str]) -> None:
-        assert client.post(self.PATH, data=FORM, headers=headers).status_code in (401, 403)
+    def test_requests_that_are_not_allowed_and_mistakes(self, client: TestClient, root: Path) -> None:
+        for headers in ({}, {"authorization": f"Bearer {READER}"}, {**WRITE, "origin": "http://other"}):
+            assert client.post(self.PATH, data=FORM, headers=headers).status_code in (401, 403)
         assert client.get(self.PATH).status_code in (404, 405)
-        assert load_triage(str(root / "bench")) == []
-
-    @pytest.mark.parametrize(
-        "change",
-        [{"judgement": "fine"}, {"method": "m.C.g"}, {"change": ""}, {"change": "e9999"}, {"note": "x" * 3000}],
-    )
-    def test_mistakes(self, client: TestClient, root: Path, change: dict[str, str]) -> None:
-        answer = client.post(self.PATH, data={**FORM, **change}, headers=WRITE)
-        assert 400 <= answer.status_code < 500
+        for change in (
+            {"judgement": "fine"},
+            {"method": "m.C.g"},
+            {"change": ""},
+            {"change": "e9999"},
+            {"note": "x" * 3000},
+        ):
+            assert 400 <= client.post(self.PATH, data={**FORM, **change}, headers=WRITE).status_code < 500
         assert load_triage(str(root / "bench")) == []
 
 
@@ -481,31 +447,25 @@ def test_parameters_are_axes(tmp_path: Path) -> None:
 
 
 def test_commits_of_a_change(tmp_path: Path) -> None:
-    """Counted where the root lies in their repository."""
-    repository = Repository(tmp_path)
-    hashes = [repository.commit(text, text) for text in ("one", "two", "<b>three", "four")]
-    root = tmp_path / "runs"
-    found = [replace(execution(n, value), commit=hashes[0] if n < 12 else hashes[3]) for n, value in enumerate(STEP)]
-    write(root, found)
-    with open_client(root) as client:
+    """Counted where the root lies in their repository, or in that of the folder that it ran in. A repository inside of
+    the root may have been uploaded: it is not used."""
+    hashes, roots = [], (tmp_path / "runs", tmp_path / "elsewhere")
+    (tmp_path / "code").mkdir()
+    for folder in (tmp_path, tmp_path / "code"):
+        repository = Repository(folder)
+        commits = repository.commit_all(*((text, text) for text in (folder.name, "two", "<b>three", "four")))
+        hashes.append((commits[0], commits[3]))
+    for root, own in zip(roots, hashes, strict=True):
+        write(root, [replace(execution(n, value), commit=own[n >= 12]) for n, value in enumerate(STEP)])
+    with open_client(roots[0]) as client:
         text = client.get(HISTORY).text
         assert "3 commits: <code>" in text
         assert "&lt;b&gt;three" in text
-
-
-def test_commits_of_the_folder_it_ran_in(tmp_path: Path) -> None:
-    """The root lies elsewhere. A repository inside of the root may have been uploaded: it is not used."""
-    (tmp_path / "code").mkdir()
-    repository = Repository(tmp_path / "code")
-    hashes = [repository.commit(text, text) for text in ("one", "<b>two")]
-    root = tmp_path / "runs"
-    found = [replace(execution(n, value), commit=hashes[n >= 12]) for n, value in enumerate(STEP)]
-    location = write(root, found)
-    first = next(Path(location.dir).glob("*e0012*")) / "run.json"
-    for folder, is_used in ((tmp_path / "code", True), (root / "code", False)):
+    first = next((roots[1] / "bench").glob("*e0012*")) / "run.json"
+    for folder, is_used in ((tmp_path / "code", True), (roots[1] / "code", False)):
+        if not is_used:
+            (tmp_path / "code").rename(folder)
         record = json.loads(first.read_text())
         first.write_text(json.dumps(record | {"workdir": str(folder)}))
-        with open_client(root) as client:
-            assert ("&lt;b&gt;two" in client.get(HISTORY).text) == is_used
-        if is_used:
-            (tmp_path / "code").rename(root / "code")
+        with open_client(roots[1]) as client:
+            assert ("&lt;b&gt;three" in client.get(HISTORY).text) == is_used

@@ -7,14 +7,13 @@ import shutil
 import signal
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 from tests.bench.commands.conftest import Hook
 from tests.bench_repository import Repository
-from tests.bench_samples import execution, history, write_module
+from tests.bench_samples import execution, history, run_in_process, write_module
 from tests.finished_study import Bench, until
 
 from assay.bench.records import load_execution, write_execution
@@ -27,8 +26,9 @@ QUIET = ("--foreign-limit", "1", "--quiet")
 
 
 @pytest.fixture
-def lab(own_bench: Bench) -> Bench:
+def lab(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     write_module(own_bench.folder)
+    run_in_process(monkeypatch)
     return own_bench
 
 
@@ -64,23 +64,26 @@ def multiply_run(lab: Bench, count: int) -> None:
 STEP = [10.0 + 0.01 * (n % 3) for n in range(20)] + [12.0 + 0.01 * (n % 3) for n in range(20)]
 
 
-def test_run_prints_a_table_and_everything_that_failed(lab: Bench, cli: Cli) -> None:
-    result = cli("bench", "run", "mod.B.good", "mod.B.raises", "--trials", "2", *QUIET)
-    assert (result.code, result.err) == (1, "")
+def test_run_prints_a_table_and_everything_that_failed_as_it_ends(lab: Bench, cli: Cli) -> None:
+    words = ("mod.B.good", "mod.B.raises", "mod.B.nan", "--trials", "2", "--md", "r.md", "--junit", "r.xml")
+    result = cli("bench", "run", *words, "--foreign-limit", "1")
+    assert result.code == 1
     assert "mod.B.good" in result.out
     assert "2/2" in result.out
     assert "ERROR mod.B.raises: ValueError: no luck (mod.py:16) (trial 1, 2)" in result.out
+    assert "[3/6] mod.B.nan trial 1: FAIL: wall_time is nan" in result.err
+    assert "[5/6] mod.B.raises trial 2: ERROR: ValueError: no luck" in result.err
     (log,) = [line.partition(": ")[2] for line in result.out.splitlines() if line.startswith("log of mod.B.raises: ")]
     assert "Traceback" in (lab.folder / log).read_text()
-
-
-def test_run_says_that_a_window_has_no_profile(lab: Bench, cli: Cli) -> None:
-    """However quiet it is to be."""
-    result = cli("bench", "run", "mod.B.large", "--profile", "500:", "--trials", "2", *QUIET)
-    assert result.code == 0
-    lines = [line for line in result.err.splitlines() if line.startswith("warning: mod.B.large")]
-    assert [line.partition(": ended")[0] for line in lines] == [f"warning: mod.B.large trial {n}" for n in (1, 2)]
-    assert all(line.endswith("the window 500: never began") for line in lines)
+    assert "| FAIL | mod.B.nan | trial 1 | wall\\_time is nan |" in (lab.folder / "r.md").read_text()
+    suite = ET.parse(lab.folder / "r.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("6", "2", "2")
+    result = cli("bench", "run", "mod.B.good", "mod.B.nan", "--json", "--root", "elsewhere", *QUIET)
+    facts = json.loads(result.out)
+    assert (facts["exit_code"], result.err) == (1, "")
+    assert [execution["succeeded"] for execution in facts["executions"]] == [True, False]
+    assert facts["executions"][1]["result"]["wall_time"] == "NaN"
+    assert "mod.B.good" in cli("bench", "table", "--root", "elsewhere").out
 
 
 def test_a_command_that_does_not_say_what_was_asked_for_is_no_figure(lab: Bench, cli: Cli) -> None:
@@ -96,77 +99,96 @@ def test_a_command_that_does_not_say_what_was_asked_for_is_no_figure(lab: Bench,
     assert cli("bench", "history", "wall_time", "talk").code == 2  # one execution is no history
 
 
-def test_run_as_json_markdown_and_junit(lab: Bench, cli: Cli) -> None:
-    result = cli("bench", "run", "mod.B.good", "mod.B.nan", "--json", "--md", "r.md", "--junit", "r.xml", *QUIET)
-    facts = json.loads(result.out)
-    assert facts["exit_code"] == 1
-    assert [execution["succeeded"] for execution in facts["executions"]] == [True, False]
-    assert facts["executions"][1]["result"]["wall_time"] == "NaN"
-    assert "| FAIL | mod.B.nan | trial 1 | wall\\_time is nan |" in (lab.folder / "r.md").read_text()
-    suite = ET.parse(lab.folder / "r.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+REFUSED: dict[tuple[str, ...], str] = {
+    ("run",): "no benchmark is named",
+    ("run", "justafunction"): "its module is missing",
+    ("run", "m.C.filter:("): "broken regular expression",
+    ("run", "m.f", "--profile", "5:2"): "ends before it begins",
+    ("run", "m.f", "--timeout", "soon"): "is not a duration",
+    ("run", "m.f", "--args", "{"): "are not JSON",
+    ("run", "m.f", "--env", "NAME"): "is not NAME=VALUE",
+    ("run", "m.f", "--metric", "x=("): "broken regular expression",
+    ("run", "--command", " "): "empty --command",
+    ("run", "--command", "a=echo 1", "--command", "a=echo 2"): "two commands are named 'a'",
+    ("run", "--command", "x=true", "--profile", "0:", "--profiler", "framework"): "works inside a METHOD",
+    ("run", "m.f", "--md", "-", "--json"): "cannot both go to stdout",
+    ("run", "m.f", "--md", "no/where.md"): "cannot be written",
+    ("run", "m.f", "--webhook", "nonsense"): "is not a valid address",
+    ("run", "m.f", "--python", "nosuchpython"): "there is no such program",
+    ("run", "m.f", "--path", "nowhere"): "there is no such folder",
+    ("run", "m.f", "--commits", "main"): "--commits 'main' does not name two commits",
+    ("run", "m.f", "--commits", "a..b", "--every", "0"): "--every",
+    ("run", "m.f", "--every", "2"): "--every, --skip-existing and --build are for --commits",
+    ("bisect", "m.f"): "--good",
+    ("bisect", "m.f", "--good", "main"): "not in a git repository",
+    ("bisect", "--good", "main"): "no benchmark is named",
+    ("bisect", "m.f", "m.g", "--good", "main"): "for one benchmark",
+    ("bisect", "m.f", "--good", "main", "--better", "x:up"): "is not METRIC:min or METRIC:max",
+    ("compare", "--git", "a..b", "m.f"): "not in a git repository",
+    ("compare", "--git", "main", "m.f"): "does not name two commits",
+    ("compare", "a", "b", "c"): "are two, not 3",
+    ("compare", "--b-rev", "main", "m.f"): "name it: --a-rev main --b-rev main",
+    ("compare", "--git", "main~1..main", "--a-rev", "main", "m.f"): "name the same sides",
+    ("compare", "--a-env", "nice", "--b-env", "nice", "m.f"): "the same code and environment",
+    ("compare", "--a-env", "no/where", "m.f"): "neither a folder nor a program 'no/where'",
+    ("compare", "--a-env", "nice", "--python", sys.executable, "m.f"): "choose the same interpreter",
+    ("compare", "--a-env", "nice", "--baseline", "main"): "--baseline names the base",
+    ("compare", "--a-env", "nice"): "no benchmark is named",
+    ("compare", "--baseline", "mian"): "there is no benchmark under",
+    ("table", "--csv", "--json"): "choose one of",
+    ("import", "nowhere.json"): "nowhere.json cannot be read",
+    ("history",): "no METRIC is named",
+    ("history", "wall_time"): "there is no benchmark",
+    ("history", "wall_time", "--junit", "-", "--json"): "cannot both go to stdout",
+    ("history", "--changes", "--since", "yesterday"): "--since 'yesterday' is neither a duration nor a date",
+    ("baseline", "set"): "no NAME is given",
+    ("selftest", "m.f", "m.g"): "a selftest is of one benchmark",
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "no benchmark is named"),
-        (("justafunction",), "its module is missing"),
-        (("m.C.filter:(",), "broken regular expression"),
-        (("m.f", "--profile", "5:2"), "ends before it begins"),
-        (("m.f", "--timeout", "soon"), "is not a duration"),
-        (("m.f", "--args", "{"), "are not JSON"),
-        (("m.f", "--args", "[1]"), "must be a JSON object"),
-        (("m.f", "--env", "NAME"), "is not NAME=VALUE"),
-        (("m.f", "--metric", "x=("), "broken regular expression"),
-        (("m.f", "--metric", "x=abc"), "has no group"),
-        (("--command", " "), "empty --command"),
-        (("--command", "a=echo 1", "--command", "a=echo 2"), "two commands are named 'a'"),
-        (("--command", "x=true", "--profile", "0:", "--profiler", "framework"), "works inside a METHOD"),
-        (("m.f", "--md", "-", "--json"), "cannot both go to stdout"),
-        (("m.f", "--md", "no/where.md"), "cannot be written"),
-        (("m.f", "--webhook", "nonsense"), "is not a valid address"),
-        (("m.f", "--profile", ""), "is not a window"),
-        (("m.f", "--profile", "1:inf"), "is not a window"),
-        (("m.f", "--python", "nosuchpython"), "there is no such program"),
-        (("m.f", "--path", "nowhere"), "there is no such folder"),
-    ],
-)
-def test_bad_calls_are_refused(lab: Bench, cli: Cli, arguments: tuple[str, ...], words: str) -> None:
-    result = cli("bench", "run", *arguments)
-    assert result.code == 2
-    assert words in result.err
-    assert not (lab.root / "bench").exists()  # refused before anything runs
+def test_bad_calls_are_refused_before_anything_runs(lab: Bench, cli: Cli) -> None:
+    for words, message in REFUSED.items():
+        result = cli("bench", *words)
+        assert (result.code, words) == (2, words)
+        assert message in result.err
+        assert result.err.count("\n") <= 4
+        assert "Traceback" not in result.err
+    assert not (lab.root / "bench").exists()
 
 
 # ---------------------------------------------------------------- history and triage
 
 
-def test_history_tells_triage_silences(lab: Bench, cli: Cli) -> None:
+def test_history_tells_triage_silences(lab: Bench, cli: Cli, hook: Hook) -> None:
     write_history(lab, STEP)
-    result = cli("bench", "history", "wall_time")
+    result = cli("bench", "history", "wall_time", "--webhook", f"{hook.address}/hook")
     assert result.code == 1
     assert "FAIL +19" in result.out.replace("+20", "+19")
     assert "commits " in result.out
-    said = cli("bench", "triage", "wall_time", "C.f", "last", "wontfix", "--note", "meant")
-    assert said.code == 0
+    assert cli("bench", "history", "wall_time", "--min-effect", "0.5", "--webhook", hook.address).code == 0
+    ((_, _, alert),) = hook.heard  # nothing is sent when all is well
+    assert alert["cases"][0]["verdict"] == "FAIL"
+    assert alert["cases"][0]["findings"][0]["effect"] == pytest.approx(0.2, abs=0.01)
+    assert cli("bench", "history", "wall_time", "--webhook", "http://127.0.0.1:9/none").code == 4
+    assert ET.fromstring(cli("bench", "history", "wall_time", "--junit", "-").out).get("failures") == "1"
+    assert cli("bench", "triage", "wall_time", "C.f", "last", "wontfix", "--note", "meant").code == 0
     result = cli("bench", "history", "wall_time", "C.f")
-    assert result.code == 0
-    assert "wontfix: meant" in result.out
+    assert (result.code, "wontfix: meant" in result.out) == (0, True)
     assert cli("bench", "triage", "wall_time", "C.f", "e0020", "open").code == 0
     assert cli("bench", "history", "wall_time").code == 1
-
-
-def test_an_invalid_level_is_taken_back_as_it_was_named(lab: Bench, cli: Cli) -> None:
-    write_history(lab, STEP)
     assert cli("bench", "triage", "wall_time", "C.f", "last", "invalid").code == 0
     assert cli("bench", "history", "wall_time").code == 0
     result = cli("bench", "table", "C.f", "--all")
     assert result.out.splitlines()[2].split()[:2] == ["-", "20"]
     assert "(left out: 20 declared invalid)" in result.err
+    result = cli("bench", "triage", "wall_time", "C.f", "last", "ack")
+    assert (result.code, "has no change" in result.err) == (2, True)
     assert cli("bench", "triage", "wall_time", "C.f", "last", "open").code == 0
     assert cli("bench", "history", "wall_time").code == 1
     assert cli("bench", "table", "C.f").out.splitlines()[2].split()[:2] == ["-", "40"]
+    (lab.root / "bench" / "e0003" / "benchmark.json").write_text("{}")
+    for arguments in (("history", "wall_time"), ("table",)):
+        assert "warning: " in cli("bench", *arguments).err, "a damaged execution is reported"
 
 
 def test_another_machine_is_inconclusive_unless_across_setups(lab: Bench, cli: Cli) -> None:
@@ -194,14 +216,6 @@ def test_a_new_machine_with_few_executions_is_inconclusive(lab: Bench, cli: Cli)
     assert "1 execution on a new environment, too few to judge" in result.out
     assert cli("bench", "triage", "wall_time", "C.f", "last", "ack").code == 0
     assert cli("bench", "history", "wall_time").code == 0
-
-
-def test_triage_of_a_change_that_is_not_there(lab: Bench, cli: Cli) -> None:
-    write_history(lab, [5.0] * 20)
-    result = cli("bench", "triage", "wall_time", "C.f", "last", "ack")
-    assert result.code == 2
-    assert "has no change" in result.err
-    assert cli("bench", "triage", "wall_time", "C.f", "e9999", "ack").code == 2
 
 
 @pytest.mark.parametrize("library", ["numpy", "scipy.special"])
@@ -240,6 +254,11 @@ def test_confirm_executes_it_again_until_the_newest_are_a_level_or_an_outlier(
     assert result.code == 3
     assert "newest +200.0%" in result.out
     assert "run it again (--confirm does)" in " ".join(result.out.split())
+    facts = json.dumps(json.loads(cli("bench", "history", "wall_time", "--json").out))
+    assert "INCONCLUSIVE" in facts
+    assert "newest" in facts
+    assert "skipped" in cli("bench", "history", "wall_time", "--junit", "-").out
+    assert "INCONCLUSIVE" in cli("bench", "history", "wall_time", "--md", "-").out
     (lab.folder / "value.txt").write_text(str(value))
     result = cli("bench", "history", "wall_time", "--confirm", "--foreign-limit", "1")
     assert result.code == code, result.out
@@ -251,19 +270,17 @@ def test_confirm_executes_it_again_until_the_newest_are_a_level_or_an_outlier(
     assert len(list((lab.root / "bench").glob("*/run.json"))) == count
 
 
-def test_confirm_of_what_was_imported_is_refused(lab: Bench, cli: Cli) -> None:
-    write_executions(lab, [replace(each, source="asv") for each in history([1.0] * 20 + [3.0])])
-    assert "import the result" in " ".join(cli("bench", "history", "wall_time").out.split())
-    result = cli("bench", "history", "wall_time", "--confirm")
-    assert result.code == 2
-    assert "was imported from asv: it cannot be executed here" in result.err
-
-
-def test_confirm_of_what_has_no_command_is_refused(lab: Bench, cli: Cli) -> None:
+def test_what_cannot_be_executed_again_is_not_confirmed(lab: Bench, cli: Cli) -> None:
     write_history(lab, [1.0] * 20 + [3.0])
     result = cli("bench", "history", "wall_time", "--confirm")
     assert result.code == 2
     assert "cannot be executed again: no command was recorded" in result.err
+    imported = replace(execution(20, 3.0), source="asv")
+    write_execution(str(lab.root / "bench" / "e0020"), imported)
+    assert "import the result" in " ".join(cli("bench", "history", "wall_time").out.split())
+    result = cli("bench", "history", "wall_time", "--confirm")
+    assert result.code == 2
+    assert "was imported from asv: it cannot be executed here" in result.err
 
 
 def test_a_secret_of_the_newest_execution_is_taken_from_the_environment_or_asked_for(
@@ -280,17 +297,7 @@ def test_a_secret_of_the_newest_execution_is_taken_from_the_environment_or_asked
     assert cli("bench", "history", "wall_time", "--confirm", "--foreign-limit", "1").code == 0
 
 
-def test_every_form_shows_the_same_verdict_on_the_newest(lab: Bench, cli: Cli) -> None:
-    write_history(lab, [1.0 + 0.001 * (n % 3) for n in range(20)] + [3.0])
-    facts = json.loads(cli("bench", "history", "wall_time", "--json").out)
-    assert "INCONCLUSIVE" in json.dumps(facts)
-    assert "newest" in json.dumps(facts)
-    assert "skipped" in cli("bench", "history", "wall_time", "--junit", "-").out
-    assert "INCONCLUSIVE" in cli("bench", "history", "wall_time", "--md", "-").out
-
-
 def test_history_s_bad_input(lab: Bench, cli: Cli) -> None:
-    assert "there is no benchmark" in cli("bench", "history", "wall_time").err
     write_history(lab, [1.0])
     result = cli("bench", "history", "wall_time")
     assert result.code == 2
@@ -299,62 +306,51 @@ def test_history_s_bad_input(lab: Bench, cli: Cli) -> None:
     assert "no benchmark named 'C.g'" in cli("bench", "history", "wall_time", "C.g").err
 
 
-def test_alerts_reach_a_webhook_and_a_pipeline(lab: Bench, cli: Cli, hook: Hook) -> None:
-    write_history(lab, STEP)
-    result = cli("bench", "history", "wall_time", "--webhook", f"{hook.address}/hook", "--junit", "-")
-    assert cli("bench", "history", "wall_time", "--min-effect", "0.5", "--webhook", hook.address).code == 0
-    assert result.code == 1
-    assert ET.fromstring(result.out).get("failures") == "1"
-    ((_, _, alert),) = hook.heard  # nothing is sent when all is well
-    assert alert["cases"][0]["verdict"] == "FAIL"
-    assert alert["cases"][0]["findings"][0]["effect"] == pytest.approx(0.2, abs=0.01)
-
-
-@pytest.mark.parametrize(("url", "code"), [("ftp://x/y", 2), ("http://127.0.0.1:9/none", 4)])
-def test_a_webhook_that_cannot_be_reached_is_reported(lab: Bench, cli: Cli, url: str, code: int) -> None:
-    write_history(lab, STEP)
-    assert cli("bench", "history", "wall_time", "--webhook", url).code == code
-
-
-def test_ctrl_c_does_not_turn_a_history_red(lab: Bench, cli: Cli) -> None:
+def test_ctrl_c_keeps_what_was_finished_and_does_not_turn_a_history_red(lab: Bench, cli: Cli) -> None:
     (lab.folder / "wait.py").write_text(
         "import os, time\nfrom assay.bench import report_benchmark\n"
-        "def one():\n    time.sleep(1000 if os.path.exists('hold') else 0)\n    report_benchmark(wall_time=1.0)\n"
+        "def one():\n    report_benchmark(wall_time=1.0)\n    time.sleep(1000 if os.path.exists('hold') else 0)\n"
+        "def two():\n    report_benchmark(wall_time=2.0)\n    open('hold', 'w').close()\n"
     )
     assert cli("bench", "run", "wait.one", *QUIET).code == 0
     multiply_run(lab, 5)
-    (lab.folder / "hold").touch()
-    known = set(lab.root.glob("bench/*/report.jsonl"))
-    supervisor = lab.start("bench", "run", "wait.one", "--trials", "9", "--junit", "r.xml", *QUIET)
+    known = set(lab.root.glob("bench/*"))
+    supervisor = lab.start("bench", "run", "wait.two", "wait.one", "--trials", "9", "--junit", "r.xml", *QUIET)
     try:
-        until(lambda: set(lab.root.glob("bench/*/report.jsonl")) - known, "it has begun")
+        until(lambda: len(set(lab.root.glob("bench/*/report.jsonl"))) == 8, "the second has begun")
     finally:
         supervisor.send_signal(signal.SIGINT)
         out, _ = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 130
     assert "interrupted wait.one: SIGINT to the supervisor" in out
     assert "ERROR" not in out
+    found = [load_execution(str(path)) for path in sorted(set(lab.root.glob("bench/*")) - known)]
+    assert [(e.method, e.succeeded, e.void, e.result.wall_time) for e in found if e] == [
+        ("wait.two", True, "", 2.0),
+        ("wait.one", False, "interrupted", 1.0),  # reported before it was stopped
+    ]
     suites = ET.parse(lab.folder / "r.xml").getroot()
-    assert [suites.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["1", "0", "0", "1"]
+    assert [suites.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["2", "0", "0", "1"]
     result = cli("bench", "history", "wall_time", "one")
     assert (result.code, "1 execution left out: interrupted" in result.out) == (0, True)
     assert "(left out: 1 interrupted)" in cli("bench", "table", "one").err
 
 
 def test_profiled_executions_count_only_when_all_do(lab: Bench, cli: Cli) -> None:
-    assert cli("bench", "run", "mod.B.large", "--trials", "2", *QUIET).code == 0
-    result = cli("bench", "run", "mod.B.large", "--profile", "0:", *QUIET)
+    """The profile needs a real process, and is of one window that is never reached."""
+    assert cli("bench", "run", "mod.B.environment", "--trials", "2", *QUIET).code == 0
+    result = cli("bench", "run", "mod.B.environment", "--profile", "500:", *QUIET)
     assert result.code == 0
-    lines = [line for line in result.out.splitlines() if line.startswith("profile of mod.B.large: ")]
-    assert lines or "window 1 has no profile" in result.err  # py-spy needs longer than the benchmark, beside other work
-    assert all((lab.folder / line.partition(": ")[2]).is_file() for line in lines)
-    result = cli("bench", "table", "large", "-m", "wall_time")
+    (line,) = result.err.splitlines()
+    assert line.startswith("warning: mod.B.environment trial 1: ended"), "however quiet it is to be"
+    assert line.endswith("the window 500: never began")
+    result = cli("bench", "table", "environment", "-m", "wall_time")
     assert result.out.splitlines()[2].split()[:2] == ["-", "2"]
     assert "(left out: 1 profiled; --all takes profiled ones)" in result.err
-    everything = cli("bench", "table", "large", "-m", "wall_time", "--all")
+    everything = cli("bench", "table", "environment", "-m", "wall_time", "--all")
     assert everything.out.splitlines()[2].split()[:2] == ["-", "3"]
     assert everything.err == ""
-    assert "left out: profiled (include them with --all)" in cli("bench", "history", "wall_time", "large").out
+    assert "left out: profiled (include them with --all)" in cli("bench", "history", "wall_time", "environment").out
 
 
 def test_what_helps_after_contamination_is_reported_once(lab: Bench, cli: Cli) -> None:
@@ -374,29 +370,24 @@ def test_what_helps_after_contamination_is_reported_once(lab: Bench, cli: Cli) -
 # ---------------------------------------------------------------- table, compare, import
 
 
-def test_table(lab: Bench, cli: Cli) -> None:
-    write_executions(lab, [execution(n, 2.0, label=label) for n, label in enumerate(("one", "two", "two"))])
+def test_table_and_compare_of_labels(lab: Bench, cli: Cli) -> None:
+    write_executions(lab, [execution(n, 2.0, label="one" if n < 5 else "two") for n in range(11)])
     result = cli("bench", "table", "C.f", "--by", "label,python", "--json")
     rows = json.loads(result.out)
-    assert [(row["label"], row["n"], row["wall_time.median"]) for row in rows] == [("one", 1, 2.0), ("two", 2, 2.0)]
+    assert [(row["label"], row["n"], row["wall_time.median"]) for row in rows] == [("one", 5, 2.0), ("two", 6, 2.0)]
     assert "two" in cli("bench", "table", "--by", "label").out
     assert json.loads(cli("bench", "table", "--json").out)[0]["benchmark"] == "m.C.f"
     result = cli("bench", "table", "--by", "cudn")
     assert result.code == 2
     assert "no column named 'cudn'" in result.err
     assert cli("bench", "table", "--metrics", "nothing").code == 2
-
-
-def test_compare_of_labels(lab: Bench, cli: Cli) -> None:
-    write_executions(lab, [execution(n, 2.0, label="one" if n < 5 else "two") for n in range(10)])
     result = cli("bench", "compare", "one", "two", "--only", "wall_time")
     assert result.code == 0
     assert "PASS" in result.out
     markdown = cli("bench", "compare", "one", "two", "--only", "wall_time", "--md", "-").out
     assert markdown.startswith("## ✅ assay bench compare: base one, head two: PASS")
-    assert cli("bench", "compare", "one").code == 2
-    assert cli("bench", "compare", "one", "tow").code == 2
-    assert cli("bench", "compare", "one", "two", "--better", "wall_time").code == 2
+    for words in (("one",), ("one", "tow"), ("one", "two", "--better", "wall_time")):
+        assert cli("bench", "compare", *words).code == 2
 
 
 def test_import(lab: Bench, cli: Cli) -> None:
@@ -411,12 +402,10 @@ def test_import(lab: Bench, cli: Cli) -> None:
     assert result.code == 2
     assert "bad.json cannot be imported" in result.err
     assert "1 execution imported" in result.out
-    assert "BM2" in cli("bench", "table", "--by", "method").out  # a bad file holds up no other
-    assert "BM" in cli("bench", "table", "--by", "method").out
+    table = cli("bench", "table", "--by", "method").out
+    assert "BM2" in table  # a bad file holds up no other
+    assert "BM " in table
     assert "BM" in cli("ls", "bench").out
-
-
-def test_import_says_what_is_no_figure(lab: Bench, cli: Cli) -> None:
     results = {f"time_{n}": float("nan") for n in range(12)} | {"time_good": 1.0, "time_broken": None}
     (lab.folder / "a.json").write_text(json.dumps({"commit_hash": "c", "results": results}))
     result = cli("bench", "import", "a.json")
@@ -425,41 +414,6 @@ def test_import_says_what_is_no_figure(lab: Bench, cli: Cli) -> None:
     assert "failed when they were run: time_broken" in result.out
     assert "time_0 was skipped by asv" in result.err
     assert "and 2 more of this kind" in result.err
-
-
-def test_every_execution_is_reported_as_it_ends(lab: Bench, cli: Cli) -> None:
-    result = cli("bench", "run", "mod.B.fixed", "mod.B.raises", "--foreign-limit", "1")
-    assert "[1/2] mod.B.fixed trial 1: FAIL: acc is 0.5, below its minimum 0.9" in result.err
-    assert "[2/2] mod.B.raises trial 1: ERROR: ValueError: no luck" in result.err
-
-
-def test_a_damaged_execution_is_reported(lab: Bench, cli: Cli) -> None:
-    write_history(lab, STEP)
-    (lab.root / "bench" / "e0003" / "benchmark.json").write_text("{}")
-    for arguments in (("history", "wall_time"), ("table",)):
-        assert "warning: " in cli("bench", *arguments).err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("bisect", "m.f"), "--good"),
-        (("bisect", "m.f", "--good", "main"), "not in a git repository"),
-        (("bisect", "--good", "main"), "no benchmark is named"),
-        (("bisect", "m.f", "m.g", "--good", "main"), "for one benchmark"),
-        (("bisect", "m.f", "--good", "main", "--better", "x:up"), "is not METRIC:min or METRIC:max"),
-        (("compare", "--git", "a..b", "m.f"), "not in a git repository"),
-        (("compare", "--git", "main", "m.f"), "does not name two commits"),
-        (("compare", "a", "b", "c"), "are two, not 3"),
-        (("table", "--csv", "--json"), "choose one of"),
-        (("import", "nowhere.json"), "nowhere.json cannot be read"),
-        (("history", "wall_time", "--junit", "-", "--json"), "cannot both go to stdout"),
-    ],
-)
-def test_other_bad_calls_are_refused(lab: Bench, cli: Cli, arguments: tuple[str, ...], words: str) -> None:
-    result = cli("bench", *arguments)
-    assert result.code == 2
-    assert words in result.err
 
 
 def test_a_search_as_people_see_it(lab: Bench, cli: Cli) -> None:
@@ -481,8 +435,3 @@ def test_a_search_as_people_see_it(lab: Bench, cli: Cli) -> None:
     same = cli("bench", "bisect", *words, "--good", commits[1], *flags)
     assert same.code == 3
     assert "not found: the two ends do not differ" in same.out
-
-
-def test_a_moved_root_is_found(lab: Bench, cli: Cli, tmp_path: Path) -> None:
-    cli("bench", "run", "mod.B.fixed", "--root", str(tmp_path / "elsewhere"), *QUIET)
-    assert "2 s" in cli("bench", "table", "--root", str(tmp_path / "elsewhere")).out

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import shlex
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.bench.commands.test_bench import QUIET, STEP, write_executions, write_history
+from tests.bench.commands.test_bench import QUIET, STEP, write_executions
 from tests.bench_repository import Repository
-from tests.bench_samples import history
+from tests.bench_samples import history, run_in_process
 from tests.finished_study import Bench
+
+from assay.bench.flow import commits as flow
 
 Cli = Any
 
 
 @pytest.fixture
-def repository(own_bench: Bench) -> Repository:
+def repository(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    run_in_process(monkeypatch)
+    monkeypatch.setattr(flow, "_load_versions", functools.cache(flow._load_versions))  # of the same Python each time
     return Repository(own_bench.folder)
 
 
@@ -39,32 +46,69 @@ def test_the_commits_of_a_range_are_a_table(own_bench: Bench, repository: Reposi
     assert [(each["sha"], each["known"]) for each in found["commits"]] == [(commits[2], 1)]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("run", "m.f", "--commits", "main"), "--commits 'main' does not name two commits"),
-        (("run", "m.f", "--commits", "main..main"), "main..main has no commit"),
-        (("run", "m.f", "--commits", "mian..main"), "there is no commit 'mian'"),
-        (("run", "m.f", "--commits", "main~1..main", "--every", "0"), "--every"),
-        (("run", "m.f", "--every", "2"), "--every, --skip-existing and --build are for --commits"),
-        (("history", "--changes", "--since", "yesterday"), "--since 'yesterday' is neither a duration nor a date"),
-        (("history",), "no METRIC is named"),
-        (("compare", "--baseline", "mian"), "no baseline named 'mian'"),
-        (("compare", "--baseline", "main", "--git", "main~1..main", "m.f"), "--baseline names the base"),
-        (("baseline", "set"), "no NAME is given"),
-        (("selftest", "m.f", "m.g"), "a selftest is of one benchmark"),
-    ],
-)
-def test_bad_input_is_one_line(
-    own_bench: Bench, repository: Repository, cli: Cli, words: tuple[str, ...], message: str
-) -> None:
+def test_revisions_that_are_not_there(own_bench: Bench, repository: Repository, cli: Cli) -> None:
     repository.costs(1, 2)
-    write_history(own_bench, [1.0] * 6)
-    result = cli("bench", *words)
-    assert result.code == 2
-    assert message in result.err
-    assert result.err.count("\n") <= 4
-    assert "Traceback" not in result.err
+    for words, message in {
+        ("run", "m.f", "--commits", "main..main"): "main..main has no commit",
+        ("run", "m.f", "--commits", "mian..main"): "there is no commit 'mian'",
+        ("compare", "--git", "main..nowhere", "m.f"): "there is no commit 'nowhere'",
+        ("compare", "--git", "main~1..main", "m.f", "--build", "false"): "cannot be built",
+        ("compare", "--a-rev", "nowhere", "m.f"): "there is no commit 'nowhere'",
+        ("bisect", "m.f", "--good", "main", "--bad", "main~1"): "swap --good and --bad",
+    }.items():
+        result = cli("bench", *words)
+        assert result.code == 2
+        assert message in result.err
+
+
+# one trial shows the effect, and is not sure of it
+ONCE = (
+    "--trials",
+    "1",
+    "--most-trials",
+    "1",
+    "--no-confirm",
+    "--better",
+    "cost:min",
+    "--only",
+    "cost",
+    "--json",
+    *QUIET,
+)
+COST = ("--metric", "cost=cost ({number})")
+
+
+def test_the_files_as_they_are_are_a_side(own_bench: Bench, repository: Repository, cli: Cli) -> None:
+    repository.costs(10)
+    (repository.folder / "figure").write_text("cost 12\n")
+    result = cli("bench", "compare", "--a-rev", "HEAD", "--command", "figure=cat figure", *COST, *ONCE)
+    found = json.loads(result.out)
+    assert result.code == 3
+    assert found["metrics"][0]["finding"]["effect"] == pytest.approx(0.2)
+    assert found["head"].endswith(" work tree")
+    result = cli("bench", "compare", "--a-rev", "HEAD", "--b-rev", "HEAD", "--command", "f=cat figure", *COST, *ONCE)
+    assert json.loads(result.out)["metrics"][0]["finding"]["effect"] == 0.0
+    assert repository.git("status", "--porcelain", "--untracked-files=no") == "M figure"
+
+
+@pytest.mark.parametrize("revisions", [(), ("--a-rev", "HEAD")])
+def test_two_environments_are_sides(
+    own_bench: Bench, repository: Repository, cli: Cli, revisions: tuple[str, ...]
+) -> None:
+    """The interpreter of an environment is its own: those methods are real processes."""
+    (own_bench.folder / ".gitignore").write_text("runs/\n")
+    (own_bench.folder / "work.py").write_text(
+        "import os\nfrom assay.bench import report_benchmark\n"
+        "def f():\n    print('cost', os.environ.get('COST', 1))\n    report_benchmark(wall_time=1.0)\n"
+    )
+    repository.git("add", "-A")
+    repository.git("commit", "-q", "-m", "one")
+    path = f'PATH={os.path.dirname(sys.executable)}:"$PATH"'
+    both = ("work.f", "--command", "echoed=echo cost ${COST:-1}", *COST, "--a-env", f"env COST=0.5 {path}")
+    result = cli("bench", "compare", *both, *revisions, *ONCE)
+    assert result.code == 3, result.err
+    found = {each["method"]: each["finding"]["effect"] for each in json.loads(result.out)["metrics"]}
+    assert found == pytest.approx({"work.f": 1.0, "echoed": 1.0})
 
 
 def test_lasting_changes_have_their_size_commits_and_a_command_that_works(own_bench: Bench, cli: Cli) -> None:
@@ -105,7 +149,7 @@ def test_a_baseline_is_set_listed_compared_with_and_removed(own_bench: Bench, cl
     assert json.loads(cli("bench", "baseline", "--json").out) == {}
 
 
-def test_a_gate_below_the_selftest_is_refused(own_bench: Bench, cli: Cli) -> None:
+def test_a_gate_below_the_selftest_is_refused(own_bench: Bench, repository: Repository, cli: Cli) -> None:
     result = cli("bench", "selftest", "--command", "nothing=true", "--trials", "6", "--json", *QUIET)
     found = json.loads(result.out)
     assert (found["method"], found["trials"]) == ("nothing", 6)
@@ -117,14 +161,11 @@ def test_a_gate_below_the_selftest_is_refused(own_bench: Bench, cli: Cli) -> Non
         assert (
             "no baseline" in cli("bench", "compare", "--baseline", "x", "--min-effect", "0").err
         )  # of another benchmark
-
-
-def test_a_selftest_of_what_does_not_run_measured_nothing(own_bench: Bench, cli: Cli) -> None:
     result = cli("bench", "selftest", "--command", "broken=false", "--trials", "1", *QUIET)
     assert (result.code, result.out.splitlines()[-1]) == (3, "nothing is kept of it: nothing was measured")
 
 
-def test_a_suite_that_skips_is_neither_good_nor_bad(own_bench: Bench, cli: Cli) -> None:
+def test_a_suite_that_skips_is_neither_good_nor_bad(own_bench: Bench, repository: Repository, cli: Cli) -> None:
     (own_bench.folder / "suite").mkdir()
     (own_bench.folder / "suite" / "a.py").write_text(
         "class A:\n    params = [1, 2]\n    def setup(self, n):\n        if n == 2: raise NotImplementedError('not two')\n"
@@ -135,3 +176,24 @@ def test_a_suite_that_skips_is_neither_good_nor_bad(own_bench: Bench, cli: Cli) 
     assert "skipped a.A.track_n(2): not two" in result.out
     assert cli("bench", "run", "suite::a.A.track_n(2)", *QUIET).code == 3
     assert "1 skipped" in cli("bench", "table", "-m", "track_n").err or "skipped" in cli("bench", "table").err
+
+
+TENSORFLOW = """
+import os, struct
+class Benchmark:  # what tf.test.Benchmark does with a report: a protobuf in a file of its own
+    def report_benchmark(self, iters=None, wall_time=None):
+        entry = bytes([2 << 3]) + bytes([iters]) + bytes([4 << 3 | 1]) + struct.pack("<d", wall_time)
+        with open(os.environ["TEST_REPORT_FILE_PREFIX"] + type(self).__name__ + ".method", "wb") as file:
+            file.write(bytes([1 << 3 | 2, len(entry)]) + entry)
+class Theirs(Benchmark):
+    def __init__(self, output_dir=None, root_data_dir=None, **kwargs): self.given = (output_dir, root_data_dir, kwargs)
+    def method(self): self.report_benchmark(iters=7, wall_time=0.5)
+"""
+
+
+def test_a_report_as_tensorflow_writes_it_is_read(own_bench: Bench, repository: Repository, cli: Cli) -> None:
+    (own_bench.folder / "theirs.py").write_text(TENSORFLOW)
+    result = cli("bench", "run", "theirs.Theirs.method", "--json", *QUIET)
+    assert result.code == 0, result.err
+    found = json.loads(result.out)["executions"][0]["result"]
+    assert (found["iters"], found["wall_time"]) == (7, 0.5)

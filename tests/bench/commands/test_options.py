@@ -27,75 +27,51 @@ from assay.values.units import parse_timeout
 @pytest.mark.parametrize(
     ("text", "name", "command"),
     [
-        ("python train.py", "python train.py", "python train.py"),
+        ("python train.py", None, "python train.py"),
         ("train=python train.py", "train", "python train.py"),
-        ("A=1 ./run", "A=1 ./run", "A=1 ./run"),  # a shell's way to set a variable
-        ("FOO=bar python x.py", "FOO=bar python x.py", "FOO=bar python x.py"),
-        ("FOO='a b' _B2=3 python x.py", "FOO='a b' _B2=3 python x.py", "FOO='a b' _B2=3 python x.py"),
-        ("CUDA_VISIBLE_DEVICES= python x.py", "CUDA_VISIBLE_DEVICES= python x.py", "CUDA_VISIBLE_DEVICES= python x.py"),
+        ("A=1 ./run", None, "A=1 ./run"),  # a shell's way to set a variable
+        ("FOO='a b' _B2=3 python x.py", None, "FOO='a b' _B2=3 python x.py"),
+        ("CUDA_VISIBLE_DEVICES= python x.py", None, "CUDA_VISIBLE_DEVICES= python x.py"),
         ("train=FOO=bar python x.py", "train", "FOO=bar python x.py"),
         ("Train=python x.py", "Train", "python x.py"),
         ("TRAIN=./train.sh", "TRAIN", "./train.sh"),  # nothing behind it that a variable could be for
         ("TRAIN='two words'", "TRAIN", "'two words'"),
         ("A-1=python x.py", "A-1", "python x.py"),
-        ("FOO=it's one", "FOO=it's one", "FOO=it's one"),
-        ("env A=1 ./run", "env A=1 ./run", "env A=1 ./run"),
-        ("  echo hi  ", "echo hi", "echo hi"),
+        ("FOO=it's one", None, "FOO=it's one"),
+        ("env A=1 ./run", None, "env A=1 ./run"),
+        ("  echo hi  ", None, "echo hi"),
         ("many=line one\nline two", "many", "line one\nline two"),
     ],
 )
-def test_commands(text: str, name: str, command: str) -> None:
+def test_commands(text: str, name: str | None, command: str) -> None:
     (found,) = parse_commands([text])
-    assert (found.name, found.text, found.kind) == (name, command, "command")
+    assert (found.name, found.text, found.kind) == (name or command, command, "command")
 
 
-@pytest.mark.parametrize("text", ["", "   ", "\n"])
-def test_an_empty_command(text: str) -> None:
-    with pytest.raises(UsageError, match="empty --command"):
-        parse_commands([text])
+def test_what_cannot_be_read_is_refused() -> None:
+    for parse, given, words in (
+        *((parse_commands, [text], "empty --command") for text in ("", "   ", "\n")),
+        *((parse_pairs, [text], "is not NAME=VALUE") for text in ("A", "=1")),
+        (parse_patterns, ["loss=("], "broken regular expression"),
+        (parse_patterns, ["loss=loss"], "has no group"),
+        (parse_patterns, ["loss"], "is not NAME="),
+        *((parse_timeout, text, "is not a duration") for text in ("", "soon", "-5s", "0")),
+        *((parse_arguments, text, "constructor's arguments") for text in ("{", "[1]", "3", "null")),
+    ):
+        with pytest.raises(UsageError, match=words):
+            parse(given, "--flag")
 
 
-def test_pairs() -> None:
+def test_pairs_durations_arguments_and_numbers() -> None:
     assert parse_pairs(["A=1", "B=x=y", "C="], "--env") == (("A", "1"), ("B", "x=y"), ("C", ""))
-    for bad in ("A", "=1"):
-        with pytest.raises(UsageError, match="is not NAME=VALUE"):
-            parse_pairs([bad], "--env")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("loss=(", "broken regular expression"), ("loss=loss", "has no group"), ("loss", "is not NAME=")],
-)
-def test_patterns_that_find_nothing(text: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        parse_patterns([text], "--metric")
-
-
-@pytest.mark.parametrize("text", ["latency=latency ({number})", "latency=latency {number}"])
-def test_a_number_is_what_it_is_in_a_study(text: str) -> None:
-    ((name, regex),) = parse_patterns([text], "--metric")
-    match = re.search(regex, "its latency -9.84e-3 ms")
-    assert match is not None
-    assert (name, match[1]) == ("latency", "-9.84e-3")
-
-
-@pytest.mark.parametrize(("text", "seconds"), [(None, None), ("90s", 90.0), ("2h", 7200.0), ("1h30m", 5400.0)])
-def test_timeouts(text: str | None, seconds: float | None) -> None:
-    assert parse_timeout(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "soon", "-5s", "0"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a duration"):
-        parse_timeout(text)
-
-
-def test_arguments() -> None:
+    assert [parse_timeout(text) for text in (None, "90s", "2h", "1h30m")] == [None, 90.0, 7200.0, 5400.0]
     assert parse_arguments(None) == {}
     assert parse_arguments('{"batch": 64, "nested": {"a": [1]}}') == {"batch": 64, "nested": {"a": [1]}}
-    for bad in ("{", "[1]", "3", "null"):
-        with pytest.raises(UsageError, match="constructor's arguments"):
-            parse_arguments(bad)
+    for text in ("latency=latency ({number})", "latency=latency {number}"):
+        ((name, regex),) = parse_patterns([text], "--metric")
+        match = re.search(regex, "its latency -9.84e-3 ms")
+        assert match is not None
+        assert (name, match[1]) == ("latency", "-9.84e-3")
 
 
 def test_interpreters_and_folders(tmp_path: Path) -> None:
@@ -129,30 +105,17 @@ def test_it_arrives_as_json(hook: Hook) -> None:
     assert hook.heard == [("/a/hook?token=x", "application/json", content)]
 
 
-@pytest.mark.parametrize("answer", [400, 404, 500])
-def test_an_address_that_refuses_is_reported(hook: Hook, answer: int) -> None:
-    hook.answer = answer
-    with pytest.raises(InfrastructureError, match=rf"could not be sent to 127\.0\.0\.1: .*{answer}"):
-        send_alert(hook.address, {})
-
-
-def test_the_words_of_an_error_do_not_tell_the_token(hook: Hook) -> None:
-    hook.answer = 500
-    with pytest.raises(InfrastructureError) as caught:
-        send_alert(f"{hook.address}/secret-token", {})
-    assert "secret-token" not in caught.value.message
-
-
-def test_a_closed_port() -> None:
+def test_an_alert_that_cannot_be_sent_is_reported_without_its_token(hook: Hook) -> None:
+    for answer in (400, 500):
+        hook.answer = answer
+        with pytest.raises(InfrastructureError, match=rf"could not be sent to 127\.0\.0\.1: .*{answer}") as caught:
+            send_alert(f"{hook.address}/secret-token", {})
+        assert "secret-token" not in caught.value.message
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(InfrastructureError, match="could not be sent"):
         send_alert(f"http://127.0.0.1:{port}/", {})
-
-
-@pytest.mark.parametrize("url", ["", "hook", "ftp://x/y", "file:///etc/passwd", "http://", "https:///path"])
-def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="is not a valid address"):
-        check_address(url)
-    with pytest.raises(UsageError):
-        send_alert(url, {})
+    for url in ("", "hook", "ftp://x/y", "file:///etc/passwd", "http://", "https:///path"):
+        for call in (check_address, lambda url: send_alert(url, {})):
+            with pytest.raises(UsageError, match="is not a valid address"):
+                call(url)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from tests.bench_samples import request, write_module
+from tests.bench_samples import request, run_in_process, write_module
 
 from assay.bench.commands.options import parse_commands
 from assay.bench.flow.run import run_benchmarks
@@ -17,7 +17,6 @@ HOLD = f"{sys.executable} -S -c 'import time; b = bytearray(60_000_000); b[::409
 REPORTS = "from assay.bench import report_benchmark; report_benchmark(throughput=9)"
 COMMANDS = {
     "true": "true",
-    "nap": "sleep 1.3",
     "two": f"{HOLD} & {HOLD} & wait",
     "own": f"{sys.executable} -c '{REPORTS}'",
     "broken": "echo oops; exit 3",
@@ -34,30 +33,16 @@ def printing():
     os.kill(os.getpid(), 9)
 def holding():
     b = bytearray(60_000_000); b[::4096] = b[::4096]
-    time.sleep(2.5)
+    time.sleep(1)
     os.kill(os.getpid(), 9)
 """,
     "trees.py": """
 import os, subprocess, sys, time
 from assay.bench import report_benchmark
 
-CODE = "import sys; b = bytearray(%d); b[::4096] = b[::4096]; print('ready', flush=True); sys.stdin.readline()"
-
-def start(size):
-    child = subprocess.Popen([sys.executable, "-S", "-c", CODE % size], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    child.stdout.readline()
-    return child
-
-def one():
-    held = bytearray(60_000_000); held[::4096] = held[::4096]
-    child = start(60_000_000)
-    time.sleep(0.6)
-    child.communicate()
-    report_benchmark(wall_time=1.0)
-
 def forks():
     pids = []
-    for _ in range(4):
+    for _ in range(3):
         pid = os.fork()
         if not pid:
             held = bytearray(40_000_000); held[::4096] = held[::4096]
@@ -75,20 +60,21 @@ def unwaited():
     report_benchmark(wall_time=1.0, extras={"pid": child.pid})
 """,
 }
-METHODS = (
-    *(f"mod.B.{name}" for name in ("dies", "killed", "nan", "never", "raises", "sleeps", "godo", "good", "fixed")),
-    *(
-        "mod.B.writes",
-        "mod.B.large",
-        "mod.B.environment",
-        "mod.quick",
-        "mod.Bad.good",
-        "absent.f",
-        "mod.B.filter:zzz.*",
-    ),
-    *("crash.outer", "empty.memory", "empty.value", "wrong.f", "grow.printing", "grow.holding"),
-    *("trees.one", "trees.forks", "trees.unwaited"),
+# what is about processes, their ends and their memory; the others are called in this process
+REAL = ("mod.B.dies", "mod.B.sleeps", "mod.B.large", "crash.outer", "grow.printing", "grow.holding")
+REAL += ("trees.forks", "trees.unwaited")
+CALLED = ("mod.B.nan", "mod.B.never", "mod.B.raises", "mod.B.godo", "mod.B.good", "mod.B.fixed", "mod.B.writes")
+CALLED += (
+    "mod.B.environment",
+    "mod.B.filter:zzz.*",
+    "mod.quick",
+    "mod.Bad.good",
+    "absent.f",
+    "empty.memory",
+    "empty.value",
+    "wrong.f",
 )
+METHODS = (*REAL, *CALLED)
 
 
 def _make_lab(folder: Path, patch: pytest.MonkeyPatch) -> Path:
@@ -106,6 +92,11 @@ def _make_lab(folder: Path, patch: pytest.MonkeyPatch) -> Path:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with `mod.py` in it; slots and index are its own."""
     return _make_lab(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_in_process(monkeypatch)
 
 
 @dataclass
@@ -129,12 +120,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         lab = _make_lab(tmp_path_factory.mktemp("finished"), patch)
         for name, text in MODULES.items():
             (lab / name).write_text(text)
+        run_in_process(patch, *REAL, "true", "two")
         reported: list[tuple[str, int, int]] = []
         commands = parse_commands([f"{name}={text}" for name, text in COMMANDS.items()])
         asked = request(
-            *METHODS, timeout_s=5, grace_s=0.5, label="here", extra={"command": 1}, data_dir="/some/data",
+            *METHODS, grace_s=0.5, label="here", extra={"command": 1}, data_dir="/some/data",
             env=(("MARK", "it's $HERE"),), root=str(lab / "runs"), folder=str(lab),
         )  # fmt: skip
-        asked = replace(asked, methods=(*asked.methods, *commands))
+        methods = [replace(each, timeout_s=1.5) if each.name == "mod.B.sleeps" else each for each in asked.methods]
+        asked = replace(asked, methods=(*methods, *commands))
         report = run_benchmarks(asked, report_end=lambda e, number, total: reported.append((e.method, number, total)))
     return Finished(lab / "runs", report, reported)

@@ -12,7 +12,6 @@ import pytest
 from tests.bench_samples import request
 
 from assay.bench.flow.archive import (
-    choose_methods,
     find_location,
     import_results,
     load_executions,
@@ -28,7 +27,7 @@ from assay.values.environment import GitState
 
 
 @pytest.fixture
-def executions(lab: Path) -> tuple[BenchExecution, ...]:
+def executions(lab: Path, in_process: None) -> tuple[BenchExecution, ...]:
     return run_benchmarks(request("mod.B.fixed", "mod.B.raises", trials=2)).executions
 
 
@@ -37,6 +36,10 @@ def test_all_of_them_oldest_first(executions: tuple[BenchExecution, ...]) -> Non
     assert [e.execution_id for e in found] == [e.execution_id for e in executions]
     assert [e.method for e in load_executions(find_location("runs"), "B.raises")] == ["mod.B.raises"] * 2
     assert [e.result.wall_time for e in load_executions(find_location("runs"), "fixed")] == [2.0, 2.0]
+    with pytest.raises(NotFoundError, match="fixd"):
+        load_executions(find_location("runs"), "fixd")
+    with pytest.raises(UsageError, match="there is no benchmark under"):
+        load_executions(find_location("elsewhere"))
 
 
 def mark_as_upload(execution: BenchExecution) -> None:
@@ -44,7 +47,9 @@ def mark_as_upload(execution: BenchExecution) -> None:
     os.utime(execution.run_dir)
 
 
-def test_one_that_was_uploaded_is_not_compared_with_those_made_here(executions: tuple[BenchExecution, ...]) -> None:
+def test_uploads_are_not_compared_with_executions_made_here_and_marked_where_there_are_none(
+    executions: tuple[BenchExecution, ...],
+) -> None:
     uploaded, ours = (execution for execution in executions if execution.method == "mod.B.fixed")
     mark_as_upload(uploaded)
     console = CollectingConsole()
@@ -52,44 +57,20 @@ def test_one_that_was_uploaded_is_not_compared_with_those_made_here(executions: 
     assert found.execution_id == ours.execution_id
     (said,) = console.lines
     assert said.startswith("1 uploaded run is not ranked with the others; to take it: assay adopt bench/")
-
-
-def test_a_benchmark_of_uploads_alone_has_a_history_and_is_marked(executions: tuple[BenchExecution, ...]) -> None:
-    for execution in executions:
-        if execution.method == "mod.B.fixed":
-            mark_as_upload(execution)
+    mark_as_upload(ours)
     console = CollectingConsole()
-    found = load_executions(find_location("runs"), "fixed", console)
+    both = load_executions(find_location("runs"), "fixed", console)
     said = "received: upload from 192.0.2.7 by upload:ci- token 123abc"
-    assert [execution.notes[:1] for execution in found] == [(said,), (said,)]
+    assert [execution.notes[:1] for execution in both] == [(said,), (said,)]
     assert console.lines == [f"2 of 2 executions: {said}"]
-
-
-def test_a_place_without_any_is_reported(lab: Path) -> None:
-    with pytest.raises(UsageError, match="there is no benchmark under"):
-        load_executions(find_location("runs"))
-
-
-def test_one_that_was_never_summed_up_is_made_again(executions: tuple[BenchExecution, ...]) -> None:
-    """A supervisor was killed between a child's end and its own writing."""
-    run_dir = Path(executions[0].run_dir)
-    (run_dir / "benchmark.json").unlink()
-    found = load_executions(find_location("runs"), "fixed")
-    assert found[0].result.wall_time == 2.0
-    assert found[0].execution_id == executions[0].execution_id
-    assert found[0].contaminated == (NOT_OBSERVED,), "not observed is not clean"
-    with pytest.raises(UsageError, match="1 left out: not observed"):
-        build_history("mod.B.fixed", "wall_time", found[:1], HistoryOptions(), [])
-    assert json.loads((run_dir / "benchmark.json").read_text())["result"]["wall_time"] == 2.0
 
 
 def test_a_damaged_one_is_one_that_failed(executions: tuple[BenchExecution, ...]) -> None:
     (Path(executions[0].run_dir) / "benchmark.json").write_text('{"format": 1, "result": 3}')
     console = CollectingConsole()
-    said = console.lines
     found = load_executions(find_location("runs"), "fixed", console)
     assert [each.result.is_measured for each in found] == [False, True]
-    assert "benchmark.json is damaged" in said[0]
+    assert "benchmark.json is damaged" in console.lines[0]
     assert "benchmark.json is damaged" in found[0].result.findings[0].message
 
 
@@ -104,43 +85,35 @@ def test_from_a_file_a_run_directory_or_a_folder_of_them(executions: tuple[Bench
         load_file_executions(str(lab / "empty"))
 
 
-def test_names_of_methods(executions: tuple[BenchExecution, ...]) -> None:
-    with pytest.raises(NotFoundError, match="fixd"):
-        load_executions(find_location("runs"), "fixd")
-    assert choose_methods("one", ["a.one", "a.one.two"]) == ["a.one"]
-
-
-def test_one_that_is_made_again_knows_its_machine(executions: tuple[BenchExecution, ...]) -> None:
-    """Else a killed supervisor would make an environment of its own in the history."""
+def test_one_that_was_never_summed_up_is_made_again(executions: tuple[BenchExecution, ...]) -> None:
+    """A supervisor was killed between a child's end and its own writing. Without the machine it would be of an
+    environment of its own, without local edits edited code would pass for its commit."""
     run_dir = Path(executions[0].run_dir)
-    (run_dir / "benchmark.json").unlink()
-    again = load_executions(find_location("runs"), "fixed")[0]
-    assert again.setup == executions[0].setup
-    assert again.fingerprint == executions[0].fingerprint
-    (run_dir / "benchmark.json").unlink()
-    (run_dir / "environment.json").write_text("[]")
-    assert load_executions(find_location("runs"), "fixed")[0].machine.cpu_model == ""
-
-
-def test_one_that_is_made_again_knows_its_local_edits(executions: tuple[BenchExecution, ...]) -> None:
-    """Else edited code would pass for its commit."""
-    run_dir = Path(executions[0].run_dir)
-    record = json.loads((run_dir / "run.json").read_text())
-    (run_dir / "run.json").write_text(json.dumps(record | {"commit": "c" * 40}))
     known = json.loads((run_dir / "environment.json").read_text())
-    git = {"commit": "c" * 40, "branch": "main", "dirty": True, "diff": "- 1", "untracked": ["x"]}
 
-    def load_again(git: object) -> BenchExecution:
+    def load_again(environment: object = None) -> BenchExecution:
         (run_dir / "benchmark.json").unlink(missing_ok=True)
-        (run_dir / "environment.json").unlink()  # it may be shared with other runs
-        (run_dir / "environment.json").write_text(json.dumps(known | {"git": git}))
+        if environment is not None:
+            (run_dir / "environment.json").unlink()  # it may be shared with other runs
+            (run_dir / "environment.json").write_text(json.dumps(environment))
         return load_executions(find_location("runs"), "fixed")[0]
 
-    found = load_again(git)
+    found = load_again()
+    assert (found.result.wall_time, found.execution_id) == (2.0, executions[0].execution_id)
+    assert (found.setup, found.fingerprint) == (executions[0].setup, executions[0].fingerprint)
+    assert found.contaminated == (NOT_OBSERVED,), "not observed is not clean"
+    with pytest.raises(UsageError, match="1 left out: not observed"):
+        build_history("mod.B.fixed", "wall_time", [found], HistoryOptions(), [])
+    assert json.loads((run_dir / "benchmark.json").read_text())["result"]["wall_time"] == 2.0
+    assert load_again([]).machine.cpu_model == ""
+    record = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps(record | {"commit": "c" * 40}))
+    git = {"commit": "c" * 40, "branch": "main", "dirty": True, "diff": "- 1", "untracked": ["x"]}
+    found = load_again(known | {"git": git})
     assert found.git == GitState("c" * 40, "main", True, "- 1", ("x",))
     assert str(found.code).startswith("c" * 40 + "+")
-    assert load_again(git | {"commit": "d" * 40}).git is None  # of another tree
-    assert load_again("?").git is None
+    assert load_again(known | {"git": git | {"commit": "d" * 40}}).git is None  # of another tree
+    assert load_again(known | {"git": "?"}).git is None
 
 
 # ---------------------------------------------------------------- files of other tools
@@ -158,45 +131,34 @@ def test_they_are_runs_of_the_study_and_in_its_history(lab: Path) -> None:
     assert (found.new, found.known, found.methods) == (8, 0, ("BM/one",))
     executions = load_executions(find_location("runs"), "BM/one")
     assert sorted(e.result.wall_time for e in executions) == pytest.approx([(100 + n) / 1e5 for n in range(8)])
-    assert {e.label for e in executions} == {"nightly"}
-    assert {e.source for e in executions} == {"google-benchmark"}
+    assert {(e.label, e.source) for e in executions} == {("nightly", "google-benchmark")}
     (history,) = load_histories("wall_time", "BM/one", HistoryOptions("runs"))
     assert len(history.series[0].points) == 8
-
-
-def test_the_same_file_twice_adds_nothing(lab: Path) -> None:
-    file = write_google(lab / "g.json", "BM/one", "BM/two")
-    assert import_results([file], "runs").new == 2
-    again = import_results([file], "runs", "another label")
+    again = import_results(files[:2], "runs", "another label")
     assert (again.new, again.known) == (0, 2)
-    assert {e.label for e in load_executions(find_location("runs"))} == {None}  # nothing is overwritten
+    assert {e.label for e in load_executions(find_location("runs"))} == {"nightly"}  # nothing is overwritten
 
 
-BAD = ["", "{", "{}", "[]", "null", "\x00\x01", "[1, 2]", '{"benchmarks": 3}']
-
-
-@pytest.mark.parametrize("text", BAD)
-def test_a_file_that_cannot_be_read_adds_nothing_and_holds_up_no_other(lab: Path, text: str) -> None:
+def test_a_file_that_cannot_be_read_adds_nothing_and_holds_up_no_other(lab: Path) -> None:
     bad = lab / "folder" / "bad.json"
     bad.parent.mkdir()
-    bad.write_text(text)
-    with pytest.raises(UsageError, match=r"folder/bad\.json cannot be imported"):
-        import_results([str(bad)], "runs")
+    for text in ("", "{", "{}", "[]", "null", "\x00\x01", "[1, 2]", '{"benchmarks": 3}'):
+        bad.write_text(text)
+        with pytest.raises(UsageError, match=r"folder/bad\.json cannot be imported"):
+            import_results([str(bad)], "runs")
     assert not (lab / "runs" / "bench").exists()
     goods = [write_google(lab / f"{name}.json", f"BM/{name}") for name in ("one", "two")]
     found = import_results([goods[0], str(bad), goods[1]], "runs")
     assert (found.new, found.methods) == (2, ("BM/one", "BM/two"))
     (problem,) = found.problems
     assert problem.startswith(f"{bad} cannot be imported: ")
-
-
-def test_where_no_file_is_any_good_all_of_them_are_named(lab: Path) -> None:
-    for name in ("a", "b"):
-        (lab / f"{name}.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"a\.json cannot.*\n.*b\.json cannot") as caught:
-        import_results(["a.json", "b.json", "nowhere.json"], "runs")
-    assert "nowhere.json cannot be read" in caught.value.message
+    (lab / "a.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"a\.json cannot.*\n.*bad\.json cannot") as caught:
+        import_results(["a.json", str(bad), "nowhere.json"], "runs")
+    assert "nowhere.json cannot be read" in caught.value.message, "where none is any good all of them are named"
     assert "known: PerfZero" in (caught.value.hint or "")
+    with pytest.raises(AssayError):
+        import_results(goods, str(bad))  # a place that cannot be written
 
 
 def test_a_whole_folder_of_asv(lab: Path) -> None:
@@ -235,25 +197,33 @@ def list_everything(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    "execution_id",
-    ["../../../esc", "/tmp/esc", "a/b", "..", ".hidden", ".", "a\nb", "x" * 400, "é" * 300, ".assay", "a\u0000b", 7],
-)
-def test_an_id_leads_nowhere_else_and_is_kept(lab: Path, execution_id: object) -> None:
+def test_an_id_leads_nowhere_else_and_is_kept(lab: Path) -> None:
+    ids = [
+        "../../../esc",
+        "/tmp/esc",
+        "a/b",
+        "..",
+        ".hidden",
+        ".",
+        "a\nb",
+        "x" * 400,
+        "é" * 300,
+        ".assay",
+        "a\u0000b",
+        7,
+    ]
     root = lab / "deep" / "er" / "root"
-    file = write_summary(lab / "s.json", execution_id)
+    files = [write_summary(lab / f"{n}.json", each) for n, each in enumerate(ids)]
     before = list_everything(lab)
-    assert import_results([file], str(root)).new == 1
+    assert import_results(files, str(root)).new == len(ids)
     outside = {name for name in list_everything(lab) - before if not name.startswith("deep/er/root")}
     assert outside <= {"deep", "deep/er"}
-    (found,) = load_executions(find_location(str(root)))
-    assert found.execution_id == str(execution_id)
-    assert import_results([file], str(root)).known == 1
+    found = load_executions(find_location(str(root)))
+    assert {each.execution_id.partition("-")[0] for each in found} == set(map(str, ids))
+    assert import_results(files, str(root)).known == len(ids)
 
 
-@pytest.mark.parametrize(
-    "other", [{"trial_id": 2}, {"wall_time": 99.0}, {"extras": [{"name": "note", "value": "x"}]}, {"iters": 3}]
-)
+@pytest.mark.parametrize("other", [{"trial_id": 2}, {"wall_time": 99.0}, {"extras": [{"name": "note", "value": "x"}]}])
 def test_two_summaries_with_one_id_are_both_there(lab: Path, other: dict[str, Any]) -> None:
     files = [write_summary(lab / "d1.json"), write_summary(lab / "d2.json", **other)]
     assert (import_results(files, "runs").new, import_results(files[::-1], "runs").known) == (2, 2)
@@ -265,18 +235,14 @@ def test_two_summaries_with_one_id_are_both_there(lab: Path, other: dict[str, An
     assert import_results([files[1]], "runs").known == 1, "it is not taken for a new one when the other is gone"
 
 
-def test_ids_that_clean_up_alike_stay_apart(lab: Path) -> None:
+def test_ids_that_are_equal_or_clean_up_alike_stay_apart(lab: Path) -> None:
     files = [write_summary(lab / f"{n}.json", each) for n, each in enumerate(("a/b", "a_b", "a:b"))]
-    assert import_results(files, "runs").new == 3
-    assert len(load_executions(find_location("runs"))) == 3
-    assert import_results(files, "runs").known == 3
-
-
-def test_many_with_one_id(lab: Path) -> None:
-    files = [write_summary(lab / f"{n}.json", trial_id=n) for n in range(1, 31)]
-    assert import_results(files, "runs").new == 30
-    assert import_results(files, "runs").known == 30
-    assert {e.trial for e in load_executions(find_location("runs"))} == set(range(1, 31))
+    files += [write_summary(lab / f"t{n}.json", trial_id=n) for n in range(1, 11)]
+    assert import_results(files, "runs").new == 13
+    assert import_results(files, "runs").known == 13
+    found = load_executions(find_location("runs"))
+    assert len(found) == 13
+    assert {each.trial for each in found} == set(range(1, 11))
 
 
 def test_a_damaged_execution_is_not_taken_for_the_same(lab: Path) -> None:
@@ -286,20 +252,6 @@ def test_a_damaged_execution_is_not_taken_for_the_same(lab: Path) -> None:
     path.write_text("{")
     assert import_results([file], "runs").new == 1
     assert path.read_text() == "{", "nothing is overwritten"
-
-
-# ---------------------------------------------------------------- places and names
-
-
-def test_a_file_that_is_not_there(lab: Path) -> None:
-    with pytest.raises(AssayError, match=r"nowhere\.json"):
-        import_results([str(lab / "nowhere.json")], "runs")
-
-
-def test_a_place_that_cannot_be_written(lab: Path) -> None:
-    (lab / "file").write_text("")
-    with pytest.raises(AssayError):
-        import_results([write_google(lab / "g.json", "BM")], "file")
 
 
 def test_names_that_are_no_file_names(lab: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from tests.bench_repository import Repository, ask
-from tests.bench_samples import execution
+from tests.bench_samples import execution, run_in_process
 
 from assay.bench.flow.bisect import BenchBisect, BisectQuestion, CommitAnswer, _judge, bisect_benchmark, load_answers
 from assay.bench.flow.compare import CompareOptions, Run
@@ -30,7 +29,7 @@ def repository(lab: Path) -> Repository:
 
 
 class QuickRunner:
-    """What `cat figure` prints in each tree, without a process: searches of real processes are in acceptance."""
+    """What `cat figure` prints in each tree, without a process."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -38,18 +37,17 @@ class QuickRunner:
     def __call__(self, request: BenchRequest) -> BenchReport:
         self.calls += 1
         found = []
-        for trial in range(1, request.trials + 1):
-            for variant in request.variants:
-                match = re.search(request.patterns[0][1], (Path(variant.folder or "") / "figure").read_text())
-                missing = Finding(VerdictKind.ERROR, "figure", "cost was not found in its output")
-                result = BenchResult(
-                    "figure",
-                    succeeded=match is not None,
-                    metrics=(BenchMetric("cost", float(match[1])),) if match else (),
-                    findings=() if match else (missing,),
-                )
-                made = execution(len(found), 1.0, label=variant.label, commit=variant.commit)
-                found.append(replace(made, method="figure", trial=trial, result=result))
+        for variant in request.variants * request.trials:
+            match = re.search(request.patterns[0][1], (Path(variant.folder or "") / "figure").read_text())
+            missing = Finding(VerdictKind.ERROR, "figure", "cost was not found in its output")
+            result = BenchResult(
+                "figure",
+                succeeded=match is not None,
+                metrics=(BenchMetric("cost", float(match[1])),) if match else (),
+                findings=() if match else (missing,),
+            )
+            made = execution(len(found), 1.0, label=variant.label, commit=variant.commit)
+            found.append(replace(made, method="figure", result=result))
         return BenchReport(tuple(found))
 
 
@@ -110,69 +108,47 @@ def test_what_was_answered_is_not_asked_again(repository: Repository) -> None:
     assert fresh.culprit == first.culprit
 
 
-def test_another_question_has_another_log(repository: Repository) -> None:
-    commits = repository.costs(10, 11)
-    logs = {search(commits[0]).log, search(commits[0], request=ask(env=(("A", "1"),))).log}
-    assert len(logs) == 2
-
-
 def test_commits_that_cannot_be_judged_are_skipped(repository: Repository) -> None:
-    commits = [
-        repository.commit("cost 10\n"),
-        repository.commit("cost 10\n#\n"),
-        repository.commit("nothing here\n", "says nothing"),
-        repository.commit("cost 11\n"),
-    ]
+    commits = repository.commit_all(
+        ("cost 10\n", "one"), ("cost 10\n#\n", "two"), ("nothing here\n", "says nothing"), ("cost 11\n# 4\n", "four")
+    )
     found = search(commits[0])
     assert found.culprit is None
     assert {suspect.sha for suspect in found.suspects} == set(commits[2:])
     assert any(answer.outcome == "skip" for answer in found.answers)
+    broken = search(commits[0], options=replace(OPTIONS, build="! grep -q '#$' figure"))
+    assert broken.log != found.log, "it is another question"
+    assert {suspect.sha for suspect in broken.suspects} == set(commits[1:])
+    assert any("cannot be built" in answer.message for answer in broken.answers if answer.outcome == "skip")
 
 
-def test_a_build_that_fails_is_skipped(repository: Repository) -> None:
-    commits = repository.costs(10, 10, 11)
-    options = replace(OPTIONS, build="! grep -q '# 1' figure")
-    found = search(commits[0], options=options)
-    assert {suspect.sha for suspect in found.suspects} == set(commits[1:])
-    assert "cannot be built" in next(answer.message for answer in found.answers if answer.outcome == "skip")
-
-
-def test_ends_that_do_not_differ_are_reported_and_better_is_not_worse(repository: Repository) -> None:
-    """The latter with real processes."""
+def test_ends_that_do_not_differ_are_reported_and_better_is_not_worse(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commits = repository.costs(10, 10, 10)
     found = search(commits[0])
     assert found.culprit is None
     assert found.stuck is not None
     assert found.stuck.startswith("the two ends do not differ: both are good; the bad end: +0.00%")
     commits = repository.costs(10, 9)
+    run_in_process(monkeypatch)
     found = search(commits[0], run=run_benchmarks)
     assert found.culprit is None
     assert "-10.00%" in found.answers[0].message  # beside other load after "load or code?"
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "words"),
-    [
+def test_bad_questions_are_refused(repository: Repository) -> None:
+    commits = repository.costs(10, 11)
+    for good, bad, words in (
         ("nowhere", "main", "there is no commit 'nowhere'"),
         ("main", "main", "the same commit"),
         ("main", "main~1", "swap --good and --bad"),
-    ],
-)
-def test_refs_that_lead_nowhere(repository: Repository, good: str, bad: str, words: str) -> None:
-    repository.costs(10, 11)
-    with pytest.raises(UsageError, match=words):
-        search(good, bad)
-
-
-def test_one_benchmark_at_a_time(repository: Repository) -> None:
-    commits = repository.costs(10, 11)
+    ):
+        with pytest.raises(UsageError, match=words):
+            search(good, bad)
     for methods in ((parse_method("m.a"), parse_method("m.b")), (parse_method("m.C.filter:.*"),)):
         with pytest.raises(UsageError, match="for one benchmark"):
             search(commits[0], request=BenchRequest(methods))
-
-
-def test_a_metric_that_is_not_reported_is_an_error_with_a_suggestion(repository: Repository) -> None:
-    commits = repository.costs(10, 11)
     with pytest.raises(NotFoundError, match="csot"):
         bisect_benchmark(BisectQuestion(commits[0], "main", "csot"), ask(), OPTIONS, QuickRunner())
 
@@ -209,10 +185,7 @@ def test_answers_come_back_from_the_log(tmp_path: Path) -> None:
     for answer in answers:
         append_line(log, asdict(answer))
     assert load_answers(log) == answers
-
-
-@pytest.mark.parametrize("line", ["{}", '{"commit": "a", "outcome": "maybe"}', "[]", '{"commit": "a"}', "nonsense"])
-def test_lines_that_are_no_answer_are_passed_over(tmp_path: Path, line: str) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text(line + "\n" + json.dumps(asdict(CommitAnswer("a", "good", ""))) + "\n")
-    assert [answer.commit for answer in load_answers(str(log))] == ["a"]
+    for line in ("{}", '{"commit": "a", "outcome": "maybe"}', "[]", '{"commit": "a"}', "nonsense"):
+        with open(log, "a") as file:
+            file.write(line + "\n")
+    assert load_answers(log) == answers, "lines that are no answer are passed over"

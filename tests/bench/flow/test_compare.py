@@ -39,6 +39,8 @@ from assay.show.terminal_report import render_terminal
 from assay.values.verdict import Finding, VerdictKind
 
 OPTIONS = CompareOptions()
+PASS, FAIL, CHANGED = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.CHANGED
+INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
 
 
 def side(name: str, level: float, count: int = 12, seed: int = 0, **fields: object) -> Executions:
@@ -46,59 +48,103 @@ def side(name: str, level: float, count: int = 12, seed: int = 0, **fields: obje
     return Executions(name, tuple(execution(n, level * (1 + chance.gauss(0, 0.01)), **fields) for n in range(count)))
 
 
-@pytest.mark.parametrize(
-    ("head", "kind"),
-    [(10.0, VerdictKind.PASS), (11.5, VerdictKind.FAIL), (8.0, VerdictKind.CHANGED), (10.1, VerdictKind.PASS)],
-)
+BASE, HEAD = side("base", 10), side("head", 10)
+
+
+def join(side: Executions, *more: BenchExecution) -> Executions:
+    return replace(side, found=(*side.found, *more))
+
+
+def change(side: Executions, count: int | None = None, **fields: Any) -> tuple[BenchExecution, ...]:
+    """The first executions of a side with other fields, also of their results."""
+    own = {name: value for name, value in fields.items() if name in BenchExecution.__dataclass_fields__}
+    other = {name: value for name, value in fields.items() if name not in own}
+    return tuple(replace(e, **own, result=replace(e.result, **other)) for e in side.found[:count])
+
+
+def compare(base: Executions, head: Executions, **options: Any) -> ComparisonReport:
+    return compare_executions(base, head, CompareOptions(**options))
+
+
+def find_kind(base: Executions, head: Executions, **options: Any) -> VerdictKind:
+    return compare(base, head, **options).verdict.kind
+
+
+def stop(one: BenchExecution, method: str = "m.C.f") -> BenchExecution:
+    ended = Finding(VerdictKind.ERROR, method, "SIGINT to the supervisor")
+    result = BenchResult(method, False, has_exception=True, findings=(ended,))
+    return replace(one, method=method, state="stopped", result=result)
+
+
+@pytest.mark.parametrize(("head", "kind"), [(10.0, PASS), (11.5, FAIL), (8.0, CHANGED), (10.1, PASS)])
 def test_verdicts(head: float, kind: VerdictKind) -> None:
-    report = compare_executions(side("base", 10), side("head", head), CompareOptions())
+    report = compare(BASE, side("head", head))
     assert report.verdict.kind is kind
     assert report.metrics[0].finding.effect == pytest.approx(head / 10 - 1, abs=0.02)
-    turned = compare_executions(side("base", 10), side("head", head), CompareOptions(directions={"wall_time": "max"}))
-    swapped = {VerdictKind.FAIL: VerdictKind.CHANGED, VerdictKind.CHANGED: VerdictKind.FAIL}
-    assert turned.verdict.kind is swapped.get(kind, kind)
+    swapped = {FAIL: CHANGED, CHANGED: FAIL}
+    assert find_kind(BASE, side("head", head), directions={"wall_time": "max"}) is swapped.get(kind, kind)
 
 
-def test_a_benchmark_that_one_side_lacks_or_fails_is_an_error() -> None:
-    other = Executions("head", tuple(replace(e, method="m.C.other") for e in side("head", 10).found))
-    assert compare_executions(side("base", 10), other, CompareOptions()).verdict.kind is VerdictKind.ERROR
-    broken = tuple(replace(e, result=replace(e.result, has_exception=True)) for e in side("head", 10).found[:1])
-    mixed = Executions("head", (*side("head", 10).found, *broken))
-    report = compare_executions(side("base", 10), mixed, CompareOptions())
-    assert report.verdict.kind is VerdictKind.ERROR
-    assert "1 of 13 executions of head failed" in report.verdict.findings[0].message
+# ---------------------------------------------------------------- what failed, or is missing
+
+MUTE = Finding(VerdictKind.ERROR, "m.C.f", "speed was not found in its output")
+LOW = Finding(VerdictKind.FAIL, "m.C.f", "accuracy is 0.8, below its minimum")
+CRASH = Finding(VerdictKind.ERROR, "m.C.bad", "ValueError: broken for weeks")
+OTHER = change(HEAD, method="m.C.other")
+BOUND = {"succeeded": False, "findings": (LOW,)}
+CRASHED = BenchResult("m.C.bad", False, has_exception=True, findings=(CRASH,))
+BAD = tuple(replace(each, method="m.C.bad", result=CRASHED) for each in BASE.found[:3])
 
 
-def test_a_benchmark_that_only_head_has_is_a_note() -> None:
-    new = tuple(replace(e, method="m.C.new") for e in side("head", 10).found)
-    report = compare_executions(side("base", 10), Executions("head", (*side("head", 10).found, *new)), CompareOptions())
-    assert report.verdict.kind is VerdictKind.PASS
-    assert "m.C.new: only head has it" in report.notes
-    lost = compare_executions(Executions("base", (*side("base", 10).found, *new)), side("head", 10), CompareOptions())
-    assert lost.verdict.kind is VerdictKind.ERROR
-    assert lost.verdict.findings[0].message == "base has it, head does not"
+@pytest.mark.parametrize(
+    ("base", "head", "kind", "message"),
+    [
+        (BASE, replace(HEAD, found=OTHER), ERROR, "base has it, head does not"),
+        (join(BASE, *OTHER), HEAD, ERROR, "base has it, head does not"),
+        (BASE, join(HEAD, *OTHER), PASS, ""),  # one that is new
+        (BASE, join(HEAD, *change(HEAD, 1, has_exception=True)), ERROR, "1 of 13 executions of head failed: done"),
+        (BASE, join(HEAD, *change(HEAD, 1, has_exception=True, profiles=("x",))), ERROR, "1 of 13 executions of head"),
+        (BASE, join(HEAD, *change(HEAD, 2, findings=(MUTE,))), ERROR, f"2 of 14 executions of head failed: {MUTE.message}"),
+        # a bound that head does not keep fails, however quick it is; one that is kept now, or never was, does not
+        (BASE, replace(HEAD, found=change(HEAD, **BOUND)), FAIL, f"12 of 12 executions of head failed: {LOW.message}"),
+        (replace(BASE, found=change(BASE, **BOUND)), HEAD, PASS, ""),
+        (replace(BASE, found=change(BASE, **BOUND)), replace(HEAD, found=change(HEAD, **BOUND)), PASS, ""),
+        # what fails on both sides shows nothing about the change
+        (join(BASE, *BAD), join(HEAD, *BAD), INCONCLUSIVE, "it fails on both sides, before and after: 3 of 3"),
+        (join(BASE, *BAD), join(side("head", 13), *BAD), FAIL, "it fails on both sides"),
+        (BASE, join(HEAD, *BAD), ERROR, "3 of 3 executions of head failed: ValueError: broken for weeks"),
+        (BASE, side("head", float("nan")), FAIL, "12 of 12 values of head are NaN or infinite"),
+    ],
+)  # fmt: skip
+def test_what_failed_or_is_gone_is_no_gap(base: Executions, head: Executions, kind: VerdictKind, message: str) -> None:
+    report = compare(base, head)
+    assert report.verdict.kind is kind
+    assert any(finding.message.startswith(message) for finding in report.verdict.findings)
+    methods = [{e.method for e in one.found} for one in (base, head)]
+    assert ("m.C.other: only head has it" in report.notes) == ("m.C.other" in methods[1] - methods[0])
 
 
-def test_a_figure_that_lacks_what_it_had_to_report_is_a_failure() -> None:
-    silent = Finding(VerdictKind.ERROR, "m.C.f", "speed was not found in its output")
-    broken = tuple(replace(e, result=replace(e.result, findings=(silent,))) for e in side("head", 10).found[:2])
-    report = compare_executions(side("base", 10), Executions("head", (*side("h", 10).found, *broken)), CompareOptions())
-    assert report.verdict.findings[0].message == "2 of 14 executions of head failed: speed was not found in its output"
+def test_an_interrupted_execution_has_not_failed() -> None:
+    for everything in (False, True):
+        report = compare(BASE, join(HEAD, stop(execution(20, 0.0))), everything=everything)
+        assert report.verdict.kind is PASS
+        assert report.notes == ("head: 1 interrupted execution is left out of 13",)
 
 
-def test_a_bound_that_head_does_not_keep_fails_however_quick_it_is() -> None:
-    low = Finding(VerdictKind.FAIL, "m.C.f", "accuracy is 0.8, below its minimum")
-
-    def break_bound(found: Executions) -> Executions:
-        results = [replace(e.result, succeeded=False, findings=(low,)) for e in found.found]
-        return Executions(found.name, tuple(replace(e, result=r) for e, r in zip(found.found, results, strict=True)))
-
-    good, bad = side("base", 10), break_bound(side("head", 10))
-    report = compare_executions(good, bad, CompareOptions())
-    assert report.verdict.kind is VerdictKind.FAIL
-    assert "12 of 12 executions of head failed: accuracy is 0.8" in report.verdict.findings[0].message
-    assert compare_executions(bad, good, CompareOptions()).verdict.kind is VerdictKind.PASS, "it was mended"
-    assert compare_executions(break_bound(good), bad, CompareOptions()).verdict.kind is VerdictKind.PASS, "nothing new"
+@pytest.mark.parametrize("names", [("head",), ("base", "head")])
+def test_a_benchmark_of_which_nothing_counts_is_never_passed_over(names: tuple[str, ...]) -> None:
+    """Beside one that is as good as before."""
+    sides = []
+    for given in (BASE, HEAD):
+        other = change(given, method="m.C.other")
+        aside = (*(replace(e, profiles=("trace",)) for e in other[:3]), stop(other[3], "m.C.other"))
+        sides.append(join(given, *(aside if given.name in names else other)))
+    report = compare(*sides)
+    assert report.verdict.kind is INCONCLUSIVE
+    assert [finding.message for finding in report.verdict.findings if finding.subject == "m.C.other"] == [
+        f"no execution of {name} counts: 3 profiled, 1 interrupted (include profiled ones: --all)" for name in names
+    ]
+    assert not any("only head has it" in note for note in report.notes)
 
 
 # ---------------------------------------------------------------- in turns, on a busy machine
@@ -120,9 +166,7 @@ class Machine:
         if self.interrupted_after is None:
             return BenchReport(tuple(found))
         kept = found[: self.interrupted_after + 1]
-        failed = Finding(VerdictKind.ERROR, "m.C.f", "SIGINT to the supervisor")
-        cut = replace(kept[-1], state="stopped", result=BenchResult("m.C.f", False, True, findings=(failed,)))
-        return BenchReport((*kept[:-1], cut), interrupted="SIGINT")
+        return BenchReport((*kept[:-1], stop(kept[-1])), interrupted="SIGINT")
 
     def _execute(self, label: str) -> BenchExecution:
         self.number += 1
@@ -133,8 +177,7 @@ class Machine:
 
 
 def contest(machine: Machine, trials: int = 10, **options: Any) -> ComparisonReport:
-    variants = (BenchVariant("base"), BenchVariant("head"))
-    asked = request("m.C.f", trials=trials, variants=variants)
+    asked = request("m.C.f", trials=trials, variants=(BenchVariant("base"), BenchVariant("head")))
     return Contest(asked, CompareOptions(**options), machine.run, SILENT).run()
 
 
@@ -146,7 +189,7 @@ def test_a_disturbed_gpu_does_not_keep_it_running_for_ever(trials: int, most: in
     machine = Machine(reason=GPU)
     report = contest(machine, trials, most=most)
     assert sum(machine.trials) == most
-    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert report.verdict.kind is INCONCLUSIVE
     (finding,) = report.verdict.findings
     assert finding.message.startswith("all trials of base and head are contaminated: wait until the machine is quiet")
     assert f"{most} of {most} trials left out: {GPU}" in finding.message
@@ -158,47 +201,43 @@ def test_a_disturbed_gpu_does_not_keep_it_running_for_ever(trials: int, most: in
 def test_load_that_hits_both_sides_in_turns_counts() -> None:
     machine = Machine()
     report = contest(machine)
-    assert report.verdict.kind is VerdictKind.PASS
+    assert report.verdict.kind is PASS
     assert machine.trials == [10]
     assert (len(report.metrics[0].base.values), report.metrics[0].base.aside) == (10, ())
     load = "others used 51% to 70% of the CPUs in 20 of 20 executions, which count: base and head ran in turns"
     assert report.notes == (load,)
     assert report.metrics[0].detectable == pytest.approx(0.0501, abs=0.001), "the threshold: the noise is small"
-    assert contest(Machine(reason=GPU), everything=True).verdict.kind is VerdictKind.PASS, "all can be taken"
+    assert contest(Machine(reason=GPU), everything=True).verdict.kind is PASS, "all can be taken"
 
 
 def test_without_turns_load_leaves_wall_time_out_and_cpu_time_in() -> None:
-    sides = []
-    for name in ("base", "head"):
-        found = [replace(e, contaminated=("others used 90% of the CPUs",)) for e in side(name, 10).found]
-        found = [replace(e, result=replace(e.result, cpu_time=e.result.wall_time)) for e in found]
-        sides.append(Executions(name, tuple(found)))
-    report = compare_executions(sides[0], sides[1], CompareOptions())
-    assert {each.metric: each.finding.kind for each in report.metrics} == {
-        "cpu_time": VerdictKind.PASS,
-        "wall_time": VerdictKind.INCONCLUSIVE,
-    }
+    busy = {"contaminated": ("others used 90% of the CPUs",)}
+    sides = [
+        replace(one, found=tuple(replace(e, result=replace(e.result, cpu_time=e.result.wall_time)) for e in found))
+        for one, found in ((BASE, change(BASE, **busy)), (HEAD, change(HEAD, **busy)))
+    ]
+    report = compare(*sides)
+    assert {m.metric: m.finding.kind for m in report.metrics} == {"cpu_time": PASS, "wall_time": INCONCLUSIVE}
     assert report.notes[0] == (
         "base: 12 contaminated executions are left out of 12 for wall_time (include them with --all; cpu_time counts, "
         "judge by it alone with --only cpu_time)"
     )
     (wall,) = [each for each in report.metrics if each.metric == "wall_time"]
     assert (wall.base.values, len(wall.base.aside)) == ((), 12)
-    only = compare_executions(sides[0], sides[1], CompareOptions(metrics=("cpu_time",)))
-    assert only.verdict.kind is VerdictKind.PASS
+    assert find_kind(*sides, metrics=("cpu_time",)) is PASS
 
 
 @pytest.mark.parametrize(
     ("base", "head", "levels", "kind"),
     [
-        (0.9, 0.9, (10, 13), VerdictKind.FAIL),
-        (0.1, 0.9, (10, 13), VerdictKind.INCONCLUSIVE),
-        (0.1, 0.9, (10, 40), VerdictKind.FAIL),
-        (0.9, 0.1, (10, 13), VerdictKind.FAIL),
-        (0.9, 0.1, (13, 10), VerdictKind.INCONCLUSIVE),
-        (0.9, 0.1, (10, 10), VerdictKind.INCONCLUSIVE),  # the load may hide a difference
-        (0.1, 0.9, (10, 10), VerdictKind.PASS),
-        (0.90, 0.87, (10, 10), VerdictKind.PASS),
+        (0.9, 0.9, (10, 13), FAIL),
+        (0.1, 0.9, (10, 13), INCONCLUSIVE),
+        (0.1, 0.9, (10, 40), FAIL),
+        (0.9, 0.1, (10, 13), FAIL),
+        (0.9, 0.1, (13, 10), INCONCLUSIVE),
+        (0.9, 0.1, (10, 10), INCONCLUSIVE),  # the load may hide a difference
+        (0.1, 0.9, (10, 10), PASS),
+        (0.90, 0.87, (10, 10), PASS),
     ],
 )
 def test_another_load_may_be_the_reason(base: float, head: float, levels: tuple[int, int], kind: VerdictKind) -> None:
@@ -206,155 +245,84 @@ def test_another_load_may_be_the_reason(base: float, head: float, levels: tuple[
     for name, load, level in zip(("base", "head"), (base, head), levels, strict=True):
         found = [replace(e, machine=replace(e.machine, foreign_cpu=load)) for e in side(name, level).found]
         sides.append(Executions(name, tuple(found)))
-    report = compare_executions(sides[0], sides[1], CompareOptions())
+    report = compare(*sides)
     assert report.verdict.kind is kind
-    assert ("load or code?" in report.verdict.findings[0].message) == (kind is VerdictKind.INCONCLUSIVE)
+    assert ("load or code?" in report.verdict.findings[0].message) == (kind is INCONCLUSIVE)
 
 
-@pytest.mark.parametrize("after", [0, 1, 2, 7])
+@pytest.mark.parametrize("after", [0, 1, 7])
 def test_what_our_own_end_took_along_has_not_failed(after: int) -> None:
     report = contest(Machine(spoil=False, interrupted_after=after))
     assert report.interrupted == "SIGINT"
-    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
-    assert any("it was ended by SIGINT" in finding.message for finding in report.verdict.findings)
-    assert any(
-        "it was ended" in found.message for _, _, judged in build_comparison_cases(report) for found in judged.findings
-    )
-    assert not any("failed" in finding.message for finding in report.verdict.findings)
+    assert report.verdict.kind is INCONCLUSIVE
+    messages = [found.message for _, _, judged in build_comparison_cases(report) for found in judged.findings]
+    for texts in (messages, [finding.message for finding in report.verdict.findings]):
+        assert any("it was ended by SIGINT" in text for text in texts)
+        assert not any("failed" in text for text in texts)
 
 
-def test_contaminated_executions_are_left_out_and_reported() -> None:
-    dirty = tuple(replace(e, contaminated=("load",)) for e in side("dirt", 30, 3).found)
-    head = Executions("head", (*side("head", 10).found, *dirty))
-    report = compare_executions(side("base", 10), head, CompareOptions())
-    assert report.verdict.kind is VerdictKind.PASS
-    assert "3 contaminated executions are left out" in report.notes[0]
+@pytest.mark.parametrize(
+    ("fields", "count", "note"),
+    [
+        (
+            {"contaminated": ("load",)},
+            3,
+            "head: 3 contaminated executions are left out of 15 for wall_time (include them with --all)",
+        ),
+        ({"profiles": ("trace",)}, 13, "head: 13 profiled executions are left out of 25 (include them with --all)"),
+    ],
+)
+def test_disturbed_and_profiled_executions_are_left_out_and_reported(
+    fields: dict[str, Any], count: int, note: str
+) -> None:
+    head = join(HEAD, *change(side("dirt", 30, count), **fields))
+    report = compare(BASE, head)
+    assert (report.verdict.kind, report.notes) == (PASS, (note,))
     assert len(report.metrics[0].head.values) == 12
-    everything = compare_executions(side("base", 10), head, CompareOptions(everything=True))
-    assert len(everything.metrics[0].head.values) == 15
-
-
-def test_profiled_executions_are_left_out_and_reported() -> None:
-    slow = tuple(replace(e, profiles=("trace",)) for e in side("slow", 30, 13).found)
-    head = Executions("head", (*side("head", 10).found, *slow))
-    report = compare_executions(side("base", 10), head, CompareOptions())
-    assert report.verdict.kind is VerdictKind.PASS
-    assert report.notes == ("head: 13 profiled executions are left out of 25 (include them with --all)",)
-    assert len(report.metrics[0].head.values) == 12
-    everything = compare_executions(side("base", 10), head, CompareOptions(everything=True))
-    assert (len(everything.metrics[0].head.values), everything.notes) == (25, ())
-    assert everything.verdict.kind is not VerdictKind.PASS
-
-
-def stop(one: BenchExecution) -> BenchExecution:
-    ended = Finding(VerdictKind.ERROR, "m.C.f", "SIGINT to the supervisor")
-    return replace(one, state="stopped", result=BenchResult("m.C.f", False, has_exception=True, findings=(ended,)))
-
-
-def test_an_interrupted_execution_has_not_failed() -> None:
-    head = Executions("head", (*side("head", 10).found, stop(execution(20, 0.0))))
-    for everything in (False, True):
-        report = compare_executions(side("base", 10), head, CompareOptions(everything=everything))
-        assert report.verdict.kind is VerdictKind.PASS
-        assert report.notes == ("head: 1 interrupted execution is left out of 13",)
-
-
-@pytest.mark.parametrize("names", [("head",), ("base",), ("base", "head")])
-def test_a_benchmark_of_which_nothing_counts_is_never_passed_over(names: tuple[str, ...]) -> None:
-    """Beside one that is as good as before."""
-    sides = []
-    for name in ("base", "head"):
-        other = tuple(replace(e, method="m.C.other") for e in side(name, 10).found)
-        aside = (*(replace(e, profiles=("trace",)) for e in other[:3]), replace(stop(other[3]), method="m.C.other"))
-        sides.append(Executions(name, (*side(name, 10).found, *(aside if name in names else other))))
-    report = compare_executions(sides[0], sides[1], CompareOptions())
-    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
-    assert [finding.message for finding in report.verdict.findings if finding.subject == "m.C.other"] == [
-        f"no execution of {name} counts: 3 profiled, 1 interrupted (include profiled ones: --all)" for name in names
-    ]
-    assert not any("only head has it" in note for note in report.notes)
-
-
-def test_what_failed_while_it_was_profiled_has_failed() -> None:
-    broken = tuple(
-        replace(e, profiles=("trace",), result=replace(e.result, has_exception=True)) for e in side("h", 10).found[:1]
-    )
-    report = compare_executions(side("base", 10), Executions("head", (*side("h", 10).found, *broken)), CompareOptions())
-    assert report.verdict.kind is VerdictKind.ERROR
-
-
-def test_a_single_contaminated_process_does_not_count() -> None:
-    one = execution(1, 10.0, contaminated=("load",))
-    one = replace(one, result=replace(one.result, samples={"wall_time": tuple(10 + n / 100 for n in range(20))}))
-    report = compare_executions(side("base", 5), Executions("head", (one,)), CompareOptions())
-    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
-    assert "all trials of head are contaminated" in report.verdict.findings[0].message
-    taken = compare_executions(side("base", 5), Executions("head", (one,)), CompareOptions(everything=True))
-    assert taken.metrics[0].finding.effect is not None
+    everything = compare(BASE, head, everything=True)
+    assert (len(everything.metrics[0].head.values), everything.notes) == (12 + count, ())
+    assert everything.verdict.kind is not PASS
 
 
 def test_one_process_gives_its_samples_with_a_note() -> None:
     chance = random.Random(1)
-    sides = []
-    for name in ("base", "head"):
-        one = execution(1, 10.0)
-        samples = {"wall_time": tuple(10 + chance.gauss(0, 0.05) for _ in range(20))}
-        sides.append(Executions(name, (replace(one, result=replace(one.result, samples=samples)),)))
-    report = compare_executions(*sides, CompareOptions())
+    samples = [{"wall_time": tuple(10 + chance.gauss(0, 0.05) for _ in range(20))} for _ in range(2)]
+    sides = [replace(one, found=change(one, 1, samples=mine)) for one, mine in zip((BASE, HEAD), samples, strict=True)]
+    report = compare(*sides)
     assert len(report.metrics[0].base.values) == 20
     assert any("one process" in note for note in report.notes)
-    assert report.verdict.kind is VerdictKind.INCONCLUSIVE  # however alike they are
-
-
-def test_a_metric_that_is_not_there() -> None:
-    with pytest.raises(NotFoundError, match="wall_tmie"):
-        compare_executions(side("base", 10), side("head", 10), CompareOptions(metrics=("wall_tmie",)))
+    assert report.verdict.kind is INCONCLUSIVE  # however alike they are
+    spoilt = replace(HEAD, found=change(sides[1], contaminated=("load",)))
+    report = compare(side("base", 5), spoilt)
+    assert report.verdict.kind is INCONCLUSIVE
+    assert "all trials of head are contaminated" in report.verdict.findings[0].message
+    assert compare(side("base", 5), spoilt, everything=True).metrics[0].finding.effect is not None
 
 
 def test_only_a_rerun_makes_a_fail() -> None:
-    first = compare_executions(side("base", 10), side("head", 11.5), CompareOptions())
-    again = compare_executions(side("base", 10, seed=1), side("head", 11.5, seed=1), CompareOptions())
-    calm = compare_executions(side("base", 10, seed=1), side("head", 10, seed=1), CompareOptions())
+    first = compare(BASE, side("head", 11.5))
+    again = compare(side("base", 10, seed=1), side("head", 11.5, seed=1))
+    calm = compare(side("base", 10, seed=1), side("head", 10, seed=1))
     confirmed = _settle(first, list(first.metrics), again, OPTIONS)
-    assert confirmed.verdict.kind is VerdictKind.FAIL
+    assert confirmed.verdict.kind is FAIL
     assert confirmed.metrics[0].confirmed is True
     assert "confirmed" in confirmed.metrics[0].finding.message
     settled = _settle(first, list(first.metrics), calm, OPTIONS)
-    assert settled.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert settled.verdict.kind is INCONCLUSIVE
     assert settled.metrics[0].confirmed is False
-
-
-def test_a_fail_and_a_rerun_that_agrees_are_pooled() -> None:
-    """Of few trials the second round may not be sure by itself."""
-    first = compare_executions(side("base", 10), side("head", 11.5), CompareOptions())
-    found = compare_executions(side("base", 10, seed=1), side("head", 11.5, seed=1), CompareOptions())
-    (metric,) = found.metrics
-    unsure = replace(metric, finding=replace(metric.finding, kind=VerdictKind.INCONCLUSIVE, message="not sure"))
-    pooled = _settle(first, list(first.metrics), replace(found, metrics=(unsure,)), OPTIONS)
-    assert pooled.verdict.kind is VerdictKind.FAIL
+    # of few trials the second round may not be sure by itself: one that agrees is pooled with the first
+    (metric,) = again.metrics
+    unsure = replace(metric, finding=replace(metric.finding, kind=INCONCLUSIVE, message="not sure"))
+    pooled = _settle(first, list(first.metrics), replace(again, metrics=(unsure,)), OPTIONS)
+    assert pooled.verdict.kind is FAIL
     (joined,) = pooled.metrics
     assert joined.confirmed is True
     assert "in both rounds together" in joined.finding.message
     assert len(joined.base.values) == len(first.metrics[0].base.values) + len(metric.base.values)
     opposite = replace(unsure, finding=replace(unsure.finding, effect=-0.02))
-    assert _settle(first, list(first.metrics), replace(found, metrics=(opposite,)), OPTIONS).verdict.kind is (
-        VerdictKind.INCONCLUSIVE
+    assert _settle(first, list(first.metrics), replace(again, metrics=(opposite,)), OPTIONS).verdict.kind is (
+        INCONCLUSIVE
     )
-
-
-def test_a_benchmark_that_fails_on_both_sides_is_no_error_of_the_comparison() -> None:
-    good = [side(name, 10) for name in ("base", "head")]
-    words = Finding(VerdictKind.ERROR, "m.C.bad", "ValueError: broken for weeks")
-    crash = BenchResult("m.C.bad", False, has_exception=True, findings=(words,))
-    bad = [[replace(e, method="m.C.bad", result=crash) for e in one.found[:3]] for one in good]
-    sides = [replace(one, found=(*one.found, *other)) for one, other in zip(good, bad, strict=True)]
-    report = compare_executions(*sides, CompareOptions())
-    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
-    assert [found.message for found in report.verdict.findings if "both sides" in found.message]
-    worse = replace(side("head", 13), found=(*side("head", 13).found, *bad[1]))
-    assert compare_executions(sides[0], worse, CompareOptions()).verdict.kind is VerdictKind.FAIL
-    one_sided = compare_executions(good[0], sides[1], CompareOptions())
-    assert one_sided.verdict.kind is not VerdictKind.PASS
 
 
 def test_a_command_has_as_many_trials_as_its_metrics_need() -> None:
@@ -367,7 +335,7 @@ def test_a_command_has_as_many_trials_as_its_metrics_need() -> None:
     assert 2 / math.comb(12, 6) * 3 < ALPHA < 2 / math.comb(10, 5) * 3
 
 
-@pytest.mark.parametrize("span", ["main", "..", "main..", "..HEAD", ""])
+@pytest.mark.parametrize("span", ["main", "main..", "..HEAD", ""])
 def test_spans_that_name_no_two_commits(span: str) -> None:
     assert parse_span("a...b") == parse_span("a..b") == ("a", "b")
     with pytest.raises(UsageError, match="does not name two commits"):
@@ -377,18 +345,25 @@ def test_spans_that_name_no_two_commits(span: str) -> None:
 # ---------------------------------------------------------------- labels, commits and files
 
 
+@pytest.mark.usefixtures("in_process")
 def test_sides_by_label_folder_and_file(lab: Path) -> None:
+    with pytest.raises(UsageError, match="there is no benchmark under"):
+        compare_recorded("one", "two", None, "runs", OPTIONS)
     one = run_benchmarks(request("mod.B.fixed", trials=2, label="one")).executions
+    with pytest.raises(UsageError, match="base and head are both one, the same 2 executions"):
+        compare_recorded("one", "one", None, "runs", OPTIONS)
+    with pytest.raises(UsageError, match="are the same 2 executions: there is nothing to compare"):
+        compare_recorded("one", "runs/bench", None, "runs", OPTIONS)
     run_benchmarks(request("mod.B.fixed", trials=2, label="two"))
-    by_label = compare_recorded("one", "two", None, "runs", CompareOptions())
+    by_label = compare_recorded("one", "two", None, "runs", OPTIONS)
     assert by_label.metrics[0].base.values == (0.5, 0.5)
-    by_folder = compare_recorded(one[0].run_dir, "two", "B.fixed", "runs", CompareOptions())
+    by_folder = compare_recorded(one[0].run_dir, "two", "B.fixed", "runs", OPTIONS)
     assert by_folder.metrics[0].base.values == (0.5,)
     with pytest.raises(NotFoundError, match="onne"):
-        compare_recorded("onne", "two", None, "runs", CompareOptions())
+        compare_recorded("onne", "two", None, "runs", OPTIONS)
     google = {"context": {}, "benchmarks": [{"name": "mod.B.fixed", "real_time": 1, "cpu_time": 1, "time_unit": "s"}]}
     (lab / "g.json").write_text(json.dumps(google))
-    by_file = compare_recorded("g.json", "two", None, "runs", CompareOptions())
+    by_file = compare_recorded("g.json", "two", None, "runs", OPTIONS)
     assert "wall_time" in [metric.metric for metric in by_file.metrics]
 
 
@@ -396,76 +371,54 @@ def test_verdicts_are_in_the_index_of_a_study(lab: Path) -> None:
     location = find_location("runs")
     for each in (*side("base", 10, label="base").found, *side("head", 13, label="head").found):
         write_as_run(location, replace(each, execution_id=f"{each.label}-{each.execution_id}"), None)
-    report = compare_recorded("base", "head", None, "runs", CompareOptions())
+    report = compare_recorded("base", "head", None, "runs", OPTIONS)
     (line,) = (Path(location.dir) / ".assay" / "verdicts.jsonl").read_text().splitlines()
     assert json.loads(line)["source"] == "bench compare"
     with open_index(location.root) as index, contextlib.closing(sqlite3.connect(index.path)) as database:
         (row,) = database.execute("SELECT study, key, source, result, subject, effect FROM verdicts")
     assert tuple(row) == ("bench", None, "bench compare", "FAIL", "m.C.f wall_time", report.metrics[0].finding.effect)
     folders = [str(path) for path in sorted(Path(location.dir).glob("*_C.f"))]
-    compare_recorded(folders[0], folders[-1], None, "elsewhere", CompareOptions())
+    compare_recorded(folders[0], folders[-1], None, "elsewhere", OPTIONS)
     assert not Path("elsewhere").exists(), "files outside a study leave nothing"
-
-
-def test_without_any_history_it_is_reported(lab: Path) -> None:
-    with pytest.raises(UsageError, match="there is no benchmark under"):
-        compare_recorded("one", "two", None, "runs", CompareOptions())
-
-
-def test_comparing_a_side_with_itself_is_refused(lab: Path) -> None:
-    run_benchmarks(request("mod.B.fixed", trials=2, label="one"))
-    with pytest.raises(UsageError, match="base and head are both one, the same 2 executions"):
-        compare_recorded("one", "one", None, "runs", CompareOptions())
-    with pytest.raises(UsageError, match="are the same 2 executions: there is nothing to compare"):
-        compare_recorded("one", "runs/bench", None, "runs", CompareOptions())
 
 
 # ---------------------------------------------------------------- metrics that are gone
 
 
-def reporting(name: str, lists: list[dict[str, float]]) -> Executions:
+def reporting(name: str, *lists: dict[str, float]) -> Executions:
     chance = random.Random(name)
-    results = [
-        BenchResult("m.C.f", True, wall_time=10 * (1 + chance.gauss(0, 0.01)), extras=dict(extras)) for extras in lists
-    ]
+    results = [BenchResult("m.C.f", True, wall_time=10 * (1 + chance.gauss(0, 0.01)), extras=each) for each in lists]
     return Executions(name, tuple(execution(n, 10.0, result=result) for n, result in enumerate(results)))
 
 
 @pytest.mark.parametrize(
-    ("head", "message"),
+    ("extras", "message"),
     [
         ({}, "base reports speed, head does not report it"),
         ({"velocity": 5.0}, "base reports speed, head does not report it (only head has velocity)"),
     ],
 )
-def test_a_metric_that_head_has_lost_is_an_error(head: dict[str, float], message: str) -> None:
-    base = reporting("base", [{"speed": 5.0}] * 12)
-    found = compare_executions(base, reporting("head", [head] * 12), OPTIONS)
-    assert found.verdict.kind is VerdictKind.ERROR
+def test_a_metric_that_head_has_lost_is_an_error(extras: dict[str, float], message: str) -> None:
+    base, head = reporting("base", *[{"speed": 5.0}] * 12), reporting("head", *[extras] * 12)
+    found = compare(base, head)
+    assert found.verdict.kind is ERROR
     assert message in [finding.message for finding in found.verdict.findings]
     assert "wall_time" in [metric.metric for metric in found.metrics]
-    cases = build_comparison_cases(found)
-    assert any(verdict.kind is VerdictKind.ERROR for _, _, verdict in cases)
-    only = CompareOptions(metrics=("wall_time",))
-    assert compare_executions(base, reporting("head", [head] * 12), only).verdict.kind is VerdictKind.PASS
-    lost = CompareOptions(metrics=("speed",))
-    assert compare_executions(base, reporting("head", [head] * 12), lost).verdict.kind is VerdictKind.ERROR
-    assert compare_executions(reporting("head", [head] * 12), base, OPTIONS).verdict.kind is (
-        VerdictKind.ERROR if head else VerdictKind.PASS
-    )
+    assert any(verdict.kind is ERROR for _, _, verdict in build_comparison_cases(found))
+    assert find_kind(base, head, metrics=("wall_time",)) is PASS
+    assert find_kind(base, head, metrics=("speed",)) is ERROR
+    assert find_kind(head, base) is (ERROR if extras else PASS)
 
 
 def test_a_metric_that_head_reports_sometimes_is_an_error() -> None:
-    base, head = [{"speed": 5.0}] * 12, [{"speed": 5.0}] * 9 + [{}] * 3
-    found = compare_executions(reporting("base", base), reporting("head", head), OPTIONS)
-    assert found.verdict.kind is VerdictKind.ERROR
+    some = [{"speed": 5.0}] * 9 + [{}] * 3
+    found = compare(reporting("base", *[{"speed": 5.0}] * 12), reporting("head", *some))
+    assert found.verdict.kind is ERROR
     assert "head lacks it in 3 of 12" in found.verdict.findings[0].message
-    assert compare_executions(reporting("head", head), reporting("b", head), OPTIONS).verdict.kind is VerdictKind.PASS
-
-
-def test_memory_that_could_not_be_measured_is_not_a_lost_metric() -> None:
-    base = side("base", 10.0, peaks=Peaks(max_rss=10**7))
-    assert compare_executions(base, side("head", 10.0), OPTIONS).verdict.kind is VerdictKind.PASS
+    assert find_kind(reporting("head", *some), reporting("b", *some)) is PASS
+    assert find_kind(side("base", 10.0, peaks=Peaks(max_rss=10**7)), HEAD) is PASS, "memory that was not measured"
+    with pytest.raises(NotFoundError, match="wall_tmie"):
+        compare(BASE, HEAD, metrics=("wall_tmie",))
 
 
 # ---------------------------------------------------------------- environments
@@ -473,57 +426,41 @@ def test_memory_that_could_not_be_measured_is_not_a_lost_metric() -> None:
 V100, T4 = {"accelerator_model": "V100"}, {"accelerator_model": "T4"}
 
 
-def join(*sides: Executions) -> Executions:
-    return Executions(sides[0].name, tuple(e for side in sides for e in side.found))
-
-
-@pytest.mark.parametrize("head", [10.0, 13.0, 7.0])
-def test_another_machine_is_not_blamed_on_the_code(head: float) -> None:
+@pytest.mark.parametrize(("head", "kind"), [(10.0, PASS), (13.0, FAIL), (7.0, CHANGED)])
+def test_another_machine_is_not_blamed_on_the_code(head: float, kind: VerdictKind) -> None:
     sides = side("base", 10, setup=V100, commit="a"), side("head", head, setup=T4, commit="a")
-    report = compare_executions(*sides, CompareOptions())
-    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
-    words = report.metrics[0].finding.message
-    assert words.startswith(
-        "environment or code? The environments differ (accelerator_model V100 → T4); the code is the"
-    )
+    report = compare(*sides)
+    assert report.verdict.kind is INCONCLUSIVE
+    words = "environment or code? The environments differ (accelerator_model V100 → T4); the code is the"
+    assert report.metrics[0].finding.message.startswith(words)
     assert report.metrics[0].finding.effect == pytest.approx(head / 10 - 1, abs=0.02)
     assert any("--across-setups" in note for note in report.notes)
-
-
-@pytest.mark.parametrize(("head", "kind"), [(10.0, VerdictKind.PASS), (13.0, VerdictKind.FAIL)])
-def test_it_can_be_judged_all_the_same(head: float, kind: VerdictKind) -> None:
-    sides = side("base", 10, setup=V100), side("head", head, setup=T4)
-    report = compare_executions(*sides, CompareOptions(across=True))
-    assert report.verdict.kind is kind
-    assert "environments differ (accelerator_model V100 → T4), and are compared nevertheless" in report.notes[0]
-
-
-def test_values_that_are_no_numbers_fail_on_any_machine() -> None:
-    broken = side("head", float("nan"), setup=T4)
-    assert compare_executions(side("base", 10, setup=V100), broken, CompareOptions()).verdict.kind is VerdictKind.FAIL
+    across = compare(*sides, across=True)
+    assert across.verdict.kind is kind, "it can be judged all the same"
+    assert "environments differ (accelerator_model V100 → T4), and are compared nevertheless" in across.notes[0]
+    assert find_kind(sides[0], side("head", float("nan"), setup=T4)) is FAIL, "that is no number on any machine"
 
 
 def test_mixed_set_ups_are_split_so_that_a_slowdown_shows() -> None:
     """Together the two machines would hide it."""
-    base = join(side("base", 10, 8, setup=V100), side("base", 20, 8, 1, setup=T4))
-    head = join(side("head", 10, 8, setup=V100), side("head", 26, 8, 1, setup=T4))
-    report = compare_executions(base, head, CompareOptions())
+    base = join(side("base", 10, 8, setup=V100), *side("base", 20, 8, 1, setup=T4).found)
+    head = join(side("head", 10, 8, setup=V100), *side("head", 26, 8, 1, setup=T4).found)
+    report = compare(base, head)
     assert [(m.setup, m.finding.kind) for m in report.metrics] == [
-        ("accelerator_model V100", VerdictKind.PASS),
-        ("accelerator_model T4", VerdictKind.FAIL),
+        ("accelerator_model V100", PASS),
+        ("accelerator_model T4", FAIL),
     ]
     assert "(accelerator_model T4)" in report.metrics[1].finding.subject
     assert report.verdict.comparisons == 2
-    mixed = compare_executions(base, head, CompareOptions(across=True))
-    assert mixed.verdict.kind is VerdictKind.INCONCLUSIVE
+    mixed = compare(base, head, across=True)
+    assert mixed.verdict.kind is INCONCLUSIVE
     assert any("base mixes 2 environments" in note for note in mixed.notes)
 
 
 def test_only_the_common_environment_counts() -> None:
-    base = side("base", 10, setup=V100)
-    slow = Executions("head", tuple(execution(50 + n, 30.0, setup=T4) for n in range(12)))
-    report = compare_executions(base, join(side("head", 10, setup=V100), slow), CompareOptions())
-    assert report.verdict.kind is VerdictKind.PASS
+    slow = [execution(50 + n, 30.0, setup=T4) for n in range(12)]
+    report = compare(side("base", 10, setup=V100), join(side("head", 10, setup=V100), *slow))
+    assert report.verdict.kind is PASS
     assert len(report.metrics[0].head.values) == 12
     assert any("12 executions of head left out, environment" in note for note in report.notes)
 
@@ -532,77 +469,58 @@ class Changing(Machine):
     """Head loads a library that base does not: the environment comes with the commit."""
 
     def _execute(self, label: str) -> BenchExecution:
-        found = super()._execute(label)
         setup = {"cpu_model": "one"} | ({"numba": "1"} if label == "head" else {})
-        return replace(found, setup=setup, fingerprint=label)
+        return replace(super()._execute(label), setup=setup, fingerprint=label)
 
 
 def test_commits_in_turns_are_judged_whatever_they_load() -> None:
     report = contest(Changing(spoil=False))
-    assert report.verdict.kind is VerdictKind.PASS
+    assert report.verdict.kind is PASS
     assert "numba none → 1" in report.notes[0]
 
 
 # ---------------------------------------------------------------- declared invalid
 
 
-def write_side(label: str, first: int, values: list[float]) -> None:
-    location = find_location("runs")
-    Path(location.dir).mkdir(parents=True, exist_ok=True)
-    for number, value in enumerate(values, first):
-        write_as_run(location, execution(number, value, label=label), None)
-
-
 def test_what_was_declared_invalid_is_left_out_and_reported(lab: Path) -> None:
-    chance = random.Random(3)
-    levels = [1.0] * 20 + [1.5] * 14
-    values = [level * (1 + chance.gauss(0, 0.005)) for level in levels]
-    write_side("ib", 0, values[:10])
-    write_side("ih", 10, values[10:])
-    assert compare_recorded("ib", "ih", None, "runs", CompareOptions()).verdict.kind is not VerdictKind.PASS
+    chance, location = random.Random(3), find_location("runs")
+    for number, level in enumerate([1.0] * 20 + [1.5] * 14):
+        made = execution(number, level * (1 + chance.gauss(0, 0.005)), label="ib" if number < 10 else "ih")
+        write_as_run(location, made, None)
+    assert compare_recorded("ib", "ih", None, "runs", OPTIONS).verdict.kind is not PASS
     word = Triage("m.C.f", "wall_time", "e0020", "e0033", "invalid")
-    add_triage(find_location("runs").dir, word)
-    report = compare_recorded("ib", "ih", None, "runs", CompareOptions())
-    assert report.verdict.kind is VerdictKind.PASS
+    add_triage(location.dir, word)
+    report = compare_recorded("ib", "ih", None, "runs", OPTIONS)
+    assert report.verdict.kind is PASS
     assert report.notes == ("m.C.f wall_time: 14 executions of ih left out: declared invalid",)
-    folders = compare_recorded("runs/bench", "ih", None, "runs", CompareOptions())
+    folders = compare_recorded("runs/bench", "ih", None, "runs", OPTIONS)
     assert len(folders.metrics[0].base.values) == 20  # the executions named by their folder
     shutil.copytree("runs/bench", "sent")
-    sent = compare_recorded("sent", "ih", None, "runs", CompareOptions())
+    sent = compare_recorded("sent", "ih", None, "runs", OPTIONS)
     assert len(sent.metrics[0].base.values) == 34  # executions of others are not triaged
-    add_triage(find_location("runs").dir, replace(word, judgement="open"))
-    assert compare_recorded("ib", "ih", None, "runs", CompareOptions()).verdict.kind is not VerdictKind.PASS
+    add_triage(location.dir, replace(word, judgement="open"))
+    assert compare_recorded("ib", "ih", None, "runs", OPTIONS).verdict.kind is not PASS
 
 
-def test_a_failure_that_was_declared_invalid_is_none() -> None:
-    broken = tuple(replace(e, result=replace(e.result, has_exception=True)) for e in side("x", 10, 1).found)
-    head = Executions("head", (*broken, *(execution(20 + n, 10.0 + n / 99) for n in range(12))))
-    assert compare_executions(side("base", 10), head, CompareOptions()).verdict.kind is VerdictKind.ERROR
-    spoken = replace(head, invalid={("m.C.f", "wall_time"): {"e0000"}})
-    assert compare_executions(side("base", 10), spoken, CompareOptions()).verdict.kind is VerdictKind.PASS
-
-
-def test_nothing_left_is_an_error() -> None:
-    head = side("head", 10)
-    spoken = replace(head, invalid={("m.C.f", "wall_time"): {e.execution_id for e in head.found}})
-    report = compare_executions(side("base", 10), spoken, CompareOptions())
-    assert report.verdict.kind is VerdictKind.ERROR
+def test_a_failure_that_was_declared_invalid_is_none_and_nothing_left_is_an_error() -> None:
+    later = [execution(20 + n, 10.0 + n / 99) for n in range(12)]
+    head = Executions("head", (*change(side("x", 10, 1), has_exception=True), *later))
+    assert find_kind(BASE, head) is ERROR
+    assert find_kind(BASE, replace(head, invalid={("m.C.f", "wall_time"): {"e0000"}})) is PASS
+    report = compare(BASE, replace(HEAD, invalid={("m.C.f", "wall_time"): {e.execution_id for e in HEAD.found}}))
+    assert report.verdict.kind is ERROR
     assert "head has no values" in report.verdict.findings[0].message
 
 
 # ---------------------------------------------------------------- as people read it
 
 
-def test_a_ratio_of_single_values_is_marked_as_not_significant() -> None:
-    sides = [Executions(name, (execution(1, value),)) for name, value in (("base", 10.0), ("head", 12.0))]
-    text = render_terminal(build_comparison_document(compare_executions(*sides, CompareOptions())), width=100)
-    assert "+20.0% not significant" in text
-
-
-def test_sizes_have_units() -> None:
+def test_ratios_of_single_values_and_sizes_as_people_read_them() -> None:
+    single = [Executions(name, (execution(1, value),)) for name, value in (("base", 10.0), ("head", 12.0))]
+    assert "+20.0% not significant" in render_terminal(build_comparison_document(compare(*single)), width=100)
     peaks = Peaks(max_rss=300 << 20, gpu_memory_bytes=3 << 30)
     sides = [Executions(name, tuple(execution(n, 10.0, peaks=peaks) for n in range(8))) for name in ("base", "head")]
-    text = render_terminal(build_comparison_document(compare_executions(*sides, CompareOptions())), width=120)
+    text = render_terminal(build_comparison_document(compare(*sides)), width=120)
     assert "peak_memory" in text
     assert "300 MiB ±0.0%" in text
     assert "3 GiB ±0.0%" in text

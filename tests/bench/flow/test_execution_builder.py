@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from assay.bench.flow.execution_builder import (
     JobSurroundings,
@@ -50,22 +48,8 @@ def tree(rss: int, largest: int, ours: int | None = 8) -> TreePeaks:
     ("said", "readings", "usage", "seen", "peak", "basis"),
     [
         (reported(15), [reading(4, 22)], 0, tree(14, 15), 15, "process"),  # our own shells are no part of it
-        (
-            reported(300),
-            [reading(4, 630)],
-            0,
-            tree(610, 300),
-            622,
-            "tree",
-        ),  # a child beside it is, however few there are
-        (
-            reported(300),
-            [reading(4, 330)],
-            0,
-            tree(610, 300),
-            610,
-            "tree",
-        ),  # the looks have seen what the readings have not
+        (reported(300), [reading(4, 630)], 0, tree(610, 300), 622, "tree"),  # a child beside it is
+        (reported(300), [reading(4, 330)], 0, tree(610, 300), 610, "tree"),  # seen by the looks, not by the readings
         (reported(3, wrapper=11), [reading(5, 20)], 0, tree(3, 3, 19), 3, "process"),
         (reported(300, wrapper=11), [reading(6, 640)], 0, tree(615, 300, 19), 621, "tree"),
         (reported(15), [reading(4, 400)], 0, tree(15, 380), 392, "tree"),  # it did not wait for its child
@@ -84,21 +68,6 @@ def test_the_peak_is_the_best_that_is_known(
     said: ChildReport, readings: list[Reading], usage: int, seen: TreePeaks, peak: int, basis: str
 ) -> None:
     assert _find_peak_rss(said, readings, Usage(0.0, usage * MIB), seen) == (peak * MIB, basis)
-
-
-@given(
-    st.integers(0, 500),
-    st.lists(st.integers(1, 1000), max_size=5),
-    st.integers(0, 1000),
-    st.integers(0, 500),
-    st.integers(0, 20),
-)
-def test_the_peak_is_never_less_than_what_was_seen(
-    own: int, totals: list[int], rss: int, largest: int, ours: int
-) -> None:
-    readings = [reading(4, total) for total in totals]
-    peak, _ = _find_peak_rss(reported(own), readings, Usage(0.0, 0), tree(rss, largest, ours))
-    assert peak >= max([own, rss, largest, *(total - ours for total in totals)]) * MIB
 
 
 def test_the_address_space_is_the_largest_that_is_known() -> None:
@@ -145,29 +114,20 @@ def test_the_kernel_s_peak_counts_where_it_can_only_be_the_child_s(
     assert _find_usage(reported(own), None, JobSurroundings()) == Usage(0.0, 0)
 
 
-@pytest.mark.parametrize(
-    ("reason", "text"),
-    [
+def test_reasons_speak_of_it_and_explain_a_kill() -> None:
+    for reason, text in (
         ("bench ended with exit code 9", "it ended with exit code 9"),
-        ("bench ran into its time limit", "it ran into its time limit"),
         ("benchmarks are slow", "benchmarks are slow"),
         ("", ""),
-    ],
-)
-def test_reasons_speak_of_it(reason: str, text: str) -> None:
-    assert describe_end(reason) == text
-
-
-@pytest.mark.parametrize(
-    ("kills", "words"),
-    [(None, "perhaps it was out of memory"), (0, "not by the kernel's OOM killer"), (2, "out of memory: the kernel")],
-)
-def test_a_kill_is_explained(kills: int | None, words: str) -> None:
-    found = describe_end("bench ended with exit code 137 (SIGKILL)", 137, kills)
-    assert found.startswith("it was killed by signal 9 (SIGKILL): ")
-    assert words in found
-    assert describe_end("bench ran into its time limit", 137, kills) == "it ran into its time limit"  # by us
-    assert describe_end("bench ended with exit code 139 (SIGSEGV)", 139, kills).startswith("it ended")
+    ):
+        assert describe_end(reason) == text
+    words = {None: "perhaps it was out of memory", 0: "not by the kernel's OOM killer", 2: "out of memory: the kernel"}
+    for kills, expected in words.items():
+        found = describe_end("bench ended with exit code 137 (SIGKILL)", 137, kills)
+        assert found.startswith("it was killed by signal 9 (SIGKILL): ")
+        assert expected in found
+        assert describe_end("bench ran into its time limit", 137, kills) == "it ran into its time limit"  # by us
+        assert describe_end("bench ended with exit code 139 (SIGSEGV)", 139, kills).startswith("it ended")
 
 
 DEATH = "/a/job.sh: line 29: 11250 Killed                  python -m x 'two\nlines'\n"
@@ -201,28 +161,16 @@ def test_readings_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- environments
 
 
-def test_a_environment_is_what_figures_depend_on() -> None:
+def test_an_environment_is_what_figures_depend_on() -> None:
     machine = Machine(host="box", cpu_model="X", logical_cpus=8, python="3.12.1", governor="performance")
-    found = build_environment(
-        machine, Framework("torch", "2.9", cuda="13.0"), {"torch": "2.9", "numpy": "2.1", "a b": "1"}
-    )
-    assert found == {
-        "cpu_model": "X",
-        "cpus": "8",
-        "governor": "performance",
-        "python": "3.12",
-        "framework": "torch 2.9",
-        "cuda": "13.0",
-        "numpy": "2.1",
-        "a_b": "1",
-    }
+    packages = {"torch": "2.9", "numpy": "2.1", "a b": "1"}
+    found = build_environment(machine, Framework("torch", "2.9", cuda="13.0"), packages)
+    expected = {"cpu_model": "X", "cpus": "8", "governor": "performance", "python": "3.12", "framework": "torch 2.9"}
+    assert found == {**expected, "cuda": "13.0", "numpy": "2.1", "a_b": "1"}
     assert "box" not in found.values()  # two machines that are alike may be compared
-
-
-def test_fingerprints_do_not_depend_on_order_and_are_empty_where_nothing_is_known() -> None:
     assert build_fingerprint({"a": "1", "b": "2"}) == build_fingerprint({"b": "2", "a": "1"})
     assert build_fingerprint({"a": "1"}) != build_fingerprint({"a": "2"})
-    assert build_fingerprint({}) == ""
+    assert build_fingerprint({}) == "", "nothing is known"
 
 
 # ---------------------------------------------------------------- numbers in the output
@@ -230,13 +178,8 @@ def test_fingerprints_do_not_depend_on_order_and_are_empty_where_nothing_is_know
 
 def extract(tmp_path: Path, log: str, **patterns: str) -> BenchResult:
     (tmp_path / "bench.log").write_text(log)
-    spec = RunSpec(
-        "0" * 12,
-        "name",
-        {},
-        (Command("bench", "true"),),
-        patterns=tuple(Pattern(name, regex) for name, regex in patterns.items()),
-    )
+    found = tuple(Pattern(name, regex) for name, regex in patterns.items())
+    spec = RunSpec("0" * 12, "name", {}, (Command("bench", "true"),), patterns=found)
     return _add_extracted(BenchResult("m", True, wall_time=1.0), str(tmp_path), spec)
 
 
@@ -245,14 +188,7 @@ def test_the_last_number_counts_and_all_are_samples(tmp_path: Path) -> None:
     assert found.numbers["loss"] == 1.5
     assert found.samples["loss"] == (3.0, 2.0, 1.5)
     assert found.succeeded
-
-
-@pytest.mark.parametrize(("log", "kind"), [("nothing", VerdictKind.ERROR), ("loss nan", VerdictKind.FAIL)])
-def test_a_number_that_is_missing_or_none_fails_it(tmp_path: Path, log: str, kind: VerdictKind) -> None:
-    found: Any = extract(tmp_path, log, loss=r"loss (\S+)")
-    assert not found.succeeded
-    assert found.findings[0].kind is kind
-
-
-def test_without_patterns_nothing_is_looked_for(tmp_path: Path) -> None:
-    assert extract(tmp_path, "loss 3") == BenchResult("m", True, wall_time=1.0)
+    for log, kind in (("nothing", VerdictKind.ERROR), ("loss nan", VerdictKind.FAIL)):
+        bad = extract(tmp_path, log, loss=r"loss (\S+)")
+        assert (bad.succeeded, bad.findings[0].kind) == (False, kind)
+    assert extract(tmp_path, "loss 3") == BenchResult("m", True, wall_time=1.0), "without patterns"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,21 +19,26 @@ def write_stat(path: Path, busy_s: float, idle_s: float) -> None:
     path.write_text(f"cpu  {int(busy_s * TICKS)} 0 0 {int(idle_s * TICKS)} 0 0 0 0 0 0\ncpu0 1 2 3\n")
 
 
-def test_what_others_did_before_is_told_from_the_last_mark_that_is_far_enough_back(tmp_path: Path) -> None:
-    stat = tmp_path / "stat"
-    write_stat(stat, 100, 100)
+@pytest.fixture
+def stat(tmp_path: Path) -> Path:
+    write_stat(tmp_path / "stat", 100, 100)
+    return tmp_path / "stat"
+
+
+def test_what_others_did_before_is_measured_from_the_last_mark_that_is_far_enough_back(stat: Path) -> None:
     outlook = ForeignLoad(2, str(stat))
     assert outlook.mark() is None
     write_stat(stat, 101, 100)  # busy for a second
     assert outlook.mark() == pytest.approx(1.0, abs=0.2)
     write_stat(stat, 101, 101)  # and then quiet: what was before counts no more
     assert outlook.mark() == pytest.approx(0.0, abs=0.01)
+    outlook.forget()
+    write_stat(stat, 200, 101)
+    assert outlook.mark() is None, "what is forgotten is not asked"
 
 
-def test_marks_that_are_close_together_reach_back_farther(tmp_path: Path) -> None:
+def test_marks_that_are_close_together_reach_back_farther(stat: Path) -> None:
     """Trials of milliseconds, one after another."""
-    stat = tmp_path / "stat"
-    write_stat(stat, 100, 100)
     outlook = ForeignLoad(2, str(stat))
     shares = []
     for number in range(1, 9):
@@ -45,40 +49,27 @@ def test_marks_that_are_close_together_reach_back_farther(tmp_path: Path) -> Non
     assert all(share == pytest.approx(0.5, abs=0.2) for share in shares[5:])
 
 
-def test_our_own_time_and_that_of_our_children_is_no_load_of_others(tmp_path: Path) -> None:
-    stat = tmp_path / "stat"
-    write_stat(stat, 100, 100)
+def test_our_own_time_and_that_of_our_children_is_no_load_of_others(
+    stat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = {resource.RUSAGE_SELF: 1.0, resource.RUSAGE_CHILDREN: 1.0}
+    usage = lambda who: SimpleNamespace(ru_utime=used[who] / 2, ru_stime=used[who] / 2)  # noqa: E731
+    monkeypatch.setattr("assay.bench.flow.machine_watch.resource.getrusage", usage)
     outlook = ForeignLoad(2, str(stat))
     outlook.mark()
-    before_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    spin = "import time\nwhile time.process_time() < 0.3: pass"
-    subprocess.run([sys.executable, "-S", "-c", spin], check=True)
-    exec(spin.replace("process_time()", f"process_time() - {load_own_cpu_s()}"), {})
-    used_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN) - before_s
-    assert used_s >= 0.6
-    write_stat(stat, 100 + used_s, 100.2)
+    used |= {resource.RUSAGE_SELF: 1.3, resource.RUSAGE_CHILDREN: 1.3}
+    write_stat(stat, 100.6, 100.2)
     share = outlook.mark()
     assert share is not None
     assert share < 0.1  # nine tenths, if it counted as load of others
+    assert load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN) == pytest.approx(2.6)
 
 
-def test_what_is_forgotten_is_not_asked(tmp_path: Path) -> None:
-    stat = tmp_path / "stat"
-    write_stat(stat, 100, 100)
-    outlook = ForeignLoad(2, str(stat))
-    outlook.mark()
-    outlook.forget()
-    write_stat(stat, 200, 100)
-    assert outlook.mark() is None
-
-
-@pytest.mark.parametrize("content", [None, "", "cpu one two\n"])
-def test_where_the_kernel_does_not_tell_nothing_is_known(tmp_path: Path, content: str | None) -> None:
-    stat = tmp_path / "stat"
-    if content is not None:
-        stat.write_text(content)
-    outlook = ForeignLoad(2, str(stat))
-    assert [outlook.mark(), outlook.mark()] == [None, None]
+def test_where_the_kernel_does_not_tell_nothing_is_known(stat: Path) -> None:
+    for content in (None, "", "cpu one two\n"):
+        outlook = ForeignLoad(2, str(stat if content is not None else stat / "none"))
+        stat.write_text(content or "")
+        assert [outlook.mark(), outlook.mark()] == [None, None]
 
 
 def test_throttling_of_any_moment_is_kept() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -33,48 +34,47 @@ def fake_gpus(lab: Path, monkeypatch: pytest.MonkeyPatch, **gpu: object) -> None
 
 
 def test_load_of_others_contaminates_and_can_be_refused(lab: Path) -> None:
-    """Two busy processes of ours that are not part of the benchmark; before a run of milliseconds they count, too."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    commands = (BenchMethod("true", "true", "command"), BenchMethod("sleep 0.6", "nap", "command"))
+    """A busy process of ours that is not part of the benchmark; before a run of milliseconds it counts, too."""
+    limit = 0.2 / (os.cpu_count() or 1)
+    commands = (BenchMethod("true", "true", "command"), BenchMethod("sleep 0.4", "nap", "command"))
+    busy = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
     try:
-        report = run_benchmarks(replace(request(), methods=commands, foreign_limit=0.05, refuse_contaminated=True))
+        report = run_benchmarks(replace(request(), methods=commands, foreign_limit=limit, refuse_contaminated=True))
     finally:
-        for process in busy:
-            process.kill()
-            process.wait()
+        busy.kill()
+        busy.wait()
     for execution in report.executions:
         assert "others used" in execution.contaminated[0]
         assert execution.result.succeeded
         assert execution.refused
         assert not execution.succeeded
         assert execution.machine.foreign_cpu_before is not None
-        assert execution.machine.foreign_cpu_before > 0.05
+        assert execution.machine.foreign_cpu_before > limit
     assert report.exit_code is ExitCode.INCONCLUSIVE
 
 
-def test_a_quiet_gpu_is_described(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("in_process")
+def test_a_gpu_is_described_and_a_hot_one_or_foreign_processes_contaminate(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_gpus(lab, monkeypatch)
-    (execution,) = run_benchmarks(request("mod.B.good")).executions
-    assert execution.machine.accelerator_model == "Fake 9000"
-    assert execution.machine.accelerator_driver == "550.1"
-    assert execution.machine.gpus[0].sm_clock_mhz == 1500
-    assert execution.setup["accelerator_model"] == "Fake 9000"
-    assert execution.contaminated == ()
-
-
-def test_a_hot_gpu_and_foreign_processes_contaminate(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (quiet,) = run_benchmarks(request("mod.B.fixed")).executions
+    assert (quiet.machine.accelerator_model, quiet.machine.accelerator_driver) == ("Fake 9000", "550.1")
+    assert quiet.machine.gpus[0].sm_clock_mhz == 1500
+    assert quiet.setup["accelerator_model"] == "Fake 9000"
+    assert quiet.contaminated == ()
     fake_gpus(lab, monkeypatch, throttle=["hw_thermal", "sw_power_cap"], processes=[{"pid": 1}])
-    (execution,) = run_benchmarks(request("mod.B.good")).executions
-    text = "; ".join(execution.contaminated)
+    (hot,) = run_benchmarks(request("mod.B.fixed")).executions
+    text = "; ".join(hot.contaminated)
     assert "throttled: hw_thermal" in text
     assert "sw_power_cap" not in text  # how the card is set up, not trouble; it is recorded
-    assert "sw_power_cap" in execution.machine.throttled
+    assert "sw_power_cap" in hot.machine.throttled
     assert "other processes were on the GPU: 1" in text
 
 
 def test_memory_of_others_on_the_gpu_is_not_the_run_s(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_gpus(lab, monkeypatch, used_bytes=5_000_000_000, processes=[{"pid": 1, "memory_bytes": 5_000_000_000}])
-    nap = replace(request(), methods=(BenchMethod("sleep 0.7", "nap", "command"),))
+    nap = replace(request(), methods=(BenchMethod("sleep 0.3", "nap", "command"),))
     (execution,) = run_benchmarks(nap, RunHooks(tick_s=0.05)).executions
     assert execution.peaks.gpu_memory_bytes is None
     assert execution.peaks.gpu_memory_basis == ""
@@ -89,7 +89,7 @@ def test_gpu_memory_of_the_run_s_processes_is(lab: Path, monkeypatch: pytest.Mon
         "    gpu['used_bytes'] += 2_000_000_000\n"
         "    gpu['processes'].append({'pid': os.getpid(), 'memory_bytes': 1_900_000_000})\n"
         "    open('new.json', 'w').write(json.dumps(content))\n    os.replace('new.json', 'gpus.json')\n"
-        "    time.sleep(1)\n    report_benchmark(wall_time=1.0)\n"
+        "    time.sleep(0.5)\n    report_benchmark(wall_time=1.0)\n"
     )
     (execution,) = run_benchmarks(request("user.use"), RunHooks(tick_s=0.05)).executions
     assert execution.peaks.gpu_memory_bytes == 1_900_000_000
@@ -101,30 +101,22 @@ def test_gpu_memory_of_the_run_s_processes_is(lab: Path, monkeypatch: pytest.Mon
 
 def test_a_small_command_has_a_small_peak_and_its_own_times(finished: Finished) -> None:
     """Not the supervisor's size, and not the time that shells need to start."""
-    quick, nap = finished["true"], finished["nap"]
-    for execution in (quick, nap):
-        assert 0 < execution.peaks.max_rss < 8 * MIB
-        assert execution.peaks.max_vms > execution.peaks.max_rss
-        assert execution.result.cpu_time is not None
-        assert execution.result.cpu_time == pytest.approx(execution.peaks.cpu_s)
-    assert nap.result.wall_time >= 1.3
-    assert nap.result.wall_time > quick.result.wall_time
+    execution = finished["true"]
+    assert 0 < execution.peaks.max_rss < 8 * MIB
+    assert execution.peaks.max_vms > execution.peaks.max_rss
+    assert execution.result.cpu_time is not None
+    assert execution.result.cpu_time == pytest.approx(execution.peaks.cpu_s)
+    assert 0 < execution.result.wall_time < (execution.ended_at or 0) - (execution.started_at or 0)
 
 
-def test_processes_side_by_side_are_counted_together(finished: Finished) -> None:
+@pytest.mark.parametrize(("name", "least", "most"), [("two", 120, 170), ("trees.forks", 120, 400)])
+def test_processes_side_by_side_are_counted_together(finished: Finished, name: str, least: int, most: int) -> None:
     """Two are enough."""
-    peaks = finished["two"].peaks
-    assert 120_000_000 < peaks.max_rss < 170_000_000
-    assert peaks.rss_basis == "tree"
-    assert peaks.max_rss_bound >= peaks.max_rss
-
-
-@pytest.mark.parametrize(("name", "least"), [("one", 120_000_000), ("forks", 160_000_000)])
-def test_children_of_a_method_are_counted_with_it(finished: Finished, name: str, least: int) -> None:
-    execution = finished[f"trees.{name}"]
+    execution = finished[name]
     assert execution.result.succeeded
-    assert execution.peaks.max_rss > least
+    assert least * 1_000_000 < execution.peaks.max_rss < most * 1_000_000
     assert execution.peaks.rss_basis == "tree"
+    assert execution.peaks.max_rss_bound >= execution.peaks.max_rss
     assert execution.notes == ()
 
 
@@ -144,13 +136,10 @@ def test_what_a_method_leaves_behind_is_ended_and_reported(finished: Finished) -
     assert f"trees.unwaited: {execution.notes[0]}" in text
 
 
-def test_a_kill_is_explained_and_the_last_line_is_the_method_s_own(finished: Finished) -> None:
+def test_a_kill_is_explained_and_what_was_seen_before_it_is_known(finished: Finished) -> None:
     message = finished.message("grow.printing")
     assert message.startswith("it was killed by signal 9 (SIGKILL): ")
     assert message.endswith("; its last line of output: growing")
-
-
-def test_the_memory_of_a_killed_method_is_known(finished: Finished) -> None:
     assert "SIGKILL" in finished.message("grow.holding")
     assert finished["grow.holding"].peaks.max_rss > 60_000_000
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.bench.flow.conftest import COMMANDS, METHODS, Finished
 from tests.bench_samples import request
+from tests.fork_server import start_assay
 
 from assay.bench.commands.options import parse_commands
 from assay.bench.flow import run
@@ -24,7 +26,15 @@ from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.machine_watch import load_context, write_context
 from assay.bench.flow.run import _make_exclusive, resolve_methods, run_benchmarks
 from assay.bench.records import BENCH_FILE, hold_queue, load_execution, take_queue
-from assay.bench.values.execution import COMPARED, BenchMethod, BenchVariant, GpuState, Machine, parse_windows
+from assay.bench.values.execution import (
+    COMPARED,
+    NOT_OBSERVED,
+    BenchMethod,
+    BenchVariant,
+    GpuState,
+    Machine,
+    parse_windows,
+)
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import MachineLease
 from assay.follow.opening import open_index
@@ -38,13 +48,12 @@ from assay.values.study import Farm
 def test_every_kind_of_failure_is_recorded_and_the_others_run(finished: Finished) -> None:
     assert finished.report.exit_code is ExitCode.FAILED
     assert len(finished.report.executions) == len(METHODS) + len(COMMANDS)
-    words = {name: finished.message(f"mod.B.{name}") for name in ("dies", "killed", "nan", "never", "raises", "godo")}
+    words = {name: finished.message(f"mod.B.{name}") for name in ("dies", "nan", "never", "raises", "godo")}
     good, never = finished["mod.B.good"], finished["mod.B.never"].result
     assert good.succeeded
     assert len(good.result.samples["wall_time"]) == 12
     assert words["dies"].startswith("it ended with exit code 9"), "not with the name of our command"
     assert finished["mod.B.dies"].result.wall_time == 1.0, "what it had reported is kept"
-    assert "SIGKILL" in words["killed"]
     assert words["nan"] == "wall_time is nan"
     assert "never called report_benchmark" in words["never"]
     assert (never.wall_time, never.has_exception) == (-1.0, False)
@@ -59,11 +68,9 @@ def test_every_kind_of_failure_is_recorded_and_the_others_run(finished: Finished
     assert finished.message("wrong.f").endswith("(wrong.py:4)"), "the user's line"
     assert "MemoryError: Python could not get the memory that it asked for" in finished.message("empty.memory")
     assert finished.message("empty.value") == "ValueError: without a message (empty.py:2)"
-
-
-def test_each_execution_is_reported_when_it_has_ended(finished: Finished) -> None:
     total = len(finished.report.executions)
-    assert finished.reported == [(e.method, n, total) for n, e in enumerate(finished.report.executions, 1)]
+    reported = [(e.method, number, total) for number, e in enumerate(finished.report.executions, 1)]
+    assert finished.reported == reported, "each when it has ended"
 
 
 def test_a_good_execution_is_complete(finished: Finished) -> None:
@@ -80,8 +87,13 @@ def test_a_good_execution_is_complete(finished: Finished) -> None:
     assert execution.extra == {"command": 1}
     assert not execution.is_profiled
     assert load_execution(execution.run_dir) == execution
+    written = finished["mod.B.writes"]
+    assert Path(written.output_dir, "result.txt").read_text() == "/some/data"
+    assert written.output_dir == os.path.join(written.run_dir, "output")
+    assert finished["mod.B.environment"].result.extras["value"] == "it's $HERE"
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_git_that_cannot_be_asked_is_a_warning_of_the_benchmark(lab: Path) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
     (lab / ".git" / "index").write_bytes(b"damaged")
@@ -103,77 +115,62 @@ def test_it_is_in_the_index_at_once(finished: Finished, monkeypatch: pytest.Monk
     assert (summary["wall_time"].count, summary["samples.wall_time"].count) == (1, 12)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_trials_are_interleaved_and_never_share_a_folder(lab: Path) -> None:
     out = lab / "out"
     (out / "fixed-2").mkdir(parents=True)
-    asked = request("mod.B.fixed", "mod.quick", trials=2, execution_id="fixed", output_root=str(out))
-    report = run_benchmarks(asked)
-    assert [(e.method, e.trial) for e in report.executions] == [
-        ("mod.B.fixed", 1),
-        ("mod.quick", 1),
-        ("mod.B.fixed", 2),
-        ("mod.quick", 2),
-    ]
-    assert [e.execution_id for e in report.executions] == ["fixed", "fixed-3", "fixed-4", "fixed-5"]
-    assert len({e.output_dir for e in report.executions}) == 4
+    asked = request("mod.B.fixed", "mod.B.never", trials=2, execution_id="fixed", output_root=str(out))
+    found = run_benchmarks(asked).executions
+    pairs = [("mod.B.fixed", 1), ("mod.B.never", 1), ("mod.B.fixed", 2), ("mod.B.never", 2)]
+    assert [(e.method, e.trial) for e in found] == pairs
+    assert [e.execution_id for e in found] == ["fixed", "fixed-3", "fixed-4", "fixed-5"]
+    assert len({e.output_dir for e in found}) == 4
     assert os.path.isdir(out / "fixed-3")
-
-
-def test_the_same_id_again_overwrites_nothing(lab: Path) -> None:
-    first = run_benchmarks(request("mod.B.fixed", execution_id="same")).executions[0]
-    before = Path(first.run_dir, BENCH_FILE).read_bytes()
-    (second,) = run_benchmarks(request("mod.B.fixed", execution_id="same")).executions
-    assert second.execution_id == "same-2"
-    assert Path(first.run_dir, BENCH_FILE).read_bytes() == before
+    before = Path(found[0].run_dir, BENCH_FILE).read_bytes()
+    (again,) = run_benchmarks(request("mod.B.fixed", execution_id="fixed")).executions
+    assert again.execution_id == "fixed-2"
+    assert Path(found[0].run_dir, BENCH_FILE).read_bytes() == before, "nothing is overwritten"
 
 
 def test_filters_become_methods(lab: Path) -> None:
-    asked = request("mod.B.filter:n.*", "mod.B.nan", "mod.B.filter:zzz.*")
-    assert [method.name for method in resolve_methods(replace(asked, folder=str(lab)))] == [
-        "mod.B.nan",
-        "mod.B.never",
-        "mod.B.filter:zzz.*",
-    ]
+    asked = request("mod.B.filter:n.*", "mod.B.nan", "mod.B.filter:zzz.*", "mod.B:good", "mod.B.good")
+    names = [method.name for method in resolve_methods(replace(asked, folder=str(lab)))]
+    assert names == ["mod.B.nan", "mod.B.never", "mod.B.filter:zzz.*", "mod.B.good"], "each once"
 
 
-def test_the_output_dir_and_the_data_dir_are_given(finished: Finished) -> None:
-    execution = finished["mod.B.writes"]
-    assert Path(execution.output_dir, "result.txt").read_text() == "/some/data"
-    assert execution.output_dir == os.path.join(execution.run_dir, "output")
-
-
-def test_arguments_and_environment_arrive(lab: Path, finished: Finished) -> None:
-    report = run_benchmarks(request("mod.Sized.one", constructor_args={"size": 7}))
-    assert report.executions[0].result.wall_time == 7
-    assert finished["mod.B.environment"].result.extras["value"] == "it's $HERE"
-
-
+@pytest.mark.usefixtures("in_process")
 def test_commands_are_measured_and_their_output_is_read(lab: Path, finished: Finished) -> None:
-    good = BenchMethod("sleep 0.2; echo 'loss: 0.5'; echo 'loss: 0.25'", "train", "command")
-    silent = BenchMethod("echo oops", "silent", "command")
-    asked = replace(request(), methods=(good, silent), patterns=(("loss", r"loss: ([\d.]+)"),))
-    first, second = run_benchmarks(asked).executions
+    texts = (
+        "train=sleep 0.1; echo 'loss: 0.5'; echo 'loss: 0.25'",
+        "silent=echo oops",
+        "MARK=seen bash -c 'echo $MARK'",
+    )
+    asked = replace(request(), methods=parse_commands(texts), patterns=(("loss", r"loss: ([\d.]+)"),))
+    first, second, third = run_benchmarks(asked).executions
     assert first.succeeded
-    assert first.result.wall_time >= 0.2
+    assert first.result.wall_time >= 0.1
     assert first.result.numbers["loss"] == 0.25
     assert first.result.samples["loss"] == (0.5, 0.25)
     assert not second.succeeded
     assert second.result.findings[0].message == "loss was not found in its output"
+    assert Path(third.run_dir, third.log).read_text() == "seen\n", "it may begin with a variable"
     assert "exit code 3" in finished.message("broken")
     assert "oops" in finished.message("broken")
-
-
-def test_a_program_may_report_by_itself(finished: Finished) -> None:
-    assert finished["own"].result.throughput == 9
+    assert finished["own"].result.throughput == 9, "a program may report by itself"
     assert finished["own"].result.wall_time > 0
 
 
-def test_another_interpreter_needs_no_assay(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_interpreter_needs_no_assay_and_is_given_the_arguments(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    (execution,) = run_benchmarks(request("mod.B.good", python=sys.executable)).executions
+    asked = request("mod.Sized.one", python=sys.executable, constructor_args={"size": 7})
+    (execution,) = run_benchmarks(asked).executions
     assert execution.succeeded
+    assert execution.result.wall_time == 7
 
 
+@pytest.mark.usefixtures("in_process")
 def test_variants_run_in_turns_in_their_own_folders(lab: Path) -> None:
     variants = []
     for name, value in (("base", 1), ("head", 2)):
@@ -182,14 +179,10 @@ def test_variants_run_in_turns_in_their_own_folders(lab: Path) -> None:
             f"from assay.bench import report_benchmark\ndef f(): report_benchmark(wall_time={value})\n"
         )
         variants.append(BenchVariant(name, str(lab / name), f"{value:040x}"))
-    report = run_benchmarks(request("other.f", trials=2, variants=tuple(variants)))
-    assert [(e.label, e.result.wall_time) for e in report.executions] == [
-        ("base", 1),
-        ("head", 2),
-        ("head", 2),
-        ("base", 1),
-    ]
-    assert report.executions[0].commit == f"{1:040x}"
+    found = run_benchmarks(request("other.f", trials=2, variants=tuple(variants))).executions
+    expected = [("base", 1), ("head", 2), ("head", 2), ("base", 1)]
+    assert [(e.label, e.result.wall_time) for e in found] == expected
+    assert found[0].commit == f"{1:040x}"
 
 
 @pytest.fixture
@@ -245,67 +238,37 @@ def test_a_command_is_profiled_from_outside(lab: Path, monkeypatch: pytest.Monke
     assert execution.extra["profile"] == {"windows": "0:", "profiler": "auto"}
 
 
-def test_a_command_without_python_has_no_profile_and_says_so(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "find_py_spy", lambda: write_spy(lab))
-    command = BenchMethod("sleep 1", "sleep", "command")
-    (execution,) = run_benchmarks(replace(request(profile=parse_windows("0:")), methods=(command,))).executions
-    assert execution.succeeded
-    assert execution.profile_notes == (
-        "window 1 has no profile: no Python ran in it, and py-spy supports nothing else",
-    )
-
-
-@pytest.mark.parametrize(
-    ("profiler", "py_spy", "words"),
-    [
+def test_a_profile_of_a_command_that_cannot_be_had_is_refused(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for profiler, py_spy, words in (
         ("framework", "/somewhere/py-spy", "works inside a METHOD"),
         ("auto", None, "needs py-spy, which is neither"),
-        ("py-spy", None, "needs py-spy, which is neither"),
-    ],
-)
-def test_a_profile_of_a_command_that_cannot_be_had_is_refused(
-    lab: Path, monkeypatch: pytest.MonkeyPatch, profiler: str, py_spy: str | None, words: str
-) -> None:
-    monkeypatch.setattr(run, "find_py_spy", lambda: py_spy)
-    asked = request("mod.quick", profile=parse_windows("0:"), profiler=profiler)
-    with pytest.raises(UsageError, match=words):
-        run_benchmarks(replace(asked, methods=(*asked.methods, BenchMethod("true", "true", "command"))))
+    ):
+        monkeypatch.setattr(run, "find_py_spy", lambda py_spy=py_spy: py_spy)
+        asked = request("mod.quick", profile=parse_windows("0:"), profiler=profiler)
+        with pytest.raises(UsageError, match=words):
+            run_benchmarks(replace(asked, methods=(*asked.methods, BenchMethod("true", "true", "command"))))
     assert not Path("runs").exists()
-
-
-def test_py_spy_is_found_beside_our_own_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(lab / "python"))
     assert run.find_py_spy() is None
-    assert run.find_py_spy() != write_spy(tmp_path)
-    assert run.find_py_spy() == str(tmp_path / "py-spy")
+    write_spy(lab)
+    assert run.find_py_spy() == str(lab / "py-spy"), "beside our own interpreter"
 
 
 # ---------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize(
-    ("methods", "words"),
-    [
-        ((BenchMethod("echo 1", "a", "command"), BenchMethod("echo 2", "a", "command")), "two commands are named 'a'"),
-        ((BenchMethod("echo", "echo", "command"),) * 2, "two commands are named 'echo'"),
-        ((BenchMethod("mod.quick", "mod.quick"), BenchMethod("x", "mod.quick", "command")), "a method and a command"),
-    ],
-)
-def test_two_that_would_share_a_history_are_refused(lab: Path, methods: tuple[BenchMethod, ...], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        run_benchmarks(replace(request(), methods=methods))
+def test_two_that_would_share_a_history_are_refused(lab: Path) -> None:
+    command = BenchMethod("echo 1", "a", "command")
+    for methods, words in (
+        ((command, replace(command, text="echo 2")), "two commands are named 'a'"),
+        ((command, command), "two commands are named 'a'"),
+        ((BenchMethod("mod.a", "a"), command), "a method and a command"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            run_benchmarks(replace(request(), methods=methods))
     assert not Path("runs").exists()
-
-
-def test_a_method_that_is_named_twice_runs_once(lab: Path) -> None:
-    assert [method.name for method in resolve_methods(request("mod.B:good", "mod.B.good"))] == ["mod.B.good"]
-
-
-def test_a_command_may_begin_with_a_variable(lab: Path) -> None:
-    methods = tuple(parse_commands(["MARK=seen bash -c 'echo it is $MARK'"]))
-    (execution,) = run_benchmarks(replace(request(), methods=methods)).executions
-    assert Path(execution.run_dir, execution.log).read_text() == "it is seen\n"
 
 
 # ---------------------------------------------------------------- a supervisor that was killed
@@ -322,14 +285,19 @@ def test_what_a_killed_supervisor_left_is_read_later(finished: Finished, tmp_pat
     assert (copy / BENCH_FILE).exists()
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_a_killed_call_had_still_to_run_is_run_by_the_next(lab: Path) -> None:
-    call = [sys.executable, "-m", "assay", "bench", "run", "--command", "slow=sleep 0.3", "--trials", "4"]
-    with subprocess.Popen([*call, "--root", "runs"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed:
+    call = ["bench", "run", "--command", "slow=sleep 0.2", "--trials", "4", "--root", "runs"]
+    with tempfile.TemporaryFile("w") as log:
+        killed = start_assay(call, cwd=lab, env=os.environ, log=log)
         while not list(Path("runs/bench").glob("*_slow/lease.1")):
             time.sleep(0.01)
         killed.kill()
+        killed.wait()
     while not list(Path("runs/bench").glob("*_slow/bench.exit.0")):
         time.sleep(0.01)
+    (lost,) = load_executions(find_location("runs"))
+    assert (lost.method, lost.result.succeeded, lost.contaminated) == ("slow", True, (NOT_OBSERVED,))
     elsewhere = lab / "elsewhere"
     elsewhere.mkdir()
     shutil.copy("mod.py", elsewhere)
@@ -343,10 +311,11 @@ def test_what_a_killed_call_had_still_to_run_is_run_by_the_next(lab: Path) -> No
     assert len(run_benchmarks(request("mod.B.fixed")).executions) == 1
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_a_living_call_has_still_to_run_is_left_to_it(lab: Path) -> None:
-    run_benchmarks(request("mod.B.fixed"))
-    spec = run_directory.load_record(str(next(Path("runs/bench").glob("*_B.fixed")))).spec
-    waiting = replace(spec, name="never-started")
+    (first,) = run_benchmarks(request("mod.B.fixed", extra={"command": 1})).executions
+    spec = run_directory.load_record(first.run_dir).spec
+    waiting = replace(spec, name="never-started", title="never-started")
     with hold_queue("runs/bench", str(lab), [waiting]):
         assert take_queue("runs/bench", str(lab)) == []
     with hold_queue("runs/bench", str(lab), [waiting, spec]):
@@ -356,16 +325,7 @@ def test_what_a_living_call_has_still_to_run_is_left_to_it(lab: Path) -> None:
     assert [one.name for one in take_queue("runs/bench", str(lab))] == ["never-started"]
     path.write_text("{")
     assert take_queue("runs/bench", str(lab)) == []
-
-
-def test_only_work_of_its_own_kind_keeps_a_call_from_continuing_another(lab: Path) -> None:
-    """What else is stored with a call does not, and each execution has what its own call stored."""
-    (first,) = run_benchmarks(request("mod.B.fixed", extra={"command": 1})).executions
-    spec = replace(run_directory.load_record(first.run_dir).spec, name="never-started", title="never-started")
-    with hold_queue("runs/bench", str(lab), [spec]):
-        (path,) = Path("runs/bench/.assay").glob("bench-queue.*")
-        left = path.read_text()
-    path.write_text(left)
+    path.write_text(left)  # work of its own kind does not continue it; what else is stored with a call does not matter
     for own in (request("mod.B.fixed", extra=COMPARED), request("mod.B.fixed", output_root=str(lab / "out"))):
         assert len(run_benchmarks(own).executions) == 1
     assert path.exists()
@@ -398,15 +358,16 @@ def test_a_crash_in_native_code_shows_the_python_stack(finished: Finished, metho
     assert "called by inner (crash.py:2) called by outer (crash.py:3)" in finding.message
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_benchmark_waits_for_model_checks_and_says_so_when_its_limit_is_over(lab: Path, tmp_path: Path) -> None:
     check = MachineLease("check")
     assert check.try_enter()
     try:
-        report = run_benchmarks(request("mod.B.good", max_wait_s=0.5))
+        report = run_benchmarks(request("mod.B.good", max_wait_s=0.2))
     finally:
         check.close()
     assert report.exit_code is ExitCode.INTERNAL
-    assert "nothing was started within 0.5 s: model checks are running" in (report.problem or "")
+    assert "nothing was started within 0.2 s: model checks are running" in (report.problem or "")
     assert run_benchmarks(request("mod.B.good")).exit_code is ExitCode.OK
     assert MachineLease("run").try_enter()  # what it held is free again
 
@@ -417,28 +378,21 @@ FARM = "[farms.shell]\nsubmit = 'bash -c {command}'\n"
 
 
 @pytest.mark.needs(farms=True)
-def test_a_farm_s_trials_are_observed_where_they_run(lab: Path, finished: Finished) -> None:
-    """The wrapper on the node sees what the supervisor sees here: the same machine, peaks and environment."""
-    (lab / "assay.toml").write_text(FARM)
-    here = finished["mod.B.large"]
-    (there,) = run_benchmarks(request("mod.B.large", farm="shell")).executions
-    assert there.succeeded
-    assert there.fingerprint == here.fingerprint
-    assert there.machine.host == here.machine.host
-    assert there.contaminated == ()
-    assert there.peaks.max_rss == pytest.approx(here.peaks.max_rss, rel=0.2)
-    assert run_directory.load_history(there.run_dir).attempts[0].handle.executor == "submit"
-
-
-@pytest.mark.needs(farms=True)
-def test_a_farm_s_trials_alternate_and_never_overlap(lab: Path) -> None:
+def test_a_farm_s_trials_alternate_never_overlap_and_are_observed_where_they_run(lab: Path, finished: Finished) -> None:
+    """The wrapper on the node sees what the supervisor sees here: the same machine and environment, and peaks."""
     (lab / "assay.toml").write_text(FARM)
     variants = tuple(BenchVariant(name, env=(("MARK", name),)) for name in "ab")
-    report = run_benchmarks(request("mod.B.environment", trials=2, farm="shell", variants=variants))
-    assert [execution.label for execution in report.executions] == ["a", "b", "b", "a"]
-    assert [execution.result.extras["value"] for execution in report.executions] == ["a", "b", "b", "a"]
-    spans = [(execution.started_at, execution.ended_at) for execution in report.executions]
-    assert all(ended <= began for (_, ended), (began, _) in pairwise(spans))
+    found = run_benchmarks(request("mod.B.environment", trials=2, farm="shell", variants=variants)).executions
+    assert [execution.label for execution in found] == ["a", "b", "b", "a"]
+    assert [execution.result.extras["value"] for execution in found] == ["a", "b", "b", "a"]
+    assert all(began.ended_at <= then.started_at for began, then in pairwise(found))  # type: ignore[operator]
+    here = finished["mod.B.large"]
+    for there in found:
+        assert there.succeeded
+        assert (there.fingerprint, there.machine.host) == (here.fingerprint, here.machine.host)
+        assert there.contaminated == ()
+        assert 1_000_000 < there.peaks.max_rss < here.peaks.max_rss
+        assert run_directory.load_history(there.run_dir).attempts[0].handle.executor == "submit"
 
 
 @pytest.mark.needs(farms=True)

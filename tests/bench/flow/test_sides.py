@@ -149,41 +149,29 @@ def test_what_is_put_aside_is_counted_by_method() -> None:
 # ---------------------------------------------------------------- checkouts
 
 
-@pytest.fixture
-def repository(lab: Path) -> Repository:
-    found = Repository(lab)
-    found.costs(10, 11)
-    return found
-
-
-def test_a_second_comparison_waits_for_the_first(repository: Repository) -> None:
+def test_a_second_comparison_waits_for_the_first(lab: Path) -> None:
+    repository = Repository(lab)
+    repository.costs(10, 11)
     console = CollectingConsole()
-    said = console.lines
     order: list[str] = []
+    folders: list[str] = []
 
     def come_second() -> None:
         with open_trees(ask(), None, console) as checkouts:
             order.append(checkouts.inside[0])
+            folders.append(checkouts.folder)
 
     second = threading.Thread(target=come_second)
     with open_trees(ask(), None):
         second.start()
-        while not said:
+        while not console.lines:
             time.sleep(0.01)
         order.append("first")
     second.join()
     assert order == ["first", "."]
-    assert "waiting for another comparison or search, running in" in said[0]
-
-
-def test_the_lock_goes_with_its_owner(repository: Repository) -> None:
-    with open_trees(ask(), None) as checkouts:
-        folder = checkouts.folder
-    with open(f"{folder}/lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_a_place_that_cannot_be_made(repository: Repository) -> None:
+    assert "waiting for another comparison or search, running in" in console.lines[0]
+    with open(f"{folders[0]}/lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it goes with its owner
     (repository.folder / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be made"), open_trees(ask(root="file"), None):
         pass

@@ -44,41 +44,30 @@ def test_by_its_execution_a_commit_or_as_the_last(place: Path, change: str) -> N
     assert word.at > 1e9
 
 
-def test_a_change_that_is_not_there(place: Path) -> None:
+def test_a_change_that_is_not_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFoundError, match=r"(?s)e0021.*changes: e0020, or last"):
         say("e0021")
     with pytest.raises(NotFoundError):
         say("14")  # too short for a commit
-    assert load_triage(str(place)) == []
-
-
-def test_a_history_without_a_change(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histories, "load_executions", lambda *_: history([5.0] * 20))
     with pytest.raises(UsageError, match="has no change"):
         say("last")
+    assert load_triage(str(place)) == []
 
 
-def test_an_invalid_change_can_be_taken_back_although_it_is_not_seen_any_more(place: Path) -> None:
+def test_an_invalid_change_can_be_taken_back_although_it_is_not_seen_any_more(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     say("last", "invalid")
     with pytest.raises(UsageError, match="has no change"):
         say("last")
     assert say("e0020", "open").endswith("is open")
-    assert [word.judgement for word in load_triage(str(place))] == ["invalid", "open"]
-    assert say("last", "ack")
-
-
-def test_the_last_one_can_be_taken_back_as_it_was_named(place: Path) -> None:
-    say("last", "invalid")
-    assert say("last", "open") == "m.C.f wall_time: the change at e0020 is open"
     assert say("last", "open") == "m.C.f wall_time: the change at e0020 is open"  # it is seen again
-    assert say("last", "ack")
-    assert [word.execution_id for word in load_triage(str(place))] == ["e0020"] * 4
-
-
-def test_what_leaves_no_history_at_all_can_be_taken_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say("last", "invalid")
-    monkeypatch.setattr(histories, "load_executions", lambda *_: history([5.0]))
+    monkeypatch.setattr(histories, "load_executions", lambda *_: history([5.0]))  # what is left is no history
     assert triage_change("wall_time", "C.f", "last", "open", "", "runs").endswith("is open")
+    found = [(word.execution_id, word.judgement) for word in load_triage(str(place))]
+    assert found == [("e0020", word) for word in ("invalid", "open", "open", "invalid", "open")]
 
 
 def test_a_user_without_a_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,18 +43,14 @@ def load(path: Path) -> dict[str, BenchExecution]:
 
 
 def test_what_failed_is_a_failed_execution(folder: Path) -> None:
-    found = load(
-        write(
-            folder,
-            {
-                "suite.time_x": [[1.0, 2.0, None], [["10", "20", "30"]]],
-                "suite.time_broken": [None, []],
-                "suite.time_all": [None, [["1", "2"], ["'a'", "'b'"]]],
-                "suite.time_odd": [["text"], []],
-                "suite.track_y": [[5], []],
-            },
-        )
-    )
+    results = {
+        "suite.time_x": [[1.0, 2.0, None], [["10", "20", "30"]]],
+        "suite.time_broken": [None, []],
+        "suite.time_all": [None, [["1", "2"], ["'a'", "'b'"]]],
+        "suite.time_odd": [["text"], []],
+        "suite.track_y": [[5], []],
+    }
+    found = load(write(folder, results))
     failed = {name: each.result.findings[0].message for name, each in found.items() if not each.succeeded}
     assert failed == {
         "suite.time_x(30)": "it failed when asv ran it",
@@ -64,10 +60,7 @@ def test_what_failed_is_a_failed_execution(folder: Path) -> None:
     }
     assert not any(found[name].result.is_measured for name in failed)
     assert {name for name in found if name not in failed} == {"suite.time_x(10)", "suite.time_x(20)", "suite.track_y"}
-
-
-def test_version_1_has_failures_too(folder: Path) -> None:
-    path = folder / "old.json"
+    path = folder / "old.json"  # of version 1
     path.write_text(json.dumps({"commit_hash": "c", "results": {"time_x": None, "time_y": {"result": None}}}))
     assert [each.succeeded for each in load(path).values()] == [False, False]
 
@@ -90,11 +83,11 @@ def test_the_machine_s_file_fills_in_what_results_do_not_say(folder: Path) -> No
     assert (own.setup["cpu_model"], own.setup["cpus"]) == ("EPYC", "8"), "a result knows better"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"other": 1}', "[" * 100_000])
-def test_a_damaged_machine_s_file_costs_no_result(folder: Path, text: str) -> None:
-    (folder / "machine.json").write_text(text)
-    (found,) = load(write(folder, {"suite.time_x": [[1.0], []]})).values()
-    assert (found.result.wall_time, found.setup) == (1.0, {})
+def test_a_damaged_machine_s_file_costs_no_result(folder: Path) -> None:
+    for text in ("", "[]", "{", '{"other": 1}', "[" * 100_000):
+        (folder / "machine.json").write_text(text)
+        (found,) = load(write(folder, {"suite.time_x": [[1.0], []]})).values()
+        assert (found.result.wall_time, found.setup) == (1.0, {})
 
 
 def test_the_list_of_benchmarks_tells_kinds_and_units(folder: Path) -> None:
@@ -104,35 +97,26 @@ def test_the_list_of_benchmarks_tells_kinds_and_units(folder: Path) -> None:
     assert found["suite.track_y"].result.extras == {"unit": "bytes"}
 
 
-@pytest.mark.parametrize(
-    ("name", "metric", "direction"),
-    [
+def test_what_is_tracked_keeps_its_name_and_lower_is_better_where_that_does_not_tell(folder: Path) -> None:
+    for name, metric, direction in (
         ("suite.track_loss", "track_loss", "min"),
         ("suite.Net.track_accuracy", "track_accuracy", "max"),
-        ("suite.track_size", "track_size", "min"),
         ("suite.TrackSize", "track_TrackSize", "min"),
         ("suite.pretty", "track_pretty", "min"),
-    ],
-)
-def test_what_is_tracked_keeps_its_name_and_lower_is_better_where_that_does_not_tell(
-    folder: Path, name: str, metric: str, direction: str
-) -> None:
-    (folder / "../benchmarks.json").write_text(json.dumps({"version": 2, name: {"name": name, "type": "track"}}))
-    found = load(write(folder, {name: [[7, 8], [["1.5", "'a.b'"]]]})).values()
-    assert [each.result.numbers for each in found] == [{metric: 7}, {metric: 8}]
-    assert direction_of(metric) == direction
+    ):
+        (folder / "../benchmarks.json").write_text(json.dumps({"version": 2, name: {"name": name, "type": "track"}}))
+        found = load(write(folder, {name: [[7, 8], [["1.5", "'a.b'"]]]})).values()
+        assert [each.result.numbers for each in found] == [{metric: 7}, {metric: 8}]
+        assert direction_of(metric) == direction
 
 
-@pytest.mark.parametrize(
-    ("place", "words"), [("machine.json", "describes the machine"), ("../benchmarks.json", "describes the benchmarks")]
-)
-def test_they_are_known_and_no_results(folder: Path, place: str, words: str) -> None:
-    path = str(folder / place)
-    found = load_foreign_file(path)
-    assert found.executions == ()
-    assert words in found.notes[0]
-    with pytest.raises(UsageError, match="there is no result in it"):
-        load_foreign(path)
+def test_they_are_known_and_no_results(folder: Path) -> None:
+    for place, words in (("machine.json", "describes the machine"), ("../benchmarks.json", "describes the benchmarks")):
+        found = load_foreign_file(str(folder / place))
+        assert found.executions == ()
+        assert words in found.notes[0]
+        with pytest.raises(UsageError, match="there is no result in it"):
+            load_foreign(str(folder / place))
 
 
 def test_equal_figures_of_two_machines_are_two(folder: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from assay.bench.importers.recognisers import IMPORTERS
 from assay.bench.importers.result import FieldError
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
+from assay.system.fast_dataclasses import asdict
 
 PERFZERO: dict[str, Any] = {
     "execution_id": "2019-02-13-06-45-22-899128",
@@ -47,46 +46,19 @@ PYTEST: dict[str, Any] = {
         }
     ],
 }
+
+
+def google_run(value: float, name: str = "BM/1", **fields: Any) -> dict[str, Any]:
+    return {"name": name, "run_name": name, "run_type": "iteration", "real_time": value, "time_unit": "us", **fields}
+
+
 GOOGLE: dict[str, Any] = {
     "context": {"date": "2024-05-01T10:00:00+02:00", "host_name": "g", "num_cpus": 4, "mhz_per_cpu": 3000},
     "benchmarks": [
-        {
-            "name": "BM_x/8",
-            "run_name": "BM_x/8",
-            "run_type": "iteration",
-            "iterations": 10,
-            "real_time": 2.0,
-            "cpu_time": 1.0,
-            "time_unit": "us",
-            "items_per_second": 100.0,
-        },
-        {
-            "name": "BM_x/8",
-            "run_name": "BM_x/8",
-            "run_type": "iteration",
-            "iterations": 10,
-            "real_time": 4.0,
-            "cpu_time": 3.0,
-            "time_unit": "us",
-            "items_per_second": 300.0,
-        },
-        {
-            "name": "BM_x/8_mean",
-            "run_name": "BM_x/8",
-            "run_type": "aggregate",
-            "real_time": 3.0,
-            "cpu_time": 2.0,
-            "time_unit": "us",
-        },
-        {
-            "name": "BM_bad",
-            "run_type": "iteration",
-            "error_occurred": True,
-            "error_message": "no device",
-            "real_time": 0,
-            "cpu_time": 0,
-            "time_unit": "ns",
-        },
+        google_run(2.0, "BM_x/8", iterations=10, cpu_time=1.0, items_per_second=100.0),
+        google_run(4.0, "BM_x/8", iterations=10, cpu_time=3.0, items_per_second=300.0),
+        {**google_run(3.0, "BM_x/8", cpu_time=2.0), "name": "BM_x/8_mean", "run_type": "aggregate"},
+        google_run(0, "BM_bad", cpu_time=0, error_occurred=True, error_message="no device"),
     ],
 }
 ASV_2: dict[str, Any] = {
@@ -95,35 +67,9 @@ ASV_2: dict[str, Any] = {
     "env_name": "virtualenv-py3.11",
     "python": "3.11",
     "params": {"machine": "box", "cpu": "EPYC", "num_cpu": "2"},
-    "result_columns": [
-        "result",
-        "params",
-        "version",
-        "started_at",
-        "duration",
-        "stats_ci_99_a",
-        "stats_ci_99_b",
-        "stats_q_25",
-        "stats_q_75",
-        "number",
-        "repeat",
-        "samples",
-    ],
+    "result_columns": ["result", "params", "version", "samples"],
     "results": {
-        "suite.time_keys": [
-            [0.1, 0.2, None],
-            [["'a'", "'b'", "'c'"]],
-            "v",
-            0,
-            0,
-            None,
-            None,
-            None,
-            None,
-            None,
-            None,
-            [[0.1, 0.11], None, None],
-        ],
+        "suite.time_keys": [[0.1, 0.2, None], [["'a'", "'b'", "'c'"]], "v", [[0.1, 0.11], None, None]],
         "suite.track_size": [[42], [], "v"],
         "suite.peakmem_load": [[1024], []],
         "suite.failed": [None, []],
@@ -170,13 +116,8 @@ def test_perfzero(load: Any) -> None:
     assert found.setup["accelerator_model"] == "V100"
     assert found.peaks.max_rss == 4269047808
     assert found.succeeded
-
-
-def test_a_failed_perfzero_summary_stays_failed(load: Any) -> None:
-    (found,) = load(
-        {**PERFZERO, "benchmark_result": {**PERFZERO["benchmark_result"], "succeeded": False, "wall_time": -1}}
-    )
-    assert not found.succeeded
+    (failed,) = load(put(PERFZERO, ("benchmark_result", "succeeded"), value=False))
+    assert not failed.succeeded
 
 
 def render_log(*summaries: dict[str, Any]) -> str:
@@ -188,26 +129,19 @@ def render_log(*summaries: dict[str, Any]) -> str:
     return "\n".join([*lines, "Benchmark success results:", "{", '  "trial_1": {"m": true}', "}"])
 
 
-def test_perfzero_s_log_and_what_it_printed(load: Any) -> None:
+def test_perfzero_s_log_and_what_it_printed(load: Any, tmp_path: Path) -> None:
     second = {**PERFZERO, "execution_id": "second"}
     found = load(render_log(PERFZERO, second, PERFZERO))
     assert [each.execution_id for each in found] == [PERFZERO["execution_id"], "second"], "each once"
     assert found[0] == load(PERFZERO)[0]
     (same_line,) = load("INFO: completed with summary: " + json.dumps(PERFZERO))
     assert same_line == found[0]
-
-
-def test_a_log_may_hold_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "perfzero.log"
     path.write_bytes(b"\xff\xfe progress\n" + render_log(PERFZERO).encode())
-    assert [each.method for each in load_foreign(str(path))] == ["official.resnet.C.m"]
-
-
-def test_a_log_without_a_whole_summary_is_refused(load: Any) -> None:
-    with pytest.raises(UsageError, match="it is not JSON"):
-        load(render_log())
-    with pytest.raises(UsageError, match="it is not JSON"):
-        load(render_log(PERFZERO)[:-500])
+    assert [each.method for each in load_foreign(str(path))] == ["official.resnet.C.m"], "it may hold other bytes"
+    for text in (render_log(), render_log(PERFZERO)[:-500]):
+        with pytest.raises(UsageError, match="it is not JSON"):
+            load(text)
 
 
 def test_pytest_benchmark(load: Any) -> None:
@@ -251,43 +185,36 @@ def test_mlperf(load: Any) -> None:
     assert found.result.numbers["eval_accuracy"] == 0.76
     assert found.result.samples["eval_accuracy"] == (0.5, 0.76)
     assert found.succeeded
+    begun = MLLOG[: MLLOG.index(':::MLLOG {"time_ms": 12000')]
+    for text, words in ((MLLOG.replace("success", "aborted"), "aborted"), (begun, "never stopped")):
+        (found,) = load(text)
+        assert not found.succeeded
+        assert words in found.result.findings[0].message
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (MLLOG.replace("success", "aborted"), "aborted"),
-        (MLLOG[: MLLOG.index(':::MLLOG {"time_ms": 12000')], "never stopped"),
-    ],
-)
-def test_an_mlperf_run_that_did_not_end_well(load: Any, text: str, words: str) -> None:
-    (found,) = load(text)
-    assert not found.succeeded
-    assert words in found.result.findings[0].message
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_what_cannot_be_read_is_one_clear_message(load: Any, tmp_path: Path) -> None:
+    for content in (
         "",
         "not json",
         "[1, 2]",
         "{}",
         '{"results": 3, "commit_hash": "x"}',
         '{"context": {}, "benchmarks": []}',
-        '{"context": {}, "benchmarks": [{"name": "x", "real_time": "fast"}]}',
         '{"machine_info": {}, "benchmarks": [{"name": "x"}]}',
         '{"benchmark_result": {}, "execution_timestamp": 1}',
         ':::MLLOG {"broken',
         ':::MLLOG {"no": "key"}',
-    ],
-)
-def test_what_cannot_be_read_is_one_clear_message(load: Any, content: str) -> None:
-    with pytest.raises(UsageError, match="cannot be imported") as found:
-        load(content)
-    assert "known: PerfZero" in (found.value.hint or "")
-    assert "file.json" in found.value.message
-    assert not re.search(r"\w(Error|Exception)\b", found.value.message), "Python's own names tell users nothing"
+    ):
+        with pytest.raises(UsageError, match="cannot be imported") as found:
+            load(content)
+        assert "known: PerfZero" in (found.value.hint or "")
+        assert "file.json" in found.value.message
+        assert not re.search(r"\w(Error|Exception)\b", found.value.message), "Python's own names tell users nothing"
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_foreign(str(tmp_path / "nowhere.json"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(UsageError, match="not text"):
+        load_foreign(str(tmp_path / "binary"))
 
 
 def list_places(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -300,31 +227,30 @@ def list_places(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any
 
 
 def put(content: Any, place: tuple[Any, ...], value: Any) -> Any:
-    copied = copy.deepcopy(content)
-    inner = copied
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = value
+    """The content with another value there: only what leads to it is copied."""
+    if not place:
+        return value
+    copied = content.copy()
+    copied[place[0]] = put(content[place[0]], place[1:], value)
     return copied
 
 
-ODD = [None, True, "", "text", 0, -1, 1e308, 10**400, [], [None], {}, {"a": 1}, [[]], float("nan"), float("inf")]
+ODD = [None, True, "", "text", -1, 10**400, [], [None], {"a": 1}, float("nan")]
 
 
 @pytest.mark.parametrize("content", [PERFZERO, PYTEST, GOOGLE, ASV_2, ASV_1])
 def test_whatever_stands_in_a_field_it_is_read_or_refused_with_its_place(content: Any) -> None:
     """Each place of each file, with each odd value: figures, or one message that a user can read."""
     refused = 0
-    for place in list_places(content):
+    for place in list(list_places(content)):
         for value in ODD:
-            text = json.dumps(put(content, place, value))
             try:
-                found = [each for each in parse_foreign(text, "file.json") if isinstance(each, BenchExecution)]
-                for each in found:
-                    json.dumps(asdict(each))
+                for each in parse_foreign(json.dumps(put(content, place, value)), "file.json"):
+                    assert isinstance(each, (BenchExecution, str))
+                    assert isinstance(each, str) or json.dumps(asdict(each))
             except FieldError:
                 refused += 1
-    assert refused > 20, "nothing was refused at all"
+    assert refused > 15, "nothing was refused at all"
 
 
 @pytest.mark.parametrize(
@@ -359,14 +285,6 @@ def test_the_message_names_benchmark_and_field(load: Any, content: Any, words: s
     assert words in found.value.message
 
 
-def test_files_that_are_missing_or_no_text(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
-        load_foreign(str(tmp_path / "nowhere.json"))
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(UsageError, match="not text"):
-        load_foreign(str(tmp_path / "binary"))
-
-
 @pytest.mark.parametrize("content", [PERFZERO, PYTEST, GOOGLE, ASV_2, MLLOG])
 def test_the_same_file_gives_the_same_ids(load: Any, content: Any) -> None:
     assert [each.execution_id for each in load(content)] == [each.execution_id for each in load(content)]
@@ -376,24 +294,10 @@ def test_the_same_file_gives_the_same_ids(load: Any, content: Any) -> None:
 
 
 def aggregate(kind: str, value: float, name: str = "BM/2", **fields: Any) -> dict[str, Any]:
-    return {
-        "name": f"{name}_{kind}",
-        "run_name": name,
-        "run_type": "aggregate",
-        "repetitions": 9,
-        "threads": 1,
-        "aggregate_name": kind,
-        "aggregate_unit": "percentage" if kind == "cv" else "time",
-        "iterations": 9,
-        "real_time": value,
-        "cpu_time": value / 2,
-        "time_unit": "us",
-        **fields,
-    }
-
-
-def google_run(value: float, name: str = "BM/1", **fields: Any) -> dict[str, Any]:
-    return {"name": name, "run_name": name, "run_type": "iteration", "real_time": value, "time_unit": "us", **fields}
+    given = {"repetitions": 9, "threads": 1, "iterations": 9, "cpu_time": value / 2, **fields}
+    given |= {"run_type": "aggregate", "aggregate_name": kind}
+    given |= {"aggregate_unit": "percentage" if kind == "cv" else "time"}
+    return {**google_run(value, name, **given), "name": f"{name}_{kind}"}
 
 
 @pytest.fixture
@@ -441,11 +345,11 @@ def test_counters_are_metrics(load_google: Any) -> None:
     assert found.result.extras == {"label": "fast path"}
     (single,) = load_google(aggregate("mean", 1, Foo=2.5)).executions
     assert single.result.numbers["Foo"] == 2.5
-
-
-def test_a_counter_that_is_no_number_fails(load_google: Any) -> None:
-    (found,) = load_google(google_run(1, Foo=float("nan"))).executions
-    assert found.result.findings[0].message == "Foo is nan"
+    (bad,) = load_google(google_run(1, Foo=float("nan"))).executions
+    assert bad.result.findings[0].message == "Foo is nan"
+    (broken,) = load_google(google_run(1), google_run(0, error_occurred=True, error_message="no device")).executions
+    assert not broken.result.is_measured, "a failure among repetitions stays one"
+    assert broken.result.findings[0].message == "no device"
 
 
 def test_nothing_is_left_out_in_silence(load_google: Any) -> None:
@@ -460,14 +364,5 @@ def test_nothing_is_left_out_in_silence(load_google: Any) -> None:
         "BM/skip: it was skipped: no GPU",
         "BM: BigO, RMS give its complexity or spread, not its time: there is no result",
     )
-
-
-def test_a_spread_without_its_middle_is_refused(load_google: Any) -> None:
     with pytest.raises(UsageError, match=r"benchmark 'BM/2_stddev': it has neither a median nor a mean"):
         load_google(google_run(1), aggregate("stddev", 1))
-
-
-def test_a_failure_among_repetitions_stays_one(load_google: Any) -> None:
-    (found,) = load_google(google_run(1), google_run(0, error_occurred=True, error_message="no device")).executions
-    assert not found.result.is_measured
-    assert found.result.findings[0].message == "no device"

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.bench.judge.made_series import build_ar, build_series
 
@@ -40,49 +40,37 @@ def indices(values, tuning=DEFAULT):
 # ---------------------------------------------------------------- nothing to find
 
 
+def draw_noise(kind, n, seed):
+    rng = np.random.default_rng(seed)
+    if kind == "heavy":
+        return rng.standard_t(2, n)
+    if kind == "bimodal":
+        return 2.0 * (rng.random(n) < 0.3) + rng.standard_normal(n) / 2
+    return build_ar(0.4, n, seed) if kind == "memory" else rng.standard_normal(n)
+
+
+def raise_at(values, *places, to=1000.0):
+    return [to if place in places else value for place, value in enumerate(values)]
+
+
 @pytest.mark.parametrize(
-    "values", [[], [1.0], [1.0] * 5, [math.nan] * 50, [None] * 50, [math.inf] * 9, [1, 2, 3, 4, 5]]
+    "values",
+    [
+        *([], [1.0] * 5, [math.nan] * 50, [None] * 50, [math.inf] * 9, [1, 2, 3, 4, 5]),  # too few values
+        *([value] * 100 for value in (5.0, 0.0, -3.0, 1e300, 5e-324)),  # a constant series
+        raise_at(build_series({}), 100),  # outliers
+        raise_at(build_series({}), 100, 101),
+        raise_at([100.0] * 101, 50, to=500.0),
+    ],
 )
-def test_too_few_values_have_no_change_point(values):
+def test_a_series_without_a_change_point(values):
     assert find_change_points(values) == ()
 
 
-@pytest.mark.parametrize("value", [5.0, 0.0, -3.0, 1e300, 5e-324])
-def test_a_constant_series_has_no_change_point(value):
-    assert find_change_points([value] * 100) == ()
-
-
-def test_pure_noise_raises_hardly_any_alarm():
-    alarms = sum(bool(indices(build_series({}, seed=seed))) for seed in range(100))
-    assert alarms <= 2
-
-
-@pytest.mark.parametrize("kind", ["heavy", "bimodal"])
-def test_odd_noise_raises_hardly_any_alarm(kind):
-    alarms = 0
-    for seed in range(100):
-        rng = np.random.default_rng(seed)
-        noise = (
-            rng.standard_t(2, 200) if kind == "heavy" else 2.0 * (rng.random(200) < 0.3) + rng.standard_normal(200) / 2
-        )
-        alarms += bool(indices((100 * np.exp(0.02 * noise)).tolist()))
-    assert alarms <= 4
-
-
-def test_a_single_outlier_is_no_change():
-    values = build_series({})
-    values[100] *= 10
-    assert indices(values) == []
-
-
-def test_two_outliers_in_a_row_are_no_change():
-    values = build_series({})
-    values[100] = values[101] = 1000.0
-    assert indices(values) == []
-
-
-def test_a_spike_in_a_constant_series_is_no_change():
-    assert indices([100.0] * 50 + [500.0] + [100.0] * 50) == []
+@pytest.mark.parametrize(("kind", "most"), [("gauss", 1), ("heavy", 2), ("bimodal", 2)])
+def test_noise_raises_hardly_any_alarm(kind, most):
+    alarms = sum(bool(indices((100 * np.exp(0.02 * draw_noise(kind, 200, seed))).tolist())) for seed in range(50))
+    assert alarms <= most
 
 
 # ---------------------------------------------------------------- steps
@@ -102,10 +90,7 @@ def test_a_step_is_found_where_it_is(size):
 def test_several_steps_are_found():
     found = indices(build_series({60: 0.1, 130: -0.08, 180: 0.2}))
     assert [abs(index - at) <= 2 for index, at in zip(found, (60, 130, 180), strict=True)] == [True] * 3
-
-
-def test_a_step_shortly_before_the_end_is_found():
-    assert indices(build_series({195: 0.2})) == [195]
+    assert indices(build_series({195: 0.2})) == [195], "shortly before the end"
 
 
 def test_steps_of_counts_without_noise_are_found_exactly():
@@ -156,36 +141,33 @@ def test_zero_and_negative_values_are_compared_as_differences():
     assert change.at == 60
     assert change.effect == pytest.approx(2.0, abs=0.2)
     assert change.before == pytest.approx(-5, abs=0.5)
-
-
-def test_a_step_up_from_nothing_is_infinite():
     (change,) = find_change_points([0.0] * 40 + [3.0] * 40)
     assert change.effect == math.inf
     assert (change.before, change.after) == pytest.approx((0.0, 3.0))
+    (change,) = find_change_points([-1e308] * 20 + [1e308] * 20)
+    assert (change.at, change.effect) == (20, pytest.approx(2.0)), "it does not overflow"
+    (change,) = find_change_points([1e-300] * 20 + [1e300] * 20)
+    assert change.at == 20
 
 
 def test_the_interval_covers_the_true_step():
-    covered = found = 0
-    for seed in range(60):
-        for change in find_change_points(build_series({100: 0.1}, seed=seed)):
-            found += 1
-            covered += change.interval[0] <= 0.1 <= change.interval[1]
-    assert found >= 58
-    assert covered / found >= 0.85
+    changes = [each for seed in range(40) for each in find_change_points(build_series({100: 0.1}, seed=seed))]
+    assert len(changes) >= 39
+    assert np.mean([each.interval[0] <= 0.1 <= each.interval[1] for each in changes]) >= 0.85
 
 
 # ---------------------------------------------------------------- autocorrelated noise
 
 
 def test_noise_with_memory_is_not_taken_for_steps():
-    series = [(100 * np.exp(0.02 * build_ar(0.8, 300, seed))).tolist() for seed in range(40)]
+    series = [(100 * np.exp(0.02 * build_ar(0.8, 300, seed))).tolist() for seed in range(20)]
     forgetful = replace(DEFAULT, least_autocorrelation=math.inf)
     alarms = [sum(bool(indices(one, tuning)) for one in series) for tuning in (DEFAULT, forgetful)]
-    assert alarms[0] <= 3
-    assert alarms[1] >= 30  # without the autocorrelation
+    assert alarms[0] <= 1
+    assert alarms[1] >= 15  # without the autocorrelation
 
 
-@pytest.mark.parametrize("coefficient", [0.2, rarely(0.3), 0.4, rarely(0.6), 0.7, 0.9])
+@pytest.mark.parametrize("coefficient", [rarely(0.2), rarely(0.3), 0.4, rarely(0.6), 0.7, rarely(0.9)])
 def test_short_histories_of_noise_with_memory_rarely_alarm(coefficient):
     series = [(100 * np.exp(0.02 * build_ar(coefficient, 200, seed))).tolist() for seed in range(100)]
     assert sum(bool(indices(one)) for one in series) <= 3
@@ -200,15 +182,6 @@ def test_steps_are_found_in_noise_with_memory():
 # ---------------------------------------------------------------- young histories
 
 
-def draw_noise(kind, n, seed):
-    rng = np.random.default_rng(seed)
-    if kind == "heavy":
-        return rng.standard_t(2, n)
-    if kind == "bimodal":
-        return 2.0 * (rng.random(n) < 0.3) + rng.standard_normal(n) / 2
-    return build_ar(0.4, n, seed) if kind == "memory" else rng.standard_normal(n)
-
-
 def draw_young(kind, n, seed, height=0.0):
     """With a step in the middle, in units of the noise."""
     noise = draw_noise(kind, n, seed)
@@ -216,8 +189,18 @@ def draw_young(kind, n, seed, height=0.0):
     return (100 * np.exp(0.02 * noise)).tolist()
 
 
-@pytest.mark.parametrize("n", [*map(rarely, (8, 10, 15, 20, 50)), 6, 12, 30, 80])
-@pytest.mark.parametrize("kind", ["gauss", "heavy", "bimodal", "memory"])
+YOUNG = [("gauss", 6), ("memory", 6), ("heavy", 12), ("bimodal", 12), ("memory", 30), ("heavy", 80)]
+KINDS = ("gauss", "heavy", "bimodal", "memory")
+
+
+@pytest.mark.parametrize(
+    ("kind", "n"),
+    [
+        pytest.param(kind, n, marks=[] if (kind, n) in YOUNG else [pytest.mark.long])
+        for kind in KINDS
+        for n in (6, 8, 10, 12, 15, 20, 30, 50, 80)
+    ],
+)
 def test_young_histories_of_pure_noise_rarely_alarm(kind, n):
     """At most 2% (benchmarks/changepoint.py); that 50 of these have more than 4 alarms would then be odd."""
     assert sum(bool(indices(draw_young(kind, n, seed))) for seed in range(50)) <= 4
@@ -229,21 +212,18 @@ def test_young_histories_would_alarm_without_their_own_bound(monkeypatch):
     assert sum(bool(indices(one)) for one in series) >= 12
 
 
-@pytest.mark.parametrize(("n", "height", "share"), [(6, 8, 0.85), (10, 5, 0.75), (15, 5, 0.9), (30, 4, 0.8)])
+@pytest.mark.parametrize(("n", "height", "share"), [(6, 8, 0.85), (10, 5, 0.75), (30, 4, 0.8)])
 def test_a_clear_step_in_a_young_history_is_found(n, height, share):
-    found = [indices(draw_young("gauss", n, seed, height)) for seed in range(60)]
-    assert sum(any(abs(index - n // 2) <= 1 for index in one) for one in found) >= share * 60
+    found = [indices(draw_young("gauss", n, seed, height)) for seed in range(40)]
+    assert sum(any(abs(index - n // 2) <= 1 for index in one) for one in found) >= share * 40
 
 
-@pytest.mark.parametrize(("count", "after"), [(20, 3), (20, 6), (30, 3), (60, 4), (110, 3)])
+@pytest.mark.parametrize(("count", "after"), [(20, 3), (20, 6), (60, 4), (110, 3)])
 def test_a_step_at_the_end_of_equal_values_is_found(count, after):
     (found,) = find_change_points([100.0] * (count - after) + [150.0] * after)
     assert found.at == count - after
     assert found.effect == pytest.approx(0.5)
-
-
-def test_a_step_of_counts_is_found_in_the_shortest_history():
-    assert indices([7.0, 7.0, 7.0, 8.0, 8.0, 8.0]) == [3]
+    assert indices([7.0, 7.0, 7.0, 8.0, 8.0, 8.0]) == [3], "of counts in the shortest history"
 
 
 def test_in_a_young_history_one_outlier_does_not_hide_a_step():
@@ -262,7 +242,7 @@ def draw_with_outliers(n, seed, step=0.0, share=0.1):
     return values.tolist()
 
 
-@pytest.mark.parametrize(("n", "step", "share"), [(12, 0.2, 0.7), (36, 0.2, 0.92), (36, 0.1, 0.85), (80, 0.1, 0.9)])
+@pytest.mark.parametrize(("n", "step", "share"), [(12, 0.2, 0.7), (36, 0.1, 0.85)])
 def test_in_a_young_history_a_tenth_of_outliers_does_not_hide_a_step(n, step, share):
     found = [indices(draw_with_outliers(n, seed, step)) for seed in range(50)]
     assert sum(any(abs(index - n // 2) <= 1 for index in one) for one in found) >= (share - 0.05) * 50
@@ -270,7 +250,7 @@ def test_in_a_young_history_a_tenth_of_outliers_does_not_hide_a_step(n, step, sh
 
 @pytest.mark.parametrize("n", [12, 36, rarely(80)])
 def test_in_a_young_history_outliers_rarely_alarm(n):
-    assert sum(bool(indices(draw_with_outliers(n, seed))) for seed in range(60)) <= 4
+    assert sum(bool(indices(draw_with_outliers(n, seed))) for seed in range(40)) <= 3
 
 
 def test_up_and_back_in_a_young_history_are_two_steps():
@@ -280,8 +260,8 @@ def test_up_and_back_in_a_young_history_are_two_steps():
 
 def test_counts_that_mostly_repeat_are_no_steps():
     rng = np.random.default_rng(0)
-    series = [(7.0 + (rng.random(30) < 0.3)).tolist() for _ in range(100)]
-    assert sum(bool(indices(one)) for one in series) <= 4
+    series = [(7.0 + (rng.random(30) < 0.3)).tolist() for _ in range(50)]
+    assert sum(bool(indices(one)) for one in series) <= 2
 
 
 def test_of_fewer_points_more_is_asked():
@@ -293,11 +273,11 @@ def test_of_fewer_points_more_is_asked():
 def test_no_interval_that_is_reported_holds_nothing(kind):
     found = [
         change.interval
-        for n, height in ((6, 4.0), (8, 3.0), (12, 2.0), (130, 0.8))
-        for seed in range(40)
+        for n, height in ((6, 4.0), (12, 2.0), (130, 0.8))
+        for seed in range(20)
         for change in find_change_points(draw_young(kind, n, seed, height))
     ]
-    assert len(found) >= 5
+    assert len(found) >= 3
     assert all(low > 0 or high < 0 for low, high in found)
 
 
@@ -322,14 +302,14 @@ def build_drifting(seed, n=1000, size=1.0):
 
 
 def test_a_small_step_is_believed_in_plain_noise_and_not_on_a_drifting_level():
-    plain = [indices(build_series({500: 0.03}, n=1000, seed=seed)) for seed in range(10)]
+    plain = [indices(build_series({500: 0.03}, n=1000, seed=seed)) for seed in range(6)]
     drifting = []
-    for seed in range(10):
+    for seed in range(6):
         levels = 0.02 * build_drifting(seed, size=0.8)
         levels[500:] += 0.03
         drifting.append(indices((100 * np.exp(levels)).tolist()))
-    assert sum(any(abs(index - 500) <= 10 for index in found) for found in plain) >= 8
-    assert sum(any(abs(index - 500) <= 10 for index in found) for found in drifting) <= 5
+    assert sum(any(abs(index - 500) <= 10 for index in found) for found in plain) >= 5
+    assert sum(any(abs(index - 500) <= 10 for index in found) for found in drifting) <= 3
 
 
 # ---------------------------------------------------------------- the density of the noise
@@ -354,7 +334,7 @@ def count_found(values, true, tuning=DEFAULT):
     return hits, len(found) - hits
 
 
-@pytest.mark.parametrize("n", [100, rarely(200), rarely(500), 1000])
+@pytest.mark.parametrize("n", [100, rarely(200), rarely(500), rarely(1000)])
 @pytest.mark.parametrize("kind", ["gauss", "heavy", "bimodal"])
 def test_pure_noise_of_whatever_length_hardly_ever_wanders(kind, n):
     """A few of a thousand: `benchmarks/changepoint.py` draws as many."""
@@ -430,19 +410,19 @@ def test_high_steps_and_short_ones_stay_in_plain_noise(factor):
     assert indices(values) == [100, 105, 250]
 
 
-@pytest.mark.parametrize("n", [80, 200, rarely(500)])
+@pytest.mark.parametrize("n", [80, rarely(200), rarely(500)])
 def test_two_modes_raise_hardly_any_alarm(n):
-    assert sum(bool(indices(build_bimodal({}, seed, n))) for seed in range(100)) <= 2
+    assert sum(bool(indices(build_bimodal({}, seed, n))) for seed in range(60)) <= 1
 
 
 # ---------------------------------------------------------------- the parts
 
 
-@pytest.mark.parametrize(("gap", "heights"), [(60, (4, -4)), (30, (4, -4)), (40, (12, -3, -9))])
+@pytest.mark.parametrize(("gap", "heights"), [(60, (4, -4)), (40, (12, -3, -9))])
 def test_many_steps_do_not_hide_each_other_as_memory(gap, heights, monkeypatch):
     starts = range(gap, 490, gap)
     series = []
-    for seed in range(30):
+    for seed in range(12):
         noise = build_ar(0.7, 500, seed)
         for start, height in zip(starts, itertools.cycle(heights), strict=False):
             noise[start:] += height
@@ -450,8 +430,8 @@ def test_many_steps_do_not_hide_each_other_as_memory(gap, heights, monkeypatch):
     again = np.sum([count_found(values, starts) for values in series], axis=0)
     monkeypatch.setattr(changepoint, "measure_autocorrelation_again", lambda signal, *_: signal)
     once = np.sum([count_found(values, starts) for values in series], axis=0)
-    assert again[0] >= once[0] + 7
-    assert again[1] <= 5
+    assert again[0] >= once[0] + 3
+    assert again[1] <= 2
 
 
 def test_pruning_takes_back_cuts_where_there_is_no_step():
@@ -459,10 +439,6 @@ def test_pruning_takes_back_cuts_where_there_is_no_step():
     assert prune_cuts(signal, [20, 50, 100, 150], partial(weigh_cut, signal, DEFAULT)) == [100]
     density = learn_density(signal.x, [20, 50, 100, 150])
     assert prune_cuts(signal, [20, 50, 100, 150], partial(weigh_likelihood, signal, density, DEFAULT)) == [100]
-
-
-def test_pruning_keeps_nothing_of_nothing():
-    signal = build_signal(build_series({}))
     assert prune_cuts(signal, [], partial(weigh_cut, signal, DEFAULT)) == []
 
 
@@ -505,31 +481,22 @@ def test_any_series_gives_ordered_places_of_finite_values(values):
 
 
 @given(st.integers(0, 10_000), st.sampled_from([1e-6, 0.5, 1e6]))
-def test_units_do_not_matter(seed, factor):
+@settings(max_examples=8)
+def test_units_do_not_matter_nor_whether_they_are_rates_or_times(seed, factor):
     values = build_series({70: 0.1, 130: -0.1}, seed=seed)
+    found = find_change_points(values)
     scaled = find_change_points([value * factor for value in values])
-    for one, other in zip(find_change_points(values), scaled, strict=True):
+    for one, other in zip(found, scaled, strict=True):
         assert (one.at, one.effect) == (other.at, pytest.approx(other.effect))
         assert other.before == pytest.approx(one.before * factor)
-
-
-@given(st.integers(0, 10_000))
-def test_rates_and_times_change_at_the_same_places(seed):
-    values = build_series({70: 0.1, 130: -0.1}, seed=seed)
-    assert indices([1 / value for value in values]) == indices(values)
+    assert indices([1 / value for value in values]) == [one.at for one in found]
 
 
 @given(st.integers(0, 10_000), st.floats(0.1, 0.5))
+@settings(max_examples=10)
 def test_a_clear_step_is_always_found(seed, size):
     at = random.Random(seed).randrange(40, 160)
     assert any(abs(index - at) <= 2 for index in indices(build_series({at: size}, seed=seed)))
-
-
-def test_values_near_the_ends_of_floats_do_not_overflow():
-    (change,) = find_change_points([-1e308] * 20 + [1e308] * 20)
-    assert (change.at, change.effect) == (20, pytest.approx(2.0))
-    (change,) = find_change_points([1e-300] * 20 + [1e300] * 20)
-    assert change.at == 20
 
 
 def step_of_ten_percent(seed, points=30, at=20, noise=0.01):
@@ -541,9 +508,9 @@ def step_of_ten_percent(seed, points=30, at=20, noise=0.01):
 
 def test_intervals_of_the_same_step_are_alike_and_cover_it():
     """An assumed autocorrelation made some of them four times as wide as others."""
-    found = [interval for seed in range(60) if (interval := step_of_ten_percent(seed))]
+    found = [interval for seed in range(30) if (interval := step_of_ten_percent(seed))]
     widths = [high - low for low, high in found]
-    assert len(found) >= 56
+    assert len(found) >= 28
     assert max(widths) < 0.06
     assert max(widths) < 3 * np.median(widths)
     assert np.mean([low <= 0.1 <= high for low, high in found]) >= 0.9
@@ -553,10 +520,7 @@ def test_a_true_memory_widens_the_interval():
     """Points that resemble their neighbours tell less."""
 
     def draw(autocorrelation, seed):
-        rng = np.random.default_rng(seed)
-        x = np.zeros(200)
-        for n in range(1, 200):
-            x[n] = autocorrelation * x[n - 1] + 0.01 * np.sqrt(1 - autocorrelation**2) * rng.standard_normal()
+        x = 0.01 * build_ar(autocorrelation, 200, seed)
         x[100:] += 0.1
         changes = find_change_points(np.exp(x).tolist())
         return max((c.interval[1] - c.interval[0] for c in changes if abs(c.at - 100) <= 1), default=np.nan)

@@ -1,16 +1,9 @@
-"""Equal environments are compared, others are doubted."""
+"""Equal environments are compared, others are doubted: what tests of histories and comparisons do not show."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from assay.bench.judge.environments import (
-    Environments,
     attribute_change,
-    attribute_move,
-    compare_code,
     describe_differences,
     doubt,
     doubt_load,
@@ -28,159 +21,56 @@ T4 = {**V100, "accelerator_model": "T4"}
 NEW = {**V100, "driver": "999", "cudnn": "9"}
 
 
-def test_what_both_sides_have_is_compared_and_nothing_else() -> None:
-    (only,) = match_environments({"v": V100, "t": T4}, {"n": NEW, "v": V100})
-    assert (only.base, only.head, only.name, only.differences) == ("v", "v", "", ())
-
-
-def test_several_common_ones_go_by_what_differs() -> None:
-    found = match_environments({"v": V100, "t": T4}, {"t": T4, "v": V100})
-    assert [(match.base, match.head, match.name) for match in found] == [
-        ("v", "v", "accelerator_model V100"),
-        ("t", "t", "accelerator_model T4"),
-    ]
-
-
-def test_without_a_common_one_the_closest_are_taken() -> None:
+def test_without_a_common_one_the_closest_are_taken_and_of_equally_close_ones_the_newest() -> None:
     (only,) = match_environments({"t": T4, "v": V100}, {"n": NEW})
     assert (only.base, only.head) == ("v", "n")
     assert only.differences == ("driver 410 → 999", "cudnn none → 9")
-
-
-def test_of_equally_close_ones_the_newest_are_taken() -> None:
     (only,) = match_environments({"a": {"x": "1"}, "b": {"x": "2"}}, {"c": {"x": "3"}, "d": {"x": "4"}})
     assert (only.base, only.head) == ("b", "d")
-
-
-def test_a_side_without_anything_has_no_match() -> None:
+    (only,) = match_environments({"v": V100, "t": T4}, {"n": NEW, "v": V100})
+    assert (only.base, only.head, only.name, only.differences) == ("v", "v", "", ())
     assert match_environments({}, {"v": V100}) == match_environments({"v": V100}, {}) == ()
 
 
-SETUPS = st.dictionaries(
-    st.sampled_from("abcd"), st.dictionaries(st.sampled_from("xyz"), st.sampled_from("12"), min_size=1), max_size=4
-)
-
-
-@given(SETUPS, SETUPS)
-def test_differences_are_reported_exactly_where_nothing_is_common(base: Environments, head: Environments) -> None:
-    found = match_environments(base, head)
-    common = [name for name in base if name in head]
-    assert [match.base for match in found] == common if common else len(found) == bool(base and head)
-    for match in found:
-        assert (match.base == match.head) == bool(common)
-        assert match.differences == (() if common else describe_differences(base[match.base], head[match.head]))
-
-
-# ---------------------------------------------------------------- words
-
-
-def test_differences_name_what_came_and_went() -> None:
+def test_names_and_differences() -> None:
     assert describe_differences({"a": "1", "b": "2"}, {"b": "2", "c": "3"}) == ("a 1 → none", "c none → 3")
     assert describe_differences(V100, dict(V100)) == ()
-
-
-def test_an_environment_that_was_not_recorded_is_named_so() -> None:
     assert describe_differences({}, {"a": "1", "b": "2"}) == ("environment not recorded → a 1, b 2",)
     assert describe_differences({"a": "1"}, {}) == ("environment a 1 → not recorded",)
-
-
-def test_names_hold_what_differs_among_all_of_them() -> None:
     assert name_environments({"v": V100}) == {"v": ""}
     assert name_environments({"v": V100, "n": NEW, "": {}}) == {
         "v": "cpu_model EPYC, accelerator_model V100, driver 410, cudnn none",
         "n": "cpu_model EPYC, accelerator_model V100, driver 999, cudnn 9",
         "": "not recorded",
     }
+    assert (shorten(list("abcd")), shorten(list("abcdef"))) == ("a, b, c, d", "a, b, c, d and 2 more")
+    unrecorded = ("unknown", "the environment was not recorded on both sides")
+    assert attribute_change("c", "d", is_recorded=False) == unrecorded
 
 
-def test_many_are_counted() -> None:
-    assert shorten(list("abcd")) == "a, b, c, d"
-    assert shorten(list("abcdef")) == "a, b, c, d and 2 more"
+def compared(kind: VerdictKind, p: float | None = 0.001, effect: float = 0.3) -> SampleComparison:
+    interval = (effect - 0.02, effect + 0.02) if effect else (0.0, 0.0)
+    return SampleComparison("m x", kind, "+30%", 9, 9, 1.0, 1 + effect, effect, interval, p, p, missing_trials=7)
 
 
-# ---------------------------------------------------------------- doubt
-
-
-def compared(kind: VerdictKind, p: float | None = 0.001) -> SampleComparison:
-    return SampleComparison("m x", kind, "+30%", 9, 9, 1.0, 1.3, 0.3, (0.28, 0.32), p, p, missing_trials=7)
-
-
-@pytest.mark.parametrize("kind", [VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.CHANGED, VerdictKind.INCONCLUSIVE])
-def test_no_verdict_between_different_set_ups(kind: VerdictKind) -> None:
-    found = doubt(compared(kind), ["model V100 → T4"], "; the code is the same")
-    assert found.kind is VerdictKind.INCONCLUSIVE
+def test_what_is_compared_between_different_environments_is_doubted() -> None:
+    """Its results stay, and more trials would not help. What is no number is not excused."""
+    found = doubt(compared(VerdictKind.FAIL), ["model V100 → T4"], "; the code is the same")
     assert found.message == "environment or code? The environments differ (model V100 → T4); the code is the same: +30%"
-    assert (found.effect, found.interval, found.missing_trials) == (0.3, (0.28, 0.32), 0)  # more would not help
-
-
-@pytest.mark.parametrize("kind", [VerdictKind.ERROR, VerdictKind.FAIL])
-def test_what_is_no_number_is_not_excused(kind: VerdictKind) -> None:
-    broken = compared(kind, None)
+    assert (found.kind, found.effect, found.missing_trials) == (VerdictKind.INCONCLUSIVE, 0.3, 0)
+    broken = compared(VerdictKind.FAIL, None)
     assert doubt(broken, ["model V100 → T4"], "") is broken
-
-
-def test_too_few_trials_are_doubted_as_well() -> None:
     assert "environment or code?" in doubt(compared(VerdictKind.INCONCLUSIVE, None), ["a 1 → 2"], "").message
 
 
-# ---------------------------------------------------------------- the code
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "code"),
-    [
-        ("c", "c", "same"),
-        ("c+1", "c+1", "same"),
-        ("c", "c+1", "edited"),
-        ("c+1", "c+2", "edited"),
-        ("+1", "+2", "edited"),
-        ("c", "d", "other"),
-        ("c+1", "d+1", "other"),
-        (None, "c", "unknown"),
-        (None, None, "unknown"),
-    ],
-)
-def test_local_edits_are_other_code_and_a_missing_commit_is_unknown(before, after, code):
-    assert compare_code(before, after) == code
-
-
-@pytest.mark.parametrize(
-    ("codes", "is_recorded", "cause", "words"),
-    [
-        (("c", "d"), True, "code", "the recorded environment is the same"),
-        (("c", "c+1"), True, "code", "local edits"),
-        (("c", "c"), True, "unknown", "same commit"),
-        ((None, None), True, "unknown", "was not recorded"),
-        (("c", None), True, "unknown", "was not recorded"),
-        (("c", "d"), False, "unknown", "the environment was not recorded"),
-    ],
-)
-def test_changes_within_an_environment_by_the_code_on_both_sides(codes, is_recorded, cause, words):
-    found = attribute_change(*codes, is_recorded=is_recorded)
-    assert found[0] == cause
-    assert words in found[1]
-
-
-@pytest.mark.parametrize(
-    ("codes", "cause", "words"),
-    [
-        (("c", "c"), "environment", "the commit is the same"),
-        (("c", "d"), "either", "environment and commit both changed"),
-        (("c", "c+1"), "either", "local edits"),
-        ((None, None), "either", "not recorded"),
-        (("c", None), "either", "not recorded"),
-    ],
-)
-def test_moves_by_the_code_on_both_sides(codes, cause, words):
-    found = attribute_move(*codes)
-    assert found[0] == cause
-    assert words in found[1]
-    assert ("both changed" in found[1]) == (codes == ("c", "d"))
-
-
-def test_load_hides_no_difference_of_a_count_that_is_equal_in_every_execution() -> None:
+def test_load_may_hide_a_difference_but_not_of_a_count_that_is_equal_in_every_execution() -> None:
     before, after, asked = [0.8] * 5, [0.2] * 5, Question("min")
-    found = SampleComparison("letters", VerdictKind.PASS, "equal", 5, 5, 7.0, 7.0, 0.0, (0.0, 0.0))
-    assert doubt_load(found, before, after, asked) is found
-    noisy = replace(found, interval=(-0.01, 0.01))
-    assert doubt_load(noisy, before, after, asked).kind is VerdictKind.INCONCLUSIVE
+    equal = compared(VerdictKind.PASS, effect=0.0)
+    assert doubt_load(equal, before, after, asked) is equal
+    for direction, effect in (("min", -0.3), ("max", 0.3)):  # 60% less load is worth up to 82% in either direction
+        noisy = replace(equal, effect=effect, interval=(effect - 0.01, effect + 0.01))
+        hidden = doubt_load(noisy, before, after, replace(asked, direction=direction))
+        assert (hidden.kind, hidden.missing_trials) == (VerdictKind.INCONCLUSIVE, 0)
+        assert "others used 80% of the CPUs before and 20% after, which may hide a difference: +30%" in hidden.message
+        far = replace(equal, effect=3 * effect, interval=(3 * effect, 3 * effect + 0.01 * (effect > 0)))
+        assert doubt_load(far, before, after, replace(asked, direction=direction)) is far

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.bench.judge.made_series import build_ar
 
 from assay.bench.judge.changepoint import find_change_points
@@ -23,10 +20,9 @@ from assay.bench.judge.history import (
     describe_few,
     find_detectable,
     find_trend,
-    judge_history,
     separate_newest,
 )
-from assay.bench.values.comparison import Cause, LevelStep, MetricChange, MetricHistory, MetricPoint, MetricSeries
+from assay.bench.values.comparison import LevelStep, MetricChange
 from assay.values.verdict import VerdictKind
 
 PASS, FAIL, INCONCLUSIVE, ERROR = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
@@ -47,109 +43,15 @@ def change(at: int = 20, **fields: Any) -> MetricChange:
     return MetricChange(**given)
 
 
-def history(*changes: MetricChange, count: int = 40, **fields: Any) -> MetricHistory:
-    points = tuple(MetricPoint(f"e{n}", 10.0) for n in range(count))
-    return MetricHistory("m.C.f", "wall_time", "min", (MetricSeries(None, "f", {}, points, changes),), **fields)
-
-
-def test_no_change_in_enough_values_passes() -> None:
-    verdict = judge_history(history())
-    assert verdict.kind is PASS
-    assert verdict.comparisons == 40
-
-
-@pytest.mark.parametrize(
-    ("cause", "kind"), [("code", FAIL), ("unknown", FAIL), ("environment", INCONCLUSIVE), ("either", INCONCLUSIVE)]
-)
-def test_what_got_worse_and_stayed_so(cause: Cause, kind: VerdictKind) -> None:
-    verdict = judge_history(history(change(cause=cause)))
-    assert verdict.kind is kind
-    (finding,) = verdict.findings
-    assert (finding.subject, finding.value, finding.expected) == ("m.C.f wall_time", 12.0, 10.0)
-    assert (finding.effect, finding.interval, finding.step) == (0.2, (0.18, 0.22), 20.0)
-
-
-@pytest.mark.parametrize(
-    "fields", [{"is_worse": False}, {"holds": False}, {"judgement": "ack"}, {"judgement": "wontfix"}]
-)
-def test_what_raises_no_alarm_is_still_named(fields: dict[str, Any]) -> None:
-    verdict = judge_history(history(change(**fields)))
-    assert verdict.kind is PASS
-    assert len(verdict.findings) == 1
-
-
-@pytest.mark.parametrize(("recent", "kind"), [(None, FAIL), (20, FAIL), (19, PASS)])
-def test_only_recent_changes_raise_an_alarm(recent: int | None, kind: VerdictKind) -> None:
-    assert judge_history(history(change(20)), recent).kind is kind
-
-
-def test_a_move_of_unknown_place_counts_as_recent() -> None:
-    moved = replace(history(), moves=(change(execution_id="elsewhere"),))
-    assert judge_history(moved, 1).kind is FAIL
-
-
-@pytest.mark.parametrize("count", [2, 5])
-def test_a_short_history_tells_nothing(count: int) -> None:
-    verdict = judge_history(history(count=count))
-    assert verdict.kind is INCONCLUSIVE
-    assert f"{count} comparable executions are too few; at least 6 are needed" in verdict.findings[0].message
-    assert judge_history(history(count=6)).kind is PASS
-
-
-def test_short_series_beside_a_long_one_are_no_matter() -> None:
-    long, short = history().series[0], history(count=2).series[0]
-    assert judge_history(replace(history(), series=(long, short))).kind is PASS
-
-
-def test_a_benchmark_that_is_broken_now_does_not_pass() -> None:
-    verdict = judge_history(history(broken="the newest execution, e40, failed: ValueError"))
-    assert verdict.kind is ERROR
-    assert "e40" in verdict.findings[0].message
-    # what is known to be worse stays reported
-    assert FAIL in {finding.kind for finding in judge_history(history(change(), broken="it failed")).findings}
-
-
-@given(st.lists(st.builds(change, at=st.integers(6, 39), is_worse=st.booleans(), holds=st.booleans()), max_size=5))
-def test_every_change_has_its_finding_in_order(changes: list[MetricChange]) -> None:
-    given = history(*changes)
-    verdict = judge_history(given)
-    assert [finding.step for finding in verdict.findings] == [float(each.step.at) for each in given.changes]
-    worst = any(each.is_worse and each.holds for each in changes)
-    assert verdict.kind is (FAIL if worst else PASS)
-
-
 def test_words_of_a_change() -> None:
     text = describe_change(change(differences=("cudnn 8 → 9",), holds=False, judgement="ack", note="known"))
     assert text == (
         "+20.0% since e20; commits aaaaaaaaaaaa..bbbbbbbbbbbb; code: the environment is the same (cudnn 8 → 9); "
         "the level has returned since; ack: known"
     )
+    assert "measured since" in describe_change(change(too_few=3, holds=False))
     assert "commit unknown" in describe_change(change(commits=(None, None)))
     assert "environment or code? " in describe_change(change(cause="either"))
-
-
-# ---------------------------------------------------------------- an environment with too few executions
-
-
-@pytest.mark.parametrize("cause", ["code", "unknown", "environment", "either"])
-@pytest.mark.parametrize("is_worse", [True, False])
-def test_too_few_to_judge_is_never_a_pass_nor_a_fail(cause: Cause, is_worse: bool) -> None:
-    moved = replace(history(), moves=(change(execution_id="new", cause=cause, is_worse=is_worse, too_few=3),))
-    assert judge_history(moved).kind is INCONCLUSIVE
-
-
-@pytest.mark.parametrize("fields", [{"holds": False}, {"judgement": "ack"}])
-def test_too_few_raise_no_alarm_once_they_are_left_or_spoken_of(fields: dict[str, Any]) -> None:
-    moved = replace(history(), moves=(change(execution_id="new", too_few=3, **fields),))
-    assert judge_history(moved).kind is PASS
-    assert ("measured since" in describe_change(moved.moves[0])) == ("holds" in fields)
-
-
-def test_too_few_do_not_hide_that_the_whole_history_is_short() -> None:
-    moved = replace(history(count=2), moves=(change(execution_id="new", too_few=2, judgement="ack"),))
-    verdict = judge_history(moved)
-    assert verdict.kind is INCONCLUSIVE
-    assert "2 comparable executions are too few" in verdict.findings[-1].message
 
 
 # ---------------------------------------------------------------- what a series shows
@@ -165,13 +67,8 @@ def test_levels_on_both_sides_of_a_known_place() -> None:
     assert step is not None
     assert step.at == 12
     assert step.effect == pytest.approx(0.1, abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [([1.0], [2.0]), (noise(10, 12, 1), noise(10, 12, 2)), ([], [1.0]), ([1.0] * 5, [1.0] * 5)]
-)
-def test_levels_that_do_not_differ(old: list[float], new: list[float]) -> None:
-    assert compare_levels(old, new, 0) is None
+    for old, new in (([1.0], [2.0]), (noise(10, 12, 1), noise(10, 12, 2)), ([], [1.0]), ([1.0] * 5, [1.0] * 5)):
+        assert compare_levels(old, new, 0) is None
 
 
 def test_a_few_are_looked_at_by_their_medians() -> None:
@@ -183,16 +80,11 @@ def test_a_few_are_looked_at_by_their_medians() -> None:
     assert compare_medians([2.0], [-1.0], 1).effect == pytest.approx(-1.5)
 
 
-@pytest.mark.parametrize(
-    ("new", "where"), [([1.5], "within"), ([1.5, 3.0], "partly outside"), ([3.0, 0.5], "outside"), ([2.0], "within")]
-)
-def test_where_a_few_lie(new: list[float], where: str) -> None:
-    words = describe_few([1.0, 2.0, 1.5, 1.2], new)
-    assert words.startswith("1 execution on a new" if len(new) == 1 else "2 executions on a new")
-    assert words.endswith(f"too few to judge (at least 4 are needed), {where} the old range")
-
-
-def test_the_side_that_is_too_short_is_named() -> None:
+def test_where_a_few_lie_and_which_side_is_too_short() -> None:
+    for new, where in (([1.5], "within"), ([1.5, 3.0], "partly outside"), ([3.0, 0.5], "outside"), ([2.0], "within")):
+        words = describe_few([1.0, 2.0, 1.5, 1.2], new)
+        assert words.startswith("1 execution on a new" if len(new) == 1 else "2 executions on a new")
+        assert words.endswith(f"too few to judge (at least 4 are needed), {where} the old range")
     assert describe_few([1.0], [1.0] * 5).startswith("1 execution on the old environment, too few")
     assert compare_levels([1.0] * FEWEST_MOVED, [2.0 + n / 100 for n in range(FEWEST_MOVED)], 4) is not None
 
@@ -212,7 +104,7 @@ def trend_of(values):
     return find_trend(values, find_change_points(values))
 
 
-@pytest.mark.parametrize(("n", "rise"), [(12, 0.35), (30, 0.35), (30, 0.15), (100, 0.1), (400, 0.1)])
+@pytest.mark.parametrize(("n", "rise"), [(12, 0.35), (30, 0.15), (200, 0.1)])
 def test_a_creep_is_found(n, rise):
     found = [trend_of(draw(n, seed, rise)) for seed in range(20)]
     known = [one for one in found if one]
@@ -222,36 +114,32 @@ def test_a_creep_is_found(n, rise):
     assert known[0].after / known[0].before == pytest.approx(1 + known[0].effect)
 
 
-@pytest.mark.parametrize("n", [24, 60, 300])
+@pytest.mark.parametrize("n", [24, 200])
 def test_a_step_is_no_creep(n):
-    assert not any(trend_of(draw(n, seed, step=0.2)) for seed in range(20))
+    assert not any(trend_of(draw(n, seed, step=0.2)) for seed in range(12))
 
 
-@pytest.mark.parametrize("autocorrelation", [0.0, 0.4, 0.7])
-@pytest.mark.parametrize("n", [8, 24, 60, 200])
+@pytest.mark.parametrize(("n", "autocorrelation"), [(8, 0.4), (24, 0.0), (24, 0.7), (60, 0.4), (200, 0.7)])
 def test_noise_does_not_creep(n, autocorrelation):
-    assert sum(trend_of(draw(n, seed, autocorrelation=autocorrelation)) is not None for seed in range(40)) <= 1
+    assert sum(trend_of(draw(n, seed, autocorrelation=autocorrelation)) is not None for seed in range(30)) <= 1
 
 
-@pytest.mark.parametrize("values", [[], [1.0] * 30, [None] * 30, [math.nan] * 9, [1.0, 2.0, 3.0]])
-def test_without_noise_or_values_nothing_creeps(values):
-    assert find_trend(values) is None
-
-
-def test_a_line_without_noise_creeps():
+def test_without_noise_or_values_nothing_but_a_line_creeps():
+    for values in ([], [1.0] * 30, [None] * 30, [math.nan] * 9, [1.0, 2.0, 3.0]):
+        assert find_trend(values) is None
     assert find_trend([100.0 + n for n in range(30)]).effect == pytest.approx(0.29, abs=0.03)
 
 
-@pytest.mark.parametrize(("n", "noise"), [(12, 0.01), (24, 0.015), (40, 0.02), (100, 0.02)])
+@pytest.mark.parametrize(("n", "noise"), [(12, 0.01), (40, 0.02)])
 def test_a_change_of_the_detectable_size_is_found(n, noise):
     """In nine of ten, when it is there for the last third."""
     hits = 0
-    for seed in range(60):
+    for seed in range(40):
         values = np.array(draw(n, seed, noise=noise))
         smallest = find_detectable(values.tolist())
         values[n - n // 3 :] *= 1 + smallest
         hits += bool(find_change_points(values.tolist()))
-    assert hits >= 48
+    assert hits >= 32
 
 
 def test_more_executions_are_asked_for_until_the_change_is_visible():
@@ -263,22 +151,15 @@ def test_more_executions_are_asked_for_until_the_change_is_visible():
     assert count_needed(values, seen / 100) is None
 
 
-def test_of_equal_values_any_change_is_visible_and_of_too_few_none():
+def test_what_is_visible_in_equal_values_outliers_and_counts():
     assert find_detectable([5.0] * 10) == 0.0
     assert count_needed([5.0] * 10, 0.01) == 6
     assert find_detectable([5.0] * 4) is None
-
-
-def test_outliers_make_less_visible():
     calm = draw(24, 0)
     wild = [value * (1.5 if index % 8 == 0 else 1) for index, value in enumerate(calm)]
     assert find_detectable(wild) > 1.5 * find_detectable(calm)
-
-
-def test_counts_that_vary_by_a_large_step_do_not_show_a_small_change():
-    rng = np.random.default_rng(4)
-    values = [5.0 if draw < 0.3 else 4.0 for draw in rng.random(24)]
-    assert find_detectable(values) > 0.05
+    values = [5.0 if each < 0.3 else 4.0 for each in np.random.default_rng(4).random(24)]
+    assert find_detectable(values) > 0.05, "counts that vary by a large step do not show a small change"
     assert find_detectable([4.0] * 23 + [5.0]) == 0.0  # one outlier
     assert find_detectable([4.0] * 12 + [4.0001, 4.0] * 6) < 0.01
 

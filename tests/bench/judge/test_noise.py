@@ -45,13 +45,10 @@ def find_density(density, distance):
 # ---------------------------------------------------------------- pieces and levels
 
 
-def test_pieces_are_what_lies_between_cuts():
+def test_pieces_and_their_levels():
     assert [piece.tolist() for piece in split_pieces(np.arange(5.0), [2, 4])] == [[0, 1], [2, 3], [4]]
     assert [len(piece) for piece in split_pieces(np.arange(5.0), [])] == [5]
-
-
-def test_a_level_is_deaf_to_outliers():
-    assert find_level(np.array([1.0, 1.0, 1.0, 1.0, 1e9])) == 1.0
+    assert find_level(np.array([1.0, 1.0, 1.0, 1.0, 1e9])) == 1.0, "outliers do not move it"
     assert find_level(np.array([2.0])) == 2.0
 
 
@@ -71,32 +68,21 @@ def test_chance_is_rarely_taken_for_wandering():
     assert sum(wander > 1.25 for wander in found) <= 2
 
 
-def test_a_level_that_drifts_wanders():
+def test_a_level_that_drifts_wanders_and_a_known_step_does_not():
     assert min(measure_level_drift(draw_drifting(1000, seed), []) for seed in range(10)) > 1.3
-
-
-def test_a_known_step_is_no_wandering():
     x = np.random.default_rng(0).standard_normal(600)
     x[300:] += 20
     assert measure_level_drift(x, [300]) == pytest.approx(1, abs=0.2)
     assert measure_level_drift(x, []) > 1.5
+    same = draw_bimodal(300, 1)
+    found = measure_level_drift(same, [100])
+    assert found == measure_level_drift(same, [100]) == pytest.approx(measure_level_drift(-same, [100]))
 
 
-@pytest.mark.parametrize("cuts", [[], list(range(10, 600, 10))])
-def test_the_drift_of_few_points_is_unknown(cuts):
-    n = 600 if cuts else 60
-    assert measure_level_drift(np.random.default_rng(0).standard_normal(n), cuts) == math.inf
-
-
-def test_the_drift_of_equal_points_is_unknown():
-    assert measure_level_drift(np.zeros(100), []) == math.inf
-
-
-def test_wandering_is_the_same_each_time_and_either_way_up():
-    x = draw_bimodal(300, 1)
-    assert (
-        measure_level_drift(x, [100]) == measure_level_drift(x, [100]) == pytest.approx(measure_level_drift(-x, [100]))
-    )
+def test_the_drift_of_few_or_equal_points_is_unknown():
+    rng = np.random.default_rng(0)
+    for x, cuts in ((rng.standard_normal(60), []), (rng.standard_normal(600), range(10, 600, 10)), (np.zeros(100), [])):
+        assert measure_level_drift(x, list(cuts)) == math.inf
 
 
 # ---------------------------------------------------------------- the density
@@ -129,29 +115,19 @@ def test_better_levels_make_a_sharper_density():
     assert learn_density(x, cuts).logs.max() > rough.logs.max() + 0.03
 
 
-def test_strays_are_not_heaped_at_the_end_of_reach():
+def test_strays_and_points_that_are_all_the_same():
     rng = np.random.default_rng(0)
-    distances = np.concatenate((rng.standard_normal(480), np.full(20, 1e6)))
-    density = build_density(distances)
-    assert find_density(density, REACH) < 1e-3
+    density = build_density(np.concatenate((rng.standard_normal(480), np.full(20, 1e6))))
+    assert find_density(density, REACH) < 1e-3, "they are not heaped at the end of reach"
     assert find_density(density, 1e300) == find_density(density, REACH)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_between_outliers_the_density_does_not_fall_into_holes(seed):
-    density = build_density(np.random.default_rng(seed).standard_t(2, 500))
-    outwards = density.weigh(np.linspace(3, 8, 50), np.array([0.0]))[0]
-    assert np.diff(outwards).max() < 0.1
-
-
-def test_one_unexpected_point_does_not_decide_alone():
-    density = build_density(np.random.default_rng(0).standard_normal(500))
-    assert find_density(density, 1e9) > 1e-5
-
-
-def test_points_that_are_all_the_same_have_a_density():
-    density = build_density(np.zeros(50))
-    assert find_density(density, 0) > 100 * find_density(density, 1) > 0
+    alone = build_density(np.random.default_rng(0).standard_normal(500))
+    assert find_density(alone, 1e9) > 1e-5, "one unexpected point does not decide alone"
+    equal = build_density(np.zeros(50))
+    assert find_density(equal, 0) > 100 * find_density(equal, 1) > 0
+    for seed in range(3):
+        outliers = build_density(np.random.default_rng(seed).standard_t(2, 500))
+        outwards = outliers.weigh(np.linspace(3, 8, 50), np.array([0.0]))[0]
+        assert np.diff(outwards).max() < 0.1, "between outliers it does not fall into holes"
 
 
 # ---------------------------------------------------------------- gains
@@ -163,35 +139,24 @@ def draw_step(height, seed=0):
     return x
 
 
-def test_a_step_gains_most_where_it_is():
+def test_a_step_gains_much_where_it_is_and_none_gains_little():
     density = build_density(draw_bimodal(500, 7))
-    found = [int(measure_gains(density, draw_step(1.5, seed), 0.5, 2.0).argmax()) for seed in range(50)]
-    assert sum(abs(index - 50) <= 3 for index in found) >= 48
-
-
-def test_a_step_gains_much_and_none_gains_little():
-    density = build_density(draw_bimodal(500, 7))
-    with_step = [measure_gains(density, draw_step(1.5, seed), 0.5, 2.0).max() for seed in range(30)]
+    gains = [measure_gains(density, draw_step(1.5, seed), 0.5, 2.0) for seed in range(50)]
+    assert sum(abs(int(each.argmax()) - 50) <= 3 for each in gains) >= 48
     without = [measure_gains(density, draw_step(0.0, seed), 0.5, 0.5).max() for seed in range(30)]
-    assert min(with_step) > 2 * max(without)
+    assert min(each.max() for each in gains[:30]) > 2 * max(without)
 
 
-@pytest.mark.parametrize("height", [50.0, 1e6, 1e12])
-def test_a_step_of_any_height_gains_and_is_placed(height):
-    density = build_density(draw_bimodal(500, 7))
-    gains = measure_gains(density, draw_step(height), 0.5, height + 0.5)
-    assert int(gains.argmax()) == 50
-    assert gains[50] > 100
-
-
-@pytest.mark.parametrize("height", [50.0, 1e6])
-def test_levels_are_fitted_as_well_however_far_apart_they_are(height):
+@pytest.mark.parametrize("height", [50.0, 1e12])
+def test_a_step_of_any_height_gains_and_its_levels_are_fitted(height):
     """Hardly worse than the true ones, 0 and the height."""
     density = build_density(draw_bimodal(500, 7))
     x, levels = draw_step(height), np.array([0.0, height])
+    gains = measure_gains(density, x, 0.5, height + 0.5)
+    assert int(gains.argmax()) == 50
+    assert gains[50] > 100
     sums = density.weigh(x[:50], levels).sum(axis=1), density.weigh(x[50:], levels).sum(axis=1)
-    gain = sums[0][0] + sums[1][1] - max(sums[0] + sums[1])
-    assert measure_gains(density, x, 0.5, height + 0.5)[50] > gain - 2
+    assert gains[50] > sums[0][0] + sums[1][1] - max(sums[0] + sums[1]) - 2
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=40), st.floats(-5, 5), st.floats(-5, 5))
@@ -205,11 +170,6 @@ def test_a_step_never_makes_points_less_likely(values, before, after):
 # ---------------------------------------------------------------- values in units of their noise
 
 
-@pytest.mark.parametrize("values", [[], [1.0, 2.0, 3.0, 4.0, 5.0], [2.0] * 50, [None] * 9, [math.nan, math.inf] * 9])
-def test_too_few_or_constant_values_are_no_signal(values):
-    assert build_signal(values) is None
-
-
 def test_a_signal_has_finite_values_in_units_of_their_noise():
     values: list[float | None] = [*build_series({}, n=300)]
     values[3] = None
@@ -218,6 +178,10 @@ def test_a_signal_has_finite_values_in_units_of_their_noise():
     assert len(signal.x) == len(signal.indices) == 298
     assert {3, 7}.isdisjoint(signal.indices.tolist())
     assert np.std(signal.x) == pytest.approx(1, abs=0.15)
+    for none in ([], [1.0, 2.0, 3.0, 4.0, 5.0], [2.0] * 50, [None] * 9, [math.nan, math.inf] * 9):
+        assert build_signal(none) is None
+    short, long = (build_signal(build_series({}, n=n)) for n in (200, 5000))
+    assert short.rigor < 1 < long.rigor, "a longer series asks for more"
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=6, max_size=30))
@@ -235,11 +199,7 @@ def test_a_height_is_a_share_of_the_level_before():
     assert negative.relate(float(negative.x[1]), 0.0) == pytest.approx(-0.1)
     nothing = build_signal([0.0, 1.0] * 5)
     assert nothing.relate(1.0, 0.0) == math.inf
-
-
-def test_points_that_resemble_each_other_count_as_fewer():
-    assert find_variance_inflation(0.0) == 1
-    assert find_variance_inflation(0.5) == pytest.approx(3)
+    assert [find_variance_inflation(each) for each in (0.0, 0.5)] == pytest.approx([1, 3])
 
 
 # ---------------------------------------------------------------- autocorrelation and noise
@@ -251,16 +211,6 @@ def test_autocorrelation_is_measured_despite_steps(coefficient):
     noise[700:] += 20
     noise[1500:] -= 10
     assert measure_autocorrelation(noise) == pytest.approx(coefficient, abs=0.1)
-
-
-def test_autocorrelation_of_a_short_or_constant_series_is_none():
-    assert measure_autocorrelation(np.arange(10.0)) == 0
-    assert measure_autocorrelation(np.zeros(50)) == 0
-
-
-def test_a_longer_series_asks_for_more():
-    short, long = (build_signal(build_series({}, n=n)) for n in (200, 5000))
-    assert short.rigor < 1 < long.rigor
 
 
 def test_autocorrelation_is_measured_again_without_the_steps():
@@ -282,14 +232,11 @@ def test_autocorrelation_stays_where_there_is_no_step_or_none_of_it():
     assert measure_autocorrelation_again(signal, []) is signal
     assert plain.autocorrelation == 0
     assert measure_autocorrelation_again(plain, [100]) is plain
+    assert measure_autocorrelation(np.arange(10.0)) == measure_autocorrelation(np.zeros(50)) == 0
 
 
-def test_noise_ignores_rare_steps():
-    rng = np.random.default_rng(2)
-    levels = rng.standard_normal(1000)
+def test_noise_ignores_rare_steps_and_is_never_nothing():
+    levels = np.random.default_rng(2).standard_normal(1000)
     levels[500:] += 50
     assert measure_noise(levels) == pytest.approx(1, abs=0.1)
-
-
-def test_noise_is_never_nothing():
     assert measure_noise(np.arange(100.0)) > 0

@@ -1,3 +1,4 @@
+import itertools
 import math
 import random
 import statistics
@@ -82,18 +83,19 @@ def test_what_cannot_be_compared_does_not_pass(base, head, kind, words):
     assert verdict.comparisons == 0
 
 
-@pytest.mark.parametrize(
-    ("threshold", "alpha"),
-    [(-0.1, 0.01), (math.nan, 0.01), (math.inf, 0.01), (0.05, 0.0), (0.05, 0.5), (0.05, math.nan)],
-)
-def test_senseless_questions_are_errors(threshold, alpha):
-    verdict = judge_pair((1.0,) * 9, (1.0,) * 9, "min", threshold=threshold, alpha=alpha)
-    assert verdict.kind is ERROR
-    assert "is not valid" in verdict.findings[0].message
-
-
-def test_nothing_compared_is_an_error():
-    assert judge_pairs([]).kind is ERROR
+def test_senseless_questions_are_errors():
+    for threshold, alpha in (
+        (-0.1, 0.01),
+        (math.nan, 0.01),
+        (math.inf, 0.01),
+        (0.05, 0.0),
+        (0.05, 0.5),
+        (0.05, math.nan),
+    ):
+        verdict = judge_pair((1.0,) * 9, (1.0,) * 9, "min", threshold=threshold, alpha=alpha)
+        assert verdict.kind is ERROR
+        assert "is not valid" in verdict.findings[0].message
+    assert judge_pairs([]).kind is ERROR, "nothing was compared"
 
 
 # ---------------------------------------------------------------- verdicts
@@ -110,32 +112,32 @@ def test_a_slower_head_fails_and_says_by_how_much():
     assert "worse by more than 5.00%" in finding.message
 
 
-@pytest.mark.parametrize(("direction", "kind"), [("min", FAIL), ("max", CHANGED)])
-def test_the_direction_says_what_is_worse(direction, kind):
-    assert judge_pair(draw(100, 10, 0), draw(130, 10, 1), direction).kind is kind
-    assert judge_pair(draw(100, 10, 0), draw(70, 10, 1), "max" if direction == "min" else "min").kind is kind
-
-
-def test_the_same_passes():
-    assert judge_pair(draw(100, 20, 0, 0.01), draw(100, 20, 1, 0.01), "min").kind is PASS
-
-
-def test_equal_constants_pass_and_differing_ones_fail():
-    assert judge_pair((5.0,) * 6, (5.0,) * 6, "min").kind is PASS
-    assert judge_pair((5.0,) * 6, (6.0,) * 6, "min").kind is FAIL
-    assert judge_pair((5.0,) * 6, (5.01,) * 6, "min").kind is PASS  # sure, and too small to matter
-
-
-def test_a_smaller_threshold_fails_what_a_larger_one_passes():
-    base, head = draw(100, 20, 0, 0.005), draw(103, 20, 1, 0.005)
-    assert judge_pair(base, head, "min", threshold=0.05).kind is PASS
-    assert judge_pair(base, head, "min", threshold=0.01).kind is FAIL
-
-
-def test_a_smaller_alpha_needs_more_than_a_larger_one():
-    base, head = (1.0, 1.01, 1.02, 1.03, 1.04), (1.3, 1.31, 1.32, 1.33, 1.34)
-    assert judge_pair(base, head, "min", alpha=0.01).kind is FAIL
-    assert judge_pair(base, head, "min", alpha=0.001).kind is INCONCLUSIVE
+@pytest.mark.parametrize(
+    ("base", "head", "options", "kind"),
+    [
+        (draw(100, 10, 0), draw(130, 10, 1), {}, FAIL),
+        (draw(100, 10, 0), draw(70, 10, 1), {}, CHANGED),
+        (draw(100, 10, 0), draw(130, 10, 1), {"direction": "max"}, CHANGED),
+        (draw(100, 10, 0), draw(70, 10, 1), {"direction": "max"}, FAIL),
+        (draw(100, 20, 0, 0.01), draw(100, 20, 1, 0.01), {}, PASS),
+        ((5.0,) * 6, (5.0,) * 6, {}, PASS),
+        ((5.0,) * 6, (6.0,) * 6, {}, FAIL),
+        ((5.0,) * 6, (5.01,) * 6, {}, PASS),  # sure, and too small to matter
+        (draw(100, 20, 0, 0.005), draw(103, 20, 1, 0.005), {"threshold": 0.05}, PASS),
+        (draw(100, 20, 0, 0.005), draw(103, 20, 1, 0.005), {"threshold": 0.01}, FAIL),
+        ((1.0, 1.01, 1.02, 1.03, 1.04), (1.3, 1.31, 1.32, 1.33, 1.34), {"alpha": 0.01}, FAIL),
+        ((1.0, 1.01, 1.02, 1.03, 1.04), (1.3, 1.31, 1.32, 1.33, 1.34), {"alpha": 0.001}, INCONCLUSIVE),
+        # zero, negative and huge values are compared by differences
+        ((-1.0, 0.0, 1.0, 0.5, -0.5, 0.2, -0.3, 0.1), (49.0, 50.0, 51.0, 50.5, 49.5, 50.2, 49.7, 50.1), {}, FAIL),
+        ((0.0,) * 6, (0.0,) * 6, {}, PASS),
+        ((0.0,) * 6, (1.0,) * 6, {}, FAIL),
+        ((1e-300,) * 6, (1e300,) * 6, {}, FAIL),
+        ((-1e308,) * 6, (1e308,) * 6, {}, FAIL),
+        ((-1e308,) * 6, (1e308,) * 6, {"direction": "max"}, CHANGED),
+    ],
+)
+def test_verdicts(base, head, options, kind):
+    assert judge_pair(base, head, **{"direction": "min", **options}).kind is kind
 
 
 def test_noise_that_hides_the_answer_is_inconclusive_and_says_how_many_more():
@@ -157,17 +159,10 @@ def test_as_many_more_trials_as_were_asked_for_mostly_settle_it():
     assert settled / asked >= 0.6
 
 
-def test_zero_and_negative_values_are_compared_by_differences():
-    base = (-1.0, 0.0, 1.0, 0.5, -0.5, 0.2, -0.3, 0.1)
-    assert judge_pair(base, tuple(value + 50 for value in base), "min").kind is FAIL
-    assert judge_pair((0.0,) * 6, (0.0,) * 6, "min").kind is PASS
-    assert judge_pair((0.0,) * 6, (1.0,) * 6, "min").kind is FAIL
-
-
 # ---------------------------------------------------------------- false alarms and power
 
 
-@pytest.mark.parametrize("trials", [5, 10, 20])
+@pytest.mark.parametrize("trials", [5, 20])
 def test_a_against_a_fails_at_most_twice_in_a_hundred(trials):
     kinds = Counter(judge_pair(draw(100, trials, 2 * s), draw(100, trials, 2 * s + 1), "min").kind for s in range(100))
     assert kinds[FAIL] <= 2
@@ -191,13 +186,13 @@ def test_eight_percent_in_three_percent_noise_are_found_with_ten_trials_each():
 def test_many_metrics_of_a_against_a_fail_together_at_most_twice_in_a_hundred():
     question = Question("min", threshold=0.0)
     failed = 0
-    for run in range(100):
+    for run in range(50):
         pairs = [
             build_pair(f"m{i}", draw(1, 10, 1000 * run + 2 * i), draw(1, 10, 1000 * run + 2 * i + 1), question)
             for i in range(10)
         ]
         failed += judge_pairs(pairs).kind is FAIL
-    assert failed <= 2
+    assert failed <= 1
 
 
 # ---------------------------------------------------------------- many metrics
@@ -248,11 +243,13 @@ def test_contaminated_trials_are_left_out_and_reported():
     assert found.head_trials == 10
     assert found.warnings == ("head: 2 of 12 trials left out: foreign load",)
     assert "2 of 12 trials left out" in build_finding(found).message
-
-
-def test_clean_trials_still_fail_beside_contaminated_ones():
-    head = Samples((1.0, *draw(130, 10, 1)), contaminated={0: "throttled"})
-    assert judge_pair(draw(100, 10, 0), head, "min").kind is FAIL
+    slow = Samples((1.0, *draw(130, 10, 1)), contaminated={0: "throttled"})
+    assert judge_pair(draw(100, 10, 0), slow, "min").kind is FAIL, "clean trials still fail beside them"
+    broken = Samples((1.0,) * 9 + (math.nan,), contaminated={9: "foreign load"})
+    assert judge_pair((1.0,) * 9, broken, "min").kind is FAIL, "a NaN is not excused"
+    samples = Samples((1.0, 2.0, 3.0, 4.0), contaminated={1: "foreign load", 3: "throttled", 7: "no such trial"})
+    assert (samples.clean, samples.disturbed) == ((1.0, 3.0), (2.0, 4.0))
+    assert Samples((1.0, 2.0)).clean == (1.0, 2.0)
 
 
 def test_mostly_contaminated_trials_decide_nothing():
@@ -275,65 +272,40 @@ def test_what_it_would_take_does_not_grow_with_every_contaminated_trial():
     assert compare((1.0,) * 10, spoil(10)).message.startswith("all trials of head are contaminated: ")
 
 
-def test_a_nan_is_not_excused_by_contamination():
-    head = Samples((1.0,) * 9 + (math.nan,), contaminated={9: "foreign load"})
-    assert judge_pair((1.0,) * 9, head, "min").kind is FAIL
-
-
 # ---------------------------------------------------------------- what is odd about the trials
 
 
-def test_drift_inside_a_run_is_reported():
+def test_drift_and_modes_inside_a_run_are_reported_and_ordinary_noise_is_not_odd():
     drifting = [100 + trial for trial in range(12)]
     warnings = compare(draw(100, 12, 0), drifting).warnings
     assert warnings == ("head: drifts from trial to trial (+10.4% over the run)",)
-
-
-def test_two_modes_are_reported():
     rng = np.random.default_rng(1)
     jumping = (100 + 20 * (np.arange(20) % 3 == 0) + rng.standard_normal(20)).tolist()
     (warning,) = compare(jumping, draw(100, 20, 3)).warnings
     assert warning.startswith("base: has two modes, near 10")
-
-
-def test_ordinary_noise_is_not_odd():
-    odd = sum(bool(compare(draw(100, n, s), draw(100, n, s + 500)).warnings) for s in range(60) for n in (10, 30))
-    assert odd <= 4
+    odd = sum(bool(compare(draw(100, n, s), draw(100, n, s + 500)).warnings) for s in range(40) for n in (10, 30))
+    assert odd <= 3
     assert compare((1.0,) * 20, (1.0,) * 20).warnings == ()
 
 
 # ---------------------------------------------------------------- the numbers
 
 
-@given(
-    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9, unique=True),
-    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9, unique=True),
-)
-def test_p_is_scipys_where_there_are_no_ties(base, head):
-    from scipy.stats import mannwhitneyu  # takes a second to import
-
-    if not set(base) & set(head):
-        assert measure_p(base, head) == pytest.approx(mannwhitneyu(base, head, method="exact").pvalue)
-
-
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.lists(st.integers(0, 3), min_size=2, max_size=8))
-def test_p_with_ties_is_a_probability_that_does_not_care_for_sides(base, head):
-    p = measure_p(base, head)
-    assert 0 < p <= 1
-    assert p == pytest.approx(measure_p(head, base))
-
-
-def test_p_with_ties_by_hand():
-    # 4 of the 6 ways to deal 1, 1, 2, 2 are not as far apart as (1, 1) and (2, 2)
-    assert measure_p((1, 1), (2, 2)) == pytest.approx(2 / 6)
-    assert measure_p((1, 1), (1, 1)) == 1
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.lists(st.integers(0, 6), min_size=1, max_size=5))
+def test_p_is_that_of_all_ways_to_deal_the_values(base, head):
+    """Ties included: how often a sum of ranks is as far from its mean as that of base is."""
+    values = [*base, *head]
+    ranks = [sum(other < value for other in values) + values.count(value) / 2 for value in values]
+    mean = sum(ranks) * len(base) / len(values)
+    sums = [abs(sum(dealt) - mean) for dealt in itertools.combinations(ranks, len(base))]
+    far = abs(sum(ranks[: len(base)]) - mean) - 1e-9
+    assert measure_p(base, head) == pytest.approx(sum(each >= far for each in sums) / len(sums))
+    assert measure_p(base, head) == pytest.approx(measure_p(head, base))
 
 
 def test_p_of_many_trials_is_close_to_the_exact_one():
-    from scipy.stats import mannwhitneyu
-
-    base, head = draw(100, 60, 0), draw(101, 60, 1)
-    assert measure_p(base, head) == pytest.approx(mannwhitneyu(base, head, method="exact").pvalue, rel=0.1)
+    exact = 0.187526745826294  # scipy.stats.mannwhitneyu(base, head, method="exact")
+    assert measure_p(draw(100, 60, 0), draw(101, 60, 1)) == pytest.approx(exact, rel=0.1)
     assert measure_p((1.0,) * 80, (1.0,) * 80) == 1
 
 
@@ -373,7 +345,7 @@ def follow(noise, rng, effect, confirmed, most=30):
 def test_the_reported_interval_covers_a_true_eight_percent_when_followed_to_its_end(name):
     rng = np.random.default_rng(8)
     covered = []
-    for _ in range(100):
+    for _ in range(60):
         found = follow(NOISES[name], rng, 0.08, confirmed=False)
         if found.kind is FAIL:
             again = follow(NOISES[name], rng, 0.08, confirmed=True)
@@ -389,11 +361,11 @@ def draw_process(rng, level):
 
 def test_one_process_a_side_is_believed_only_where_the_difference_is_large():
     rng = np.random.default_rng(5)
-    found = [compare(draw_process(rng, 1), draw_process(rng, 1.08)) for _ in range(200)]
+    found = [compare(draw_process(rng, 1), draw_process(rng, 1.08)) for _ in range(80)]
     assert np.mean([one.interval[0] <= 0.08 <= one.interval[1] for one in found]) >= 0.93
-    same = Counter(compare(draw_process(rng, 1), draw_process(rng, 1)).kind for _ in range(200))
-    assert same[FAIL] <= 2
-    assert same[INCONCLUSIVE] >= 190
+    same = Counter(compare(draw_process(rng, 1), draw_process(rng, 1)).kind for _ in range(80))
+    assert same[FAIL] <= 1
+    assert same[INCONCLUSIVE] >= 76
     assert compare(draw_process(rng, 1), draw_process(rng, 2)).kind is FAIL
     assert compare(draw_process(rng, 2), draw_process(rng, 1)).kind is CHANGED
 
@@ -404,15 +376,11 @@ def test_the_spread_of_processes_is_a_share_where_values_are_not_positive():
     assert (low, high) == pytest.approx((-0.129, 0.129), abs=0.002)  # 2.58 times 5%
 
 
-@pytest.mark.parametrize("trials", [20, 60])
-def test_more_trials_give_narrower_intervals(trials):
-    few, many = compare(draw(1, 8, 0), draw(1, 8, 1)), compare(draw(1, trials, 0), draw(1, trials, 1))
-    assert many.interval[1] - many.interval[0] < few.interval[1] - few.interval[0]
-
-
-def test_fewest_trials():
-    assert find_fewest(0.05) == 4
-    assert find_fewest(0.01) == 5
+def test_more_trials_give_narrower_intervals():
+    few, *many = (compare(draw(1, trials, 0), draw(1, trials, 1)) for trials in (8, 20, 60))
+    for each in many:
+        assert each.interval[1] - each.interval[0] < few.interval[1] - few.interval[0]
+    assert (find_fewest(0.05), find_fewest(0.01)) == (4, 5)
 
 
 @given(st.integers(0, 10_000), st.floats(1e-3, 1e6))
@@ -438,39 +406,21 @@ def settle(kind, *, missing=0, trials=10, p=0.001):
     return SampleComparison("m", kind, "", trials, trials, p=p, missing_trials=missing)
 
 
-def test_a_fail_is_confirmed_before_it_is_believed():
+def test_what_to_do_next():
     assert decide_next([settle(FAIL), settle(PASS)]).kind == "confirm"
     assert decide_next([settle(FAIL)], confirmed=True).kind == "stop"
     assert decide_next([settle(FAIL, p=None)]).kind == "stop", "NaN needs no confirmation"
-
-
-def test_doubt_asks_for_as_many_as_the_neediest_metric():
     step = decide_next([settle(INCONCLUSIVE, missing=7), settle(INCONCLUSIVE, missing=12), settle(PASS)])
-    assert (step.kind, step.trials) == ("more", 12)
-
-
-def test_never_more_than_the_most_trials_are_asked_for():
+    assert (step.kind, step.trials) == ("more", 12), "as many as the neediest metric"
     assert decide_next([settle(INCONCLUSIVE, missing=500)]).trials == MOST_TRIALS - 10
     assert decide_next([settle(INCONCLUSIVE, missing=5, trials=MOST_TRIALS)]).kind == "stop"
     assert decide_next([settle(INCONCLUSIVE, missing=5)], most=10).kind == "stop"
-
-
-def test_contaminated_trials_count_towards_the_most():
-    nothing = settle(INCONCLUSIVE, missing=5, trials=0, p=None)
+    nothing = settle(INCONCLUSIVE, missing=5, trials=0, p=None)  # contaminated trials count towards the most
     assert decide_next([nothing], most=30, ran=10).trials == 5
     assert decide_next([nothing], most=12, ran=10).trials == 2
     step = decide_next([nothing], most=30, ran=30)
     assert (step.kind, step.reason) == ("stop", "30 trials on each side did not decide; too many were contaminated")
-
-
-def test_settled_metrics_stop_and_so_does_nothing_at_all():
     assert {decide_next([settle(kind)]).kind for kind in (PASS, CHANGED, ERROR)} == {decide_next([]).kind} == {"stop"}
-
-
-def test_values_near_the_ends_of_floats_do_not_overflow():
-    assert judge_pair((1e-300,) * 6, (1e300,) * 6, "min").kind is FAIL
-    assert judge_pair((-1e308,) * 6, (1e308,) * 6, "min").kind is FAIL
-    assert judge_pair((-1e308,) * 6, (1e308,) * 6, "max").kind is CHANGED
 
 
 def test_single_values_show_their_ratio_and_are_unsure():
@@ -496,21 +446,10 @@ def test_so_few_trials_that_the_number_of_metrics_lets_none_fail_ask_for_enough(
     assert [one.kind for one in compare_pairs(more)] == [VerdictKind.FAIL] * 2
 
 
-# ---------------------------------------------------------------- clean values
-
-
-def test_clean_values_leave_out_contaminated_trials():
-    samples = Samples((1.0, 2.0, 3.0, 4.0), contaminated={1: "foreign load", 3: "throttled", 7: "no such trial"})
-    assert samples.clean == (1.0, 3.0)
-    assert samples.disturbed == (2.0, 4.0)
-    assert Samples((1.0, 2.0)).clean == (1.0, 2.0)
-
-
 # ---------------------------------------------------------------- a few slow trials, and wide intervals
 
 
-@pytest.mark.parametrize(("direction", "factor"), [("min", 3.0), ("max", 1 / 3)])
-@pytest.mark.parametrize("noise", [0.001, 0.01])
+@pytest.mark.parametrize(("direction", "factor", "noise"), [("min", 3.0, 0.001), ("max", 1 / 3, 0.01)])
 def test_four_of_twenty_trials_three_times_slower_are_named_and_do_not_pass(direction, factor, noise):
     head = list(draw(100, 20, 1, noise))
     for trial in (2, 7, 11, 19):
@@ -544,8 +483,9 @@ def test_a_wide_interval_that_ends_below_the_threshold_asks_for_more_trials():
 # ---------------------------------------------------------------- what could have been seen
 
 
-@pytest.mark.parametrize(("trials", "noise"), [(6, 0.08), (10, 0.01), (10, 0.08), (30, 0.03)])
-@pytest.mark.parametrize("direction", ["min", "max"])
+@pytest.mark.parametrize(
+    ("trials", "noise", "direction"), [(6, 0.08, "min"), (10, 0.01, "max"), (10, 0.08, "max"), (30, 0.03, "min")]
+)
 def test_a_worsening_of_the_size_that_is_stated_is_found_in_nine_of_ten(trials, noise, direction):
     chance = random.Random(f"{trials}{noise}")
 

@@ -7,24 +7,19 @@ from assay.bench.judge.trials import FEWEST, describe_trials, find_modes, has_tr
 from assay.bench.values.comparison import Samples
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_trend_is_seen(sign):
-    values = [100 + sign * trial for trial in range(FEWEST)]
-    assert has_trend(values)
-    assert measure_drift(values) == pytest.approx(sign * (FEWEST - 1) / 100, rel=0.05)
-
-
-def test_a_trend_in_noise_is_seen():
+def test_a_trend_is_seen():
+    for sign in (1, -1):
+        values = [100 + sign * trial for trial in range(FEWEST)]
+        assert has_trend(values)
+        assert measure_drift(values) == pytest.approx(sign * (FEWEST - 1) / 100, rel=0.05)
     rng = np.random.default_rng(0)
-    assert has_trend((np.arange(30) + 3 * rng.standard_normal(30)).tolist())
+    assert has_trend((np.arange(30) + 3 * rng.standard_normal(30)).tolist()), "in noise"
+    assert measure_drift([-1.0, 0.0, 1.0]) == 2.0, "about 0"
 
 
-@pytest.mark.parametrize("values", [[], [1.0], list(range(FEWEST - 1)), [1.0] * 30, [1.0, 2.0] * 15])
-def test_no_trend(values):
-    assert not has_trend(values)
-
-
-def test_noise_seldom_has_a_trend():
+def test_no_trend():
+    for values in ([], [1.0], list(range(FEWEST - 1)), [1.0] * 30, [1.0, 2.0] * 15):
+        assert not has_trend(values)
     rng = np.random.default_rng(1)
     assert sum(has_trend(rng.standard_normal(15).tolist()) for _ in range(300)) <= 6
 
@@ -37,26 +32,13 @@ def test_huge_values_do_not_overflow(large):
     assert find_modes(values) is None
 
 
-def test_a_drift_about_nothing_is_no_division_by_zero():
-    assert measure_drift([-1.0, 0.0, 1.0]) == 2.0
-
-
 def test_modes_are_found_whatever_the_order():
     values = [1.0, 5.0, 1.1, 5.1, 0.9, 1.0, 4.9, 1.05]
     assert find_modes(values) == pytest.approx((1.0, 5.0), abs=0.06)
     assert find_modes(values[::-1]) == find_modes(values)
-
-
-@pytest.mark.parametrize("values", [[], [1.0] * 20, [1.0, 5.0] * 3, [1.0] * 19 + [9.0]])
-def test_too_few_values_or_a_single_outlier_have_no_modes(values):
-    assert find_modes(values) is None
-
-
-def test_two_values_without_spread_are_two_modes():
-    assert find_modes([1.0] * 5 + [2.0] * 5) == (1.0, 2.0)
-
-
-def test_noise_seldom_has_modes():
+    assert find_modes([1.0] * 5 + [2.0] * 5) == (1.0, 2.0), "without spread"
+    for none in ([], [1.0] * 20, [1.0, 5.0] * 3, [1.0] * 19 + [9.0]):
+        assert find_modes(none) is None, "too few values, or a single outlier"
     rng = np.random.default_rng(2)
     assert sum(find_modes(np.exp(rng.standard_normal(10) / 2).tolist()) is not None for _ in range(300)) <= 15
 
@@ -85,10 +67,6 @@ def test_reasons_that_differ_in_their_numbers_alone_are_one():
     (told,) = describe_trials(Samples((1.0,) * 145, contaminated=load), Samples(()))
     assert told == "base: 145 of 145 trials left out: others used 52 to 91% of the CPUs during the run"
     assert merge_reasons((n, "others used 52% of them") for n in (3, 4)) == {"others used 52% of them": [3, 4]}
-
-
-def test_processes_on_the_gpu_are_named_together():
-    reasons = [(n, f"other processes were on the GPU: {n}, {n + 1}") for n in range(100, 110)]
-    merged = merge_reasons(reasons)
+    merged = merge_reasons((n, f"other processes were on the GPU: {n}, {n + 1}") for n in range(100, 110))
     assert merged == {"other processes were on the GPU: 100, 101, 102, 103, 104": list(range(100, 110))}
     assert merge_reasons([]) == {}

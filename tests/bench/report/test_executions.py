@@ -6,6 +6,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -22,8 +23,7 @@ from assay.bench.report.executions import (
     render_values,
 )
 from assay.bench.report.history import build_history_document
-from assay.bench.values.comparison import MetricHistory
-from assay.bench.values.execution import BenchReport, BenchResult
+from assay.bench.values.execution import BenchExecution, BenchReport, BenchResult
 from assay.show.junit import render_junit
 from assay.show.markdown import render_markdown
 from assay.show.terminal_report import render_terminal
@@ -37,20 +37,19 @@ CASES = [
 ]
 
 
-def render_bench_report(report: BenchReport, *, color: bool, width: int | None) -> str:
-    return render_terminal(build_run_document(report), color=color, width=width)
+def render_report(*executions: BenchExecution, width: int | None = None, **fields: Any) -> str:
+    return render_terminal(build_run_document(BenchReport(executions, **fields)), color=False, width=width)
 
 
-def render_history(found: MetricHistory, *, color: bool, width: int | None) -> str:
-    return render_terminal(build_history_document("", [found]), color=color, width=width)
+def render_history(values: list[float], *, color: bool = False) -> str:
+    found = build_history("m.C.f", "wall_time", history(values), HistoryOptions(), [])
+    return render_terminal(build_history_document("", [found]), color=color)
 
 
-def render_cases_markdown(title: str, cases: Cases) -> str:
-    return render_markdown(build_bench_document(title, cases, (), None))
-
-
-def render_cases_junit(title: str, cases: Cases, allow_changed: bool = False) -> str:
-    return render_junit(build_bench_document(title, cases, (), None, allow_changed=allow_changed))
+def count_junit(cases: Cases, allow_changed: bool = False) -> tuple[list[str | None], ET.Element]:
+    """Tests, failures, errors and skipped ones."""
+    suites = ET.fromstring(render_junit(build_bench_document("title", cases, (), None, allow_changed=allow_changed)))
+    return [suites.get(name) for name in ("tests", "failures", "errors", "skipped")], suites
 
 
 @pytest.mark.parametrize(
@@ -78,11 +77,14 @@ def test_values(name: str, values: list[float], text: str | None) -> None:
     assert render_values(name, values) == text
 
 
+DIRTY = replace(execution(1, 2.0), contaminated=("others used 81% of the CPUs",))
+
+
 def test_a_report_names_every_trouble_once() -> None:
     good = execution(1, 2.0)
     bad = replace(good, trial=2, result=replace(good.result, succeeded=False, findings=(BAD,)))
     dirty = replace(good, trial=3, contaminated=("load",), refused=True)
-    text = render_bench_report(BenchReport((good, bad, dirty)), color=False, width=None)
+    text = render_report(good, bad, dirty)
     assert "1/3" in text
     assert text.count("FAIL m.C.f: worse") == 1
     assert "\x00" not in text
@@ -91,6 +93,9 @@ def test_a_report_names_every_trouble_once() -> None:
     assert [each["succeeded"] for each in facts["executions"]] == [True, False]
     kinds = [verdict.kind for _, _, verdict in build_run_cases(BenchReport((good, bad, dirty)))]
     assert kinds == [VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE]
+    assert render_report() == ""
+    long = replace(bad, result=replace(bad.result, findings=(replace(BAD, message="a long reported " * 20),)))
+    assert max(map(len, render_report(long, width=60).splitlines())) <= 60
 
 
 def test_logs_of_failures_and_traces_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,54 +104,37 @@ def test_logs_of_failures_and_traces_are_named_once(tmp_path: Path, monkeypatch:
     good = replace(good, run_dir=str(tmp_path / "runs" / "a"))
     failed = replace(good.result, succeeded=False, has_exception=True)
     bad = [replace(good, trial=n, result=failed, log="bench.log", profiles=()) for n in (2, 3)]
-    lines = render_bench_report(BenchReport((good, *bad)), color=False, width=None).splitlines()
+    lines = render_report(good, *bad).splitlines()
     assert lines[-2:] == ["log of m.C.f: runs/a/bench.log", "profile of m.C.f: runs/a/profile/trace.json"]
     assert sum("log of" in line for line in lines) == 1
 
 
-def test_nothing_at_all_is_rendered() -> None:
-    assert render_bench_report(BenchReport(()), color=False, width=None) == ""
-
-
-def test_markdown_lists_what_is_not_good() -> None:
-    text = render_cases_markdown("title", CASES)
+def test_markdown_and_junit_never_pass_what_is_not_good() -> None:
+    text = render_markdown(build_bench_document("title", CASES, (), None))
     assert text.startswith("## ❌ title: ERROR")
     assert "| FAIL | m.C.g | wall\\_time | worse \\| than\\\\x00before | +10.0% \\[+5.0%, +15.0%\\] |" in text
     assert "m.C.f" not in text
-    assert "|" not in render_cases_markdown("t", CASES[:1])
-
-
-COUNTS = ("tests", "failures", "errors", "skipped")
-
-
-def test_junit_never_passes_what_is_not_good() -> None:
-    suites = ET.fromstring(render_cases_junit("title", CASES))
-    assert [suites.get(name) for name in COUNTS] == ["3", "1", "1", "0"]
+    assert "|" not in render_markdown(build_bench_document("t", CASES[:1], (), None))
+    counts, suites = count_junit(CASES)
+    assert counts == ["3", "1", "1", "0"]
     failure = suites.find(".//testcase[@classname='m.C.g']/failure")
     assert failure is not None
-    assert failure.get("type") == "FAIL"
-    assert failure.get("message") == "worse | than\\x00before"
+    assert (failure.get("type"), failure.get("message")) == ("FAIL", "worse | than\\x00before")
 
 
-def test_junit_is_not_red_for_what_is_inconclusive() -> None:
+def test_junit_is_as_red_as_the_exit_code() -> None:
     unsure = replace(BAD, kind=VerdictKind.INCONCLUSIVE, message="needs 3 more trials")
-    cases = [("m.C.f", "wall_time", Verdict.of([unsure], 1)), ("m.C.f", "x", Verdict.of([unsure, BAD], 1))]
-    suites = ET.fromstring(render_cases_junit("title", cases))
-    assert [suites.get(name) for name in COUNTS] == ["2", "1", "0", "1"]
-    assert [suites[0].get(name) for name in COUNTS] == ["2", "1", "0", "1"]
-    (skipped,) = suites.iter("skipped")
-    assert skipped.attrib == {"message": "INCONCLUSIVE: needs 3 more trials"}
-
-
-def test_junit_is_as_red_as_the_exit_code_for_a_change() -> None:
-    cases = [("m.C.f", "wall_time", Verdict.of([replace(BAD, kind=VerdictKind.CHANGED, message="better")], 1))]
-    assert ET.fromstring(render_cases_junit("t", cases)).get("failures") == "1"
-    allowed = ET.fromstring(render_cases_junit("t", cases, allow_changed=True))
-    assert [allowed.get(name) for name in COUNTS] == ["1", "0", "0", "1"]
-    (skipped,) = allowed.iter("skipped")
-    assert skipped.get("message") == "CHANGED, allowed: better"
-    failed = [("m.C.f", "x", Verdict.of([BAD], 1))]
-    assert ET.fromstring(render_cases_junit("t", failed, allow_changed=True)).get("failures") == "1"
+    better = replace(BAD, kind=VerdictKind.CHANGED, message="better")
+    for findings, allow_changed, expected, message in (
+        ([unsure], False, ["1", "0", "0", "1"], "INCONCLUSIVE: needs 3 more trials"),
+        ([unsure, BAD], False, ["1", "1", "0", "0"], None),
+        ([better], False, ["1", "1", "0", "0"], None),
+        ([better], True, ["1", "0", "0", "1"], "CHANGED, allowed: better"),
+        ([BAD], True, ["1", "1", "0", "0"], None),
+    ):
+        counts, suites = count_junit([("m.C.f", "wall_time", Verdict.of(findings, 1))], allow_changed)
+        assert counts == expected
+        assert [each.get("message") for each in suites.iter("skipped")] == ([message] if message else [])
 
 
 def test_an_interrupted_execution_is_a_note_and_no_failure() -> None:
@@ -154,55 +142,51 @@ def test_an_interrupted_execution_is_a_note_and_no_failure() -> None:
     good = execution(1, 2.0)
     result = replace(good.result, succeeded=False, has_exception=True, findings=(ended,), wall_time=0.1)
     cut = replace(good, trial=2, state="stopped", log="bench.log", result=result)
-    report = BenchReport((good, cut), interrupted="SIGINT")
     assert render_execution(cut, 2, 5) == "[2/5] m.C.f trial 2: interrupted: SIGINT to the supervisor"
-    text = render_bench_report(report, color=False, width=None)
+    text = render_report(good, cut, interrupted="SIGINT")
     assert "interrupted m.C.f: SIGINT to the supervisor (trial 2)\n" in text
     assert text.splitlines()[2].split()[:4] == ["m.C.f", "1/1", "2", "s"], "what it took until then is no figure"
     assert "ERROR" not in text
     assert "log of" not in text
-    suites = ET.fromstring(render_cases_junit("t", build_run_cases(report)))
-    assert [suites.get(name) for name in COUNTS] == ["2", "0", "0", "1"]
+    counts, suites = count_junit(build_run_cases(BenchReport((good, cut), interrupted="SIGINT")))
+    assert counts == ["2", "0", "0", "1"]
     (skipped,) = suites.iter("skipped")
     assert "interrupted: SIGINT to the supervisor" in str(skipped.get("message"))
-    crashed = replace(cut, state="failed")
-    assert ET.fromstring(render_cases_junit("t", build_run_cases(BenchReport((crashed,))))).get("errors") == "1"
+    assert count_junit(build_run_cases(BenchReport((replace(cut, state="failed"),))))[0][2] == "1"
 
 
 LONG = "company.benchmarks.vision.transformers.large_models.TransformerBenchmark.training_step"
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("width", [60, 100, 140])
 def test_long_names_are_cut_from_the_left_and_no_row_breaks(width: int) -> None:
     figures = {f"metric_{n}": 1234.5 * n for n in range(1, 6)}
     runs = []
     for n, name in enumerate(("small", "large")):
         one = execution(n, 2.0)
         runs.append(replace(one, method=f"{LONG}_{name}", result=replace(one.result, extras=figures)))
-    text = render_bench_report(BenchReport(tuple(runs)), color=False, width=width)
+    text = render_report(*runs, width=width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     for line, name in zip(lines[2:4], ("small", "large"), strict=True):
         assert line.startswith("…")
         assert f"training_step_{name}  " in line
         assert " 2 s " in line
-    shown = [name for name in figures if name in lines[0]]
-    rest = ", ".join(name for name in figures if name not in shown)
+    rest = ", ".join(name for name in figures if name not in lines[0])
     assert (f"(no room for {rest}: --json has them)" in " ".join(text.split())) is bool(rest)
-    assert LONG in render_bench_report(BenchReport(tuple(runs)), color=False, width=None), "never in a pipe"
+    assert LONG in render_report(*runs), "never in a pipe"
 
 
 def test_a_history_shows_levels_and_changes() -> None:
     values = [10.0 + 0.01 * (n % 3) for n in range(20)] + [12.0 + 0.01 * (n % 3) for n in range(20)]
-    found = build_history("m.C.f", "wall_time", history(values), HistoryOptions(), [])
-    text = render_history(found, color=False, width=None)
+    text = render_history(values)
     assert "▁" * 20 + "█" * 20 in text
     assert "10.01 s ±0.1% → 12.01 s ±0.1%" in text
     assert "FAIL +20.0%" in text
-    assert "\x1b[" in render_history(found, color=True, width=None)
-    calm = build_history("m.C.f", "wall_time", history([1.0] * 200), HistoryOptions(), [])
-    assert "no change" in render_history(calm, color=False, width=None)
-    assert max(map(len, render_history(calm, color=False, width=None).splitlines())) < 120
+    assert "\x1b[" in render_history(values, color=True)
+    calm = render_history([1.0] * 200)
+    assert "no change" in calm
+    assert max(map(len, calm.splitlines())) < 120
 
 
 def test_an_execution_in_a_line() -> None:
@@ -215,46 +199,30 @@ def test_an_execution_in_a_line() -> None:
     assert render_execution(bad, 12, 12) == "[12/12] m.C.f nightly trial 1: FAIL: worse | than\\x00before"
     silent = replace(good, result=BenchResult("m.C.f", True))
     assert render_execution(silent, 1, 1).endswith("it reported nothing")
+    timed = replace(DIRTY, result=replace(DIRTY.result, cpu_time=1.5))
+    end = "wall_time 2 s, cpu_time 1.5 s (contaminated: others used 81% of the CPUs)"
+    assert render_execution(timed, 1, 1).endswith(end)
 
 
 def test_contamination_of_many_trials_is_one_line() -> None:
     dirt = [replace(execution(n, 2.0), trial=n, contaminated=(f"others used {80 + n}% of the CPUs",)) for n in (1, 2)]
     failed = replace(dirt[0], trial=3, result=replace(dirt[0].result, succeeded=False))
-    text = render_bench_report(BenchReport((*dirt, failed)), color=False, width=None)
+    text = render_report(*dirt, failed)
     assert "contaminated m.C.f: others used 81 to 82% of the CPUs (trial 1, 2)\n" in text
     assert text.count("contaminated") == 1
-    alone = render_bench_report(BenchReport((dirt[0],)), color=False, width=None)
-    assert "contaminated m.C.f: others used 81% of the CPUs\n" in alone
+    assert "contaminated m.C.f: others used 81% of the CPUs\n" in render_report(dirt[0])
 
 
 def test_cpu_time_is_advised_only_where_it_was_measured() -> None:
-    dirty = replace(execution(1, 2.0), contaminated=("others used 81% of the CPUs",))
-    without = render_bench_report(BenchReport((dirty,)), color=False, width=None)
+    without = render_report(DIRTY)
     assert "in brackets: disturbed results of wall_time, which are left out" in without
     assert "or take them with --all\n" in without
     assert "cpu_time" not in without
-    timed = replace(dirty, result=replace(dirty.result, cpu_time=1.5), run_dir=os.path.abspath("runs/bench/x"))
-    text = render_bench_report(BenchReport((dirty, timed)), color=False, width=None)
-    assert "cpu_time counts" not in text, "a single one is not a history"
-    text = render_bench_report(BenchReport((timed, timed)), color=False, width=None)
+    timed = replace(DIRTY, result=replace(DIRTY.result, cpu_time=1.5), run_dir=os.path.abspath("runs/bench/x"))
+    assert "cpu_time counts" not in render_report(DIRTY, timed), "a single one is not a history"
+    text = render_report(timed, timed)
     assert "cpu_time counts: `assay bench history cpu_time m.C.f`\n" in text
     assert "(2 s)" in text
     assert " 1.5 s " in text
     moved = replace(timed, run_dir=os.path.abspath("my runs/bench/x"))
-    text = render_bench_report(BenchReport((moved, moved)), color=False, width=None)
-    assert "`assay bench history cpu_time m.C.f --root 'my runs'`\n" in text
-
-
-def test_a_disturbed_execution_has_its_cpu_time_in_its_line() -> None:
-    dirty = replace(execution(1, 2.0), contaminated=("others used 81% of the CPUs",))
-    timed = replace(dirty, result=replace(dirty.result, cpu_time=1.5))
-    assert render_execution(timed, 1, 1).endswith(
-        "wall_time 2 s, cpu_time 1.5 s (contaminated: others used 81% of the CPUs)"
-    )
-
-
-def test_long_lines_are_wrapped() -> None:
-    bad = replace(BAD, message="a long reported " * 20)
-    one = execution(1, 2.0)
-    report = BenchReport((replace(one, result=replace(one.result, findings=(bad,))),))
-    assert max(map(len, render_bench_report(report, color=False, width=60).splitlines())) <= 60
+    assert "`assay bench history cpu_time m.C.f --root 'my runs'`\n" in render_report(moved, moved)

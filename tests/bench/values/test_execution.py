@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from assay.bench.values.execution import (
     NOT_OBSERVED,
@@ -24,46 +22,32 @@ from assay.errors import ExitCode, UsageError
 from assay.values.environment import GitState
 
 
-@pytest.mark.parametrize(
-    ("text", "name"), [("m.C.f", "m.C.f"), ("m.C:f", "m.C.f"), ("m.f", "m.f"), ("a.b.C.filter:x.*", "a.b.C.filter:x.*")]
-)
-def test_methods(text: str, name: str) -> None:
-    assert parse_method(text).name == name
-    assert parse_method(text).is_filter == (".filter:" in text)
+def test_methods() -> None:
+    for text, name in (
+        ("m.C.f", "m.C.f"),
+        ("m.C:f", "m.C.f"),
+        ("m.f", "m.f"),
+        ("a.b.C.filter:x.*", "a.b.C.filter:x.*"),
+    ):
+        assert parse_method(text).name == name
+        assert parse_method(text).is_filter == (".filter:" in text)
+    for text in ("", " ", "m.C:", ":f", "m.C.filter:(", "..."):
+        with pytest.raises(UsageError):
+            parse_method(text)
 
 
-@pytest.mark.parametrize("text", ["", " ", "m.C:", ":f", "m.C.filter:(", "..."])
-def test_names_that_name_nothing(text: str) -> None:
-    with pytest.raises(UsageError):
-        parse_method(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "windows"),
-    [
+def test_windows() -> None:
+    for text, windows in (
         ("2:5", (ProfileWindow(2, 5),)),
         ("2:", (ProfileWindow(2, None),)),
-        ("0.5:1, 2:3", (ProfileWindow(0.5, 1), ProfileWindow(2, 3))),
-    ],
-)
-def test_windows(text: str, windows: tuple[ProfileWindow, ...]) -> None:
-    assert parse_windows(text) == windows
-
-
-@pytest.mark.parametrize(
-    "text", ["", "5", "5:2", "2:2", "a:b", "-1:2", "1:3,2:4", "1:,5:6", "nan:1", "1:inf", ":3", "1:2,"]
-)
-def test_bad_windows_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="profile"):
-        parse_windows(text)
-
-
-@given(st.lists(st.integers(0, 10_000), min_size=2, max_size=10, unique=True))
-def test_windows_in_order_are_all_taken(edges: list[int]) -> None:
-    ordered = sorted(edges)[: len(edges) // 2 * 2]
-    pairs = list(zip(ordered[::2], ordered[1::2], strict=True))
-    text = ",".join(f"{a}:{b}" for a, b in pairs)
-    assert [(w.begin_s, w.end_s) for w in parse_windows(text)] == pairs
+        ("0.5:1.25,2:3,4:", (ProfileWindow(0.5, 1.25), ProfileWindow(2, 3), ProfileWindow(4, None))),
+    ):
+        assert parse_windows(text) == windows
+        assert render_windows(windows) == text
+    assert parse_windows("0.5:1, 2:3") == (ProfileWindow(0.5, 1), ProfileWindow(2, 3))
+    for text in ("", "5", "5:2", "2:2", "a:b", "-1:2", "1:3,2:4", "1:,5:6", "nan:1", "1:inf", ":3", "1:2,"):
+        with pytest.raises(UsageError, match="profile"):
+            parse_windows(text)
 
 
 def execution(**fields: object) -> BenchExecution:
@@ -71,9 +55,8 @@ def execution(**fields: object) -> BenchExecution:
     return BenchExecution("id", "m.C.f", 1, result, "", "", **fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("report", "code"),
-    [
+def test_exit_codes() -> None:
+    for report, code in (
         (BenchReport((execution(),)), ExitCode.OK),
         (BenchReport((execution(), execution(succeeded=False))), ExitCode.FAILED),
         (BenchReport((execution(contaminated=("x",)),)), ExitCode.OK),
@@ -81,10 +64,8 @@ def execution(**fields: object) -> BenchExecution:
         (BenchReport(()), ExitCode.FAILED),
         (BenchReport((execution(),), interrupted="SIGINT"), ExitCode.INTERRUPTED),
         (BenchReport((execution(),), problem="disk"), ExitCode.INTERNAL),
-    ],
-)
-def test_exit_codes(report: BenchReport, code: ExitCode) -> None:
-    assert report.exit_code is code
+    ):
+        assert report.exit_code is code
 
 
 def test_numbers_are_metrics_extras_and_the_standard_ones() -> None:
@@ -110,22 +91,16 @@ def test_a_clean_tree_is_its_commit_and_edits_make_other_code() -> None:
     assert edited == execution(commit=COMMIT, git=git(dirty=True, diff="- 1", branch="b")).code
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_code_that_was_not_recorded_is_unknown() -> None:
+    for fields in (
         {},
         {"commit": COMMIT, "git": git(dirty=True)},
         {"commit": COMMIT, "git": git(untracked=("sub/m.py",))},
         {"commit": COMMIT, "git": git(untracked=("m/",))},
         {"commit": COMMIT, "extra": {"site_package_info": {"models": {"hash": "1", "dirty": True}}}},
-    ],
-)
-def test_code_that_was_not_recorded_is_unknown(fields: dict[str, object]) -> None:
-    assert execution(**fields).code is None
-
-
-def test_files_beside_the_benchmark_are_no_other_code() -> None:
-    assert execution(commit=COMMIT, git=git(untracked=("runs/", "notes.txt"))).code == COMMIT
+    ):
+        assert execution(**fields).code is None
+    assert execution(commit=COMMIT, git=git(untracked=("runs/", "notes.txt"))).code == COMMIT, "files beside it"
 
 
 def test_packages_that_were_checked_out_are_code() -> None:
@@ -142,11 +117,6 @@ def test_packages_that_were_checked_out_are_code() -> None:
 # ---------------------------------------------------------------- profiles
 
 
-@pytest.mark.parametrize("text", ["2:5", "2:", "0.5:1.25,2:3,4:"])
-def test_windows_are_written_as_they_were(text: str) -> None:
-    assert render_windows(parse_windows(text)) == text
-
-
 def test_a_trace_or_a_wish_for_one_makes_an_execution_a_profiled_one() -> None:
     plain = BenchExecution("e", "m.f", 1, BenchResult("m.f", True), "", "")
     assert not plain.is_profiled
@@ -161,30 +131,17 @@ LOAD = "others used 90% of the CPUs during the run"
 GPU = "other processes were on the GPU: 7"
 
 
-@pytest.mark.parametrize(
-    ("metric", "reasons"),
-    [
-        ("wall_time", (LOAD, GPU, NOT_OBSERVED)),
-        ("part1.wall_time", (LOAD, GPU, NOT_OBSERVED)),
-        ("throughput", (LOAD, GPU, NOT_OBSERVED)),
-        ("step_size_ms", (LOAD, GPU, NOT_OBSERVED)),
-        ("cpu_time", (GPU, NOT_OBSERVED)),
-        ("part1.cpu_time", (GPU, NOT_OBSERVED)),
-        ("peak_memory", ()),
-        ("peak_gpu_memory", ()),
-        ("relative_error", ()),
-        ("val_loss", ()),
-        ("calls", ()),
-    ],
-)
-def test_each_reason_disturbs_only_what_it_changes(metric: str, reasons: tuple[str, ...]) -> None:
+def test_each_reason_disturbs_only_what_it_changes() -> None:
     busy = execution(contaminated=(LOAD, GPU, NOT_OBSERVED))
-    assert busy.find_disturbance(metric) == reasons
-    assert LOAD not in busy.find_disturbance(metric, in_turns=True)
-
-
-def test_a_gpu_is_waited_for_with_cpu_time() -> None:
-    busy = execution(contaminated=(LOAD,), peaks=Peaks(gpu_memory_bytes=10**9, gpu_memory_basis="device"))
-    assert busy.find_disturbance("cpu_time") == (LOAD,)
-    shared = replace(busy, contaminated=(LOAD, GPU))
+    for metrics, reasons in (
+        (("wall_time", "part1.wall_time", "throughput", "step_size_ms"), (LOAD, GPU, NOT_OBSERVED)),
+        (("cpu_time", "part1.cpu_time"), (GPU, NOT_OBSERVED)),
+        (("peak_memory", "peak_gpu_memory", "relative_error", "val_loss", "calls"), ()),
+    ):
+        for metric in metrics:
+            assert busy.find_disturbance(metric) == reasons
+            assert LOAD not in busy.find_disturbance(metric, in_turns=True)
+    waiting = execution(contaminated=(LOAD,), peaks=Peaks(gpu_memory_bytes=10**9, gpu_memory_basis="device"))
+    assert waiting.find_disturbance("cpu_time") == (LOAD,), "a GPU is waited for with CPU time"
+    shared = replace(waiting, contaminated=(LOAD, GPU))
     assert shared.find_disturbance("peak_gpu_memory") == (GPU,), "memory of the device less what was used before"
