@@ -18,7 +18,7 @@ UNKNOWN = 0xFFFFFFFF
 
 
 def compare_folders(folder: Path, a: str = "a", b: str = "b") -> Comparison:
-    return compare(load_recording(str(folder / a)), load_recording(str(folder / b)))[0]
+    return compare(load_recording(str(folder / a)), load_recording(str(folder / b)))
 
 
 class Writer:

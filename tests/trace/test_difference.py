@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from tests.trace_files import UNKNOWN, Program, Writer, compare_folders
 
-from assay.trace.comparing import check_finite, load_recording
-from assay.trace.judge.difference import Comparison
+from assay.trace.comparing import load_recording
+from assay.trace.judge.difference import Comparison, judge_finite
 from assay.trace.judge.errors import UNITS, WITHIN
 from assay.trace.judge.pairing import translate_names
+from assay.trace.judge.sides import build_side
 
 ULP = 2.0**-23
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -183,9 +184,9 @@ def test_another_precision_is_inconclusive(
 def test_what_is_not_finite_is_found_in_one_trace_alone(tmp_path: Path) -> None:
     def check(**changes: Any) -> Any:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        return check_finite(load_recording(str(Program(**changes).write(folder))))
+        return judge_finite(build_side(load_recording(str(Program(**changes).write(folder))).ranks))
 
-    verdict, first, _ = check(poison=(2, 1))
+    verdict, first = check(poison=(2, 1))
     assert (verdict.kind, first.module, first.step, first.inputs) == ("FAIL", "layers.1", 2, ("layers.0",))
     assert "1 of 128 values is not finite; what went in is finite (layers.0: largest" in first.text
     assert check()[0].kind == "PASS"

@@ -1,4 +1,4 @@
-"""`assay trace run` and `assay trace show`."""
+"""`assay trace run`, `assay trace show` and `assay trace diff`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GROUP = Group(
         "run": ("assay.trace.commands:run", "Run a torch program and record its tensors."),
         "show": ("assay.trace.commands:show", "Show what a run recorded."),
         "bisect": ("assay.trace.bisect_command:bisect", "Find the operation that makes two programs differ."),
-        "diff": ("assay.trace.diff_command:diff", "Find where two traces begin to differ."),
+        "diff": ("assay.trace.commands:diff", "Find where two traces begin to differ."),
     },
 )
 
@@ -180,3 +180,42 @@ def show(request: TraceShowRequest, console: Console) -> int:
     document = build_listing(load_trace(folders[request.rank]), request.step, request.only)
     console.write_document(document, as_json=request.as_json)
     return int(ExitCode.OK)
+
+
+class DiffRequest(Request):
+    a: str = argument("A")
+    b: str | None = argument("[B]", required=False)
+    names: str | None = option(
+        "--names", metavar="FILE", help="Lines `NAME-IN-A = NAME-IN-B`; * stands for the same text in both."
+    )
+    html: str | None = option("--html", metavar="FILE", help="Write the report as one HTML page; - for stdout.")
+    root: str | None = root_option()
+    as_json: bool = json_option("Print verdict, first, coverage and all errors as JSON.")
+
+
+def diff(request: DiffRequest, console: Console) -> int:
+    """Say where the traces A and B begin to differ; of A alone, where it stops being finite.
+
+    A and B are runs, or folders that `assay trace run -o` wrote. The answer is the first module whose inputs agree and
+    whose output does not, or the flag, optimiser group, weight or input that began it.
+
+    Exit code 0: equal bit for bit, or within the noise that was recorded with --noise. 1: beyond it. 3: without noise
+    not equal (CHANGED), or undecided (INCONCLUSIVE).
+    """
+    from assay.show.report_files import check_targets, write_text
+    from assay.trace.comparing import load_recording
+    from assay.trace.report import build_report
+
+    is_on_stdout = check_targets(request.html, as_json=request.as_json)
+    a = load_recording(request.a, request.root)
+    if request.b is None and request.names:
+        raise UsageError("--names is for two traces", f"name the second one: assay trace diff {request.a} B")
+    b = load_recording(request.b, request.root) if request.b is not None else None
+    document, verdict = build_report(a, b, request.names)
+    if request.html:
+        from assay.show.html import render_html
+
+        write_text(request.html, render_html(document))
+    if not is_on_stdout:
+        console.write_document(document, as_json=request.as_json)
+    return int(verdict.kind.exit_code)

@@ -9,12 +9,11 @@ from functools import partial
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.follow.locations import find_one_run, show_path
 from assay.system.fast_dataclasses import dataclass
-from assay.trace.judge.difference import Comparison, First, judge_traces
+from assay.trace.judge.difference import Comparison, judge_traces
 from assay.trace.judge.pairing import translate_names
-from assay.trace.judge.sides import Side, are_alike, build_side, build_sides, combine_ranks, release
+from assay.trace.judge.sides import are_alike, build_side, build_sides, combine_ranks, release
 from assay.trace.records import TRACE_DIR, Trace, list_traces, load_trace
 from assay.trace.settings import load_pairs
-from assay.values.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +79,14 @@ def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
 # ---------------------------------------------------------------- comparing
 
 
-def compare(a: Recording, b: Recording, names: str | None = None) -> tuple[Comparison, Side, Side]:
+def compare(a: Recording, b: Recording, names: str | None = None) -> Comparison:
     """`names`: a file of lines `NAME-IN-A = NAME-IN-B`; `*` stands for the same text. Every name must be known."""
     mine, theirs = build_sides(a.ranks, b.ranks)
     find_problem = partial(_find_problem, mine.names, theirs.names)
     pairs = load_pairs(names, find_problem) if names else []
     build = build_side if are_alike(a.ranks, b.ranks) else combine_ranks
-    noise = [[build(each) for each in recording.noise] for recording in (a, b)]
-    return judge_traces(mine, theirs, noise[0], noise[1], pairs), mine, theirs
-
-
-def check_finite(recording: Recording) -> tuple[Verdict, First | None, Side]:
-    from assay.trace.judge.finite import judge_finite
-
-    side = build_side(recording.ranks)
-    verdict, first = judge_finite(side)
-    return verdict, first, side
+    noise_a, noise_b = ([build(each) for each in recording.noise] for recording in (a, b))
+    return judge_traces(mine, theirs, noise_a, noise_b, pairs)
 
 
 def _find_problem(mine: set[str], theirs: set[str], left: str, right: str) -> str:
