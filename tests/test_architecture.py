@@ -60,8 +60,7 @@ _OF_BENCH = (
     "pytest_suite"
 )
 _OF_TRACE = (
-    "calls compiled context digest files imports kernels modules naming ops perturb placement recorder rows "
-    "sitecustomize state"
+    "compiled digest files imports kernels modules naming ops placement recorder rows sitecustomize state"
 )
 IN_USERS_PROGRAMS = (
     *(f"assay.{name}" for name in _FACES.split()),

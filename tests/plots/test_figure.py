@@ -30,7 +30,7 @@ CHART = LineChart(
 
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
 def test_formats(tmp_path: Path, suffix: str, magic: bytes) -> None:
-    """The same chart gives the same file; names like formulas are texts."""
+    """A chart gives an equal file each time; names like formulas are texts."""
     paths = [tmp_path / f"{name}{suffix}" for name in ("a", *("b" if suffix == ".svg" else ""))]
     for path in paths:
         write_figure(CHART, path)
