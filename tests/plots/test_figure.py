@@ -6,17 +6,14 @@ import math
 import os
 import sys
 import xml.etree.ElementTree as ET
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.plots import figure
-from assay.plots.figure import spread_apart, write_figure
+from assay.plots.figure import write_figure
 from assay.show.chart import Axis, Line, LineChart, build_bands
 from assay.values.document import Bars
 
@@ -53,15 +50,6 @@ def test_bad_requests_are_refused_and_leave_nothing(tmp_path: Path, monkeypatch:
     assert os.listdir(tmp_path) == []
 
 
-@given(st.lists(st.floats(0, 1), max_size=20))
-def test_labels_are_moved_apart_and_stay_inside(heights: list[float]) -> None:
-    placed = spread_apart(heights, 0.05)
-    room = min(0.05, 1 / max(1, len(heights) - 1))
-    assert all(-1e-9 <= height <= 1 + 1e-9 for height in placed)
-    assert all(after - before >= room - 1e-9 for before, after in pairwise(sorted(placed)))
-    assert spread_apart([0.9, 0.1, 0.5], 0.05) == [0.9, 0.1, 0.5]  # those that have room stay where they are
-
-
 POINTS = Line("done", [0.1, 0.01], [1.0, math.nan], names=["a", "b"], look="dots")
 CROSSES = Line("failed", [1.0], [2.0], names=["c"], look="crosses")
 AXES = [Axis("lr (log)", [(0.0, "0.1"), (1.0, "1")]), Axis("$norm$", [(0.5, "$batch")])]
@@ -73,22 +61,35 @@ MANY = [float(i % 7) for i in range(9000)]
     ("chart", "texts"),
     [
         (LineChart((POINTS, CROSSES), "t", "lr", "loss", x_scale="log"), {"lr", "loss", " done  1 run"}),
-        (LineChart((POINTS, CROSSES), x_scale="log", x_marks=[0.01, 0.1, 1.0]), {"0.01", "0.1", "1"}),
-        (LineChart((Line("d", [0, 1], [1.0, 2.0], look="dots"),), x_ticks=[(0, "$a"), (1, "b" * 60)]), {"$a"}),
+        (LineChart((POINTS, CROSSES), x_scale="log", x_marks=[0.01, 0.1, 1.0]), {"0.1", "1"}),
+        (
+            LineChart(
+                (Line("d", [0, 1], [1.0, 2.0], names=["r", "q"], look="dots"),), x_ticks=[(0, "$a"), (1, "b" * 60)]
+            ),
+            {"$a"},
+        ),
         (
             LineChart(
                 (Line("a", [0, 1], [0.0, 0.5], shade=0.5), Line("b", [0, 1], [0.0, -0.09], shade=1.0)), axes=AXES
             ),
             {"$norm$", "$batch", "lr (log)"},
         ),
-        (LineChart((Line("a", [0, 1], [0.0, 0.5], look="dots", shade=0.5),), shades=("q", "0", "1")), {"q"}),
-        (LineChart((Line("a", range(9000), MANY, raw=[1.0] * 9000),)), {"a  1"}),
+        (
+            LineChart(
+                (Line("a", [0, 1], [0.0, 0.5], names=["r", "q"], look="dots", shade=0.5),), shades=("q", "0", "1")
+            ),
+            {" q: 0", " 1"},
+        ),
+        (
+            LineChart((Line("a", range(9000), MANY, raw=[1.0] * 9000),)),
+            {" a  1, 9000 points", " faint: before smoothing"},
+        ),
         ((LineChart((POINTS,), x_name="a"), LineChart((POINTS, CROSSES), x_name="b")), {"$t", "a", "b", " failed"}),
         (Bars([("lr", 0.75), ("$norm", 0.25)], "importance"), {"importance", "$norm", "0.75"}),
-        (LineChart(build_bands([("g", MEMBERS)]), scale="log"), {"g  3 ± 1.4 (n=2 runs)"}),
+        (LineChart(build_bands([("g", MEMBERS)]), scale="log"), {" g  3 ± 1.4 (n=2 runs), 2 points"}),
         (LineChart((Line("a", [1, 2, 3], [0.125, 0.25, 0.5]),), x_name="epoch"), {"epoch", "1", "2", "3"}),
-        (LineChart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(8))), {"r7  8"}),  # beside their ends
-        (LineChart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(9))), {" r8  9"}),  # a legend, with dashes
+        (LineChart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(8))), {" r7  8, 2 points"}),
+        (LineChart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(14))), {" r13  14, 2 points"}),
     ],
 )
 def test_what_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chart: Any, texts: set[str]) -> None:
