@@ -307,6 +307,7 @@ def test_a_bad_search_is_refused(bench: Bench, search: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("changes", "flags", "message"),
     [
+        ({"time: 'time=": "wib: 'time=", "metric: loss, direction: min": "metric: wib"}, [], "add `direction: min`"),
         ({X: "3", LAYERS: "2"}, [], "study.yml:6:9 search: there is nothing to search"),
         (
             {X: "3", LAYERS: "[1, 2]", "metrics:": "when: {layers: 2}\nmetrics:"},
