@@ -191,7 +191,7 @@ def examine(
             for seed in seeds if is_applicable(column, fault) else ():
                 (plain, ranks), (wrong, others) = build_pair(column, fault, seed)
                 a = recordings.make(plain, ranks, NOISE)
-                found, *_ = compare(a, recordings.make(wrong, others))
+                found = compare(a, recordings.make(wrong, others))
                 first = found.first
                 yield {
                     "column": column, "fault": fault, "seed": seed, "verdict": str(found.kind),
@@ -216,7 +216,7 @@ def examine_harmless(recordings: Recordings, count: int) -> Iterator[dict[str, A
         if variant == "ranks":
             other, world = plain, 2
         a = recordings.make(plain, 1, NOISE)
-        found, *_ = compare(a, recordings.make(other, world))
+        found = compare(a, recordings.make(other, world))
         ratio = found.compared.ratio
         finite = ratio[ratio < math.inf]
         first = found.first

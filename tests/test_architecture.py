@@ -59,10 +59,7 @@ _OF_BENCH = (
     "child command command_profile framework profiling benchmark values.execution suites suite_benchmark asv_suite "
     "pytest_suite"
 )
-_OF_TRACE = (
-    "calls compiled context digest files imports kernels modules naming ops perturb placement recorder rows "
-    "sitecustomize state"
-)
+_OF_TRACE = "compiled digest files imports kernels modules naming ops placement recorder rows sitecustomize state"
 IN_USERS_PROGRAMS = (
     *(f"assay.{name}" for name in _FACES.split()),
     *(f"assay.exchange.{name}" for name in _OF_EXCHANGE.split()),

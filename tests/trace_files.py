@@ -9,10 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from assay.trace.comparing import compare, load_recording
+from assay.trace.judge.difference import Comparison
 from assay.trace.records import _ROW
 
 Values = np.ndarray[Any, Any]
 UNKNOWN = 0xFFFFFFFF
+
+
+def compare_folders(folder: Path, a: str = "a", b: str = "b") -> Comparison:
+    return compare(load_recording(str(folder / a)), load_recording(str(folder / b)))
 
 
 class Writer:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.command_line import Cli
-from tests.finished_study import Bench
+from tests.finished_study import Bench, until
+from tests.fork_server import start_assay
 
 from assay.follow.locations import StudyLocation
 from assay.reading.listing import load_all_rows
@@ -35,7 +38,7 @@ def read(result: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_condition_over_states_and_metrics(cli) -> None:
+def test_a_condition_over_states_and_metrics(cli: Cli) -> None:
     found = cli("wait", "fit", "--until", "failed or loss < 1")
     assert (found.code, found.err) == (0, "")
     facts = read(found)
@@ -44,10 +47,11 @@ def test_a_condition_over_states_and_metrics(cli) -> None:
     assert read(cli("wait", "fit/lr=0.1*", "--until", "done", "--all"))["matched"] == ["lr=0.1,n=7", "lr=0.1,n=8"]
 
 
-def test_a_study_at_its_end_is_not_waited_for(cli) -> None:
-    for words, code in (((), 1), (("--until", "loss < 0"), 1), (("--until", "done", "--all"), 1)):
+def test_a_study_at_its_end_is_not_waited_for(cli: Cli) -> None:
+    for words in ((), ("--until", "loss < 0"), ("--until", "done", "--all"), ("--until", "lss < 1")):
         found = cli("wait", "fit", *words)
-        assert (found.code, read(found)["reason"]) == (code, "finished")
+        assert (found.code, read(found)["reason"]) == (1, "finished")
+        assert read(found)["unknown"] == (["lss"] if "lss < 1" in words else [])
     assert cli("wait", "fit/lr=0.1*").code == 0
 
 
@@ -63,88 +67,54 @@ def test_a_study_at_its_end_is_not_waited_for(cli) -> None:
         (("fit", "--all"), "--all belongs to --until"),
     ],
 )
-def test_what_cannot_be_waited_for_is_refused(cli, words: tuple[str, ...], printed: str) -> None:
+def test_what_cannot_be_waited_for_is_refused(cli: Cli, words: tuple[str, ...], printed: str) -> None:
     found = cli("wait", *words)
     assert (found.code, found.out) == (2, "")
     assert printed in found.err
 
 
-def test_a_name_that_nothing_has_is_reported(cli) -> None:
-    facts = read(cli("wait", "fit", "--until", "lss < 1"))
-    assert (facts["reason"], facts["unknown"]) == ("finished", ["lss"])
-
-
-def open_gate(bench: Bench, *numbers: int) -> None:
-    for number in numbers:
-        (bench.folder / f"go-{number}").touch()
-
-
-def test_runs_that_go_on_are_followed(own_bench: Bench) -> None:
-    own_bench.write("gated.yml", GATED)
-    supervisor = own_bench.assay("run", "gated.yml", "-j", "3", "--detach")
-    assert supervisor.returncode == 0, supervisor.stderr
-    early = own_bench.assay("wait", "gated", "--until", "lss < 1 or loss < 0", "--timeout", "1s")
-    facts = json.loads(early.stdout)
-    assert (early.returncode, facts["reason"]) == (3, "timeout")
-    assert facts["runs"] == 3  # directly after the start as well
-    waiter = own_bench.start("wait", "gated", "--until", "lss < 1 or loss < 0.15")
-    assert waiter.stderr is not None
-    assert waiter.stderr.readline() == "warning: no run has lss yet; metrics: loss\n"
-    assert waiter.poll() is None
-    open_gate(own_bench, 1)
-    out, err = waiter.communicate(timeout=60)
-    assert waiter.returncode == 0, err
-    assert json.loads(out)["matched"] == ["x=1"]
-    rest = own_bench.start("wait", "gated")
-    open_gate(own_bench, 2, 3)
-    out, err = rest.communicate(timeout=60)
-    assert (rest.returncode, json.loads(out)["counts"]) == (1, {"done": 2, "failed": 1})
-
-
-def test_it_pauses_between_its_looks(cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_go_on_are_followed(
+    own_bench: Bench, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own_bench.write("gated.yml", GATED)
     assert own_bench.assay("run", "gated.yml", "-j", "3", "--detach").returncode == 0
+    early = cli("wait", "gated", "--until", "lss < 1 or loss < 0", "--timeout", "300ms")
+    assert (early.code, read(early)["reason"], read(early)["runs"]) == (3, "timeout", 3)  # directly after the start too
+    check_interruption(own_bench, tmp_path / "log")
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
-        if len(pauses) == 3:
-            open_gate(own_bench, 1, 2, 3)
+        for number in {3: [1], 6: [2, 3]}.get(len(pauses), []):
+            (own_bench.folder / f"go-{number}").touch()
         time.sleep(seconds)
 
     monkeypatch.setattr("assay.mcp.wait.time", SimpleNamespace(sleep=pause, monotonic=time.monotonic))
-    assert cli("wait", "gated", "--until", "loss < 0").code == 1
+    met = cli("wait", "gated", "--until", "lss < 1 or loss < 0.15")
+    assert (met.code, met.err) == (0, "warning: no run has lss yet; metrics: loss\n")
+    assert read(met)["matched"] == ["x=1"]
     assert len(pauses) >= 3
     assert min(pauses) >= 0.25
+    alone = cli("wait", "gated/x=1")  # not longer than itself
+    assert (alone.code, read(alone)["counts"]) == (0, {"done": 1})
+    check_a_run_that_begins(cli, monkeypatch)
+    rest = cli("wait", "gated")
+    assert (rest.code, read(rest)["counts"]) == (1, {"done": 2, "failed": 1})
 
 
-def test_it_can_be_interrupted(own_bench: Bench) -> None:
-    own_bench.write("gated.yml", GATED)
-    assert own_bench.assay("run", "gated.yml", "-j", "3", "--detach").returncode == 0
-    waiter = own_bench.start("wait", "gated", "--until", "lss < 1")
-    assert waiter.stderr is not None
-    waiter.stderr.readline()  # it looks by now
+def check_interruption(bench: Bench, path: Path) -> None:
+    with path.open("w") as log:
+        waiter = start_assay(
+            ["wait", "gated", "--until", "lss < 1"], cwd=bench.folder, env=os.environ | bench.extra, log=log
+        )
+    until(lambda: "no run has lss yet" in path.read_text(), "it looks")
     waiter.send_signal(signal.SIGINT)
-    out, err = waiter.communicate(timeout=30)
-    assert (waiter.returncode, out, err) == (130, "", "assay: interrupted\n")
-    assert own_bench.assay("stop", "gated").returncode == 0
+    assert waiter.wait(30) == 130
+    assert path.read_text().splitlines()[1:] == ["assay: interrupted"]
 
 
-def test_a_run_is_not_waited_for_longer_than_itself(own_bench: Bench) -> None:
-    own_bench.write("gated.yml", GATED)
-    assert own_bench.assay("run", "gated.yml", "-j", "3", "--detach").returncode == 0
-    open_gate(own_bench, 1)
-    found = own_bench.assay("wait", "gated/x=1")
-    assert (found.returncode, json.loads(found.stdout)["counts"]) == (0, {"done": 1})
-    assert own_bench.assay("stop", "gated").returncode == 0
-
-
-def test_a_run_that_begins_during_the_look_is_not_unknown(
-    own_bench: Bench, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own_bench.write("gated.yml", GATED)
-    assert own_bench.assay("run", "gated.yml", "-j", "3", "--detach").returncode == 0
-    open_gate(own_bench, 1)
+def check_a_run_that_begins(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that gets its directory during the first look is not unknown."""
     looks: list[int] = []
 
     def miss_once(index: Index, location: StudyLocation, console: Console) -> tuple[int, IndexTable]:
@@ -155,6 +125,5 @@ def test_a_run_that_begins_during_the_look_is_not_unknown(
 
     monkeypatch.setattr("assay.mcp.wait.load_all_rows", miss_once)
     found = cli("wait", "gated/x=1")
-    assert (found.code, read(found)["counts"]) == (0, {"done": 1})
+    assert (found.code, read(found)["counts"], len(looks)) == (0, {"done": 1}, 2)
     assert cli("wait", "gated/x=7").code == 2
-    assert own_bench.assay("stop", "gated").returncode == 0

@@ -24,12 +24,9 @@ def test_lists_of_names_may_be_given_again(cli) -> None:
     both = load_columns("-m", "loss,test.acc")
     assert {"loss", "test.acc"} <= both == load_columns("-m", "loss", "-m", "test.acc")
     assert load_columns("-m", "loss,test.acc", "--ignore", "n", "--ignore", "lr") == both - {"n", "lr"}
-    front = [
-        cli("sum", "fit", *words).out for words in (["--pareto", "loss,time"], ["--pareto", "loss", "--pareto", "time"])
-    ]
-    assert front[0] == front[1] != ""
-    plots = [cli("plot", "fit", *words).out for words in (["-m", "loss,test.acc"], ["-m", "loss", "-m", "test.acc"])]
-    assert plots[0] == plots[1] != ""
+    for command, flag, one, other in (("sum", "--pareto", "loss", "time"), ("plot", "-m", "loss", "test.acc")):
+        joined = cli(command, "fit", flag, f"{one},{other}").out
+        assert joined == cli(command, "fit", flag, one, flag, other).out != ""
 
 
 def test_a_metric_a_run_and_a_size(cli) -> None:
@@ -38,38 +35,27 @@ def test_a_metric_a_run_and_a_size(cli) -> None:
     assert "lr=0.5" not in out
 
 
-def test_groups_and_the_best(cli) -> None:
-    out = cli("plot", "fit", "-m", "loss", "-g", "n").out
-    assert "lr=0.1  1.75 ± 0.071 (n=2 runs)" in out
-    result = cli("plot", "fit", "-m", "loss", "--best", "1")
-    assert "the 1 best of 4" in result.err
-    assert "n=8" not in result.out
-
-
 def test_groups_are_those_of_the_table(cli) -> None:
     """Failed runs count in neither, and the numbers are the same."""
     result = cli("plot", "fit", "-m", "loss", "-g", "n")
-    assert "lr=0.5  " not in result.out
+    assert ("lr=0.1  1.75 ± 0.071 (n=2 runs)" in result.out, "lr=0.5  " in result.out) == (True, False)
     assert "lr=0.5: not drawn, since none of its runs is done and has loss" in result.err
     mixed = cli("plot", "fit", "-m", "loss", "-g", "lr")
     assert "n=7  1.7 (n=1 run, 1 not done)" in mixed.out
     table = json.loads(cli("sum", "fit", "-g", "lr", "-m", "loss", "-s", "loss", "--json").out)
-    assert [(row["n"], row["n_2"], row["loss"], row["loss_sd"], row["not_done"]) for row in table] == [
-        (7, 1, 1.7, None, 1),
-        (8, 1, 1.8, None, 1),
-    ]
-
-
-def test_groups_without_a_run_that_is_done(cli) -> None:
-    result = cli("plot", "fit/lr=0.5*", "-m", "loss", "-g", "n")
-    assert (result.code, "no finished run has loss" in result.err) == (2, True)
+    rows = [(row["n"], row["n_2"], row["loss"], row["loss_sd"], row["not_done"]) for row in table]
+    assert rows == [(7, 1, 1.7, None, 1), (8, 1, 1.8, None, 1)]
+    best = cli("plot", "fit", "-m", "loss", "--best", "1")
+    assert ("the 1 best of 4" in best.err, "n=8" in best.out) == (True, False)
 
 
 def test_files(cli, bench: Bench) -> None:
     result = cli("plot", "fit", "-m", "loss", "-m", "test.acc", "-o", "p.svg")
     assert result.out.splitlines() == ["p-loss.svg", "p-test.acc.svg"]
     assert (bench.folder / "p-loss.svg").read_text().startswith("<?xml")
-    assert cli("plot", "fit", "-m", "loss", "--log", "-o", "p.png", "--width", "3", "--height", "2").out == "p.png\n"
+    assert (
+        cli("plot", "fit", "--parallel", "-m", "loss", "-o", "p.png", "--width", "3", "--height", "2").out == "p.png\n"
+    )
     assert (bench.folder / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -79,6 +65,7 @@ def test_files(cli, bench: Bench) -> None:
     [
         (("fit", "-m", "lass"), "did you mean 'loss'?"),
         (("fit", "-g", "N"), "no parameter named 'N'"),
+        (("fit/lr=0.5*", "-m", "loss", "-g", "n"), "no finished run has loss"),
         (("fitt",), "did you mean 'fit'?"),
         (("fit", "-o", "p.txt"), "end the name in png"),
         (("fit", "-o", "p.png", "--width", "800"), "inches"),
@@ -113,7 +100,7 @@ def test_what_is_refused(cli, arguments: tuple[str, ...], message: str) -> None:
 COUNTED = f"""
 study: counted
 command: {sys.executable} count.py
-params: {{lr: [0.1, 0.01], seed: [1, 2]}}
+params: {{seed: [1, 2]}}
 resources: {{gpus: 0}}
 """
 COUNTING = """
@@ -155,23 +142,23 @@ def test_what_the_parameters_did_on_a_terminal(cli, bench: Bench) -> None:
     assert ("loss by lr" in slices, "loss by n" in slices) == (True, True)
 
 
-FORMS = [("--scatter", "lr"), ("--scatter", "lr", "--color", "n"), ("--slices",), ("--history",), ("--parallel",)]
-
-
 @pytest.mark.parametrize(
-    ("form", "suffix"), [*((form, suffix) for form in FORMS for suffix in ("svg", "html")), (FORMS[0], "pdf")]
+    ("form", "title"),
+    [
+        (("-m", "test.acc"), "fit: test.acc"),
+        (("--scatter", "lr"), "fit: loss by lr"),
+        (("--scatter", "lr", "--color", "n"), "n=8"),
+        (("--slices",), "fit: loss by each parameter"),
+        (("--history",), "fit: loss of each run, in the order of finishing"),
+        (("--parallel",), "fit: loss by 2 parameters"),
+    ],
 )
-def test_every_form_in_a_file(cli, bench: Bench, form: tuple[str, ...], suffix: str) -> None:
-    result = cli("plot", "fit", *form, "-m", "loss", "-o", f"form.{suffix}")
-    assert (result.code, result.out) == (0, f"form.{suffix}\n")
-    magic = {"svg": b"<?xml", "pdf": b"%PDF", "html": b"<!doctype html>"}[suffix]
-    assert (bench.folder / f"form.{suffix}").read_bytes().startswith(magic)
-
-
-def test_a_page_holds_every_metric(cli, bench: Bench) -> None:
-    assert cli("plot", "fit", "-m", "loss", "-m", "test.acc", "-o", "p.html").out == "p.html\n"
-    page = (bench.folder / "p.html").read_text()
-    assert (page.count("<svg"), "fit: loss" in page, "fit: test.acc" in page) == (2, True, True)
+def test_every_form_in_a_page(cli, bench: Bench, form: tuple[str, ...], title: str) -> None:
+    result = cli("plot", "fit", *form, "-m", "loss", "-o", "form.html")
+    assert (result.code, result.out) == (0, "form.html\n")
+    page = (bench.folder / "form.html").read_text()
+    assert (page.startswith("<!doctype html>"), title in page) == (True, True)
+    assert page.count("<svg") == (2 if form[0] in ("-m", "--slices") else 1)
 
 
 def test_nothing_to_plot(cli, own_bench: Bench) -> None:

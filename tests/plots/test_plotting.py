@@ -30,17 +30,19 @@ def test_the_most_telling_metric_that_makes_a_line() -> None:
     assert plotting.choose_metric({"loss": 1, "val_acc": 1}) == "val_acc"
 
 
-def test_labels_are_the_parameters_that_differ() -> None:
-    rows = [row("a", lr=0.1, n=1, flag=True), row("b", lr=0.2, n=1, flag=False)]
-    assert plotting.build_labels(rows) == ["lr=0.1 flag=true", "lr=0.2 flag=false"]
-
-
-def test_names_where_parameters_do_not_tell() -> None:
-    assert plotting.build_labels([row("a", lr=1), row("b", lr=1)]) == ["a", "b"]
-    assert plotting.build_labels([row("a", lr=1)]) == ["a"]
+def test_labels_are_the_parameters_that_differ_or_names_where_they_do_not() -> None:
     again = row("b", lr=1, epochs=10, resume="/somewhere/runs/s/a/model.ckpt")
-    assert plotting.build_labels([row("a", lr=1, epochs=4), again]) == ["epochs=4", "epochs=10"]
-    assert plotting.build_labels([row("a", lr=1), row("b", "t", lr=2)]) == ["s/lr=1", "t/lr=2"]
+    for rows, labels in (
+        (
+            [row("a", lr=0.1, n=1, flag=True), row("b", lr=0.2, n=1, flag=False)],
+            ["lr=0.1 flag=true", "lr=0.2 flag=false"],
+        ),
+        ([row("a", lr=1), row("b", lr=1)], ["a", "b"]),
+        ([row("a", lr=1)], ["a"]),
+        ([row("a", lr=1, epochs=4), again], ["epochs=4", "epochs=10"]),
+        ([row("a", lr=1), row("b", "t", lr=2)], ["s/lr=1", "t/lr=2"]),
+    ):
+        assert plotting.build_labels(rows) == labels
 
 
 def test_lines_are_ranked_by_their_best_value() -> None:
@@ -92,22 +94,14 @@ def test_a_run_has_one_colour_in_all_charts(cli: Any, bench: Bench, monkeypatch:
     assert all(loss[label] == number for label, number in acc.items())
     for label, number in some.items():  # shorter there: what all of them share is left out
         assert [each for name, each in loss.items() if "lr=0.1" in name and name.endswith(label)] == [number]
-    shown = cli("plot", "fit", "-g", "n")
-    assert shown.code == 0
 
 
 def test_what_a_search_chooses_from(tmp_path: Path) -> None:
     location = StudyLocation(str(tmp_path), "s")
     assert load_space([location]) == {}
     (tmp_path / "s" / ".assay").mkdir(parents=True)
-    space = (
-        {
-            "lr": {"log_uniform": [0.01, 1]},
-            "n": {"log_int": [1, 9]},
-            "w": {"int": [1, 2]},
-            "k, m": [[1, "a"], [2, "b"]],
-        },
-    )
+    ranges = {"lr": {"log_uniform": [0.01, 1]}, "n": {"log_int": [1, 9]}, "w": {"int": [1, 2]}}
+    space = ({**ranges, "k, m": [[1, "a"], [2, "b"]]},)
     write_search(location.dir, SearchFile("random", (Objective("loss", "min"),), 0, "best", space, {}))
     assert load_space([location]) == {
         "lr": Declared((0.01, 1), is_range=True, is_log=True),
@@ -123,23 +117,19 @@ def test_what_a_search_chooses_from(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the x axis
 
 
-def series(steps: list[float], values: list[float]) -> Series:
-    return Series(array("d", steps), array("d", values), array("d", steps))
-
-
-def test_a_whole_epoch_begins_with_its_first_step() -> None:
-    epochs = series([0, 1, 2, 3, 4, 5, 6, 7], [0, 0, 0, 0, 1, 1, 1, 1])
-    assert plotting._find_epochs(epochs, [0, 1, 2, 3, 4, 6, 8]) == pytest.approx([0, 0.25, 0.5, 0.75, 1, 1.5, 2])
-
-
-def test_fractions_of_epochs_are_as_they_were_recorded() -> None:
-    epochs = series([10, 20, 40], [0.1, 0.2, 0.8])
-    assert plotting._find_epochs(epochs, [10, 20, 30, 40]) == pytest.approx([0.1, 0.2, 0.5, 0.8])
-
-
-def test_one_epoch_and_none() -> None:
-    assert plotting._find_epochs(series([5, 6], [3, 3]), [5, 6, 7]) == [3, 3, 3]
-    assert all(map(math.isnan, plotting._find_epochs(series([], []), [1, 2])))
+@pytest.mark.parametrize(
+    ("epochs", "at", "expected"),
+    [
+        (range(8), [0, 1, 2, 3, 4, 6, 8], [0, 0.25, 0.5, 0.75, 1, 1.5, 2]),  # a whole one begins with its first step
+        ({10: 0.1, 20: 0.2, 40: 0.8}, [10, 20, 30, 40], [0.1, 0.2, 0.5, 0.8]),  # fractions are as they were recorded
+        ({5: 3, 6: 3}, [5, 6, 7], [3, 3, 3]),
+        ({}, [1, 2], [math.nan, math.nan]),
+    ],
+)
+def test_epochs_of_steps(epochs: Any, at: list[float], expected: list[float]) -> None:
+    pairs = epochs if isinstance(epochs, dict) else {step: step // 4 for step in epochs}
+    steps, values = array("d", pairs), array("d", pairs.values())
+    assert plotting._find_epochs(Series(steps, values, steps), at) == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,9 @@ def test_another_attempt_is_judged_by_its_own_points(study: Study) -> None:
 def test_what_was_begun_by_hand_is_left_alone(study: Study) -> None:
     study.record("b", 1.0)
     by_hand = study.entry("a", supervisor=0)
-    assert study.prune(by_hand) == {}
-    study.record("a", 9.0, noted=True)
-    assert study.prune(by_hand) == {}
+    for _ in range(2):
+        assert study.prune(by_hand) == {}
+        study.record("a", 9.0, noted=True)
 
 
 def test_only_what_has_changed_is_loaded(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,6 @@ def play(
     [
         ("tpe", (FLOATS,), 1, 4),
         ("tpe", (MIXED,), 1, 1),
-        ("tpe", (MIXED,), 1, 4),
         ("tpe", (ADAM, SGD), 1, 4),
         ("tpe", (MIXED,), 2, 4),
         ("random", (MIXED,), 1, 4),
@@ -89,17 +88,17 @@ def test_a_rebuilt_search_proposes_the_same(
         kept.prepare(number + 1)
         return proposal
 
-    first = play(space, search, 17, parallel, propose)
-    again = play(space, search, 17, parallel, lambda trials, number: Proposer(space, search).propose(trials, number))
+    first = play(space, search, 14, parallel, propose)
+    again = play(space, search, 14, parallel, lambda trials, number: Proposer(space, search).propose(trials, number))
     assert [trial.point for trial in first] == [trial.point for trial in again]
-    assert len({trial.point for trial in first}) == 17
+    assert len({trial.point for trial in first}) == 14
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "qmc", "grid"])
 def test_two_seeds_and_two_numbers_differ(sampler: Sampler) -> None:
     space = Space([Sweep({"a": Choices(tuple(range(100))), "b": Choices(tuple("abcdefghij"))})])
-    points = {Proposer(space, build_search(sampler, seed=seed)).propose([], number).point  # type: ignore[union-attr]
-              for seed in (0, 1) for number in (0, 1)}  # fmt: skip
+    proposers = [Proposer(space, build_search(sampler, seed=seed)) for seed in (0, 1)]
+    points = {proposer.propose([], number).point for proposer in proposers for number in (0, 1)}
     assert len(points) == (2 if sampler == "grid" else 4)
 
 
@@ -108,7 +107,6 @@ def test_proposals_are_in_the_space_and_found_again() -> None:
     proposer = Proposer(space, build_search())
     for number in range(20):
         proposal = proposer.propose([], number)
-        assert proposal is not None
         params = proposal.params
         assert list(params) == list(MIXED.axes)
         assert 1e-4 <= params["lr"] <= 1
@@ -118,13 +116,9 @@ def test_proposals_are_in_the_space_and_found_again() -> None:
         assert {type(params[name]) for name in ("layers", "width")} == {int}
         assert params["epochs"] == 5
         assert space.locate(params) == proposal.point
-
-
-def test_sweeps_are_branches_with_their_own_parameters() -> None:
-    space = Space([ADAM, SGD])
-    proposer = Proposer(space, build_search("random"))
-    names = [tuple(proposer.propose([], number).params) for number in range(30)]  # type: ignore[union-attr]
-    assert set(names) == {("opt", "lr", "beta"), ("opt", "lr", "momentum")}
+    branches = Proposer(Space([ADAM, SGD]), build_search("random"))  # each sweep has its own parameters
+    names = {tuple(branches.propose([], number).params) for number in range(30)}
+    assert names == {("opt", "lr", "beta"), ("opt", "lr", "momentum")}
 
 
 def test_a_zip_is_chosen_together_and_when_is_honoured() -> None:
@@ -147,7 +141,6 @@ def test_a_space_with_an_end_is_tried_once_and_then_exhausted(sampler: Sampler) 
     proposer = Proposer(space, build_search(sampler))
     for number in range(16):
         proposal = proposer.propose(trials, number)
-        assert proposal is not None
         trials.append(SearchTrial(number, proposal.point, "done", (float(number),), kept=proposal.kept))
     assert len({trial.point for trial in trials}) == 16
     assert proposer.propose(trials, 16) is None
@@ -166,23 +159,15 @@ def test_running_trials_count_as_pending() -> None:
 
 def test_what_is_outside_of_the_space_is_not_located() -> None:
     space = Space([MIXED])
-    params = {"lr": 0.1, "layers": 3, "width": 64, "opt": "sgd", "batch": 32, "epochs": 5}
+    params: dict[str, Any] = {"lr": 0.1, "layers": 3, "width": 64, "opt": "sgd", "batch": 32, "epochs": 5}
     assert space.locate(params) is not None
-    outside: dict[str, Any] = {
-        "lr": 2.0, "layers": 9, "width": 64.5, "opt": "adagrad", "batch": 17, "epochs": 6,
-    }  # fmt: skip
-    for name, value in outside.items():
+    outside = [("lr", 2.0), ("layers", 9), ("width", 64.5), ("opt", "adagrad"), ("batch", 17), ("epochs", 6)]
+    for name, value in [*outside, ("more", 1), ("lr", "0.1"), ("layers", True)]:
         assert space.locate({**params, name: value}) is None
-    assert space.locate({**params, "more": 1}) is None
     assert space.locate({name: params[name] for name in ("lr", "layers")}) is None
-    assert space.locate({**params, "lr": "0.1"}) is None
-    assert space.locate({**params, "layers": True}) is None
-
-
-def test_a_secret_is_located_as_it_is_recorded() -> None:
-    space = Space([Sweep({"token": Choices(("sk-1234567890abcdef",)), "x": Random("uniform", 0.0, 1.0)})])
-    assert space.locate({"token": "***", "x": 0.5}) is not None
-    assert "sk-1234567890abcdef" not in repr(space.describe())
+    secret = Space([Sweep({"token": Choices(("sk-1234567890abcdef",)), "x": Random("uniform", 0.0, 1.0)})])
+    assert secret.locate({"token": "***", "x": 0.5}) is not None  # as it is recorded
+    assert "sk-1234567890abcdef" not in repr(secret.describe())
 
 
 def test_importance_names_what_decides() -> None:

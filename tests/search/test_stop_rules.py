@@ -44,9 +44,6 @@ def read(text: str) -> list[StopRule]:
 def test_a_rule(text: str, rule: StopRule) -> None:
     assert read(text) == [rule]
     assert read(f"[{text}]") == [rule]
-
-
-def test_no_rule_is_no_rule() -> None:
     assert study("command: echo").stop == ()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -81,9 +84,9 @@ def test_what_cannot_be_bisected(tmp_path: Path, cli: Cli, monkeypatch: pytest.M
     assert result.code == 2
     assert "'--resume' has no {checkpoint}" in result.err
     monkeypatch.chdir(tmp_path)
-    result = cli("trace", "bisect", "--b-command", "true", "--", sys.executable, "-c", "print(1)")
+    result = cli("trace", "bisect", "--b-command", "true", "--", "echo")
     assert result.code == 2
-    assert "side a is done, nothing was recorded: the program did not import torch" in result.err
+    assert "side a is done, nothing was recorded: no Python of the program loaded the recorder" in result.err
 
 
 # ---------------------------------------------------------------- where two sequences part
@@ -125,20 +128,39 @@ def test_memory_that_nobody_has_written_may_differ() -> None:
     assert find_parting(a[1:], b[1:]) is not None
 
 
-def test_an_operation_without_a_float64_kernel_has_no_opinion(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("op", "more", "problem"),
+    [
+        (
+            torch.ops.aten.mkldnn_convolution,
+            (None, [0], [1], [1], 1),
+            "float64 has no opinion: itensor_view_from_dense",
+        ),
+        (torch.ops.aten.conv1d, (), ""),
+    ],
+)
+def test_a_repro_asks_float64_where_the_operation_has_such_a_kernel(
+    op: Any, more: tuple[Any, ...], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_here(argv: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+            runpy.run_path(argv[1])
+        return subprocess.CompletedProcess(argv, 0, out.getvalue(), "")
+
+    monkeypatch.setattr(subprocess, "run", run_here)
     calls = []
     for side, factor in (("a", 1.0), ("b", 2.0)):
-        values = torch.ones(2, 4, 3).mul(factor), torch.ones(1, 4, 8)
-        data = [each.numpy().tobytes() for each in values]
-        result = torch.ops.aten.mkldnn_convolution(values[1], values[0], None, [0], [1], [1], 1)
+        given = [torch.ones(1, 4, 8), torch.ones(2, 4, 3).mul(factor)]
+        tensors = [*given, op(*given, *more)]
+        data = [each.numpy().tobytes() for each in tensors]
         (tmp_path / side).mkdir()
-        (tmp_path / side / "kept.bin").write_bytes(b"".join([*data, result.numpy().tobytes()]))
-        facts = [_keep(each, sum(map(len, data[:number]))) for number, each in enumerate((*values, result))]
-        call = _call("mkldnn_convolution", facts[1], facts[0], None, [0], [1], [1], 1)
-        calls.append({**call, "result": [facts[2]], "executable": sys.executable})
+        (tmp_path / side / "kept.bin").write_bytes(b"".join(data))
+        *inputs, result = (_keep(each, sum(map(len, data[:number]))) for number, each in enumerate(tensors))
+        call = _call(op.__name__, *inputs, *more)
+        calls.append({**call, "result": [result], "executable": sys.executable})
     found = write_repro(Parting("input", *calls, ""), (str(tmp_path / "a"), str(tmp_path / "b")), str(tmp_path), "t")
-    assert found.opinion is None
-    assert found.problem.startswith("float64 has no opinion: itensor_view_from_dense expects")
+    assert found.problem.startswith(problem)
+    assert found.opinion == (None if problem else Opinion(1.0, 0.0, 0.0, 1.0))
 
 
 def _keep(values: torch.Tensor, offset: int) -> dict[str, Any]:

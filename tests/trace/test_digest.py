@@ -27,7 +27,7 @@ def digest(tensor: torch.Tensor) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool]
 )
-@pytest.mark.parametrize("count", [1, 2, 3, 64, 65, 327_683])
+@pytest.mark.parametrize("count", [1, 2, 65, 327_683])
 def test_operations_for_every_device_give_the_same_as_those_of_the_cpu(dtype: torch.dtype, count: int) -> None:
     values = (torch.randn(count) * 3).to(dtype)
     slot = torch.zeros(38, dtype=torch.int64)
@@ -61,7 +61,7 @@ def test_the_sketch_estimates_the_norm_of_a_difference() -> None:
         a, d = torch.randn(100_000), torch.randn(100_000) * 1e-2
         sketches = [torch.tensor(digest(each)[6:]) for each in (a, a + d)]
         ratios.append(float((sketches[0] - sketches[1]).norm() / ((a + d) - a).norm()))
-    assert 0.9 < sum(ratios) / 30 < 1.1
+    assert 0.9 < sum(ratios) / len(ratios) < 1.1
     assert all(0.6 < each < 1.4 for each in ratios)
 
 
@@ -74,36 +74,26 @@ def test_what_is_not_finite_is_counted_and_left_out_of_sums() -> None:
     assert sorted(map(abs, sketch))[-2:] == [2.0, 3.0]
 
 
-@pytest.mark.parametrize(
-    ("tensor", "flags"),
-    [
-        (torch.randn(3, 2, dtype=torch.complex64), NOT_PLAIN),
-        (torch.randn(3).to(torch.float8_e4m3fn), 0),
-        (torch.eye(3).to_sparse(), NOT_PLAIN),
-        (torch.randn(3, 2, dtype=torch.complex64).conj(), NOT_PLAIN),
-        (torch.randn(4, 4).t()[::2], 0),
-        (torch.empty(0, 5), 0),
-    ],
-)
 @pytest.mark.filterwarnings("ignore")
-def test_every_kind_of_tensor_has_values(tensor: torch.Tensor, flags: int) -> None:
-    values, found = plain_tensor(tensor)
-    assert found == flags
-    if values.numel():
-        assert digest(values)[0] != 0
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_nested_quantised_and_meta_tensors() -> None:
-    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    assert digest(plain_tensor(nested)[0])[3] == 5.0
-    quantised = torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8)
-    assert digest(plain_tensor(quantised)[0])[3] == 6.0
-    assert digest(plain_tensor(torch.eye(3).to_sparse_csr())[0])[3] == 3.0
-    assert plain_tensor(torch.empty(2, device="meta")) == (None, NO_VALUES)
+def test_every_kind_of_tensor_has_values() -> None:
+    pair, ones = torch.tensor([[1 + 2j, 3 - 1j]], dtype=torch.complex64), torch.ones(3)
+    for tensor, flags, total in (
+        (pair, NOT_PLAIN, 5.0),
+        (pair.conj(), NOT_PLAIN, 3.0),
+        (ones.to(torch.float8_e4m3fn), 0, 3.0),
+        (torch.arange(16.0).view(4, 4).t()[::2], 0, 56.0),
+        (torch.empty(0, 5), 0, 0.0),
+        (torch.eye(3).to_sparse(), NOT_PLAIN, 3.0),
+        (torch.eye(3).to_sparse_csr(), NOT_PLAIN, 3.0),
+        (torch.nested.nested_tensor([torch.ones(2), ones]), NOT_PLAIN, 5.0),
+        (torch.quantize_per_tensor(ones, 0.5, 0, torch.qint8), NOT_PLAIN, 6.0),
+    ):
+        values, found = plain_tensor(tensor)
+        assert found == flags
+        assert not values.numel() or digest(values)[3] == total
     freed = torch.ones(3)
     freed.untyped_storage().resize_(0)
-    for each in (freed, torch._efficientzerotensor((3,))):
+    for each in (freed, torch._efficientzerotensor((3,)), torch.empty(2, device="meta")):
         assert plain_tensor(each) == (None, NO_VALUES)
 
 
@@ -115,27 +105,25 @@ def test_rows_are_found_again_inside_a_fused_parameter_and_in_another_precision(
     assert len(hash_rows(torch.randn(5))) == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_noise_is_one_unit_in_the_last_place(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "bits", "autocast", "unit"),
+    [
+        (torch.float32, torch.int32, False, 1),
+        (torch.bfloat16, torch.int16, False, 1),
+        (torch.float32, torch.int32, True, 1 << 16),  # less would be rounded away
+    ],
+)
+def test_noise_is_one_unit_in_the_last_place(dtype: Any, bits: Any, autocast: bool, unit: int) -> None:
     x = torch.randn(1000).to(dtype)
     x[0] = 0.0
-    moved = x.clone()
-    assert move_first([torch.arange(3), moved], 1)
-    kind = torch.int32 if dtype is torch.float32 else torch.int16
-    distance = (moved.view(kind) - x.view(kind)).abs()
+    moved, other = x.clone(), x.clone()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        assert move_first([torch.arange(3), moved], 1)
+        move_first([other], 2)
+    distance = (moved.view(bits) - x.view(bits)).abs()
     assert distance[0] == 0
-    assert (distance[1:] == 1).all()
-    other = x.clone()
-    move_first([other], 2)
+    assert (distance[1:] == unit).all()
     assert not torch.equal(moved, other)
-
-
-def test_noise_under_autocast_is_not_rounded_away() -> None:
-    x = torch.randn(1000)
-    moved = x.clone()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert move_first([moved], 1)
-    assert ((moved.view(torch.int32) - x.view(torch.int32)).abs() == 1 << 16).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # an optimiser loads it: once, for all children
+from tests.trace_files import compare_folders
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from assay.trace.comparing import compare, load_recording
+from assay.trace.comparing import load_recording
 from assay.trace.inside.recorder import Recorder
 from assay.trace.judge.difference import Comparison
 
@@ -107,30 +109,45 @@ def _run_rank(folder: Path, program: Train, rank: int, world: int, settings: dic
 
 
 def judge(a: Path, b: Path) -> Comparison:
-    return compare(load_recording(str(a)), load_recording(str(b)))[0]
+    return compare_folders(Path("/"), str(a), str(b))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_children() -> Iterator[None]:
+    """The collector of a child finds the child's own objects alone, and nothing is copied."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One process, with noise."""
-    folder = tmp_path_factory.mktemp("whole")
-    run(folder, train)
-    return run(folder, train, perturbed=1)
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One process with noise, and two that share its work in two ways."""
+    folder = tmp_path_factory.mktemp("recorded")
+    run(folder / "whole", train)
+    run(folder / "whole", train, perturbed=1)
+    run(folder / "ddp", partial(train, wrap=wrap_ddp), 2)
+    run(folder / "fsdp", partial(train, wrap=wrap_fsdp), 2)
+    return {name: folder / name for name in ("whole", "ddp", "fsdp")}
 
 
-@pytest.mark.parametrize("wrap", [wrap_ddp, wrap_fsdp])
-def test_data_parallel_ranks_agree_with_one_process(wrap: Any, whole: Path, tmp_path: Path) -> None:
-    found = judge(whole, run(tmp_path, partial(train, wrap=wrap), 2))
+@pytest.fixture
+def whole(recorded: dict[str, Path]) -> Path:
+    return recorded["whole"]
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_data_parallel_ranks_agree_with_one_process(way: str, recorded: dict[str, Path]) -> None:
+    found = judge(recorded["whole"], recorded[way])
     assert (found.kind, found.coverage.unplaced) == ("PASS", 0), found.verdict
     assert found.coverage.fraction == 1.0
 
 
-def test_as_many_ranks_that_share_in_another_way_are_added_up(whole: Path, tmp_path: Path) -> None:
+def test_as_many_ranks_that_share_in_another_way_are_added_up(recorded: dict[str, Path], tmp_path: Path) -> None:
     """Of a sharded bias a rank has a part of the row: its hash says nothing about the whole."""
-    replicas = run(tmp_path / "ddp", partial(train, wrap=wrap_ddp), 2)
-    shards = run(tmp_path / "fsdp", partial(train, wrap=wrap_fsdp), 2)
-    assert judge(replicas, shards).kind == "PASS"
-    found = judge(whole, run(tmp_path / "odd", partial(train, wrap=wrap_fsdp, factor=2.0), 2))
+    assert judge(recorded["ddp"], recorded["fsdp"]).kind == "PASS"
+    found = judge(recorded["whole"], run(tmp_path, partial(train, wrap=wrap_fsdp, factor=2.0), 2))
     assert found.first is not None
     assert (found.kind, found.first.kind, found.first.phase) == ("FAIL", "module", "loss"), found.verdict
 
@@ -152,17 +169,15 @@ def test_what_is_wrong_on_two_ranks_is_named(
     assert (found.kind, found.first.kind, found.first.module) == ("FAIL", kind, module), found.verdict
 
 
-def test_rows_that_are_dealt_out_in_turn_must_be_declared(whole: Path, tmp_path: Path) -> None:
+def test_other_parts_of_the_batch_are_inconclusive_or_declared(whole: Path, tmp_path: Path) -> None:
+    """Rows that are dealt out in turn, and a batch of another size."""
     program = partial(train, wrap=wrap_ddp, in_turn=True)
     found = judge(whole, run(tmp_path / "assumed", program, 2))
     assert found.first is not None
     assert (found.kind, found.first.kind) == ("INCONCLUSIVE", "input")
     assert "are rows dealt out in turn? record with --placement" in found.first.text
     assert judge(whole, run(tmp_path / "declared", program, 2, placement=[("*", "I(0)")])).kind == "PASS"
-
-
-def test_a_batch_of_another_size_is_inconclusive(whole: Path, tmp_path: Path) -> None:
-    found = judge(whole, run(tmp_path, partial(train, wrap=wrap_ddp, parts=4), 2))
+    found = judge(whole, run(tmp_path / "size", partial(train, wrap=wrap_ddp, parts=4), 2))
     assert found.kind == "INCONCLUSIVE", found.verdict
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -107,9 +106,13 @@ def plot(request: PlotRequest, console: Console) -> int:
         for plot in plots:
             _print_plot(plot, request, console)
     elif kind == _PAGE:
-        _write_page(plots, selection, request.output, console)
+        document = build_page(selection.studies, render_count(len(selection.keep), "run"), plots)
+        write_text(request.output, render_html(document))
+        console.print(request.output)
     else:
-        _write_files(plots, request.output, request.width, request.height, console)
+        for plot, path in zip(plots, build_paths(request.output, [plot.name for plot in plots]), strict=True):
+            write_figure(plot.chart, Path(path), width=request.width, height=request.height, title=plot.title)
+            console.print(path)
     return 0
 
 
@@ -202,26 +205,6 @@ def _print_plot(plot: Plot, request: PlotRequest, console: Console) -> None:
         bars = render_bars(plot.chart, color=console.color, plain=console.is_plain)
         console.write("\n".join((clean(plot.chart.label), *bars)) + "\n")
         return
-    is_single = isinstance(plot.chart, LineChart)
-    columns = int(request.width) if request.width else console.width or 80
-    rows = int(request.height or (20 if is_single else 12))
-    charts = [plot.chart] if isinstance(plot.chart, LineChart) else plot.chart
-    texts = [
-        render_plot(each, width=columns, height=rows, color=console.color, plain=console.is_plain) for each in charts
-    ]
-    console.write("\n".join(texts))
-
-
-def _write_page(plots: Sequence[Plot], selection: PlottedRuns, output: str, console: Console) -> None:
-    document = build_page(selection.studies, render_count(len(selection.keep), "run"), plots)
-    write_text(output, render_html(document))
-    console.print(output)
-
-
-def _write_files(
-    plots: Sequence[Plot], output: str, width: float | None, height: float | None, console: Console
-) -> None:
-
-    for plot, path in zip(plots, build_paths(output, [plot.name for plot in plots]), strict=True):
-        write_figure(plot.chart, Path(path), width=width, height=height, title=plot.title)
-        console.print(path)
+    charts, rows = ((plot.chart,), 20) if isinstance(plot.chart, LineChart) else (plot.chart, 12)
+    size = {"width": int(request.width or console.width or 80), "height": int(request.height or rows)}
+    console.write("\n".join(render_plot(each, **size, color=console.color, plain=console.is_plain) for each in charts))

@@ -41,6 +41,13 @@ class DrawnRun(NamedTuple):
     value: float  # finite
 
 
+Place = Callable[[DrawnRun], float]
+
+
+def _get_value(run: DrawnRun) -> float:
+    return run.value
+
+
 @dataclass(frozen=True, slots=True)
 class DrawnRuns:
     metric: str
@@ -104,7 +111,7 @@ def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, option
     place = _choose_places([*values, *space.values], options.log_x, options.names, space.is_log)
     lines = _color_points(trials, param, place, options)
     return LineChart(
-        (*lines, *_mark_unfinished(trials, lambda trial: place.at(trial.row.params.get(param)))),
+        (*lines, *_mark_unfinished(trials.items, lambda run: place.at(run.row.params.get(param)))),
         title=f"{selection.studies}: {trials.metric} by {param}",
         x_name=param,
         y_name=trials.y_name,
@@ -121,9 +128,7 @@ def _color_points(trials: DrawnRuns, param: str, place: _Places, options: PlotOp
     done, color = trials.done, options.color
 
     def build(label: str, chosen: Sequence[DrawnRun], shade: float | None = None) -> Line:
-        xs = [place.at(trial.row.params.get(param)) for trial in chosen]
-        ys = [trial.value for trial in chosen]
-        return Line(label, xs, ys, names=[trial.label for trial in chosen], look="dots", shade=shade)
+        return _draw_points(label, chosen, lambda run: place.at(run.row.params.get(param)), shade=shade)
 
     if color is None or not done:
         return [build("done", done)] if done else []
@@ -151,13 +156,22 @@ def _color_points(trials: DrawnRuns, param: str, place: _Places, options: PlotOp
     return lines
 
 
-def _mark_unfinished(trials: DrawnRuns, place: Callable[[DrawnRun], float]) -> Iterator[Line]:
+def _draw_points(
+    label: str,
+    runs: Sequence[DrawnRun],
+    x: Place,
+    y: Place = _get_value,
+    look: Look = "dots",
+    shade: float | None = None,
+) -> Line:
+    names = [run.label for run in runs]
+    return Line(label, [x(run) for run in runs], [y(run) for run in runs], names=names, look=look, shade=shade)
+
+
+def _mark_unfinished(runs: Sequence[DrawnRun], x: Place, y: Place = _get_value) -> Iterator[Line]:
     """Runs that failed or were stopped, by their state."""
-    others = [trial for trial in trials.items if trial.row.state is not State.DONE]
-    for state in dict.fromkeys(trial.row.state for trial in others):
-        chosen = [trial for trial in others if trial.row.state is state]
-        xs, ys = [place(trial) for trial in chosen], [trial.value for trial in chosen]
-        yield Line(str(state), xs, ys, names=[trial.label for trial in chosen], look="crosses")
+    for state in dict.fromkeys(run.row.state for run in runs if run.row.state is not State.DONE):
+        yield _draw_points(str(state), [run for run in runs if run.row.state is state], x, y, "crosses")
 
 
 def build_slices(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
@@ -215,16 +229,14 @@ def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     front = {selection.data.rows[i].key for i in find_pareto_runs(selection.data, selection.keep, keys)}
     best = sorted((trial for trial in done if trial.row.key in front), key=lambda trial: trial.value)
 
-    def build(label: str, chosen: Sequence[DrawnRun], look: Look) -> Line:
-        xs, ys = [trial.value for trial in chosen], [heights[trial.row.key] for trial in chosen]
-        return Line(label, xs, ys, names=[trial.label for trial in chosen], look=look)
+    def get_height(run: DrawnRun) -> float:
+        return heights[run.row.key]
 
     others = [trial for trial in done if trial.row.key not in front]
-    points = [build("Pareto set", best, "dots"), *([build("other runs", others, "dots")] if others else [])]
-    states = dict.fromkeys(trial.row.state for trial in both if trial.row.state is not State.DONE)
-    crosses = [build(str(state), [t for t in both if t.row.state is state], "crosses") for state in states]
+    found_points = [("Pareto set", best), *([("other runs", others)] if others else [])]
+    points = [_draw_points(label, runs, _get_value, get_height) for label, runs in found_points]
     chart = LineChart(
-        (*points, *crosses),
+        (*points, *_mark_unfinished(both, _get_value, get_height)),
         title=f"{selection.studies}: {up.metric} and {across.metric}, {len(best)} of {len(done)} in the Pareto set",
         x_name=across.y_name,
         y_name=up.y_name,
@@ -250,10 +262,9 @@ def _build_history(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptio
     lines = []
     if done:
         lines.append(_build_best_so_far(done, trials.direction, number, len(order)))
-        xs, names = [number[trial.row.key] for trial in done], [trial.label for trial in done]
-        lines.append(Line("done", xs, [trial.value for trial in done], names=names, look="dots"))
+        lines.append(_draw_points("done", done, lambda run: number[run.row.key]))
     chart = LineChart(
-        (*lines, *_mark_unfinished(trials, lambda trial: number[trial.row.key])),
+        (*lines, *_mark_unfinished(trials.items, lambda run: number[run.row.key])),
         title=f"{selection.studies}: {trials.metric} of each run, in the order of finishing",
         x_name="run",
         y_name=trials.y_name,

@@ -28,7 +28,7 @@ from assay.show.chart import (
 from assay.show.formatting import render_count, render_number
 from assay.values import document as doc
 
-_COLORS, _DASHES, _SHADES = 12, 4, 10  # classes of the style sheet: c0…, d0…, s0…
+_COLORS, _DASHES, SHADES = 12, 4, 10  # classes of the style sheet: c0…, d0…, s0…
 _MARKERS: tuple[Literal["dot", "square", "triangle", "diamond"], ...] = ("dot", "square", "triangle", "diamond")
 _MOST_HOVERS = 160
 _HEIGHT = 320
@@ -41,11 +41,11 @@ def build_page(title: str, note: str, plots: Sequence[Plot]) -> doc.Document:
     blocks: list[doc.Block] = [doc.Heading(title, level=1, note=note)]
     for plot in plots:
         blocks += [doc.Text(note, role="soft") for note in plot.notes]
-        blocks.append(doc.Section([*_build_blocks(plot)]))
+        blocks.append(doc.Section([*build_blocks(plot)]))
     return doc.Document(title, blocks)
 
 
-def _build_blocks(plot: Plot) -> Iterator[doc.Block]:
+def build_blocks(plot: Plot) -> Iterator[doc.Block]:
     if isinstance(plot.chart, doc.Bars):
         yield doc.Text(doc.Span(plot.chart.label, "strong"))
         yield plot.chart
@@ -125,7 +125,7 @@ def _build_curve(line: Line, style: str, kind: int, points: Sequence[doc.Point],
 
 def _style(line: Line, number: int) -> str:
     if line.shade is not None:
-        return f"s{min(_SHADES - 1, int(line.shade * _SHADES))}"
+        return f"s{min(SHADES - 1, int(line.shade * SHADES))}"
     dash = number // _COLORS % _DASHES
     return f"c{number % _COLORS}" + (f" d{dash}" if dash else "")
 
@@ -135,8 +135,8 @@ def _list_keys(chart: LineChart, is_single: bool) -> Iterator[tuple[str, str, st
     if chart.shades is not None:
         name, worst, best = chart.shades
         yield "s0", "own", f"{name}: {worst}"
-        yield from ((f"s{shade}", "own", "") for shade in range(2, _SHADES - 1, 2))
-        yield f"s{_SHADES - 1}", "own", best
+        yield from ((f"s{shade}", "own", "") for shade in range(2, SHADES - 1, 2))
+        yield f"s{SHADES - 1}", "own", best
         return
     for index, (number, line) in enumerate(number_lines(chart.lines)):
         kind = sum(each.look == line.look for each in chart.lines[:index])

@@ -10,16 +10,20 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 
 from assay.errors import AssayError, did_you_mean
 from assay.follow.entry import Entry
 from assay.follow.locations import StudyLocation
-from assay.launch.supervise import LOOK_S
+from assay.follow.refresh import refresh_study
+from assay.launch.steps import RunContext, RunStep
+from assay.launch.supervise import LOOK_S, LoopSettings
 from assay.observe.columns import Columns
 from assay.record import run_directory
 from assay.record.index.stored import Index
 from assay.search.judge import COMPARING, RungCurve, build_curve, judge_curve
+from assay.system.fast_dataclasses import replace
 from assay.values.run import Ending, State
 from assay.values.study import StopRule
 
@@ -168,3 +172,18 @@ def _describe_missing(metric: str, names: Sequence[str]) -> str:
     shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
     hint = did_you_mean(metric, names)
     return f"stop: no run has reported {metric}; the runs report: {shown}{f' ({hint})' if hint else ''}"
+
+
+class StopStep(RunStep):
+    _early_stop: EarlyStop
+
+    def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
+        prepared = context.prepared
+        with suppress(AssayError, OSError):  # of what cannot be read now, less is known to compare with
+            refresh_study(context.index, prepared.location)  # runs of earlier calls that a new index has not read yet
+        self._early_stop = EarlyStop(prepared.study.stop, context.index, prepared.location)
+        context.collector.listen = self._early_stop.note
+        return replace(loop, prune=self._early_stop.prune)
+
+    def describe_end(self, entries: Sequence[Entry]) -> Iterable[str]:
+        return self._early_stop.describe_missing(entries)

@@ -15,8 +15,8 @@ PLUGIN = Plugin(
     },
     reading=("importance",),
     options={"run": "assay.search.options:SearchOptions"},
-    study_keys={"search": "assay.search.config:read_search", "stop": "assay.search.stop_rules:read_stop"},
-    run_steps={"search": "assay.search.steps:SearchStep", "stop": "assay.search.steps:StopStep"},
+    study_keys={"search": "assay.search.config:read_search", "stop": "assay.search.config:read_stop"},
+    run_steps={"search": "assay.search.source:SearchStep", "stop": "assay.search.early_stop:StopStep"},
     functions={
         "importance.measure": "assay.search.importance:measure_importance",
         "importance.describe_limits": "assay.search.importance:describe_limits",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -20,13 +20,13 @@ from assay.follow.entry import Entry
 from assay.follow.locations import show_path
 from assay.follow.refresh import describe_damage, refresh_study
 from assay.launch.prepared import Prepared, StepResult, build_line
-from assay.launch.supervise import Supervisor
+from assay.launch.steps import RunContext, RunStep
+from assay.launch.supervise import LoopSettings, Supervisor
 from assay.record import run_directory
 from assay.record.index.sqlite import SqliteIndex
 from assay.record.index.stored import Index
 from assay.record.received import load_received
 from assay.record.search_file import SearchFile, load_search, write_search
-from assay.search.changes import find_changes
 from assay.search.optuna_proposals import Proposal, Proposer, SearchTrial, Space, SpacePoint, build_trial, check_optuna
 from assay.show.console import SILENT
 from assay.show.formatting import render_count, render_number
@@ -38,6 +38,7 @@ from assay.values.run import Plan, RunSpec, State
 from assay.values.series import Summary
 from assay.values.state import has_result
 from assay.values.study import CommandTemplate, Objective, Problem, Search, Study, Text
+from assay.values.units import CPU
 
 MOST_FAILURES = 5  # in a row and without a single result: no more is started
 _NAMED = 8  # names in a message
@@ -48,11 +49,9 @@ _LISTED = 20  # trials without a result that are named
 # ---------------------------------------------------------------- before anything is written
 
 
-def prepare_search(prepared: Prepared) -> Prepared:
+def prepare_search(prepared: Prepared, search: Search) -> Prepared:
     """Check the search against what was begun, and find the trials that are there."""
     study, asked = prepared.study, prepared.options.extras.get("search")
-    search = study.search
-    assert search is not None
     _refuse_options(prepared)
     space = Space(study.sweeps, prepared.settings.secrets)
     if space.count is not None and space.count < 2:
@@ -61,7 +60,7 @@ def prepare_search(prepared: Prepared) -> Prepared:
     wanted = _build_file(prepared, search, space)
     known = load_search(prepared.location.dir)
     if known is not None and asked is None:
-        _refuse_changes(prepared, find_changes(known, wanted))
+        _refuse_changes(prepared, _find_changes(known, wanted))
     taken = _find_numbers(prepared.location.dir)
     first = 0 if known is None else known.first
     wanted = replace(wanted, first=max(taken, default=-1) + 1 if asked == "new" else first)
@@ -74,7 +73,7 @@ def prepare_search(prepared: Prepared) -> Prepared:
         named = ", ".join(outside[:_NAMED]) + (" …" if len(outside) > _NAMED else "")
         message = f"{render_count(len(outside), 'earlier trial')} outside of the space, not counted: {named}"
         warnings = (*warnings, Problem(message))
-    runs = tuple(each.spec for each in found if isinstance(each, _Found))
+    runs = tuple(each[0] for each in found if not isinstance(each, _Outside))
     return replace(prepared, plan=Plan(study, runs, (), warnings, is_hidden=True))
 
 
@@ -115,6 +114,45 @@ def _refuse_changes(prepared: Prepared, changes: Sequence[str]) -> None:
         f"go on, with the trials that are in the new space: {go_on}\n"
         f"    or begin again, and keep the earlier trials as runs: {begin}",
     )
+
+
+def _find_changes(known: SearchFile, new: SearchFile) -> list[str]:
+    """List what differs, a line each; where the trials begin may differ."""
+    facts = [(_list_facts(known), _list_facts(new))]
+    facts += [
+        (_name_params(index, len(known.space), old), _name_params(index, len(known.space), other))
+        for index, (old, other) in enumerate(zip(known.space, new.space, strict=False))
+    ]
+    lines = [line for old, other in facts for line in _compare_facts(old, other)]
+    if len(known.space) != len(new.space):
+        lines.append(f"sweep: {len(known.space)} items → {len(new.space)}")
+    return lines
+
+
+def _list_facts(file: SearchFile) -> dict[str, Any]:
+    directions = {f"direction of {each.metric}": each.direction for each in file.objectives}
+    commands = {f"command {name}": text for name, text in file.commands.items()}
+    metrics = ", ".join(each.metric for each in file.objectives)
+    return {"sampler": file.sampler, "metric": metrics, **directions, "seed": file.seed, "at": file.at, **commands}
+
+
+def _name_params(index: int, count: int, params: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"sweep[{index}].{name}" if count > 1 else name: value for name, value in params.items()}
+
+
+def _compare_facts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys((*old, *new)):
+        if name not in new:
+            yield f"{name}: removed"
+        elif name not in old:
+            yield f"{name}: added"
+        elif json.dumps(old[name]) != json.dumps(new[name]):
+            is_hash = name.startswith("command ")
+            yield f"{name}: changed" if is_hash else f"{name}: {_show(old[name])} → {_show(new[name])}"
+
+
+def _show(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _build_file(prepared: Prepared, search: Search, space: Space) -> SearchFile:
@@ -171,14 +209,6 @@ def _choose_samples(space: Space) -> Iterator[SpacePoint]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    number: int
-    spec: RunSpec
-    point: SpacePoint
-    kept: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Outside:
     """Not a trial of this search: it belongs to an earlier space, or its record cannot be read."""
 
@@ -195,7 +225,7 @@ def _find_numbers(study_dir: str) -> set[int]:
     return {number for number in found if number is not None}
 
 
-def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outside:
+def _load_trial(prepared: Prepared, space: Space, number: int) -> tuple[RunSpec, SearchTrial] | _Outside:
     name = layout.trial_name(number)
     run_dir = os.path.join(prepared.location.dir, name)
     received = load_received(run_dir)
@@ -213,7 +243,7 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> _Found | _Outs
     spec, _ = build_trial(prepared.study, space.build_params(point), point.sweep, number, rules)
     # of other commands, which an earlier version of the file had, its own are kept; never those of another's file
     is_of_file = spec.id == record.spec.id or (received is not None and received.needs_code)
-    return _Found(number, spec if is_of_file else record.spec, point, record.search)
+    return spec if is_of_file else record.spec, SearchTrial(number, point, kept=record.search)
 
 
 # ---------------------------------------------------------------- while it runs
@@ -309,11 +339,12 @@ class SearchSource:
         found = _load_trial(self._prepared, self._space, number) if number >= self._first else None
         if isinstance(found, _Outside) and found.is_damaged:
             self._damaged[number] = found.name
-        if not isinstance(found, _Found):
+        if found is None or isinstance(found, _Outside):
             return None
-        entry = entry or self._build_entry(found.spec)
-        entry.trial, entry.kept = number, found.kept
-        self._known[number] = _Known(entry, SearchTrial(number, found.point, kept=found.kept))
+        spec, trial = found
+        entry = entry or self._build_entry(spec)
+        entry.trial, entry.kept = number, trial.kept
+        self._known[number] = _Known(entry, trial)
         return entry
 
     # ------------------------------------------------------------ results
@@ -509,16 +540,15 @@ def _describe_missing(known: _Known) -> str:
 # ---------------------------------------------------------------- beginning, and a dry run
 
 
-def begin_search(prepared: Prepared) -> None:
+def begin_search(prepared: Prepared, search: SearchFile) -> None:
     """Write down what is searched, once. What another supervisor has begun since is compared again."""
-    assert prepared.search is not None
     folder = prepared.location.dir
     with locked(os.path.join(folder, layout.STUDY_META_DIR)):
         known = load_search(folder)
         if known is not None and "search" not in prepared.options.extras:
-            _refuse_changes(prepared, find_changes(known, prepared.search))
-        if known != prepared.search:
-            write_search(folder, prepared.search)
+            _refuse_changes(prepared, _find_changes(known, search))
+        if known != search:
+            write_search(folder, search)
 
 
 def build_dry_search(prepared: Prepared) -> Iterator[str]:
@@ -554,7 +584,38 @@ def find_next_trial(prepared: Prepared) -> RunSpec | None:
         return SearchSource(prepared, index, entries, lambda _entry: False, build_entry).propose_next()
 
 
-def add_next_trial(prepared: Prepared) -> Prepared:
-    """Add the next proposal to the runs of the plan."""
-    spec = find_next_trial(prepared)
-    return replace(prepared, plan=replace(prepared.plan, runs=(*prepared.plan.runs, *([spec] if spec else ()))))
+class SearchStep(RunStep):
+    """What a search does in a run."""
+
+    _source: SearchSource | None = None
+
+    def prepare(self, prepared: Prepared) -> Prepared:
+        if prepared.study.search is None:
+            raise UsageError(f"{prepared.study.source} has no search", "leave out --search")
+        return prepare_search(prepared, prepared.study.search)
+
+    def complete(self, prepared: Prepared) -> Prepared:
+        """Add the next proposal to the runs of the plan."""
+        spec = find_next_trial(prepared)
+        return replace(prepared, plan=replace(prepared.plan, runs=(*prepared.plan.runs, *([spec] if spec else ()))))
+
+    def describe_plan(self, prepared: Prepared) -> Iterable[str]:
+        return build_dry_search(prepared)
+
+    def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
+        prepared, collector = context.prepared, context.collector
+        if prepared.search is None:  # trials that are repeated
+            return loop
+
+        def settle() -> bool:
+            collector.flush()
+            return collector.failure is None
+
+        begin_search(prepared, prepared.search)
+        self._source = SearchSource(prepared, context.index, context.entries, loop.create, context.build_entry, settle)
+        # a farm takes any number of jobs; a search that proposes all of them at once would search nothing
+        most = len(prepared.options.slots or prepared.study.slots or (CPU,)) if context.pool is None else None
+        return replace(loop, source=self._source, limit=loop.limit or most)
+
+    def build_result(self) -> StepResult | None:
+        return self._source.build_result() if self._source is not None else None

@@ -1,6 +1,6 @@
 """The chart as a value: its lines, bands, smoothing and ticks.
 
-`show/plot.py` draws it on a terminal, `plots/figure.py` into a file; `plots/plot_document.py` makes a document of it.
+`show/plot.py` draws it on a terminal; `plots/plot_document.py` makes a document of it, for pages and files.
 """
 
 from __future__ import annotations

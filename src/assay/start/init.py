@@ -29,6 +29,7 @@ from assay.values.run import build_command
 from assay.values.study import Pattern, is_study_name
 
 _MOST_BYTES = 1 << 18  # of its first output
+_GRACE_S = 3.0  # between SIGTERM and SIGKILL
 _YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 _LINE = 60  # characters of a line in a comment
 
@@ -139,7 +140,7 @@ def _end(process: subprocess.Popen[bytes]) -> int | None:
     if code is None:
         signal_all(everything, signal.SIGTERM)
         try:
-            process.wait(timeout=3)
+            process.wait(timeout=_GRACE_S)
         except subprocess.TimeoutExpired:
             signal_all({*everything, *find_descendants(process.pid)}, signal.SIGKILL)
             process.wait()

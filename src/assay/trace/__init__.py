@@ -7,6 +7,6 @@ from typing import TYPE_CHECKING
 from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
-    from assay.trace.inside.context import record as record
+    from assay.trace.inside.recorder import record as record
 
-__getattr__ = build_getattr(__name__, {"assay.trace.inside.context": "record"})
+__getattr__ = build_getattr(__name__, {"assay.trace.inside.recorder": "record"})

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from assay.errors import UsageError
 from assay.follow.locations import show_path
 from assay.show.console import Console
-from assay.trace.bisecting import CHECKPOINT, SIDES, Bisection, Bisector, Question, TraceBisectRequest
+from assay.trace.bisecting import CHECKPOINT, SIDES, Bisector, TraceBisectRequest
 from assay.trace.judge.difference import OUTERMOST
 from assay.trace.recording import check_target
 from assay.values.document import Commands, Document, Facts, Notes, Section, Span, Text
@@ -29,27 +29,6 @@ def bisect(request: TraceBisectRequest, console: Console) -> int:
 
     Exit code 0: equal bit for bit. 3: not equal, or undecided.
     """
-    _check(request)
-    found = Bisector(_build_question(request), console.quieted(request.quiet or request.as_json)).run()
-    document, verdict = build_bisect_document(found)
-    console.write_document(document, as_json=request.as_json)
-    return int(verdict.exit_code)
-
-
-def _build_question(request: TraceBisectRequest) -> Question:
-    return Question(
-        (request.command, (request.b_command,) if request.b_command else request.command),
-        (request.a_env, request.b_env),
-        (request.a_rev, request.b_rev),
-        request.steps,
-        root=request.root,
-        on=request.on,
-        resume=request.resume,
-        output=request.output,
-    )
-
-
-def _check(request: TraceBisectRequest) -> None:
     if request.output:
         check_target(request.output, "-o")
     if not (request.a_rev or request.b_rev or request.b_command) and request.a_env == request.b_env:
@@ -57,9 +36,13 @@ def _check(request: TraceBisectRequest) -> None:
         raise UsageError("both sides are the same", hint)
     if request.resume and CHECKPOINT not in request.resume:
         raise UsageError(f"--resume {request.resume!r} has no {CHECKPOINT}", f"as in --resume '--resume {CHECKPOINT}'")
+    found = Bisector(request, console.quieted(request.quiet or request.as_json)).run()
+    document, verdict = build_bisect_document(found)
+    console.write_document(document, as_json=request.as_json)
+    return int(verdict.exit_code)
 
 
-def build_bisect_document(found: Bisection) -> tuple[Document, VerdictKind]:
+def build_bisect_document(found: Bisector) -> tuple[Document, VerdictKind]:
     verdict, answer = judge_bisection(found)
     blocks = [
         Section((Text((Span(str(verdict), str(verdict)), f": {answer}"), role="answer"),)),
@@ -70,7 +53,7 @@ def build_bisect_document(found: Bisection) -> tuple[Document, VerdictKind]:
     return Document(f"{verdict} trace bisect", blocks, facts=_build_facts(found, verdict, answer)), verdict
 
 
-def judge_bisection(found: Bisection) -> tuple[VerdictKind, str]:
+def judge_bisection(found: Bisector) -> tuple[VerdictKind, str]:
     """The finest that was found: an operation, a module or what else began it, or a step."""
     stage = found.stages[min(1, len(found.stages) - 1)].found
     first, began = stage.first, found.stages[0].found.first
@@ -79,10 +62,10 @@ def judge_bisection(found: Bisection) -> tuple[VerdictKind, str]:
     kind, text = stage.kind, stage.verdict.findings[0].message if stage.verdict.findings else "nothing was compared"
     if found.parting is None or began is None:
         return kind, text
-    return kind, f"{found.parting.call.get('module') or OUTERMOST} in step {began.step}: {found.parting.text}"
+    return kind, f"{found.parting.module or OUTERMOST} in step {began.step}: {found.parting.text}"
 
 
-def _list_facts(found: Bisection) -> Iterator[tuple[str, str]]:
+def _list_facts(found: Bisector) -> Iterator[tuple[str, str]]:
     for side in SIDES:
         yield side.upper(), f"{found.commands[side]} ({found.codes[side].title})"
     first = found.stages[0].found.first
@@ -100,7 +83,7 @@ def _list_facts(found: Bisection) -> Iterator[tuple[str, str]]:
     yield "executions", f"{len(found.stages)} of each side"
 
 
-def list_commands(found: Bisection) -> Iterator[tuple[str, str]]:
+def list_commands(found: Bisector) -> Iterator[tuple[str, str]]:
     if found.repro is not None and found.repro.folder:
         path = show_path(os.path.join(found.repro.folder, "repro.py"))
         yield "this operation alone", f"python {shlex.quote(path)}"
@@ -109,7 +92,7 @@ def list_commands(found: Bisection) -> Iterator[tuple[str, str]]:
         yield "everything around it", f"assay trace diff {runs}"
 
 
-def _build_facts(found: Bisection, verdict: VerdictKind, answer: str) -> dict[str, object]:
+def _build_facts(found: Bisector, verdict: VerdictKind, answer: str) -> dict[str, object]:
     began = found.stages[0].found.first
     module = found.stages[1].found.first if len(found.stages) > 1 else None
     parting, repro = found.parting, found.repro
@@ -118,7 +101,7 @@ def _build_facts(found: Bisection, verdict: VerdictKind, answer: str) -> dict[st
         "answer": answer,
         "step": began.step if began else None,
         "first": build_plain(module or began),
-        "module": (parting.call.get("module") or OUTERMOST) if parting else module.module if module else None,
+        "module": (parting.module or OUTERMOST) if parting else module.module if module else None,
         "op": parting.call["op"] if parting else None,
         "kind": parting.kind if parting else module.kind if module else None,
         "opinion": build_plain(repro.opinion) if repro else None,

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
 from assay.code.snapshot import take_snapshot
@@ -27,12 +27,11 @@ from assay.launch.api import (
 )
 from assay.record.checkpoints import list_checkpoints
 from assay.show.console import Console
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import load_lines
 from assay.trace.comparing import compare, load_recording
 from assay.trace.judge.calls import Parting, find_parting
-from assay.trace.judge.difference import OUTERMOST, Comparison
-from assay.trace.judge.sides import Side
+from assay.trace.judge.difference import OUTERMOST, Comparison, First
 from assay.trace.recording import COMMAND, STUDY, TraceStep, describe_nothing, trace_spec
 from assay.trace.records import list_traces
 from assay.trace.repro import Repro, write_repro
@@ -76,23 +75,6 @@ class NothingRecordedError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """Two sides: what each is called by, and what both share. `inputs`: a path in the commands that is not code."""
-
-    commands: tuple[tuple[str, ...], tuple[str, ...]]
-    environments: tuple[str, str] = ("", "")
-    revisions: tuple[str | None, str | None] = (None, None)
-    steps: tuple[int, ...] = tuple(range(1, 101))
-    folder: str = os.curdir
-    root: str | None = None
-    on: str | None = None
-    resume: str | None = None
-    output: str | None = None
-    env: tuple[tuple[str, str], ...] = ()
-    inputs: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Code:
     """What a side executes: a snapshot and the folder in it, or the files as they are."""
 
@@ -109,107 +91,83 @@ class Stage:
     what: str
     runs: tuple[str, str]  # directories
     found: Comparison
-    a: Side
-
-
-@dataclass(slots=True)
-class Bisection:
-    """What was found, and how."""
-
-    codes: Mapping[str, Code]
-    commands: Mapping[str, str]
-    stages: list[Stage] = field(default_factory=list)
-    parting: Parting | None = None
-    repro: Repro | None = None
-    notes: list[str] = field(default_factory=list)
-    skipped: int = 0  # steps before the checkpoint that the later executions began with
 
 
 class Bisector:
-    def __init__(self, question: Question, console: Console) -> None:
-        self._question, self._console = question, console
-        self._settings: Settings = load_settings(os.getcwd(), os.environ)
-        self._location: StudyLocation = find_study_location(STUDY, question.root, self._settings)
-        self._study = build_bare_study(STUDY, "assay trace bisect", os.path.abspath(question.folder))
-        self._farm: Farm | None = choose_farm(self._study, question.on, self._settings)
-        codes = self._keep_codes()
-        sides = zip(SIDES, question.commands, question.environments, strict=True)
-        commands = {side: build_side_command(words, prefix, codes[side].inside) for side, words, prefix in sides}
-        self.found = Bisection(codes, commands)
+    """Executes both sides until the operation is found; its attributes are what was found, and how."""
 
-    def run(self) -> Bisection:
-        found = self.found
-        steps = self._execute("steps", TraceSettings(self._question.steps, "step"))
+    def __init__(
+        self, request: TraceBisectRequest, console: Console, folder: str = os.curdir,
+        env: tuple[tuple[str, str], ...] = (), inputs: str = "",
+    ) -> None:  # fmt: skip
+        """`env`: more variables of both sides. `inputs`: a path in the commands that is not code."""
+        self._request, self._console, self._folder = request, console, os.path.abspath(folder)
+        self._env, self._inputs = env, inputs
+        self._settings: Settings = load_settings(os.getcwd(), os.environ)
+        self._location: StudyLocation = find_study_location(STUDY, request.root, self._settings)
+        self._study = build_bare_study(STUDY, "assay trace bisect", self._folder)
+        self._farm: Farm | None = choose_farm(self._study, request.on, self._settings)
+        words = request.command, (request.b_command,) if request.b_command else request.command
+        self.codes = self._keep_codes(words)
+        sides = zip(SIDES, words, (request.a_env, request.b_env), strict=True)
+        self.commands = {side: build_side_command(own, prefix, self.codes[side].inside) for side, own, prefix in sides}
+        self.stages: list[Stage] = []
+        self.parting: Parting | None = None
+        self.repro: Repro | None = None
+        self.notes: list[str] = []
+        self.skipped = 0  # steps before the checkpoint that the later executions began with
+
+    def run(self) -> Bisector:
+        steps = self._execute("steps", TraceSettings(self._request.steps, "step"))
         first = steps.found.first
         if first is None or steps.found.other_precision:
-            return found
+            return self
         step, words = first.step, self._find_checkpoint(steps, first.step)
-        modules = self._execute(f"modules of step {step}", TraceSettings((step - found.skipped,)), words)
+        modules = self._execute(f"modules of step {step}", TraceSettings((step - self.skipped,)), words)
         first = modules.found.first
         if first is None:
-            found.notes.append(f"step {step} differs in the first execution and not in the second")
-            return found
-        if first.kind not in _WITH_OPS or modules.found.other_precision:
-            return found
-        keep = choose_modules(modules.found, modules.a)
-        settings = TraceSettings((step - found.skipped,), "op", keep=tuple(map(glob.escape, keep)))
-        ops = self._execute(f"operations of {first.module}", settings, words, modules)
-        self._find_operation(ops)
-        return found
+            self.notes.append(f"step {step} differs in the first execution and not in the second")
+        elif first.kind in _WITH_OPS and not modules.found.other_precision:
+            keep = tuple(map(glob.escape, choose_modules(modules.found, first)))
+            settings = TraceSettings((step - self.skipped,), "op", keep=keep)
+            self._find_operation(self._execute(f"operations of {first.module}", settings, words, modules), step)
+        return self
 
-    def _find_operation(self, stage: Stage) -> None:
+    def _find_operation(self, stage: Stage, step: int) -> None:
         a, b = (list_traces(each) for each in stage.runs)
         for folders in zip(a, b, strict=False):
             calls = [load_lines(os.path.join(folder, "calls.jsonl")) for folder in folders]
             if parting := find_parting(*calls):
-                self.found.parting = parting
-                target = self._question.output or os.path.join(stage.runs[1], "repro")
-                self.found.repro = write_repro(parting, folders, target, self._describe_title(parting))
+                target = self._request.output or os.path.join(stage.runs[1], "repro")
+                title = f"{parting.module or OUTERMOST} in step {step}: {parting.text}"
+                self.parting, self.repro = parting, write_repro(parting, folders, target, title)
                 return
-        self.found.notes.append("no operation that was recorded differs: it is inside of a compiled region")
-
-    def _describe_title(self, parting: Parting) -> str:
-        step = self.found.stages[0].found.first
-        module = parting.call.get("module") or OUTERMOST
-        return f"{module} in step {step.step if step else 0}: {parting.text}"
+        self.notes.append("no operation that was recorded differs: it is inside of a compiled region")
 
     # ------------------------------------------------------------ executions
 
     def _execute(self, what: str, settings: TraceSettings, words: str = "", before: Stage | None = None) -> Stage:
         """`before`: the stage whose judgement this one only has to explain."""
-        number = len(self.found.stages) + 1
+        number = len(self.stages) + 1
         self._console.message(f"execution {number} of at most 3, both sides: {what}")
         specs = {side: self._build_spec(side, number, settings, words) for side in SIDES}
-        codes = self.found.codes
-        origins = {
-            specs[side].id: Origin(None, code_hash=codes[side].hash, commit=codes[side].commit)
-            for side in SIDES
-            if codes[side].hash
-        }
+        codes = [(specs[side].id, self.codes[side]) for side in SIDES if self.codes[side].hash]
+        origins = {key: Origin(None, code_hash=code.hash, commit=code.commit) for key, code in codes}
         study = replace(self._study, code=_SNAPSHOT, resources=Resources()) if origins else self._study
         hooks = RunHooks(console=self._console, owns_process=True, tick_s=0.1, steps=(TraceStep(),))
         report = run_specs(
-            study,
-            self._location,
-            list(specs.values()),
-            hooks,
-            farm=self._farm,
-            settings=self._settings,
-            command_line=tuple(sys.argv),
-            origins=origins,
-        )
+            study, self._location, list(specs.values()), hooks, farm=self._farm, settings=self._settings,
+            command_line=tuple(sys.argv), origins=origins,
+        )  # fmt: skip
         if report.interrupted:
             raise BisectInterruptedError(f"interrupted by {report.interrupted}")
         if report.problem:
             raise InfrastructureError(report.problem)
         entries = {entry.spec.name: entry for entry in report.entries}
-        runs = [self._check_run(side, entries[specs[side].name]) for side in SIDES]
-        if before is not None:
-            stage = replace(before, what=what, runs=(runs[0], runs[1]))
-        else:
-            stage = Stage(what, (runs[0], runs[1]), *compare(load_recording(runs[0]), load_recording(runs[1]))[:2])
-        self.found.stages.append(stage)
-        return stage
+        a, b = (self._check_run(side, entries[specs[side].name]) for side in SIDES)
+        found = before.found if before is not None else compare(load_recording(a), load_recording(b))
+        self.stages.append(Stage(what, (a, b), found))
+        return self.stages[-1]
 
     def _check_run(self, side: str, entry: Entry) -> str:
         """A program that fails after its recorded steps is judged by those."""
@@ -222,38 +180,35 @@ class Bisector:
 
     def _build_spec(self, side: str, number: int, settings: TraceSettings, words: str) -> RunSpec:
         name = f"bisect-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}-{number}{side}"
-        commands, params = (Command(COMMAND, f"{self.found.commands[side]} {words}".strip()),), {"name": name}
-        env = self._question.env
-        spec = RunSpec(id=spec_id(commands, params), name=name, params=params, commands=commands, env=env)
-        return trace_spec(replace(spec, code=_SNAPSHOT) if self.found.codes[side].hash else spec, settings)
+        commands, params = (Command(COMMAND, f"{self.commands[side]} {words}".strip()),), {"name": name}
+        spec = RunSpec(id=spec_id(commands, params), name=name, params=params, commands=commands, env=self._env)
+        return trace_spec(replace(spec, code=_SNAPSHOT) if self.codes[side].hash else spec, settings)
 
     def _find_checkpoint(self, stage: Stage, step: int) -> str:
         """The words that begin both sides from A's last checkpoint before a step: until then they are equal."""
-        if not self._question.resume:
+        if not self._request.resume:
             return ""
-        written = [
-            (each.numbers[-1], each.path) for each in list_checkpoints(stage.runs[0], CHECKPOINT_FILES) if each.numbers
-        ]
-        before = [each for each in written if each[0] < step]
+        written = [each for each in list_checkpoints(stage.runs[0], CHECKPOINT_FILES) if each.numbers]
+        before = [(each.numbers[-1], each.path) for each in written if each.numbers[-1] < step]
         if not before:
-            self.found.notes.append(f"A wrote no checkpoint before step {step}: all executions began at the beginning")
+            self.notes.append(f"A wrote no checkpoint before step {step}: all executions began at the beginning")
             return ""
-        self.found.skipped, path = max(before)
-        return self._question.resume.replace(CHECKPOINT, shlex.quote(os.path.join(stage.runs[0], path)))
+        self.skipped, path = max(before)
+        return self._request.resume.replace(CHECKPOINT, shlex.quote(os.path.join(stage.runs[0], path)))
 
     # ------------------------------------------------------------ code
 
-    def _keep_codes(self) -> dict[str, Code]:
+    def _keep_codes(self, words: Sequence[Sequence[str]]) -> dict[str, Code]:
         """The files as they are for both sides, unless a revision or a farm is named: then copies of what git has."""
-        asked, folder = self._question, os.path.abspath(self._question.folder)
-        if not (any(asked.revisions) or self._farm):
+        revisions = (self._request.a_rev, self._request.b_rev)
+        if not (any(revisions) or self._farm):
             return dict.fromkeys(SIDES, Code())
-        words = [each for command in asked.commands for each in command]
-        check_paths([each.replace(asked.inputs, "") if asked.inputs else each for each in words], folder)
+        texts = [each for command in words for each in command]
+        check_paths([each.replace(self._inputs, "") if self._inputs else each for each in texts], self._folder)
         meta = os.path.join(self._location.dir, layout.STUDY_META_DIR)
-        with open_checkouts(folder, meta, lambda trees: self._console.message(f"waiting for {trees}")) as trees:
-            revisions = zip(SIDES, asked.revisions, strict=True)
-            return {side: self._keep_code(trees, revision, meta) for side, revision in revisions}
+        with open_checkouts(self._folder, meta, lambda trees: self._console.message(f"waiting for {trees}")) as trees:
+            sides = zip(SIDES, revisions, strict=True)
+            return {side: self._keep_code(trees, revision, meta) for side, revision in sides}
 
     def _keep_code(self, trees: Checkouts, revision: str | None, meta: str) -> Code:
         secret = self._settings.secrets.file_patterns
@@ -267,14 +222,11 @@ class Bisector:
         return Code(title, snapshot.hash, commit.sha, trees.inside[0])
 
 
-def choose_modules(found: Comparison, a: Side) -> list[str]:
+def choose_modules(found: Comparison, first: First) -> list[str]:
     """The module of the first difference and those around it, whose own code comes between modules; of a gradient also
     the one whose gradient came before: what is computed then counts as its own."""
-    first = found.first
-    if first is None:
-        return []
     parts = [] if first.module == OUTERMOST else first.module.split(".")
     paths = [".".join(parts[:count]) for count in range(len(parts) + 1)]
-    keys = [a.keys[int(point)] for point in found.compared.point[: max(0, first.index)]]
+    keys = [found.a.keys[int(point)] for point in found.compared.point[: max(0, first.index)]]
     before = [key[1] for key in keys if key[0] == "backward"]
     return [*paths, *(before[-1:] if first.phase == "backward" else ())]

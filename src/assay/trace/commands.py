@@ -1,9 +1,8 @@
-"""`assay trace run` and `assay trace show`."""
+"""`assay trace run`, `assay trace show` and `assay trace diff`."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ from assay.values.run import build_command
 from assay.values.verdict import VerdictKind
 
 if TYPE_CHECKING:
-    from assay.trace.recording import Recording
+    from assay.launch.api import Report
+    from assay.trace.records import Trace
 
 GROUP = Group(
     """Record the tensors of a torch program; find where two programs begin to differ.
@@ -27,7 +27,7 @@ GROUP = Group(
         "run": ("assay.trace.commands:run", "Run a torch program and record its tensors."),
         "show": ("assay.trace.commands:show", "Show what a run recorded."),
         "bisect": ("assay.trace.bisect_command:bisect", "Find the operation that makes two programs differ."),
-        "diff": ("assay.trace.diff_command:diff", "Find where two traces begin to differ."),
+        "diff": ("assay.trace.commands:diff", "Find where two traces begin to differ."),
     },
 )
 
@@ -75,7 +75,17 @@ def run(request: TraceRunRequest, console: Console) -> int:
     The program is started as it is, also `python -m` and torchrun. A step ends with the optimiser's step; in a program
     that only infers it is a call of the outermost module.
     """
-    from assay.trace.recording import check_target, copy_record, describe_nothing, list_further, record_program
+    from assay.launch.api import RunHooks
+    from assay.trace.recording import (
+        PROOF,
+        TraceStep,
+        check_target,
+        copy_record,
+        describe_nothing,
+        judge_proof,
+        record_program,
+    )
+    from assay.trace.records import list_traces, load_trace
 
     if request.output:
         check_target(request.output, "-o")
@@ -83,57 +93,47 @@ def run(request: TraceRunRequest, console: Console) -> int:
         request.steps, request.level, request.only, request.keep, request.inside, request.placement
     )
     quieted = console.quieted(request.quiet or request.as_json)
-    further = list_further(settings, request.noise, request.prove)
     echo = None if quieted.quiet else console.write_bytes
-    found = record_program(
-        request.command, settings, further, quieted, root=request.root, echo=echo, command_line=tuple(sys.argv)
-    )
-    if found.report.interrupted:
+    hooks = RunHooks(console=quieted, owns_process=True, tick_s=0.1, steps=(TraceStep(),), echo=echo)
+    report = record_program(request.command, settings, request.noise, request.prove, hooks, request.root)
+    if report.interrupted:
         return int(ExitCode.INTERRUPTED)
-    codes, facts = [found.report.exit_code], _describe(found, settings)
-    if not found.traces:
-        console.error(f"nothing was recorded: {describe_nothing(found.entry.dir)}")
+    run_dir = report.entries[0].dir
+    traces = [load_trace(folder) for folder in list_traces(run_dir)]
+    codes, facts = [report.exit_code], _describe(report, traces, settings)
+    if not traces:
+        console.error(f"nothing was recorded: {describe_nothing(run_dir)}")
         codes.append(ExitCode.FAILED)
     elif request.output:
-        copy_record(found.entry.dir, request.output)
-    if found.traces and request.prove:
-        codes.append(_prove(found, facts))
+        copy_record(run_dir, request.output)
+    if traces and request.prove:
+        kind, text = judge_proof(traces, [load_trace(folder) for folder in list_traces(run_dir, PROOF)])
+        facts["proof"] = {"verdict": str(kind), "text": text}
+        codes.append(ExitCode.OK if kind is VerdictKind.PASS else ExitCode.INCONCLUSIVE)
     if request.as_json:
         console.write_json(facts)
-    elif found.traces:
+    elif traces:
         console.print_lines(_render(facts, request.output))
     return int(ExitCode.worst(codes))
 
 
-def _prove(found: Recording, facts: dict[str, Any]) -> ExitCode:
-    from assay.trace.proof import judge_proof
-    from assay.trace.recording import PROOF
-    from assay.trace.records import list_traces, load_trace
-
-    again = [load_trace(folder) for folder in list_traces(found.entry.dir, PROOF)]
-    kind, text = judge_proof([load_trace(folder) for folder in found.traces], again)
-    facts["proof"] = {"verdict": str(kind), "text": text}
-    return ExitCode.OK if kind is VerdictKind.PASS else ExitCode.INCONCLUSIVE
-
-
-def _describe(found: Recording, settings: TraceSettings) -> dict[str, Any]:
+def _describe(report: Report, traces: Sequence[Trace], settings: TraceSettings) -> dict[str, Any]:
     """The facts of `--json`."""
     from assay.trace.recording import list_problems
-    from assay.trace.records import load_trace
 
-    traces = [load_trace(folder) for folder in found.traces]
+    entry = report.entries[0]
     steps = {int(each["step"]) for trace in traces for each in trace.steps}
     return {
-        "run": found.report.prepared.location.key(found.entry.dir),
-        "dir": found.entry.dir,
-        "state": str(found.entry.state),
+        "run": report.prepared.location.key(entry.dir),
+        "dir": entry.dir,
+        "state": str(entry.state),
         "processes": len(traces),
         "steps": sorted(steps),
         "missing": [step for step in settings.steps if step not in steps],
         "points": sum(len(trace.points) for trace in traces),
         "rows": sum(len(trace.rows) for trace in traces),
-        "problems": list_problems(found.entry.dir),
-        "bytes": sum(os.path.getsize(os.path.join(folder, "rows.bin")) for folder in found.traces),
+        "problems": list_problems(entry.dir),
+        "bytes": sum(os.path.getsize(os.path.join(trace.folder, "rows.bin")) for trace in traces),
     }
 
 
@@ -170,13 +170,53 @@ def show(request: TraceShowRequest, console: Console) -> int:
 
     RUN is a run, or the folder of `assay trace run -o`.
     """
-    from assay.trace.listing import build_listing, find_record
+    from assay.trace.comparing import find_traces
+    from assay.trace.listing import build_listing
     from assay.trace.records import load_trace
 
-    folders = find_record(request.run, request.root)
+    *_, folders = find_traces(request.run, request.root)
     if request.rank >= len(folders):
         known = render_count(len(folders), "process", "processes")
         raise UsageError(f"--rank {request.rank}: {request.run} has the record of {known}", "they count from 0")
     document = build_listing(load_trace(folders[request.rank]), request.step, request.only)
     console.write_document(document, as_json=request.as_json)
     return int(ExitCode.OK)
+
+
+class DiffRequest(Request):
+    a: str = argument("A")
+    b: str | None = argument("[B]", required=False)
+    names: str | None = option(
+        "--names", metavar="FILE", help="Lines `NAME-IN-A = NAME-IN-B`; * stands for the same text in both."
+    )
+    html: str | None = option("--html", metavar="FILE", help="Write the report as one HTML page; - for stdout.")
+    root: str | None = root_option()
+    as_json: bool = json_option("Print verdict, first, coverage and all errors as JSON.")
+
+
+def diff(request: DiffRequest, console: Console) -> int:
+    """Say where the traces A and B begin to differ; of A alone, where it stops being finite.
+
+    A and B are runs, or folders that `assay trace run -o` wrote. The answer is the first module whose inputs agree and
+    whose output does not, or the flag, optimiser group, weight or input that began it.
+
+    Exit code 0: equal bit for bit, or within the noise that was recorded with --noise. 1: beyond it. 3: without noise
+    not equal (CHANGED), or undecided (INCONCLUSIVE).
+    """
+    from assay.show.report_files import check_targets, write_text
+    from assay.trace.comparing import load_recording
+    from assay.trace.report import build_report
+
+    is_on_stdout = check_targets(request.html, as_json=request.as_json)
+    a = load_recording(request.a, request.root)
+    if request.b is None and request.names:
+        raise UsageError("--names is for two traces", f"name the second one: assay trace diff {request.a} B")
+    b = load_recording(request.b, request.root) if request.b is not None else None
+    document, verdict = build_report(a, b, request.names)
+    if request.html:
+        from assay.show.html import render_html
+
+        write_text(request.html, render_html(document))
+    if not is_on_stdout:
+        console.write_document(document, as_json=request.as_json)
+    return int(verdict.kind.exit_code)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.follow.locations import find_one_run, show_path
 from assay.system.fast_dataclasses import dataclass
-from assay.trace.judge.difference import Comparison, First, judge_traces
+from assay.trace.judge.difference import Comparison, judge_traces
 from assay.trace.judge.pairing import translate_names
-from assay.trace.judge.sides import Side, are_alike, build_side, build_sides, combine_ranks, release
+from assay.trace.judge.sides import are_alike, build_side, build_sides, combine_ranks, release
 from assay.trace.records import TRACE_DIR, Trace, list_traces, load_trace
 from assay.trace.settings import load_pairs
-from assay.values.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,41 +28,36 @@ class Recording:
 
 def load_recording(name: str, root: str | None = None) -> Recording:
     """Load a run by its name, its directory, or the folder of its trace."""
-    folder = os.path.abspath(name)
-    if os.path.isdir(folder):
-        return _load(show_path(folder), folder)
-    try:
-        run = find_one_run(name, root)
-    except NotFoundError as error:
-        raise NotFoundError("run or folder", name, error.known, error.hint) from None
-    return _load(name, run.dir)
-
-
-def _load(label: str, folder: str) -> Recording:
+    label, folder, found = find_traces(name, root)
     run_dir = _find_run(folder)
-    found = list_traces(run_dir) if run_dir else []
-    if not found and os.path.isfile(os.path.join(folder, "trace.json")):
-        found = [folder]  # the trace of one rank
+    others = sorted(os.listdir(os.path.join(run_dir, TRACE_DIR))) if run_dir else []
+    noise = (list_traces(run_dir, each) for each in others if run_dir and each.startswith("noise-"))
+    return Recording(label, folder, _load_ranks(found), tuple(_load_ranks(each) for each in noise if each))
+
+
+def find_traces(name: str, root: str | None = None) -> tuple[str, str, list[str]]:
+    """What a run or folder is called, its directory, and the folders of its processes' traces."""
+    label, folder = name, os.path.abspath(name)
+    if os.path.isdir(folder):
+        label = show_path(folder)
+    else:
+        try:
+            folder = find_one_run(name, root).dir
+        except NotFoundError as error:
+            raise NotFoundError("run or folder", name, error.known, error.hint) from None
+    run_dir = _find_run(folder)
+    is_rank = os.path.isfile(os.path.join(folder, "trace.json"))
+    found = list_traces(run_dir) if run_dir else [folder] if is_rank else []
     if not found:
         hint = f"record one: assay trace run -o {show_path(folder)} -- python train.py"
         raise UsageError(f"{label} has no trace", hint)
-    noise = [_load_ranks(each) for each in _list_noise(run_dir)] if run_dir else []
-    return Recording(label, folder, _load_ranks(found), tuple(noise))
+    return label, folder, found
 
 
 def _find_run(folder: str) -> str | None:
     """The directory that has a folder `trace`, or whose folder `trace` this is."""
-    if list_traces(folder):
-        return folder
-    parent = os.path.dirname(folder)
-    return parent if os.path.basename(folder) == TRACE_DIR and list_traces(parent) else None
-
-
-def _list_noise(run_dir: str) -> Iterator[list[str]]:
-    inner = os.path.join(run_dir, TRACE_DIR)
-    for name in sorted(os.listdir(inner)):
-        if name.startswith("noise-") and (found := list_traces(run_dir, name)):
-            yield found
+    parent = os.path.dirname(folder) if os.path.basename(folder) == TRACE_DIR else ""
+    return next((each for each in (folder, parent) if each and list_traces(each)), None)
 
 
 def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
@@ -80,22 +74,14 @@ def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
 # ---------------------------------------------------------------- comparing
 
 
-def compare(a: Recording, b: Recording, names: str | None = None) -> tuple[Comparison, Side, Side]:
+def compare(a: Recording, b: Recording, names: str | None = None) -> Comparison:
     """`names`: a file of lines `NAME-IN-A = NAME-IN-B`; `*` stands for the same text. Every name must be known."""
     mine, theirs = build_sides(a.ranks, b.ranks)
     find_problem = partial(_find_problem, mine.names, theirs.names)
     pairs = load_pairs(names, find_problem) if names else []
     build = build_side if are_alike(a.ranks, b.ranks) else combine_ranks
-    noise = [[build(each) for each in recording.noise] for recording in (a, b)]
-    return judge_traces(mine, theirs, noise[0], noise[1], pairs), mine, theirs
-
-
-def check_finite(recording: Recording) -> tuple[Verdict, First | None, Side]:
-    from assay.trace.judge.finite import judge_finite
-
-    side = build_side(recording.ranks)
-    verdict, first = judge_finite(side)
-    return verdict, first, side
+    noise_a, noise_b = ([build(each) for each in recording.noise] for recording in (a, b))
+    return judge_traces(mine, theirs, noise_a, noise_b, pairs)
 
 
 def _find_problem(mine: set[str], theirs: set[str], left: str, right: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assay.errors import AssayError
-from assay.golden.api import Golden, GoldenContext, GoldenTestReport, SegmentReport, choose_golden, find_commit
+from assay.golden.api import GoldenContext, GoldenTestReport, SegmentReport, choose_golden, find_commit
 from assay.launch.api import RunHooks
 from assay.trace.bisect_command import judge_bisection, list_commands
-from assay.trace.bisecting import BisectInterruptedError, Bisection, Bisector, NothingRecordedError, Question
+from assay.trace.bisecting import BisectInterruptedError, Bisector, NothingRecordedError, TraceBisectRequest
 from assay.values.options import Request, option
 from assay.values.verdict import VerdictKind
 
@@ -34,9 +34,7 @@ def explain_test(context: GoldenContext, report: GoldenTestReport, hooks: RunHoo
         return ("nothing to explain: every segment passed",) if report.segments else ()
     segment = min(bad, key=_find_step)
     try:
-        context = choose_golden(context)
-        question = _build_question(context, context.load_golden(), segment)
-        found = Bisector(question, hooks.console).run()
+        found = _open_bisector(choose_golden(context), segment, hooks).run()
     except BisectInterruptedError:
         raise
     except NothingRecordedError as error:
@@ -52,26 +50,23 @@ def _find_step(segment: SegmentReport) -> float:
     return min((each.step for each in bad if each.step is not None), default=float(segment.start_step))
 
 
-def _build_question(context: GoldenContext, golden: Golden, segment: SegmentReport) -> Question:
-    path = context.find_checkpoint(segment) or ""
+def _open_bisector(context: GoldenContext, segment: SegmentReport, hooks: RunHooks) -> Bisector:
+    golden, path = context.load_golden(), context.find_checkpoint(segment) or ""
     beyond = golden.steps_beyond or 0
     now = context.build_check_command(path, segment.start_step, beyond)
     then = str(golden.provenance.get("command") or "") if context.test.from_start else ""
-    steps = range(1, min(context.test.steps_to_record + beyond, _MOST_STEPS) + 1)
-    commit = find_commit(golden, "record it again with everything committed")
-    return Question(
-        ((then if then and _HIDDEN not in then else now,), (now,)),
-        revisions=(commit, None),
-        steps=tuple(steps),
-        folder=context.folder,
+    request = TraceBisectRequest(
+        command=(then if then and _HIDDEN not in then else now,),
+        b_command=now,
+        a_rev=find_commit(golden, "record it again with everything committed"),
+        steps=tuple(range(1, min(context.test.steps_to_record + beyond, _MOST_STEPS) + 1)),
         root=context.location.root,
         on=context.farm.name if context.farm else None,
-        env=context.test.env,
-        inputs=path,
     )
+    return Bisector(request, hooks.console, context.folder, context.test.env, path)
 
 
-def _describe(found: Bisection, segment: SegmentReport) -> Iterator[str]:
+def _describe(found: Bisector, segment: SegmentReport) -> Iterator[str]:
     """A is the golden's code, B the present one."""
     kind, answer = judge_bisection(found)
     where = f"after step {segment.start_step}, counted from there: " if segment.start_step else ""

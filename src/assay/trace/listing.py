@@ -1,4 +1,4 @@
-"""What a trace holds, as a document; and where a run has it."""
+"""What a trace holds, as a document."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from assay.errors import UsageError
-from assay.follow.locations import find_one_run
-from assay.trace.records import NO_VALUES, TRACE_DIR, Trace, list_traces
+from assay.trace.records import NO_VALUES, Trace
 from assay.values.document import Document, Facts, Heading, TableBlock
 from assay.values.table import Column, Table
 
@@ -27,17 +25,6 @@ _COLUMNS = (
     Column("hash", rank=4),
     Column("source", cut="left", rank=5),
 )
-
-
-def find_record(name: str, root: str | None) -> list[str]:
-    """The folders of a run's processes; `name` is a run, or a folder that has `trace/`."""
-    is_folder = os.path.isdir(os.path.join(name, TRACE_DIR))
-    run_dir = name if is_folder else find_one_run(name, root).dir
-    found = list_traces(run_dir)
-    if not found:
-        hint = "record one: assay trace run -- python train.py"
-        raise UsageError(f"{name} has no trace", hint)
-    return found
 
 
 def build_listing(trace: Trace, step: int | None, only: Sequence[str]) -> Document:
@@ -67,12 +54,9 @@ def _list_rows(trace: Trace, step: int | None, only: Sequence[str]) -> Iterator[
             continue
         name = point.op or (f"{point.name} (call {point.call + 1})" if point.call else point.name)
         shape = "x".join(map(str, point.shape)) or "scalar"
-        figures = (math.sqrt(row["sumsq"]), float(row["largest"]), int(row["nonfinite"]) or None)
-        values = (
-            (*figures, f"{int(row['hash']):016x}") if not row["flags"] & NO_VALUES else (None, None, None, "not read")
-        )
-        module = point.module or point.kind
-        yield (
-            *(int(row["step"]), point.phase, module, name, shape, point.dtype),
-            *(*values, point.source),
-        )
+        facts = (int(row["step"]), point.phase, point.module or point.kind, name, shape, point.dtype)
+        values: tuple[Any, ...] = (None, None, None, "not read")
+        if not row["flags"] & NO_VALUES:
+            figures = (math.sqrt(row["sumsq"]), float(row["largest"]), int(row["nonfinite"]) or None)
+            values = (*figures, f"{int(row['hash']):016x}")
+        yield (*facts, *values, point.source)

@@ -6,8 +6,9 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -16,17 +17,18 @@ from assay.follow.entry import Entry
 from assay.launch.api import Report, RunHooks, build_bare_study, find_study_location, run_specs
 from assay.launch.steps import RunContext, RunStep
 from assay.launch.supervise import LoopSettings
-from assay.show.console import Console
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import replace
 from assay.system.files import load_lines
-from assay.trace.records import TRACE_DIR, list_traces
+from assay.trace.records import NO_VALUES, TRACE_DIR, Trace
 from assay.trace.settings import ENV_TRACE, TraceSettings
 from assay.values import layout
 from assay.values.run import Command, RunSpec, spec_id
+from assay.values.verdict import VerdictKind
 
 STUDY = "traces"
 COMMAND = "program"
 PROOF = "proof"
+_PROVED = ("loss", "gradient", "parameter", "optimiser")  # phases that a second execution must have again
 _INSIDE = f"{TRACE_DIR}/inside"  # what the program loads, in the run directory
 _PACKAGE = "assay_trace"  # its name there: the program may have another Assay, or none
 
@@ -73,50 +75,61 @@ def write_inside(run_dir: str) -> None:
                 file.write(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """How a recorded run ended."""
-
-    entry: Entry
-    report: Report
-    traces: tuple[str, ...]  # folders of its processes
-
-
 def record_program(
-    words: Sequence[str], settings: TraceSettings, further: Mapping[str, str], console: Console, **more: Any
-) -> Recording:
-    """Run a program that records itself, as a run of the study `traces`. `further`: settings of more executions."""
-    location = find_study_location(STUDY, more.get("root"))
-    spec = trace_spec(_build_spec(words, further), settings)
-    hooks = RunHooks(console=console, owns_process=True, tick_s=0.1, steps=(TraceStep(),), echo=more.get("echo"))
-    study = build_bare_study(STUDY, "assay trace run", os.getcwd())
-    report = run_specs(study, location, [spec], hooks, command_line=more.get("command_line", ()))
-    entry = report.entries[0]
-    return Recording(entry, report, tuple(list_traces(entry.dir)))
-
-
-def list_further(settings: TraceSettings, noise: int, prove: bool) -> dict[str, str]:
-    """Further executions by name: with noise, and the one that proves that the record disturbs nothing."""
-    names = {f"noise-{number}": {"perturbed": number} for number in range(1, noise + 1)}
-    found = {name: settings.render(below=name, **more) for name, more in names.items()}
+    words: Sequence[str], settings: TraceSettings, noise: int, prove: bool, hooks: RunHooks, root: str | None
+) -> Report:
+    """Run a program that records itself, as a run of the study `traces`: once more for each perturbed execution, and
+    for the one that proves that the record disturbs nothing."""
+    further = {
+        f"noise-{number}": settings.render(below=f"noise-{number}", perturbed=number) for number in range(1, noise + 1)
+    }
     if prove:
         last = replace(settings, steps=settings.steps[-1:], level="step", only=(), keep=())
-        found[PROOF] = last.render(below=PROOF)
-    return found
-
-
-def _build_spec(words: Sequence[str], further: Mapping[str, str]) -> RunSpec:
+        further[PROOF] = last.render(below=PROOF)
     named = [word for word in words[1:] if not word.startswith("-")]
     script = next((word for word in named if word.endswith(".py")), named[0] if named else words[0])
     stem = re.sub(r"[^\w.-]+", "-", os.path.splitext(os.path.basename(script))[0]) or COMMAND
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
     text = shlex.join(words)
     commands = [Command(COMMAND, text)]
-    for each, settings in further.items():  # metrics of theirs are not the run's
-        own = f'{layout.ENV_RUN_DIR}="{layout.RUN_DIR_REFERENCE}/{TRACE_DIR}/{each}"'
-        commands.append(Command(each, f"{own} {ENV_TRACE}={shlex.quote(settings)} {text}"))
+    for each, own in further.items():  # metrics of theirs are not the run's
+        folder = f'{layout.ENV_RUN_DIR}="{layout.RUN_DIR_REFERENCE}/{TRACE_DIR}/{each}"'
+        commands.append(Command(each, f"{folder} {ENV_TRACE}={shlex.quote(own)} {text}"))
     params = {"name": name}
-    return RunSpec(id=spec_id(tuple(commands), params), name=name, params=params, commands=tuple(commands))
+    spec = RunSpec(id=spec_id(tuple(commands), params), name=name, params=params, commands=tuple(commands))
+    study, location = build_bare_study(STUDY, "assay trace run", os.getcwd()), find_study_location(STUDY, root)
+    return run_specs(study, location, [trace_spec(spec, settings)], hooks, command_line=tuple(sys.argv))
+
+
+def judge_proof(traced: Sequence[Trace], again: Sequence[Trace]) -> tuple[VerdictKind, str]:
+    """PASS: equal bit for bit. INCONCLUSIVE: not, which a program that is not deterministic does by itself."""
+    last = max((int(each["step"]) for trace in again for each in trace.steps), default=0)
+    first, second = _collect_hashes(traced, last), _collect_hashes(again, last)
+    shared = first.keys() & second.keys()
+    if not shared or shared != second.keys():
+        return VerdictKind.INCONCLUSIVE, f"step {last}: the second execution has other tensors, or none"
+    graphs = [[trace.meta.get("graphs") for trace in each] for each in (traced, again)]
+    if graphs[0] != graphs[1]:
+        return VerdictKind.INCONCLUSIVE, f"torch.compile made {graphs[0][0]}, and {graphs[1][0]} without hooks"
+    wrong = [key for key in second if first[key] != second[key]]
+    if wrong:
+        rank, phase, module, name, _ = wrong[0]
+        what = f"{phase} {'.'.join(filter(None, (module, name)))} of rank {rank}"
+        reason = "is the program deterministic? run it twice without a trace"
+        text = f"step {last}: {len(wrong)} of {len(second)} tensors differ, first {what}; {reason}"
+        return VerdictKind.INCONCLUSIVE, text
+    return VerdictKind.PASS, f"step {last}: all {len(second)} tensors are equal bit for bit with one step traced"
+
+
+def _collect_hashes(traces: Sequence[Trace], step: int) -> dict[tuple[Any, ...], int]:
+    found: dict[tuple[Any, ...], int] = {}
+    for trace in traces:
+        for row in trace.rows[(trace.rows["step"] == step) & (trace.rows["flags"] & NO_VALUES == 0)]:
+            point = trace.points[row["point"]]
+            if point.phase in _PROVED:
+                key = (int(trace.meta["rank"]), point.phase, point.module, point.name, point.call)
+                found[key] = int(row["hash"])
+    return found
 
 
 def describe_nothing(run_dir: str) -> str:

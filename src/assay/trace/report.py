@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from assay.judge.statistics import load_numpy
-from assay.show.formatting import render_count, render_number
-from assay.system.fast_dataclasses import dataclass
-from assay.trace.comparing import Recording
-from assay.trace.judge.difference import NAMED, OUTERMOST, Comparison, First, render_error
+from assay.show.formatting import render_count
+from assay.trace.comparing import Recording, compare
+from assay.trace.judge.difference import NAMED, OUTERMOST, Comparison, First, judge_finite, render_error
 from assay.trace.judge.errors import BEYOND, WITHIN
-from assay.trace.judge.sides import Side
+from assay.trace.judge.sides import build_side
 from assay.values.document import (
     Area,
     Block,
@@ -39,66 +38,86 @@ from assay.values.verdict import Verdict
 _BEFORE, _AFTER = 5, 6  # rows of the table around the first wrong one
 _MOST_NAMES = 40  # of points on an axis
 _MOST_ROWS = 400  # of the page's table
+Growth = tuple[int, float, float]  # step, error, noise
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """Everything that a report shows."""
+def build_report(a: Recording, b: Recording | None, names: str | None = None) -> tuple[Document, Verdict]:
+    """Two traces compared, or one alone. `names`: a file that `compare` reads."""
+    if b is not None:
+        found = compare(a, b, names)
+        return _build_diff(a, b, found), found.verdict
+    side = build_side(a.ranks)
+    verdict, first = judge_finite(side)
+    facts = {
+        "verdict": str(verdict.kind), "first": _build_first(first), "coverage": {"rows": len(side.rows)},
+        "findings": build_plain(verdict.findings),
+    }  # fmt: skip
+    pairs = [("trace", a.label), ("tensors", str(len(side.rows))), *(_list_first(first) if first else ())]
+    blocks = [*_list_answers(a.label, verdict), Section((Facts(pairs),))]
+    return Document(f"{verdict.kind} {a.label}", blocks, facts=facts), verdict
 
-    a: Recording
-    b: Recording
-    found: Comparison
-    left: Side
-    right: Side
 
-
-def build_diff_document(a: Recording, b: Recording, found: Comparison, left: Side, right: Side) -> Document:
-    view = _View(a, b, found, left, right)
-    title = f"{found.kind} {a.label} and {b.label}"
-    facts = Section((Facts([*_list_facts(view)]),))
-    table = _build_table(view)
+def _build_diff(a: Recording, b: Recording, found: Comparison) -> Document:
+    points, growth = [_build_point(found, n) for n in _choose_rows(found)], _list_growth(found)
+    commands = [*_list_commands(found)]
+    table = "Around the first difference" if found.first else "The largest errors"
     blocks: list[Block] = [
-        Only(("html", "markdown"), (Heading(f"{a.label} and {b.label}", found.kind, level=1),)),
-        Section([Text(each, role="answer") for each in _list_answers(found.verdict)]),
-        facts,
-        Only(("html",), (Section([*_build_charts(view)], "Error over depth and steps"),)),
-        *(
-            (Section((table,), "Around the first difference" if found.first else "The largest errors"),)
-            if table
-            else ()
-        ),
+        *_list_answers(f"{a.label} and {b.label}", found.verdict),
+        Section((Facts([*_list_facts(a, b, found, growth)]),)),
+        Only(("html",), (Section([*_build_charts(found, growth)], "Error over depth and steps"),)),
+        *((Section((_build_table(found, points),), table),) if points else ()),
         Section((Notes(found.notes),), "Also"),
-        Section((Commands([*_list_commands(view)]),)),
+        Section((Commands(commands),)),
     ]
-    return Document(title, blocks, facts=build_facts(view))
+    shown = ("step", "phase", "a", "b", "error", "noise", "how")
+    facts = {
+        "verdict": str(found.kind),
+        "first": _build_first(found.first),
+        "coverage": {"fraction": found.coverage.fraction, **build_plain(found.coverage)},
+        "findings": build_plain(found.verdict.findings),
+        "causes": build_plain(found.causes),
+        "notes": list(found.notes),
+        "a": a.folder,
+        "b": b.folder,
+        "noise": {"a": len(a.noise), "b": len(b.noise), "within": WITHIN, "beyond": BEYOND},
+        "growth": [dict(zip(("step", "error", "noise"), build_plain(each), strict=True)) for each in growth],
+        "commands": [command for _, command in commands],
+        "points": [{name: build_plain(each[name]) for name in shown} for each in points],
+    }
+    return Document(f"{found.kind} {a.label} and {b.label}", blocks, facts=facts)
 
 
-def _list_answers(verdict: Verdict) -> Iterator[tuple[str | Span, ...]]:
+def _list_answers(title: str, verdict: Verdict) -> Iterator[Block]:
+    yield Only(("html", "markdown"), (Heading(title, verdict.kind, level=1),))
+    answers = []
     for finding in verdict.findings:
         subject = "" if finding.subject in finding.message else f" {finding.subject}"
-        yield (Span(str(finding.kind), str(finding.kind)), f"{subject}: {finding.message}")
+        spans = (Span(str(finding.kind), str(finding.kind)), f"{subject}: {finding.message}")
+        answers.append(Text(spans, role="answer"))
+    yield Section(answers)
 
 
-def _list_facts(view: _View) -> Iterator[tuple[str, str]]:
-    found, first = view.found, view.found.first
-    for letter, recording in (("A", view.a), ("B", view.b)):
+def _build_first(first: First | None) -> dict[str, Any] | None:
+    facts: dict[str, Any] = build_plain(first) if first else {}
+    return {name: value for name, value in facts.items() if name != "index"} or None
+
+
+def _list_facts(a: Recording, b: Recording, found: Comparison, growth: Sequence[Growth]) -> Iterator[tuple[str, str]]:
+    for letter, recording in (("A", a), ("B", b)):
         ranks = f", {render_count(len(recording.ranks), 'rank')}" if len(recording.ranks) > 1 else ""
         yield letter, f"{recording.label}{ranks}"
-    if first is not None:
-        yield from _list_first(first)
-    growth = [f"step {step} {render_error(error)}" for step, error, _ in _list_growth(view)[:6]]
-    if any(error for _, error, _ in _list_growth(view)):
-        yield "growth", f"largest error of a parameter or output: {', '.join(growth)}"
+    if found.first is not None:
+        yield from _list_first(found.first)
+    if any(error for _, error, _ in growth):
+        steps = ", ".join(f"step {step} {render_error(error)}" for step, error, _ in growth[:6])
+        yield "growth", f"largest error of a parameter or output: {steps}"
     cover = found.coverage
     ways = ", ".join(f"{count} by {how}" for how, count in sorted(cover.by.items(), key=lambda each: -each[1]))
-    yield (
-        "coverage",
-        f"{cover.fraction:.0%} of the points, {render_count(cover.rows, 'tensor')}; pairs: {ways or 'none'}",
-    )
-    counts = [len(view.a.noise), len(view.b.noise)]
+    rows = render_count(cover.rows, "tensor")
+    yield "coverage", f"{cover.fraction:.0%} of the points, {rows}; pairs: {ways or 'none'}"
     limits = f"up to {WITHIN:g} times it is noise, from {BEYOND:g} times on it is not"
-    noise = f"perturbed executions: {counts[0]} of A, {counts[1]} of B; {limits}"
-    yield "noise", noise if any(counts) else "not recorded: every difference is CHANGED"
+    noise = f"perturbed executions: {len(a.noise)} of A, {len(b.noise)} of B; {limits}"
+    yield "noise", noise if a.noise or b.noise else "not recorded: every difference is CHANGED"
 
 
 def _list_first(first: First) -> Iterator[tuple[str, str]]:
@@ -117,8 +136,7 @@ def _shorten(source: str) -> str:
     return f"{os.path.relpath(path)}:{line}" if path.startswith(os.getcwd() + os.sep) else source
 
 
-def _list_commands(view: _View) -> Iterator[tuple[str, str]]:
-    found = view.found
+def _list_commands(found: Comparison) -> Iterator[tuple[str, str]]:
     if found.other_precision:
         kind = {"bfloat16": "torch-bf16"}.get(found.other_precision, "torch-compile")
         yield "each layer alone decides it", f"assay model check net.py:build --target {kind}"
@@ -127,44 +145,33 @@ def _list_commands(view: _View) -> Iterator[tuple[str, str]]:
 # ---------------------------------------------------------------- the table
 
 
-def _build_table(view: _View) -> TableBlock | None:
-    found = view.found
-    numbers = _choose_rows(found)
-    if not len(numbers):
-        return None
-    renamed = any(mine != theirs for mine, theirs in (_name(view, n) for n in numbers))
-    columns = (
-        Column("step", "number", digits=None, rank=1), Column("phase", rank=2), Column("module", cut="left"),
-        *((Column("module of B", cut="left", rank=1),) if renamed else ()),
-        Column("norm of A", "number", rank=4), Column("of B", "number", rank=4), Column("error", align="right"),
-        Column("noise", align="right"), Column("paired by", rank=3), Column("source", cut="left", rank=5),
-    )  # fmt: skip
-    rows = [_build_row(view, n, renamed) for n in numbers]
-    ratio = found.compared.ratio
-    first = found.first.index if found.first else -1
-    limit = WITHIN if found.has_noise else 0.0
-    roles = ["FAIL first" if n == first else "FAIL" if ratio[n] > limit else "" for n in numbers]
-    keep = [i for i, name in enumerate(columns) if name.name != "noise" or found.has_noise]
-    table = Table(tuple(columns[i] for i in keep), [[row[i] for i in keep] for row in rows])
-    return TableBlock(table, roles=roles, hint="--json has them")
-
-
 def _choose_rows(found: Comparison) -> list[int]:
     """Around the first wrong one; without one the largest errors."""
-    np = load_numpy()
-    total = len(found.compared.a)
     if found.first is not None and found.first.index >= 0:
         at = found.first.index
-        return list(range(max(0, at - _BEFORE), min(total, at + _AFTER)))
-    worst = np.argsort(-found.compared.error, kind="stable")[: _BEFORE + _AFTER]
+        return list(range(max(0, at - _BEFORE), min(len(found.compared.a), at + _AFTER)))
+    worst = load_numpy().argsort(-found.compared.error, kind="stable")[: _BEFORE + _AFTER]
     return sorted(int(n) for n in worst if found.compared.error[n] > 0)
 
 
-def _name(view: _View, number: int) -> tuple[str, str]:
-    """What a row is called in A and in B."""
-    compared = view.found.compared
-    keys = view.left.keys[int(compared.point[number])], view.right.keys[int(compared.other[number])]
-    return _join(keys[0]), _join(keys[1])
+def _build_point(found: Comparison, number: int) -> dict[str, Any]:
+    """What is shown of a row."""
+    compared = found.compared
+    i, j = int(compared.point[number]), int(compared.other[number])
+    squares = found.a.rows["sumsq"][int(compared.a[number])], found.b.rows["sumsq"][int(compared.b[number])]
+    point = found.a.points[i]
+    return {
+        "number": number,
+        "step": int(compared.step[number]),
+        "phase": point.phase,
+        "a": _join(found.a.keys[i]),
+        "b": _join(found.b.keys[j]),
+        "norms": [float(each) ** 0.5 for each in squares],
+        "error": float(compared.error[number]),
+        "noise": float(compared.noise[number]),
+        "how": found.pairs.how[i] or "fused weights",
+        "source": _shorten(point.source or ""),
+    }
 
 
 def _join(key: tuple[Any, ...]) -> str:
@@ -173,22 +180,27 @@ def _join(key: tuple[Any, ...]) -> str:
     return f"{name}{again}{f' rank {key[6]}' if key[6] else ''}"
 
 
-def _build_row(view: _View, number: int, renamed: bool) -> list[Any]:
-    found, compared = view.found, view.found.compared
-    i = int(compared.point[number])
-    squares = (view.left.rows["sumsq"][int(compared.a[number])], view.right.rows["sumsq"][int(compared.b[number])])
-    point = view.left.points[i]
-    names = _name(view, number)[: 2 if renamed else 1]
-    how = found.pairs.how[i] or "fused weights"
-    return [
-        int(compared.step[number]), point.phase, *names,
-        *(float(each) ** 0.5 for each in squares), _show(compared.error[number]), _show(compared.noise[number]), how,
-        _shorten(point.source or ""),
+def _build_table(found: Comparison, points: Sequence[dict[str, Any]]) -> TableBlock:
+    renamed = any(each["a"] != each["b"] for each in points)
+    columns = [
+        Column("step", "number", digits=None, rank=1), Column("phase", rank=2), Column("module", cut="left"),
+        *((Column("module of B", cut="left", rank=1),) if renamed else ()),
+        Column("norm of A", "number", rank=4), Column("of B", "number", rank=4), Column("error", align="right"),
+        *((Column("noise", align="right"),) if found.has_noise else ()),
+        Column("paired by", rank=3), Column("source", cut="left", rank=5),
     ]  # fmt: skip
-
-
-def _show(value: float) -> str:
-    return "0" if value == 0 else render_number(float(value), 2)
+    rows = [
+        [
+            each["step"], each["phase"], each["a"], *([each["b"]] if renamed else ()), *each["norms"],
+            render_error(each["error"]), *([render_error(each["noise"])] if found.has_noise else ()),
+            each["how"], each["source"],
+        ]
+        for each in points
+    ]  # fmt: skip
+    first, limit = found.first.index if found.first else -1, WITHIN if found.has_noise else 0.0
+    numbers = [each["number"] for each in points]
+    roles = ["FAIL first" if n == first else "FAIL" if found.compared.ratio[n] > limit else "" for n in numbers]
+    return TableBlock(Table(tuple(columns), rows), roles=roles, hint="--json has them")
 
 
 # ---------------------------------------------------------------- charts
@@ -216,63 +228,54 @@ class _Log:
         ]
 
 
-def _build_charts(view: _View) -> Iterator[Block]:
-    found = view.found
+def _build_charts(found: Comparison, growth: Sequence[Growth]) -> Iterator[Block]:
     if not len(found.compared.a):
         return
     step = found.first.step if found.first else int(found.compared.step[0])
-    yield Legend(
-        [("accumulated", "line", "error"), *([("band", "area", "within noise")] if found.has_noise else []),
-         ("first", "dash", "the first difference")]
-    )  # fmt: skip
-    yield _build_depth(view, step)
-    if len(_list_growth(view)) > 1:
-        yield _build_steps(view)
+    noise = [("band", "area", "within noise")] if found.has_noise else []
+    yield Legend([("accumulated", "line", "error"), *noise, ("first", "dash", "the first difference")])
+    yield _build_depth(found, step)
+    if len(growth) > 1:
+        texts = [f"step {each}\nlargest error {render_error(error)}" for each, error, _ in growth]
+        ticks = [(float(x), str(each)) for x, (each, _, _) in enumerate(growth)]
+        marks = [float(x) for x, (each, _, _) in enumerate(growth) if found.first and each == step]
+        title = "largest error of a parameter or output, by step"
+        yield _draw(title, [each[1:] for each in growth], marks, texts, ticks, found.has_noise)
 
 
-def _build_depth(view: _View, step: int) -> Chart:
+def _build_depth(found: Comparison, step: int) -> Chart:
     """Every point of a step, in the order of execution."""
-    np = load_numpy()
-    compared, found = view.found.compared, view.found
-    first = found.first.index if found.first else -1
-    state = np.array([key[0] == "optimiser" for key in view.left.keys], bool)  # between parameters, in other units
-    numbers = [int(n) for n in np.flatnonzero(compared.step == step) if n == first or not state[compared.point[n]]]
-    names = [f"{view.left.points[int(compared.point[n])].phase} {_name(view, n)[0]}" for n in numbers]
-    errors, noise = [float(compared.error[n]) for n in numbers], [WITHIN * float(compared.noise[n]) for n in numbers]
-    marks = [float(x) for x, n in enumerate(numbers) if n == first]
-    texts = [f"{name}\nerror {_show(error)}" for name, error in zip(names, errors, strict=True)]
-    return _draw(
-        f"step {step}, in the order of execution", errors, noise, marks, texts, _list_ticks(names, marks), view
-    )
+    compared, first = found.compared, found.first.index if found.first else -1
+    is_state = found.a.find_phases("optimiser")[compared.point]  # between parameters, in other units
+    numbers = [n for n in load_numpy().flatnonzero(compared.step == step).tolist() if n == first or not is_state[n]]
+    keys = [found.a.keys[int(compared.point[n])] for n in numbers]
+    names, marks = [_join(key) for key in keys], [float(x) for x, n in enumerate(numbers) if n == first]
+    errors = [(float(compared.error[n]), float(compared.noise[n])) for n in numbers]
+    texts = [
+        f"{key[0]} {name}\nerror {render_error(error)}"
+        for key, name, (error, _) in zip(keys, names, errors, strict=True)
+    ]
+    title = f"step {step}, in the order of execution"
+    return _draw(title, errors, marks, texts, _list_ticks(names, marks), found.has_noise)
 
 
 def _list_ticks(names: Sequence[str], marks: Sequence[float]) -> list[tuple[float, str]]:
-    shown = [name.partition(" ")[2] for name in names]
     if len(names) <= _MOST_NAMES:
-        return [(float(x), name) for x, name in enumerate(shown)]
+        return [(float(x), name) for x, name in enumerate(names)]
     stride = math.ceil(len(names) / 12)
     near = [x for x in range(0, len(names), stride) if all(abs(x - at) > stride / 2 for at in marks)]
-    return sorted([*((float(x), shown[x]) for x in near), *((at, shown[int(at)]) for at in marks)])
-
-
-def _build_steps(view: _View) -> Chart:
-    growth = _list_growth(view)
-    first = view.found.first.step if view.found.first else None
-    errors, noise = [error for _, error, _ in growth], [WITHIN * each for _, _, each in growth]
-    marks = [float(x) for x, (step, _, _) in enumerate(growth) if step == first]
-    texts = [f"step {step}\nlargest error {_show(error)}" for step, error, _ in growth]
-    ticks = [(float(x), str(step)) for x, (step, _, _) in enumerate(growth)]
-    return _draw("largest error of a parameter or output, by step", errors, noise, marks, texts, ticks, view)
+    return sorted([*((float(x), names[x]) for x in near), *((at, names[int(at)]) for at in marks)])
 
 
 def _draw(
-    title: str, errors: Sequence[float], noise: Sequence[float], marks: Sequence[float], texts: Sequence[str],
-    ticks: Sequence[tuple[float, str]], view: _View,
+    title: str, errors: Sequence[tuple[float, float]], marks: Sequence[float], texts: Sequence[str],
+    ticks: Sequence[tuple[float, str]], has_noise: bool,
 ) -> Chart:  # fmt: skip
-    has_noise = view.found.has_noise
-    scale = _Log([*errors, *(noise if has_noise else ())])
-    points = [(float(x), scale.y(error)) for x, error in enumerate(errors)]
-    upper = [(float(x), scale.y(each)) for x, each in enumerate(noise)]
+    """`errors`: of each point, and its noise. `marks`: the first difference."""
+    bounds = [WITHIN * noise for _, noise in errors] if has_noise else []
+    scale = _Log([*(error for error, _ in errors), *bounds])
+    points = [(float(x), scale.y(error)) for x, (error, _) in enumerate(errors)]
+    upper = [(float(x), scale.y(each)) for x, each in enumerate(bounds)]
     areas = [Area(upper, [(x, scale.bottom) for x, _ in upper], "band")] if has_noise else []
     curve = Curve(points, "accumulated", marker="dot")
     wrong = Curve([points[int(x)] for x in marks], "cross", line=False, marker="cross")
@@ -284,73 +287,14 @@ def _draw(
     )  # fmt: skip
 
 
-def _list_growth(view: _View) -> list[tuple[int, float, float]]:
-    """Step, largest error of an output or parameter, and the noise of the same row."""
-    np = load_numpy()
-    compared = view.found.compared
-    phases = np.array([key[0] in ("forward", "loss", "parameter") for key in view.left.keys], bool)
+def _list_growth(found: Comparison) -> list[Growth]:
+    """Of each step the largest error of an output or parameter."""
+    np, compared = load_numpy(), found.compared
+    is_meant = found.a.find_phases("forward", "loss", "parameter")[compared.point]
     growth = []
     for step in np.unique(compared.step):
-        at = np.flatnonzero((compared.step == step) & phases[compared.point])
+        at = np.flatnonzero((compared.step == step) & is_meant)
         if len(at):
             worst = at[int(compared.error[at].argmax())]
             growth.append((int(step), float(compared.error[worst]), float(compared.noise[worst])))
     return growth
-
-
-# ---------------------------------------------------------------- JSON
-
-
-def build_facts(view: _View) -> dict[str, Any]:
-    found, cover = view.found, view.found.coverage
-    return {
-        "verdict": str(found.kind),
-        "first": _build_first(found.first),
-        "coverage": {"fraction": cover.fraction, **build_plain(cover)},
-        "findings": build_plain(found.verdict.findings),
-        "causes": build_plain(found.causes),
-        "notes": list(found.notes),
-        "a": view.a.folder,
-        "b": view.b.folder,
-        "noise": {"a": len(view.a.noise), "b": len(view.b.noise), "within": WITHIN, "beyond": BEYOND},
-        "growth": [
-            dict(zip(("step", "error", "noise"), build_plain(each), strict=True)) for each in _list_growth(view)
-        ],
-        "commands": [command for _, command in _list_commands(view)],
-        "points": [_build_point(view, n) for n in _choose_rows(found)],
-    }
-
-
-def _build_first(first: First | None) -> dict[str, Any] | None:
-    if first is None:
-        return None
-    facts: dict[str, Any] = build_plain(first)
-    return {name: value for name, value in facts.items() if name != "index"}
-
-
-def _build_point(view: _View, number: int) -> dict[str, Any]:
-    compared = view.found.compared
-    i = int(compared.point[number])
-    return {
-        "step": int(compared.step[number]),
-        "phase": view.left.points[i].phase,
-        **dict(zip("ab", _name(view, number), strict=True)),
-        "error": build_plain(float(compared.error[number])),
-        "noise": float(compared.noise[number]),
-        "how": view.found.pairs.how[i] or "fused weights",
-    }
-
-
-# ---------------------------------------------------------------- one trace alone
-
-
-def build_finite_document(a: Recording, verdict: Verdict, first: First | None, side: Side) -> Document:
-    pairs = [("trace", a.label), ("tensors", str(len(side.rows)))]
-    pairs += [*_list_first(first)] if first else []
-    facts = {
-        "verdict": str(verdict.kind), "first": _build_first(first), "coverage": {"rows": len(side.rows)},
-        "findings": build_plain(verdict.findings),
-    }  # fmt: skip
-    answers = Section([Text(each, role="answer") for each in _list_answers(verdict)])
-    heading = Only(("html", "markdown"), (Heading(a.label, verdict.kind, level=1),))
-    return Document(f"{verdict.kind} {a.label}", [heading, answers, Section((Facts(pairs),))], facts=facts)

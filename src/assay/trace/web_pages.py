@@ -48,14 +48,11 @@ def find_traced(locations: Mapping[str, StudyLocation]) -> dict[str, str]:
 
 
 def _build_blocks(a: str, b: str | None) -> Sequence[Block]:
-    from assay.trace.comparing import check_finite, compare, load_recording
-    from assay.trace.report import build_diff_document, build_finite_document
+    from assay.trace.comparing import load_recording
+    from assay.trace.report import build_report
 
-    mine = load_recording(a)
-    if b is None:
-        return build_finite_document(mine, *check_finite(mine)).blocks[1:]  # without its heading
-    theirs = load_recording(b)
-    return build_diff_document(mine, theirs, *compare(mine, theirs)).blocks[1:]
+    document, _ = build_report(load_recording(a), load_recording(b) if b else None)
+    return document.blocks[1:]  # without its heading
 
 
 def find_related(slug: str, run: str, files: set[str]) -> Sequence[tuple[str, str]]:

@@ -27,21 +27,14 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._function)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                loader.exec_module = execute
+                execute(module)
+                self._function()
+
+            loader.exec_module = exec_module
         return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any, function: Callable[[], None]) -> None:
-        self._loader, self._function = loader, function
-
-    def create_module(self, spec: Any) -> Any:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._function()

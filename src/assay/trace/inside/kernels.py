@@ -115,18 +115,12 @@ def hash_rows(values: Any) -> Any:
     return found
 
 
-_loaded: list[tuple[Any, ...]] = []
 _compiled: dict[Any, Any] = {}  # by what a kernel was compiled for: to call one takes 11 us instead of 28
 
 
-def load_kernels() -> tuple[Any, ...]:
+@lru_cache(1)
+def load_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Triton's own language
     """The kernels for one tensor, for many, and for rows; ImportError where Triton is not installed."""
-    if not _loaded:
-        _loaded.append(_build_kernels())
-    return _loaded[0]
-
-
-def _build_kernels() -> tuple[Any, ...]:  # noqa: C901, PLR0915 the kernels, in Triton's own language
     global tl, _mix32, _block_factors, _find_odd, _add_plain, _add_careful, _load, _sum, _digest  # noqa: PLW0603 where Triton looks for names
     import triton
     import triton.language as tl

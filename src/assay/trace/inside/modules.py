@@ -40,7 +40,7 @@ class ModuleHooks:
         self.backward_path = ""  # of the module whose gradient came last
         self._guard: Guard = lambda function: function
         self.on_begin: Callable[[], None] = _do_nothing
-        self.on_end: Callable[[Any, Any], None] = lambda _module, _result: None
+        self.on_end: Callable[[Any, Any, Any], None] = _do_nothing
 
     @property
     def stack(self) -> list[Any]:
@@ -178,7 +178,7 @@ class ModuleHooks:
             inputs = tuple(self._rows.find(each) for each in find_tensors((args, kwargs))[:4])
             self._add_outputs(path, module, result, inputs)
         if not stack and len(rest) > 1:  # a call that failed is no step
-            self.on_end(module, result)
+            self.on_end(module, args, result)
 
     def _add_outputs(self, path: str, module: Any, result: Any, inputs: tuple[int, ...]) -> None:
         kind, call = type(module).__name__, self.count(path)

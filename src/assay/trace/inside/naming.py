@@ -26,21 +26,17 @@ class Names:
         self._has_main = False
 
     def find_module(self, module: Any) -> str:
-        found = self._modules.get(module)
-        if found is None:
+        if module not in self._modules:
             self._scan()
-            found = self._modules.get(module)
-        return found if found is not None else self._add(module)
+        return self._modules[module] if module in self._modules else self._add(module)
 
     def find_parameter(self, parameter: Any, otherwise: str) -> tuple[str, str]:
         """Module and name. `otherwise`: the name of a parameter that no module has."""
-        known = self._parameters.get(id(parameter))
-        if known is None or known[0]() is not parameter:
+        if not self._is_known(parameter):
             self._scan()
-            known = self._parameters.get(id(parameter))
-        if known is None or known[0]() is not parameter:
-            known = self._parameters[id(parameter)] = (weakref.ref(parameter), "", otherwise)
-        return known[1], known[2]
+        if not self._is_known(parameter):
+            self._parameters[id(parameter)] = (weakref.ref(parameter), "", otherwise)
+        return self._parameters[id(parameter)][1:]
 
     def list_parameters(self, root: Any) -> list[tuple[Any, str, str]]:
         return [(each, *self.find_parameter(each, f"parameter.{i}")) for i, each in enumerate(root.parameters())]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
-from assay.trace.inside.calls import KeptCalls
 from assay.trace.inside.compiled import hide_from_dynamo, is_in_compiled
 from assay.trace.inside.modules import ModuleHooks, find_tensors
-from assay.trace.inside.rows import Rows
+from assay.trace.inside.placement import find_group
+from assay.trace.inside.rows import Rows, find_source
 
 
 def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Exception], None], skip: Any) -> Any:
     """The mode; it is not on the stack yet. What it calls itself is below all other modes and autograd."""
+    from torch._C import _DisableTorchDispatch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     observe = _build_observer(rows, hooks, skip)
-    if _has_ranks():
-        observe = _below_collectives(observe)
-    calls = KeptCalls(rows, hooks, skip)
+    # with ranks it does not wait for the collective operations that still compute a tensor
+    apart = _DisableTorchDispatch if find_group() is not None else nullcontext
+    calls = _KeptCalls(rows, hooks, skip)
     begin_call, end_call = guard(calls.begin), guard(calls.end)
 
     class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -38,7 +42,8 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
             result = func(*args, **kwargs) if kwargs else func(*args)
             if is_ours and hooks.is_watching:
                 try:
-                    observe(func, args, kwargs, result)
+                    with apart():
+                        observe(func, args, kwargs, result)
                 except Exception as error:  # noqa: BLE001 the record ends, the program goes on
                     fail(error)
             if is_kept:
@@ -47,23 +52,6 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
 
     hide_from_dynamo(OpMode.__torch_dispatch__, is_deep=False)
     return OpMode()  # type: ignore[no-untyped-call]
-
-
-def _has_ranks() -> bool:
-    from torch import distributed
-
-    return distributed.is_available() and distributed.is_initialized()
-
-
-def _below_collectives(observe: Callable[..., None]) -> Callable[..., None]:
-    """Looks at tensors without waiting for the collective operations that still compute them."""
-    from torch._C import _DisableTorchDispatch
-
-    def observe_below(*arguments: Any) -> None:
-        with _DisableTorchDispatch():
-            observe(*arguments)
-
-    return observe_below
 
 
 def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Callable[..., None]:
@@ -103,6 +91,61 @@ def _is_view(func: Any) -> bool:
     returns = func._schema.returns  # noqa: SLF001
     aliases = [each.alias_info for each in returns]
     return bool(returns) and all(each is not None and not each.is_write for each in aliases)
+
+
+class _KeptCalls:
+    """Writes calls of operations of the modules that are kept, with all that went in and came out: `calls.jsonl`."""
+
+    def __init__(self, rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> None:
+        self._rows, self._hooks, self._skip = rows, hooks, skip
+        self._open: dict[int, dict[str, Any]] = {}  # by thread: what went in
+        self._has_begun = False
+
+    def is_wanted(self) -> bool:
+        """Whether the module that is executed is kept; what comes before the step's first module makes weights."""
+        self._has_begun = self._has_begun or bool(self._hooks.stack)
+        return self._has_begun and self._hooks.is_kept()
+
+    def begin(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Keep what goes in before the operation can change it."""
+        named = {name: self._describe(value) for name, value in (kwargs or {}).items()}
+        names = [each.name for each in func._schema.arguments]  # noqa: SLF001
+        facts = {"names": names, "args": self._describe(args), "kwargs": named}
+        self._open[threading.get_ident()] = facts
+
+    def end(self, func: Any, result: Any) -> None:
+        import torch
+
+        facts = {
+            "step": self._rows.step,
+            "phase": "backward" if self._hooks.backwards else "forward",
+            "module": self._hooks.path,
+            "op": str(func),
+            "source": find_source(self._skip),
+            "random": torch.Tag.nondeterministic_seeded in func.tags,
+            "executable": sys.executable,
+            **self._open.pop(threading.get_ident()),
+            "result": self._describe(find_tensors(result)),
+        }
+        self._rows.append_line("calls.jsonl", facts)
+
+    def _describe(self, value: Any) -> Any:
+        """As JSON; a tensor by its facts and where its values are kept."""
+        import torch
+
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if isinstance(value, (list, tuple)):
+            return [self._describe(each) for each in value]
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return {"torch": str(value).removeprefix("torch.")}
+        if isinstance(value, torch.device):
+            return {"device": str(value)}
+        facts = self._rows.write_tensor(value) if isinstance(value, torch.Tensor) else None
+        if facts is None or facts["dtype"] != str(value.dtype).removeprefix("torch."):
+            return {"unknown": type(value).__name__}
+        stride = list(value.stride()) if value.layout is torch.strided and 0 not in value.stride() else None
+        return {**facts, "stride": stride, "device": str(value.device)}
 
 
 def push_below(mode: Any) -> None:

@@ -29,7 +29,7 @@ class Placements:
         """The facts of a point, and where the values of this process are in the whole tensor."""
         if type(tensor).__name__ == "DTensor":
             return _describe_dtensor(tensor)
-        rank, world = _find_rank() if self._declared or self.is_parallel else (0, 1)
+        rank, world = (find_group() if self._declared or self.is_parallel else None) or (0, 1)
         if world < 2:
             return None, WHOLE
         phase, module, _, name, *_ = key
@@ -54,12 +54,13 @@ class Placements:
         return {**facts, "assumed": True}, where
 
 
-def _find_rank() -> tuple[int, int]:
+def find_group() -> tuple[int, int] | None:
+    """The rank of this process and the number of all, where torch has a group of them."""
     import torch
 
     ranks = torch.distributed
     has_group = ranks.is_available() and ranks.is_initialized()
-    return (ranks.get_rank(), ranks.get_world_size()) if has_group else (0, 1)
+    return (ranks.get_rank(), ranks.get_world_size()) if has_group else None
 
 
 def _place(text: str, shape: Any, rank: int, world: int) -> tuple[dict[str, Any], Where]:

@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import threading
+import warnings
 import weakref
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from assay.trace.inside.compiled import count_graphs, hide_from_dynamo, watch_compiler, watch_inside
@@ -57,7 +58,7 @@ class Recorder:
 
     # ------------------------------------------------------------ beginning and end
 
-    def install(self) -> None:
+    def install(self) -> Recorder:
         """Count steps of optimisers; everything else is registered when a traced step begins."""
         import torch
         from torch.optim import optimizer
@@ -76,6 +77,7 @@ class Recorder:
         if self._settings.get("inside") and self._level != "step":
             self._undo.append(watch_inside(self._rows, self._names, self._hooks, guard))
         self._begin_step()
+        return self
 
     def _wrap(self, owner: Any, name: str, after: Callable[[Any, Any], None]) -> None:
         """Call `after` with the arguments each time that a method has returned."""
@@ -179,9 +181,7 @@ class Recorder:
         if self._mode is not None:
             remove_mode(self._mode)
             self._mode = None
-        if self._root_hook is not None:
-            self._root_hook.remove()
-            self._root_hook = None
+        self._forget_root()
 
     def _end_step(self, *, skipped: bool | None = False) -> None:
         was_active = self.is_active
@@ -207,9 +207,7 @@ class Recorder:
             self._names.forget()
         if self._level == "step" and self._settings.get("perturbed") is None:
             self._hooks.remove_modules()
-        if self._root_hook is not None:
-            self._root_hook.remove()
-            self._root_hook = None
+        self._forget_root()
 
     def _before_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
         if not self.is_active:
@@ -289,7 +287,7 @@ class Recorder:
 
     # ------------------------------------------------------------ programs that only infer
 
-    def _on_outermost(self, module: Any, result: Any) -> None:
+    def _on_outermost(self, module: Any, _args: Any, result: Any) -> None:
         """A call of the outermost module is a step where there is no optimiser and nothing to be learned."""
         if self._optimisers or any(each.requires_grad for each in find_tensors(result)):
             return
@@ -308,18 +306,20 @@ class Recorder:
 
         root = self._root()
         if root is not None:
-            self._root_hook = root.register_forward_hook(self._guard(self._on_call))
+            self._root_hook = root.register_forward_hook(self._guard(self._on_outermost))
         else:
             self._root_hook = module.register_module_forward_pre_hook(self._guard(self._find_root))
 
     def _find_root(self, module: Any, _args: Any) -> None:
         """The first module that is called; from now on it alone has a hook."""
-        self._root_hook.remove()
+        self._forget_root()
         self._root = weakref.ref(module)
-        self._root_hook = module.register_forward_hook(self._guard(self._on_call))
+        self._root_hook = module.register_forward_hook(self._guard(self._on_outermost))
 
-    def _on_call(self, module: Any, _args: Any, result: Any) -> None:
-        self._on_outermost(module, result)
+    def _forget_root(self) -> None:
+        if self._root_hook is not None:
+            self._root_hook.remove()
+            self._root_hook = None
 
 
 def _is_of_signal(error: BaseException) -> bool:
@@ -331,8 +331,36 @@ def _is_of_signal(error: BaseException) -> bool:
     return found is not None
 
 
-def start_recorder(parent: str, settings: dict[str, Any], note: Note) -> Recorder:
-    """Record what this process does from now on."""
-    recorder = Recorder(parent, settings, note)
-    recorder.install()
-    return recorder
+@contextmanager
+def record(
+    folder: str | os.PathLike[str],
+    *,
+    steps: Iterable[int] = (1,),
+    level: str = "module",
+    only: Iterable[str] = (),
+    keep: Iterable[str] = (),
+    inside: bool = False,
+    placement: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """Record these steps of what the block does, counted from its beginning, in `FOLDER/trace/rank-R/`.
+
+    `level`: step, module or op. `only` and `keep`: patterns of module paths: what is recorded, what is kept as whole
+    tensors. `placement`: patterns, and how ranks share what matches: S(0), I(0), R, P(sum), P(avg).
+    `assay trace show FOLDER` and `assay trace diff FOLDER OTHER` read it.
+    """
+    if level not in ("step", "module", "op"):
+        raise ValueError(f"level {level!r} is not one of step, module, op")
+    problems: list[str] = []
+
+    def note(event: str, **facts: Any) -> None:
+        problems.extend([f"{event}: {facts.get('text')}"])
+
+    settings = {"steps": list(steps), "level": level, "in": list(only), "keep": list(keep), "inside": inside}
+    settings["placement"] = list((placement or {}).items())
+    recorder = Recorder(os.path.join(os.fspath(folder), "trace"), settings, note).install()
+    try:
+        yield
+    finally:
+        recorder.close()
+        for each in problems:
+            warnings.warn(f"assay.trace: {each}", stacklevel=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import sys
@@ -244,20 +245,16 @@ def _cut(digest: Any, data: dict[Any, bytes]) -> bytes:
     return data[device][number * SLOT.size : (number + 1) * SLOT.size]
 
 
-_kernels: list[Any] = []
-
-
+@functools.cache
 def load_kernels() -> Any:
     """One kernel for each tensor; None where Triton is not installed, and torch operations do it."""
-    if not _kernels:
-        from assay.trace.inside import kernels
+    from assay.trace.inside import kernels
 
-        try:
-            kernels.load_kernels()
-            _kernels.append(kernels)
-        except ImportError:
-            _kernels.append(None)
-    return _kernels[0]
+    try:
+        kernels.load_kernels()
+    except ImportError:
+        return None
+    return kernels
 
 
 def _describe_point(whole: Any, placement: dict[str, Any] | None, source: str | None) -> dict[str, Any]:

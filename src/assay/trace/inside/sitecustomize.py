@@ -33,10 +33,10 @@ def _note(event: str, **facts: Any) -> None:
 def _start() -> None:
     """Nothing that fails here may stop the program."""
     try:
-        from assay.trace.inside.recorder import start_recorder
+        from assay.trace.inside.recorder import Recorder
 
         settings = json.loads(os.environ[_SETTINGS])
-        start_recorder(os.path.join(os.path.dirname(_FOLDER), settings.get("below", "")), settings, _note)
+        Recorder(os.path.join(os.path.dirname(_FOLDER), settings.get("below", "")), settings, _note).install()
         _note("torch")
     except Exception as error:  # noqa: BLE001 whatever it is, the program goes on
         _note("problem", text=f"{type(error).__name__}: {error}")

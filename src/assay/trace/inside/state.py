@@ -8,6 +8,8 @@ import platform
 import sys
 from typing import Any
 
+from assay.trace.inside.placement import find_group
+
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLDS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
@@ -16,16 +18,15 @@ def describe_program(settings: dict[str, Any]) -> dict[str, Any]:
     """The facts of `trace.json`."""
     import torch
 
-    cuda, ranks = _uses_cuda(), torch.distributed
-    has_group = ranks.is_available() and ranks.is_initialized()
+    rank, world = find_group() or (_find_number(_RANKS, 0), _find_number(_WORLDS, 1))
     return {
         "level": settings.get("level", "module"),
         "steps": sorted(settings.get("steps", (1,))),
-        "rank": ranks.get_rank() if has_group else _find_number(_RANKS, 0),
-        "world": ranks.get_world_size() if has_group else _find_number(_WORLDS, 1),
+        "rank": rank,
+        "world": world,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
+        "device": torch.cuda.get_device_name() if _uses_cuda() else platform.processor() or platform.machine(),
         "flags": load_flags(),
         "inside": bool(settings.get("inside")),
         "perturbed": settings.get("perturbed"),

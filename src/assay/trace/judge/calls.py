@@ -27,6 +27,10 @@ class Parting:
     def call(self) -> Call:
         return self.b or self.a or {}
 
+    @property
+    def module(self) -> str:
+        return str(self.call.get("module") or "")
+
 
 def find_parting(a: Sequence[Call], b: Sequence[Call]) -> Parting | None:
     """None: all calls are equal."""

@@ -13,8 +13,7 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.trace.judge.causes import Cause, find_causes
 from assay.trace.judge.errors import BEYOND, EPSILONS, WITHIN, Compared, compare_rows
 from assay.trace.judge.pairing import SEQUENCE, STRONG, Pairs, pair_points
-from assay.trace.judge.sides import Side, load_lean
-from assay.trace.records import Point
+from assay.trace.judge.sides import Key, Side, load_lean
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 LEAST_COVERAGE = 0.7  # of the points of the side that has fewer
@@ -22,6 +21,15 @@ _PRECISION = 0.1  # of all pairs may differ in their type; more is another preci
 _SPREAD = 10.0  # times the error that clipping spreads
 _COMMON_FACTOR = 0.9  # of all gradients have the same factor
 OUTERMOST = "(model)"
+PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "parameter", "buffer")
+NAMED = ("gradient", "parameter", "optimiser", "buffer")  # phases of tensors that have a name in their module
+UNKNOWN = 0xFFFFFFFF  # an input whose row was not recorded
+_KINDS = {"gradient": "gradient", "parameter": "optimiser", "optimiser": "optimiser", "input": "input"}
+_BEFORE = {"gradient": "backward", "parameter": "gradient", "optimiser": "gradient"}
+_FACTS = ("flag", "group", "random", "weights", "ranks")
+_DRAWS = "random numbers"
+_OWNERS = {"input": "the input of", "optimiser": "the state of"}
+_OWNERS |= dict.fromkeys(("backward", "gradient"), "the gradient of")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +74,6 @@ class First:
     call: int = 0  # of its module in the step, from 0
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    verdict: Verdict
-    first: First | None
-    coverage: Coverage
-    pairs: Pairs
-    compared: Compared
-    causes: tuple[Cause, ...]
-    notes: tuple[str, ...]
-    has_noise: bool
-    other_precision: str = ""  # the type of B, where most points have another one
-
-    @property
-    def kind(self) -> VerdictKind:
-        return self.verdict.kind
-
-
 def judge_traces(
     a: Side, b: Side, noise_a: Sequence[Side] = (), noise_b: Sequence[Side] = (), names: Sequence[tuple[str, str]] = ()
 ) -> Comparison:
@@ -91,53 +82,55 @@ def judge_traces(
     perturbed = [
         [(each, pair_points(side, each).other) for each in found] for side, found in ((a, noise_a), (b, noise_b))
     ]
-    compared = compare_rows(a, b, pairs.other, perturbed[0], perturbed[1])
+    compared = compare_rows(a, b, pairs.other, *perturbed)
     pairs, compared = _drop_misaligned(pairs, compared, a)
-    compared = _add_fused(compared, pairs, a, b)
-    causes = find_causes(a, b, pairs)
-    judged = _Judgement(a, b, pairs, compared, causes, bool(noise_a or noise_b))
-    return Comparison(
-        judged.judge(), judged.first, judged.coverage, pairs, compared, tuple(causes), tuple(judged.list_notes()),
-        judged.has_noise, judged.precision,
-    )  # fmt: skip
+    return Comparison(a, b, pairs, _add_fused(compared, pairs, a, b), bool(noise_a or noise_b))
 
 
-class _Judgement:
-    """What is known while two sides are judged."""
+class Comparison:
+    """Two sides, their rows that were compared, and what began the difference. A row is known by its number among
+    those that were compared."""
 
-    def __init__(
-        self, a: Side, b: Side, pairs: Pairs, compared: Compared, causes: Sequence[Cause], has_noise: bool
-    ) -> None:
-        self.a, self.b, self.pairs, self.compared, self.causes = a, b, pairs, compared, causes
-        self.has_noise = has_noise
-        self.ratio, self.scales = compared.ratio, dict[int, float]()
+    def __init__(self, a: Side, b: Side, pairs: Pairs, compared: Compared, has_noise: bool) -> None:
+        self.a, self.b, self.pairs, self.compared, self.has_noise = a, b, pairs, compared, has_noise
+        self.causes = find_causes(a, b, pairs)
+        self.ratio, self._scales = compared.ratio, dict[int, float]()
         if has_noise:
             self._allow_scales()
         self.coverage = _measure_coverage(a, b, pairs, compared)
-        self.precision = _find_precision(a, b, compared)
+        self.other_precision = _find_precision(a, b, compared)  # the type of B, where most points have another one
         compiled = [(label, side) for label, side in (("A", a), ("B", b)) if side.meta.get("graphs", {}).get("graphs")]
-        self.compiled = compiled if len(compiled) == 1 else []  # the side that is, where the other one is not
-        self.missing = _find_missing(a, b, pairs)
-        self.reshaped = _find_reshaped(a, b, compared)
+        self._compiled = compiled if len(compiled) == 1 else []  # the side that is, where the other one is not
+        self._reshaped = _find_reshaped(a, b, compared)
         self.first = self._find_first()
+        self.verdict = Verdict.of(self._list_findings(), len(compared.a))
+        self.notes = tuple(self._list_notes())
+
+    @property
+    def kind(self) -> VerdictKind:
+        return self.verdict.kind
+
+    def _key(self, number: int) -> Key:
+        return self.a.keys[int(self.compared.point[number])]
+
+    def _find_phases(self, *phases: str) -> Array:
+        """Whether each row is of one of these phases."""
+        return self.a.find_phases(*phases)[self.compared.point]
 
     def _allow_scales(self) -> None:
         """Where the gradients of a step agree, its loss may have another scale: that of GradScaler, or a mean that is
         taken after the backward pass. The gradients of outputs must show it: of one number any other is a multiple."""
         np = load_numpy()
-        is_loss, is_gradient, is_backward = (
-            np.array([key[0] == phase for key in self.a.keys], bool)[self.compared.point]
-            for phase in ("loss", "gradient", "backward")
-        )
+        is_loss, is_gradient, is_backward = map(self._find_phases, ("loss", "gradient", "backward"))
         for step in np.unique(self.compared.step[is_loss & (self.ratio > WITHIN)]).tolist():
             same = self.compared.step == step
             gradients, outputs = self.ratio[same & is_gradient], np.flatnonzero(same & is_backward)
-            factor = _find_factor(self.a, self.b, self.compared, int((same & is_loss).argmax()))
+            factor = self._find_factor(int((same & is_loss).argmax()))
             if factor is None or not len(gradients) or (gradients > WITHIN).any() or not len(outputs):
                 continue
             scaled = self._divide(outputs, factor)
             if (self.ratio[outputs] > WITHIN).any() and (scaled <= WITHIN).all():
-                self.scales[step] = factor
+                self._scales[step] = factor
                 self.ratio[outputs], self.ratio[same & is_loss] = scaled, 0.0
 
     def _divide(self, rows: Array, factor: float) -> Array:
@@ -147,21 +140,24 @@ class _Judgement:
         rest = np.linalg.norm(self.b.rows["sketch"][compared.b[rows]] / factor - mine, axis=1)
         return rest / np.fmax(np.linalg.norm(mine, axis=1), 1e-300) / compared.noise[rows]
 
+    # ---------------------------------------------------------------- what began it
+
     def _find_first(self) -> First | None:
         number = self._find_row()
         row = self._build_row(number) if number is not None else None
-        if self.missing is not None and (row is None or self.precision or self._comes_before(self.missing, row)):
-            row = self.missing
-        if self.reshaped is not None and (row is None or self._is_reshaped_before(row)):
-            return self.reshaped
+        missing = _find_missing(self.a, self.b, self.pairs)
+        if missing is not None and (row is None or self.other_precision or _comes_before(missing, row)):
+            row = missing
+        if self._reshaped is not None and (row is None or self._comes_before_shapes(self._reshaped, row)):
+            return self._reshaped
         return self._name_draws(self._blame(row or self._find_drift()))
 
-    def _is_reshaped_before(self, row: First) -> bool:
+    def _comes_before_shapes(self, reshaped: First, row: First) -> bool:
         """Whether tensors of other shapes come before a row: what a layer did wrong can change shapes after it."""
-        if self.reshaped is None or self.compared.reshaped is None or row.index < 0:
-            return self.reshaped is not None and self._comes_before(self.reshaped, row)
+        if self.compared.reshaped is None or row.index < 0:
+            return _comes_before(reshaped, row)
         shaped, other = (self.a.order[at] for at in (self.compared.reshaped[0], int(self.compared.a[row.index])))
-        return (self.reshaped.step, int(shaped)) < (row.step, int(other))
+        return (reshaped.step, int(shaped)) < (row.step, int(other))
 
     def _find_drift(self) -> First | None:
         """Replicas that are no longer the same, on one side alone; the first of them may still be right."""
@@ -172,39 +168,43 @@ class _Judgement:
 
     def _find_row(self) -> int | None:
         """The first row beyond noise. Where precisions differ it is the one at which the error grows most."""
-        np = load_numpy()
-        if self.precision:
-            return _find_growth(self.compared, self.a)
-        found = np.flatnonzero(self.ratio > WITHIN)
+        if self.other_precision:
+            return self._find_growth()
+        found = load_numpy().flatnonzero(self.ratio > WITHIN)
         return self._find_state(self._choose_gradient(int(found[0]))) if len(found) else None
+
+    def _find_growth(self) -> int | None:
+        """The row of a forward pass at which the error grows most, from the largest error before it in the step."""
+        np, compared = load_numpy(), self.compared
+        is_first = self._find_phases("input", "forward", "loss") & (compared.step == compared.step[:1])
+        at = np.flatnonzero(is_first & np.isfinite(compared.error))
+        if not len(at):
+            return None
+        errors = np.maximum.accumulate(compared.error[at])
+        growth = errors / np.maximum(np.r_[0.0, errors[:-1]], 1e-3)  # below a thousandth everything is rounding
+        return int(at[int(growth.argmax())])
 
     def _choose_gradient(self, number: int) -> int:
         """Gradients of parameters are recorded together, when clipping has spread an error over all of them: the
         largest one is meant, unless a gradient before them was not recorded."""
-        if self.a.keys[int(self.compared.point[number])][0] != "gradient" or not self._find_inputs(number)[2]:
+        if self._key(number)[0] != "gradient" or not self._find_inputs(number)[2]:
             return number
         np = load_numpy()
-        phase = np.array([key[0] == "gradient" for key in self.a.keys], bool)
-        same = np.flatnonzero(phase[self.compared.point] & (self.compared.step == self.compared.step[number]))
+        same = np.flatnonzero(self._find_phases("gradient") & (self.compared.step == self.compared.step[number]))
         largest = int(same[np.nanargmax(self.compared.error[same])])
         is_clear = self.compared.error[largest] > _SPREAD * self.compared.error[number]
         return largest if is_clear and self._find_inputs(largest)[2] else number
 
     def _find_state(self, number: int) -> int:
         """The first state of the optimiser that differs with this parameter, which is computed from it; or the row."""
-        keys, compared = self.a.keys, self.compared
-        phase, module, name, *_ = keys[int(compared.point[number])]
-        after = range(number + 1, len(compared.a)) if phase == "parameter" else ()
-        for index in after:
-            other = keys[int(compared.point[index])]
+        phase, module, name, *_ = self._key(number)
+        for index in range(number + 1, len(self.ratio)) if phase == "parameter" else ():
+            other = self._key(index)
             if other[:2] != ("optimiser", module) or other[2].split(".")[0] != name:
                 return number
-            if self.ratio[index] > WITHIN and self.a.rows["count"][int(compared.a[index])] > 1:
+            if self.ratio[index] > WITHIN and self.a.rows["count"][int(self.compared.a[index])] > 1:
                 return index
         return number
-
-    def _comes_before(self, one: First, other: First) -> bool:
-        return (one.step, PHASES.index(one.phase)) <= (other.step, PHASES.index(other.phase))
 
     def _blame(self, row: First | None) -> First | None:
         """What began the difference that this row shows; without one, nothing did."""
@@ -212,16 +212,14 @@ class _Judgement:
             return None
         for cause in self.causes:
             is_early = cause.step < row.step or (cause.step == row.step and _can_show(cause, row))
-            is_early = is_early or bool(self.precision and row.phase != "input")  # facts have no rounding
-            is_rounded = cause.kind == "weights" and self.precision not in ("", "bfloat16")
+            is_early = is_early or bool(self.other_precision and row.phase != "input")  # facts have no rounding
+            is_rounded = cause.kind == "weights" and self.other_precision not in ("", "bfloat16")
             if is_rounded or (cause.kind == "random" and not self._draws(row)):
                 continue
             if is_early and not cause.is_benign:
-                shown = f"; it shows first at {describe_point(row)}"
-                return replace(
-                    row, kind=cause.kind, name=cause.name, text=cause.text + shown, module=cause.module or row.module,
-                    inside="",
-                )  # fmt: skip
+                text = f"{cause.text}; it shows first at {describe_point(row)}"
+                module = cause.module or row.module
+                return replace(row, kind=cause.kind, name=cause.name, text=text, module=module, inside="")
         return row
 
     def _draws(self, row: First) -> bool:
@@ -231,9 +229,9 @@ class _Judgement:
     def _name_draws(self, row: First | None) -> First | None:
         """Inductor draws other random numbers than torch: dropout in a region that one side compiles is not the same,
         and nothing after it can be."""
-        if row is None or row.kind != "module" or row.phase != "forward" or not self.compiled:
+        if row is None or row.kind != "module" or row.phase != "forward" or not self._compiled:
             return row
-        label, side = self.compiled[0]
+        label, side = self._compiled[0]
         flags = {**side.meta.get("flags", {}), **(side.steps.get(row.step, {}).get("flags") or {})}
         if flags.get("fallback_random") or not self._has_draws(row):
             inside = f"; a region that {label} compiles: record both sides with --inside to compare its modules"
@@ -250,102 +248,106 @@ class _Judgement:
         after = min((step for step in set(self.a.steps) & set(self.b.steps) if step > row.step), default=None)
         return after is not None and any(each.kind == "random" and each.step == after for each in self.causes)
 
+    # ---------------------------------------------------------------- a row
+
     def _build_row(self, number: int) -> First:
-        compared = self.compared
+        compared, key = self.compared, self._key(number)
         i = int(compared.point[number])
         point, j = self.a.points[i], int(self.pairs.other[i])
         inputs, error_in, is_known = self._find_inputs(number)
-        before = self._find_before(number) if point.phase != "buffer" and not self._is_own(number) else None
-        inside = "" if is_known or before is None else _find_ancestor(before, self.a.keys[i][1])
-        if inside == self.a.keys[i][1]:
-            inside = ""
+        inside = ""
+        is_late = point.phase == "buffer" or self._is_own(number)
+        if not is_known and not is_late and (before := self._find_before(number)) is not None:
+            common = _find_ancestor(before, key[1])
+            inside = OUTERMOST if common in ("", key[1]) else common
         row = First(
-            _KINDS.get(point.phase, "module"), int(compared.step[number]), point.phase, self.a.keys[i][1] or OUTERMOST,
-            point.name, "", inside or ("" if is_known else OUTERMOST if before is not None else ""), error_in,
-            float(compared.error[number]), float(compared.noise[number]) if self.has_noise else None, inputs,
+            _KINDS.get(point.phase, "module"), int(compared.step[number]), point.phase, key[1] or OUTERMOST,
+            point.name, "", inside, error_in, float(compared.error[number]),
+            float(compared.noise[number]) if self.has_noise else None, inputs,
             (point.source or "", (self.b.points[j].source or "") if j >= 0 else ""), self.pairs.how[i], number,
             0 if point.op else point.call,
         )  # fmt: skip
-        return replace(row, text=self._explain(row, number))
+        return replace(row, text="; ".join(self._explain(row)))
 
     def _find_inputs(self, number: int) -> tuple[tuple[str, ...], float | None, bool]:
         """What went into a row: names, the largest error, and whether all of it was recorded and agrees."""
-        compared, phase = self.compared, self.a.keys[int(self.compared.point[number])][0]
+        compared, phase = self.compared, self._key(number)[0]
         if phase in _BEFORE:
             wanted = [self._find_same(number, _BEFORE[phase])]
         elif phase == "backward":  # what it came from is the gradient of another module
             wanted = []
         else:
-            numbers = [int(each) for each in self.a.rows["inputs"][int(compared.a[number])] if each]
-            wanted = [None if each == UNKNOWN else self._at(each - 1) for each in numbers]
+            rows = [int(each) for each in self.a.rows["inputs"][int(compared.a[number])] if each]
+            wanted = [None if each == UNKNOWN else _get_one(compared.a == each - 1, 0) for each in rows]
         known = [each for each in wanted if each is not None]
         errors = [float(compared.error[each]) for each in known]
         agree = bool(known) and len(known) == len(wanted) and all(self.ratio[each] <= WITHIN for each in known)
-        names = tuple(dict.fromkeys(self.a.keys[int(compared.point[each])][1] or OUTERMOST for each in known))
+        names = tuple(dict.fromkeys(self._key(each)[1] or OUTERMOST for each in known))
         return names, max(errors, default=None), agree
 
     def _is_own(self, number: int) -> bool:
         """Whether a row is a parameter that no optimiser changes."""
-        is_parameter = self.a.keys[int(self.compared.point[number])][0] == "parameter"
-        return is_parameter and self._find_same(number, "gradient") is None
-
-    def _at(self, row: int) -> int | None:
-        """The comparison of a row of A."""
-        found = load_numpy().flatnonzero(self.compared.a == row)
-        return int(found[0]) if len(found) else None
+        return self._key(number)[0] == "parameter" and self._find_same(number, "gradient") is None
 
     def _find_same(self, number: int, phase: str) -> int | None:
-        """The comparison of the same parameter, or of its module's output, in another phase of the step."""
-        np = load_numpy()
-        _, module, name, *_ = self.a.keys[int(self.compared.point[number])]
+        """The row of the same parameter, or of its module's output, in another phase of the step."""
+        _, module, name, *_ = self._key(number)
         owners = [
             i
             for i, key in enumerate(self.a.keys)
-            if key[0] == phase and key[1] == module and (phase == "backward" or name.split(".")[0] == key[2])
+            if key[:2] == (phase, module) and (phase == "backward" or name.split(".")[0] == key[2])
         ]
         same = self.compared.step == self.compared.step[number]
-        found = np.flatnonzero(np.isin(self.compared.point, owners) & same)
-        return int(found[-1]) if len(found) else None
+        return _get_one(load_numpy().isin(self.compared.point, owners) & same, -1)
 
     def _find_before(self, number: int) -> str | None:
         """The module of the last point before it that agrees, in the same step and phase."""
-        phase = self.a.keys[int(self.compared.point[number])][0]
+        phase = self._key(number)[0]
         for index in range(number - 1, -1, -1):
-            key = self.a.keys[int(self.compared.point[index])]
             if self.compared.step[index] != self.compared.step[number]:
                 return None
-            if key[0] == phase and self.ratio[index] <= WITHIN:
-                return key[1]
+            if self._key(index)[0] == phase and self.ratio[index] <= WITHIN:
+                return self._key(index)[1]
         return None
 
-    def _explain(self, row: First, number: int) -> str:
-        parts = [f"{describe_point(row)} differs by {render_error(row.error_out)}"]
+    def _explain(self, row: First) -> Iterator[str]:
+        yield f"{describe_point(row)} differs by {render_error(row.error_out)}"
         if row.noise is not None and row.noise > 0:
-            parts.append(f"{render_number(row.error_out / row.noise, 2) if row.error_out else 0} times the noise")
+            yield f"{render_number(row.error_out / row.noise, 2) if row.error_out else 0} times the noise"
         if row.phase == "loss":
-            parts.append("the outputs of the model agree: its targets, or the code that computes the loss, do not")
+            yield "the outputs of the model agree: its targets, or the code that computes the loss, do not"
         elif row.inputs:
-            parts.append(f"what went in ({', '.join(row.inputs)}) by {render_error(row.error_in)}")
+            yield f"what went in ({', '.join(row.inputs)}) by {render_error(row.error_in)}"
         elif row.inside:
-            parts.append(f"the code of {row.inside} before it can be meant as well")
-        if self._is_own(number):
-            parts.append("it has no gradient in this step: the program changes it itself (an average of weights)")
-        parts += self._describe_factor(row, number)
+            yield f"the code of {row.inside} before it can be meant as well"
+        if self._is_own(row.index):
+            yield "it has no gradient in this step: the program changes it itself (an average of weights)"
+        yield from self._describe_factor(row)
         if row.kind == "input":
-            parts += self._describe_data(row, number)
+            yield self._describe_data(row)
         if row.phase == "optimiser":
-            parts += self._describe_state(number)
-        return "; ".join(parts)
+            yield from self._describe_state(row.index)
 
-    def _describe_factor(self, row: First, number: int) -> Iterator[str]:
-        factor = _find_factor(self.a, self.b, self.compared, number)
+    def _find_factor(self, number: int) -> float | None:
+        """The number that B is A multiplied by, where that explains the difference."""
+        error = float(self.compared.error[number])
+        if not 0 < error < math.inf:
+            return None
+        fewest = 1 if self._key(number)[0] == "loss" else 2
+        factor = _find_multiple(*self._get_sketches(number), 0.02 * error, fewest)
+        return factor if factor is not None and abs(factor - 1) > 1e-6 else None
+
+    def _get_sketches(self, number: int) -> tuple[Array, Array]:
+        a, b = int(self.compared.a[number]), int(self.compared.b[number])
+        return self.a.rows["sketch"][a].astype(float), self.b.rows["sketch"][b].astype(float)
+
+    def _describe_factor(self, row: First) -> Iterator[str]:
+        factor = self._find_factor(row.index)
         if factor is None:
             return
-        np = load_numpy()
-        phase = np.array([key[0] == row.phase for key in self.a.keys], bool)
         is_many = self.a.rows["count"][self.compared.a] > 1  # of one number any other is a multiple
-        same = np.flatnonzero(phase[self.compared.point] & (self.compared.step == row.step) & is_many)
-        others = [_find_factor(self.a, self.b, self.compared, n) for n in same[:200].tolist()]
+        is_same = self._find_phases(row.phase) & (self.compared.step == row.step) & is_many
+        others = [self._find_factor(n) for n in load_numpy().flatnonzero(is_same)[:200].tolist()]
         shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
         everywhere = len(others) > 1 and shared >= _COMMON_FACTOR * len(others)
         scope = f"every {row.phase} of this step is" if everywhere else "it is"
@@ -359,83 +361,66 @@ class _Judgement:
         gradient = self._find_same(number, "gradient")
         if gradient is None:
             return
-        factors = []
-        for side, at in ((self.a, self.compared.a), (self.b, self.compared.b)):
-            before, after = (side.rows["sketch"][int(at[each])].astype(float) for each in (gradient, number))
-            factors.append(_find_multiple(before, after, 0.01))
-        for label, factor, other in (("A", factors[0], factors[1]), ("B", factors[1], factors[0])):
+        before, after = self._get_sketches(gradient), self._get_sketches(number)
+        a, b = (_find_multiple(*each, 0.01) for each in zip(before, after, strict=True))
+        for label, factor, other in (("A", a, b), ("B", b, a)):
             if factor is not None and other is None:
                 yield f"in {label} it was zero before this step: it is {render_number(factor, 4)} times the gradient"
 
-    def _describe_data(self, row: First, number: int) -> Iterator[str]:
+    def _describe_data(self, row: First) -> str:
         """Whether the other side saw the same data in another step."""
-        if self._is_assumed(replace(row, index=number)):
-            yield "rank by rank they are other data; are rows dealt out in turn? record with --placement: * = I(0)"
-            return
-        rows = self.a.rows[self.a.rows["point"] == self.compared.point[number]]
-        value = self.b.rows["hash"][int(self.compared.b[number])]
+        if self._is_assumed(row):
+            return "rank by rank they are other data; are rows dealt out in turn? record with --placement: * = I(0)"
+        rows = self.a.rows[self.a.rows["point"] == self.compared.point[row.index]]
+        value = self.b.rows["hash"][int(self.compared.b[row.index])]
         steps = rows["step"][rows["hash"] == value]
-        yield (
+        return (
             f"A saw these data in step {int(steps[0])}: another order" if len(steps) else "other data, or another order"
         )
 
     # ---------------------------------------------------------------- the verdict
 
-    def judge(self) -> Verdict:
-        return Verdict.of(self._list_findings(), len(self.compared.a))
-
     def _list_findings(self) -> Iterator[Finding]:
-        first, kind = self.first, self._find_kind()
+        first = self.first
         if first is not None:
             subject = first.name if first.kind in _FACTS else "loss" if first.phase == "loss" else first.module
-            yield Finding(kind, subject, first.text, first.error_out, first.noise, first.step)
-        elif not self.precision and len(self.compared.a):
+            yield Finding(self._find_kind(first), subject, first.text, first.error_out, first.noise, first.step)
+        elif not self.other_precision and len(self.compared.a):
             yield Finding(VerdictKind.PASS, "", self._describe_pass())
-        if self.precision:
-            text = f"the two sides compute in other precisions (B: {self.precision}): an error may be rounding"
-            yield Finding(VerdictKind.INCONCLUSIVE, "precision", text)
-        if self.coverage.fraction < LEAST_COVERAGE:
-            text = f"only {self.coverage.fraction:.0%} of the points are paired, {LEAST_COVERAGE:.0%} are needed"
-            yield Finding(VerdictKind.INCONCLUSIVE, "coverage", text)
-        if self.compared.unread:
-            text = f"{render_count(self.compared.unread, 'tensor')} could not be read when recording: not compared"
-            yield Finding(VerdictKind.INCONCLUSIVE, "values", text)
-        if self.coverage.unplaced:
-            points = render_count(self.coverage.unplaced, "point")
-            text = f"the placement of {points} on the ranks is not known: only norms were compared there"
-            yield Finding(VerdictKind.INCONCLUSIVE, "placement", text)
-        yield from self._list_unfinished()
-        if first is None and self._is_broken():
-            text = "both sides have values that are not finite in the loss, a gradient or a parameter"
-            yield Finding(VerdictKind.INCONCLUSIVE, "not finite", text)
+        for subject, text in self._list_doubts():
+            yield Finding(VerdictKind.INCONCLUSIVE, subject, text)
 
-    def _list_unfinished(self) -> Iterator[Finding]:
+    def _list_doubts(self) -> Iterator[tuple[str, str]]:
+        """Why the two sides may differ although no row shows it: a subject and a sentence."""
+        precision, cover, unread = self.other_precision, self.coverage, self.compared.unread
+        if precision:
+            yield "precision", f"the two sides compute in other precisions (B: {precision}): an error may be rounding"
+        if cover.fraction < LEAST_COVERAGE:
+            yield "coverage", f"only {cover.fraction:.0%} of the points are paired, {LEAST_COVERAGE:.0%} are needed"
+        if unread:
+            yield "values", f"{render_count(unread, 'tensor')} could not be read when recording: not compared"
+        if cover.unplaced:
+            points = render_count(cover.unplaced, "point")
+            yield "placement", f"the placement of {points} on the ranks is not known: only norms were compared there"
         for label, side in (("A", self.a), ("B", self.b)):
-            text = ""
             if not side.is_whole:
-                text = f"the trace of {label} ends before its program did: compared up to there"
+                yield label, f"the trace of {label} ends before its program did: compared up to there"
             elif not side.steps:
-                text = f"no step of {label} was completed: gradients, parameters and states were not recorded"
-            if text:
-                yield Finding(VerdictKind.INCONCLUSIVE, label, text)
+                yield label, f"no step of {label} was completed: gradients, parameters and states were not recorded"
+        if self.first is None and self._is_broken():
+            yield "not finite", "both sides have values that are not finite in the loss, a gradient or a parameter"
 
-    def _find_kind(self) -> VerdictKind:
-        is_unsure = self.precision or self.first is self.reshaped or self.coverage.fraction < LEAST_COVERAGE
-        is_unsure = is_unsure or any(map(_has_unplaced_data, (self.a, self.b)))
-        is_unsure = is_unsure or (self.first is not None and self.first.name == _DRAWS)
-        if is_unsure or (self.first is not None and (self._is_by_norm(self.first) or self._is_assumed(self.first))):
+    def _find_kind(self, first: First) -> VerdictKind:
+        is_unsure = self.other_precision or first is self._reshaped or self.coverage.fraction < LEAST_COVERAGE
+        is_unsure = is_unsure or first.name == _DRAWS or any(map(_has_unplaced_data, (self.a, self.b)))
+        if is_unsure or (first.index >= 0 and (self._is_by_norm(first) or self._is_assumed(first))):
             return VerdictKind.INCONCLUSIVE
-        if self.first is not None and self.first.kind == "nonfinite":
-            return VerdictKind.FAIL
         if not self.has_noise:
             return VerdictKind.CHANGED
-        is_exact = self.first is not None and self.first.index < 0  # missing gradients, replicas that are not the same
-        is_clear = is_exact or bool((self.ratio > BEYOND).any())
-        return VerdictKind.FAIL if is_clear else VerdictKind.INCONCLUSIVE
+        is_exact = first.index < 0  # missing gradients, replicas that are not the same
+        return VerdictKind.FAIL if is_exact or (self.ratio > BEYOND).any() else VerdictKind.INCONCLUSIVE
 
     def _is_by_norm(self, first: First) -> bool:
-        if first.index < 0:
-            return False
         a, b = int(self.compared.a[first.index]), int(self.compared.b[first.index])
         return bool(self.a.by_norm[a] or self.b.by_norm[b])
 
@@ -443,35 +428,32 @@ class _Judgement:
         """Whether it is data that the ranks may share in another way than it was assumed."""
         i, j = (int(each[first.index]) for each in (self.compared.point, self.compared.other))
         placements = [self.a.points[i].placement, self.b.points[j].placement]
-        return first.index >= 0 and first.kind == "input" and any(each and each.get("assumed") for each in placements)
+        return first.kind == "input" and any(each and each.get("assumed") for each in placements)
 
     def _describe_pass(self) -> str:
-        np = load_numpy()
         rows = render_count(len(self.compared.a), "tensor")
         if not self.compared.error.any():
             return f"{rows} are equal bit for bit"
-        worst = int(np.nanargmax(self.ratio))
-        name = self.a.keys[int(self.compared.point[worst])][1] or OUTERMOST
-        return (
-            f"{rows} are within noise: the largest error is {render_number(self.ratio[worst], 2)} times it, at {name}"
-        )
+        worst = int(load_numpy().nanargmax(self.ratio))
+        size = render_number(self.ratio[worst], 2)
+        return f"{rows} are within noise: the largest error is {size} times it, at {self._key(worst)[1] or OUTERMOST}"
 
     def _is_broken(self) -> bool:
         """Whether what is not finite reached what is trained, in a step that was not skipped."""
         np = load_numpy()
         lean = load_lean(self.a.rows)
-        skipped = [step for step, line in self.a.steps.items() if line.get("skipped")]
-        at = np.flatnonzero((lean["nonfinite"] > 0) & ~np.isin(lean["step"], skipped))
-        reached = {self.a.keys[int(i)][0] for i in np.unique(lean["point"][at])}
+        reached = {self.a.keys[int(i)][0] for i in np.unique(lean["point"][find_nonfinite(self.a, lean)])}
         return bool(reached & {"loss", *NAMED})
 
-    def list_notes(self) -> Iterator[str]:
-        said = self.first.text if self.first else ""
-        shown = [cause.text for cause in self.causes if cause.kind != "random" and cause.text not in said]
+    # ---------------------------------------------------------------- notes
+
+    def _list_notes(self) -> Iterator[str]:
+        named = self.first.text if self.first else ""
+        shown = [cause.text for cause in self.causes if cause.kind != "random" and cause.text not in named]
         yield from shown[:8]
         if len(shown) > 8:
             yield f"and {len(shown) - 8} more differences of settings and weights"
-        for step, factor in list(self.scales.items())[:1]:
+        for step, factor in list(self._scales.items())[:1]:
             scale = f"{render_number(factor, 4)} times that of A in step {step}"
             yield f"the loss of B has another scale, {scale}; the gradients of the parameters agree"
         yield from _compare_metas(self.a, self.b)
@@ -482,29 +464,22 @@ class _Judgement:
 
     def _list_unpaired(self) -> Iterator[str]:
         """The parameters that one side alone has: a weight that is no longer shared, a layer that was added."""
-        fused = [
-            {i for found, _ in self.pairs.fused for i in found},
-            {j for _, found in self.pairs.fused for j in found},
-        ]
-        paired = {i for i, j in enumerate(self.pairs.other) if j >= 0}, set(self.pairs.other.tolist())
-        for label, side, taken, joined in zip("AB", (self.a, self.b), paired, fused, strict=True):
-            keys = [key for i, key in enumerate(side.keys) if key[0] == "parameter" and i not in taken | joined]
+        for label, side, taken, fused in zip("AB", (self.a, self.b), self.pairs.taken, self.pairs.parts, strict=True):
+            keys = [key for i, key in enumerate(side.keys) if key[0] == "parameter" and i not in taken | fused]
             names = list(dict.fromkeys(f"{key[1]}.{key[2]}".strip(".") for key in keys))
             if names:
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
                 yield f"parameters of {label} alone: {', '.join(names[:5])}{more}"
 
 
-PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "parameter", "buffer")
-NAMED = ("gradient", "parameter", "optimiser", "buffer")  # phases of tensors that have a name in their module
-_KINDS = {"gradient": "gradient", "parameter": "optimiser", "optimiser": "optimiser", "input": "input"}
-_BEFORE = {"gradient": "backward", "parameter": "gradient", "optimiser": "gradient"}
-UNKNOWN = 0xFFFFFFFF
-_FIELDS = ("a", "b", "error", "noise", "step", "point", "other")
-_DRAWS = "random numbers"
-_OWNERS = {"input": "the input of", "optimiser": "the state of"}
-_OWNERS |= dict.fromkeys(("backward", "gradient"), "the gradient of")
-_FACTS = ("flag", "group", "random", "weights", "ranks")
+def _get_one(is_meant: Array, at: int) -> int | None:
+    """The first (0) or last (-1) of the rows that are meant."""
+    found = load_numpy().flatnonzero(is_meant)
+    return int(found[at]) if len(found) else None
+
+
+def _comes_before(one: First, other: First) -> bool:
+    return (one.step, PHASES.index(one.phase)) <= (other.step, PHASES.index(other.phase))
 
 
 def _has_unplaced_data(side: Side) -> bool:
@@ -535,8 +510,10 @@ def render_error(value: float | None) -> str:
 def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Coverage:
     """Points count as paired when a row of theirs was compared."""
     np = load_numpy()
-    mine = {*np.unique(compared.point).tolist(), *(i for found, _ in pairs.fused for i in found)}
-    theirs = {*np.unique(compared.other).tolist(), *(j for _, found in pairs.fused for j in found)}
+    mine, theirs = (
+        {*np.unique(points).tolist(), *fused}
+        for points, fused in zip((compared.point, compared.other), pairs.parts, strict=True)
+    )
     by = Counter(pairs.how[i] for i in mine if pairs.how[i])
     if pairs.fused:
         by["fused weights"] = sum(len(found) for found, _ in pairs.fused)
@@ -546,40 +523,26 @@ def _measure_coverage(a: Side, b: Side, pairs: Pairs, compared: Compared) -> Cov
 
 def _find_precision(a: Side, b: Side, compared: Compared) -> str:
     """The type of B where the floating-point types of more than a few pairs differ."""
-    np = load_numpy()
-    points, at = np.unique(compared.point, return_index=True)
-    others = compared.other[at]
-    types = [(_get_type(a.points[int(i)]), _get_type(b.points[int(j)])) for i, j in zip(points, others, strict=True)]
+    points, at = load_numpy().unique(compared.point, return_index=True)
+    pairs = zip(points, compared.other[at], strict=True)
+    types = [(a.points[int(i)].dtype, b.points[int(j)].dtype) for i, j in pairs]
     different = [theirs for mine, theirs in types if mine != theirs and mine in EPSILONS and theirs in EPSILONS]
     return Counter(different).most_common(1)[0][0] if len(different) > _PRECISION * len(types) else ""
 
 
-def _get_type(point: Point) -> str:
-    return point.dtype.removeprefix("torch.")
-
-
-def _find_growth(compared: Compared, a: Side) -> int | None:
-    """The row of a forward pass at which the error grows most, from the largest error before it in the step."""
-    np = load_numpy()
-    forward = np.array([key[0] in ("input", "forward", "loss") for key in a.keys], bool)
-    at = np.flatnonzero(forward[compared.point] & np.isfinite(compared.error) & (compared.step == compared.step[:1]))
-    if not len(at):
-        return None
-    errors = np.maximum.accumulate(compared.error[at])
-    growth = errors / np.maximum(np.r_[0.0, errors[:-1]], 1e-3)  # below a thousandth everything is rounding
-    return int(at[int(growth.argmax())])
-
-
 def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
     """The first gradient that one side has and the other has not, of a parameter that both have."""
-    mine = {key[1:3] for i, key in enumerate(a.keys) if key[0] == "parameter" and pairs.other[i] >= 0}
-    back = {b.keys[int(j)][1:3] for i, j in enumerate(pairs.other) if j >= 0 and a.keys[i][0] == "parameter"}
-    paired = {i for i, j in enumerate(pairs.other) if j >= 0}
-    for side, without, known, taken in ((a, "B", mine, paired), (b, "A", back, set(pairs.other.tolist()))):
+    for side, without, taken in zip((a, b), "BA", pairs.taken, strict=True):
+        known = {key[1:3] for i, key in enumerate(side.keys) if key[0] == "parameter" and i in taken}
         for i, key in enumerate(side.keys):
             if key[0] == "gradient" and i not in taken and key[1:3] in known:
-                is_cut = any(side.keys[j][:2] == ("backward", key[1]) for j in range(len(side.keys)) if j not in taken)
-                return _build_missing(side, i, without, "backward" if is_cut else "gradient")
+                is_cut = any(own[:2] == ("backward", key[1]) and j not in taken for j, own in enumerate(side.keys))
+                rows = load_numpy().flatnonzero(side.rows["point"] == i)
+                step = int(side.rows["step"][rows[0]]) if len(rows) else 0
+                text = f"{key[1]}.{key[2]} has no gradient in {without}, from step {step} on"
+                source = (side.points[i].source or "", "")
+                phase = "backward" if is_cut else "gradient"  # from which on it is missing
+                return First("missing", step, phase, key[1], key[2], text, source=source)
     return None
 
 
@@ -593,27 +556,6 @@ def _find_reshaped(a: Side, b: Side, compared: Compared) -> First | None:
     first = First(_KINDS.get(key[0], "module"), int(a.rows["step"][row]), key[0], key[1] or OUTERMOST, key[2], "")
     text = f"{describe_point(first)} has the shape {shapes[0]} in A and {shapes[1]} in B: not comparable from there on"
     return replace(first, text=text, source=(a.points[i].source or "", b.points[j].source or ""))
-
-
-def _build_missing(side: Side, number: int, without: str, phase: str) -> First:
-    """`phase`: from which on it is missing."""
-    key, point = side.keys[number], side.points[number]
-    rows = load_numpy().flatnonzero(side.rows["point"] == number)
-    step = int(side.rows["step"][rows[0]]) if len(rows) else 0
-    text = f"{key[1]}.{key[2]} has no gradient in {without}, from step {step} on"
-    return First("missing", step, phase, key[1], key[2], text, source=(point.source or "", ""))
-
-
-def _find_factor(a: Side, b: Side, compared: Compared, number: int) -> float | None:
-    """The number that B is A multiplied by, where that explains the difference."""
-    if not 0 < compared.error[number] < math.inf:
-        return None
-    mine, theirs = (
-        side["sketch"][int(at[number])].astype(float) for side, at in ((a.rows, compared.a), (b.rows, compared.b))
-    )
-    fewest = 1 if a.keys[int(compared.point[number])][0] == "loss" else 2
-    factor = _find_multiple(mine, theirs, 0.02 * float(compared.error[number]), fewest)
-    return factor if factor is not None and abs(factor - 1) > 1e-6 else None
 
 
 def _find_multiple(mine: Array, theirs: Array, tolerance: float, fewest: int = 2) -> float | None:
@@ -639,10 +581,12 @@ def _has_dropped(side: Side, inside: str, step: int) -> bool:
 
 def _find_ancestor(one: str, other: str) -> str:
     """The innermost module that contains both."""
-    mine, theirs = one.split("."), other.split(".")
-    common = [left for left, right in zip(mine, theirs, strict=False) if left == right]
-    same = [left == right for left, right in zip(mine, theirs, strict=False)]
-    return ".".join(common[: same.index(False)] if False in same else common)
+    common = []
+    for left, right in zip(one.split("."), other.split("."), strict=False):
+        if left != right:
+            break
+        common.append(left)
+    return ".".join(common)
 
 
 def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, Compared]:
@@ -651,18 +595,15 @@ def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> tuple[Pairs, 
     weak = np.array([how == SEQUENCE for how in pairs.how], bool)
     if not weak.any() or not len(compared.a):
         return pairs, compared
-    strong = np.array([how in STRONG and a.keys[i][0] == "forward" for i, how in enumerate(pairs.how)], bool)
+    strong = np.array([how in STRONG for how in pairs.how], bool) & a.find_phases("forward")
     ratio, first = compared.ratio, compared.step == compared.step[0]
-    agreeing = np.flatnonzero(first & strong[compared.point] & (ratio <= WITHIN))
-    last = int(agreeing[-1]) if len(agreeing) else -1
-    numbers = np.arange(len(ratio))
-    wrong = np.unique(compared.point[(numbers < last) & weak[compared.point] & (ratio > WITHIN)])
+    last = _get_one(first & strong[compared.point] & (ratio <= WITHIN), -1)
+    is_before = np.arange(len(ratio)) < (-1 if last is None else last)
+    wrong = np.unique(compared.point[is_before & weak[compared.point] & (ratio > WITHIN)])
     modules = {a.keys[int(i)][1] for i in wrong}
     bad = np.array([weak[i] and key[1] in modules for i, key in enumerate(a.keys)], bool)
-    keep = ~bad[compared.point]
-    kept = replace(compared, **{name: getattr(compared, name)[keep] for name in _FIELDS})
-    other = np.where(bad, -1, pairs.other)
-    return Pairs(other, ["" if bad[i] else how for i, how in enumerate(pairs.how)], pairs.fused), kept
+    how = ["" if is_bad else how for is_bad, how in zip(bad, pairs.how, strict=True)]
+    return Pairs(np.where(bad, -1, pairs.other), how, pairs.fused), compared.choose(~bad[compared.point])
 
 
 def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
@@ -680,21 +621,14 @@ def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
             found.append((row_a, row_b, error if error > 1e-9 else 0.0, noise, step, mine[0], theirs[0]))
     if not found:
         return compared
-    columns: list[Array] = [np.array(column) for column in zip(*found, strict=True)]
-    joined = [np.concatenate([getattr(compared, name), column]) for name, column in zip(_FIELDS, columns, strict=True)]
-    order = np.lexsort((a.order[joined[0].astype(int)], joined[4]))
-    sorted_rows = [
-        each[order].astype(getattr(compared, name).dtype) for name, each in zip(_FIELDS, joined, strict=True)
-    ]
-    return replace(compared, **dict(zip(_FIELDS, sorted_rows, strict=True)))
+    joined = compared.add(found)
+    return joined.choose(np.lexsort((a.order[joined.a], joined.step)))
 
 
 def _sum_squares(side: Side, points: Sequence[int]) -> dict[int, tuple[int, float]]:
     """Step → the last row of these points, and the sum of squares of all of them."""
-    np = load_numpy()
-    rows = np.flatnonzero(np.isin(side.rows["point"], points))
     found: dict[int, tuple[int, float]] = {}
-    for row in rows.tolist():
+    for row in load_numpy().flatnonzero(load_numpy().isin(side.rows["point"], points)).tolist():
         step = int(side.rows["step"][row])
         found[step] = (row, found.get(step, (0, 0.0))[1] + float(side.rows["sumsq"][row]))
     return found
@@ -714,3 +648,41 @@ def _compare_metas(a: Side, b: Side) -> Iterator[str]:
 def _list(steps: Mapping[int, Any]) -> str:
     shown = ", ".join(map(str, sorted(steps)[:6]))
     return f"{shown} …" if len(steps) > 6 else shown or "none"
+
+
+# ---------------------------------------------------------------- one trace alone
+
+
+def find_nonfinite(side: Side, lean: Mapping[str, Array]) -> Array:
+    """The rows with values that are not finite. In a step that the scaler skipped they are large on purpose."""
+    np = load_numpy()
+    skipped = [step for step, line in side.steps.items() if line.get("skipped")]
+    return np.flatnonzero((lean["nonfinite"] > 0) & ~np.isin(lean["step"], skipped))
+
+
+def judge_finite(side: Side) -> tuple[Verdict, First | None]:
+    """FAIL where something that is not finite comes out of what is finite."""
+    lean = load_lean(side.rows)
+    found, first = find_nonfinite(side, lean), None
+    findings = [Finding(VerdictKind.PASS, "", f"all {render_count(len(side.rows), 'tensor')} are finite")]
+    if len(found):
+        row = int(found[load_numpy().lexsort((side.order[found], lean["step"][found]))[0]])
+        first = _describe_nonfinite(side, row, int(lean["nonfinite"][row]), int(lean["count"][row]))
+        findings = [Finding(VerdictKind.FAIL, first.module, first.text, step=first.step)]
+    if not side.is_whole:
+        text = "the trace ends before its program did: judged up to there"
+        findings.append(Finding(VerdictKind.INCONCLUSIVE, "end", text))
+    return Verdict.of(findings, len(side.rows)), first
+
+
+def _describe_nonfinite(side: Side, row: int, bad: int, count: int) -> First:
+    number = int(side.rows["point"][row])
+    key = side.keys[number]
+    first = First("nonfinite", int(side.rows["step"][row]), key[0], key[1] or OUTERMOST, key[2], "")
+    known = [int(each) - 1 for each in side.rows["inputs"][row] if 0 < each < UNKNOWN and each <= len(side.rows)]
+    names = [side.keys[int(side.rows["point"][each])][1] or OUTERMOST for each in known]
+    largest = [render_number(float(side.rows["largest"][each]), 4) for each in known]
+    sizes = [f"{name}: largest {value}" for name, value in zip(names, largest, strict=True)]
+    text = f"{describe_point(first)}: {bad} of {render_count(count, 'value')} {'is' if bad == 1 else 'are'} not finite"
+    text += f"; what went in is finite ({', '.join(sizes)})" if sizes else "; what went in was not recorded"
+    return replace(first, text=text, inputs=tuple(names), source=(side.points[number].source or "", ""))

@@ -9,9 +9,10 @@ the factors on one half of its cases, and reports error rates on the other: docs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from assay.judge.statistics import Array, load_numpy
-from assay.system.fast_dataclasses import dataclass
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.trace.judge.sides import Side, load_lean, release
 from assay.trace.records import NO_VALUES
 
@@ -25,6 +26,7 @@ EPSILONS = {"float64": 2**-52, "float32": 2**-23, "bfloat16": 2**-7, "float16": 
 EPSILONS |= {"complex64": 2**-23, "complex128": 2**-52, "float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2}
 _FLOWING = ("input", "forward", "loss", "backward")  # their size is that of the batch
 _CHUNK = 1 << 14
+_COLUMNS = ("a", "b", "error", "noise", "step", "point", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,16 @@ class Compared:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.error == 0, 0.0, self.error / self.noise)
 
+    def choose(self, rows: Array) -> Compared:
+        """Some of the rows, or all in another order."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
+
+    def add(self, rows: Sequence[tuple[Any, ...]]) -> Compared:
+        np = load_numpy()
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        more = zip(columns.items(), zip(*rows, strict=True), strict=True)
+        return replace(self, **{name: np.r_[old, np.array(new)].astype(old.dtype) for (name, old), new in more})
+
 
 def compare_rows(
     a: Side, b: Side, other: Array, noise_a: Sequence[tuple[Side, Array]], noise_b: Sequence[tuple[Side, Array]]
@@ -61,7 +73,7 @@ def compare_rows(
     order = np.lexsort((a.order[ia], lean_a["step"][ia]))
     ia, ib = ia[order], ib[order]
     by_norm = a.by_norm[ia] | b.by_norm[ib]
-    flows = np.array([key[0] in _FLOWING for key in a.keys], bool)[lean_a["point"][ia]]
+    flows = a.find_phases(*_FLOWING)[lean_a["point"][ia]]
     odd = (lean_a["count"][ia] != lean_b["count"][ib]) & (flows | by_norm)
     left = np.flatnonzero(odd & ~by_norm)
     reshaped = (int(ia[left[0]]), int(ib[left[0]])) if len(left) else None
@@ -174,21 +186,19 @@ def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple
 
 def _list_units(side: Side) -> Array:
     """The last place of each point's type; 0 of whole numbers."""
-    return load_numpy().array([EPSILONS.get(point.dtype.removeprefix("torch."), 0.0) for point in side.points] or [0.0])
+    return load_numpy().array([EPSILONS.get(point.dtype, 0.0) for point in side.points] or [0.0])
 
 
 def _find_short(side: Side) -> Array:
-    types = (point.dtype.removeprefix("torch.") for point in side.points)
-    return load_numpy().array([each in _SHORT for each in types] or [False], bool)
+    return load_numpy().array([point.dtype in _SHORT for point in side.points], bool)
 
 
 def _add_rounding(a: Side, noise: Array, units: Array, points: Array, short: Array) -> Array:
     """With what rounding may do. From the first tensor of 16 bits on, everything but the data is rounded to that type
     on the way, also what is float32 again; and a unit of such a type is as much as any other rounding does."""
     np = load_numpy()
-    phases = [key[0] for key in a.keys]
-    flows, is_data = (np.array([each in names for each in phases] or [False], bool) for names in (_FLOWING, ("input",)))
-    coarse = np.cumsum(short).astype(bool) & ~is_data[points] & (units > 0)
+    flows, is_data = (a.find_phases(*phases)[points] for phases in (_FLOWING, ("input",)))
+    coarse = np.cumsum(short).astype(bool) & ~is_data & (units > 0)
     units = np.where(coarse, np.fmax(units, np.max(units, where=short, initial=0.0)), units)
-    shares = np.where(coarse, np.array(SHORT_SHARES)[flows[points].astype(int)], 1.0)
+    shares = np.where(coarse, np.array(SHORT_SHARES)[flows.astype(int)], 1.0)
     return np.fmax(shares * noise, np.where(coarse, SHORT_UNITS, UNITS) * units)

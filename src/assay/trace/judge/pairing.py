@@ -35,6 +35,16 @@ class Pairs:
     how: Sequence[str]  # of each point of A
     fused: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
+    @property
+    def taken(self) -> tuple[set[int], set[int]]:
+        """The points of A and of B that have a pair."""
+        return {i for i, j in enumerate(self.other.tolist()) if j >= 0}, set(self.other.tolist())
+
+    @property
+    def parts(self) -> tuple[set[int], set[int]]:
+        """The points of A and of B that are fused, or parts of what is."""
+        return {i for mine, _ in self.fused for i in mine}, {j for _, theirs in self.fused for j in theirs}
+
 
 class _Pairing:
     """The pairs that were found so far."""

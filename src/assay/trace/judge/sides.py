@@ -43,6 +43,10 @@ class Side:
     def names(self) -> set[str]:
         return {key[1] for key in self.keys}
 
+    def find_phases(self, *phases: str) -> Array:
+        """Whether each point is of one of these phases."""
+        return load_numpy().array([key[0] in phases for key in self.keys], bool)
+
 
 def build_sides(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[Side, Side]:
     """Two sides that can be compared with each other."""
