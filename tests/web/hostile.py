@@ -13,6 +13,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -142,14 +143,18 @@ def _write_run(run: Path, number: int) -> None:
     (run / "picture.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
     (run / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n<script>alert(1)</script>")
     (run / "secrets.sh").write_text(f"export KEY={SECRET}")
-    _log_media(run / "files", number)
+    for name, text in _build_media().items() if number < 2 else ():
+        (run / "files" / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / "files" / name).write_text(text)
 
 
-def _log_media(files: Path, number: int) -> None:
-    """What a script logged: a page that tries everything, a table of texts, and tables that are none."""
+@cache
+def _build_media() -> dict[str, str]:
+    """What a script logged, by the names of its files: a page that tries everything, a table of texts, and tables that
+    are none."""
     cells = [TEXT, {"file": "../secrets.sh"}, {"file": f"media/{TEXT}"}, {"file": ["x"]}, "\ud800", 10**4000, None]
     tables = {
-        "t": {"columns": [TEXT, None, *range(90)], "data": [cells] * 400},
+        "t": {"columns": [TEXT, None, *range(90)], "data": [cells] * 60},
         "u": {"columns": {}, "data": 3},
         "v": {"columns": ["a"], "data": [TEXT, {}, 3]},
         "w": [TEXT],
@@ -165,9 +170,7 @@ def _log_media(files: Path, number: int) -> None:
     )
     lines = [{"step": TEXT, "name": TEXT, "file": each, "caption": TEXT} for each in (*texts, "../page.html", "../x")]
     texts["media.jsonl"] = "".join(f"{json.dumps(line)}\n" for line in lines) + "[]\nhalf"
-    for name, text in texts.items() if number < 2 else ():
-        (files / name).parent.mkdir(parents=True, exist_ok=True)
-        (files / name).write_text(text)
+    return texts
 
 
 def _dump(path: Path, value: Any) -> None:
