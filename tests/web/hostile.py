@@ -63,8 +63,8 @@ NAMES = (
 STUDY = "<svg onload=alert(1)>{{7*7}}"
 
 
-def build(folder: Path) -> Path:
-    """The root. Next to it is a file that no page may show."""
+def build(folder: Path, *, is_whole: bool = True) -> Path:
+    """The root. Next to it is a file that no page may show. Not whole: of each kind of odd run a few."""
     root = folder / "runs"
     (root / STUDY / ".assay").mkdir(parents=True)
     secret = folder / "secret.json"
@@ -72,7 +72,7 @@ def build(folder: Path) -> Path:
     for number, name in enumerate(NAMES):
         _write_run(root / STUDY / name, number)
     _set_traps(root / STUDY / NAMES[0], secret)
-    _write_odd_runs(root / STUDY, secret)
+    _write_odd_runs(root / STUDY, secret, is_whole)
     _write_verdicts(root / STUDY)
     _write_golden(folder, root)
     _write_benchmarks(root)
@@ -194,7 +194,7 @@ def _set_traps(run: Path, secret: Path) -> None:
         os.mknod(run / "metrics" / "3-3-3.jsonl", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
 
 
-def _write_odd_runs(study: Path, secret: Path) -> None:
+def _write_odd_runs(study: Path, secret: Path, is_whole: bool) -> None:
     """In place of each file that is read: a pipe, a folder, a link, endless nothing, and half of it."""
     names = ("run.json", "environment.json", "lease.1", "outcome.1", "tags.json", "readings.jsonl", "job.log",
              "train.log", "benchmark.json", "model.json", "job.sh")  # fmt: skip
@@ -208,7 +208,8 @@ def _write_odd_runs(study: Path, secret: Path) -> None:
         "nested": lambda path: path.write_text("[" * 100_000),
     }
     for kind, make in makers.items():
-        for name in names if kind in ("pipe", "zero") else ("run.json", "environment.json", "outcome.1", "model.json"):
+        some = names if kind in ("pipe", "zero") else ("run.json", "environment.json", "outcome.1", "model.json")
+        for name in some if is_whole else ("run.json", "outcome.1"):
             run = study / f"{kind} {name}"
             _write_run(run, 50)
             (run / name).unlink(missing_ok=True)
@@ -287,10 +288,10 @@ def _write_benchmarks(root: Path) -> None:
 
 
 def _write_models(root: Path) -> None:
+    report = parse_plain(ModelReport, poison(ModelReport, build_plain(bad_report())))
     for name in ("m_1", "m_2"):
         run = root / "model" / name
         _write_run(run, 70)
-        report = parse_plain(ModelReport, poison(ModelReport, build_plain(bad_report())))
         write_report(str(run), report)
 
 
