@@ -18,11 +18,11 @@ from assay.errors import UsageError
 from assay.system.files import parse_json
 from assay.values import layout
 from assay.web.answers import send
-from assay.web.operations import TEXT, Operation, Schema, record, ref
-from assay.web.routes import post
+from assay.web.routes import TEXT, Routes, Schema, record, ref
 from assay.web.site import get_site
 from assay.web.snapshots import StudySnapshot
 
+ROUTES = Routes()
 _LIMIT_S = 60.0
 _EARLY_S = 1.0
 _MOST_RUNS = 100
@@ -40,8 +40,17 @@ _WISH: Schema = {
 }
 
 
+@ROUTES.json(
+    "/api/studies/{study}/actions",
+    "act",
+    ref("Action"),
+    method="POST",
+    refusals=(400, 404, 409),
+    body={"application/json": {"schema": ref("Wish")}},
+    schemas={"Wish": _WISH, "Action": record(command=TEXT, code={"type": "integer"}, said=TEXT)},
+)
 async def act(request: Request) -> Response:
-    """`{"action": "stop", "runs": ["lr=0.1"], "text": ""}`; no runs: the whole study."""
+    """Stop, repeat, tag or untag runs, or write a note; without runs the whole study"""
     body = await request.body()
     return await run_in_threadpool(_act, request, body)
 
@@ -144,19 +153,3 @@ def _start(snapshot: StudySnapshot, words: Sequence[str]) -> tuple[int, str]:
     if code is None:
         return 0, f"started; its output is in {layout.STUDY_META_DIR}/{layout.SUPERVISOR_LOG}\n{said}".strip()
     return (code if code not in (0, 1) else 0), said or f"it ended with exit code {code}"
-
-
-ROUTES = [
-    post(
-        "/api/studies/{study}/actions",
-        act,
-        Operation(
-            "act",
-            "Stop, repeat, tag or untag runs, or write a note; without runs the whole study",
-            ref("Action"),
-            refusals=(400, 404, 409),
-            body={"application/json": {"schema": ref("Wish")}},
-            schemas={"Wish": _WISH, "Action": record(command=TEXT, code={"type": "integer"}, said=TEXT)},
-        ),
-    )
-]

@@ -29,11 +29,10 @@ from assay.values.secrets import hide_spec
 from assay.values.series import Direction, direction_of, metric_priority
 from assay.values.where import parse_where
 from assay.web.answers import send
-from assay.web.operations import TEXT, Operation, Param, many, ref
-from assay.web.pages.page_view import COUNTERS, StudyView, read_x, view_params
+from assay.web.pages.page_view import COUNTERS, METRIC, StudyView, read_x, view_params
 from assay.web.pages.run_files import split_diff
 from assay.web.pages.study_page import build_selected_curves
-from assay.web.routes import get
+from assay.web.routes import TEXT, Param, Routes, many, ref
 from assay.web.site import Site, build_address, build_query, get_site
 from assay.web.snapshots import StudySnapshot
 
@@ -254,7 +253,9 @@ def _compare_code(index: Index, left: FoundRun, right: FoundRun) -> CodeDifferen
 
 # ---------------------------------------------------------------- requests
 
-
+ROUTES = Routes()
+_WHICH_RUNS = "a run of the study, or STUDY/RUN of another; without any, all that `where` chooses"
+_CURVE_PARAMS = (METRIC, Param("run", _WHICH_RUNS, many(TEXT)), *view_params("where", "x"))
 _MOST_RUNS = 1000
 _MOST_CURVES = 50
 _MOST_CHARTS = 12
@@ -309,6 +310,7 @@ def _find(site: Site, snapshot: StudySnapshot, name: str) -> tuple[StudySnapshot
     return other, other.get_row(run)
 
 
+@ROUTES.page("/studies/{study}/compare")
 def show(request: Request) -> Response:
     site, query = get_site(request), request.query_params
     choice, page, base, problem = None, None, None, None
@@ -408,8 +410,9 @@ def _build_query(**values: object) -> str:
     return build_query({name: value for name, value in values.items() if value})
 
 
+@ROUTES.json("/api/studies/{study}/compare/curves", "compareCurves", ref("Curves"), _CURVE_PARAMS)
 def send_curves(request: Request) -> Response:
-    """One metric of the compared runs, of many the best ones."""
+    """One metric of the runs that are compared, of many the 50 best"""
     site = get_site(request)
     choice = choose(site, request)
     metric, x = request.query_params.get("metric", ""), read_x(request.query_params.get("x", ""))
@@ -423,26 +426,3 @@ def send_curves(request: Request) -> Response:
     selection = plotting.PlottedRuns(choice.table, keep, locations, {metric: int(max(counts))}, beside=beside)
     with site.snapshots.read_points(choice.snapshot.location.root) as index:
         return send(build_selected_curves(index, selection, StudyView(metric=metric, x=x, best=_MOST_CURVES)))
-
-
-ROUTES = [
-    get("/studies/{study}/compare", show),
-    get(
-        "/api/studies/{study}/compare/curves",
-        send_curves,
-        Operation(
-            "compareCurves",
-            "One metric of the runs that are compared, of many the 50 best",
-            ref("Curves"),
-            (
-                Param("metric", "which metric", needed=True),
-                Param(
-                    "run",
-                    "a run of the study, or STUDY/RUN of another; without any, all that `where` chooses",
-                    many(TEXT),
-                ),
-                *view_params("where", "x"),
-            ),
-        ),
-    ),
-]

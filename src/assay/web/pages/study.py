@@ -16,7 +16,6 @@ from assay.show.table import render_csv
 from assay.values.state import State
 from assay.values.where import WhereError
 from assay.web.answers import encode_json, encode_text
-from assay.web.operations import Operation, ref
 from assay.web.pages.page_view import TABS, StudyView, view_params
 from assay.web.pages.studies import build_shares
 from assay.web.pages.study_page import (
@@ -32,10 +31,12 @@ from assay.web.pages.study_page import (
     find_names,
     measure_pace,
 )
-from assay.web.routes import get
+from assay.web.routes import Routes, ref
 from assay.web.site import build_address, get_site, read_query
 from assay.web.snapshots import StudySnapshot
 
+ROUTES = Routes()
+_CURVE_PARAMS = view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best", "by")
 _PER_PAGE = (20, 50, 100, 200, 500)
 _SHORT_WHERE = 200  # characters: a dozen comparisons; with a longer one a request would hold up all others
 _SHORT_ROWS = ("20", "50", "100")
@@ -51,6 +52,7 @@ _ON_FORM: Mapping[str, Sequence[str]] = {  # what the form of a view asks for; t
 }
 
 
+@ROUTES.page("/studies/{study}")
 async def show(request: Request) -> Response:
     """A page of the table of a study in memory takes milliseconds, less than to wait for a thread among others."""
     query = request.query_params
@@ -147,6 +149,7 @@ def _build_head(snapshot: StudySnapshot) -> dict[str, Any]:
     }
 
 
+@ROUTES.page("/studies/{study}/table.csv")
 def send_csv(request: Request) -> Response:
     """What the table shows, all pages of it, to be saved."""
     snapshot = get_site(request).snapshots.load(request.path_params["study"])
@@ -159,6 +162,7 @@ def send_csv(request: Request) -> Response:
     return Response(encode_text(text), media_type="text/csv", headers=headers)
 
 
+@ROUTES.page("/studies/{study}/head")
 def show_head(request: Request) -> Response:
     """How the runs stand: asked for when an event says that they changed."""
     site = get_site(request)
@@ -166,6 +170,7 @@ def show_head(request: Request) -> Response:
     return site.render(request, "parts/study_head.html", **_build_head(snapshot))
 
 
+@ROUTES.page("/studies/{study}/find")
 def find_named(request: Request) -> Response:
     """A run by the name that a chart shows, which its directory may not have."""
     snapshot = get_site(request).snapshots.load(request.path_params["study"])
@@ -176,7 +181,9 @@ def find_named(request: Request) -> Response:
     return RedirectResponse(build_address("studies", snapshot.slug, "runs", row.folder), 303)
 
 
+@ROUTES.json("/api/studies/{study}/curves", "showCurves", ref("Curves"), _CURVE_PARAMS)
 def send_curves(request: Request) -> Response:
+    """The curves of one metric, thinned to what a screen shows; highs and lows stay"""
     site = get_site(request)
     snapshot = site.snapshots.load(request.path_params["study"])
     view = StudyView.from_query(read_query(request))
@@ -187,21 +194,3 @@ def send_curves(request: Request) -> Response:
 
     body = site.snapshots.answer(snapshot, ("curves", view), make)
     return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
-
-
-ROUTES = [
-    get("/studies/{study}", show),
-    get("/studies/{study}/head", show_head),
-    get("/studies/{study}/table.csv", send_csv),
-    get("/studies/{study}/find", find_named),
-    get(
-        "/api/studies/{study}/curves",
-        send_curves,
-        Operation(
-            "showCurves",
-            "The curves of one metric, thinned to what a screen shows; highs and lows stay",
-            ref("Curves"),
-            view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best", "by"),
-        ),
-    ),
-]
