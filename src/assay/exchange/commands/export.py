@@ -80,7 +80,8 @@ def export_csv(request: CsvRequest, console: Console) -> int:
     from assay.exchange import export
 
     with _checked(request, console) as selection, _writing(selection, request, console, request.raw) as write:
-        (export.write_series_csv if request.series else export.write_runs_csv)(selection, write, raw=request.raw)
+        build = export.build_point_columns if request.series else export.build_run_columns
+        export.write_csv(build(selection), write, raw=request.raw)
     return 0
 
 
@@ -89,7 +90,8 @@ def export_json(request: ExportRequest, console: Console) -> int:
     from assay.exchange import export
 
     with _checked(request, console) as selection, _writing(selection, request, console) as write:
-        (export.write_series_json if request.series else export.write_runs_json)(selection, write)
+        build = export.build_point_facts if request.series else export.build_run_facts
+        export.write_json(build(selection), write)
     return 0
 
 
@@ -103,7 +105,8 @@ def export_parquet(request: ParquetRequest, console: Console) -> int:
     if request.output == STDOUT:
         raise UsageError("a Parquet file cannot be written to stdout", "name a file: -o runs.parquet")
     with _checked(request, console) as selection:
-        (export.write_series_parquet if request.series else export.write_runs_parquet)(selection, request.output)
+        build = export.build_point_columns if request.series else export.build_run_columns
+        export.write_parquet(build(selection), request.output)
         _report(selection, request, console)
     return 0
 
