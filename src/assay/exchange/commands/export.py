@@ -117,16 +117,12 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
     Parameters, metrics with steps and times, tags, states and files: logs, run.json, environment.json and job.sh.
     Called again, it sends what is new; nothing is sent twice.
     """
-    from assay.exchange.mlflow_export import MlflowOptions, check_patterns, check_uri, export_to_mlflow
+    from assay.exchange.mlflow_export import check_request, export_to_mlflow
     from assay.values.secrets import hide_text
 
-    if request.artifacts and request.no_artifacts:
-        raise UsageError("--artifacts and --no-artifacts contradict each other")
-    check_uri(request.to)
-    check_patterns(request.artifacts)
-    options = MlflowOptions(request.to, request.artifacts, not request.no_artifacts, request.timeout)
+    check_request(request)
     with _selected(request, console) as selection:
-        report = export_to_mlflow(selection, options, console)
+        report = export_to_mlflow(selection, request, console)
     for note in report.shown_notes:
         console.warning(note)
     count = render_count(report.new + report.updated + report.unchanged, "run")
