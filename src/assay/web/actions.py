@@ -19,7 +19,7 @@ from assay.system.files import parse_json
 from assay.values import layout
 from assay.web.answers import send
 from assay.web.routes import TEXT, Routes, Schema, record, ref
-from assay.web.site import get_site
+from assay.web.site import get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
 ROUTES = Routes()
@@ -56,8 +56,7 @@ async def act(request: Request) -> Response:
 
 
 def _act(request: Request, body: bytes) -> Response:
-    site = get_site(request)
-    snapshot = site.snapshots.load(request.path_params["study"])
+    snapshot = load_study(request)
     action, runs, text = _read(body, snapshot)
     commands = build_commands(snapshot, action, runs, text)
     shown = "\n".join(shlex.join(["assay", *words]) for words in commands[:_MOST_SHOWN])
@@ -69,7 +68,7 @@ def _act(request: Request, body: bytes) -> Response:
             code, said = call(words)
         if code:
             break
-    site.snapshots.refresh(snapshot.slug)
+    get_site(request).snapshots.refresh(snapshot.slug)
     return send({"command": shown, "code": code, "said": said}, 200 if code == 0 else 409)
 
 

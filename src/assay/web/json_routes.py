@@ -30,8 +30,7 @@ from assay.web.pages.run import describe_served, find_children, find_run
 from assay.web.pages.study_page import build_plain_table, find_best, find_names
 from assay.web.pages.verdicts import load_verdicts
 from assay.web.routes import OBJECT, TEXT, Param, Routes, Schema, many, ref
-from assay.web.site import build_address, get_site, read_query
-from assay.web.snapshots import StudySnapshot
+from assay.web.site import build_address, get_site, load_study, read_query
 
 _MOST_COMPARED = 100
 _MOST_POINTS = 100_000
@@ -68,22 +67,16 @@ def send_studies(request: Request) -> Response:
     )
 
 
-def _load(request: Request) -> StudySnapshot:
-    return get_site(request).snapshots.load(request.path_params["study"])
-
-
 @ROUTES.json("/api/studies/{study}", "showStudy", ref("StudyFacts"))
 def send_study(request: Request) -> Response:
     """What a study has: states, metrics, parameters"""
-    snapshot = _load(request)
-    location, table = snapshot.location, snapshot.table
-    names = find_names(location, table)
-    best = find_best(location, table)
+    snapshot = load_study(request)
+    names, best = find_names(snapshot), find_best(snapshot)
     return send(
         {
             "study": snapshot.slug,
-            "name": location.name,
-            "root": location.root,
+            "name": snapshot.location.name,
+            "root": snapshot.location.root,
             "runs": snapshot.counts.total(),
             "counts": {str(state): count for state, count in snapshot.counts.items()},
             "metrics": list(names.metrics),
@@ -111,17 +104,14 @@ def _is_whole(request: Request) -> bool:
 )
 def send_table(request: Request) -> Response:
     """The table of a study, as `assay sum STUDY --json`"""
-    snapshot = _load(request)
-    location, table = snapshot.location, snapshot.table
     view = StudyView.from_query(read_query(request))
-    names = find_names(location, table)
-    return send(build_rows(build_plain_table(location, table, view, names, whole=_is_whole(request))))
+    return send(build_rows(build_plain_table(load_study(request), view, whole=_is_whole(request))))
 
 
 @ROUTES.json("/api/studies/{study}/runs", "listRuns", many(ref("RunRow")), view_params(*_CHOICE))
 def send_runs(request: Request) -> Response:
     """The runs of a study, as `assay ls STUDY --json`"""
-    snapshot = _load(request)
+    snapshot = load_study(request)
     table, view = snapshot.table, StudyView.from_query(read_query(request))
     options = view.build_options()
     keep = select_rows(table, options.where, (), options.states)
@@ -137,7 +127,7 @@ def send_runs(request: Request) -> Response:
 @ROUTES.json("/api/studies/{study}/verdicts", "listVerdicts", many(ref("Verdict")))
 def send_verdicts(request: Request) -> Response:
     """What was judged: a finding each, the newest last"""
-    return send(load_verdicts(_load(request).location))
+    return send(load_verdicts(load_study(request).location))
 
 
 # ---------------------------------------------------------------- runs

@@ -33,7 +33,7 @@ from assay.web.pages.page_view import COUNTERS, METRIC, StudyView, read_x, view_
 from assay.web.pages.run_files import split_diff
 from assay.web.pages.study_page import build_selected_curves
 from assay.web.routes import TEXT, Param, Routes, many, ref
-from assay.web.site import Site, build_address, build_query, get_site
+from assay.web.site import Site, build_address, build_query, get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
 _MOST_METRICS = 40
@@ -275,7 +275,7 @@ class Choice(NamedTuple):
 
 def choose(site: Site, request: Request) -> Choice:
     """`?run=A&run=B&run=OTHER-STUDY/C`, of these only what `where` says; without names all runs that it chooses."""
-    snapshot = site.snapshots.load(request.path_params["study"])
+    snapshot = load_study(request)
     names, where = _read_runs(request.query_params)
     if len(names) > _MOST_RUNS:
         raise UsageError(f"{len(names)} runs are too many to be compared on one page", f"at most {_MOST_RUNS}")
@@ -338,7 +338,7 @@ def show(request: Request) -> Response:
         request,
         "compare.html",
         status=400 if problem else 200,
-        snapshot=site.snapshots.load(request.path_params["study"]),
+        snapshot=load_study(request),
         page=page,
         problem=problem,
         switches=switches,

@@ -17,7 +17,7 @@ from assay.web.answers import quote
 from assay.web.assets import VENDOR, build_remedy
 from assay.web.pages.run_files import list_files
 from assay.web.routes import Routes
-from assay.web.site import build_address, get_site
+from assay.web.site import build_address, get_site, load_study
 
 ROUTES = Routes()
 VIEWER = "/vendor/speedscope/index.html"
@@ -124,11 +124,10 @@ def show_all(request: Request) -> Response:
 
 @ROUTES.page("/profiles/{study}/{run}")
 def show(request: Request) -> Response:
-    site = get_site(request)
-    snapshot, run = site.snapshots.load(request.path_params["study"]), request.path_params["run"]
+    snapshot, run = load_study(request), request.path_params["run"]
     snapshot.get_row(run)
     profiles = list_profiles(snapshot.location, snapshot.slug, run)
-    answer = site.render(request, "profile.html", snapshot=snapshot, run=run, profiles=profiles)
+    answer = get_site(request).render(request, "profile.html", snapshot=snapshot, run=run, profiles=profiles)
     # a window that this page opens may answer it: Perfetto says when it is ready for the profile
     answer.headers["cross-origin-opener-policy"] = "same-origin-allow-popups"
     return answer

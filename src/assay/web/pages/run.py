@@ -56,7 +56,7 @@ from assay.web.pages.study_page import build_curve, build_selected_curves, find_
 from assay.web.pages.verdicts import load_run_verdicts
 from assay.web.routes import COUNT, Param, Routes, Schema, ref
 from assay.web.security import FRAME_POLICY
-from assay.web.site import Site, build_address, get_site
+from assay.web.site import Site, build_address, get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
 _MOST_READINGS = 50_000  # of a longer run every second one, or every fourth
@@ -410,17 +410,16 @@ for _ in range(_MOST_SEARCHES):
 
 def find_run(request: Request) -> tuple[Site, StudySnapshot, int, str]:
     """The run of the address: its row, and its directory."""
-    site = get_site(request)
-    snapshot = site.snapshots.load(request.path_params["study"])
+    snapshot = load_study(request)
     row = snapshot.get_row(request.path_params["run"])
-    return site, snapshot, row, os.path.join(snapshot.location.dir, request.path_params["run"])
+    return get_site(request), snapshot, row, os.path.join(snapshot.location.dir, request.path_params["run"])
 
 
 @ROUTES.page("/studies/{study}/runs/{run}")
 def show(request: Request) -> Response:
     site, snapshot, number, run_dir = find_run(request)
     row, table, location = snapshot.table.rows[number], snapshot.table, snapshot.location
-    names = find_names(location, table)
+    names = find_names(snapshot)
     page, problem = None, ""
     try:
         with site.snapshots.open_index(location.root) as index:

@@ -118,8 +118,4 @@ def show_best(request: Request) -> Response:
     if card:  # of a product: of its runs none is the best
         return card
     snapshot = site.snapshots.load(slug)
-    known = site.snapshots.load_studies().get(slug)
-    queued = known[1].counts.get(State.QUEUED, 0) if known else 0
-    best = find_best(snapshot.location, snapshot.table)
-    pace = measure_pace(snapshot.table, queued)
-    return site.render(request, "parts/best.html", slug=slug, best=best, pace=pace)
+    return site.render(request, "parts/best.html", slug=slug, best=find_best(snapshot), pace=measure_pace(snapshot))
