@@ -89,7 +89,7 @@ def pull(request: PullRequest, console: Console) -> int:
     """
     from assay.config.settings import load_settings
     from assay.errors import ExitCode, FormatError, UsageError
-    from assay.exchange.sharing import check_pull, find_shared, pull_all
+    from assay.exchange.sharing import check_pull, find_shared, find_target, pull_all
     from assay.exchange.store.remote import open_remote
     from assay.follow.locations import choose_root
 
@@ -105,7 +105,8 @@ def pull(request: PullRequest, console: Console) -> int:
     for manifest in found:
         fact: dict[str, Any] = {"kind": manifest.kind, "name": manifest.name}
         if request.dry_run:
-            path, missing = check_pull(manifest, root, request.into)
+            path = find_target(manifest, root, request.into)
+            missing = check_pull(manifest, path)
             names = manifest.files if missing is None else missing
             how = "new" if missing is None else "updated" if missing else "unchanged"
             size = sum(manifest.files[name].bytes for name in names if name in manifest.files)
