@@ -241,25 +241,35 @@ class Pulled:
     damaged: tuple[FormatError, ...] = ()  # of the study that it belongs to
 
 
-def check_pull(manifest: FolderManifest, path: str) -> frozenset[str] | None:
-    """The files of the manifest that are missing at the path; None: all are. Raises UsageError where it may not go
-    there."""
-    if manifest.kind != "folder":
-        return _find_missing(manifest, path) if os.path.lexists(path) else None
-    if not os.path.isdir(path):
-        return None
-    return frozenset(n for n, f in manifest.files.items() if not mirror.is_file_of(os.path.join(path, n), f))
+def check_pull(found: Sequence[FolderManifest], _remote: Remote, root: str, into: str | None) -> Iterator[Pulled]:
+    """What `pull_all` would do. Raises UsageError for what it would refuse."""
+    for manifest in found:
+        path = _find_target(manifest, root, into)
+        missing = _find_missing(manifest, path)
+        names = manifest.files if missing is None else missing
+        how = "new" if missing is None else "updated" if missing else "unchanged"
+        size = sum(manifest.files[name].bytes for name in names if name in manifest.files)
+        yield Pulled(manifest.name, path, how, len(names), size)
 
 
-def find_target(manifest: FolderManifest, root: str, into: str | None) -> str:
+def _find_target(manifest: FolderManifest, root: str, into: str | None) -> str:
     """The path that a folder or a run of a shared place gets on this machine."""
     if manifest.kind == "folder":
         return os.path.abspath(into or manifest.name)
     return os.path.join(root, *manifest.name.split("/"))
 
 
-def _find_missing(manifest: FolderManifest, path: str) -> frozenset[str]:
-    """Only an earlier state of the same run is brought up to date."""
+def _find_missing(manifest: FolderManifest, path: str) -> frozenset[str] | None:
+    """The files of the manifest that are missing at the path; None: all are."""
+    if manifest.kind != "folder":
+        return _compare_run(manifest, path) if os.path.lexists(path) else None
+    if not os.path.isdir(path):
+        return None
+    return frozenset(n for n, f in manifest.files.items() if not mirror.is_file_of(os.path.join(path, n), f))
+
+
+def _compare_run(manifest: FolderManifest, path: str) -> frozenset[str]:
+    """Only an earlier state of the same run is brought up to date: raises UsageError for everything else."""
     record = run_directory.try_record(path)
     shown = show_path(path)
     if record is None or record.uid != manifest.facts.get("uid"):
@@ -315,16 +325,16 @@ def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None =
     """Built aside, then renamed; killed at any instant, the next call goes on."""
     if manifest.kind == "run":  # how it was received, and code that waits to be taken, are written here
         manifest = rename_files(manifest, lambda name: None if _is_private_to_run(name) else name)
-    path = find_target(manifest, root, into)
+    path = _find_target(manifest, root, into)
     try:
         if manifest.kind == "folder":
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with locked(path):
-                return _place(manifest, remote, path, check_pull(manifest, path), path + ".pull")
+                return _place(manifest, remote, path, _find_missing(manifest, path), path + ".pull")
         meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
         os.makedirs(meta, exist_ok=True)
         with locked(os.path.join(meta, f"{layout.PULL_PREFIX}{os.path.basename(path)}"[:200])):
-            missing = check_pull(manifest, path)
+            missing = _find_missing(manifest, path)
             with hold_file(os.path.join(meta, f"{layout.PULL_PREFIX}study.lock"), lambda _fd: None):
                 damaged = tuple(_pull_study(manifest, remote, os.path.dirname(path)))
             aside = os.path.join(meta, layout.PULL_PREFIX + (manifest.facts["uid"] or os.path.basename(path)[:200]))
