@@ -26,7 +26,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from tests.services import SERVICES, hide_programs
 
-pytest_plugins = ["tests.command_line", "tests.data_servers", "tests.web_client"]
+pytest_plugins = ["tests.command_line", "tests.data_servers", "tests.tracking_databases", "tests.web_client"]
 
 TAG = "ASSAY_ATTEMPT"
 GRACE_S = 2.0  # a job that has written its last marker still needs a moment to leave the process table

@@ -93,7 +93,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cmaes": ("assay.search.optuna_proposals",),
     "ruptures": ("assay.bench.judge",),
     "pympler": ("assay.bench.asv_suite",),
-    "pyarrow": ("assay.exchange.parquet_file",),
+    "pyarrow": ("assay.exchange.export",),
     "mlflow": ("assay.exchange.mlflow_export",),
     "ray": ("assay.farms.ray_bridge", "assay.farms.ray_nodes"),
     "psycopg": ("assay.exchange.postgres_index",),

@@ -1,10 +1,12 @@
-"""Databases as MLflow and Trackio write them, as far as they are read."""
+"""Databases as MLflow and Trackio write them, as far as they are read; and one that MLflow itself made."""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 MLFLOW_TABLES = """
 CREATE TABLE experiments (experiment_id, name, lifecycle_stage);
@@ -35,4 +37,18 @@ INSERT INTO configs VALUES (1, 'f1', 'calm-sun', '{"lr":0.1,"layers":[1,2],"_Use
 def write_database(path: Path, tables: str) -> Path:
     with closing(sqlite3.connect(path)) as database:
         database.executescript(tables)
+    return path
+
+
+@pytest.fixture(scope="session")
+def mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without runs, as `assay export mlflow --to mlflow.db` has MLflow make it: that takes a second, so the
+    tests copy it."""
+    pytest.importorskip("mlflow", reason="pip install 'assay[mlflow]'")
+    from assay.exchange.commands.export import MlflowRequest
+    from assay.exchange.mlflow_export import _environment, _open_client
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    with _environment(request := MlflowRequest(to=str(path))):
+        _open_client(request)
     return path

@@ -80,3 +80,9 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     yield f"http://127.0.0.1:{port}", root
     running.should_exit = True
     thread.join(30)
+
+
+def call(bench: Bench, *words: str) -> str:
+    """What a command that only reads prints in this bench, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        return bench.enter(patch).read(*words).stdout

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.command_line import Cli
+from tests.exchange.commands.test_export import make_run
 from tests.exchange.test_importing import CHART, CREATE, TABLE, TRIAL, write_store
-from tests.finished_study import STUDY, Bench
+from tests.finished_study import Bench
 from tests.test_docs import assay_calls
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "exchange-with-other-tools.md"
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_page(cli: Cli, own_bench: Bench) -> None:
-    pytest.importorskip("mlflow")
+def test_the_page(cli: Cli, own_bench: Bench, mlflow_database: Path) -> None:
     pytest.importorskip("pyarrow")
-    own_bench.run(STUDY.replace("study: fit", "study: study"))
+    make_run(own_bench, "a", {"lr": 0.1}, [{"step": 1, "loss": 0.5}], study="study")
+    shutil.copy(mlflow_database, own_bench.folder / "mlflow.db")
     write_store(own_bench.folder / "old")
     own_bench.write("project.csv", TABLE)
     own_bench.write("chart.csv", CHART)

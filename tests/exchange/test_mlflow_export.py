@@ -35,26 +35,14 @@ if find_spec("mlflow") is None:  # not imported yet: each worker collects this f
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own warnings are not ours to fix
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database that MLflow made: it takes a second, so that the tests copy it."""
-    from mlflow.tracking import MlflowClient
-
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-        MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
-def client(own_bench: Bench, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def client(own_bench: Bench, mlflow_database: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Of the database in the folder `store`, by MLflow's own code, with which its server reads as well."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow.tracking import MlflowClient
 
     (own_bench.folder / "store").mkdir()
-    path = shutil.copy(empty_store, own_bench.folder / "store" / "mlflow.db")
+    path = shutil.copy(mlflow_database, own_bench.folder / "store" / "mlflow.db")
     return MlflowClient(f"sqlite:///{path}")
 
 
@@ -72,149 +60,136 @@ def add_lines(bench: Bench, name: str, lines: list[dict[str, object]]) -> None:
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-class TestStore:
-    def test_runs_of_a_study(self, cli: Cli, own_bench: Bench, client: Any) -> None:
-        """States, times, parameters, metrics and files of runs that really ran."""
-
-        own_bench.add_finished()
-        result = cli("export", "mlflow", "fit", "--to", "store")
-        assert result.code == 0, result.err
-        assert "4 runs (4 new, 0 updated, 0 unchanged), 14 points" in result.out
-        runs = load_runs(client, "fit")
-        good, bad = runs[GOOD], runs[BAD]
-        assert (good.info.status, bad.info.status) == ("FINISHED", "FAILED")
-        assert good.data.params == {"lr": "0.1", "n": "7"}
-        assert [(step, value) for step, _, value in load_points(client, good, "loss")] == [(1, 3.7), (2, 2.7), (3, 1.7)]
-        assert good.data.metrics["test.acc"] == 0.7
-        tags = good.data.tags
-        assert (tags["assay.key"], tags["assay.state"]) == (f"fit/{GOOD}", "done")
-        assert tags["assay.uid"] == json.loads((own_bench.root / "fit" / GOOD / "run.json").read_text())["uid"]
-        assert good.info.end_time >= good.info.start_time > 1_600_000_000_000
-        names = {each.path for each in client.list_artifacts(good.info.run_id)}
-        assert {"run.json", "job.sh", "environment.json", "train.log", "test.log"} <= names
-
-    def test_an_upload_is_marked_and_takes_the_place_of_no_run(self, cli: Cli, own_bench: Bench, client: Any) -> None:
-        """Its uid is what its sender wrote: here that of the owner's run."""
-        make_run(own_bench, "a", {}, [{"step": 1, "time": 1e9, "loss": 0.5}])
-        forged = own_bench.root / "made" / "zz"
-        shutil.copytree(own_bench.root / "made" / "a", forged)
-        (forged / "metrics" / "a1-r0-host-1-1.jsonl").write_text('{"step": 1, "time": 1e9, "loss": 0.001}\n')
-        write_received(str(forged), Received("upload", "192.0.2.7", "upload token 123abc", 1.0))
-        assert cli("export", "mlflow", "--to", "store").code == 0
-        runs = {run.data.tags["assay.key"]: run for run in load_runs(client).values()}
-        assert {key: run.data.metrics["loss"] for key, run in runs.items()} == {"made/a": 0.5, "made/zz": 0.001}
-        said = "upload from 192.0.2.7 by upload token 123abc"
-        assert [run.data.tags.get("assay.received", "") for _, run in sorted(runs.items())] == ["", said]
-
-    def test_exporting_again_adds_what_is_new(self, cli: Cli, own_bench: Bench, client: Any) -> None:
-        make_run(own_bench, "a", {"lr": 0.1}, [{"step": i, "time": 1e9 + i, "loss": i} for i in range(3)])
-        make_run(own_bench, "b", {}, [{"step": 1, "loss": 1}])
-        cli("export", "mlflow", "--to", "store")
-        again = cli("export", "mlflow", "--to", "store")
-        assert "2 runs (0 new, 0 updated, 2 unchanged), 0 points" in again.out
-        add_lines(
-            own_bench, "a", [{"step": 3, "time": 1e9 + 3, "loss": math.nan}, {"step": 4, "time": 1e9 + 4, "acc": 1}]
-        )
-        cli("tag", "made/a", "good")
-        grown = cli("export", "mlflow", "--to", "store")
-        assert "2 runs (0 new, 1 updated, 1 unchanged), 2 points" in grown.out
-        runs = load_runs(client)
-        assert len(runs) == 2
-        points = load_points(client, runs["a"], "loss")
-        assert [step for step, _, _ in points] == [0, 1, 2, 3]
-        assert points[2] == (2, 1_000_000_002_000, 2.0)
-        assert math.isnan(points[3][2])
-        assert runs["a"].data.tags["assay.tags"] == "good"
-        assert "0 points" in cli("export", "mlflow", "--to", "store").out
-
-    def test_a_call_that_was_interrupted_is_completed(
-        self, cli: Cli, own_bench: Bench, client: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        make_run(own_bench, "a", {"lr": 0.1}, [{"step": i, "loss": i, "acc": i, "wer": i} for i in range(5)])
-        from mlflow.tracking import MlflowClient
-
-        sent: list[int] = []
-        log_batch = MlflowClient.log_batch
-
-        def fail_later(self: Any, run_id: str, metrics: Any = (), **more: Any) -> Any:
-            sent.append(len(metrics))
-            if len(sent) == 4:
-                raise OSError(28, "No space left on device")
-            return log_batch(self, run_id, metrics=metrics, **more)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(MlflowClient, "log_batch", fail_later)
-            broken = cli("export", "mlflow", "--to", "store")
-        assert broken.code == 4
-        assert "No space left" in broken.err
-        assert sent[-2:] == [5, 5]
-        assert "1 run (0 new, 1 updated, 0 unchanged), 5 points" in cli("export", "mlflow", "--to", "store").out
-        (run,) = load_runs(client).values()
-        assert {name: len(load_points(client, run, name)) for name in ("loss", "acc", "wer")} == dict.fromkeys(
-            ("loss", "acc", "wer"), 5
-        )
-
-    def test_limits_of_mlflow(self, cli: Cli, own_bench: Bench, client: Any) -> None:
-        params = {"long": "x" * 7000, "a$b": 1, "a%b": 2, "../up": 3, "opt": "sgd", "opt/lr": 4, "n" * 300: 5}
-        lines: list[dict[str, object]] = [{"step": i, "time": 5, "lo$$": i / 3} for i in range(2500)]
-        make_run(own_bench, "a", params, [*lines, {"step": 0.5, "x": math.inf}, {"y": -math.inf}])
-        result = cli("export", "mlflow", "--to", "store")
-        assert result.code == 0, result.err
-        assert "'long' has 7000 characters and is cut to 6000" in result.err
-        assert "more such changes" in result.err
-        (run,) = load_runs(client).values()
-        assert len(run.data.params) == len(params)
-        assert len(run.data.params["long"]) == 6000
-        assert {run.data.params["a_b"], run.data.params["a_b_2"]} == {"1", "2"}
-        assert (run.data.params["opt"], run.data.params["opt_lr"]) == ("sgd", "4")
-        assert len(load_points(client, run, "lo__")) == 2500
-        assert load_points(client, run, "x")[0][0] == 0
-        assert load_points(client, run, "y")[0][2] == -1.7976931348623157e308  # what its databases keep of it
-        assert "0 updated" in cli("export", "mlflow", "--to", "store").out
-
-    def test_files_that_were_asked_for(self, cli: Cli, own_bench: Bench, client: Any) -> None:
-        make_run(own_bench, "a", {}, [])
-        folder = own_bench.root / "made" / "a"
-        (folder / "out").mkdir()
-        (folder / "out" / "model.pt").write_bytes(b"weights")
-        (folder / "secrets.sh").write_text("export KEY=1")
-        (folder / "link").symlink_to("/etc/hostname")
-        cli("export", "mlflow", "--to", "store", "--artifacts", "out", "--artifacts", "*")
-        (run,) = load_runs(client).values()
-        top = {each.path for each in client.list_artifacts(run.info.run_id)}
-        assert {"run.json", "out"} <= top
-        assert not {"secrets.sh", "link"} & top
-        assert [each.path for each in client.list_artifacts(run.info.run_id, "out")] == ["out/model.pt"]
-        (folder / "out" / "model.pt").write_bytes(b"more weights")
-        cli("export", "mlflow", "--to", "store", "--artifacts", "out")
-        assert client.list_artifacts(run.info.run_id, "out")[0].file_size == 12
-        assert cli("export", "mlflow", "--to", "store", "--artifacts", "../x").code == 2
-        assert cli("export", "mlflow", "--to", "store", "--artifacts", "x", "--no-artifacts").code == 2
-
-    def test_without_files_and_with_where(self, cli: Cli, own_bench: Bench, client: Any) -> None:
-        make_run(own_bench, "a", {"lr": 0.1}, [])
-        make_run(own_bench, "b", {"lr": 0.2}, [])
-        assert cli("export", "mlflow", "--to", "store", "--where", "lr>0.1", "--no-artifacts").code == 0
-        (run,) = load_runs(client).values()
-        assert run.info.run_name == "b"
-        assert client.list_artifacts(run.info.run_id) == []
-        assert "store: 0 runs" in cli("export", "mlflow", "--to", "store", "--where", "lr>1").out
-
-    def test_a_deleted_experiment(self, cli: Cli, own_bench: Bench, client: Any) -> None:
-        make_run(own_bench, "a", {}, [])
-        cli("export", "mlflow", "--to", "store")
-        client.delete_experiment(client.get_experiment_by_name("made").experiment_id)
-        result = cli("export", "mlflow", "--to", "store")
-        assert result.code == 2
-        assert "mlflow experiments restore" in result.err
+def test_runs_of_a_study(cli: Cli, own_bench: Bench, client: Any) -> None:
+    """States, times, parameters, metrics and files of runs that really ran."""
+    own_bench.add_finished()
+    before = dict(os.environ)
+    result = cli("export", "mlflow", "fit", "--to", "store")
+    assert result.code == 0, result.err
+    assert dict(os.environ) == before
+    assert "4 runs (4 new, 0 updated, 0 unchanged), 14 points" in result.out
+    runs = load_runs(client, "fit")
+    good, bad = runs[GOOD], runs[BAD]
+    assert (good.info.status, bad.info.status) == ("FINISHED", "FAILED")
+    assert good.data.params == {"lr": "0.1", "n": "7"}
+    assert [(step, value) for step, _, value in load_points(client, good, "loss")] == [(1, 3.7), (2, 2.7), (3, 1.7)]
+    assert good.data.metrics["test.acc"] == 0.7
+    tags = good.data.tags
+    assert (tags["assay.key"], tags["assay.state"]) == (f"fit/{GOOD}", "done")
+    assert tags["assay.uid"] == json.loads((own_bench.root / "fit" / GOOD / "run.json").read_text())["uid"]
+    assert good.info.end_time >= good.info.start_time > 1_600_000_000_000
+    names = {each.path for each in client.list_artifacts(good.info.run_id)}
+    assert {"run.json", "job.sh", "environment.json", "train.log", "test.log"} <= names
+    client.delete_experiment(client.get_experiment_by_name("fit").experiment_id)
+    deleted = cli("export", "mlflow", "fit", "--to", "store")
+    assert (deleted.code, "mlflow experiments restore" in deleted.err) == (2, True)
 
 
-def test_a_database(cli: Cli, own_bench: Bench, empty_store: Path) -> None:
+def test_chosen_runs_and_files_and_an_upload_that_takes_the_place_of_no_run(
+    cli: Cli, own_bench: Bench, client: Any
+) -> None:
+    """The uid of an upload is what its sender wrote: here that of the owner's run."""
+    make_run(own_bench, "a", {"lr": 0.2}, [{"step": 1, "time": 1e9, "loss": 0.5}])
+    make_run(own_bench, "b", {"lr": 0.1}, [])
+    folder, forged = own_bench.root / "made" / "a", own_bench.root / "made" / "zz"
+    shutil.copytree(folder, forged)
+    (forged / "metrics" / "a1-r0-host-1-1.jsonl").write_text('{"step": 1, "time": 1e9, "loss": 0.001}\n')
+    write_received(str(forged), Received("upload", "192.0.2.7", "upload token 123abc", 1.0))
+    assert cli("export", "mlflow", "--to", "store", "--where", "lr>0.1", "--no-artifacts").code == 0
+    runs = {run.data.tags["assay.key"]: run for run in load_runs(client).values()}
+    assert {key: run.data.metrics["loss"] for key, run in runs.items()} == {"made/a": 0.5, "made/zz": 0.001}
+    said = "upload from 192.0.2.7 by upload token 123abc"
+    assert [run.data.tags.get("assay.received", "") for _, run in sorted(runs.items())] == ["", said]
+    run_id = runs["made/a"].info.run_id
+    assert client.list_artifacts(run_id) == []
+    assert "store: 0 runs" in cli("export", "mlflow", "--to", "store", "--where", "lr>1").out
+    (folder / "out").mkdir()
+    (folder / "out" / "model.pt").write_bytes(b"weights")
+    (folder / "secrets.sh").write_text("export KEY=1")
+    (folder / "link").symlink_to("/etc/hostname")
+    cli("export", "mlflow", "made/a", "--to", "store", "--artifacts", "out", "--artifacts", "*")
+    top = {each.path for each in client.list_artifacts(run_id)}
+    assert {"run.json", "out"} <= top
+    assert not {"secrets.sh", "link"} & top
+    assert [each.path for each in client.list_artifacts(run_id, "out")] == ["out/model.pt"]
+    (folder / "out" / "model.pt").write_bytes(b"more weights")
+    cli("export", "mlflow", "made/a", "--to", "store", "--artifacts", "out")
+    assert client.list_artifacts(run_id, "out")[0].file_size == 12
+    for words in (["../x"], ["x", "--no-artifacts"]):
+        assert cli("export", "mlflow", "--to", "store", "--artifacts", *words).code == 2
+
+
+def test_exporting_again_adds_what_is_new(cli: Cli, own_bench: Bench, client: Any) -> None:
+    make_run(own_bench, "a", {"lr": 0.1}, [{"step": i, "time": 1e9 + i, "loss": i} for i in range(3)])
+    make_run(own_bench, "b", {}, [{"step": 1, "loss": 1}])
+    cli("export", "mlflow", "--to", "store")
+    again = cli("export", "mlflow", "--to", "store")
+    assert "2 runs (0 new, 0 updated, 2 unchanged), 0 points" in again.out
+    add_lines(own_bench, "a", [{"step": 3, "time": 1e9 + 3, "loss": math.nan}, {"step": 4, "time": 1e9 + 4, "acc": 1}])
+    cli("tag", "made/a", "good")
+    grown = cli("export", "mlflow", "--to", "store")
+    assert "2 runs (0 new, 1 updated, 1 unchanged), 2 points" in grown.out
+    runs = load_runs(client)
+    assert len(runs) == 2
+    points = load_points(client, runs["a"], "loss")
+    assert [step for step, _, _ in points] == [0, 1, 2, 3]
+    assert points[2] == (2, 1_000_000_002_000, 2.0)
+    assert math.isnan(points[3][2])
+    assert runs["a"].data.tags["assay.tags"] == "good"
+    assert "0 points" in cli("export", "mlflow", "--to", "store").out
+
+
+def test_a_call_that_was_interrupted_is_completed(
+    cli: Cli, own_bench: Bench, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(own_bench, "a", {"lr": 0.1}, [{"step": i, "loss": i, "acc": i, "wer": i} for i in range(5)])
+    from mlflow.tracking import MlflowClient
+
+    sent: list[int] = []
+    log_batch = MlflowClient.log_batch
+
+    def fail_later(self: Any, run_id: str, metrics: Any = (), **more: Any) -> Any:
+        sent.append(len(metrics))
+        if len(sent) == 4:
+            raise OSError(28, "No space left on device")
+        return log_batch(self, run_id, metrics=metrics, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_batch", fail_later)
+        broken = cli("export", "mlflow", "--to", "store")
+    assert (broken.code, "No space left" in broken.err) == (4, True)
+    assert sent[-2:] == [5, 5]
+    assert "1 run (0 new, 1 updated, 0 unchanged), 5 points" in cli("export", "mlflow", "--to", "store").out
+    (run,) = load_runs(client).values()
+    assert [len(load_points(client, run, name)) for name in ("loss", "acc", "wer")] == [5, 5, 5]
+
+
+def test_limits_of_mlflow(cli: Cli, own_bench: Bench, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.exchange.mlflow_export._BATCH_METRICS", 10)
+    params = {"long": "x" * 7000, "a$b": 1, "a%b": 2, "../up": 3, "opt": "sgd", "opt/lr": 4, "n" * 300: 5}
+    lines: list[dict[str, object]] = [{"step": i, "time": 5, "lo$$": i / 3} for i in range(25)]
+    make_run(own_bench, "a", params, [*lines, {"step": 0.5, "x": math.inf}, {"y": -math.inf}])
+    result = cli("export", "mlflow", "--to", "store")
+    assert result.code == 0, result.err
+    assert "'long' has 7000 characters and is cut to 6000" in result.err
+    assert "more such changes" in result.err
+    (run,) = load_runs(client).values()
+    assert len(run.data.params) == len(params)
+    assert len(run.data.params["long"]) == 6000
+    assert {run.data.params["a_b"], run.data.params["a_b_2"]} == {"1", "2"}
+    assert (run.data.params["opt"], run.data.params["opt_lr"]) == ("sgd", "4")
+    assert len(load_points(client, run, "lo__")) == 25
+    assert load_points(client, run, "x")[0][0] == 0
+    assert load_points(client, run, "y")[0][2] == -1.7976931348623157e308  # what its databases keep of it
+    assert "0 updated" in cli("export", "mlflow", "--to", "store").out
+
+
+def test_a_database(cli: Cli, own_bench: Bench, mlflow_database: Path) -> None:
     """It keeps the largest number for an infinity, and one of two equal points; files go next to it."""
     lines: list[dict[str, object]] = [{"step": 1, "time": 5, "loss": math.nan, "acc": math.inf}, {"step": 2, "loss": 1}]
     make_run(own_bench, "a", {"lr": 0.1}, [*lines, {"step": 2, "loss": 1}])
     (own_bench.folder / "of others").mkdir()
-    shutil.copy(empty_store, own_bench.folder / "of others" / "x.db")
+    shutil.copy(mlflow_database, own_bench.folder / "of others" / "x.db")
     first = cli("export", "mlflow", "--to", "of others/x.db")
     assert first.code == 0, first.err
     assert "(1 new, 0 updated, 0 unchanged), 3 points, 2 files" in first.out
@@ -224,63 +199,55 @@ def test_a_database(cli: Cli, own_bench: Bench, empty_store: Path) -> None:
     assert "(0 new, 1 updated, 0 unchanged), 1 point" in again.out
 
 
-def make_newer(path: Path, empty_store: Path) -> None:
-    shutil.copy(empty_store, path)
+def make_newer(path: Path, empty: Path) -> None:
+    shutil.copy(empty, path)
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE alembic_version SET version_num = 'of-the-future'")
 
 
-def make_foreign(path: Path, _empty_store: Path) -> None:
+def make_foreign(path: Path, _empty: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE notes (text)")
 
 
-def make_torn(path: Path, empty_store: Path) -> None:
-    path.write_bytes(empty_store.read_bytes()[:40_000])
+def make_folder(path: Path, empty: Path) -> None:
+    path.mkdir()
+    shutil.copy(empty, path / "mlflow.db")
 
 
 @pytest.mark.parametrize(
     ("make", "code", "message"),
     [
         (lambda path, _: path.write_text("hello " * 1000), 2, "x.db is not a SQLite database that can be used"),
-        (make_torn, 2, "x.db is not a SQLite database that can be used: database disk image is malformed"),
+        (
+            lambda path, empty: path.write_bytes(empty.read_bytes()[:40_000]),
+            2,
+            "x.db is not a SQLite database that can be used: database disk image is malformed",
+        ),
         (make_foreign, 2, "x.db is a database of another program: it has no table experiments"),
         (make_newer, 2, "x.db was made by another version of MLflow"),
-        (lambda path, _: path.mkdir(), 0, ""),
+        (make_folder, 0, ""),
         (lambda path, _: path.symlink_to("/nowhere/x.db"), 4, "x.db cannot be written: unable to open database file"),
     ],
     ids=["text", "torn", "foreign", "newer", "folder", "broken link"],
 )
 def test_a_database_that_cannot_be_used(
-    cli: Cli, own_bench: Bench, empty_store: Path, make: Callable[[Path, Path], object], code: int, message: str
+    cli: Cli, own_bench: Bench, mlflow_database: Path, make: Callable[[Path, Path], object], code: int, message: str
 ) -> None:
     make_run(own_bench, "a", {}, [])
-    make(own_bench.folder / "x.db", empty_store)
+    make(own_bench.folder / "x.db", mlflow_database)
     result = cli("export", "mlflow", "--to", "x.db", "--no-artifacts")
     assert (result.code, message in result.err, "Traceback" in result.err) == (code, True, False), result.err
 
 
-def test_a_database_that_is_locked(cli: Cli, own_bench: Bench, empty_store: Path) -> None:
+def test_a_database_that_is_locked(cli: Cli, own_bench: Bench, mlflow_database: Path) -> None:
     make_run(own_bench, "a", {}, [])
-    shutil.copy(empty_store, own_bench.folder / "x.db")
+    shutil.copy(mlflow_database, own_bench.folder / "x.db")
     with closing(sqlite3.connect(own_bench.folder / "x.db")) as other:
         other.execute("BEGIN IMMEDIATE")
         result = cli("export", "mlflow", "--to", "x.db", "--timeout", "1")
     assert result.code == 4
     assert "x.db cannot be written: database is locked\n  another program writes to it" in result.err
-
-
-def test_stores_of_files_are_refused_as_mlflow_refuses_them(cli: Cli, own_bench: Bench) -> None:
-    make_run(own_bench, "a", {}, [])
-    (own_bench.folder / "mlruns" / "5").mkdir(parents=True)
-    own_bench.write("mlruns/5/meta.yaml", "experiment_id: '5'\nlifecycle_stage: active\nname: made\n")
-    old = cli("export", "mlflow", "--to", "mlruns")
-    assert (old.code, "which MLflow does not open since" in old.err) == (2, True)
-    assert "`mlflow migrate-filestore --source mlruns --target sqlite:///mlflow.db`" in old.err
-    named = cli("export", "mlflow", "--to", f"file://{own_bench.folder}/new")
-    assert (named.code, "which MLflow does not open since" in named.err) == (2, True)
-    odd = cli("export", "mlflow", "--to", "50%.db")
-    assert (odd.code, "% or ? in its path" in odd.err) == (2, True)
 
 
 @pytest.mark.services("frameworks")
@@ -350,72 +317,48 @@ def test_names() -> None:
 # ---------------------------------------------------------------- where nothing can be sent
 
 
-def test_the_environment_is_as_before(cli: Cli, own_bench: Bench, client: Any) -> None:
-    make_run(own_bench, "a", {}, [])
-    before = dict(os.environ)
-    assert cli("export", "mlflow", "--to", "store").code == 0
-    assert dict(os.environ) == before
+@contextmanager
+def answering(status: int) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        do_POST = do_GET  # noqa: N815 as the library calls it
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
-@pytest.mark.parametrize("uri", ["", "http://", "http://[", "nothing://here"])
-def test_a_wrong_uri(cli: Cli, own_bench: Bench, uri: str) -> None:
-    make_run(own_bench, "a", {}, [])
-    result = cli("export", "mlflow", "--to", uri)
-    assert result.code == 2
-    assert "--to mlflow.db" in result.err
-
-
-def test_a_server_that_is_not_there(cli: Cli, own_bench: Bench, closed_port: int) -> None:
-    make_run(own_bench, "a", {}, [])
-    result = cli("export", "mlflow", "--to", f"http://me:hunter2@127.0.0.1:{closed_port}", "--timeout", "2")
-    assert (result.code, result.out) == (4, "")
-    assert "hunter2" not in result.err
-    assert "does not answer" in result.err
-    assert "Traceback" not in result.err
-
-
-def test_a_server_that_never_answers(cli: Cli, own_bench: Bench) -> None:
-    make_run(own_bench, "a", {}, [])
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        result = cli("export", "mlflow", "--to", f"http://127.0.0.1:{server.getsockname()[1]}", "--timeout", "1")
-    assert result.code == 4
-    assert "does not answer" in result.err
-
-
-class _Other(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_error(404)
-
-    do_POST = do_GET  # noqa: N815 as the library calls it
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def other_server() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), _Other)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_server_that_is_not_mlflow(cli: Cli, own_bench: Bench, other_server: str) -> None:
-    make_run(own_bench, "a", {}, [])
-    result = cli("export", "mlflow", "--to", other_server)
-    assert result.code == 2
-    assert "404" in result.err
-
-
-def test_without_mlflow_the_message_says_what_to_install(
-    cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch
+def test_where_nothing_can_be_sent(
+    cli: Cli, own_bench: Bench, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(own_bench, "a", {}, [])
+    (own_bench.folder / "mlruns" / "5").mkdir(parents=True)
+    own_bench.write("mlruns/5/meta.yaml", "experiment_id: '5'\nlifecycle_stage: active\nname: made\n")
+    since = "which MLflow does not open since"
+
+    def refuse(code: int, uri: str, *said: str) -> None:
+        result = cli("export", "mlflow", "--to", uri, "--timeout", "1")
+        assert (result.code, result.out) == (code, ""), result.err
+        assert [words for words in said if words not in result.err] == [], result.err
+        assert not [words for words in ("hunter2", "Traceback") if words in result.err]
+
+    for uri in ("", "http://", "http://[", "nothing://here"):
+        refuse(2, uri, "--to mlflow.db")
+    refuse(2, "mlruns", since, "`mlflow migrate-filestore --source mlruns --target sqlite:///mlflow.db`")
+    refuse(2, f"file://{own_bench.folder}/new", since)
+    refuse(2, "50%.db", "% or ? in its path")
+    refuse(4, f"http://me:hunter2@127.0.0.1:{closed_port}", "does not answer")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        refuse(4, f"http://127.0.0.1:{silent.getsockname()[1]}", "does not answer")
+    with answering(404) as other:
+        refuse(2, other, "404")
     monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
-    result = cli("export", "mlflow", "--to", "store")
-    assert result.code == 2
-    assert "pip install 'assay[mlflow]'" in result.err
+    refuse(2, "store", "pip install 'assay[mlflow]'")
     assert not Path("store").exists()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bad_servers import answering
 from tests.finished_study import Bench, until
+from tests.fork_server import ForkedProcess, start_assay
 
 from assay.errors import ConfigError, UsageError
 from assay.exchange import notify
@@ -72,12 +73,6 @@ def server() -> Iterator[Server]:
         thread.join(10)
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test does not wait for ten seconds."""
-    monkeypatch.setattr(notify, "LIMIT_S", 0.5)
-
-
 def build(*receivers: str) -> Notifier:
     return Notifier(receivers, "fit", "/runs/fit", DEFAULT_RULES)
 
@@ -96,14 +91,18 @@ LEADER = Leader("a", 0.5, Goal("loss", "min"), is_new=True)
 
 
 def test_the_first_failure_and_the_end(server: Server) -> None:
+    """Not where nothing has happened; secrets are hidden."""
+    assert build(server.address("ok")).finish("fit: 3 runs: 3 done", 0) == []
+    assert server.got == []
     notifier = build(server.address("ok"))
     notifier.listen(ended("a"))
-    notifier.listen(ended("b", State.FAILED, "train ended with exit code 3", train=3))
+    notifier.listen(ended("b", State.FAILED, "train --api-key abcdef123456 ended with exit code 3", train=3))
     notifier.listen(ended("c", State.TIMEOUT))
     assert notifier.finish("fit: 3 runs: 1 done, 2 failed", 1, {"elapsed_s": 2.0}) == []
     failure, end = server.got
     assert (failure["event"], failure["run"], failure["exit_code"], failure["study"]) == ("failure", "b", 3, "fit")
-    assert "train ended with exit code 3" in failure["message"]
+    assert "ended with exit code 3" in failure["message"]
+    assert "abcdef123456" not in json.dumps(server.got)
     assert (end["event"], end["run"], end["exit_code"], end["elapsed_s"]) == ("end", None, 1, 2.0)
     assert end["text"] == end["content"] == end["message"] == "fit: 3 runs: 1 done, 2 failed"
     assert set(server.kinds) == {"application/json"}
@@ -133,11 +132,6 @@ def test_a_new_best_run_is_sent_at_most_once_in_a_while_and_then_the_newest(
     assert server.got[0]["best"] == {"run": "a", "metric": "loss", "direction": "min", "value": 0.5}
 
 
-def test_a_call_in_which_nothing_happened_sends_nothing(server: Server) -> None:
-    assert build(server.address("ok")).finish("fit: 3 runs: 3 done", 0) == []
-    assert server.got == []
-
-
 def test_a_command_gets_variables_and_the_document(tmp_path: Path) -> None:
     names = "EVENT STUDY RUN MESSAGE EXIT_CODE"
     shown = "".join(f'echo "$ASSAY_{name}" >> {tmp_path}/env; ' for name in names.split())
@@ -153,67 +147,26 @@ def test_a_command_gets_variables_and_the_document(tmp_path: Path) -> None:
     assert (first["event"], end > 0) == ("failure", True)
 
 
-def test_secrets_are_not_sent(server: Server) -> None:
-    notifier = build(server.address("ok"))
-    notifier.listen(ended("b", State.FAILED, "cannot log in with --api-key abcdef123456"))
-    notifier.finish("", 1)
-    assert "abcdef123456" not in json.dumps(server.got)
-
-
 # ---------------------------------------------------------------- receivers that do not take it
 
 
-def find_free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@pytest.mark.parametrize(("path", "text"), [("500", "it answered 500"), ("302", "redirects are not followed")])
-def test_a_server_that_refuses(server: Server, path: str, text: str) -> None:
-    notifier = build(server.address(path), server.address("ok"))
-    notifier.listen(ended("b", State.FAILED))
-    (note,) = notifier.finish("", 1)
-    assert text in note
-    assert "2 of 2 messages" in note
-    assert f"/{path}" not in note.partition("did not take")[0]
-    assert len(server.got) == 4
-
-
-def test_a_port_where_nobody_listens() -> None:
-    notifier = build(f"http://127.0.0.1:{find_free_port()}/secret/path")
-    notifier.listen(ended("b"))
-    (note,) = notifier.finish("", 0)
-    assert "refused" in note
-    assert "secret" not in note
-
-
-@pytest.mark.usefixtures("short")
-def test_a_server_that_never_answers_is_left(server: Server) -> None:
-    notifier = build(server.address("slow"), server.address("ok"))
-    notifier.listen(ended("b"))
-    (note,) = notifier.finish("", 0)
-    assert "no answer within 0.5 s" in note
-    assert [each["event"] for each in server.got] == ["end", "end"]
-
-
-def test_what_answers_does_not_speak_http(short: None) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(b"SSH-2.0\r\n\r\n")
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        notifier = build(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
-        notifier.listen(ended("b"))
-        (note,) = notifier.finish("", 0)
-        thread.join(10)
-    assert "BadStatusLine" in note
+def test_servers_that_do_not_take_it(server: Server, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+    """They refuse, lead elsewhere, are not there, never answer, or do not speak HTTP: the others get all messages."""
+    monkeypatch.setattr(notify, "LIMIT_S", 0.5)
+    with answering([b"SSH-2.0\r\n\r\n"]) as other:
+        paths = [server.address("500"), server.address("302"), f"http://127.0.0.1:{closed_port}/secret/path"]
+        notifier = build(*paths, f"{other}/x", server.address("slow"), server.address("ok"))
+        notifier.listen(ended("b", State.FAILED))
+        *notes, late = notifier.finish("", 1)
+    for note, text in zip(
+        notes, ("it answered 500", "redirects are not followed", "refused", "BadStatusLine"), strict=True
+    ):
+        assert text in note
+        assert "2 of 2 messages" in note
+        assert not re.search("/500|/302|secret", note.partition("did not take")[0])
+    assert "no answer within 0.5 s" in late
+    assert sum(each["event"] == "failure" for each in server.got) == 4
+    assert sum(each["event"] == "end" for each in server.got) >= 3
 
 
 def test_a_login_in_the_address_is_sent_as_such_and_shown_nowhere(server: Server) -> None:
@@ -224,52 +177,53 @@ def test_a_login_in_the_address_is_sent_as_such_and_shown_nowhere(server: Server
     assert server.logins == {"Basic dXNlcjpTRUNSRVQ="}
 
 
-def test_a_command_that_fails() -> None:
-    notifier = build("echo one >&2; echo 'no such user' >&2; exit 7", "exit 0", "no-such-command-at-all")
+def test_commands_that_fail_or_leave_something_running(tmp_path: Path) -> None:
+    """What a command leaves running is not waited for."""
+    leaving = f"sleep 60 & echo $! > {tmp_path}/child"
+    notifier = build("echo one >&2; echo 'no such user' >&2; exit 7", "exit 0", "no-such-command-at-all", leaving)
     notifier.listen(ended("b"))
-    failed, missing = notifier.finish("", 0)
+    try:
+        failed, missing = notifier.finish("", 0)
+    finally:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
     assert failed.endswith("exit code 7: no such user")
     assert "exit code 127" in missing
 
 
-@pytest.mark.usefixtures("short")
-def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    notifier = build(f"sleep 300 & echo $! > {tmp_path}/child; wait")
+def test_commands_that_hang_are_ended_with_their_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with its only message; one with every message, which is given up at the end."""
+    monkeypatch.setattr(notify, "LIMIT_S", 0.3)
+    notifier = build(f"sleep 300 & echo $! >> {tmp_path}/children; wait")
     notifier.listen(ended("b"))
     (note,) = notifier.finish("", 0)
-    assert "not finished within 0.5 s" in note
-    child = int((tmp_path / "child").read_text())
-    until(lambda: not is_alive(child), "the child has gone")
-
-
-@pytest.mark.usefixtures("short")
-def test_a_command_that_hangs_with_every_message_is_given_up_at_the_end(tmp_path: Path) -> None:
+    assert "not finished within 0.3 s" in note
     notifier = build(f"echo $$ >> {tmp_path}/children; exec sleep 300")
-    for number in range(4):
+    for number in range(6):
         notifier.send_best(LEADER)
         notifier._best_at = -1e9
         notifier.listen(ended(f"r{number}", State.FAILED))
     (note,) = notifier.finish("", 0)
     assert "did not take the message" in note
     notifier.close()
-    for child in (tmp_path / "children").read_text().split():
-        until(lambda child=child: not is_alive(int(child)), "the child has gone")
+    children = (tmp_path / "children").read_text().split()
+    until(lambda: not any(is_alive(int(child)) for child in children), "the children have gone")
 
 
-def test_whoever_interrupts_the_wait_leaves_no_command_behind(own_bench: Bench) -> None:
-    text = STUDY.replace("0.5, 0.3", "0.3")
+def start(bench: Bench, *words: str) -> tuple[ForkedProcess, Path]:
+    """In the background, and the file that it prints to."""
+    path = bench.folder / "printed"
+    with open(path, "w") as log:
+        return start_assay(["run", *words], cwd=bench.folder, env=os.environ | bench.extra, log=log), path
+
+
+def test_an_interruption_of_the_wait_leaves_no_command_behind(own_bench: Bench) -> None:
     command = "echo $$ > child; exec sleep 300"
-    process = own_bench.start("run", own_bench.write("fit.yml", text), "--notify", command)
-    until((own_bench.root / "fit" / "lr=0.3" / "outcome.1").exists, "the run has ended")
+    process, printed = start(own_bench, own_bench.write("fit.yml", ONE), "--notify", command)
     child = own_bench.folder / "child"
     until(lambda: child.exists() and child.stat().st_size, "the command has begun")
-    assert process.stderr is not None
-    for line in process.stderr:  # up to the report, after which it waits
-        if line.startswith("next: "):
-            break
+    until(lambda: "next: " in printed.read_text(), "the report is printed, after which it waits")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.wait(60) == 130
     until(lambda: not is_alive(int(child.read_text())), "the command has gone")
 
 
@@ -291,41 +245,18 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_what_a_command_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
-    notifier = build(f"sleep 60 & echo $! > {tmp_path}/child")
-    notifier.listen(ended("b"))
-    try:
-        assert notifier.finish("", 0) == []
-    finally:
-        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
-
-
 # ---------------------------------------------------------------- names of receivers
 
 
-@pytest.mark.parametrize(
-    "receiver", ["", "  ", "http://", "https:///path", "http://host:port/", "http://a b/", "ftp://h/x"]
-)
-def test_what_cannot_be_a_receiver(receiver: str) -> None:
-    with pytest.raises(UsageError, match="--notify: "):
-        check_receivers([receiver], "--notify")
-
-
-def test_what_can() -> None:
+def test_receivers_are_checked_and_their_addresses_hidden() -> None:
+    for receiver in ("", "  ", "http://", "https:///path", "http://host:port/", "http://a b/", "ftp://h/x"):
+        with pytest.raises(UsageError, match="--notify: "):
+            check_receivers([receiver], "--notify")
     receivers = ["https://host/x?y=1", "HTTP://user:word@h:80", "mail -s x me", "none"]
     assert check_receivers(receivers, "") == tuple(receivers[:3])
-
-
-@pytest.mark.parametrize(
-    ("receiver", "shown"),
-    [
-        ("https://hooks.host/services/T0/B0/abc", "https://hooks.host/***"),
-        ("https://user:word@host", "https://host"),
-        ("curl -H 'Authorization: Bearer abcdef123' x", "curl -H 'Authorization: Bearer ***' x"),
-    ],
-)
-def test_addresses_are_hidden(receiver: str, shown: str) -> None:
-    assert hide_receiver(receiver) == shown
+    assert hide_receiver("https://hooks.host/services/T0/B0/abc") == "https://hooks.host/***"
+    assert hide_receiver("https://user:word@host") == "https://host"
+    assert hide_receiver("curl -H 'Authorization: Bearer abcdef123' x") == "curl -H 'Authorization: Bearer ***' x"
 
 
 def test_a_command_line_is_recorded_without_receivers() -> None:
@@ -342,6 +273,7 @@ params: {lr: [0.5, 0.3]}
 metrics: {loss: 'loss ({number})'}
 resources: {gpus: 0}
 """
+ONE = STUDY.replace("0.5, 0.3", "0.3")
 
 
 def test_a_study_with_a_server_and_a_command(own_bench: Bench, server: Server) -> None:
@@ -360,27 +292,28 @@ def test_a_study_with_a_server_and_a_command(own_bench: Bench, server: Server) -
         assert "127.0.0.1" not in path.read_text()
 
 
-def test_a_receiver_that_is_not_there_is_a_warning(own_bench: Bench) -> None:
-    text = STUDY.replace("0.5, 0.3", "0.3")
-    result = own_bench.run(text, "--notify", f"http://127.0.0.1:{find_free_port()}/path", "--notify", "exit 3")
+def test_a_receiver_that_is_not_there_is_a_warning(own_bench: Bench, closed_port: int) -> None:
+    result = own_bench.run(ONE, "--notify", f"http://127.0.0.1:{closed_port}/path", "--notify", "exit 3")
     assert result.returncode == 0
     assert result.stderr.count("warning: notify: ") == 2
+    refused = own_bench.run(ONE, "--force", "--notify", "http://")
+    assert (refused.returncode, "not a valid address" in refused.stderr) == (2, True)
+    assert not list(own_bench.root.glob("fit/*/lease.2"))
 
 
 def test_settings_and_none(own_bench: Bench) -> None:
     settings = own_bench.folder / "assay.toml"
     settings.write_text('notify = ["echo $ASSAY_EVENT >> events"]\n')
-    text = STUDY.replace("0.5, 0.3", "0.3")
-    own_bench.run(text, "--notify", "none")
+    own_bench.run(ONE, "--notify", "none")
     assert not (own_bench.folder / "events").exists()
-    own_bench.run(text)  # nothing to do
+    own_bench.run(ONE)  # nothing to do
     assert not (own_bench.folder / "events").exists()
     assert own_bench.assay("rerun", "fit", "--quiet").returncode == 0
     assert sorted((own_bench.folder / "events").read_text().split()) == ["best", "end"]
     settings.write_text("notify = 5\n")
-    assert "notify: must be an address or a command" in own_bench.run(text).stderr
+    assert "notify: must be an address or a command" in own_bench.run(ONE).stderr
     settings.write_text('notify = "ftp://x/"\n')
-    result = own_bench.run(text, "--force")
+    result = own_bench.run(ONE, "--force")
     assert result.returncode == 2
     assert "assay.toml: ftp:// is not supported" in result.stderr
 
@@ -389,29 +322,21 @@ LONG = "study: long\ncommand: sleep 300\nresources: {gpus: 0}\n"
 
 
 def test_an_interruption_is_said(own_bench: Bench, server: Server) -> None:
-    process = own_bench.start("run", own_bench.write("long.yml", LONG), "--quiet", "--notify", server.address("ok"))
+    address = server.address("ok")
+    process, printed = start(own_bench, own_bench.write("long.yml", LONG), "--quiet", "--notify", address)
     until(lambda: list(own_bench.root.glob("long/*/lease.1")), "the run has begun")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.wait(60) == 130
     (end,) = server.got
     assert (end["event"], end["interrupted"], end["exit_code"]) == ("end", "SIGINT", 130)
-    assert "continue with: assay run" in errors
-    assert server.address("ok") not in errors
+    assert "continue with: assay run" in printed.read_text()
+    assert address not in printed.read_text()
 
 
 def test_in_the_background(own_bench: Bench, server: Server) -> None:
-    text = STUDY.replace("0.5, 0.3", "0.3")
-    result = own_bench.run(text, "--detach", "--notify", server.address("ok"))
+    result = own_bench.run(ONE, "--detach", "--notify", server.address("ok"))
     assert result.returncode == 0
     until(lambda: any(each["event"] == "end" for each in server.got), "the end is reported")
-
-
-def test_bad_receivers_are_refused_before_anything_runs(own_bench: Bench) -> None:
-    result = own_bench.run(STUDY, "--notify", "http://")
-    assert result.returncode == 2
-    assert "not a valid address" in result.stderr
-    assert not own_bench.root.exists()
 
 
 def test_config_errors_have_positions(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,20 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.finished_study import BAD, GOOD, LONG, Bench, build_bench, until
+from tests.finished_study import BAD, GOOD, Bench, build_bench
 from tests.web_client import READER, TOKEN, UPLOADER, server
 
 from assay.errors import InfrastructureError, UsageError
 from assay.exchange import upload
 from assay.exchange.upload import OutgoingRun, UploadServer, find_server, upload_runs
+from assay.follow.api import StudyLocation
+from assay.follow.refresh import refresh_study
+from assay.reading.run_description import build_facts, describe_run
+from assay.record.index.sqlite import SqliteIndex
+from assay.show.console import SILENT
 from assay.system.http_post import find_proxy
 
 __all__ = ["server"]
@@ -57,7 +63,7 @@ class FakeServer:
 
         self.http = HTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
         self.http.shutdown()
@@ -72,13 +78,19 @@ def fake() -> Iterator[FakeServer]:
 
 
 def call(bench: Bench, *words: str, **env: str) -> tuple[int, str, str]:
-    before = dict(bench.extra)
-    bench.extra |= {"ASSAY_SERVER": "", "ASSAY_TOKEN": "", **env}
-    try:
-        done = bench.assay("upload", *words)
-    finally:
-        bench.extra = before
+    with pytest.MonkeyPatch.context() as patch:
+        bench.enter(patch)
+        for name, value in {"ASSAY_SERVER": "", "ASSAY_TOKEN": "", **env}.items():
+            patch.setenv(name, value)
+        done = bench.read("upload", *words)
     return done.returncode, done.stdout, done.stderr
+
+
+def describe(root: Path, run: str) -> dict[str, Any]:
+    location = StudyLocation(str(root), "fit")
+    with SqliteIndex(":memory:") as index:
+        refresh_study(index, location, SILENT)
+        return build_facts(describe_run(index, location, str(root / "fit" / run), ()))
 
 
 class TestCommand:
@@ -90,16 +102,12 @@ class TestCommand:
             code, out, err = call(bench, "fit", ASSAY_SERVER=url + "/", ASSAY_TOKEN=UPLOADER)
         finally:
             secret.unlink()
-        assert code == 0, err
-        assert out == f"{url}/studies/fit\n"
+        assert (code, out) == (0, f"{url}/studies/fit\n"), err
         assert "sent 4 runs" in err
         assert "4 new" in err
         assert not list(root.rglob("secrets.sh"))
         for run in (GOOD, BAD):
-            here, there = (
-                json.loads(bench.assay("show", f"fit/{run}", "--json", "--root", str(each)).stdout)
-                for each in (bench.root, root)
-            )
+            here, there = (describe(each, run) for each in (bench.root, root))
             assert there["files"].pop("received.json")
             assert here["files"].items() >= there["files"].items()  # without an empty folder
             assert there.pop("received")["by"].startswith("upload token ")
@@ -108,59 +116,42 @@ class TestCommand:
                 attempt["lease"] = attempt["lease"]["host"]  # which processes it had is of no use elsewhere
             assert {**here, "dir": "", "files": ""} == {**there, "dir": "", "files": ""}
         code, out, err = call(bench, f"fit/{GOOD}", "--server", url, "--json", ASSAY_TOKEN=UPLOADER)
-        assert code == 0
         (run_,) = json.loads(out)["runs"]
-        assert run_["is_new"] is False
+        assert (code, run_["is_new"]) == (0, False)
         assert UPLOADER not in out + err
+        next((root / "fit" / BAD).glob("train*.log")).write_text("other")
+        code, _, err = call(bench, "fit", ASSAY_SERVER=url, ASSAY_TOKEN=TOKEN)
+        assert (code, f"fit/{BAD} is here already, with other content" in err) == (4, True)
+        for token in (READER, "wrong-token-0123456789"):
+            code, out, err = call(bench, "fit", ASSAY_SERVER=url, ASSAY_TOKEN=token)
+            assert (code, "refuses: 40" in err) == (4, True)
+            assert token not in out + err
 
-    def test_another_run_of_the_same_name(self, bench: Bench, server: tuple[str, Path], tmp_path: Path) -> None:
-        url, root = server
-        env = {"ASSAY_SERVER": url, "ASSAY_TOKEN": TOKEN}
-        call(bench, f"fit/{GOOD}", **env)
-        log = next((root / "fit" / GOOD).glob("train*.log"))
-        log.write_text("other")
-        code, _, err = call(bench, "fit", **env)
-        assert code == 4
-        assert f"fit/{GOOD} is here already, with other content" in err
-        assert sorted(path.name for path in (root / "fit").iterdir()) == [".assay", GOOD]
+    def test_mistakes(self, bench: Bench) -> None:
+        here = "http://127.0.0.1:1"
+        for address, token, said in (
+            ("", "", "to which server?"),
+            (here, "", "ASSAY_TOKEN is not set"),
+            (here, "", "in the file that it named, or in the file of its --tokens"),
+            ("localhost:80", "x", "not a plain http"),
+            ("http://user:pass@lab", "x", "not a plain http"),
+            ("http://[", "x", "not a plain http"),
+            (here, "se\ncret", "is not a token"),
+        ):
+            code, _, err = call(bench, "fit", ASSAY_SERVER=address, ASSAY_TOKEN=token)
+            assert (code, said in err) == (2, True), err
+            assert "cret" not in err
+            assert "pass@" not in err
 
-    @pytest.mark.parametrize("token", [READER, "wrong-token-0123456789"])
-    def test_a_token_that_does_not_allow_it(self, bench: Bench, server: tuple[str, Path], token: str) -> None:
-        code, out, err = call(bench, "fit", ASSAY_SERVER=server[0], ASSAY_TOKEN=token)
-        assert code == 4
-        assert "refuses: 40" in err
-        assert token not in out + err
-
-    @pytest.mark.parametrize(
-        ("env", "said"),
-        [
-            ({}, "to which server?"),
-            ({"ASSAY_SERVER": "http://127.0.0.1:1"}, "ASSAY_TOKEN is not set"),
-            ({"ASSAY_SERVER": "http://127.0.0.1:1"}, "in the file that it named, or in the file of its --tokens"),
-            ({"ASSAY_SERVER": "localhost:80", "ASSAY_TOKEN": "x"}, "not a plain http"),
-            ({"ASSAY_SERVER": "http://user:pass@lab", "ASSAY_TOKEN": "x"}, "not a plain http"),
-            ({"ASSAY_SERVER": "http://[", "ASSAY_TOKEN": "x"}, "not a plain http"),
-            ({"ASSAY_SERVER": "http://127.0.0.1:1", "ASSAY_TOKEN": "se\ncret"}, "is not a token"),
-        ],
-    )
-    def test_mistakes(self, bench: Bench, env: dict[str, str], said: str) -> None:
-        code, _, err = call(bench, "fit", **env)
-        assert code == 2
-        assert said in err
-        assert "cret" not in err
-        assert "pass@" not in err
-
-    def test_a_run_that_goes_on_is_left_out(self, tmp_path: Path, server: tuple[str, Path]) -> None:
-        bench = Bench(tmp_path)
-        started = bench.start("run", bench.write("long.yml", LONG), "-j", "1", "--quiet")
-        try:
-            until(lambda: list(bench.root.glob("long/x=1/lease.1")), "a run has begun")
-            code, _, err = call(bench, "long/x=1", ASSAY_SERVER=server[0], ASSAY_TOKEN=UPLOADER)
-            assert code == 2
-            assert "is not finished" in err
-        finally:
-            bench.assay("stop", "long")
-            started.communicate(timeout=60)
+    def test_a_run_that_goes_on_is_left_out(self, bench: Bench, tmp_path: Path) -> None:
+        own = Bench(tmp_path)
+        shutil.copytree(bench.root / "fit" / GOOD, own.root / "fit" / GOOD)
+        for path in (own.root / "fit" / GOOD).iterdir():
+            if path.name.startswith(("outcome.", "token.", "lease.", "end.")) or ".exit." in path.name:
+                path.unlink()
+        code, _, err = call(own, "fit", ASSAY_SERVER="http://127.0.0.1:1", ASSAY_TOKEN=UPLOADER)
+        assert (code, f"fit/{GOOD} is not finished and was left out" in err) == (2, True)
+        assert "there is no finished run to send" in err
 
 
 class TestAway:
@@ -182,25 +173,21 @@ class TestAway:
         assert fake.bodies[0] == fake.bodies[2]
         assert fake.headers["Authorization"] == "Bearer " + "t" * 20
 
-    @pytest.mark.parametrize(
-        ("answer", "said"),
-        [
+    def test_a_refusal_is_said_once(self, bench: Bench, fake: FakeServer) -> None:
+        """A redirection is not followed: it would take the token elsewhere."""
+        target = OutgoingRun("fit", str(bench.root / "fit" / GOOD))
+        for answer, said in (
             ((413, b'{"error": "too large", "hint": ""}'), "it refuses: 413 too large"),
             ((404, b"<html>nothing here"), "it refuses: 404"),
             ((307, b"http://127.0.0.1:9/elsewhere"), "it refuses: 307"),
             ((200, b"<html>welcome"), "is not an `assay serve`"),
             ((200, b'{"runs": 1, "link": 2}'), "is not an `assay serve`"),
             ((200, b"[]"), "is not an `assay serve`"),
-        ],
-    )
-    def test_a_refusal_is_said_once(self, bench: Bench, fake: FakeServer, answer: tuple[int, bytes], said: str) -> None:
-        """A redirection is not followed: it would take the token elsewhere."""
-        fake.answers = [answer]
-        with pytest.raises(InfrastructureError, match=said):
-            upload_runs(
-                [OutgoingRun("fit", str(bench.root / "fit" / GOOD))], UploadServer(fake.url, "t" * 20), pytest.fail
-            )
-        assert len(fake.bodies) == 1
+        ):
+            fake.answers = [answer]
+            with pytest.raises(InfrastructureError, match=said):
+                upload_runs([target], UploadServer(fake.url, "t" * 20), pytest.fail)
+        assert len(fake.bodies) == 6
 
 
 class TestProxy:
@@ -228,15 +215,13 @@ class TestProxy:
             self.send(bench, "https://lab.invalid")
         assert fake.bodies == []
 
-    @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "lab.invalid", "lab.invalid:8666", ".invalid", "*"])
-    def test_not_by_a_proxy(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def test_not_by_a_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
-        is_here = name in ("localhost", "127.0.0.1")
-        host = name if is_here else "lab.invalid"
-        if not is_here:
-            assert find_proxy("http", host, 8666) == "http://proxy.invalid:3128"
+        assert [find_proxy("http", host, 8666) for host in ("localhost", "127.0.0.1")] == [None, None]
+        assert find_proxy("http", "lab.invalid", 8666) == "http://proxy.invalid:3128"
+        for name in ("lab.invalid", "lab.invalid:8666", ".invalid", "*"):
             monkeypatch.setenv("no_proxy", name)
-        assert find_proxy("http", host, 8666) is None
+            assert find_proxy("http", "lab.invalid", 8666) is None
 
     def test_a_proxy_of_another_kind(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("all_proxy", "socks5://me:secret@proxy.invalid")

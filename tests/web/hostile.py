@@ -13,6 +13,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ NAMES = (
 STUDY = "<svg onload=alert(1)>{{7*7}}"
 
 
-def build(folder: Path) -> Path:
-    """The root. Next to it is a file that no page may show."""
+def build(folder: Path, *, is_whole: bool = True) -> Path:
+    """The root. Next to it is a file that no page may show. Not whole: of each kind of odd run a few."""
     root = folder / "runs"
     (root / STUDY / ".assay").mkdir(parents=True)
     secret = folder / "secret.json"
@@ -71,7 +72,7 @@ def build(folder: Path) -> Path:
     for number, name in enumerate(NAMES):
         _write_run(root / STUDY / name, number)
     _set_traps(root / STUDY / NAMES[0], secret)
-    _write_odd_runs(root / STUDY, secret)
+    _write_odd_runs(root / STUDY, secret, is_whole)
     _write_verdicts(root / STUDY)
     _write_golden(folder, root)
     _write_benchmarks(root)
@@ -142,14 +143,18 @@ def _write_run(run: Path, number: int) -> None:
     (run / "picture.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
     (run / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n<script>alert(1)</script>")
     (run / "secrets.sh").write_text(f"export KEY={SECRET}")
-    _log_media(run / "files", number)
+    for name, text in _build_media().items() if number < 2 else ():
+        (run / "files" / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / "files" / name).write_text(text)
 
 
-def _log_media(files: Path, number: int) -> None:
-    """What a script logged: a page that tries everything, a table of texts, and tables that are none."""
+@cache
+def _build_media() -> dict[str, str]:
+    """What a script logged, by the names of its files: a page that tries everything, a table of texts, and tables that
+    are none."""
     cells = [TEXT, {"file": "../secrets.sh"}, {"file": f"media/{TEXT}"}, {"file": ["x"]}, "\ud800", 10**4000, None]
     tables = {
-        "t": {"columns": [TEXT, None, *range(90)], "data": [cells] * 400},
+        "t": {"columns": [TEXT, None, *range(90)], "data": [cells] * 60},
         "u": {"columns": {}, "data": 3},
         "v": {"columns": ["a"], "data": [TEXT, {}, 3]},
         "w": [TEXT],
@@ -165,9 +170,7 @@ def _log_media(files: Path, number: int) -> None:
     )
     lines = [{"step": TEXT, "name": TEXT, "file": each, "caption": TEXT} for each in (*texts, "../page.html", "../x")]
     texts["media.jsonl"] = "".join(f"{json.dumps(line)}\n" for line in lines) + "[]\nhalf"
-    for name, text in texts.items() if number < 2 else ():
-        (files / name).parent.mkdir(parents=True, exist_ok=True)
-        (files / name).write_text(text)
+    return texts
 
 
 def _dump(path: Path, value: Any) -> None:
@@ -191,7 +194,7 @@ def _set_traps(run: Path, secret: Path) -> None:
         os.mknod(run / "metrics" / "3-3-3.jsonl", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
 
 
-def _write_odd_runs(study: Path, secret: Path) -> None:
+def _write_odd_runs(study: Path, secret: Path, is_whole: bool) -> None:
     """In place of each file that is read: a pipe, a folder, a link, endless nothing, and half of it."""
     names = ("run.json", "environment.json", "lease.1", "outcome.1", "tags.json", "readings.jsonl", "job.log",
              "train.log", "benchmark.json", "model.json", "job.sh")  # fmt: skip
@@ -205,7 +208,8 @@ def _write_odd_runs(study: Path, secret: Path) -> None:
         "nested": lambda path: path.write_text("[" * 100_000),
     }
     for kind, make in makers.items():
-        for name in names if kind in ("pipe", "zero") else ("run.json", "environment.json", "outcome.1", "model.json"):
+        some = names if kind in ("pipe", "zero") else ("run.json", "environment.json", "outcome.1", "model.json")
+        for name in some if is_whole else ("run.json", "outcome.1"):
             run = study / f"{kind} {name}"
             _write_run(run, 50)
             (run / name).unlink(missing_ok=True)
@@ -284,10 +288,10 @@ def _write_benchmarks(root: Path) -> None:
 
 
 def _write_models(root: Path) -> None:
+    report = parse_plain(ModelReport, poison(ModelReport, build_plain(bad_report())))
     for name in ("m_1", "m_2"):
         run = root / "model" / name
         _write_run(run, 70)
-        report = parse_plain(ModelReport, poison(ModelReport, build_plain(bad_report())))
         write_report(str(run), report)
 
 

@@ -157,11 +157,11 @@ def test_metrics_and_readings_that_are_not_numbers(root: Root) -> None:
 def test_very_many_points(root: Root) -> None:
     run = root.add("long")
     (run / "metrics").mkdir()
-    points = (f'{{"step":{i},"a":{100 if i == 43_210 else math.sin(i / 1e4):.5f}}}\n' for i in range(60_000))
+    points = (f'{{"step":{i},"a":{100 if i == 8_210 else math.sin(i / 1e4):.5f}}}\n' for i in range(12_000))
     (run / "metrics" / "1-1-1.jsonl").write_text("".join(points))
     with root.open() as client:
         curve = client.get(f"/api{PAGE}long/curves?metric=a").json()["curves"][0]
-        assert curve["points"] == 60_000
+        assert curve["points"] == 12_000
         assert len(curve["y"]) < 5000
         assert 100 in curve["y"]  # a spike stays
 

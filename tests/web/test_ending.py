@@ -1,4 +1,4 @@
-"""The end of `assay serve` by Ctrl-C while it is busy, and the addresses that it listens to."""
+"""The end of `assay serve` by Ctrl-C while it is busy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from starlette.testclient import TestClient
 from tests.finished_study import until
 from tests.web_client import TOKEN
 
@@ -36,10 +35,3 @@ def test_ctrl_c_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert said == "assay: interrupted\n"
     assert serving.returncode in (0, 130)
     assert not list(root.parent.rglob(".upload-*"))
-
-
-@pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_another_site_cannot_hold_a_stream_open(client: TestClient, site: str) -> None:
-    headers = {"sec-fetch-site": site, "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}
-    for path in ("/events", "/events?study=fit", "/api/studies"):
-        assert client.get(path, headers=headers).status_code == 403

@@ -14,17 +14,18 @@ ENDLESS = Pattern("loss", r"(([a-z]+)+)+([0-9])$")
 GOOD = Pattern("loss", r"loss ([\d.]+)")
 
 
-def test_the_points_are_the_same() -> None:
-    data = b"step 1 loss 0.5\nstep 2 loss 0.25\nloss"
+def test_the_points_are_the_same_and_patterns_that_take_for_ever_are_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parser, data = LimitedLogParser(), b"step 1 loss 0.5\nstep 2 loss 0.25\nloss"
     patterns = [GOOD, Pattern("step", r"step (\d+)")]
     for final in (False, True):
         expected = collect.parse_log(patterns, "train", data, {}, final)
-        assert repr(LimitedLogParser()(patterns, "train", data, {}, final)) == repr(expected)  # NaN is in it
-
-
-def test_patterns_that_take_for_ever_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LimitedLogParser, "FIRST_S", 0.5)
-    parser, data = LimitedLogParser(), b"a" * 60 + b"!\n"
+        assert repr(parser(patterns, "train", data, {}, final)) == repr(expected)  # NaN is in it
+    with pytest.raises(UsageError, match="not a regular expression"):
+        parser([Pattern("loss", "(")], "train", b"loss 1\n", {}, True)
+    monkeypatch.setattr(LimitedLogParser, "FIRST_S", 0.1)
+    data = b"a" * 60 + b"!\n"
     with pytest.raises(UsageError, match="of CPU time"):
         parser([ENDLESS], "train", data, {}, True)
     monkeypatch.setattr(LimitedProcess, "call", lambda *_, **__: pytest.fail("tried again"))
@@ -47,8 +48,3 @@ def test_a_log_that_is_followed_for_days_does_not(monkeypatch: pytest.MonkeyPatc
     parser = LimitedLogParser()
     for _ in range(10_000):
         parser([GOOD], "train", b"loss 1\n", {}, False)
-
-
-def test_a_pattern_that_is_not_one_is_reported() -> None:
-    with pytest.raises(UsageError, match="not a regular expression"):
-        LimitedLogParser()([Pattern("loss", "(")], "train", b"loss 1\n", {}, True)

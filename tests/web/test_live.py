@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -12,10 +13,11 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
-from tests.finished_study import GOOD, STUDY, Bench, until
+from tests.finished_study import GOOD, Bench, until
 from tests.web_client import copy_bench
 
 from assay.errors import AssayError, UsageError
@@ -26,67 +28,62 @@ from assay.web.command import ServeRequest, load_tokens, serve
 TOP = Path(__file__).parent.parent.parent
 
 
-@pytest.fixture
-def served_fit(served: Bench, tmp_path: Path):  # type: ignore[no-untyped-def]
-    """The address of `assay serve`, without what comes from npm."""
+def test_a_server_from_its_start_to_its_end(served: Bench, tmp_path: Path) -> None:
+    """By https, without what comes from npm: where the token is, the events of changes, and Ctrl-C beside listeners."""
     bench = copy_bench(served, tmp_path)
+    cert, key = write_certificate(tmp_path)
     code = (
-        "import sys, assay.web.assets as a; a.find_missing = list; from assay.cli.main import main; "
-        "sys.argv = ['assay', 'serve', '--port', '0']; main()"
+        "import sys, assay.web.assets as a, assay.web.live as l, assay.web.snapshots as s; a.find_missing = list; "
+        "s._RESTING_S = s._LISTED_S = l._LISTED_S = l._LOOK_S = 0.2; from assay.cli.main import main; "  # of seconds
+        f"sys.argv = ['assay', 'serve', '--port', '0', '--tls-cert', {str(cert)!r}, '--tls-key', {str(key)!r}]; main()"
     )
-    server = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=bench.folder,
         env=os.environ | bench.extra,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    try:
-        assert server.stdout is not None
-        lines = [server.stdout.readline() for _ in range(2)]
-        yield bench, lines[1].split()[1].partition("#")[0], server
-    finally:
-        if server.poll() is None:
+    ) as server:
+        try:
+            assert server.stdout is not None
+            lines = [server.stdout.readline() for _ in range(3)]
+            assert re.fullmatch(r"open  https://127\.0\.0\.1:\d+/\n", lines[1])
+            address, context = lines[1].split()[1], ssl.create_default_context(cafile=str(cert))
+
+            def ask(path: str, **more: Any) -> Any:
+                request = urllib.request.Request(address + path, **more)
+                return urllib.request.urlopen(request, timeout=30, context=context)
+
+            path = Path(re.findall(r"cat (\S+)", lines[2])[0])  # redirected output has no token, and says where it is
+            token = path.read_text().strip()
+            assert path.stat().st_mode & 0o077 == 0
+            with ask("login", method="POST", headers={"authorization": f"Bearer {token}"}) as answer:
+                assert "write" in json.loads(answer.read())["scopes"]
+            with ask("events") as events:
+                (counts, at) = read_event(events)["studies"]["fit"]
+                assert (counts, at is None) == ({"done": 2, "failed": 2}, False)
+                shutil.copytree(bench.root / "fit", bench.root / "again")
+                until(lambda: "again" in read_event(events)["studies"], "the other study is sent")
+                assert b"2 failed" in ask("studies/again/card").read()
+            with ask("events?study=fit") as events:
+                first = read_event(events)
+                assert first["counts"] == {"done": 2, "failed": 2}
+                (bench.root / "fit" / GOOD / "tags.json").write_text('{"format": 1, "tags": ["seen"], "notes": []}')
+                assert read_event(events)["version"] == first["version"] + 1
+                server.send_signal(signal.SIGINT)
+                until(lambda: server.poll() is not None, "the server has ended")
+        finally:
             server.kill()
-        server.communicate()
-
-
-def test_changes_are_sent_and_the_server_ends_beside_listeners(served_fit) -> None:  # type: ignore[no-untyped-def]
-    bench, address, server = served_fit
-    check_changes_of_any_study(bench, address)
-    with urllib.request.urlopen(f"{address}events?study=fit", timeout=30) as events:
-
-        def next_value() -> dict[str, object]:
-            for line in events:
-                if line.startswith(b"data: "):
-                    return dict(json.loads(line[6:]))
-            raise AssertionError("the stream ended")
-
-        first = next_value()
-        assert first["counts"] == {"done": 2, "failed": 2}
-        bench.assay("tag", f"fit/{GOOD}", "seen")
-        assert next_value()["version"] == int(first["version"]) + 1  # type: ignore[call-overload]
-        server.send_signal(signal.SIGINT)
-        until(lambda: server.poll() is not None, "the server has ended")
+        out, err = server.communicate()
     assert server.returncode in (0, 130)
-    assert "Traceback" not in server.stderr.read()
+    assert not [word for word in (token, "Traceback") if word in "".join(lines) + out + err]
+    assert not path.exists()  # it is not good any more
 
 
-def check_changes_of_any_study(bench: Bench, address: str) -> None:
-    with urllib.request.urlopen(f"{address}events", timeout=30) as events:
-
-        def next_studies() -> dict[str, list[object]]:
-            line = next(line for line in events if line.startswith(b"data: "))
-            return dict(json.loads(line[6:])["studies"])
-
-        (counts, at) = next_studies()["fit"]
-        assert counts == {"done": 2, "failed": 2}
-        bench.run(STUDY.replace("study: fit", "study: again"), file="again.yml")
-        until(lambda: next_studies().get("again", [{}])[0] == {"done": 2, "failed": 2}, "the other study is sent")
-        card = urllib.request.urlopen(f"{address}studies/again/card", timeout=30).read().decode()
-    assert "2 failed" in card
-    assert at is not None
+def read_event(events: Any) -> dict[str, Any]:
+    line = next(line for line in events if line.startswith(b"data: "))
+    return dict(json.loads(line[6:]))
 
 
 def test_what_comes_from_npm_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -129,21 +126,17 @@ class TestStart:
         with pytest.raises(AssayError, match=r"127\.0\.0\.1"):
             serve(ServeRequest(root=(str(tmp_path),), index="postgresql://nobody@127.0.0.1:9/x", port=0), Console())
 
-    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-    def test_other_addresses_need_a_token(self, tmp_path: Path, host: str) -> None:
-        with pytest.raises(UsageError, match="needs a token"):
-            serve(ServeRequest(root=(str(tmp_path),), host=host), Console())
+    def test_other_addresses_need_a_token(self, tmp_path: Path) -> None:
+        for host in ("0.0.0.0", "::", "192.0.2.1"):
+            with pytest.raises(UsageError, match="needs a token"):
+                serve(ServeRequest(root=(str(tmp_path),), host=host), Console())
 
-    @pytest.mark.parametrize(
-        "text",
-        ["write short", "admin aaaaaaaaaaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaaaaaaaaaa", "read ä" * 20],
-        ids=["short", "scope", "alone", "letters"],
-    )
-    def test_bad_tokens(self, tmp_path: Path, text: str) -> None:
-        write_private(tmp_path / "tokens", text)
-        with pytest.raises(UsageError) as refused:
-            load_tokens(str(tmp_path / "tokens"))
-        assert "a" * 24 not in refused.value.message
+    def test_bad_tokens(self, tmp_path: Path) -> None:
+        for text in ("write short", "admin aaaaaaaaaaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaaaaaaaaaa", "read ä" * 20):
+            write_private(tmp_path / "tokens", text)
+            with pytest.raises(UsageError) as refused:
+                load_tokens(str(tmp_path / "tokens"))
+            assert "a" * 24 not in refused.value.message
 
     def test_good_tokens(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_private(tmp_path / "tokens", f"# of the lab\nwrite {'a' * 20}\n\nupload {'b' * 20}\n")
@@ -161,14 +154,14 @@ class TestStart:
         serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
         assert "ASSAY_TOKEN" not in os.environ
 
-    @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
-    def test_tokens_that_others_may_read_are_refused_as_ssh_refuses_keys(self, tmp_path: Path, mode: int) -> None:
+    def test_tokens_that_others_may_read_are_refused_as_ssh_refuses_keys(self, tmp_path: Path) -> None:
         path = tmp_path / "my tokens"
-        write_private(path, f"write {'a' * 20}\n", mode)
-        with pytest.raises(UsageError, match=f"its mode is {mode:04o}") as refused:
-            load_tokens(str(path))
-        assert refused.value.hint == f"chmod 600 '{path}'"
-        subprocess.run(["bash", "-c", refused.value.hint], check=True)
+        for mode in (0o644, 0o640, 0o604, 0o620):
+            write_private(path, f"write {'a' * 20}\n", mode)
+            with pytest.raises(UsageError, match=f"its mode is {mode:04o}") as refused:
+                load_tokens(str(path))
+            assert refused.value.hint == f"chmod 600 '{path}'"
+        subprocess.run(["bash", "-c", f"chmod 600 '{path}'"], check=True)
         assert len(load_tokens(str(path))) == 1
 
     def test_tokens_of_a_pipe(self, tmp_path: Path) -> None:
@@ -234,44 +227,6 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     return cert, key
 
 
-def start_server(folder: Path, *words: str) -> subprocess.Popen[str]:
-    code = (
-        "import sys, assay.web.assets as a; a.find_missing = list; from assay.cli.main import main; "
-        "sys.argv[0] = 'assay'; main()"
-    )
-    (folder / "root").mkdir()
-    return subprocess.Popen(
-        [sys.executable, "-c", code, "serve", "--root", "root", "--port", "0", *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_redirected_output_has_no_token_and_says_where_it_is(tmp_path: Path) -> None:
-    server = start_server(tmp_path)
-    assert server.stdout is not None
-    lines = [server.stdout.readline() for _ in range(3)]
-    try:
-        found = re.search(r"cat (\S+)", lines[2])
-        assert found is not None
-        path = Path(found[1])
-        token = path.read_text().strip()
-        assert path.stat().st_mode & 0o077 == 0
-        assert lines[1].startswith("open  http://127.0.0.1:")
-        assert lines[1].endswith("/\n")
-        address = lines[1].split()[1]
-        asked = urllib.request.Request(f"{address}login", method="POST", headers={"authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(asked, timeout=30) as answer:
-            assert "write" in json.loads(answer.read())["scopes"]
-    finally:
-        server.send_signal(signal.SIGINT)
-        out, err = server.communicate(timeout=30)
-    assert token not in "".join(lines) + out + err
-    assert not path.exists()  # it is not good any more
-
-
 def test_a_terminal_gets_the_address_with_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,18 +236,3 @@ def test_a_terminal_gets_the_address_with_the_token(
     monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
     serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
     assert re.search(r"open  http://127.0.0.1:\d+/#token=\S{32}\n", capsys.readouterr().out)
-
-
-def test_https(tmp_path: Path) -> None:
-    cert, key = write_certificate(tmp_path)
-    server = start_server(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key))
-    assert server.stdout is not None
-    try:
-        address = [server.stdout.readline() for _ in range(2)][1].split()[1]
-        assert address.startswith("https://127.0.0.1:")
-        context = ssl.create_default_context(cafile=str(cert))
-        with urllib.request.urlopen(f"{address}studies", timeout=30, context=context) as answer:
-            assert answer.status == 200
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.communicate(timeout=30)

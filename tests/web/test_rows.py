@@ -9,8 +9,9 @@ from assay.follow.api import StudyLocation
 from assay.record.index.base import IndexTable, RunRow
 from assay.values.state import State
 from assay.web.pages.page_view import StudyView
-from assay.web.pages.study_page import build_table, find_names
+from assay.web.pages.study_page import build_table
 from assay.web.rows import escape_texts, render_rows
+from assay.web.snapshots import StudySnapshot
 
 HOSTILE = '<script>alert("1")</script>\'&\x1b[31m\nnext'
 
@@ -29,9 +30,9 @@ class Reader(HTMLParser):
 
 
 def read(tmp_path: Path, rows: list[RunRow], view: StudyView) -> Reader:
-    location, table = StudyLocation(str(tmp_path), "s"), IndexTable(rows, {})
+    study = StudySnapshot("a b", StudyLocation(str(tmp_path), "s"), IndexTable(rows, {}), 1)
     reader = Reader()
-    reader.feed(render_rows(build_table(location, table, view, find_names(location, table)), view, "a b"))
+    reader.feed(render_rows(build_table(study, view), view, "a b"))
     return reader
 
 

@@ -50,132 +50,113 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-class TestHost:
-    @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8666", "", "[", "localhost.evil"])
-    def test_another_name_is_refused(self, guarded: TestClient, host: str) -> None:
-        """A page whose name was made to lead here (rebinding) has its own name in Host."""
+# ---------------------------------------------------------------- names and scopes
+
+
+def test_only_own_names_of_the_server_are_taken(guarded: TestClient) -> None:
+    """A page whose name was made to lead here (rebinding) has its own name in Host."""
+    for host in ("evil.example", "127.0.0.1.evil.example:8666", "", "[", "localhost.evil"):
         assert guarded.get("/see", headers={"host": host}).status_code == 421
-        assert SAID == []
-
-    @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:1", "LAB:8666"])
-    def test_own_names_are_taken(self, guarded: TestClient, host: str) -> None:
+    assert guarded.get("/see", headers=[("host", "127.0.0.1"), ("host", "evil.example")]).status_code == 421
+    assert SAID == []
+    for host in ("127.0.0.1", "127.0.0.1:1", "LAB:8666"):
         assert guarded.get("/see", headers={"host": host}).status_code == 200
-
-    def test_names(self) -> None:
-        assert split_host("[::1]:80") == "::1"
-        assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost", "0.0.0.0", "lab", "")] == [
-            True, True, True, True, False, False, False,
-        ]  # fmt: skip
+    assert split_host("[::1]:80") == "::1"
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "lab", "")] == [False] * 3
 
 
-class TestScopes:
-    def test_reading_here_needs_no_token(self, guarded: TestClient) -> None:
-        assert guarded.get("/see").status_code == 200
+def test_reading_elsewhere_needs_a_token(guarded: TestClient) -> None:
+    assert guarded.get("/see").status_code == 200
+    other = open_guarded(is_open=False)
+    for path, headers, status in (
+        ("/see", {}, 401),
+        ("/all", {}, 200),
+        ("/see", bearer(READER), 200),
+        ("/see", bearer(UPLOADER), 403),
+        ("/see", {"cookie": f"{COOKIE}={build_tokens()[1].build_cookie()}"}, 200),
+        ("/see", {"cookie": f"{COOKIE}=x"}, 401),
+    ):
+        assert other.get(path, headers=headers).status_code == status, headers
 
-    def test_reading_elsewhere_needs_one(self) -> None:
-        guarded = open_guarded(is_open=False)
-        assert guarded.get("/see").status_code == 401
-        assert guarded.get("/all").status_code == 200
-        assert guarded.get("/see", headers=bearer(READER)).status_code == 200
-        assert guarded.get("/see", headers=bearer(UPLOADER)).status_code == 403
-        assert (
-            guarded.get("/see", headers={"cookie": f"{COOKIE}={build_tokens()[1].build_cookie()}"}).status_code == 200
-        )
-        assert guarded.get("/see", headers={"cookie": f"{COOKIE}=x"}).status_code == 401
 
-    @pytest.mark.parametrize(
-        ("path", "token", "status"),
-        [
-            ("/act", "", 401),
-            ("/act", READER, 403),
-            ("/act", UPLOADER, 403),
-            ("/act", TOKEN, 200),
-            ("/send", UPLOADER, 200),
-            ("/send", READER, 403),
-            ("/send", TOKEN, 200),
-            ("/missing", "", 401),
-        ],
-    )
-    def test_actions(self, guarded: TestClient, path: str, token: str, status: int) -> None:
+def test_actions_need_a_token_that_allows_them(guarded: TestClient) -> None:
+    """A cookie does not: so a form of another site, with which a browser sends cookies, gets nowhere."""
+    for path, token, status in (
+        ("/act", "", 401),
+        ("/act", READER, 403),
+        ("/act", UPLOADER, 403),
+        ("/act", TOKEN, 200),
+        ("/send", UPLOADER, 200),
+        ("/send", READER, 403),
+        ("/send", TOKEN, 200),
+        ("/missing", "", 401),
+    ):
+        SAID.clear()
         assert guarded.post(path, headers=bearer(token) if token else {}).status_code == status
         assert ([path] if status == 200 else []) == SAID
-
-    def test_a_cookie_does_not_allow_actions(self, guarded: TestClient) -> None:
-        """So a form of another site, with which a browser sends cookies, gets nowhere."""
-        for cookie in (build_tokens()[0].build_cookie(), TOKEN):
-            assert guarded.post("/act", headers={"cookie": f"{COOKIE}={cookie}"}).status_code == 401
-
-    @pytest.mark.parametrize("given", ["Basic abc", "Bearer", "Bearer ", "Bearer \xff", TOKEN, f"Bearer {TOKEN}x"])
-    def test_wrong_headers(self, guarded: TestClient, given: str) -> None:
+    SAID.clear()
+    for cookie in (build_tokens()[0].build_cookie(), TOKEN):
+        assert guarded.post("/act", headers={"cookie": f"{COOKIE}={cookie}"}).status_code == 401
+    for given in ("Basic abc", "Bearer", "Bearer ", "Bearer \xff", TOKEN, f"Bearer {TOKEN}x"):
         assert guarded.post("/act", headers={"authorization": given.encode("latin-1")}).status_code == 401
+    assert SAID == []
 
-    def test_after_ten_wrong_tokens_an_address_waits(self, guarded: TestClient) -> None:
-        codes = [guarded.post("/act", headers=bearer("wrong")).status_code for _ in range(12)]
-        assert codes == [401] * 10 + [429] * 2
-        assert guarded.post("/act", headers=WRITE).status_code != 429, "others have the same address"
 
-    def test_a_limit_forgets(self) -> None:
-        limit = Limit(2)
+def test_after_ten_wrong_tokens_an_address_waits(guarded: TestClient) -> None:
+    codes = [guarded.post("/act", headers=bearer("wrong")).status_code for _ in range(12)]
+    assert codes == [401] * 10 + [429] * 2
+    assert guarded.post("/act", headers=WRITE).status_code != 429, "others have the same address"
+    limit = Limit(2)
+    for is_reached in (False, True):
         limit.note("a")
-        assert not limit.is_reached("a")
-        limit.note("a")
-        assert limit.is_reached("a")
-        assert not limit.is_reached("b")
+        assert (limit.is_reached("a"), limit.is_reached("b")) == (is_reached, False)
 
 
-class TestOrigin:
-    @pytest.mark.parametrize(
-        "headers",
-        [
-            {"origin": "http://evil.example"},
-            {"origin": "http://127.0.0.1:9"},
-            {"origin": "null"},
-            {"origin": "http://["},
-            {"sec-fetch-site": "cross-site"},
-            {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8666"},
-        ],
-    )
-    def test_another_site_is_refused(self, guarded: TestClient, headers: dict[str, str]) -> None:
+# ---------------------------------------------------------------- other sites
+
+
+def test_actions_of_another_site_are_refused(guarded: TestClient) -> None:
+    for headers in (
+        {"origin": "http://evil.example"},
+        {"origin": "http://127.0.0.1:9"},
+        {"origin": "null"},
+        {"origin": "http://["},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8666"},
+    ):
         assert guarded.post("/act", headers={**WRITE, **headers}).status_code == 403
-        assert SAID == []
-
-    def test_own_pages_and_programs_are_not(self, guarded: TestClient) -> None:
-        own = {"origin": "http://127.0.0.1:8666", "sec-fetch-site": "same-origin"}
-        assert guarded.post("/act", headers={**WRITE, **own}).status_code == 200
-        assert guarded.post("/act", headers=WRITE).status_code == 200
+    assert SAID == []
+    own = {"origin": "http://127.0.0.1:8666", "sec-fetch-site": "same-origin"}
+    for headers in ({**WRITE, **own}, WRITE):  # an own page, and a program
+        assert guarded.post("/act", headers=headers).status_code == 200
 
 
-class TestEmbedding:
-    """A page of another site, or of another port of this machine, sees nothing and holds no stream open."""
-
-    @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-    def test_another_site_cannot_use_an_answer(self, guarded: TestClient, site: str) -> None:
+def test_another_site_cannot_use_an_answer_nor_hold_a_stream_open(guarded: TestClient, client: TestClient) -> None:
+    """Nor can another port of this machine; a link is followed."""
+    for site in ("cross-site", "same-site"):
         for mode, dest in (("no-cors", "image"), ("no-cors", "script"), ("cors", "empty"), ("navigate", "iframe")):
             headers = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest}
             assert guarded.get("/see", headers=headers).status_code == 403
-        assert SAID == []
-
-    @pytest.mark.parametrize("site", ["cross-site", "same-origin", "none"])
-    def test_a_link_is_followed(self, guarded: TestClient, site: str) -> None:
+        for path in ("/events", "/events?study=fit", "/api/studies"):
+            headers = {"sec-fetch-site": site, "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}
+            assert client.get(path, headers=headers).status_code == 403
+    assert SAID == []
+    for site in ("cross-site", "same-origin", "none"):
         headers = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
         assert guarded.get("/see", headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize("headers", [{"origin": "http://["}, {"content-length": "9" * 5000}, {"content-length": "-1"}])
-def test_odd_headers_are_not_an_error_of_ours(guarded: TestClient, headers: dict[str, str]) -> None:
-    assert 400 <= guarded.post("/act", headers={**WRITE, **headers}).status_code < 500
+# ---------------------------------------------------------------- odd requests
 
 
-def test_two_names_of_the_server_are_refused(guarded: TestClient) -> None:
-    answer = guarded.get("/see", headers=[("host", "127.0.0.1"), ("host", "evil.example")])
-    assert answer.status_code == 421
-
-
-@pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "PUT", "DELETE", "PATCH"])
-def test_other_methods_do_nothing(client: TestClient, method: str) -> None:
-    for path in ("/studies", "/studies/fit", "/api/studies", "/static/page.js"):
-        assert client.request(method, path).status_code in (401, 405)
-        assert client.request(method, path, headers=WRITE).status_code == 405
+def test_odd_headers_and_other_methods_do_nothing(guarded: TestClient, client: TestClient) -> None:
+    for headers in ({"origin": "http://["}, {"content-length": "9" * 5000}, {"content-length": "-1"}):
+        assert 400 <= guarded.post("/act", headers={**WRITE, **headers}).status_code < 500
+    for method in ("OPTIONS", "TRACE", "PUT", "DELETE", "PATCH"):
+        for path in ("/studies", "/studies/fit", "/api/studies", "/static/page.js"):
+            assert client.request(method, path).status_code in (401, 405)
+            assert client.request(method, path, headers=WRITE).status_code == 405
 
 
 def test_head_has_no_body_and_holds_no_stream(client: TestClient) -> None:

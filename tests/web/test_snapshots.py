@@ -159,7 +159,7 @@ def test_few_threads_hold_points_at_once(held: Snapshots, root: Path) -> None:
 
 
 def test_a_long_curve_takes_memory_only_while_it_is_made(root: Path) -> None:
-    count = 60_000
+    count = 45_000
     run = root / "one" / GOOD / "metrics"
     run.mkdir(exist_ok=True)
     (run / "1-1-1.jsonl").write_text("".join(f'{{"step":{i},"a":{i % 97}}}\n' for i in range(count)))

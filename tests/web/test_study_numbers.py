@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.finished_study import GOOD, Bench
 from tests.web.test_study_page import read_cells, read_head
-from tests.web_client import open_client
+from tests.web_client import call, open_client
 
 from assay.web.snapshots import Snapshots
 
@@ -33,7 +33,7 @@ resources: {gpus: 0}
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     bench = Bench(tmp_path_factory.mktemp("odd"))
     assert bench.run(STUDY).returncode == 1
-    bench.assay("tag", "odd/lr=0.1,seed=1", "good")
+    call(bench, "tag", "odd/lr=0.1,seed=1", "good")
     return bench
 
 
@@ -94,7 +94,7 @@ class TestOrder:
 
 class TestPages:
     def test_each_page_has_the_columns_of_all_that_match(self, client: TestClient, odd: Bench) -> None:
-        whole = json.loads(odd.assay("sum", "odd", "--json", "-s", "loss").stdout)
+        whole = json.loads(call(odd, "sum", "odd", "--json", "-s", "loss"))
         for page in range(1, 7):
             (row,) = client.get(f"/api/studies/odd/table?sort=loss&rows=1&page={page}").json()
             assert row == whole[page - 1]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from tests.finished_study import BAD, GOOD, Bench
-from tests.web_client import copy_bench, open_client
+from tests.web_client import call, copy_bench, open_client
 
 from assay.web.pages.page_view import StudyView
 
@@ -52,23 +52,25 @@ def test_the_advice_of_an_empty_page_works(tmp_path: Path) -> None:
 
 
 def test_the_table_is_that_of_assay_sum(client: TestClient, served: Bench) -> None:
-    rows = json.loads(served.assay("sum", "fit", "--json").stdout)
+    rows = json.loads(call(served, "sum", "fit", "--json"))
     cells = [row for row in read_cells(client.get("/studies/fit").text) if row]
     assert [row[0] for row in cells] == [row["run"] for row in rows]
     assert [row[1] for row in cells] == [row["state"] for row in rows]
 
 
-@pytest.mark.parametrize("words", [[], ["--where", "lr == 0.1"], ["--sort", "loss:max"], ["--group-by", "n"]])
-def test_the_table_is_saved_as_assay_sum_writes_it(client: TestClient, served: Bench, words: list[str]) -> None:
+def test_the_table_is_saved_as_assay_sum_writes_it(client: TestClient, served: Bench) -> None:
     """All pages of it, as it is filtered and sorted."""
-    names = {"--where": "where", "--sort": "sort", "--group-by": "group"}
-    query = {names[words[0]]: words[1]} if words else {}
-    text = client.get("/studies/fit", params=query).text
-    (address,) = re.findall(r'id="csv" href="([^"]+)"', text)
-    answer = client.get(html.unescape(address), params={**query, "rows": 20})
-    assert answer.text == served.assay("sum", "fit", "--csv", *words).stdout
-    assert answer.headers["content-disposition"] == 'attachment; filename="fit.csv"'
-    assert all(f"{name}=" in address for name in query)
+    for words, query in (
+        ((), {}),
+        (("--where", "lr == 0.1"), {"where": "lr == 0.1"}),
+        (("--sort", "loss:max"), {"sort": "loss:max"}),
+        (("--group-by", "n"), {"group": "n"}),
+    ):
+        (address,) = re.findall(r'id="csv" href="([^"]+)"', client.get("/studies/fit", params=query).text)
+        answer = client.get(html.unescape(address), params={**query, "rows": 20})
+        assert answer.text == call(served, "sum", "fit", "--csv", *words)
+        assert answer.headers["content-disposition"] == 'attachment; filename="fit.csv"'
+        assert all(f"{name}=" in address for name in query)
 
 
 def test_sort_filter_and_pages(client: TestClient) -> None:
@@ -89,16 +91,16 @@ def test_a_part_of_a_page(client: TestClient) -> None:
     assert GOOD in text
 
 
-@pytest.mark.parametrize("tab", ["scatter", "slices", "parallel", "history"])
-def test_plots(client: TestClient, tab: str) -> None:
-    answer = client.get(f"/studies/fit?tab={tab}&metric=loss")
-    assert answer.status_code == 200
-    assert "<svg" in answer.text.partition('id="part"')[2]
-
-
 @pytest.mark.needs(search=True)
-def test_what_cannot_be_drawn_is_said(client: TestClient) -> None:
-    assert "importance needs 4 finished runs" in client.get("/studies/fit?tab=importance").text
+def test_plots_and_what_cannot_be_drawn(client: TestClient) -> None:
+    """What the commands call options has the names of the page."""
+    for tab in ("scatter", "slices", "parallel", "history"):
+        answer = client.get(f"/studies/fit?tab={tab}&metric=loss")
+        assert (answer.status_code, "<svg" in answer.text.partition('id="part"')[2]) == (200, True)
+    text = client.get("/studies/fit?tab=importance").text
+    assert "importance needs 4 finished runs" in text
+    assert "choose another metric" in text
+    assert "-m" not in text.partition('id="part"')[2].partition("choose another")[2][:40]
 
 
 def test_curves(client: TestClient) -> None:
@@ -108,9 +110,8 @@ def test_curves(client: TestClient) -> None:
     assert value["curves"][0]["y"] == [3.7, 2.7, 1.7]
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "message"),
-    [
+def test_mistakes_are_answered(client: TestClient) -> None:
+    for path, status, message in (
         ("/studies/fitt", 404, "fit"),
         ("/studies/fit/runs", 404, ""),
         ("/studies/fit?tab=other", 400, "table, curves"),
@@ -121,19 +122,10 @@ def test_curves(client: TestClient) -> None:
         ("/studies/fit?sort=nothing", 200, "nothing"),
         ("/studies/..%2f..%2fetc", 404, ""),
         ("/static/..%2fapp.py", 404, ""),
-    ],
-)
-def test_mistakes_are_answered(client: TestClient, path: str, status: int, message: str) -> None:
-    answer = client.get(path)
-    assert answer.status_code == status
-    assert message in answer.text
-    assert "Traceback" not in answer.text
-
-
-def test_mistakes_in_the_api_are_json(client: TestClient) -> None:
-    answer = client.get("/api/studies/fit/curves?metric=los")
-    assert answer.status_code == 404
-    assert "loss" in answer.json()["hint"]
+        ("/api/studies/fit/curves?metric=los", 404, '"hint":"did you mean'),
+    ):
+        answer = client.get(path)
+        assert (answer.status_code, message in answer.text, "Traceback" in answer.text) == (status, True, False), path
 
 
 def test_the_address_is_the_view() -> None:
@@ -178,7 +170,7 @@ def test_a_constant_parameter_can_be_shown(client: TestClient) -> None:
 
 
 def test_groups_are_those_of_assay_sum(client: TestClient, served: Bench) -> None:
-    (row,) = json.loads(served.assay("sum", "fit", "--group-by", "n", "--where", "lr == 0.1", "--json").stdout)
+    (row,) = json.loads(call(served, "sum", "fit", "--group-by", "n", "--where", "lr == 0.1", "--json"))
     text = client.get("/studies/fit?group=n&where=lr%20%3D%3D%200.1").text
     assert "± sd" in read_head(text)
     (cells,) = [cells for cells in read_cells(text.partition('id="runs"')[2]) if cells]
@@ -208,13 +200,13 @@ def test_a_mistake_in_the_filter_is_beside_it(client: TestClient) -> None:
     assert 'aria-invalid="true"' in text
 
 
-@pytest.mark.parametrize(("typed", "count"), [("lr=0.5", 0), ("failed", 0), ("n", 1), ("lr", 1)])
-def test_a_part_of_a_name_is_offered_as_an_expression(client: TestClient, typed: str, count: int) -> None:
-    text = client.get("/studies/fit", params={"where": typed}).text.partition('id="where-problem"')[2]
-    links = re.findall(r'href="([^"]+)"', text.partition("</div>")[0])
-    assert len(links) == count
-    for link in links:
-        assert 'id="where-problem"' not in client.get("/studies/fit" + link.replace("&amp;", "&")).text
+def test_a_part_of_a_name_is_offered_as_an_expression(client: TestClient) -> None:
+    for typed, count in (("lr=0.5", 0), ("failed", 0), ("n", 1), ("lr", 1)):
+        text = client.get("/studies/fit", params={"where": typed}).text.partition('id="where-problem"')[2]
+        links = re.findall(r'href="([^"]+)"', text.partition("</div>")[0])
+        assert len(links) == count
+        for link in links:
+            assert 'id="where-problem"' not in client.get("/studies/fit" + link.replace("&amp;", "&")).text
 
 
 def test_all_that_match_can_be_compared(client: TestClient) -> None:
@@ -262,8 +254,8 @@ def test_a_point_leads_to_its_run(client: TestClient) -> None:
 
 def test_tags_and_notes_are_in_the_table(served: Bench, tmp_path: Path) -> None:
     bench = copy_bench(served, tmp_path)
-    bench.assay("tag", f"fit/{GOOD}", "good")
-    bench.assay("note", f"fit/{GOOD}", "a <b>remark</b>")
+    call(bench, "tag", f"fit/{GOOD}", "good")
+    call(bench, "note", f"fit/{GOOD}", "a <b>remark</b>")
     with open_client(bench.root) as client:
         text = client.get("/studies/fit").text
         assert "a &lt;b&gt;remark" in text
@@ -290,13 +282,6 @@ def test_parameters_of_a_drawing_are_chosen(client: TestClient) -> None:
     text = client.get("/studies/fit?tab=slices&metric=loss&params=n").text
     assert text.count("<figure") == 1
     assert "did you mean" in client.get("/studies/fit?tab=slices&metric=loss&params=lrr").text
-
-
-@pytest.mark.needs(search=True)
-def test_options_of_commands_have_the_names_of_the_page(client: TestClient) -> None:
-    text = client.get("/studies/fit?tab=importance").text
-    assert "choose another metric" in text
-    assert "-m" not in text.partition('id="part"')[2].partition("choose another")[2][:40]
 
 
 def test_every_example_chooses_some_runs(client: TestClient) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from assay.errors import UsageError
-from assay.exchange.parquet_file import ColumnKind, write_parquet
+from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation
 from assay.reading.ranking import best_values
 from assay.reading.run_reader import load_fresh_table
@@ -27,15 +26,18 @@ from assay.show import formatting
 from assay.show.console import SILENT, Console
 from assay.show.table import build_csv_row, render_nested
 from assay.system.fast_dataclasses import dataclass
+from assay.system.files import replacing
 from assay.values.series import direction_of, whole_step
 from assay.values.where import WhereError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from assay.values.where import Where
 
 Write = Callable[[str], object]
-SERIES_FIELDS = ("run", "metric", "step", "value", "time")
 _BATCH = 5_000  # rows that are rendered at once
+_GROUP_ROWS = 100_000  # small row groups make a large Parquet file that is slow to read
 _LARGEST = 2**63
 _LARGEST_EXACT = 2**53  # of the integers that a float can hold
 
@@ -80,13 +82,17 @@ def select_runs(
     return ExportedRuns(index, locations[0].root, table, chosen)
 
 
-# ---------------------------------------------------------------- one row per run
+# ---------------------------------------------------------------- columns
+
+ColumnKind = Literal["text", "texts", "integer", "number", "flag", "time", "step", "clock"]
+"""`time` and `clock` are seconds since the epoch; in a CSV file a `time` is a date, and a `clock` is a number."""
 
 
-class RunColumn(NamedTuple):
-    name: str
-    kind: ColumnKind
-    values: Sequence[Any]
+class ExportedColumns(NamedTuple):
+    """Columns by name, and batches of rows: the values of every column each. None is a missing value."""
+
+    kinds: Mapping[str, ColumnKind]
+    batches: Iterable[Sequence[Sequence[Any]]]
 
 
 _FIELDS: dict[str, ColumnKind] = {
@@ -113,32 +119,35 @@ _FIELDS: dict[str, ColumnKind] = {
 }
 
 
-def build_columns(selection: ExportedRuns) -> list[RunColumn]:
+def build_run_columns(selection: ExportedRuns) -> ExportedColumns:
     """Fields of the run, parameters, then the last and the best value of each metric.
 
     A parameter and a metric of one name are `params.NAME` and `metrics.NAME`, as in `--where`.
     """
-    rows, table, chosen = selection.rows, selection.table, selection.chosen
-    found: list[tuple[str, RunColumn]] = [
-        ("", RunColumn(name, kind, [_read_field(row, name) for row in rows])) for name, kind in _FIELDS.items()
+    rows, chosen = selection.rows, selection.chosen
+    found: list[tuple[str, str, ColumnKind, Sequence[Any]]] = [  # what is put before a name that others have, the name
+        ("", name, kind, [_read_field(row, name) for row in rows]) for name, kind in _FIELDS.items()
     ]
-    for name in dict.fromkeys(name for row in rows for name in row.params):
-        values = [row.params.get(name) for row in rows]
-        kind = _find_kind(values)
-        found.append(("params.", RunColumn(name, kind, _to_text(values) if kind == "text" else values)))
-    taken = Counter(column.name for _, column in found)
-    for name, column in table.metrics.items():
+    params = dict.fromkeys(name for row in rows for name in row.params)
+    found += [("params.", name, *_build_param(row.params.get(name) for row in rows)) for name in params]
+    taken = Counter(name for _, name, _, _ in found)
+    for metric, column in selection.table.metrics.items():
         if not any(column.count[i] for i in chosen):
             continue
-        pair = {name: column.last, f"{name}_best": best_values(column, direction_of(name))}
+        pair = {metric: column.last, f"{metric}_best": best_values(column, direction_of(metric))}
         prefix = "metrics." if any(map(taken.__contains__, pair)) else ""
         taken.update(pair.keys())
         for key, numbers in pair.items():
             cells = [numbers[i] if column.count[i] else None for i in chosen]
-            found.append(("", RunColumn(prefix + key, "number", cells)))
-    return _make_distinct(
-        [each if taken[each.name] == 1 else each._replace(name=prefix + each.name) for prefix, each in found]
-    )
+            found.append(("", prefix + key, "number", cells))
+    kinds: dict[str, ColumnKind] = {}
+    for prefix, name, kind, _ in found:
+        wanted = distinct = name if taken[name] == 1 else prefix + name
+        number = 2
+        while distinct in kinds:  # a parameter may be called `params.lr`
+            distinct, number = f"{wanted}_{number}", number + 1
+        kinds[distinct] = kind
+    return ExportedColumns(kinds, [[values for *_, values in found]])
 
 
 def _read_field(row: RunRow, name: str) -> Any:
@@ -152,33 +161,19 @@ def _read_field(row: RunRow, name: str) -> Any:
     return str(value) if name == "state" else value
 
 
-def _find_kind(values: Sequence[Any]) -> ColumnKind:
-    """What all values are; text where they are of several kinds, or integers that the column could not hold."""
+def _build_param(given: Iterable[Any]) -> tuple[ColumnKind, Sequence[Any]]:
+    """What all values are. Those of several kinds, and integers that a column cannot hold, become text: a text stays
+    as it is, everything else is written as JSON."""
+    values = list(given)
     kinds = set(map(type, values)) - {type(None)}
     largest = max((abs(value) for value in values if type(value) is int), default=0)
     if kinds == {bool}:
-        return "flag"
+        return "flag", values
     if kinds == {int} and largest < _LARGEST:
-        return "integer"
-    return "number" if float in kinds and kinds <= {int, float} and largest <= _LARGEST_EXACT else "text"
-
-
-def _to_text(values: Sequence[Any]) -> list[str | None]:
-    """Values of several types: text as it is, everything else as JSON writes it."""
-    return [value if value is None or isinstance(value, str) else render_nested(value) for value in values]
-
-
-def _make_distinct(columns: Sequence[RunColumn]) -> list[RunColumn]:
-    """A parameter may be called `params.lr`."""
-    taken: set[str] = set()
-    distinct = []
-    for column in columns:
-        name, number = column.name, 2
-        while name in taken:
-            name, number = f"{column.name}_{number}", number + 1
-        taken.add(name)
-        distinct.append(column._replace(name=name))
-    return distinct
+        return "integer", values
+    if float in kinds and kinds <= {int, float} and largest <= _LARGEST_EXACT:
+        return "number", values
+    return "text", [value if value is None or isinstance(value, str) else render_nested(value) for value in values]
 
 
 def build_run_facts(selection: ExportedRuns) -> Iterator[dict[str, Any]]:
@@ -205,27 +200,24 @@ def _step(value: float) -> float | None:
     return None if value != value else whole_step(value)  # noqa: PLR0124 NaN: there is none
 
 
-# ---------------------------------------------------------------- one row per point
+def build_point_columns(selection: ExportedRuns) -> ExportedColumns:
+    kinds: dict[str, ColumnKind] = {"run": "text", "metric": "text", "step": "step", "value": "number", "time": "clock"}
+    return ExportedColumns(kinds, _load_points(selection))
 
 
-class PointBatch(NamedTuple):
-    """Points of one metric of one run."""
-
-    run: str
-    metric: str
-    steps: Sequence[float]  # NaN: there is none, as in `times`
-    values: Sequence[float]
-    times: Sequence[float]
-
-
-def load_points(selection: ExportedRuns) -> Iterator[PointBatch]:
+def _load_points(selection: ExportedRuns) -> Iterator[Sequence[Sequence[Any]]]:
     for i in selection.chosen:
         key = selection.table.rows[i].key
         for metric in selection.find_metrics(i):
             series = selection.index.load_series(key, metric)
             for start in range(0, len(series.values), _BATCH):
                 part = slice(start, start + _BATCH)
-                yield PointBatch(key, metric, series.steps[part], series.values[part], series.times[part])
+                steps, values, times = series.steps[part], series.values[part], series.times[part]
+                yield [[key] * len(values), [metric] * len(values), _drop_nan(steps), values, _drop_nan(times)]
+
+
+def _drop_nan(values: Iterable[float]) -> list[float | None]:
+    return [None if value != value else value for value in values]  # noqa: PLR0124
 
 
 def check_points(selection: ExportedRuns) -> None:
@@ -240,88 +232,84 @@ def check_points(selection: ExportedRuns) -> None:
 # ---------------------------------------------------------------- formats
 
 
-def write_runs_csv(selection: ExportedRuns, write: Write, *, raw: bool = False) -> None:
-    columns = build_columns(selection)
-    rows = zip(*map(_build_csv_cells, columns), strict=True)
-    _write_csv(write, [column.name for column in columns], (build_csv_row(row, raw=raw) for row in rows), raw)
-
-
-def _build_csv_cells(column: RunColumn) -> Iterable[Any]:
-    """Times as ISO 8601 in UTC: a spreadsheet reads them."""
-    if column.kind == "texts":
-        return map(",".join, column.values)
-    if column.kind != "time":
-        return column.values
-    from datetime import UTC, datetime
-
-    moments = [None if value is None else datetime.fromtimestamp(value, UTC) for value in column.values]
-    return [moment and moment.isoformat(timespec="milliseconds").replace("+00:00", "Z") for moment in moments]
-
-
-def write_series_csv(selection: ExportedRuns, write: Write, *, raw: bool = False) -> None:
-    _write_csv(write, SERIES_FIELDS, _build_point_cells(selection, raw), raw)
-
-
-def _build_point_cells(selection: ExportedRuns, raw: bool) -> Iterator[Sequence[Any]]:
-    for batch in load_points(selection):
-        names = build_csv_row((batch.run, batch.metric), raw=raw)
-        for step, value, time in zip(batch.steps, batch.values, batch.times, strict=True):
-            yield (*names, _step(step), value, None if time != time else time)  # noqa: PLR0124
-
-
-def _write_csv(write: Write, names: Sequence[str], rows: Iterable[Sequence[Any]], raw: bool) -> None:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    for batch in chain([[build_csv_row(names, raw=raw)]], _batched(rows)):
-        writer.writerows(batch)
+def write_csv(columns: ExportedColumns, write: Write, *, raw: bool = False) -> None:
+    def write_rows(rows: Iterable[Sequence[Any]]) -> None:
+        stream = io.StringIO()
+        csv.writer(stream, lineterminator="\n").writerows(rows)
         write(stream.getvalue())
-        stream.seek(0)
-        stream.truncate()
+
+    write_rows([build_csv_row(columns.kinds, raw=raw)])
+    for batch in columns.batches:
+        cells = map(_build_csv_cells, columns.kinds.values(), batch, itertools.repeat(raw))
+        write_rows(zip(*cells, strict=True))
 
 
-def _batched(items: Iterable[Any]) -> Iterator[list[Any]]:
-    source = iter(items)
-    while batch := list(islice(source, _BATCH)):
-        yield batch
+def _build_csv_cells(kind: ColumnKind, values: Sequence[Any], raw: bool) -> Sequence[Any]:
+    """Times as ISO 8601 in UTC: a spreadsheet reads them."""
+    if kind == "texts":
+        values = [",".join(each) for each in values]
+    elif kind == "time":
+        from datetime import UTC, datetime
+
+        moments = [None if value is None else datetime.fromtimestamp(value, UTC) for value in values]
+        values = [each and each.isoformat(timespec="milliseconds").replace("+00:00", "Z") for each in moments]
+    elif kind == "step":
+        return list(map(whole_step, values))
+    if kind in ("number", "clock"):
+        return values
+    distinct = list(set(values))  # of a million points the run and the metric are the same
+    cells = dict(zip(distinct, build_csv_row(distinct, raw=raw), strict=True))
+    return [cells[value] for value in values]
 
 
-def write_runs_json(selection: ExportedRuns, write: Write) -> None:
-    _write_json(write, build_run_facts(selection))
+def build_point_facts(selection: ExportedRuns) -> Iterator[dict[str, Any]]:
+    kinds, batches = build_point_columns(selection)
+    for batch in batches:
+        for run, metric, step, value, time in zip(*batch, strict=True):
+            yield dict(zip(kinds, (run, metric, whole_step(step), value, whole_step(time)), strict=True))
 
 
-def write_series_json(selection: ExportedRuns, write: Write) -> None:
-    _write_json(
-        write,
-        (
-            dict(zip(SERIES_FIELDS, (batch.run, batch.metric, _step(step), value, _step(time)), strict=True))
-            for batch in load_points(selection)
-            for step, value, time in zip(batch.steps, batch.values, batch.times, strict=True)
-        ),
-    )
-
-
-def _write_json(write: Write, items: Iterable[Any]) -> None:
+def write_json(items: Iterable[Any], write: Write) -> None:
     """A list with one item to a line: valid JSON, and readable line by line."""
     write("[")
-    lead = "\n"
-    for batch in _batched(items):
+    lead, source = "\n", iter(items)
+    while batch := list(itertools.islice(source, _BATCH)):
         texts = [json.dumps(formatting.to_json(i), ensure_ascii=False, default=str, allow_nan=False) for i in batch]
         write(lead + formatting.escape_json(",\n".join(texts)))
         lead = ",\n"
     write("\n]\n")
 
 
-def write_runs_parquet(selection: ExportedRuns, path: str) -> None:
-    columns = build_columns(selection)
-    write_parquet(path, {each.name: each.kind for each in columns}, [[each.values for each in columns]])
+def write_parquet(columns: ExportedColumns, path: str) -> None:
+    """Batch by batch: the file may be larger than the memory."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtraError("assay export parquet", "parquet") from error
+    moment = pa.timestamp("us", tz="UTC")
+    types: dict[ColumnKind, pa.DataType] = {
+        "text": pa.string(), "texts": pa.list_(pa.string()), "integer": pa.int64(), "number": pa.float64(),
+        "flag": pa.bool_(), "time": moment, "step": pa.float64(), "clock": moment,
+    }  # fmt: skip
 
+    def build_array(field: pa.Field, values: Sequence[Any]) -> pa.Array:
+        if field.type == moment:
+            ticks = [None if value is None else round(value * 1e6) for value in values]
+            return pa.array(ticks, pa.int64()).cast(field.type)
+        if pa.types.is_string(field.type):  # half of a surrogate pair cannot be encoded
+            values = [value if value is None else value.encode("utf-8", "replace").decode() for value in values]
+        return pa.array(values, field.type)
 
-def write_series_parquet(selection: ExportedRuns, path: str) -> None:
-    kinds: tuple[ColumnKind, ...] = ("text", "text", "number", "number", "time")
-    write_parquet(path, dict(zip(SERIES_FIELDS, kinds, strict=True)), map(_build_point_columns, load_points(selection)))
-
-
-def _build_point_columns(batch: PointBatch) -> list[Sequence[Any]]:
-    count = len(batch.values)
-    steps = [None if step != step else step for step in batch.steps]  # noqa: PLR0124
-    return [[batch.run] * count, [batch.metric] * count, steps, batch.values, batch.times]
+    schema = pa.schema([pa.field(name, types[kind]) for name, kind in columns.kinds.items()])
+    try:
+        with replacing(path) as aside, parquet.ParquetWriter(aside, schema) as writer:
+            waiting: list[pa.RecordBatch] = []
+            for batch in columns.batches:
+                waiting.append(pa.record_batch(list(map(build_array, schema, batch)), schema=schema))
+                if sum(each.num_rows for each in waiting) >= _GROUP_ROWS:
+                    writer.write_table(pa.Table.from_batches(waiting, schema))
+                    waiting = []
+            writer.write_table(pa.Table.from_batches(waiting, schema))
+    except OSError as error:
+        raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error

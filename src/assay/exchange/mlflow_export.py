@@ -15,7 +15,7 @@ import posixpath
 import re
 import shlex
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,8 @@ from assay.values.state import State
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
+
+    from assay.exchange.commands.export import MlflowRequest
 
 KEY_TAG, UID_TAG, STATE_TAG, TAGS_TAG = "assay.key", "assay.uid", "assay.state", "assay.tags"
 PARAMS_TAG = "assay.params"  # JSON: MLflow's own parameters are text
@@ -65,14 +67,6 @@ _RUN_FILES = (layout.RUN_FILE, layout.ENVIRONMENT_FILE, layout.JOB_FILE, layout.
 _FOREIGN_FILES = (layout.HPARAMS_FILE, layout.LOGX_LOG_FILE, layout.PARAM_FILE, layout.STAT_FILE)
 
 
-@dataclass(frozen=True, slots=True)
-class MlflowOptions:
-    to: str
-    artifacts: tuple[str, ...] = ()  # further files of the run directory, as patterns
-    with_files: bool = True
-    timeout_s: int = 30
-
-
 @dataclass(slots=True)
 class MlflowReport:
     new: int = 0
@@ -89,14 +83,14 @@ class MlflowReport:
         return [*notes[:_NOTES_SHOWN], *([f"{more} more such changes"] if more > 0 else [])]
 
 
-def export_to_mlflow(selection: ExportedRuns, options: MlflowOptions, console: Console) -> MlflowReport:
+def export_to_mlflow(selection: ExportedRuns, request: MlflowRequest, console: Console) -> MlflowReport:
     """Raises UsageError for a URI that cannot be used, InfrastructureError where MLflow refuses or does not answer."""
-    check_uri(options.to)
     report = MlflowReport()
-    with _environment(options), warnings.catch_warnings(), _explained(hide_text(options.to)):
+    shown = hide_text(request.to)
+    with _environment(request), warnings.catch_warnings(), _explained(shown):
         warnings.simplefilter("ignore")
-        with _explained(hide_text(options.to), is_opening=True):
-            client, folder = _open_client(options)
+        with _explained(shown, is_opening=True):
+            client, folder = _open_client(request)
         by_study: dict[str, list[int]] = {}
         for i in selection.chosen:
             by_study.setdefault(selection.table.rows[i].study, []).append(i)
@@ -104,25 +98,32 @@ def export_to_mlflow(selection: ExportedRuns, options: MlflowOptions, console: C
             experiment = _find_experiment(client, study, folder)
             known = _load_known(client, experiment)
             for i in indexes:
-                row = selection.table.rows[i]
-                sender = _RunSender(client, selection, i, os.path.join(selection.root, row.key), options, report)
+                sender = _RunSender(client, selection, i, request, report)
                 sender.send(experiment, known)
                 if sender.outcome:
-                    console.message(f"{row.key}: {sender.outcome}")
+                    console.message(f"{sender.row.key}: {sender.outcome}")
     return report
 
 
 # ---------------------------------------------------------------- the connection
 
 
-def check_uri(uri: str) -> None:
+def check_request(request: MlflowRequest) -> None:
+    """Raises UsageError for what can be refused before a run is looked for."""
+    if request.artifacts and request.no_artifacts:
+        raise UsageError("--artifacts and --no-artifacts contradict each other")
+    for pattern in request.artifacts:
+        if os.path.isabs(pattern) or ".." in pattern.split("/"):
+            raise UsageError(
+                f"--artifacts {pattern} leaves the run directory", "give a pattern inside it: --artifacts 'out/*.pt'"
+            )
     try:
-        parts = urlsplit(uri)
-        is_good = bool(uri.strip()) and (parts.scheme not in ("http", "https") or bool(parts.hostname))
+        parts = urlsplit(request.to)
+        is_good = bool(request.to.strip()) and (parts.scheme not in ("http", "https") or bool(parts.hostname))
     except ValueError:
         is_good = False
     if not is_good:
-        raise UsageError(f"{hide_text(uri)!r} is not a tracking URI", EXAMPLE)
+        raise UsageError(f"{hide_text(request.to)!r} is not a tracking URI", EXAMPLE)
 
 
 def build_tracking_uri(to: str) -> str:
@@ -143,7 +144,7 @@ def build_tracking_uri(to: str) -> str:
 
 
 @contextmanager
-def _environment(options: MlflowOptions) -> Iterator[None]:
+def _environment(request: MlflowRequest) -> Iterator[None]:
     """MLflow takes these from the environment alone. What the user set is kept, and all is as before afterwards.
 
     Its log is silent: it reports how a database is made, and prints tracebacks of what it tries again.
@@ -153,7 +154,7 @@ def _environment(options: MlflowOptions) -> Iterator[None]:
     wanted = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(options.timeout_s),
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(request.timeout),
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     }
     added = [name for name in wanted if name not in os.environ]
@@ -215,16 +216,16 @@ def _explain(uri: str, error: Exception, is_opening: bool) -> AssayError:
     return InfrastructureError(f"MLflow at {uri} refused: {message}")
 
 
-def _open_client(options: MlflowOptions) -> tuple[MlflowClient, str | None]:
+def _open_client(request: MlflowRequest) -> tuple[MlflowClient, str | None]:
     """The client, and the folder for files of a store that is a file itself; MLflow would take the current one."""
     try:
         from mlflow.tracking import MlflowClient
     except ImportError as error:
         raise MissingExtraError("assay export mlflow", "mlflow") from error
-    uri = build_tracking_uri(options.to)
+    uri = build_tracking_uri(request.to)
     path = os.path.abspath(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) and uri != _SQLITE else None
     if path is not None:
-        check_writable(path, "experiments", options.timeout_s)
+        check_writable(path, "experiments", request.timeout)
         os.makedirs(os.path.dirname(path), exist_ok=True)
     client = MlflowClient(uri)
     client.search_experiments(max_results=1)
@@ -265,18 +266,12 @@ class _RunSender:
     """Sends one run, or what is new of it."""
 
     def __init__(
-        self,
-        client: MlflowClient,
-        selection: ExportedRuns,
-        i: int,
-        run_dir: str,
-        options: MlflowOptions,
-        report: MlflowReport,
+        self, client: MlflowClient, selection: ExportedRuns, i: int, request: MlflowRequest, report: MlflowReport
     ) -> None:
-        self.client, self.selection, self.i, self.dir = client, selection, i, run_dir
-        self.options, self.report = options, report
+        self.client, self.selection, self.i, self.request, self.report = client, selection, i, request, report
         self.row: RunRow = selection.table.rows[i]
-        self.record = run_directory.try_record(run_dir)
+        self.dir = os.path.join(selection.root, self.row.key)
+        self.record = run_directory.try_record(self.dir)
         self.metrics = selection.find_metrics(i)
         self.outcome = ""  # for people; empty: there was nothing new
 
@@ -296,8 +291,12 @@ class _RunSender:
             )
         self._send_params(run)
         points = self._send_points(run, is_new)
-        files = self._send_files(run, is_new) if self.options.with_files else 0
-        self._send_state(run)
+        files = self._send_files(run, is_new)
+        status = STATUS.get(self.row.state, "FAILED")
+        if self.row.state.is_over:
+            self.client.set_terminated(run.info.run_id, status, _to_ms(self.row.ended_at or self._started_at))
+        elif run.info.status != status:
+            self.client.update_run(run.info.run_id, status=status)
         # last: what is complete is not looked at again
         self._send_tags(run, {**self._build_tags(), EXPORTED_TAG: stamp})
         self.report.new += is_new
@@ -316,7 +315,7 @@ class _RunSender:
         counts = {name: self.selection.table.metrics[name].count[self.i] for name in self.metrics}
         row = self.row._replace(stamp=0.0)
         files = [(name, os.path.getsize(os.path.join(self.dir, name))) for name in self._find_files()]
-        content = json.dumps([row, counts, files, self.options.with_files], default=str, sort_keys=True)
+        content = json.dumps([row, counts, files, not self.request.no_artifacts], default=str, sort_keys=True)
         return hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
     def _send_params(self, run: Run) -> None:
@@ -362,13 +361,6 @@ class _RunSender:
                 _to_ms(time if math.isfinite(time) else self._started_at),
                 value,
             )
-
-    def _send_state(self, run: Run) -> None:
-        status = STATUS.get(self.row.state, "FAILED")
-        if self.row.state.is_over:
-            self.client.set_terminated(run.info.run_id, status, _to_ms(self.row.ended_at or self._started_at))
-        elif run.info.status != status:
-            self.client.update_run(run.info.run_id, status=status)
 
     def _build_tags(self) -> dict[str, str]:
         row, record = self.row, self.record
@@ -422,7 +414,7 @@ class _RunSender:
 
     def _find_files(self) -> list[str]:
         """Logs and what describes the run, and what was asked for; never what holds secrets or is outside the run."""
-        if not self.options.with_files:
+        if self.request.no_artifacts:
             return []
         try:
             present = os.listdir(self.dir)
@@ -434,7 +426,7 @@ class _RunSender:
             for command in spec.commands:
                 for template in (spec.log_name, spec.other_log_name):
                     found |= set(layout.find_logs(present, template, command.name))
-        for pattern in self.options.artifacts:
+        for pattern in self.request.artifacts:
             found |= set(_expand(self.dir, pattern))
         inside = os.path.realpath(self.dir) + os.sep
         paths = {name: os.path.join(self.dir, name) for name in found if os.path.basename(name) != layout.SECRETS_FILE}
@@ -456,14 +448,6 @@ class _RunSender:
                 self.client.log_artifact(run.info.run_id, path, folder or None)
                 count += 1
         return count
-
-
-def check_patterns(patterns: Sequence[str]) -> None:
-    for pattern in patterns:
-        if os.path.isabs(pattern) or ".." in pattern.split("/"):
-            raise UsageError(
-                f"--artifacts {pattern} leaves the run directory", "give a pattern inside it: --artifacts 'out/*.pt'"
-            )
 
 
 def _expand(run_dir: str, pattern: str) -> Iterator[str]:

@@ -58,15 +58,15 @@ _CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Pushing:
-    folders: tuple[OutgoingFolder, ...]
-    running: tuple[str, ...]  # keys of runs that are not over
-    private: tuple[str, ...]  # copies of study files that only their owner may read: not sent
+    folders: list[OutgoingFolder]
+    running: list[str]  # keys of runs that are not over
+    private: list[str]  # copies of study files that only their owner may read: not sent
 
 
 def choose_folders(names: Sequence[str], where: Where | None, root: str | None) -> Pushing:
     """What these names mean: studies, runs, or folders that are neither."""
     runs: dict[str, FoundRun] = {}
-    folders: list[OutgoingFolder] = []
+    pushing = Pushing([], [], [])
     for name in names:
         try:
             runs |= {run.dir: run for run in _find_runs(name, where, root)}
@@ -75,18 +75,16 @@ def choose_folders(names: Sequence[str], where: Where | None, root: str | None) 
                 raise
             path = os.path.abspath(name)
             key = build_key(FOLDERS, os.path.basename(path))
-            folders.append(OutgoingFolder(key, "folder", os.path.basename(path), path, keeps=True))
-    running: list[str] = []
-    private: list[str] = []
+            pushing.folders.append(OutgoingFolder(key, "folder", os.path.basename(path), path, keeps=True))
     for location in dict.fromkeys(run.location for run in runs.values()):
         chosen = [run for run in runs.values() if run.location == location]
         with open_index_of([location]) as index:
             table = load_fresh_table(index, [location])
         positions = {row.key: i for i, row in enumerate(table.rows)}
         found = [_build_run(run, table, positions[run.key]) for run in chosen if run.key in positions]
-        running += [each.name for each in found if each.facts["state"] in (State.RUNNING, State.QUEUED)]
-        folders += [*_build_codes(location, found), _build_study(location, private), *found]
-    return Pushing(tuple(folders), tuple(running), tuple(private))
+        pushing.running.extend(each.name for each in found if each.facts["state"] in (State.RUNNING, State.QUEUED))
+        pushing.folders.extend((*_build_codes(location, found), _build_study(location, pushing.private), *found))
+    return pushing
 
 
 def _find_runs(name: str, where: Where | None, root: str | None) -> list[FoundRun]:
@@ -153,14 +151,8 @@ def _build_study(location: StudyLocation, private: list[str]) -> OutgoingFolder:
             private.append(os.path.join(meta, name))
         return is_private
 
-    return OutgoingFolder(
-        build_key(STUDIES, location.name, "study"),
-        "study",
-        location.name,
-        meta,
-        leaves_out=leaves_out,
-        keeps=True,
-    )
+    key = build_key(STUDIES, location.name, "study")
+    return OutgoingFolder(key, "study", location.name, meta, leaves_out=leaves_out, keeps=True)
 
 
 # ---------------------------------------------------------------- what a shared place has
@@ -189,7 +181,9 @@ def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[F
     if slash and (found := mirror.load_manifests(remote, [exact], damaged)):
         return found
     keys = [] if len(damaged) > before else remote.find(build_key(STUDIES, study, "runs").removesuffix(".json"))
-    fitting = [key for key in keys if not slash or _may_fit(key, pattern)]
+    quoted = {key: key.rpartition("/")[2].removesuffix(".json") for key in keys}  # that of a long name is a part of it
+    named = {key: urllib.parse.unquote(text, errors="surrogateescape") for key, text in quoted.items()}
+    fitting = [key for key in keys if not slash or len(quoted[key]) > _LONG_KEY or fnmatchcase(named[key], pattern)]
     runs = mirror.load_manifests(remote, fitting, damaged)
     chosen = [each for each in runs if not slash or fnmatchcase(each.name.partition("/")[2], pattern)]
     if chosen:
@@ -202,12 +196,6 @@ def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[F
     raise NotFoundError("run" if slash else "study or folder", name, known, hint)
 
 
-def _may_fit(key: str, pattern: str) -> bool:
-    """Whether a run may have such a name; the key of a long one holds a part of it."""
-    quoted = key.rpartition("/")[2].removesuffix(".json")
-    return len(quoted) > _LONG_KEY or fnmatchcase(urllib.parse.unquote(quoted, errors="surrogateescape"), pattern)
-
-
 def list_names(remote: Remote) -> list[str]:
     studies = {key.split("/")[1] for key in remote.find(STUDIES)}
     folders = {key.split("/")[1].removesuffix(".json") for key in remote.find(FOLDERS)}
@@ -215,11 +203,10 @@ def list_names(remote: Remote) -> list[str]:
 
 
 def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:
-    """As the index had it when they were sent."""
+    """The table of these runs as the index had it when they were sent."""
     try:
-        rows = [_build_row(run) for run in runs]
         names = dict.fromkeys(name for run in runs for name in run.facts["metrics"])
-        return IndexTable(rows, {name: _build_columns(name, runs) for name in names})
+        return IndexTable([_build_row(run) for run in runs], {name: _build_columns(name, runs) for name in names})
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise FormatError(
             f"the store's record of its runs is damaged: {error!r}", "fetch them without --where"
@@ -254,24 +241,35 @@ class Pulled:
     damaged: tuple[FormatError, ...] = ()  # of the study that it belongs to
 
 
-def check_pull(manifest: FolderManifest, root: str, into: str | None) -> tuple[str, frozenset[str] | None]:
-    """Where it goes, and which of its files are missing there; None: all. Raises UsageError where it may not."""
-    path = _find_target(manifest, root, into)
-    if manifest.kind != "folder":
-        return path, _find_missing(manifest, path) if os.path.lexists(path) else None
-    if not os.path.isdir(path):
-        return path, None
-    return path, frozenset(n for n, f in manifest.files.items() if not mirror.is_file_of(os.path.join(path, n), f))
+def check_pull(found: Sequence[FolderManifest], _remote: Remote, root: str, into: str | None) -> Iterator[Pulled]:
+    """What `pull_all` would do. Raises UsageError for what it would refuse."""
+    for manifest in found:
+        path = _find_target(manifest, root, into)
+        missing = _find_missing(manifest, path)
+        names = manifest.files if missing is None else missing
+        how = "new" if missing is None else "updated" if missing else "unchanged"
+        size = sum(manifest.files[name].bytes for name in names if name in manifest.files)
+        yield Pulled(manifest.name, path, how, len(names), size)
 
 
 def _find_target(manifest: FolderManifest, root: str, into: str | None) -> str:
+    """The path that a folder or a run of a shared place gets on this machine."""
     if manifest.kind == "folder":
         return os.path.abspath(into or manifest.name)
     return os.path.join(root, *manifest.name.split("/"))
 
 
-def _find_missing(manifest: FolderManifest, path: str) -> frozenset[str]:
-    """Only an earlier state of the same run is brought up to date."""
+def _find_missing(manifest: FolderManifest, path: str) -> frozenset[str] | None:
+    """The files of the manifest that are missing at the path; None: all are."""
+    if manifest.kind != "folder":
+        return _compare_run(manifest, path) if os.path.lexists(path) else None
+    if not os.path.isdir(path):
+        return None
+    return frozenset(n for n, f in manifest.files.items() if not mirror.is_file_of(os.path.join(path, n), f))
+
+
+def _compare_run(manifest: FolderManifest, path: str) -> frozenset[str]:
+    """Only an earlier state of the same run is brought up to date: raises UsageError for everything else."""
     record = run_directory.try_record(path)
     shown = show_path(path)
     if record is None or record.uid != manifest.facts.get("uid"):
@@ -332,12 +330,11 @@ def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None =
         if manifest.kind == "folder":
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with locked(path):
-                path, missing = check_pull(manifest, root, into)
-                return _place(manifest, remote, path, missing, path + ".pull")
+                return _place(manifest, remote, path, _find_missing(manifest, path), path + ".pull")
         meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
         os.makedirs(meta, exist_ok=True)
         with locked(os.path.join(meta, f"{layout.PULL_PREFIX}{os.path.basename(path)}"[:200])):
-            path, missing = check_pull(manifest, root, into)
+            missing = _find_missing(manifest, path)
             with hold_file(os.path.join(meta, f"{layout.PULL_PREFIX}study.lock"), lambda _fd: None):
                 damaged = tuple(_pull_study(manifest, remote, os.path.dirname(path)))
             aside = os.path.join(meta, layout.PULL_PREFIX + (manifest.facts["uid"] or os.path.basename(path)[:200]))
@@ -369,7 +366,8 @@ def _place(manifest: FolderManifest, remote: Remote, path: str, missing: frozens
         os.makedirs(os.path.dirname(path), exist_ok=True)
         rename(aside, path)
     else:
-        move_into(aside, path, sorted(missing, key=lambda name: (_is_marker(name), name)))
+        ends = {n for n in missing if layout.parse_exit_marker(n) is not None or n.startswith(("outcome.", "end."))}
+        move_into(aside, path, [*sorted(missing - ends), *sorted(ends)])  # how it ended is in place last
         shutil.rmtree(aside)
     how = "new" if missing is None else "updated"
     return Pulled(manifest.name, path, how, fetched.files, fetched.bytes, notes)
@@ -385,11 +383,6 @@ def _mark(manifest: FolderManifest, remote: Remote, aside: str, path: str) -> No
         sender = manifest.facts["received"].get("by", "")
         received = replace(received, how="upload", by=f"{sender}, pulled by {received.by}")
     write_received(aside if not os.path.isdir(path) else path, received)
-
-
-def _is_marker(name: str) -> bool:
-    """Which says how a run ended: in place after everything that it is about."""
-    return layout.parse_exit_marker(name) is not None or name.startswith(("outcome.", "end."))
 
 
 def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = True) -> None:

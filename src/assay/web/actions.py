@@ -18,11 +18,11 @@ from assay.errors import UsageError
 from assay.system.files import parse_json
 from assay.values import layout
 from assay.web.answers import send
-from assay.web.operations import TEXT, Operation, Schema, record, ref
-from assay.web.routes import post
-from assay.web.site import get_site
+from assay.web.routes import TEXT, Routes, Schema, record, ref
+from assay.web.site import get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
+ROUTES = Routes()
 _LIMIT_S = 60.0
 _EARLY_S = 1.0
 _MOST_RUNS = 100
@@ -40,15 +40,23 @@ _WISH: Schema = {
 }
 
 
+@ROUTES.json(
+    "/api/studies/{study}/actions",
+    "act",
+    ref("Action"),
+    method="POST",
+    refusals=(400, 404, 409),
+    body={"application/json": {"schema": ref("Wish")}},
+    schemas={"Wish": _WISH, "Action": record(command=TEXT, code={"type": "integer"}, said=TEXT)},
+)
 async def act(request: Request) -> Response:
-    """`{"action": "stop", "runs": ["lr=0.1"], "text": ""}`; no runs: the whole study."""
+    """Stop, repeat, tag or untag runs, or write a note; without runs the whole study"""
     body = await request.body()
     return await run_in_threadpool(_act, request, body)
 
 
 def _act(request: Request, body: bytes) -> Response:
-    site = get_site(request)
-    snapshot = site.snapshots.load(request.path_params["study"])
+    snapshot = load_study(request)
     action, runs, text = _read(body, snapshot)
     commands = build_commands(snapshot, action, runs, text)
     shown = "\n".join(shlex.join(["assay", *words]) for words in commands[:_MOST_SHOWN])
@@ -60,7 +68,7 @@ def _act(request: Request, body: bytes) -> Response:
             code, said = call(words)
         if code:
             break
-    site.snapshots.refresh(snapshot.slug)
+    get_site(request).snapshots.refresh(snapshot.slug)
     return send({"command": shown, "code": code, "said": said}, 200 if code == 0 else 409)
 
 
@@ -144,19 +152,3 @@ def _start(snapshot: StudySnapshot, words: Sequence[str]) -> tuple[int, str]:
     if code is None:
         return 0, f"started; its output is in {layout.STUDY_META_DIR}/{layout.SUPERVISOR_LOG}\n{said}".strip()
     return (code if code not in (0, 1) else 0), said or f"it ended with exit code {code}"
-
-
-ROUTES = [
-    post(
-        "/api/studies/{study}/actions",
-        act,
-        Operation(
-            "act",
-            "Stop, repeat, tag or untag runs, or write a note; without runs the whole study",
-            ref("Action"),
-            refusals=(400, 404, 409),
-            body={"application/json": {"schema": ref("Wish")}},
-            schemas={"Wish": _WISH, "Action": record(command=TEXT, code={"type": "integer"}, said=TEXT)},
-        ),
-    )
-]

@@ -14,9 +14,10 @@ from starlette.responses import Response
 
 from assay.show.html import load_style
 from assay.values.run import build_command
-from assay.web.routes import get
+from assay.web.routes import Routes
 from assay.web.site import FOLDER
 
+ROUTES = Routes()
 VENDOR = os.path.join(FOLDER, "vendor")
 NEEDED = ("htmx.min.js", "uPlot.esm.js", "uPlot.min.css", os.path.join("speedscope", "index.html"))
 
@@ -72,8 +73,6 @@ def _read(path: str) -> str:
         return file.read()
 
 
+@ROUTES.page("/assay.css", "open")
 def style(_request: Request) -> Response:
     return Response(build_style(), media_type="text/css", headers={"cache-control": "no-cache"})
-
-
-ROUTES = [get("/assay.css", style, scope="open")]

@@ -67,7 +67,10 @@ class GuardedProtocol(H11Protocol):
         return self.conn.their_state is h11.IDLE or self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
 
     def _look(self) -> None:
-        now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
+        try:
+            now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
+        except AttributeError:  # of TLS: asyncio has closed it, and its protocol is gone
+            return
         waits_for_body = self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
         if unsent < self._unsent or not (unsent or waits_for_body):
             self._progress_at = now

@@ -25,25 +25,31 @@ from assay.show.table import build_rows
 from assay.values.state import State
 from assay.web.answers import send
 from assay.web.openapi import build_document
-from assay.web.operations import OBJECT, TEXT, Operation, Param, many, ref
-from assay.web.pages.page_view import StudyView, view_params
+from assay.web.pages.page_view import METRIC, StudyView, view_params
 from assay.web.pages.run import describe_served, find_children, find_run
 from assay.web.pages.study_page import build_plain_table, find_best, find_names
 from assay.web.pages.verdicts import load_verdicts
-from assay.web.routes import get
-from assay.web.site import build_address, get_site, read_query
-from assay.web.snapshots import StudySnapshot
+from assay.web.routes import OBJECT, TEXT, Param, Routes, Schema, many, ref
+from assay.web.site import build_address, get_site, load_study, read_query
 
 _MOST_COMPARED = 100
 _MOST_POINTS = 100_000
 _CHOICE = ("where", "states", "sort", "reverse", "page", "rows")
+_COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": _MOST_POINTS}
+_POINTS = Param("points", "about how many points; without it all", _COUNT)
+_COMPARED = Param("run", "STUDY/RUN; two or more", many(TEXT), needed=True)
+ROUTES = Routes()
 
 
+@ROUTES.json("/api/openapi.json", "describe", OBJECT, refusals=())
 def send_openapi(request: Request) -> Response:
+    """This document"""
     return send(build_document(request.app.state.entries))
 
 
+@ROUTES.json("/api/studies", "listStudies", many(ref("Study")), refusals=())
 def send_studies(request: Request) -> Response:
+    """All studies"""
     known = get_site(request).snapshots.load_studies()
     return send(
         [
@@ -61,20 +67,16 @@ def send_studies(request: Request) -> Response:
     )
 
 
-def _load(request: Request) -> StudySnapshot:
-    return get_site(request).snapshots.load(request.path_params["study"])
-
-
+@ROUTES.json("/api/studies/{study}", "showStudy", ref("StudyFacts"))
 def send_study(request: Request) -> Response:
-    snapshot = _load(request)
-    location, table = snapshot.location, snapshot.table
-    names = find_names(location, table)
-    best = find_best(location, table)
+    """What a study has: states, metrics, parameters"""
+    snapshot = load_study(request)
+    names, best = find_names(snapshot), find_best(snapshot)
     return send(
         {
             "study": snapshot.slug,
-            "name": location.name,
-            "root": location.root,
+            "name": snapshot.location.name,
+            "root": snapshot.location.root,
             "runs": snapshot.counts.total(),
             "counts": {str(state): count for state, count in snapshot.counts.items()},
             "metrics": list(names.metrics),
@@ -94,17 +96,22 @@ def _is_whole(request: Request) -> bool:
     return not {"page", "rows"} & set(request.query_params)
 
 
+@ROUTES.json(
+    "/api/studies/{study}/table",
+    "showTable",
+    many(ref("TableRow")),
+    view_params(*_CHOICE, "group", "metrics", "show", "hide"),
+)
 def send_table(request: Request) -> Response:
-    snapshot = _load(request)
-    location, table = snapshot.location, snapshot.table
+    """The table of a study, as `assay sum STUDY --json`"""
     view = StudyView.from_query(read_query(request))
-    names = find_names(location, table)
-    return send(build_rows(build_plain_table(location, table, view, names, whole=_is_whole(request))))
+    return send(build_rows(build_plain_table(load_study(request), view, whole=_is_whole(request))))
 
 
+@ROUTES.json("/api/studies/{study}/runs", "listRuns", many(ref("RunRow")), view_params(*_CHOICE))
 def send_runs(request: Request) -> Response:
-    """The runs that have a directory."""
-    snapshot = _load(request)
+    """The runs of a study, as `assay ls STUDY --json`"""
+    snapshot = load_study(request)
     table, view = snapshot.table, StudyView.from_query(read_query(request))
     options = view.build_options()
     keep = select_rows(table, options.where, (), options.states)
@@ -117,14 +124,18 @@ def send_runs(request: Request) -> Response:
     return send(build_rows(build_run_facts(list_rows(table, keep), snapshot.location, time.time())))
 
 
+@ROUTES.json("/api/studies/{study}/verdicts", "listVerdicts", many(ref("Verdict")))
 def send_verdicts(request: Request) -> Response:
-    return send(load_verdicts(_load(request).location))
+    """What was judged: a finding each, the newest last"""
+    return send(load_verdicts(load_study(request).location))
 
 
 # ---------------------------------------------------------------- runs
 
 
+@ROUTES.json("/api/studies/{study}/runs/{run}", "showRun", ref("Run"))
 def send_run(request: Request) -> Response:
+    """Everything about a run, as `assay show STUDY/RUN --json`"""
     site, snapshot, number, run_dir = find_run(request)
     key = snapshot.table.rows[number].key
     children = find_children(snapshot.table.rows, key)
@@ -135,7 +146,9 @@ def send_run(request: Request) -> Response:
         raise UsageError(f"the run {key} is damaged: {error}") from error
 
 
+@ROUTES.json("/api/studies/{study}/runs/{run}/series", "showSeries", ref("Series"), (METRIC, _POINTS))
 def send_series(request: Request) -> Response:
+    """One metric of a run, point by point"""
     site, snapshot, number, _ = find_run(request)
     metric = request.query_params.get("metric", "")
     known = [name for name, column in snapshot.table.metrics.items() if column.count[number]]
@@ -186,8 +199,9 @@ def read_count(request: Request, name: str, most: int) -> int | None:
     return int(text)
 
 
+@ROUTES.json("/api/compare", "compareRuns", many(ref("Comparison")), (_COMPARED,))
 def send_comparison(request: Request) -> Response:
-    """The first run with each of the others."""
+    """The first run with each other one, as `assay diff --json`"""
     site = get_site(request)
     names = list(dict.fromkeys(request.query_params.getlist("run")))
     if len(names) > _MOST_COMPARED:
@@ -207,68 +221,3 @@ def send_comparison(request: Request) -> Response:
             for index, run in zip(indexes[1:], runs[1:], strict=True)
         ]
     return send([to_json(run_diff.build_facts(each)) for each in found])
-
-
-ROUTES = [
-    get("/api/openapi.json", send_openapi, Operation("describe", "This document", OBJECT, refusals=())),
-    get("/api/studies", send_studies, Operation("listStudies", "All studies", many(ref("Study")), refusals=())),
-    get(
-        "/api/studies/{study}",
-        send_study,
-        Operation("showStudy", "What a study has: states, metrics, parameters", ref("StudyFacts")),
-    ),
-    get(
-        "/api/studies/{study}/table",
-        send_table,
-        Operation(
-            "showTable",
-            "The table of a study, as `assay sum STUDY --json`",
-            many(ref("TableRow")),
-            view_params(*_CHOICE, "group", "metrics", "show", "hide"),
-        ),
-    ),
-    get(
-        "/api/studies/{study}/runs",
-        send_runs,
-        Operation(
-            "listRuns", "The runs of a study, as `assay ls STUDY --json`", many(ref("RunRow")), view_params(*_CHOICE)
-        ),
-    ),
-    get(
-        "/api/studies/{study}/verdicts",
-        send_verdicts,
-        Operation("listVerdicts", "What was judged: a finding each, the newest last", many(ref("Verdict"))),
-    ),
-    get(
-        "/api/studies/{study}/runs/{run}",
-        send_run,
-        Operation("showRun", "Everything about a run, as `assay show STUDY/RUN --json`", ref("Run")),
-    ),
-    get(
-        "/api/studies/{study}/runs/{run}/series",
-        send_series,
-        Operation(
-            "showSeries",
-            "One metric of a run, point by point",
-            ref("Series"),
-            (
-                Param("metric", "which metric", needed=True),
-                Param(
-                    "points",
-                    "about how many points; without it all",
-                    {"type": "integer", "minimum": 1, "maximum": _MOST_POINTS},
-                ),
-            ),
-        ),
-    ),
-    get(
-        "/api/compare",
-        send_comparison,
-        Operation(
-            "compareRuns",
-            "The first run with each other one, as `assay diff --json`",
-            many(ref("Comparison")),
-            (Param("run", "STUDY/RUN; two or more", many(TEXT), needed=True),),
-        ),
-    ),
-]

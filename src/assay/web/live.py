@@ -15,10 +15,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from assay.errors import NotFoundError
-from assay.web.routes import get
+from assay.web.routes import Routes
 from assay.web.site import Site, get_site
 from assay.web.snapshots import StudySnapshot
 
+ROUTES = Routes()
 _MOST_LISTENERS = 200
 _MOST_OF_ONE = 100  # of one address
 _MOST_WAITING = 8  # events that a client has not taken; one that is slower is dropped, and its browser connects again
@@ -30,6 +31,7 @@ _STARTED = time.time()  # versions begin again with the server, and a page must 
 _open: Counter[str] = Counter()  # listeners of each address
 
 
+@ROUTES.page("/events")
 async def send_events(request: Request) -> Response:
     """`/events?study=NAME`: an event for each change of the study; `/events`: for each change of any of them."""
     site = get_site(request)
@@ -124,6 +126,3 @@ def _name(counts: Any) -> dict[str, int]:
 
 def _render(name: str, value: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(value)}\n\n"
-
-
-ROUTES = [get("/events", send_events)]

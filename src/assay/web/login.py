@@ -6,15 +6,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from assay.web.answers import send
-from assay.web.routes import RouteEntry, get
+from assay.web.routes import Routes
 from assay.web.security import ALLOWS, COOKIE
 from assay.web.site import get_site
 
+ROUTES = Routes()
 
+
+@ROUTES.page("/login", "open")
 def show(request: Request) -> Response:
     return get_site(request).render(request, "login.html")
 
 
+@ROUTES.page("/login", method="POST")
 def check(request: Request) -> Response:
     """The guard has compared the token of the header: it is one that allows reading."""
     site = get_site(request)
@@ -25,6 +29,3 @@ def check(request: Request) -> Response:
         is_https = request.url.scheme == "https"
         response.set_cookie(COOKIE, token.build_cookie(), httponly=True, samesite="strict", path="/", secure=is_https)
     return response
-
-
-ROUTES = [get("/login", show, scope="open"), RouteEntry("/login", check, ("POST",), "read")]

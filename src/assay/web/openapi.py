@@ -1,4 +1,4 @@
-"""What the JSON interface offers, as an OpenAPI document: of the operations that stand beside the routes.
+"""What the JSON interface offers, as an OpenAPI document: from the operations that are written above the handlers.
 
 What a command prints with `--json` has the shape that the command gives it: here stand the fields that every answer
 has.
@@ -11,8 +11,20 @@ from typing import Any
 
 from assay.reading.listing import NOT_STARTED
 from assay.values.state import State
-from assay.web.operations import COUNT, FLAG, NUMBER, OBJECT, TEXT, Operation, Param, Schema, many, record, ref
-from assay.web.routes import RouteEntry
+from assay.web.routes import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Operation,
+    Param,
+    RouteEntry,
+    Schema,
+    many,
+    record,
+    ref,
+)
 
 MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 MAYBE_NUMBER: Schema = {"type": ["number", "null"]}

@@ -1,20 +1,59 @@
-"""What answers an address, and which scope a caller needs for it."""
+"""What answers an address, which scope a caller needs for it, and how the JSON interface describes it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Literal, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from assay.web.operations import Operation
-
 Scope = Literal["open", "read", "write", "upload"]
 """`open`: anybody (the style sheet, the login page). What changes something is never `read`, and never a GET."""
 
 Handler = Callable[[Request], Response] | Callable[[Request], Awaitable[Response]]
+"""An ordinary function is called in a thread of its own; one that waits for the body is `async`."""
+
+H = TypeVar("H", bound=Handler)
+Schema = Mapping[str, Any]
+TEXT: Schema = {"type": "string"}
+FLAG: Schema = {"type": "boolean"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+NUMBER: Schema = {"type": "number"}
+OBJECT: Schema = {"type": "object"}
+BINARY: Schema = {"type": "string", "format": "binary"}
+
+
+def many(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def record(**fields: Schema) -> Schema:
+    """All of these, and perhaps more."""
+    return {"type": "object", "properties": dict(fields), "required": list(fields)}
+
+
+def ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+class Param(NamedTuple):
+    name: str
+    text: str
+    schema: Schema = TEXT
+    needed: bool = False
+
+
+class Operation(NamedTuple):
+    name: str
+    summary: str
+    answer: Schema  # of 200, and of `more`
+    params: Sequence[Param] = ()
+    refusals: Sequence[int] = (400, 404)
+    more: Sequence[int] = ()  # other good answers, of the same shape
+    body: Mapping[str, Any] | None = None
+    schemas: Mapping[str, Schema] = {}  # those of its own that it refers to
 
 
 class RouteEntry(NamedTuple):
@@ -38,8 +77,30 @@ def post(
     *,
     scope: Literal["open", "write", "upload"] = "write",
 ) -> RouteEntry:
-    """An ordinary function is called in a thread of its own; one that waits for the body is `async`."""
     return RouteEntry(path, handler, ("POST",), scope, operation)
+
+
+class Routes(list[RouteEntry]):
+    """The addresses of a module: each is written above its handler."""
+
+    def page(self, path: str, scope: Scope = "read", method: str = "GET") -> Callable[[H], H]:
+        def add(handler: H) -> H:
+            self.append(RouteEntry(path, handler, (method,), scope))
+            return handler
+
+        return add
+
+    def json(
+        self, path: str, name: str, answer: Schema, params: Sequence[Param] = (), *, method: str = "GET", **more: Any
+    ) -> Callable[[H], H]:
+        """An operation of the JSON interface; the handler's docstring is its summary."""
+
+        def add(handler: H) -> H:
+            operation = Operation(name, " ".join((handler.__doc__ or "").split()), answer, params, **more)
+            self.append(RouteEntry(path, handler, (method,), "read" if method == "GET" else "write", operation))
+            return handler
+
+        return add
 
 
 def build_route(entry: RouteEntry) -> Route:

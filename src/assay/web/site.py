@@ -24,7 +24,7 @@ from assay.web.answers import encode_text, quote
 from assay.web.interface import Navigation, Pages, load_pages
 from assay.web.rows import render_rows
 from assay.web.security import AccessToken
-from assay.web.snapshots import Snapshots
+from assay.web.snapshots import Snapshots, StudySnapshot
 
 FOLDER = os.path.dirname(__file__)
 
@@ -99,6 +99,11 @@ def find_bad_templates(pages: Pages) -> list[str]:
 def get_site(request: Request) -> Site:
     site: Site = request.app.state.site
     return site
+
+
+def load_study(request: Request) -> StudySnapshot:
+    """The study of the address."""
+    return get_site(request).snapshots.load(request.path_params["study"])
 
 
 def read_query(request: Request) -> dict[str, list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from assay.compat.perfzero.download import FetchedData, fetch
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.exchange.store import object_store
 from assay.exchange.store.object_store import StoredObject
 
@@ -36,7 +35,7 @@ def names_in(folder: Path) -> list[str]:
 # ---------------------------------------------------------------- bringing in
 
 
-def test_an_object_arrives(store: Any, tmp_path: Path) -> None:
+def test_objects_folders_and_buckets_arrive_whole(store: Any, tmp_path: Path) -> None:
     content = os.urandom(300_000)
     store.put("deep/x.bin", content)
     for scheme in store.schemes:
@@ -44,65 +43,43 @@ def test_an_object_arrives(store: Any, tmp_path: Path) -> None:
         assert fetch(store.url("deep/x.bin", scheme), str(target)) == FetchedData(str(target), 300_000, cached=False)
         assert target.read_bytes() == content
         assert names_in(target.parent) == ["renamed.bin"]
-
-
-@pytest.mark.parametrize("ending", ["", "/", "/*"])
-def test_a_folder_arrives_whole(store: Any, tmp_path: Path, ending: str) -> None:
     fill(store, "data/set", TREE)
     store.put("data/set-2/other", b"not ours")
-    fetched = fetch(store.url(f"data/set{ending}"), str(tmp_path / "set"))
-    assert fetched == FetchedData(str(tmp_path / "set"), 3001, cached=False)
-    assert read_tree(tmp_path / "set") == TREE
-    assert names_in(tmp_path) == ["set"]
-    assert fetch(store.url(f"data/set{ending}"), str(tmp_path / "set")).cached
-
-
-def test_a_whole_bucket_arrives(store: Any, tmp_path: Path) -> None:
-    store.put("x", b"1")
-    store.put("d/y", b"2")
+    for number, ending in enumerate(("", "/", "/*")):
+        folder = tmp_path / str(number)
+        fetched = fetch(store.url(f"data/set{ending}"), str(folder / "set"))
+        assert fetched == FetchedData(str(folder / "set"), 3001, cached=False)
+        assert read_tree(folder / "set") == TREE
+        assert names_in(folder) == ["set"]
+    assert fetch(store.url("data/set"), str(tmp_path / "0" / "set")).cached
     fetch(store.url()[:-1], str(tmp_path / "all"))
-    assert read_tree(tmp_path / "all") == {"x": b"1", "d/y": b"2"}
+    assert read_tree(tmp_path / "all").keys() == {"deep/x.bin", "data/set-2/other", *(f"data/set/{n}" for n in TREE)}
 
 
-@pytest.mark.parametrize("path", ["none", "none/", "none/*", "data/se"])
-def test_nothing_there(store: Any, tmp_path: Path, path: str) -> None:
+def test_nothing_there(store: Any, tmp_path: Path) -> None:
     store.put("data/set/x", b"1")
-    with pytest.raises(UsageError, match=f"there is nothing at {re.escape(store.url(path))}\n"):
-        fetch(store.url(path), str(tmp_path / "x"))
+    other = f"{store.schemes[0]}://no-such-bucket-here"
+    for url in (*map(store.url, ("none", "none/*", "data/se")), f"{other}/x", other):
+        with pytest.raises(UsageError, match=f"there is nothing at {re.escape(url)}\n"):
+            fetch(url, str(tmp_path / "x"))
     assert names_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("path", ["/x", "/x/", ""])
-def test_no_such_bucket(store: Any, tmp_path: Path, path: str) -> None:
-    with pytest.raises(UsageError, match=f"there is nothing at {store.schemes[0]}://no-such-bucket-here"):
-        fetch(f"{store.schemes[0]}://no-such-bucket-here{path}", str(tmp_path / "x"))
-    assert names_in(tmp_path) == []
-
-
-def test_an_object_that_is_also_a_folder_is_the_object(s3: Any, tmp_path: Path) -> None:
+def test_an_object_that_is_also_a_folder_is_the_object_and_a_part_of_another_kind_is_removed(
+    s3: Any, tmp_path: Path
+) -> None:
     s3.put("x", b"1")
     s3.put("x/y", b"2")
+    (tmp_path / "one.part").mkdir()
     fetch(s3.url("x"), str(tmp_path / "one"))
+    (tmp_path / "all.part").write_bytes(b"once a file")
     fetch(s3.url("x/"), str(tmp_path / "all"))
     assert (tmp_path / "one").read_bytes() == b"1"
     assert read_tree(tmp_path / "all") == {"y": b"2"}
+    assert names_in(tmp_path) == ["all", "one"]
 
 
 # ---------------------------------------------------------------- going on
-
-
-def test_a_folder_goes_on_where_it_stopped(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(store, "set", TREE)
-    brought = watch(monkeypatch)
-    break_after(monkeypatch, 2)
-    with pytest.raises(KeyboardInterrupt):
-        fetch(store.url("set"), str(tmp_path / "set"))
-    assert not (tmp_path / "set").exists()
-    assert len(brought) == 2
-    fetch(store.url("set"), str(tmp_path / "set"))
-    assert read_tree(tmp_path / "set") == TREE
-    assert sorted(brought) == sorted(TREE)  # each came once
-    assert names_in(tmp_path) == ["set"]
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -134,29 +111,22 @@ def break_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(object_store, "_bring", bring)
 
 
-def test_what_changed_between_two_downloads_is_brought_again(
-    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(s3, "set", {"a": b"old", "b": b"old", "c": b"same", "gone": b"1"})
-    break_after(monkeypatch, 4)
+def test_a_folder_goes_on_where_it_stopped(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came stays; what has changed since is brought again."""
+    fill(s3, "set", {"a": b"old", "b": b"old", "c": b"same", "d": b"4", "gone": b"1"})
+    brought = watch(monkeypatch)
+    break_after(monkeypatch, 3)
     with pytest.raises(KeyboardInterrupt):
         fetch(s3.url("set"), str(tmp_path / "set"))
+    assert not (tmp_path / "set").exists()
+    assert brought == ["a", "b", "c"]
     s3.put("set/a", b"new")  # of the same length
     s3.filesystem().rm_file(f"{s3.bucket}/set/gone")
     (tmp_path / "set.part" / "b").write_bytes(b"ol")  # as a kill in the middle leaves it
-    brought = watch(monkeypatch)
     fetch(s3.url("set"), str(tmp_path / "set"))
-    assert read_tree(tmp_path / "set") == {"a": b"new", "b": b"old", "c": b"same"}
-    assert sorted(brought) == ["a", "b"]
-
-
-def test_a_part_of_another_kind_is_removed(s3: Any, tmp_path: Path) -> None:
-    s3.put("set/a", b"1")
-    (tmp_path / "set.part").write_bytes(b"once a file")
-    fetch(s3.url("set"), str(tmp_path / "set"))
-    (tmp_path / "x.part").mkdir()
-    fetch(s3.url("set/a"), str(tmp_path / "x"))
-    assert names_in(tmp_path) == ["set", "x"]
+    assert read_tree(tmp_path / "set") == {"a": b"new", "b": b"old", "c": b"same", "d": b"4"}
+    assert brought[3:] == ["a", "b", "d"]
+    assert names_in(tmp_path) == ["set"]
 
 
 class StoreLayout:
@@ -183,13 +153,12 @@ def use(monkeypatch: pytest.MonkeyPatch, shelf: StoreLayout) -> None:
     monkeypatch.setattr(object_store, "_open", lambda _url: (shelf, "bucket/d/"))
 
 
-@pytest.mark.parametrize("key", ["bucket/d/../../evil", "bucket/d/a/../../../../evil"])
-def test_a_key_that_climbs_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str) -> None:
-    use(monkeypatch, StoreLayout({"bucket/d/fine": {"size": 0, "type": "file"}, key: {"size": 0, "type": "file"}}))
-    with pytest.raises(UsageError, match=r"an object cannot be a file here: .* leads elsewhere"):
-        fetch("s3://bucket/d/", str(tmp_path / "deep" / "x"))
-    assert names_in(tmp_path) == ["deep"]
-    assert names_in(tmp_path / "deep") == []
+def test_a_key_that_climbs_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for key in ("bucket/d/../../evil", "bucket/d/a/../../../../evil"):
+        use(monkeypatch, StoreLayout({"bucket/d/fine": {"size": 0, "type": "file"}, key: {"size": 0, "type": "file"}}))
+        with pytest.raises(UsageError, match=r"an object cannot be a file here: .* leads elsewhere"):
+            fetch("s3://bucket/d/", str(tmp_path / "deep" / "x"))
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["deep"]
 
 
 def test_an_object_that_arrives_short_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -213,27 +182,23 @@ def test_an_object_that_the_store_unpacks_has_no_known_length(monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("scheme", "extra", "module"),
-    [
-        ("s3", "s3", "s3fs"),
-        ("gs", "gcs", "gcsfs"),
-        ("az", "azure", "adlfs"),
-        ("abfss", "azure", "adlfs"),
-        ("s3", "s3", "fsspec"),
-    ],
+    [("s3", "s3", "s3fs"), ("gs", "gcs", "gcsfs"), ("abfss", "azure", "adlfs"), ("s3", "s3", "fsspec")],
 )
-def test_a_missing_part_names_its_extra(tmp_path: Path, scheme: str, extra: str, module: str) -> None:
-    """In a process where the library cannot be imported."""
-    program = (
-        f"import sys; sys.modules[{module!r}] = None\n"
-        "from assay.errors import MissingExtraError\nfrom assay.compat.perfzero.download import fetch\n"
-        "try: fetch(*sys.argv[1:])\nexcept MissingExtraError as error: print(error)"
-    )
-    command = [sys.executable, "-c", program, f"{scheme}://bucket/x", str(tmp_path / "x")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == [
+def test_a_missing_part_names_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, extra: str, module: str
+) -> None:
+    from fsspec.registry import _registry
+
+    monkeypatch.delitem(_registry, scheme, raising=False)  # of classes that were loaded
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError) as caught:
+        fetch(f"{scheme}://bucket/x", str(tmp_path / "x"))
+    assert caught.value.render().splitlines() == [
         f"{scheme}:// needs an optional part of Assay",
         f"  install it: pip install 'assay[{extra}]'",
-    ], done.stderr
+    ]
     assert names_in(tmp_path) == []
 
 
@@ -258,62 +223,46 @@ def test_a_store_that_does_not_answer_is_not_waited_for_long(tmp_path: Path, mon
     assert names_in(tmp_path) == []
 
 
-@pytest.mark.parametrize(("name", "words"), [("s3", "AWS_ACCESS_KEY_ID"), ("azure", "AZURE_STORAGE_CONNECTION_STRING")])
-def test_no_login(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, words: str
-) -> None:
+def test_no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for variable in [key for key in os.environ if key.startswith(("AWS_", "AZURE_"))]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    pytest.importorskip({"s3": "s3fs", "azure": "adlfs"}[name])
-    with pytest.raises(UsageError, match=f"may not be used: .*\n.*{words}"):
-        fetch({"s3": "s3://bucket/x", "azure": "az://bucket/x"}[name], str(tmp_path / "x"))
+    for url, words in (("s3://bucket/x", "AWS_ACCESS_KEY_ID"), ("az://bucket/x", "AZURE_STORAGE_CONNECTION_STRING")):
+        with pytest.raises(UsageError, match=f"may not be used: .*\n.*{words}"):
+            fetch(url, str(tmp_path / "x"))
 
 
 def test_options_come_from_the_environment(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fsspec reads FSSPEC_* when it is imported, so a process of its own is asked."""
+    """fsspec reads FSSPEC_* when it is imported."""
+    import fsspec
+
     s3.put("x", b"1")
     s3.filesystem().chmod(f"{s3.bucket}/x", "public-read")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("FSSPEC_S3_ANON", "true")
-    program = "import sys; from assay.compat.perfzero.download import fetch; print(fetch(*sys.argv[1:]).bytes)"
-    done = subprocess.run(
-        [sys.executable, "-c", program, s3.url("x"), str(tmp_path / "x")], capture_output=True, text=True, check=False
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
+    monkeypatch.setattr(fsspec.config, "conf", {})
+    fsspec.config.set_conf_env(fsspec.config.conf)
+    assert fetch(s3.url("x"), str(tmp_path / "x")).bytes == 1
 
 
 class ForbiddenError(Exception):
     status_code = 403
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "words"),
-    [
+def test_each_error_of_a_library_has_its_words_and_those_of_the_disk_are_left_to_the_caller() -> None:
+    forbidden = OSError("Forbidden: https://h/b\nno access")
+    for error, kind, words in (
         (FileNotFoundError(2, "No such container", "c"), UsageError, "there is nothing at gs://b/x"),
         (PermissionError("Access Denied"), UsageError, "may not be used: Access Denied"),
         (ForbiddenError("no"), UsageError, "may not be used: no"),
-        (
-            OSError("Forbidden: https://h/b\nno access"),
-            UsageError,
-            "may not be used: Forbidden: https://h/b\n.*gcloud auth",
-        ),
+        (forbidden, UsageError, "may not be used: Forbidden: https://h/b\n.*gcloud auth"),
         (RuntimeError(), InfrastructureError, "cannot be reached: RuntimeError"),
         (OSError(111, "Connect call failed"), InfrastructureError, "cannot be reached: .*Connect call failed"),
         (ValueError("one\ntwo"), InfrastructureError, "cannot be reached: one$"),
-    ],
-)
-def test_each_error_of_a_library_has_its_words(error: Exception, kind: type[Exception], words: str) -> None:
-    with pytest.raises(kind, match=words), object_store._named("gs://b/x"):
-        raise error
-
-
-@pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied", "/d/x")]
-)
-def test_errors_of_the_disk_are_left_to_the_caller(error: OSError) -> None:
-    with pytest.raises(OSError) as caught, object_store._named("gs://b/x"):
-        raise error
-    assert caught.value is error
+        (OSError(28, "No space left on device"), OSError, "No space"),
+        (PermissionError(13, "Permission denied", "/d/x"), PermissionError, "/d/x"),
+    ):
+        with pytest.raises(kind, match=words), object_store._named("gs://b/x"):
+            raise error

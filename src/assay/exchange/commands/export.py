@@ -80,7 +80,8 @@ def export_csv(request: CsvRequest, console: Console) -> int:
     from assay.exchange import export
 
     with _checked(request, console) as selection, _writing(selection, request, console, request.raw) as write:
-        (export.write_series_csv if request.series else export.write_runs_csv)(selection, write, raw=request.raw)
+        build = export.build_point_columns if request.series else export.build_run_columns
+        export.write_csv(build(selection), write, raw=request.raw)
     return 0
 
 
@@ -89,7 +90,8 @@ def export_json(request: ExportRequest, console: Console) -> int:
     from assay.exchange import export
 
     with _checked(request, console) as selection, _writing(selection, request, console) as write:
-        (export.write_series_json if request.series else export.write_runs_json)(selection, write)
+        build = export.build_point_facts if request.series else export.build_run_facts
+        export.write_json(build(selection), write)
     return 0
 
 
@@ -103,7 +105,8 @@ def export_parquet(request: ParquetRequest, console: Console) -> int:
     if request.output == STDOUT:
         raise UsageError("a Parquet file cannot be written to stdout", "name a file: -o runs.parquet")
     with _checked(request, console) as selection:
-        (export.write_series_parquet if request.series else export.write_runs_parquet)(selection, request.output)
+        build = export.build_point_columns if request.series else export.build_run_columns
+        export.write_parquet(build(selection), request.output)
         _report(selection, request, console)
     return 0
 
@@ -114,16 +117,12 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
     Parameters, metrics with steps and times, tags, states and files: logs, run.json, environment.json and job.sh.
     Called again, it sends what is new; nothing is sent twice.
     """
-    from assay.exchange.mlflow_export import MlflowOptions, check_patterns, check_uri, export_to_mlflow
+    from assay.exchange.mlflow_export import check_request, export_to_mlflow
     from assay.values.secrets import hide_text
 
-    if request.artifacts and request.no_artifacts:
-        raise UsageError("--artifacts and --no-artifacts contradict each other")
-    check_uri(request.to)
-    check_patterns(request.artifacts)
-    options = MlflowOptions(request.to, request.artifacts, not request.no_artifacts, request.timeout)
+    check_request(request)
     with _selected(request, console) as selection:
-        report = export_to_mlflow(selection, options, console)
+        report = export_to_mlflow(selection, request, console)
     for note in report.shown_notes:
         console.warning(note)
     count = render_count(report.new + report.updated + report.unchanged, "run")

@@ -101,26 +101,17 @@ def pull(request: PullRequest, console: Console) -> int:
     if request.into is not None and [each.kind for each in found] != ["folder"]:
         raise UsageError("--into is for one folder", "choose where runs go with --root DIR")
     facts: list[dict[str, Any]] = []
-    pulled = iter(()) if request.dry_run else pull_all(found, remote, root, request.into)
-    for manifest in found:
-        fact: dict[str, Any] = {"kind": manifest.kind, "name": manifest.name}
-        if request.dry_run:
-            path, missing = check_pull(manifest, root, request.into)
-            names = manifest.files if missing is None else missing
-            how = "new" if missing is None else "updated" if missing else "unchanged"
-            size = sum(manifest.files[name].bytes for name in names if name in manifest.files)
-            fact |= {"dir": path, "how": how, "fetched_files": len(names), "fetched_bytes": size}
-        else:
-            done = next(pulled)
-            if isinstance(done, FormatError):
-                damaged.append(done)
-                continue
-            damaged += done.damaged
-            fact |= {"dir": done.path, "how": done.how, "fetched_files": done.files, "fetched_bytes": done.bytes}
-            for note in done.notes:
-                console.message(f"{manifest.name}: {note}")
-        facts.append(fact)
-        console.message(f"{manifest.name}: {fact['how']}, {_count(fact['fetched_files'], fact['fetched_bytes'])}")
+    pulled = (check_pull if request.dry_run else pull_all)(found, remote, root, request.into)
+    for manifest, done in zip(found, pulled, strict=True):
+        if isinstance(done, FormatError):
+            damaged.append(done)
+            continue
+        damaged += done.damaged
+        fact = {"kind": manifest.kind, "name": manifest.name, "dir": done.path, "how": done.how}
+        facts.append({**fact, "fetched_files": done.files, "fetched_bytes": done.bytes})
+        for note in done.notes:
+            console.message(f"{manifest.name}: {note}")
+        console.message(f"{manifest.name}: {done.how}, {_count(done.files, done.bytes)}")
         if manifest.facts.get("state") == "running":
             console.message(f"{manifest.name} was not finished when it was sent")
     for text in dict.fromkeys(error.render() for error in damaged):  # what all runs of a study share once

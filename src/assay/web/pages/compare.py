@@ -29,12 +29,11 @@ from assay.values.secrets import hide_spec
 from assay.values.series import Direction, direction_of, metric_priority
 from assay.values.where import parse_where
 from assay.web.answers import send
-from assay.web.operations import TEXT, Operation, Param, many, ref
-from assay.web.pages.page_view import COUNTERS, StudyView, read_x, view_params
+from assay.web.pages.page_view import COUNTERS, METRIC, StudyView, read_x, view_params
 from assay.web.pages.run_files import split_diff
 from assay.web.pages.study_page import build_selected_curves
-from assay.web.routes import get
-from assay.web.site import Site, build_address, build_query, get_site
+from assay.web.routes import TEXT, Param, Routes, many, ref
+from assay.web.site import Site, build_address, build_query, get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
 _MOST_METRICS = 40
@@ -254,7 +253,9 @@ def _compare_code(index: Index, left: FoundRun, right: FoundRun) -> CodeDifferen
 
 # ---------------------------------------------------------------- requests
 
-
+ROUTES = Routes()
+_WHICH_RUNS = "a run of the study, or STUDY/RUN of another; without any, all that `where` chooses"
+_CURVE_PARAMS = (METRIC, Param("run", _WHICH_RUNS, many(TEXT)), *view_params("where", "x"))
 _MOST_RUNS = 1000
 _MOST_CURVES = 50
 _MOST_CHARTS = 12
@@ -274,7 +275,7 @@ class Choice(NamedTuple):
 
 def choose(site: Site, request: Request) -> Choice:
     """`?run=A&run=B&run=OTHER-STUDY/C`, of these only what `where` says; without names all runs that it chooses."""
-    snapshot = site.snapshots.load(request.path_params["study"])
+    snapshot = load_study(request)
     names, where = _read_runs(request.query_params)
     if len(names) > _MOST_RUNS:
         raise UsageError(f"{len(names)} runs are too many to be compared on one page", f"at most {_MOST_RUNS}")
@@ -309,6 +310,7 @@ def _find(site: Site, snapshot: StudySnapshot, name: str) -> tuple[StudySnapshot
     return other, other.get_row(run)
 
 
+@ROUTES.page("/studies/{study}/compare")
 def show(request: Request) -> Response:
     site, query = get_site(request), request.query_params
     choice, page, base, problem = None, None, None, None
@@ -336,7 +338,7 @@ def show(request: Request) -> Response:
         request,
         "compare.html",
         status=400 if problem else 200,
-        snapshot=site.snapshots.load(request.path_params["study"]),
+        snapshot=load_study(request),
         page=page,
         problem=problem,
         switches=switches,
@@ -408,8 +410,9 @@ def _build_query(**values: object) -> str:
     return build_query({name: value for name, value in values.items() if value})
 
 
+@ROUTES.json("/api/studies/{study}/compare/curves", "compareCurves", ref("Curves"), _CURVE_PARAMS)
 def send_curves(request: Request) -> Response:
-    """One metric of the compared runs, of many the best ones."""
+    """One metric of the runs that are compared, of many the 50 best"""
     site = get_site(request)
     choice = choose(site, request)
     metric, x = request.query_params.get("metric", ""), read_x(request.query_params.get("x", ""))
@@ -423,26 +426,3 @@ def send_curves(request: Request) -> Response:
     selection = plotting.PlottedRuns(choice.table, keep, locations, {metric: int(max(counts))}, beside=beside)
     with site.snapshots.read_points(choice.snapshot.location.root) as index:
         return send(build_selected_curves(index, selection, StudyView(metric=metric, x=x, best=_MOST_CURVES)))
-
-
-ROUTES = [
-    get("/studies/{study}/compare", show),
-    get(
-        "/api/studies/{study}/compare/curves",
-        send_curves,
-        Operation(
-            "compareCurves",
-            "One metric of the runs that are compared, of many the 50 best",
-            ref("Curves"),
-            (
-                Param("metric", "which metric", needed=True),
-                Param(
-                    "run",
-                    "a run of the study, or STUDY/RUN of another; without any, all that `where` chooses",
-                    many(TEXT),
-                ),
-                *view_params("where", "x"),
-            ),
-        ),
-    ),
-]

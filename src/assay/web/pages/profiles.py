@@ -16,9 +16,10 @@ from assay.follow.api import StudyLocation
 from assay.web.answers import quote
 from assay.web.assets import VENDOR, build_remedy
 from assay.web.pages.run_files import list_files
-from assay.web.routes import get
-from assay.web.site import build_address, get_site
+from assay.web.routes import Routes
+from assay.web.site import build_address, get_site, load_study
 
+ROUTES = Routes()
 VIEWER = "/vendor/speedscope/index.html"
 # speedscope writes its styles into the page, and reads one kind of profile with WebAssembly; it asks this server alone
 VIEWER_POLICY = (
@@ -109,6 +110,7 @@ def find_profiled(location: StudyLocation) -> Iterator[tuple[str, float]]:
             yield entry.name, at
 
 
+@ROUTES.page("/profiles")
 def show_all(request: Request) -> Response:
     site = get_site(request)
     found = [
@@ -120,17 +122,18 @@ def show_all(request: Request) -> Response:
     return site.render(request, "profiles.html", found=found[:_MOST_LISTED], total=len(found))
 
 
+@ROUTES.page("/profiles/{study}/{run}")
 def show(request: Request) -> Response:
-    site = get_site(request)
-    snapshot, run = site.snapshots.load(request.path_params["study"]), request.path_params["run"]
+    snapshot, run = load_study(request), request.path_params["run"]
     snapshot.get_row(run)
     profiles = list_profiles(snapshot.location, snapshot.slug, run)
-    answer = site.render(request, "profile.html", snapshot=snapshot, run=run, profiles=profiles)
+    answer = get_site(request).render(request, "profile.html", snapshot=snapshot, run=run, profiles=profiles)
     # a window that this page opens may answer it: Perfetto says when it is ready for the profile
     answer.headers["cross-origin-opener-policy"] = "same-origin-allow-popups"
     return answer
 
 
+@ROUTES.page("/vendor/speedscope/{name}", "open")
 def send_viewer(request: Request) -> Response:
     """speedscope's files, with a policy of their own."""
     folder = os.path.join(VENDOR, "speedscope")
@@ -139,10 +142,3 @@ def send_viewer(request: Request) -> Response:
     if name not in known:
         raise NotFoundError("file of speedscope", name, known, "" if known else build_remedy())
     return FileResponse(os.path.join(folder, name), headers={"content-security-policy": VIEWER_POLICY})
-
-
-ROUTES = [
-    get("/profiles", show_all),
-    get("/profiles/{study}/{run}", show),
-    get("/vendor/speedscope/{name}", send_viewer, scope="open"),
-]

@@ -38,7 +38,6 @@ from assay.values.series import direction_of, metric_priority
 from assay.values.state import FAILED
 from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
-from assay.web.operations import COUNT, Operation, Param, ref
 from assay.web.pages.page_view import COUNTERS, StudyView, XAxis, read_x, view_params
 from assay.web.pages.profiles import list_profiles
 from assay.web.pages.run_files import (
@@ -55,9 +54,9 @@ from assay.web.pages.run_files import (
 )
 from assay.web.pages.study_page import build_curve, build_selected_curves, find_names
 from assay.web.pages.verdicts import load_run_verdicts
-from assay.web.routes import get
+from assay.web.routes import COUNT, Param, Routes, Schema, ref
 from assay.web.security import FRAME_POLICY
-from assay.web.site import Site, build_address, get_site
+from assay.web.site import Site, build_address, get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
 _MOST_READINGS = 50_000  # of a longer run every second one, or every fourth
@@ -387,7 +386,20 @@ def find_children(rows: Sequence[RunRow], key: str) -> list[str]:
 
 # ---------------------------------------------------------------- requests
 
-
+ROUTES = Routes()
+_CURVE_PARAMS = (
+    Param("metric", "which metric"),
+    Param("reading", "instead of a metric: what was read of the machine, for example `memory, GiB`"),
+    *view_params("x"),
+)
+_LOG_ANSWER: Schema = {"anyOf": [ref("LogPart"), ref("LogMatches")]}
+_LOG_PARAMS = (
+    Param("command", "which command; without it the one that failed, else the last"),
+    Param("attempt", "which attempt; without it the last", {"type": "integer", "minimum": 1}),
+    Param("file", "instead of a command: a file of the run by its name"),
+    Param("from", "the first byte; without it the end of the log, or the beginning of a search", COUNT),
+    Param("find", "instead of a part: lines that hold these words"),
+)
 _MOST_CHARTS = 24  # the others by a click
 _MOST_SEARCHES = 3  # each may take seconds
 _SEARCH_S = 10.0  # of CPU time
@@ -398,16 +410,16 @@ for _ in range(_MOST_SEARCHES):
 
 def find_run(request: Request) -> tuple[Site, StudySnapshot, int, str]:
     """The run of the address: its row, and its directory."""
-    site = get_site(request)
-    snapshot = site.snapshots.load(request.path_params["study"])
+    snapshot = load_study(request)
     row = snapshot.get_row(request.path_params["run"])
-    return site, snapshot, row, os.path.join(snapshot.location.dir, request.path_params["run"])
+    return get_site(request), snapshot, row, os.path.join(snapshot.location.dir, request.path_params["run"])
 
 
+@ROUTES.page("/studies/{study}/runs/{run}")
 def show(request: Request) -> Response:
     site, snapshot, number, run_dir = find_run(request)
     row, table, location = snapshot.table.rows[number], snapshot.table, snapshot.location
-    names = find_names(location, table)
+    names = find_names(snapshot)
     page, problem = None, ""
     try:
         with site.snapshots.open_index(location.root) as index:
@@ -468,7 +480,9 @@ def _link_runs(site: Site, snapshot: StudySnapshot, keys: list[str]) -> dict[str
     return found
 
 
+@ROUTES.json("/api/studies/{study}/runs/{run}/curves", "showRunCurve", ref("Curves"), _CURVE_PARAMS)
 def send_curves(request: Request) -> Response:
+    """One metric of a run, or one of its readings, thinned to what a screen shows; over time all have the same axis"""
     site, snapshot, number, _ = find_run(request)
     query = request.query_params
     x = read_x(query.get("x", ""))
@@ -476,15 +490,13 @@ def send_curves(request: Request) -> Response:
     reading = query.get("reading", "")
     metric = query.get("metric", "") or ("" if reading else next(iter(metrics), ""))
     with site.snapshots.read_points(snapshot.location.root) as index:
-        return send(
-            build_run_curves(
-                index, snapshot.location, snapshot.table, number, metric=metric, reading=reading, x=x
-            )
-        )  # fmt: skip
+        table, location = snapshot.table, snapshot.location
+        return send(build_run_curves(index, location, table, number, metric=metric, reading=reading, x=x))
 
 
+@ROUTES.json("/api/studies/{study}/runs/{run}/log", "showLog", _LOG_ANSWER, _LOG_PARAMS)
 def send_log(request: Request) -> Response:
-    """A part of a log as JSON: its end, or from an offset on; with `find` the lines that hold these words."""
+    """A part of a log, or with `find` the lines that hold these words"""
     _, _, _, run_dir = find_run(request)
     query = request.query_params
     attempt, start = (_read_whole(query.get(name), name) for name in ("attempt", "from"))
@@ -514,6 +526,7 @@ def _read_whole(text: str | None, name: str) -> int | None:
     return int(text)
 
 
+@ROUTES.page("/studies/{study}/runs/{run}/files/{file:path}")
 def send_file(request: Request) -> Response:
     """A file is saved, not shown: it may be a page with scripts. With `view` a picture, known by its bytes, is shown,
     which no browser executes, and a page, in a frame of ours: without scripts, forms, an origin of its own and
@@ -528,40 +541,3 @@ def send_file(request: Request) -> Response:
         return FileResponse(path, media_type=kind, headers={**headers, "content-disposition": "inline"})
     name = os.path.basename(path)
     return FileResponse(path, media_type="application/octet-stream", filename=name, headers=headers)
-
-
-ROUTES = [
-    get("/studies/{study}/runs/{run}", show),
-    get("/studies/{study}/runs/{run}/files/{file:path}", send_file),
-    get(
-        "/api/studies/{study}/runs/{run}/curves",
-        send_curves,
-        Operation(
-            "showRunCurve",
-            "One metric of a run, or one of its readings, thinned to what a screen shows; "
-            "over time all have the same axis",
-            ref("Curves"),
-            (
-                Param("metric", "which metric"),
-                Param("reading", "instead of a metric: what was read of the machine, for example `memory, GiB`"),
-                *view_params("x"),
-            ),
-        ),
-    ),
-    get(
-        "/api/studies/{study}/runs/{run}/log",
-        send_log,
-        Operation(
-            "showLog",
-            "A part of a log, or with `find` the lines that hold these words",
-            {"anyOf": [ref("LogPart"), ref("LogMatches")]},
-            (
-                Param("command", "which command; without it the one that failed, else the last"),
-                Param("attempt", "which attempt; without it the last", {"type": "integer", "minimum": 1}),
-                Param("file", "instead of a command: a file of the run by its name"),
-                Param("from", "the first byte; without it the end of the log, or the beginning of a search", COUNT),
-                Param("find", "instead of a part: lines that hold these words"),
-            ),
-        ),
-    ),
-]

@@ -14,9 +14,10 @@ from assay.record.index.base import StudyRow
 from assay.values.state import State
 from assay.web.interface import ask_pages
 from assay.web.pages.study_page import find_best, measure_pace
-from assay.web.routes import get
+from assay.web.routes import Routes
 from assay.web.site import get_site
 
+ROUTES = Routes()
 _PATIENCE_S = 1.0
 _MANY = 12  # studies, above which there is a field to search in
 
@@ -51,6 +52,12 @@ _ORDERS: Mapping[str, Callable[[Card], Any]] = {
 }
 
 
+@ROUTES.page("/")
+def lead_to_studies(_request: Request) -> Response:
+    return RedirectResponse("/studies", 303)
+
+
+@ROUTES.page("/studies")
 def show(request: Request) -> Response:
     site = get_site(request)
     known = site.snapshots.load_studies()
@@ -79,12 +86,14 @@ def show(request: Request) -> Response:
     )
 
 
+@ROUTES.page("/alarms")
 def show_alarms(request: Request) -> Response:
     """The line at the top, which a page asks for again."""
     found = request.app.state.alarms.find(_PATIENCE_S)
     return get_site(request).render(request, "parts/alarms.html", found=found)
 
 
+@ROUTES.page("/studies/{study}/card")
 def show_card(request: Request) -> Response:
     """One card, asked for when an event says that its study changed."""
     site = get_site(request)
@@ -96,6 +105,7 @@ def show_card(request: Request) -> Response:
     return site.render(request, "parts/card.html", card=Card(slug, location.root, row))
 
 
+@ROUTES.page("/studies/{study}/best")
 def show_best(request: Request) -> Response:
     """A part of a card, asked for when the card is seen: the table of a large study is read for it."""
     site = get_site(request)
@@ -108,17 +118,4 @@ def show_best(request: Request) -> Response:
     if card:  # of a product: of its runs none is the best
         return card
     snapshot = site.snapshots.load(slug)
-    known = site.snapshots.load_studies().get(slug)
-    queued = known[1].counts.get(State.QUEUED, 0) if known else 0
-    best = find_best(snapshot.location, snapshot.table)
-    pace = measure_pace(snapshot.table, queued)
-    return site.render(request, "parts/best.html", slug=slug, best=best, pace=pace)
-
-
-ROUTES = [
-    get("/", lambda _request: RedirectResponse("/studies", 303)),
-    get("/studies", show),
-    get("/alarms", show_alarms),
-    get("/studies/{study}/card", show_card),
-    get("/studies/{study}/best", show_best),
-]
+    return site.render(request, "parts/best.html", slug=slug, best=find_best(snapshot), pace=measure_pace(snapshot))

@@ -16,7 +16,6 @@ from assay.show.table import render_csv
 from assay.values.state import State
 from assay.values.where import WhereError
 from assay.web.answers import encode_json, encode_text
-from assay.web.operations import Operation, ref
 from assay.web.pages.page_view import TABS, StudyView, view_params
 from assay.web.pages.studies import build_shares
 from assay.web.pages.study_page import (
@@ -32,10 +31,12 @@ from assay.web.pages.study_page import (
     find_names,
     measure_pace,
 )
-from assay.web.routes import get
-from assay.web.site import build_address, get_site, read_query
+from assay.web.routes import Routes, ref
+from assay.web.site import build_address, get_site, load_study, read_query
 from assay.web.snapshots import StudySnapshot
 
+ROUTES = Routes()
+_CURVE_PARAMS = view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best", "by")
 _PER_PAGE = (20, 50, 100, 200, 500)
 _SHORT_WHERE = 200  # characters: a dozen comparisons; with a longer one a request would hold up all others
 _SHORT_ROWS = ("20", "50", "100")
@@ -51,6 +52,7 @@ _ON_FORM: Mapping[str, Sequence[str]] = {  # what the form of a view asks for; t
 }
 
 
+@ROUTES.page("/studies/{study}")
 async def show(request: Request) -> Response:
     """A page of the table of a study in memory takes milliseconds, less than to wait for a thread among others."""
     query = request.query_params
@@ -62,12 +64,8 @@ async def show(request: Request) -> Response:
 
 
 def _show(request: Request) -> Response:
-    site = get_site(request)
-    snapshot = site.snapshots.load(request.path_params["study"])
-    location, table = snapshot.location, snapshot.table
-    query = read_query(request)
+    snapshot, query = load_study(request), read_query(request)
     view = StudyView.from_query(query)
-    names = find_names(location, table)
     values: dict[str, Any] = {
         "built": None,
         "blocks": (),
@@ -78,27 +76,30 @@ def _show(request: Request) -> Response:
     }
     try:
         if "columns" in query:
-            return RedirectResponse(f"{request.url.path}{_choose_columns(snapshot, view, query).to_query()}", 303)
+            usual = view._replace(show=(), hide=())
+            is_usual = query["columns"][-1] == "usual"
+            chosen = usual if is_usual else choose_columns(snapshot, view, query.get("col", ()))
+            return RedirectResponse(f"{request.url.path}{chosen.to_query()}", 303)
         if view.tab == "table":
             asked = view
-            built = values["built"] = snapshot.remember(view, lambda: build_table(location, table, asked, names))
+            built = values["built"] = snapshot.remember(view, lambda: build_table(snapshot, asked))
             view = view._replace(page=built.page)
         elif view.tab == "curves":
-            values["charts"] = snapshot.remember(view, lambda: choose_charts(location, table, view))
+            values["charts"] = snapshot.remember(view, lambda: choose_charts(snapshot, view))
         else:
-            values["blocks"] = snapshot.remember(view, lambda: build_plots(location, table, view, names))
+            values["blocks"] = snapshot.remember(view, lambda: build_plots(snapshot, view))
     except UsageError as error:  # a wrong filter is answered on the page where it was typed
         values["problem"] = error
         values["is_where"] = isinstance(error, WhereError)
         values["offers"] = _offer(view.where) if values["is_where"] else ()
-    response = site.render(
+    response = get_site(request).render(
         request,
         "study.html",
         view=view,
         tabs=TABS,
-        names=names,
+        names=find_names(snapshot),
         fields=FIELDS,
-        examples=snapshot.remember("examples", lambda: build_examples(table, names)) if table.rows else (),
+        examples=build_examples(snapshot),
         fields_shown=_ON_FORM.get(view.tab, _CHARTED),
         compare=build_address("studies", snapshot.slug, "compare", where=_build_where(view)),
         per_page=_PER_PAGE,
@@ -119,13 +120,6 @@ def _offer(text: str) -> list[str]:
     return [*([f"state == {word}"] if word in map(str, State) else []), f'name ~ "*{word}*"']
 
 
-def _choose_columns(snapshot: StudySnapshot, view: StudyView, query: Mapping[str, Sequence[str]]) -> StudyView:
-    if query["columns"][-1] == "usual":
-        return view._replace(show=(), hide=())
-    names = find_names(snapshot.location, snapshot.table)
-    return choose_columns(snapshot.location, snapshot.table, view, names, query.get("col", ()))
-
-
 def _build_where(view: StudyView) -> str:
     """What the table shows, as one expression."""
     states = f"run.state in ({', '.join(view.states)})" if view.states else ""
@@ -135,40 +129,36 @@ def _build_where(view: StudyView) -> str:
 
 
 def _build_head(snapshot: StudySnapshot) -> dict[str, Any]:
-    location, table = snapshot.location, snapshot.table
-    counts = snapshot.counts
     return {
         "snapshot": snapshot,
-        "counts": counts,
-        "shares": build_shares(counts),
-        "pace": measure_pace(table, counts.get(State.QUEUED, 0)) if counts.get(State.RUNNING) else None,
-        "not_finite": snapshot.remember("not finite", lambda: count_not_finite(table)),
-        "best": find_best(location, table),
+        "counts": snapshot.counts,
+        "shares": build_shares(snapshot.counts),
+        "pace": measure_pace(snapshot),
+        "not_finite": count_not_finite(snapshot),
+        "best": find_best(snapshot),
     }
 
 
+@ROUTES.page("/studies/{study}/table.csv")
 def send_csv(request: Request) -> Response:
     """What the table shows, all pages of it, to be saved."""
-    snapshot = get_site(request).snapshots.load(request.path_params["study"])
-    location, table = snapshot.location, snapshot.table
-    view = StudyView.from_query(read_query(request))
-    names = find_names(location, table)
-    text = render_csv(build_plain_table(location, table, view, names, whole=True))
-    name = re.sub(r"[^\w.-]+", "_", location.name, flags=re.ASCII)
+    snapshot, view = load_study(request), StudyView.from_query(read_query(request))
+    text = render_csv(build_plain_table(snapshot, view, whole=True))
+    name = re.sub(r"[^\w.-]+", "_", snapshot.location.name, flags=re.ASCII)
     headers = {"content-disposition": f'attachment; filename="{name}.csv"', "cache-control": "no-store"}
     return Response(encode_text(text), media_type="text/csv", headers=headers)
 
 
+@ROUTES.page("/studies/{study}/head")
 def show_head(request: Request) -> Response:
     """How the runs stand: asked for when an event says that they changed."""
-    site = get_site(request)
-    snapshot = site.snapshots.load(request.path_params["study"])
-    return site.render(request, "parts/study_head.html", **_build_head(snapshot))
+    return get_site(request).render(request, "parts/study_head.html", **_build_head(load_study(request)))
 
 
+@ROUTES.page("/studies/{study}/find")
 def find_named(request: Request) -> Response:
     """A run by the name that a chart shows, which its directory may not have."""
-    snapshot = get_site(request).snapshots.load(request.path_params["study"])
+    snapshot = load_study(request)
     name = request.query_params.get("name", "")
     row = next((row for row in snapshot.table.rows if row.name == name), None)
     if row is None:
@@ -176,32 +166,15 @@ def find_named(request: Request) -> Response:
     return RedirectResponse(build_address("studies", snapshot.slug, "runs", row.folder), 303)
 
 
+@ROUTES.json("/api/studies/{study}/curves", "showCurves", ref("Curves"), _CURVE_PARAMS)
 def send_curves(request: Request) -> Response:
-    site = get_site(request)
-    snapshot = site.snapshots.load(request.path_params["study"])
-    view = StudyView.from_query(read_query(request))
+    """The curves of one metric, thinned to what a screen shows; highs and lows stay"""
+    snapshot, view = load_study(request), StudyView.from_query(read_query(request))
+    snapshots = get_site(request).snapshots
 
     def make() -> bytes:
-        with site.snapshots.read_points(snapshot.location.root) as index:
-            return encode_json(build_curves(index, snapshot.location, snapshot.table, view))
+        with snapshots.read_points(snapshot.location.root) as index:
+            return encode_json(build_curves(index, snapshot, view))
 
-    body = site.snapshots.answer(snapshot, ("curves", view), make)
+    body = snapshots.answer(snapshot, ("curves", view), make)
     return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
-
-
-ROUTES = [
-    get("/studies/{study}", show),
-    get("/studies/{study}/head", show_head),
-    get("/studies/{study}/table.csv", send_csv),
-    get("/studies/{study}/find", find_named),
-    get(
-        "/api/studies/{study}/curves",
-        send_curves,
-        Operation(
-            "showCurves",
-            "The curves of one metric, thinned to what a screen shows; highs and lows stay",
-            ref("Curves"),
-            view_params("where", "states", "group", "metric", "x", "smooth", "log", "log_x", "best", "by"),
-        ),
-    ),
-]

@@ -14,7 +14,6 @@ from assay.errors import UsageError
 from assay.follow.locations import StudyLocation
 from assay.plots import api as plotting
 from assay.reading.choosing import FIELDS
-from assay.reading.kept_table import remember
 from assay.reading.ranking import (
     Asked,
     SortKey,
@@ -33,13 +32,13 @@ from assay.record.index.stored import Index
 from assay.show.chart import Line, LineChart, build_band_edges, build_shown, has_finite_sum, thin_line
 from assay.show.formatting import to_json
 from assay.show.progress import estimate_eta
-from assay.values import table as values
 from assay.values.document import Block, Text
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
-from assay.values.table import Column
+from assay.values.table import Column, Table
 from assay.values.where import parse_where
 from assay.web.pages.page_view import COUNTERS, StudyView
+from assay.web.snapshots import StudySnapshot
 
 T = TypeVar("T")
 _MOST_POINTS = 1500  # of a curve that is sent: more than a screen has columns
@@ -78,30 +77,32 @@ class Pace(NamedTuple):
     left_s: float | None
 
 
-def _kept(make: Callable[[StudyLocation, IndexTable], T]) -> Callable[[StudyLocation, IndexTable], T]:
-    """What the function makes of a table that is kept is made once."""
+def _kept(make: Callable[[StudySnapshot], T]) -> Callable[[StudySnapshot], T]:
+    """What the function makes of a study, as it was read, is made once."""
 
     @wraps(make)
-    def get(location: StudyLocation, table: IndexTable) -> T:
-        return remember(table, make.__name__, lambda: make(location, table))
+    def get(study: StudySnapshot) -> T:
+        return study.remember(make.__name__, lambda: make(study))
 
     return get
 
 
 @_kept
-def find_names(location: StudyLocation, table: IndexTable) -> StudyNames:
+def find_names(study: StudySnapshot) -> StudyNames:
+    table = study.table
     params = [row.params for row in table.rows]
     every = list(dict.fromkeys(name for each in params for name in each))
     differing = differing_params(params) if params else []
     empty = [name for name, column in table.metrics.items() if not any(column.count)]
-    return StudyNames(list(table.metrics), every, differing, empty, find_step_name([location], table.rows))
+    return StudyNames(list(table.metrics), every, differing, empty, find_step_name([study.location], table.rows))
 
 
 @_kept
-def find_best(location: StudyLocation, table: IndexTable) -> StudyBest | None:
+def find_best(study: StudySnapshot) -> StudyBest | None:
     """The best of the finished runs, by what the study's search or its most telling metric is about."""
+    table = study.table
     done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
-    keys = choose_sort(load_objectives([location], table), table, [row.params for row in table.rows])
+    keys = choose_sort(_load_objectives(study), table, [row.params for row in table.rows])
     if not done or not keys or not keys[0].is_metric:
         return None
     column = table.metrics[keys[0].name]
@@ -119,23 +120,28 @@ def find_best(location: StudyLocation, table: IndexTable) -> StudyBest | None:
     return StudyBest(table.rows[i].folder, keys[0].name, values[i], [*thinned, history[-1]])
 
 
-def count_not_finite(table: IndexTable) -> int:
+@_kept
+def count_not_finite(study: StudySnapshot) -> int:
     """Runs of which the last value of a metric is NaN or infinite."""
-    columns = [column for column in table.metrics.values() if any(column.bad)]
+    columns = [column for column in study.table.metrics.values() if any(column.bad)]
     return len(
         {i for column in columns for i, last in enumerate(column.last) if column.bad[i] and not math.isfinite(last)}
     )
 
 
-def measure_pace(table: IndexTable, queued: int) -> Pace | None:
+def measure_pace(study: StudySnapshot) -> Pace | None:
     """How fast the runs of the study end; None where nothing runs."""
-    now = time.time()
-    running = [row.elapsed_s(now) or 0.0 for row in table.rows if row.state is State.RUNNING]
-    if not running:
+    if not study.counts[State.RUNNING]:
         return None
-    took = [row.took_s for row in table.rows if row.state is State.DONE and row.took_s]
-    mean = sum(took) / len(took) if took else 0.0
+    now, rows = time.time(), study.table.rows
+    running = [row.elapsed_s(now) or 0.0 for row in rows if row.state is State.RUNNING]
+    took = [row.took_s for row in rows if row.state is State.DONE and row.took_s]
+    mean, queued = sum(took) / len(took) if took else 0.0, study.counts[State.QUEUED]
     return Pace(3600 * len(running) / mean if mean else None, estimate_eta(took, running, queued, len(running)))
+
+
+def _load_objectives(study: StudySnapshot) -> tuple[SortKey, ...]:
+    return load_objectives([study.location], study.table)
 
 
 # ---------------------------------------------------------------- the table
@@ -167,13 +173,13 @@ class StudyTable(NamedTuple):
     members: Sequence[str] = ()
 
 
-def build_table(location: StudyLocation, table: IndexTable, view: StudyView, names: StudyNames) -> StudyTable:
+def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
     """A page of the table, as `assay sum` would print it, less the columns that are hidden."""
-    summary = _build_whole(location, table, view, names)
+    summary, names = _build_whole(study, view), find_names(study)
     last = max(1, -(-summary.total // view.rows))
     if view.page > last:
-        return build_table(location, table, view._replace(page=last), names)
-    columns = [_name_best(column, summary, location, table) for column in summary.table.columns]
+        return build_table(study, view._replace(page=last))
+    columns = [_name_best(column, summary, study) for column in summary.table.columns]
     bases = [_find_base(column, names) for column in columns]
     kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
     kept.sort(key=lambda index: _find_place(columns, index))
@@ -203,12 +209,12 @@ def _find_place(columns: Sequence[Column], index: int) -> tuple[int, bool]:
     return first, columns[index].role not in ("best", "best sd")
 
 
-def _name_best(column: Column, summary: StudySummary, location: StudyLocation, table: IndexTable) -> Column:
+def _name_best(column: Column, summary: StudySummary, study: StudySnapshot) -> Column:
     """`best loss` is always the one of the study; an address that asks for the other end says so: `highest loss`."""
     key = next((each for each in summary.sort if each.is_metric and each.name == column.metric), None)
     if column.role != "best" or key is None:
         return column
-    if key.direction == _add_direction(key.name, load_objectives([location], table)).direction:
+    if key.direction == _add_direction(key.name, _load_objectives(study)).direction:
         return column
     return column._replace(name=f"{'highest' if key.direction == 'max' else 'lowest'} {key.name}")
 
@@ -235,12 +241,13 @@ def _shorten(column: Column, values: Sequence[Any]) -> Column:
     return column
 
 
-def _build_whole(location: StudyLocation, table: IndexTable, view: StudyView, names: StudyNames) -> StudySummary:
+def _build_whole(study: StudySnapshot, view: StudyView) -> StudySummary:
+    table, objectives = study.table, _load_objectives(study)
     options = view.build_options()._replace(ignore=(), show=tuple(name.removeprefix("metrics.") for name in view.show))
-    objectives = load_objectives([location], table)
     asked = [_add_direction(name, objectives) if name in table.metrics else name for name in view.sort]
-    summary = build_summary(table, options._replace(sort=tuple(asked) or objectives, all_reasons=True), names.step)
-    if view.group or not remember(table, "has notes", lambda: any(row.note for row in table.rows)):
+    options = options._replace(sort=tuple(asked) or objectives, all_reasons=True)
+    summary = build_summary(table, options, find_names(study).step)
+    if view.group or not study.remember("has notes", lambda: any(row.note for row in table.rows)):
         return summary
     notes = [row.note for row in summary.rows]
     rows = [(*row, note) for row, note in zip(summary.table.rows, notes, strict=True)]
@@ -249,26 +256,20 @@ def _build_whole(location: StudyLocation, table: IndexTable, view: StudyView, na
     )
 
 
-def build_plain_table(
-    location: StudyLocation, table: IndexTable, view: StudyView, names: StudyNames, *, whole: bool
-) -> values.Table:
+def build_plain_table(study: StudySnapshot, view: StudyView, *, whole: bool) -> Table:
     """The table of `assay sum`. `whole`: all rows, not a page of them."""
     options = view.build_options()
     if not options.sort:
-        options = options._replace(sort=load_objectives([location], table))
+        options = options._replace(sort=_load_objectives(study))
     if whole:
         options = options._replace(limit=None, offset=0, is_page=False)
-    return build_summary(table, options, names.step).table
+    return build_summary(study.table, options, find_names(study).step).table
 
 
-def choose_columns(
-    location: StudyLocation, table: IndexTable, view: StudyView, names: StudyNames, chosen: Sequence[str]
-) -> StudyView:
+def choose_columns(study: StudySnapshot, view: StudyView, chosen: Sequence[str]) -> StudyView:
     """The view with these columns: what differs from those that the table has by itself is remembered, by name."""
-    plain = view._replace(show=(), hide=())
-    usual = dict.fromkeys(
-        _find_base(column, names) for column in _build_whole(location, table, plain, names).table.columns
-    )
+    columns, names = _build_whole(study, view._replace(show=(), hide=())).table.columns, find_names(study)
+    usual = dict.fromkeys(_find_base(column, names) for column in columns)
     usual.pop("run", None)
     return view._replace(
         show=tuple(name for name in chosen if name not in usual),
@@ -318,9 +319,13 @@ def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyVie
         yield " and ".join(parts)
 
 
-def build_examples(table: IndexTable, names: StudyNames) -> list[str]:
+@_kept
+def build_examples(study: StudySnapshot) -> list[str]:
     """Expressions that choose some of these runs."""
-    examples = []
+    table, names = study.table, find_names(study)
+    examples: list[str] = []
+    if not table.rows:
+        return examples
     if found := [name for name in names.differing if table.rows[0].params.get(name) is not None]:
         value = table.rows[0].params[found[0]]
         sign = "<=" if isinstance(value, float) else "=="
@@ -360,10 +365,11 @@ def _quote(value: object) -> str:
 # ---------------------------------------------------------------- plots
 
 
-def build_plots(location: StudyLocation, table: IndexTable, view: StudyView, names: StudyNames) -> Sequence[Block]:
+def build_plots(study: StudySnapshot, view: StudyView) -> Sequence[Block]:
     """What `assay plot` draws of parameters, as blocks of a document."""
+    names = find_names(study)
     wanted = [name for name in (view.param, view.color) if name and name not in names.params]
-    selection = _build_selection(location, _add_metrics(table, wanted), view)
+    selection = _build_selection(study.location, _add_metrics(study.table, wanted), view)
     metrics = _find_metrics(view.metric, selection)
     selection, notes = _cap(selection, view, metrics)
     options = _build_options(view, metrics)
@@ -484,20 +490,20 @@ def _build_selection(location: StudyLocation, table: IndexTable, view: StudyView
 # ---------------------------------------------------------------- curves
 
 
-def choose_charts(location: StudyLocation, table: IndexTable, view: StudyView) -> list[str]:
+def choose_charts(study: StudySnapshot, view: StudyView) -> list[str]:
     """The metrics that are drawn beside each other where none was chosen: what a search is about first."""
     if view.metric:
         return [view.metric]
-    selection = _build_selection(location, table, view)
+    selection = _build_selection(study.location, study.table, view)
     first = [each.name for each in selection.objectives]
     lines = [name for name, count in selection.counts.items() if count > 1 and name not in COUNTERS]
     lines.sort(key=lambda name: (name not in first, metric_priority(name)))
     return lines[:_MOST_CHARTS]
 
 
-def build_curves(index: Index, location: StudyLocation, table: IndexTable, view: StudyView) -> dict[str, Any]:
+def build_curves(index: Index, study: StudySnapshot, view: StudyView) -> dict[str, Any]:
     """The curves of one metric as JSON, thinned to what a screen shows; highs and lows are kept."""
-    return build_selected_curves(index, _build_selection(location, table, view), view)
+    return build_selected_curves(index, _build_selection(study.location, study.table, view), view)
 
 
 def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: StudyView) -> dict[str, Any]:
