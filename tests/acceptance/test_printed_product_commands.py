@@ -190,6 +190,7 @@ def chain(bench: Bench) -> str:
     return name
 
 
+@pytest.mark.services("backends")
 def test_what_is_printed_about_a_wrong_model_works(bench: Bench, chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     manner = ("--target", "faulty", *ELSEWHERE)
     commands = ask(bench, "model", "check", chain, *manner, *FORMS, codes=(1,))
