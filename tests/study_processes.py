@@ -30,7 +30,7 @@ def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.01)
+        time.sleep(0.02)
     return found
 
 

@@ -25,7 +25,7 @@ from assay.runs import Run, Runs
 from assay.system.fast_dataclasses import replace
 
 pytestmark = pytest.mark.usefixtures("forked_supervisors")
-WAIT = "until [ -e '{folder}/{x}' ]; do sleep 0.02; done; echo loss={x}; [ {x} != 3 ]"
+WAIT = "until [ -e '{folder}/{x}' ]; do sleep 0.05; done; echo loss={x}; [ {x} != 3 ]"
 
 
 def build_study(bench: Bench, **keys: Any) -> Study:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.user_folder import INTRO, INTRO_LINES, UserFolder, open_user_folder
+from tests.user_folder import INTRO, INTRO_LINES, QUICK_NOTE, UserFolder, open_user_folder
 
 FARM = "LOGROOT: logs\nFARM: {name}\n{name}:\n  SUBMIT_CMD: submit_job\n  RESOURCES: {{gpu: 2}}\n"
 TASKS = """\
@@ -33,7 +33,7 @@ resource: [0]
 def user(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[UserFolder]:
     with open_user_folder(monkeypatch, capfd) as user:
         user.write("sweep.yml", INTRO)
-        user.note_calls()
+        user.note_calls(note=QUICK_NOTE)
         yield user
 
 
@@ -277,7 +277,7 @@ def test_a_dry_run_does_not_make_the_next_run_skip_everything(user: UserFolder) 
 def test_what_a_killed_runner_left_running_is_run_again(user: UserFolder) -> None:
     """B21"""
     gate = user.folder / "go"
-    tasks(user, f"python train.py {{lr}} && while [ ! -e '{gate}' ]; do sleep 0.02; done", "lr: [1]")
+    tasks(user, f"python train.py {{lr}} && while [ ! -e '{gate}' ]; do sleep 0.05; done", "lr: [1]")
     with user.beside("mlrunner") as program:
         user.until(lambda: user.calls == ["1"], "it runs")
         program.kill()

@@ -26,7 +26,7 @@ params:
 WORK = """
 echo "$ASSAY_RUN_NAME" >> "$LEDGER"
 touch "$ASSAY_RUN_DIR/up"
-until [ -e "$ASSAY_RUN_DIR/go" ] || [ -e "$ALL" ]; do sleep 0.02; done
+until [ -e "$ASSAY_RUN_DIR/go" ] || [ -e "$ALL" ]; do sleep 0.05; done
 """
 
 ONLY = "n=0,prio=0"  # the name of a study's only run: all of its parameters

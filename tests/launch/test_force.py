@@ -18,7 +18,7 @@ from tests.study_processes import StudyProcesses, open_study_processes, until
 from assay.record import run_directory
 from assay.values.run import State
 
-WAIT = 'touch "$ASSAY_RUN_DIR/up"; until [ -e "$GO" ]; do sleep 0.02; done'
+WAIT = 'touch "$ASSAY_RUN_DIR/up"; until [ -e "$GO" ]; do sleep 0.05; done'
 D, S = State.DONE, State.STOPPED
 
 

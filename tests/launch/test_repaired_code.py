@@ -111,7 +111,7 @@ def test_of_a_whole_study_only_what_failed_gets_the_current_code(shop: StudyProc
 
 
 def test_a_run_that_failed_without_a_supervisor_gets_the_current_code(shop: StudyProcesses) -> None:
-    shop.write("train.sh", 'echo old\nuntil [ -e "$ALL" ]; do sleep 0.02; done\nexit 1\n')
+    shop.write("train.sh", 'echo old\nuntil [ -e "$ALL" ]; do sleep 0.05; done\nexit 1\n')
     shop.write_study("bash train.sh")
     program = shop.start("--plain", "--slots", "0")
     until(lambda: (shop.dir(RUN) / "run.log").exists() and shop.log(), "the run")

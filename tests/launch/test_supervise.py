@@ -206,7 +206,7 @@ def test_five_deaths_in_a_row_are_the_end(shop: StudyProcesses) -> None:
 ORPHAN = f"""
 state() {{ cut -d' ' -f3 "/proc/$(cat "$dir/left")/stat" 2>/dev/null; }}
 if [ $n = 2 ]; then [ "$(state)" != S ]; exit; fi
-setsid sleep 1000 & echo $! > "$dir/left"; until [ "$(state)" = S ]; do sleep 0.01; done
+setsid sleep 1000 & echo $! > "$dir/left"; until [ "$(state)" = S ]; do sleep 0.03; done
 {DIES}
 """
 
@@ -271,7 +271,7 @@ def test_an_attempt_that_was_not_concluded_is_concluded_by_its_markers(shop: Stu
 
 def test_a_directory_that_is_removed_during_the_run(shop: StudyProcesses) -> None:
     """It counts as lost, its processes are ended, and the others go on; the next call makes it again."""
-    shop.write("work.sh", 'touch "$ASSAY_RUN_DIR/up"; [ $1 = 1 ] && until [ -e "$ALL" ]; do sleep 0.02; done')
+    shop.write("work.sh", 'touch "$ASSAY_RUN_DIR/up"; [ $1 = 1 ] && until [ -e "$ALL" ]; do sleep 0.05; done')
     shop.write("study.yml", "study: study\ncommand: bash work.sh {n} || true\nparams: {n: [1, 2]}\n")
     flag = str(shop.base / "all")
     program = shop.start("--plain", "--slots", "0", ALL=flag)
@@ -301,7 +301,7 @@ def test_job_sh_by_hand_is_a_new_attempt(shop: StudyProcesses) -> None:
 def test_job_sh_by_hand_while_the_run_waits_in_a_queue(shop: StudyProcesses) -> None:
     """A supervisor that comes to it later finds it running, or done; it does not run it a second time."""
     shop.write(
-        "work.sh", 'echo "$1 $ASSAY_ATTEMPT" >> "$LEDGER"; [ $1 = 2 ] || until [ -e "$ALL" ]; do sleep 0.02; done'
+        "work.sh", 'echo "$1 $ASSAY_ATTEMPT" >> "$LEDGER"; [ $1 = 2 ] || until [ -e "$ALL" ]; do sleep 0.05; done'
     )
     shop.write("study.yml", "study: study\ncommand: bash work.sh {n}\nparams: {n: [1, 2]}\n")
     env = {"LEDGER": str(shop.base / "ledger"), "ALL": str(shop.base / "all")}
@@ -363,7 +363,7 @@ def test_the_peak_of_a_small_run_is_not_that_of_the_supervisor(shop: StudyProces
 # without the run's tag from the moment on when it is `sleep`: before that, it is one of the run's processes
 OUTLIVES = (
     "env -i setsid sleep 1000 & echo $! > $dir/stray; "
-    "until [[ $(tr '\\0' ' ' < /proc/$!/cmdline) = sleep* ]]; do sleep 0.01; done"
+    "until [[ $(tr '\\0' ' ' < /proc/$!/cmdline) = sleep* ]]; do sleep 0.03; done"
 )
 
 
@@ -412,7 +412,7 @@ def test_a_stray_process_blocks_no_slot(shop: StudyProcesses) -> None:
 
 
 def test_waiting_for_a_slot_reports_who_holds_it_although_quiet(shop: StudyProcesses) -> None:
-    write_study(shop, 'touch "$dir/up"; until [ -e "$dir/go" ]; do sleep 0.02; done')
+    write_study(shop, 'touch "$dir/up"; until [ -e "$dir/go" ]; do sleep 0.05; done')
     first = shop.start("--plain", "--slots", "0")
     until((shop.dir(RUN) / "up").exists, "it runs")
     shop.write("next.yml", "study: next\ncommand: 'true'\n")
@@ -495,7 +495,7 @@ def test_events_come_in_order(tmp_path: Path) -> None:
 def test_other_runs_start_while_a_rule_ends_some(tmp_path: Path) -> None:
     """Two that do not want to end are ended together, while the other slot goes on with the rest."""
     go = tmp_path / "go"
-    stubborn = f'trap "" TERM; touch "$ASSAY_RUN_DIR/up"; until [ -e "{go}" ]; do sleep 0.02; done'
+    stubborn = f'trap "" TERM; touch "$ASSAY_RUN_DIR/up"; until [ -e "{go}" ]; do sleep 0.05; done'
     entries = [build_entry(tmp_path, name, stubborn, priority=1) for name in ("a", "b")]
     entries += [build_entry(tmp_path, f"q{number}", "true") for number in range(3)]
     ended: list[str] = []
@@ -520,7 +520,7 @@ def test_other_runs_start_while_a_rule_ends_some(tmp_path: Path) -> None:
 def test_other_runs_start_while_what_a_finished_run_left_is_ended(tmp_path: Path) -> None:
     """It is ended while the others go on, and its time is not that of the run."""
     go = tmp_path / "go"
-    stubborn = f"""(trap '' TERM; until [ -e "{go}" ]; do sleep 0.02; done) & sleep 0.3"""
+    stubborn = f"""(trap '' TERM; until [ -e "{go}" ]; do sleep 0.05; done) & sleep 0.3"""
     entries = [build_entry(tmp_path, "a", stubborn, priority=1)]
     entries += [build_entry(tmp_path, f"q{number}", "sleep 0.3") for number in range(3)]
     ended: list[str] = []

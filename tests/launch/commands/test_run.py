@@ -24,7 +24,7 @@ print("trained " + "x" * 300)
 """
 TASKS = """
 template:
-  first: 'echo first >> calls; touch {_output}/begun; while [ ! -e go ]; do sleep 0.02; done'
+  first: 'echo first >> calls; touch {_output}/begun; while [ ! -e go ]; do sleep 0.05; done'
   second: 'echo second >> calls'
 resource: [cpu]
 ---
@@ -103,7 +103,7 @@ def kill_supervisor(bench: Bench, mark: str, *arguments: str) -> None:
 
 
 def test_a_run_that_was_found_is_not_announced_as_started(own_bench: Bench) -> None:
-    file = own_bench.write("s.yml", "command: 'touch begun; while [ ! -e go ]; do sleep 0.02; done'\ncode: live\n")
+    file = own_bench.write("s.yml", "command: 'touch begun; while [ ! -e go ]; do sleep 0.05; done'\ncode: live\n")
     kill_supervisor(own_bench, "begun", "run", file, "-j", "1")
     second = own_bench.start("run", file, "-j", "1", "--plain")
     assert second.stderr is not None
@@ -138,7 +138,7 @@ def test_mlrunner_announces_only_what_it_starts(own_bench: Bench) -> None:
 
 
 def test_waiting_for_a_slot_is_printed(own_bench: Bench) -> None:
-    long = own_bench.write("long.yml", "command: 'touch begun; while [ ! -e go ]; do sleep 0.02; done'\ncode: live\n")
+    long = own_bench.write("long.yml", "command: 'touch begun; while [ ! -e go ]; do sleep 0.05; done'\ncode: live\n")
     first = own_bench.start("run", long, "--slots", "0", "--quiet")
     until((own_bench.folder / "begun").exists, "the slot is taken")
     second = own_bench.start(
@@ -329,7 +329,7 @@ def test_a_running_run_is_refused(cli, own_bench: Bench) -> None:
 def test_a_repeat_that_is_killed_is_not_taken_for_done(cli, own_bench: Bench) -> None:
     """The first attempt finished the command; that says nothing about the second."""
     gate = own_bench.folder / "gate"
-    text = f"study: k\ncommand: touch {{run.dir}}/began; while [ -e {gate} ]; do sleep 0.02; done\nresources: {{gpus: 0}}\n"
+    text = f"study: k\ncommand: touch {{run.dir}}/began; while [ -e {gate} ]; do sleep 0.05; done\nresources: {{gpus: 0}}\n"
     assert own_bench.run(text).returncode == 0
     (run_dir,) = (path.parent for path in own_bench.root.glob("k/*/run.json"))
     (run_dir / "began").unlink()
