@@ -5,22 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import pytest
-from tests.finished_study import Bench, build_bench, fork_assay
+from tests.finished_study import Bench, Result, build_bench, fork_assay
+from tests.study_processes import StudyProcesses, open_study_processes
 
 from assay import handle
 from assay.cli.main import run
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
 
 Cli = Callable[..., Result]
 
@@ -47,6 +41,13 @@ def own_fit(own_bench: Bench, bench: Bench) -> Bench:
 def entered_bench(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """For tests that call functions instead of commands."""
     return own_bench.enter(monkeypatch)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
+    """For studies that are executed, interrupted and killed."""
+    with open_study_processes(tmp_path) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from tests.fork_server import ForkedProcess, Server, call_assay
@@ -42,6 +43,12 @@ resources: {gpus: 0}
 """
 
 GOOD, BAD = "lr=0.1,n=7", "lr=0.5,n=7"
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
 
 
 def fork_assay(arguments: Sequence[str], folder: Path, env: Mapping[str, str], out: int, err: int) -> ForkedProcess:

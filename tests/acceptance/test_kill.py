@@ -5,23 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.acceptance.hammer import Hammer
 from tests.fork_server import call_python
-from tests.study_processes import StudyProcesses, open_study_processes
+from tests.study_processes import StudyProcesses
 
 from assay.values.run import State
 
 Record = Callable[[str, object], None]
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    with open_study_processes(tmp_path) as opened:
-        yield opened
 
 
 def hammer_until(shop: StudyProcesses, kills: int, runs: int, seed: int, record: Record) -> None:

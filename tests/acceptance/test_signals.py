@@ -14,19 +14,13 @@ from pathlib import Path
 
 import pytest
 from tests.fork_server import ForkedProcess
-from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
+from tests.study_processes import StudyProcesses, load_json, until
 
 from assay.record.index.sqlite import SqliteIndex
 from assay.system.files import index_path
 from assay.values.run import State
 
 RUN = "run"  # the name of a study's only run
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    with open_study_processes(tmp_path) as opened:
-        yield opened
 
 
 def write_study(shop: StudyProcesses, script: str, more: str = "") -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
+from tests.study_processes import StudyProcesses, load_json, until
 
 from assay.record import run_directory
 from assay.system.fast_dataclasses import replace
@@ -17,13 +15,6 @@ from assay.system.files import write_atomic
 from assay.values.run import State
 
 RUN = "run"
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    with open_study_processes(tmp_path) as opened:
-        opened.env |= {"ALL": str(opened.base / "all"), "LEDGER": str(opened.base / "ledger")}
-        yield opened
 
 
 # ---------------------------------------------------------------- whose code

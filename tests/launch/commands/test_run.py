@@ -14,6 +14,8 @@ import pytest
 from tests.finished_study import BAD, GOOD, LONG, Bench, fork_assay, until
 from tests.golden_training import NATIVE
 
+from assay.launch import run_dir_builder
+
 SWEEP = f"CMD: {sys.executable} train.py\nHPARAMS: {{logdir: LOGDIR, lr: [0.1, 0.2, 0.3]}}\n"
 TRAIN = """
 import sys
@@ -137,23 +139,6 @@ def test_mlrunner_announces_only_what_it_starts(own_bench: Bench) -> None:
     assert (own_bench.folder / "calls").read_text() == "first\nsecond\n"
 
 
-def test_waiting_for_a_slot_is_printed(own_bench: Bench) -> None:
-    long = own_bench.write("long.yml", "command: 'touch begun; while [ ! -e go ]; do sleep 0.05; done'\ncode: live\n")
-    first = own_bench.start("run", long, "--slots", "0", "--quiet")
-    until((own_bench.folder / "begun").exists, "the slot is taken")
-    second = own_bench.start(
-        "run", own_bench.write("s.yml", "command: 'true'\n"), "--slots", "0", "--plain", "--root", "r"
-    )
-    assert second.stderr is not None
-    said = second.stderr.readline()
-    (own_bench.folder / "go").touch()
-    said += second.communicate(timeout=60)[1]
-    assert said.startswith("waiting for a slot: the only one is taken by other runs\n")
-    assert said.count("waiting") == 1
-    first.communicate(timeout=60)
-    assert (first.returncode, second.returncode) == (0, 0)
-
-
 BAD_STUDY_NAMES = (
     "../../x",
     "..",
@@ -230,20 +215,20 @@ def test_a_neighbouring_study_notebook_or_result_is_no_changed_code(cli, own_ben
     assert "config.yml has changed since" in cli("run", file, "-j", "1").err
 
 
-@pytest.mark.parametrize("runx", [False, True])
-def test_a_large_snapshot_is_reported_with_the_setting_that_makes_it_smaller(cli, own_bench: Bench, runx: bool) -> None:
+def test_a_large_snapshot_is_reported_with_the_setting_that_makes_it_smaller(
+    cli, own_bench: Bench, monkeypatch
+) -> None:
+    monkeypatch.setattr(run_dir_builder, "_LARGE_BYTES", 1_000_000)
     (own_bench.folder / "weights").mkdir()
-    for number in range(6):
-        with open(own_bench.folder / "weights" / f"{number}.bin", "wb") as file:
-            file.truncate(9_000_000)
-    if runx:
-        result = cli("runx", own_bench.write("s.yml", "CMD: 'true'\nHPARAMS: {lr: 1}\n"), "-i")
-        setting = "CODE_IGNORE_PATTERNS: 'weights' in .runx leaves them out"
-    else:
-        result = cli("run", own_bench.write("s.yml", "command: 'true'\n"), "-j", "1")
-        setting = "`code: {ignore: [weights]}` links them instead"
-    assert result.code == 0
-    assert f"warning: the code snapshot has 54 MB (weights/ 54 MB), copied for each run; {setting}" in result.err
+    own_bench.write("weights/0.bin", "x" * 2_000_000)
+    runx = own_bench.write("sweep.yml", "CMD: 'true'\nHPARAMS: {lr: 1}\n")
+    for words, setting in (
+        (("run", own_bench.write("s.yml", "command: 'true'\n"), "-j", "1"), "`code: {ignore: [weights]}` links them"),
+        (("runx", runx, "-i"), "CODE_IGNORE_PATTERNS: 'weights' in .runx leaves them out"),
+    ):
+        result = cli(*words)
+        assert result.code == 0
+        assert f"the code snapshot has 2 MB (weights/ 2 MB), copied for each run; {setting}" in result.err
 
 
 def test_every_run_has_a_line_for_its_start_before_that_of_its_end(cli, own_bench: Bench) -> None:
@@ -341,22 +326,6 @@ def test_a_repeat_that_is_killed_is_not_taken_for_done(cli, own_bench: Bench) ->
     os.killpg(json.loads((run_dir / "lease.2").read_text())["pid"], signal.SIGKILL)
     until(lambda: json.loads(cli("ls", "k", "--json").out)[0]["state"] != "running", "it is dead")
     assert json.loads(cli("ls", "k", "--json").out)[0]["state"] == "lost"
-
-
-def test_with_new_code(cli, own_bench: Bench) -> None:
-    (own_bench.folder / "say.sh").write_text("echo old\n")
-    assert own_bench.run("study: c\ncommand: bash say.sh\nresources: {gpus: 0}\n").returncode == 0
-    (run_dir,) = (path.parent for path in own_bench.root.glob("c/*/run.json"))
-    before = json.loads((run_dir / "run.json").read_text())["code_hash"]
-    (own_bench.folder / "say.sh").write_text("echo new\n")
-    assert cli("rerun", "c", "--quiet").code == 0
-    assert (run_dir / "run.2.log").read_text() == "old\n"
-    result = cli("rerun", "c", "--quiet", "--new-code")
-    assert "1 run takes the current code: say.sh has changed since\n" in result.err
-    assert (run_dir / "run.3.log").read_text() == "new\n"
-    assert (run_dir / "code.2" / "say.sh").read_text() == "echo old\n"
-    assert json.loads((run_dir / "run.json").read_text())["code_hash"] != before
-    assert "current code" not in cli("rerun", "c", "--quiet", "--new-code").err
 
 
 # ---------------------------------------------------------------- stop
