@@ -220,6 +220,7 @@ def test_what_is_printed_about_a_model_that_is_right_works(bench: Bench, chain: 
     assert "3 layers" in paste(bench, check).stdout
 
 
+@pytest.mark.services("backends")
 def test_what_is_printed_about_a_refused_reference_works(bench: Bench) -> None:
     write_model(
         bench.folder / "it's old.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [4]}, {"y": [4]}, opset=1
