@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any
 
 import pytest
-from tests.finished_study import Bench, build_bench
+from tests.finished_study import Bench, Result, build_bench, fork_assay
+from tests.study_processes import StudyProcesses, open_study_processes
 
+from assay import handle
 from assay.cli.main import run
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
 
 Cli = Callable[..., Result]
 
@@ -44,6 +41,26 @@ def own_fit(own_bench: Bench, bench: Bench) -> Bench:
 def entered_bench(own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """For tests that call functions instead of commands."""
     return own_bench.enter(monkeypatch)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
+    """For studies that are executed, interrupted and killed."""
+    with open_study_processes(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def forked_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`assay.run` forks its supervisor: the start of an interpreter is most of what a short study costs."""
+
+    def start(words: Sequence[str], answer: IO[bytes], log: IO[bytes]) -> Any:
+        call = ["run", "--json", "--quiet", *words]
+        process: Any = fork_assay(call, Path.cwd(), os.environ, answer.fileno(), log.fileno())
+        process.terminate = lambda: process.send_signal(signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(handle, "_start_supervisor", start)
 
 
 @pytest.fixture

@@ -8,15 +8,17 @@ import functools
 import io
 import os
 import shutil
+import signal
 import subprocess
-import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from tests.fork_server import call_assay
+from tests.fork_server import ForkedProcess, Server, call_assay
 
 from assay.cli.main import run
 
@@ -43,13 +45,58 @@ resources: {gpus: 0}
 GOOD, BAD = "lr=0.1,n=7", "lr=0.5,n=7"
 
 
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def fork_assay(arguments: Sequence[str], folder: Path, env: Mapping[str, str], out: int, err: int) -> ForkedProcess:
+    """`assay` in a session of its own, with these descriptors as its stdout and stderr."""
+    request = {"words": ["-m", "assay", *arguments], "cwd": str(folder), "env": dict(env), "session": True}
+    return Server.get("assay").start(request, [out, err])
+
+
+class Program:
+    """`assay` in the background, forked and with pipes: what tests need of `subprocess.Popen`."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
+        out, err = os.pipe(), os.pipe()
+        self._process = fork_assay(arguments, folder, env, out[1], err[1])
+        for fd in (out[1], err[1]):
+            os.close(fd)
+        self.stdout, self.stderr = open(out[0]), open(err[0])  # noqa: SIM115
+        self.pid, self.poll, self.wait = self._process.pid, self._process.poll, self._process.wait
+        self.send_signal, self.kill = self._process.send_signal, self._process.kill
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        texts = {}
+        streams = (self.stdout, self.stderr)
+        readers = [threading.Thread(target=lambda s=each: texts.update({s: s.read()}), daemon=True) for each in streams]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(timeout)
+        self.wait(timeout)
+        for stream in streams:
+            stream.close()
+        return texts[self.stdout], texts[self.stderr]
+
+
 class Bench:
     """`assay` in a process of its own, with its own slots and index."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "work"
         self.folder.mkdir()
-        self.supervisor: subprocess.Popen[str] | None = None
+        self.supervisor: Program | None = None
         self.extra = {"ASSAY_SLOTS_DIR": str(folder / ".slots"), "ASSAY_CACHE_DIR": str(folder / ".cache")}
 
     def enter(self, monkeypatch: pytest.MonkeyPatch) -> Bench:
@@ -67,16 +114,8 @@ class Bench:
         (self.folder / name).write_text(text)
         return name
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "assay", *arguments],
-            cwd=self.folder,
-            env=os.environ | self.extra,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def start(self, *arguments: str) -> Program:
+        return Program(arguments, self.folder, os.environ | self.extra)
 
     def assay(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return call_assay(arguments, cwd=self.folder, env=os.environ | self.extra, timeout=120, new_session=True)

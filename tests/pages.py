@@ -13,18 +13,24 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fork_server import call_shell
+from tests.fork_server import call_python, call_shell
 
 _BLOCK = re.compile(
     r"^(<!-- not executed: .+? -->\n+)?```(\w+)(?: ([\w./-]*\.\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _CODE = re.compile(r"\s+# (?:[^#]+; )?exits with ([\d, or]+)$")
 _INTERRUPTED = re.compile(r"\s+# Ctrl-C.*$")
-_SOON_S = 3
+_SOON_S = 1
+_TYPING_S = 0.1  # that a reader needs at least for the next command, while a supervisor in the background goes on
+_SETTINGS = re.compile(r"env ((?:\w+=[^\s'\"]+ )+)(?=assay )")
+_FILTERED = re.compile(r"(assay [^|&;<>$]+) \| ((?:tail|grep) [\w -]+)")
+_SCRIPT = re.compile(r"python (\w+\.py(?: [\w./=-]+)*)")
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = o
     """
     env = _build_environment(programs, folder.with_name(f"{folder.name}.slots"))
     here, whole = folder, page.read_text(encoding="utf-8")
-    may_fork = True
+    is_detached = False
     for left_out, language, name, text in _BLOCK.findall(whole):
         if left_out:
             continue
@@ -50,8 +56,9 @@ def run_page(page: Path, folder: Path, timeout_s: float = 120, programs: str = o
             (folder / name).write_text(text, encoding="utf-8")
         elif language == "console":
             for step in parse_steps(text):
-                may_fork = may_fork and "--detach" not in step.command  # no reader types the next command as fast
-                _run(step, here, env, timeout_s, may_fork=may_fork)
+                time.sleep(_TYPING_S if is_detached else 0)
+                _run(step, here, env, timeout_s)
+                is_detached = is_detached or "--detach" in step.command
                 if step.command.startswith("cd "):
                     here /= shlex.split(step.command, comments=True)[1]
 
@@ -79,12 +86,29 @@ def matches(shown: tuple[str, ...], printed: str) -> bool:
     return re.fullmatch("".join(lines), text) is not None
 
 
-def _run(step: Step, folder: Path, env: dict[str, str], timeout_s: float, *, may_fork: bool) -> None:
-    done = call_shell(step.command, cwd=folder, env=env, timeout=timeout_s, is_merged=True, may_fork=may_fork)
-    printed = done.stdout
-    assert done.returncode in step.codes, f"$ {step.command}\nended with {done.returncode}:\n{printed}"
+def _run(step: Step, folder: Path, env: dict[str, str], timeout_s: float) -> None:
+    code, printed = _call(step.command, folder, env, timeout_s)
+    assert code in step.codes, f"$ {step.command}\nended with {code}:\n{printed}"
     shown = "\n".join(step.output)
     assert not step.output or matches(step.output, printed), f"$ {step.command}\nshown:\n{shown}\nprinted:\n{printed}"
+
+
+def _call(command: str, folder: Path, env: dict[str, str], timeout_s: float) -> tuple[int, str]:
+    """The exit code and the output of a line as bash executes it; scripts, and our commands with variables before or a
+    filter after them, are forked as plain commands are."""
+    if settings := _SETTINGS.match(command):
+        command = command[settings.end() :]
+        pairs = (text.replace("$PWD", str(folder)).partition("=") for text in settings[1].split())
+        env = env | {name: value.replace("$PATH", env["PATH"]) for name, _, value in pairs}
+    if script := _SCRIPT.fullmatch(command):
+        done = call_python(script[1].split(), cwd=folder, env=env, timeout=timeout_s, is_merged=True)
+    elif filtered := _FILTERED.fullmatch(command):
+        first = call_shell(filtered[1], cwd=folder, env=env, timeout=timeout_s)
+        last = subprocess.run(filtered[2].split(), input=first.stdout, stdout=subprocess.PIPE, text=True, check=False)
+        return last.returncode, first.stderr + last.stdout
+    else:
+        done = call_shell(command, cwd=folder, env=env, timeout=timeout_s, is_merged=True)
+    return done.returncode, done.stdout
 
 
 def _build_environment(programs: str, slots: Path) -> dict[str, str]:

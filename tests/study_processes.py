@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.command_line import Result
+from tests.finished_study import Result
 from tests.fork_server import ForkedProcess, call_assay, start_assay
 
 from assay.record import run_directory
@@ -30,7 +30,7 @@ def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.01)
+        time.sleep(0.02)
     return found
 
 
@@ -158,6 +158,7 @@ def open_study_processes(tmp_path: Path) -> Iterator[StudyProcesses]:
     base = Path(tempfile.mkdtemp(prefix="assay-test-", dir=_quick_folder(tmp_path)))
     env = {**os.environ, MARK: secrets.token_hex(8)}
     env |= {"ASSAY_SLOTS_DIR": str(base / "slots"), "ASSAY_CACHE_DIR": str(base / "cache")}
+    env |= {"ALL": str(base / "all"), "GO": str(base / "go"), "LEDGER": str(base / "ledger")}  # files of the jobs
     shop = StudyProcesses(base, env)
     shop.source.mkdir()
     try:

@@ -22,6 +22,7 @@ from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.values.verdict import VerdictKind
 
 STATES = {"lr=0.1,n=7": "done", "lr=0.1,n=8": "done", "lr=0.5,n=7": "failed", "lr=0.5,n=8": "failed"}
+forked = pytest.mark.usefixtures("forked_supervisors")
 GATED = """
 study: gated
 command: 'echo {x}; until [ -e "{folder}/go" ]; do sleep 0.05; done'
@@ -70,6 +71,7 @@ def test_a_study_from_file_to_table(entered_bench: Bench) -> None:
     assert (Path.cwd(), dict(os.environ)) == (entered_bench.folder, before)
 
 
+@forked
 def test_called_again_it_runs_what_is_not_finished(entered_bench: Bench) -> None:
     with assay.run(entered_bench.write("study.yml", STUDY), jobs=2):
         pass  # leaving it waits
@@ -109,6 +111,7 @@ def test_a_wrong_argument_raises_at_once(given: Any, word: str, entered_bench: B
     assert not entered_bench.root.exists()
 
 
+@forked
 def test_warnings_of_the_file_are_warnings_of_python(entered_bench: Bench) -> None:
     file = entered_bench.write("study.yml", "study: x\ncommand: 'true {a}'\nparams: {a: [1, 1]}\n")
     assert assay.load_study(file).warnings
@@ -117,6 +120,7 @@ def test_warnings_of_the_file_are_warnings_of_python(entered_bench: Bench) -> No
     study.stop()
 
 
+@forked
 def test_a_sample_is_the_one_that_runs(entered_bench: Bench) -> None:
     study = assay.run(entered_bench.write("study.yml", STUDY), jobs=2, sample=2)
     assert len(study.wait().states) == 2
@@ -125,6 +129,7 @@ def test_a_sample_is_the_one_that_runs(entered_bench: Bench) -> None:
     assert len(planned.runs) == 2
 
 
+@forked
 def test_a_time_limit_leaves_the_runs_alone_and_stop_ends_them(entered_bench: Bench) -> None:
     study = start_long(entered_bench)
     with pytest.raises(TimeoutError, match="goes on"):
@@ -144,6 +149,7 @@ def test_a_stop_before_anything_has_started(entered_bench: Bench) -> None:
     assert count_sleepers(entered_bench) == 0
 
 
+@forked
 def test_an_exception_in_the_block_stops_the_runs(entered_bench: Bench) -> None:
     with pytest.raises(ZeroDivisionError), start_long(entered_bench) as study:
         _ = 1 / 0
@@ -151,6 +157,7 @@ def test_an_exception_in_the_block_stops_the_runs(entered_bench: Bench) -> None:
     assert count_sleepers(entered_bench) == 0
 
 
+@forked
 def test_in_a_thread_no_signal_handler_changes(entered_bench: Bench) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
     before = [signal.getsignal(number) for number in numbers]
@@ -167,6 +174,7 @@ def test_in_a_thread_no_signal_handler_changes(entered_bench: Bench) -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
+@forked
 def test_a_killed_supervisor_is_no_success_and_its_runs_go_on(entered_bench: Bench) -> None:
     study = start_long(entered_bench)
     study._process.kill()

@@ -142,6 +142,7 @@ SYSTEM_ATTRIBUTES = {name.rpartition(".")[2] for name in SYSTEM_CALLS}
 _PARTS = SYSTEM_MODULES | SYSTEM_ATTRIBUTES - {"replace"}
 SYSTEM_HINT = re.compile(rf"/proc|[\"']git[\"']|os\.replace|from os import|\b({'|'.join(sorted(_PARTS))})\b")
 REGISTERED = re.compile(r"(assay(?:\.\w+)+):\w+")  # how registries name what they will import
+IN_CALLS = re.compile(rf"import_module|__import__|[\"']{REGISTERED.pattern}[\"']")
 EMPTY_WORDS = {"utils", "util", "misc", "helpers", "helper", "common", "manager", "tools"}
 
 _LIGHT = "api script logx examine runs wandb lightning transformers cli.main bench"
@@ -178,15 +179,20 @@ parse = functools.cache(ast.parse)
 
 
 def parse_modules(sources: Mapping[str, str]) -> dict[str, Module]:
-    return {name: Module(name, list(find_imports(parse(text), sources))) for name, text in sources.items()}
+    return {
+        name: Module(name, list(find_imports(parse(text), sources, in_calls=bool(IN_CALLS.search(text)))))
+        for name, text in sources.items()
+    }
 
 
-def find_imports(tree: ast.Module, known: Mapping[str, object]) -> Iterator[Import]:
+def find_imports(tree: ast.Module, known: Mapping[str, object], *, in_calls: bool = True) -> Iterator[Import]:
+    """`in_calls`: also those that a call or a registry names, which are looked for in expressions."""
     left: deque[tuple[ast.AST, bool]] = deque([(tree, False)])
+    kinds = ast.AST if in_calls else (ast.stmt, ast.ExceptHandler, ast.match_case)
     while left:
         node, is_deferred = left.popleft()
         is_deferred = is_deferred or is_deferring(node)
-        left.extend((inner, is_deferred) for inner in ast.iter_child_nodes(node))
+        left.extend((inner, is_deferred) for inner in ast.iter_child_nodes(node) if isinstance(inner, kinds))
         for target, level in import_targets(node, known):
             yield Import(target, getattr(node, "lineno", 0), not is_deferred, level)
 
@@ -433,7 +439,7 @@ def test_each_name_of_a_registry_loads() -> None:
 
 
 def find_registered(source: str) -> Iterator[str]:
-    for node in ast.walk(parse(source)):
+    for node in ast.walk(parse(source)) if REGISTERED.search(source) else ():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and REGISTERED.fullmatch(node.value):
             yield node.value
 

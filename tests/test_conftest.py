@@ -10,9 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tests.conftest import SLOW_FIRST
+from tests.conftest import SLOW_FIRST, find_turn
 
 TESTS = Path(__file__).parent
 
@@ -97,18 +99,9 @@ def call_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(TESTS.parent),
     }
+    argv = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--basetemp", str(folder / "temp")]
     return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-rA",
-            "-p",
-            "no:cacheprovider",
-            "--basetemp",
-            str(folder / "temp"),
-            *arguments,
-        ],
+        [*argv, *arguments],
         cwd=folder,
         env=os.environ | DEVELOPER | path,
         capture_output=True,
@@ -128,33 +121,25 @@ def report(folder: Path) -> Iterator[Report]:
         other.kill()
 
 
-@pytest.mark.parametrize(
-    ("test", "complaint"),
-    [
-        ("test_sets_a_variable", "environment: LEFT was None, is 'behind'"),
-        ("test_deletes_a_variable", "environment: PATH was"),
-        ("test_changes_a_variable", "environment: HOME was"),
-        ("test_changes_the_folder", "working directory: was"),
-    ],
-)
-def test_a_leak_is_an_error(report: Report, test: str, complaint: str) -> None:
-    assert complaint in report.complaints(test)
-    assert f"ERROR test_it.py::{test}" in report.output
+def test_leaks_are_errors_from_which_the_next_test_does_not_suffer(report: Report) -> None:
+    for test, complaint in {
+        "test_sets_a_variable": "environment: LEFT was None, is 'behind'",
+        "test_deletes_a_variable": "environment: PATH was",
+        "test_changes_a_variable": "environment: HOME was",
+        "test_changes_the_folder": "working directory: was",
+    }.items():
+        assert complaint in report.complaints(test)
+        assert f"ERROR test_it.py::{test}" in report.output
+    honest = "honest inherits_nothing with_a_mark without_a_mark after_a_dead_one"
+    for test in (*honest.split(), "after_a_variable", "after_a_folder", "after_a_process"):
+        assert not report.complaints(f"test_{test}")
+        assert f"PASSED test_it.py::test_{test}" in report.output
 
 
-@pytest.mark.parametrize("test", ["test_after_a_variable", "test_after_a_folder", "test_after_a_process"])
-def test_the_next_test_does_not_suffer_from_a_leak(report: Report, test: str) -> None:
-    assert not report.complaints(test)
-    assert f"PASSED test_it.py::{test}" in report.output
-
-
-def test_a_process_left_behind_is_an_error_and_is_ended(report: Report) -> None:
+def test_a_process_left_behind_is_an_error_and_is_ended_and_one_of_others_is_left_alone(report: Report) -> None:
     pid = int((report.folder / "pid").read_text())
     assert f"process {pid} is still running, tagged abc.1" in report.complaints("test_leaves_a_process")
     assert not is_alive(pid)
-
-
-def test_a_tagged_process_of_somebody_else_is_left_alone(report: Report) -> None:
     assert "tagged other.1" not in report.output
     assert report.other.poll() is None
 
@@ -164,18 +149,7 @@ def test_a_service_that_is_missing_is_skipped_with_the_way_to_install_it(report:
     assert "ERROR test_it.py::test_with_a_service" not in report.output
 
 
-def test_slow_tests_are_begun_first() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/test_errors.py", "tests/test_pages.py"]
-    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=True)
-    assert re.findall(r"^tests/test_(pages|errors)\.py.*\n(?!tests/test_\1)", done.stdout, re.MULTILINE) == [
-        "pages",
-        "errors",
-    ]
-    for name in SLOW_FIRST:
-        assert (TESTS.parent / name).exists(), name
-
-
-def test_a_service_that_is_required_fails_and_the_order_is_said(folder: Path) -> None:
+def test_a_service_that_is_required_fails_and_the_order_is_printed(folder: Path) -> None:
     done = call_pytest(folder, "--require-services", "--random-order", "-k", "mark or missing")
     assert done.returncode == 1
     assert "ERROR test_it.py::test_with_a_service_that_is_missing" in done.stdout
@@ -183,13 +157,11 @@ def test_a_service_that_is_required_fails_and_the_order_is_said(folder: Path) ->
     assert "2 passed" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "test",
-    ["test_honest", "test_inherits_nothing", "test_with_a_mark", "test_without_a_mark", "test_after_a_dead_one"],
-)
-def test_an_honest_test_passes(report: Report, test: str) -> None:
-    assert not report.complaints(test)
-    assert f"PASSED test_it.py::{test}" in report.output
+def test_slow_tests_are_begun_first() -> None:
+    items: Any = [SimpleNamespace(nodeid=f"tests/test_{name}.py::test") for name in ("errors", "pages")]
+    assert [each.nodeid for each in sorted(items, key=find_turn)] == [each.nodeid for each in reversed(items)]
+    for name in SLOW_FIRST:
+        assert (TESTS.parent / name).exists(), name
 
 
 def test_hostile_paths_exist_and_survive_a_shell_only_when_quoted(hostile_path: Path) -> None:

@@ -24,7 +24,8 @@ from assay.record.run_directory import History
 from assay.runs import Run, Runs
 from assay.system.fast_dataclasses import replace
 
-WAIT = "until [ -e '{folder}/{x}' ]; do sleep 0.02; done; echo loss={x}; [ {x} != 3 ]"
+pytestmark = pytest.mark.usefixtures("forked_supervisors")
+WAIT = "until [ -e '{folder}/{x}' ]; do sleep 0.05; done; echo loss={x}; [ {x} != 3 ]"
 
 
 def build_study(bench: Bench, **keys: Any) -> Study:
@@ -196,7 +197,7 @@ def test_the_best_of_two_objectives_goes_by_the_first(entered_bench: Bench) -> N
 
 def test_watching_in_a_terminal_prints_lines(entered_bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     handle = build_study(entered_bench).run(slots=3)
-    timer = threading.Timer(0.5, release, [entered_bench, 1, 2, 3])
+    timer = threading.Timer(0.3, release, [entered_bench, 1, 2, 3])
     timer.start()
     handle.watch()
     timer.join()
@@ -238,8 +239,8 @@ from IPython.utils.capture import capture_output
 
 shell = InteractiveShell.instance()
 cells = [
-    "import assay",
-    "study = assay.Study('nb', command='sleep {t}', params={'t': [0.1, 1.5]}, resources={'gpus': 0})",
+    "import assay, assay.handle; assay.handle._REDRAW_S = 0.2",
+    "study = assay.Study('nb', command='sleep {t}', params={'t': [0.1, 0.8]}, resources={'gpus': 0})",
     "study.run(slots=2).watch()",
 ]
 with capture_output() as lines:

@@ -43,6 +43,7 @@ LONGER = {
     "model-reports",
     "model-targets",
     "prove-convergence",
+    "recipes",
     "trace-a-training",
 }
 APART = LONGER | {

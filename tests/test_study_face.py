@@ -14,6 +14,7 @@ import assay
 from assay.api import Study
 from assay.errors import ConfigError, NotFoundError, UsageError
 
+pytestmark = pytest.mark.usefixtures("forked_supervisors")
 KEYS: dict[str, Any] = {
     "command": "echo loss={lr}{seed} '{name}'",
     "params": {"lr": np.array([0.1, 0.2]), "seed": range(2), "name": "1e-4, 'a' \"b\""},

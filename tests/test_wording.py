@@ -42,7 +42,7 @@ _OPENING, _WORDS = (
 )
 UNCLEAR = re.compile(rf"\A\s*{_OPENING}|(?<!`)\b{_WORDS}\b", re.IGNORECASE)
 # To parse and tokenize all would take half a minute: what a module needs for one of these to be found.
-_IN_DOCSTRING = re.compile(rf"[\"']\s*{_OPENING}|\b{_WORDS}\b", re.IGNORECASE)
+_DOCSTRING = re.compile(r"^ *r?(\"\"\"|[\"'])(.+?)\1", re.MULTILINE | re.DOTALL)
 _IN_COMMENT = re.compile(rf"#[#\s]*{_OPENING}|#.*\b{_WORDS}\b", re.IGNORECASE)
 _PERSONS = re.compile(
     r"\b(users?|people|persons?|owners?|readers?|authors?|colleagues?|contributors?|those)\s+\Z", re.IGNORECASE
@@ -73,7 +73,8 @@ def strings_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def find_unclear_sentences(text: str) -> list[str]:
     """In the docstrings and comments of a module. Lines of comments that follow each other are one text."""
     found = []
-    for node in ast.walk(ast.parse(text)) if _IN_DOCSTRING.search(text) else ():
+    is_suspect = any(UNCLEAR.search(match[2]) for match in _DOCSTRING.finditer(text))
+    for node in ast.walk(ast.parse(text)) if is_suspect else ():
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0] if node.body else None
             if (
@@ -91,7 +92,8 @@ def find_unclear_sentences(text: str) -> list[str]:
 def find_metaphors(text: str) -> list[str]:
     """In names, comments and docstrings; strings without a space are keys, formats and data of tests."""
     found = []
-    for token in tokenize.generate_tokens(io.StringIO(text).readline) if METAPHOR.search(text) else ():
+    is_suspect = any(word[1:] in text for word in _METAPHORS.split()) and METAPHOR.search(text)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline) if is_suspect else ():
         if token.type in (tokenize.NAME, tokenize.COMMENT) or (token.type == tokenize.STRING and '"""' in token.string):
             found += [f"{token.start[0]}: {m[0]!r}" for m in METAPHOR.finditer(token.string)]
     return found

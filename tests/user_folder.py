@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
+from tests.finished_study import Program
 
 from assay.cli.main import run
 
@@ -36,14 +37,13 @@ INTRO_LINES = [
     "python train.py --lr 0.02 --solver sgd",
     "python train.py --lr 0.02 --solver adam",
 ]
-# A training script that keeps what it was called with, and says nothing; the shell does so in a tenth of Python's time.
-NOTES = "# notes\n"
-PYTHON = """#!/bin/sh
-read -r first < "$1"
-[ "$first" = "# notes" ] || exec {python} "$@"
-shift
-printf '%s\\n' "$*" >> {calls}
+# First on the user's PATH: a script of bash, as its first line says, is executed as such, in a tenth of the time.
+PYTHON = """#!/usr/bin/env bash
+read -r first < "$1" && [ "$first" = "# bash" ] && exec bash "$@"
+exec {python} "$@"
 """
+# A training script that keeps what it was called with, and prints nothing.
+NOTE = '# bash\necho "$*" >> {path}\n'
 
 # A farm: writes down what it was asked, and starts the command a moment later in a clean environment.
 # A lock on HOLD keeps jobs in the queue, REFUSE makes the farm refuse them.
@@ -105,10 +105,7 @@ class UserFolder:
 
     def note_calls(self, script: str = "train.py") -> None:
         """Let this script keep what it is called with; `calls` gives it back."""
-        self.write(script, NOTES)
-        python = self.farm / "bin" / "python"
-        python.write_text(PYTHON.format(python=sys.executable, calls=self.folder / "calls.txt"))
-        python.chmod(0o755)
+        self.write(script, NOTE.format(path=shlex.quote(str(self.folder / "calls.txt"))))
 
     @property
     def calls(self) -> list[str]:
@@ -140,12 +137,13 @@ class UserFolder:
         return said
 
     @contextmanager
-    def beside(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def beside(self, *arguments: str) -> Iterator[Program]:
         """The program in a process of its own."""
-        command = [sys.executable, "-m", "assay", *arguments]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as program:
-            yield program
+        program = Program(arguments, self.folder, os.environ)
+        yield program
+        program.wait(PATIENCE_S)
+        program.stdout.close()
+        program.stderr.close()
 
     # ------------------------------------------------------------ the farm
 
@@ -169,7 +167,7 @@ class UserFolder:
         deadline = time.monotonic() + PATIENCE_S
         while not (found := condition()):
             assert time.monotonic() < deadline, f"in vain: {what}"
-            time.sleep(0.01)
+            time.sleep(0.02)
         return found
 
     def until_ended(self, study: str, count: int) -> None:
@@ -186,7 +184,8 @@ def open_user_folder(monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFix
     user.folder.mkdir()
     (user.farm / "bin").mkdir(parents=True)
     (user.farm / "mount").mkdir()
-    for name, text in (("submit_job", SUBMIT_JOB), ("submit_small", SUBMIT_JOB), ("ngc", NGC)):
+    programs = {"submit_job": SUBMIT_JOB, "submit_small": SUBMIT_JOB, "ngc": NGC}
+    for name, text in (programs | {"python": PYTHON.format(python=shlex.quote(sys.executable))}).items():
         path = user.farm / "bin" / name
         path.write_text(text)
         path.chmod(0o755)

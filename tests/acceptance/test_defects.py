@@ -277,7 +277,7 @@ def test_a_dry_run_does_not_make_the_next_run_skip_everything(user: UserFolder) 
 def test_what_a_killed_runner_left_running_is_run_again(user: UserFolder) -> None:
     """B21"""
     gate = user.folder / "go"
-    tasks(user, f"python train.py {{lr}} && while [ ! -e '{gate}' ]; do sleep 0.02; done", "lr: [1]")
+    tasks(user, f"python train.py {{lr}} && while [ ! -e '{gate}' ]; do sleep 0.05; done", "lr: [1]")
     with user.beside("mlrunner") as program:
         user.until(lambda: user.calls == ["1"], "it runs")
         program.kill()

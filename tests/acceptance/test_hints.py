@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +18,13 @@ from tests.user_folder import Said, UserFolder, open_user_folder
 NATIVE = "command: python train.py [lr]\nparams: {lr: [1, 2, 3]}\n"
 RUNX = "CMD: python train.py\nHPARAMS: {lr: [1, 2, 3]}\n"
 MLRUNNER = "template:\n  train: python train.py {_output} [lr]\nresource: [0]\n---\nlr: [1, 2, 3]\n"
-FAILS = "import sys\nprint('argv', sys.argv)\nsys.exit(3 if sys.argv[-1] != '1' else 0)\n"  # two of the three
+FAILS = '# bash\necho argv "$@"\n[ "${@: -1}" = 1 ] || exit 3\n'  # two of the three
 
 
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[UserFolder]:
     with open_user_folder(monkeypatch, capfd) as user:
         user.write("train.py", FAILS)
-        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         yield user
 
 
@@ -191,14 +189,13 @@ def has_file(folder: Path, name: str) -> bool:
 @pytest.mark.needs(compat=True)
 @pytest.mark.parametrize("call", [["run", "f.yml"], ["runx", "sweep.yml", "-i"], ["mlrunner", "-o", "my out"]])
 def test_an_interrupted_study_is_continued(user: UserFolder, call: list[str]) -> None:
-    user.write("train.py", "import time, os\ntime.sleep(0 if os.path.exists('GO') else 100)\n")
     user.write("f.yml", NATIVE)
     user.write(
         "sweep.yml",
         RUNX.replace("HPARAMS:", "CODE_IGNORE_PATTERNS: GO\nHPARAMS:").replace("train.py", f"{user.folder}/train.py"),
     )
     user.write("params.yaml", MLRUNNER)
-    user.write("train.py", f"import time, os\ntime.sleep(0 if os.path.exists({str(user.folder / 'GO')!r}) else 100)\n")
+    user.write("train.py", f"# bash\n[ -e {user.folder}/GO ] || sleep 100\n")
     with user.beside(*call) as program:
         deadline = time.monotonic() + 60
         while not has_file(user.folder, "lease.1") and time.monotonic() < deadline:

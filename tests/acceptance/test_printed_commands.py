@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.exchange.test_received import Owner, forge_best, nothing, push_interrupted
+from tests.exchange.test_received import RUN, STUDY, Owner, forge_best, nothing, pull_interrupted
 from tests.finished_study import Bench, until
 from tests.printed_commands import check_command, find_attempts, find_commands
 from tests.web_client import open_client
@@ -214,6 +214,7 @@ def test_what_is_printed_about_uploaded_runs_works(tmp_path: Path, monkeypatch: 
     """Of a run that is here already too: it is compared with that one, since it is not adopted."""
     owner = Owner(tmp_path)
     owner.enter(monkeypatch)
+    owner.train_elsewhere(STUDY)
     assert owner.assay("run", "mine.yml", "x=1", "--quiet").returncode == 0
     owner.take(owner.forge(nothing, state="done", run="x=2"))
     owner.take(owner.forge(forge_best, state="done", name="x=1 forged"))
@@ -227,7 +228,8 @@ def test_what_is_printed_about_uploaded_runs_works(tmp_path: Path, monkeypatch: 
 def test_what_is_printed_about_pulled_runs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = Owner(tmp_path)
     owner.enter(monkeypatch)
-    push_interrupted(owner, nothing)
+    owner.train_elsewhere(STUDY)
+    pull_interrupted(owner, {RUN: nothing})
     assert owner.assay("run", "mine.yml", "x=3", "--quiet").returncode == 0
     commands = check_all(owner, owner.root / "mine", owner.assay("rerun", "mine/x=2").stderr)
     assert {"assay adopt mine/x=1", "assay adopt mine/x=2"} <= {*commands}

@@ -190,6 +190,7 @@ def chain(bench: Bench) -> str:
     return name
 
 
+@pytest.mark.services("backends")
 def test_what_is_printed_about_a_wrong_model_works(bench: Bench, chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     manner = ("--target", "faulty", *ELSEWHERE)
     commands = ask(bench, "model", "check", chain, *manner, *FORMS, codes=(1,))
@@ -219,6 +220,7 @@ def test_what_is_printed_about_a_model_that_is_right_works(bench: Bench, chain: 
     assert "3 layers" in paste(bench, check).stdout
 
 
+@pytest.mark.services("backends")
 def test_what_is_printed_about_a_refused_reference_works(bench: Bench) -> None:
     write_model(
         bench.folder / "it's old.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": [4]}, {"y": [4]}, opset=1

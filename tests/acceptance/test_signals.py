@@ -14,19 +14,13 @@ from pathlib import Path
 
 import pytest
 from tests.fork_server import ForkedProcess
-from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
+from tests.study_processes import StudyProcesses, load_json, until
 
 from assay.record.index.sqlite import SqliteIndex
 from assay.system.files import index_path
 from assay.values.run import State
 
 RUN = "run"  # the name of a study's only run
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    with open_study_processes(tmp_path) as opened:
-        yield opened
 
 
 def write_study(shop: StudyProcesses, script: str, more: str = "") -> None:
@@ -42,7 +36,7 @@ def start(shop: StudyProcesses, *arguments: str) -> ForkedProcess:
     return program
 
 
-GO = 'touch "$dir/up"; until [ -e "$dir/go" ]; do sleep 0.02; done'
+GO = 'touch "$dir/up"; until [ -e "$dir/go" ]; do sleep 0.05; done'
 
 
 def let_go(shop: StudyProcesses) -> None:
@@ -96,7 +90,7 @@ def test_what_ignores_signals_is_killed(shop: StudyProcesses) -> None:
 def test_the_reason_is_written_before_the_first_kill(shop: StudyProcesses) -> None:
     """And a script that answers TERM by saving its work and leaving with 0 has not finished."""
     trap = """trap '[ -e "$dir/stop.1" ] && touch "$dir/saw_it"; exit 0' TERM"""
-    write_study(shop, f'[ -e "$dir/saw_it" ] && exit 0\n{trap}\ntouch "$dir/up"; while :; do sleep 0.02; done')
+    write_study(shop, f'[ -e "$dir/saw_it" ] && exit 0\n{trap}\ntouch "$dir/up"; while :; do sleep 0.05; done')
     program = start(shop)
     assert shop.end(program, signal.SIGTERM) == 130
     until((shop.dir(RUN) / "saw_it").exists, "the script saw the reason")
@@ -264,7 +258,7 @@ def test_metrics_survive_their_readers(shop: StudyProcesses) -> None:
 
 def test_two_readers_store_a_point_once(shop: StudyProcesses) -> None:
     """Both adopt the run when its owner dies, and both read its last, unfinished line."""
-    waits = 'until [ -e "$dir/killed" ]; do sleep 0.02; done\n'
+    waits = 'until [ -e "$dir/killed" ]; do sleep 0.05; done\n'
     write_study(shop, TALKER.replace("printf", f"{waits}printf"), METRICS)
     owner = start(shop)
     both = [shop.start("--plain", "--slots", "0") for _ in range(2)]

@@ -6,12 +6,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.fork_server import ForkedProcess
-from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
+from tests.study_processes import StudyProcesses, load_json, until
 
 from assay.values.run import State
 
@@ -26,18 +24,15 @@ params:
 WORK = """
 echo "$ASSAY_RUN_NAME" >> "$LEDGER"
 touch "$ASSAY_RUN_DIR/up"
-until [ -e "$ASSAY_RUN_DIR/go" ] || [ -e "$ALL" ]; do sleep 0.02; done
+until [ -e "$ASSAY_RUN_DIR/go" ] || [ -e "$ALL" ]; do sleep 0.05; done
 """
 
 ONLY = "n=0,prio=0"  # the name of a study's only run: all of its parameters
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    with open_study_processes(tmp_path) as opened:
-        opened.env |= {"LEDGER": str(opened.base / "ledger"), "ALL": str(opened.base / "all")}
-        opened.write("work.sh", WORK)
-        yield opened
+@pytest.fixture(autouse=True)
+def work(shop: StudyProcesses) -> None:
+    shop.write("work.sh", WORK)
 
 
 def write_study(shop: StudyProcesses, runs: int) -> None:

@@ -7,10 +7,13 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from tests.finished_study import fork_assay
+from tests.fork_server import call_assay
 
 from assay.cli.main import run
 from assay.errors import InfrastructureError
@@ -32,7 +35,7 @@ def shell(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", text], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("streams", ["2>&-", ">&- 2>&-", ">&-", "<&- >&- 2>&-", "> /dev/full 2>&1"])
+@pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-", "> /dev/full 2>&1"])
 def test_a_study_runs_to_its_end_whatever_its_streams_are(folder: Path, streams: str) -> None:
     done = shell(folder, f"{ASSAY} run z.yml -j 2 {streams}")
     assert done.returncode == 1, done.stderr  # one of the runs fails: that is the study's own exit code
@@ -40,12 +43,15 @@ def test_a_study_runs_to_its_end_whatever_its_streams_are(folder: Path, streams:
     assert {path.name: path.read_text() for path in folder.glob("runs/z/x=1/run.log")} == {"run.log": "1\n"}
 
 
-@pytest.mark.parametrize("command", ["ls", "sum z", "show z/x=1", "ls --json", "--help"])
-def test_a_full_standard_output_is_the_system_s_message_and_4(folder: Path, command: str) -> None:
-    shell(folder, f"{ASSAY} run z.yml -j 2 --quiet")
-    done = shell(folder, f"{ASSAY} {command} > /dev/full")
-    assert (done.returncode, done.stderr) == (4, "assay: No space left on device: the output could not be written\n")
-    assert shell(folder, f"{ASSAY} {command} >&-").returncode == 0
+def test_a_full_standard_output_is_the_system_s_message_and_4(folder: Path) -> None:
+    assert call_assay(["run", "z.yml", "-j", "2", "--quiet"], cwd=folder, env=os.environ, timeout=60).returncode == 1
+    for command in ("ls", "sum z", "show z/x=1", "ls --json", "--help"):
+        with open("/dev/full", "w") as full, tempfile.TemporaryFile("w+") as err:
+            code = fork_assay(command.split(), folder, os.environ, full.fileno(), err.fileno()).wait(60)
+            err.seek(0)
+            message = "assay: No space left on device: the output could not be written\n"
+            assert (code, err.read()) == (4, message), command
+    assert shell(folder, f"{ASSAY} ls >&-").returncode == 0
 
 
 def test_too_few_descriptors_are_reported_as_such(folder: Path) -> None:
@@ -66,8 +72,10 @@ def test_a_full_disk_is_found_before_anything_starts(
     assert not (folder / "runs").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("wait_s", [0.03, 0.1, 0.2])
+@pytest.mark.parametrize(
+    ("number", "wait_s"),
+    [(signal.SIGTERM, 0.03), (signal.SIGTERM, 0.1), (signal.SIGTERM, 0.2), (signal.SIGINT, 0.1)],
+)
 def test_a_signal_at_any_moment_of_the_start_is_130(folder: Path, number: signal.Signals, wait_s: float) -> None:
     """The signal waits until our first line: the interpreter before it is not ours to answer for."""
     first = "import os, sys; sys.argv = ['assay', 'run', 'long.yml', '-j', '1', '--quiet']; import assay.cli; "

@@ -8,25 +8,17 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.command_line import Result
-from tests.study_processes import StudyProcesses, open_study_processes, until
+from tests.study_processes import StudyProcesses, until
 
 from assay.record import run_directory
 from assay.values.run import State
 
-WAIT = 'touch "$ASSAY_RUN_DIR/up"; until [ -e "$GO" ]; do sleep 0.02; done'
+WAIT = 'touch "$ASSAY_RUN_DIR/up"; until [ -e "$GO" ]; do sleep 0.05; done'
 D, S = State.DONE, State.STOPPED
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    with open_study_processes(tmp_path) as opened:
-        opened.env |= {"GO": str(opened.base / "go")}
-        yield opened
 
 
 def write_study(shop: StudyProcesses, script: str, command: str = "command: bash train.sh {n}") -> None:

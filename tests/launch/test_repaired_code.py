@@ -6,12 +6,10 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.fork_server import call_assay
-from tests.study_processes import StudyProcesses, open_study_processes, until
+from tests.study_processes import StudyProcesses, until
 
 from assay.record import run_directory
 
@@ -21,11 +19,9 @@ RUN_AGAIN = ("run", "study.yml", "--slots", "0")
 AGAIN = [(*RUN_AGAIN, "--retry", "failed"), (*RUN_AGAIN, "--force"), ("rerun", "study")]
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    with open_study_processes(tmp_path) as opened:
-        opened.env |= {"ALL": str(opened.base / "all"), "ASSAY_ROOT": str(opened.root)}
-        yield opened
+@pytest.fixture(autouse=True)
+def root(shop: StudyProcesses) -> None:
+    shop.env["ASSAY_ROOT"] = str(shop.root)
 
 
 def fail_and_repair(shop: StudyProcesses, more: str = "") -> str | None:
@@ -111,7 +107,7 @@ def test_of_a_whole_study_only_what_failed_gets_the_current_code(shop: StudyProc
 
 
 def test_a_run_that_failed_without_a_supervisor_gets_the_current_code(shop: StudyProcesses) -> None:
-    shop.write("train.sh", 'echo old\nuntil [ -e "$ALL" ]; do sleep 0.02; done\nexit 1\n')
+    shop.write("train.sh", 'echo old\nuntil [ -e "$ALL" ]; do sleep 0.05; done\nexit 1\n')
     shop.write_study("bash train.sh")
     program = shop.start("--plain", "--slots", "0")
     until(lambda: (shop.dir(RUN) / "run.log").exists() and shop.log(), "the run")

@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.fork_server import ForkedProcess
-from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
+from tests.study_processes import StudyProcesses, load_json, until
 
 from assay.errors import InfrastructureError
 from assay.execute.local import LocalExecutor
@@ -31,12 +31,6 @@ from assay.values import layout
 from assay.values.run import Command, Ending, Outcome, RunSpec, State, Usage
 
 RUN = "run"
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    with open_study_processes(tmp_path) as opened:
-        yield opened
 
 
 def write_study(shop: StudyProcesses, script: str, more: str = "") -> None:
@@ -104,13 +98,6 @@ def test_a_failing_run_is_tried_so_often(shop: StudyProcesses) -> None:
     assert shop.states(RUN) == [State.FAILED] * 2 * (1 + retries)
 
 
-def test_a_retry_that_helps(shop: StudyProcesses) -> None:
-    write_study(shop, "echo attempt $n; [ $n = 3 ]", "retries: 5\n")
-    assert shop.run("--slots", "0").code == 0
-    assert shop.states(RUN) == [State.FAILED, State.FAILED, State.DONE]
-    assert (shop.dir(RUN) / "run.3.log").read_text() == "attempt 3\n"
-
-
 def test_an_interrupted_run_is_continued_although_the_clock_went_back(shop: StudyProcesses) -> None:
     write_study(shop, '[ $n -gt 1 ] || { touch "$dir/up"; sleep 1000; }')
     program = shop.start("--plain", "--slots", "0")
@@ -164,19 +151,6 @@ def test_what_a_dead_supervisor_had_decided_to_end_is_ended_by_the_next(shop: St
     assert shop.states(RUN) == [State.PRUNED, State.DONE]
 
 
-@pytest.mark.parametrize("how", ["rerun", "by hand"])
-def test_a_pruned_run_that_is_resumed_and_finishes_is_done(shop: StudyProcesses, how: str) -> None:
-    write_study(shop, 'touch "$dir/up"; [ $n -gt 1 ] || sleep 1000')
-    prune_by_hand(shop, shop.start("--plain", "--slots", "0"))
-    assert shop.run("--slots", "0").code == 0
-    if how == "rerun":
-        assert shop.call("rerun", "--root", str(shop.root), "study/run").code == 0
-    else:
-        subprocess.run(["bash", "job.sh"], cwd=shop.dir(RUN), env=shop.env, stdin=subprocess.DEVNULL, check=True)
-        assert shop.run("--slots", "0").code == 0
-    assert shop.states(RUN) == [State.PRUNED, State.DONE]
-
-
 # ---------------------------------------------------------------- deaths
 
 DIES = "kill -KILL $(ps -o sid= -p $$)"  # job.sh, which leads the session
@@ -206,7 +180,7 @@ def test_five_deaths_in_a_row_are_the_end(shop: StudyProcesses) -> None:
 ORPHAN = f"""
 state() {{ cut -d' ' -f3 "/proc/$(cat "$dir/left")/stat" 2>/dev/null; }}
 if [ $n = 2 ]; then [ "$(state)" != S ]; exit; fi
-setsid sleep 1000 & echo $! > "$dir/left"; until [ "$(state)" = S ]; do sleep 0.01; done
+setsid sleep 1000 & echo $! > "$dir/left"; until [ "$(state)" = S ]; do sleep 0.03; done
 {DIES}
 """
 
@@ -271,18 +245,17 @@ def test_an_attempt_that_was_not_concluded_is_concluded_by_its_markers(shop: Stu
 
 def test_a_directory_that_is_removed_during_the_run(shop: StudyProcesses) -> None:
     """It counts as lost, its processes are ended, and the others go on; the next call makes it again."""
-    shop.write("work.sh", 'touch "$ASSAY_RUN_DIR/up"; [ $1 = 1 ] && until [ -e "$ALL" ]; do sleep 0.02; done')
+    shop.write("work.sh", 'touch "$ASSAY_RUN_DIR/up"; [ $1 = 1 ] && until [ -e "$ALL" ]; do sleep 0.05; done')
     shop.write("study.yml", "study: study\ncommand: bash work.sh {n} || true\nparams: {n: [1, 2]}\n")
-    flag = str(shop.base / "all")
-    program = shop.start("--plain", "--slots", "0", ALL=flag)
+    program = shop.start("--plain", "--slots", "0")
     until((shop.dir("n=1") / "up").exists, "it runs")
     shutil.rmtree(shop.dir("n=1"))
-    Path(flag).touch()
+    (shop.base / "all").touch()
     assert program.wait(60) == 1, shop.words(program)
     assert "LOST n=1: its directory was removed" in shop.words(program)
     assert shop.states("n=2") == [State.DONE]
     assert shop.processes() == {}
-    assert shop.run("--slots", "0", ALL=flag).code == 0
+    assert shop.run("--slots", "0").code == 0
     assert shop.states("n=1") == [State.DONE]
 
 
@@ -301,16 +274,13 @@ def test_job_sh_by_hand_is_a_new_attempt(shop: StudyProcesses) -> None:
 def test_job_sh_by_hand_while_the_run_waits_in_a_queue(shop: StudyProcesses) -> None:
     """A supervisor that comes to it later finds it running, or done; it does not run it a second time."""
     shop.write(
-        "work.sh", 'echo "$1 $ASSAY_ATTEMPT" >> "$LEDGER"; [ $1 = 2 ] || until [ -e "$ALL" ]; do sleep 0.02; done'
+        "work.sh", 'echo "$1 $ASSAY_ATTEMPT" >> "$LEDGER"; [ $1 = 2 ] || until [ -e "$ALL" ]; do sleep 0.05; done'
     )
     shop.write("study.yml", "study: study\ncommand: bash work.sh {n}\nparams: {n: [1, 2]}\n")
-    env = {"LEDGER": str(shop.base / "ledger"), "ALL": str(shop.base / "all")}
-    program = shop.start("--plain", "--slots", "0", **env)
+    program = shop.start("--plain", "--slots", "0")
     second = shop.dir("n=2")
     until(lambda: (second / "job.sh").exists() and (shop.base / "ledger").exists(), "one runs, the next is made")
-    by_hand = subprocess.run(
-        ["bash", "job.sh"], cwd=second, env={**shop.env, **env}, stdin=subprocess.DEVNULL, check=False
-    )
+    by_hand = subprocess.run(["bash", "job.sh"], cwd=second, env=shop.env, stdin=subprocess.DEVNULL, check=False)
     assert by_hand.returncode == 0
     (shop.base / "all").touch()
     assert program.wait(60) == 0
@@ -322,16 +292,9 @@ def test_job_sh_by_hand_while_the_run_waits_in_a_queue(shop: StudyProcesses) -> 
 def test_by_hand_and_a_supervisor_at_the_same_moment(shop: StudyProcesses) -> None:
     """Neither has seen the other; the hand gives way when it finds the lease."""
     write_study(shop, "echo $ASSAY_ATTEMPT >> $LEDGER")
-    env = {"LEDGER": str(shop.base / "ledger")}
-    assert shop.run("--slots", "0", **env).code == 0
-    by_hand = subprocess.Popen(
-        ["bash", "job.sh"],
-        cwd=shop.dir(RUN),
-        env={**shop.env, **env},
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    assert shop.run("--slots", "0").code == 0
+    streams = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    by_hand = subprocess.Popen(["bash", "job.sh"], cwd=shop.dir(RUN), env=shop.env, text=True, **streams)
     until((shop.dir(RUN) / "token.2").exists, "the hand has its token")
     run_directory.publish_lease(str(shop.dir(RUN)), replace(shop.history(RUN).attempts[0].handle, attempt=2))
     _, words = by_hand.communicate(timeout=60)
@@ -363,7 +326,7 @@ def test_the_peak_of_a_small_run_is_not_that_of_the_supervisor(shop: StudyProces
 # without the run's tag from the moment on when it is `sleep`: before that, it is one of the run's processes
 OUTLIVES = (
     "env -i setsid sleep 1000 & echo $! > $dir/stray; "
-    "until [[ $(tr '\\0' ' ' < /proc/$!/cmdline) = sleep* ]]; do sleep 0.01; done"
+    "until [[ $(tr '\\0' ' ' < /proc/$!/cmdline) = sleep* ]]; do sleep 0.03; done"
 )
 
 
@@ -412,7 +375,7 @@ def test_a_stray_process_blocks_no_slot(shop: StudyProcesses) -> None:
 
 
 def test_waiting_for_a_slot_reports_who_holds_it_although_quiet(shop: StudyProcesses) -> None:
-    write_study(shop, 'touch "$dir/up"; until [ -e "$dir/go" ]; do sleep 0.02; done')
+    write_study(shop, 'touch "$dir/up"; until [ -e "$dir/go" ]; do sleep 0.05; done')
     first = shop.start("--plain", "--slots", "0")
     until((shop.dir(RUN) / "up").exists, "it runs")
     shop.write("next.yml", "study: next\ncommand: 'true'\n")
@@ -463,11 +426,11 @@ def create(entry: Entry) -> bool:
     )
 
 
-def supervise(entries: list[Entry], **settings: object) -> tuple[Supervisor, Silent]:
+def supervise(entries: list[Entry], pool: SlotPool | None = None, **settings: object) -> tuple[Supervisor, Silent]:
     silent = Silent()
     executor = LocalExecutor()
     made = LoopSettings(**{"create": create, "limit": 1, "tick_s": 0.02, **settings})  # type: ignore[arg-type]
-    supervisor = Supervisor(entries, executor, None, silent, made)
+    supervisor = Supervisor(entries, executor, pool, silent, made)
     supervisor.run()
     executor.close()
     return supervisor, silent
@@ -495,7 +458,7 @@ def test_events_come_in_order(tmp_path: Path) -> None:
 def test_other_runs_start_while_a_rule_ends_some(tmp_path: Path) -> None:
     """Two that do not want to end are ended together, while the other slot goes on with the rest."""
     go = tmp_path / "go"
-    stubborn = f'trap "" TERM; touch "$ASSAY_RUN_DIR/up"; until [ -e "{go}" ]; do sleep 0.02; done'
+    stubborn = f'trap "" TERM; touch "$ASSAY_RUN_DIR/up"; until [ -e "{go}" ]; do sleep 0.05; done'
     entries = [build_entry(tmp_path, name, stubborn, priority=1) for name in ("a", "b")]
     entries += [build_entry(tmp_path, f"q{number}", "true") for number in range(3)]
     ended: list[str] = []
@@ -520,7 +483,7 @@ def test_other_runs_start_while_a_rule_ends_some(tmp_path: Path) -> None:
 def test_other_runs_start_while_what_a_finished_run_left_is_ended(tmp_path: Path) -> None:
     """It is ended while the others go on, and its time is not that of the run."""
     go = tmp_path / "go"
-    stubborn = f"""(trap '' TERM; until [ -e "{go}" ]; do sleep 0.02; done) & sleep 0.3"""
+    stubborn = f"""(trap '' TERM; until [ -e "{go}" ]; do sleep 0.05; done) & sleep 0.3"""
     entries = [build_entry(tmp_path, "a", stubborn, priority=1)]
     entries += [build_entry(tmp_path, f"q{number}", "sleep 0.3") for number in range(3)]
     ended: list[str] = []
@@ -629,17 +592,13 @@ def test_waiting_counts_towards_the_time_limit(tmp_path: Path) -> None:
     assert held is not None
     entry = build_entry(tmp_path, "x", "true")
     entry.spec = replace(entry.spec, timeout_s=0.1)
-    supervisor = Supervisor(
-        [entry], LocalExecutor(), other, Silent(), LoopSettings(create, tick_s=0.02, counts_wait=True)
-    )
-    supervisor.run()
+    supervisor, _ = supervise([entry], other, limit=None, counts_wait=True)
     assert supervisor.problem is not None
     assert "no slot came free within the time limit of 0.1 s" in supervisor.problem.message
     assert (entry.state, entry.is_here) == (State.QUEUED, False)
     held.let_go()
     for each in (one, other):
         each.close()
-    supervisor.executor.close()
 
 
 def test_a_run_starts_when_the_benchmark_has_ended_and_what_runs_is_not_paused(tmp_path: Path) -> None:
@@ -658,21 +617,15 @@ def test_a_run_starts_when_the_benchmark_has_ended_and_what_runs_is_not_paused(t
             assert (second.state, supervisor.problem) == (State.QUEUED, None)
             benchmark.close()
 
-    settings = LoopSettings(create, tick_s=0.02, limit=1, lease=lease, max_wait_s=60, draw=draw)
-    supervisor = Supervisor([first, second], LocalExecutor(), None, Silent(), settings)
-    supervisor.run()
+    supervise([first, second], lease=lease, max_wait_s=60, draw=draw)
     assert (first.state, second.state) == (State.DONE, State.DONE)
     assert max(waits) > 0
-    supervisor.executor.close()
 
 
-def test_the_time_waited_is_taken_off_the_limit(shop: StudyProcesses) -> None:
+def test_the_time_waited_is_taken_off_the_limit(tmp_path: Path) -> None:
     spec = RunSpec("x", "x", {}, (Command("run", "sleep 1000"),), timeout_s=3600)
-    text = render_job(spec, JobText("uid", "study", "."))
-    job = shop.base / "job.sh"
-    job.write_text(text)
-    ended = subprocess.run(
-        ["bash", str(job)], env={**os.environ, "ASSAY_WAITED": "3599"}, timeout=60, capture_output=True, check=False
-    )
+    (tmp_path / "job.sh").write_text(render_job(spec, JobText("uid", "study", ".")))
+    env = {**os.environ, "ASSAY_WAITED": "3599"}
+    ended = subprocess.run(["bash", tmp_path / "job.sh"], env=env, timeout=60, capture_output=True, check=False)
     assert ended.returncode == 124
-    assert (shop.base / "run.timeout").exists()
+    assert (tmp_path / "run.timeout").exists()

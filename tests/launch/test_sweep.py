@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from tests.study_processes import StudyProcesses, load_json, open_study_processes, until
+from tests.study_processes import StudyProcesses, load_json, until
 
 from assay.record import run_directory
 from assay.system.fast_dataclasses import replace
@@ -19,19 +17,12 @@ from assay.values.run import State
 RUN = "run"
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    with open_study_processes(tmp_path) as opened:
-        opened.env |= {"ALL": str(opened.base / "all"), "LEDGER": str(opened.base / "ledger")}
-        yield opened
-
-
 # ---------------------------------------------------------------- whose code
 
 
 def test_editing_the_code_during_a_sweep_changes_nothing_for_it(shop: StudyProcesses) -> None:
     """Neither for the runs that wait, nor for one that is started again."""
-    wait = 'until [ -e "$ALL" ]; do sleep 0.02; done'
+    wait = 'until [ -e "$ALL" ]; do sleep 0.05; done'
     shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n[ $1 != 3 ] || [ $ASSAY_ATTEMPT_NUMBER = 2 ]")
     shop.write_study("bash train.sh {n}", "params: {n: [1, 2, 3]}\nretries: 1\n")
     program = shop.start("--plain", "--slots", "0")
@@ -84,7 +75,7 @@ def test_the_study_file_and_what_is_no_code_are_no_change(shop: StudyProcesses) 
 
 
 def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: StudyProcesses) -> None:
-    wait = "while [ ! -e $ALL ]; do sleep 0.02; done"
+    wait = "while [ ! -e $ALL ]; do sleep 0.05; done"
     shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n")
     shop.write_study("bash train.sh {n}", "params: {n: [1, 2, 3, 4, 5]}\n")
     program = shop.start("--plain", "--slots", "0")
@@ -193,7 +184,7 @@ def test_a_run_sees_the_devices_of_its_slot(shop: StudyProcesses) -> None:
 
 def test_a_slot_of_two_devices_excludes_both(shop: StudyProcesses) -> None:
     """Another supervisor that has only one of them waits."""
-    shop.write_study('echo up; until [ -e "$ALL" ]; do sleep 0.02; done')
+    shop.write_study('echo up; until [ -e "$ALL" ]; do sleep 0.05; done')
     shop.write("other.yml", "study: other\ncommand: 'true'\n")
     first = shop.start("--plain", "--slots", "0+1")
     until(lambda: (shop.dir(RUN) / "run.log").exists() and shop.log(), "the first runs")
@@ -207,7 +198,7 @@ def test_a_slot_of_two_devices_excludes_both(shop: StudyProcesses) -> None:
 
 def test_the_same_device_twice_is_two_places(shop: StudyProcesses) -> None:
     """Both runs are there at once: each waits for the other."""
-    command = 'touch "$LEDGER.{n}"; until [ -e "$LEDGER.1" ] && [ -e "$LEDGER.2" ]; do sleep 0.01; done; echo at=$CUDA_VISIBLE_DEVICES'
+    command = 'touch "$LEDGER.{n}"; until [ -e "$LEDGER.1" ] && [ -e "$LEDGER.2" ]; do sleep 0.03; done; echo at=$CUDA_VISIBLE_DEVICES'
     shop.write_study(command, "params: {n: [1, 2]}\n")
     assert shop.run("--slots", "0,0").code == 0
     assert [shop.log(f"n={n}") for n in (1, 2)] == ["at=0\n"] * 2
@@ -265,7 +256,7 @@ def test_found_gpus_are_counted_as_nvml_counts_them(shop: StudyProcesses) -> Non
 
 def test_a_busy_gpu_is_left_alone_until_it_is_free(shop: StudyProcesses) -> None:
     """Another program uses GPU 1: the runs take turns on GPU 0. When it becomes free, it is used."""
-    command = 'echo "at=$CUDA_VISIBLE_DEVICES"; [ {n} -lt 3 ] || until [ -e "$ALL" ]; do sleep 0.02; done'
+    command = 'echo "at=$CUDA_VISIBLE_DEVICES"; [ {n} -lt 3 ] || until [ -e "$ALL" ]; do sleep 0.05; done'
     shop.write_study(command, "params: {n: {range: 5}}\n")
     fake = write_gpus(shop, 0, 12)
     program = shop.start("--plain", ASSAY_FAKE_NVML=fake)
@@ -294,7 +285,7 @@ def test_a_second_attempt_replaces_the_points_of_the_first(shop: StudyProcesses)
     """Also where no supervisor followed it: its supervisor was killed, and it ended before the next one came."""
     shop.write(
         "train.sh",
-        'for i in 1 2 3; do echo "loss $ASSAY_ATTEMPT_NUMBER.$i"; done\n[ $ASSAY_ATTEMPT_NUMBER = 1 ] && exit 1\necho up > "$LEDGER"; until [ -e "$ALL" ]; do sleep 0.02; done',
+        'for i in 1 2 3; do echo "loss $ASSAY_ATTEMPT_NUMBER.$i"; done\n[ $ASSAY_ATTEMPT_NUMBER = 1 ] && exit 1\necho up > "$LEDGER"; until [ -e "$ALL" ]; do sleep 0.05; done',
     )
     shop.write_study("bash train.sh", "metrics: {loss: 'loss ({number})'}\nretries: 1\n")
     program = shop.start("--plain", "--slots", "0")

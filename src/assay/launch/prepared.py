@@ -75,13 +75,13 @@ class Origin:
 class RunOptions:
     """The options of a command that runs something."""
 
-    file: str
+    file: str = ""
     root: str | None = None
     study: str | None = None
     slots: tuple[str, ...] | None = None
     on: str | None = None  # a farm; None: the file's default; "local": here
-    titles: tuple[str, ...] | None = None
-    commands: tuple[str, ...] | None = None
+    titles: tuple[str, ...] | None = None  # empty or None: all
+    commands: tuple[str, ...] | None = None  # likewise
     where: Where | None = None  # only the planned runs that match
     sample: int | None = None
     seed: int | None = None
@@ -224,11 +224,7 @@ def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
     """The commands that would be started now: not what is finished, under way, or failed and not asked for again."""
     wanted = wanted_commands(spec, prepared.options.commands)
     run_dir = prepared.dir_of(spec)
-    if (
-        not os.path.isdir(run_dir)
-        or is_foreign(run_dir)
-        or (prepared.options.force and not _is_repeated(prepared, spec))
-    ):
+    if not os.path.isdir(run_dir) or is_foreign(run_dir):
         return wanted
     if os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
         finished = _finished_of_ours(prepared, spec, tuple(wanted))
@@ -241,24 +237,27 @@ def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]
     """The commands that earlier attempts finished; None: the run is left as it is."""
     run_dir = prepared.dir_of(spec)
     history = load_history(run_dir)
-    base = history.last.number if history.last else 0
-    policy = RetryPolicy(spec.retries, prepared.options.retry, base).begin(history)
+    last, again = history.last, prepared.options.retry
+    base = last.number if last else 0
     if prepared.options.force:
-        base = find_repeat(prepared, spec, history.last, run_directory.load_pass(find_pass(prepared))).base
-        policy = RetryPolicy(spec.retries, frozenset(State), base).begin(history)
+        repeat = find_repeat(prepared, spec, last, run_directory.load_pass(find_pass(prepared)))
+        if repeat.begun == repeat.last:  # an interrupted --force has not begun an attempt of this run
+            return set()
+        again, base = frozenset(State), repeat.base
+    policy = RetryPolicy(spec.retries, again, base).begin(history)
     liveness, newer = partial(load_liveness, run_dir=run_dir), partial(find_newer, run_dir)
     decision = decide(history, wanted, liveness, policy, newer)
-    if decision.action is not Action.START and history.last is not None and decision.outcome is not None:
-        last = replace(history.last, outcome=decision.outcome)
-        if policy.wants_another(History((*history.attempts[:-1], last))):
-            return history.finished_commands()
-    return history.finished_commands() if decision.action is Action.START else None
+    is_again = decision.action is Action.START
+    if not is_again and last is not None and decision.outcome is not None:
+        ended = replace(last, outcome=decision.outcome)
+        is_again = policy.wants_another(History((*history.attempts[:-1], ended)))
+    return history.finished_commands() if is_again else None
 
 
 def _finished_elsewhere(prepared: Prepared, run_dir: str) -> set[str] | None:
     """The commands that the dialect's tool finished in a directory of its own; None: the run is left as it is."""
     reader = find_dialect(prepared.study.dialect).folder_reader
-    run: FolderRun | None = load(reader)(run_dir) if reader else None
+    run: FolderRun | None = load(reader)(run_dir) if reader and not prepared.options.force else None
     if run is None:
         return set()
     return None if run.state is State.FAILED and State.FAILED not in prepared.options.retry else set(run.finished)
@@ -308,13 +307,6 @@ def find_repeat(
     again = {State.STOPPED, State.LOST, *prepared.options.retry}
     is_again = last.outcome is not None and last.outcome.state in again
     return Repeat(before, last.number if is_again else before, last.number)
-
-
-def _is_repeated(prepared: Prepared, spec: RunSpec) -> bool:
-    """Whether an interrupted --force has begun an attempt of this run."""
-    last = load_history(prepared.dir_of(spec)).last
-    begun = run_directory.load_pass(find_pass(prepared)).get(spec.name)
-    return last is not None and begun is not None and begun < last.number
 
 
 def _load_code_hash(prepared: Prepared, spec: RunSpec) -> str | None:

@@ -28,8 +28,8 @@ from assay.values.study import LOCAL, CodePolicy, Farm, Study
 def prepare_rerun(runs: Sequence[FoundRun], options: RunOptions) -> list[Prepared]:
     """One supervised study per study that these runs belong to. Refuses all of them if one cannot be repeated.
 
-    `options.commands`: None is all of them, whatever earlier attempts finished. Without `new_code` and `old_code` what
-    has failed gets the current code, and what has not its recorded snapshot.
+    Without `options.commands` all of them are run, whatever earlier attempts finished. Without `new_code` and
+    `old_code` what has failed gets the current code, and what has not its recorded snapshot.
     """
     chosen = load_repeatable(runs)
     live = [run for run, status in chosen if not status.state.is_over and status.handle is not None]
@@ -84,7 +84,7 @@ def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]
 
 def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | None) -> None:
     check_known("command", asked or (), status.commands)
-    if asked is None:
+    if not asked:
         return
     finished = status.history.finished_commands()
     missing = [name for name in status.commands if name not in asked and name not in finished]

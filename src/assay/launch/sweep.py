@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -83,20 +83,17 @@ def prepare(options: RunOptions) -> Prepared:
         study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
     # some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned
     check_known("command", options.commands or (), [command.name for command in study.commands])
-    study = select(study, options.titles, options.sample, options.seed)
+    study = select(study, options.titles or None, options.sample, options.seed)
     root, asked = choose_root(options.root, study.root, settings)
     location, farm = StudyLocation(root, study.name), choose_farm(study, options.on, settings)
     prepared = Prepared(study, Plan(study, ()), location, asked, farm, settings, options)
     for step in find_steps(prepared):
         prepared = step.prepare(prepared)
-    return _plan(prepared) if prepared.search is None else prepared
-
-
-def _plan(prepared: Prepared) -> Prepared:
-    study, options = prepared.study, prepared.options
+    if prepared.search is not None:
+        return prepared
+    options, rules = prepared.options, find_rules(prepared.study.dialect)
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
-    rules = find_rules(study.dialect)
-    prepared = replace(prepared, plan=build_plan(study, names, prepared.settings.secrets))
+    prepared = replace(prepared, plan=build_plan(prepared.study, names, settings.secrets))
     return rules.complete(_choose_runs(rules.name_runs(prepared)))
 
 
@@ -162,12 +159,6 @@ def go_to_background(location: StudyLocation, console: Console) -> bool:
     return True
 
 
-def _note_begun() -> None:
-    """The slots are filled, or there is nothing to start: the command that was called may end."""
-    while _waiting:
-        os.close(_waiting.pop())
-
-
 # ---------------------------------------------------------------- running
 
 
@@ -195,8 +186,14 @@ class RunHooks(LoopSettings):
 
 def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
     """Run what is planned and not finished. The caller has called `check_prepared` and shown the warnings."""
-    prepared = _hide_secrets(prepared)
-    slots = choose_slots(prepared.study, _ask_slots(prepared, hooks), prepared.settings)
+    plan, farm = prepared.plan, prepared.farm
+    if not plan.is_hidden:  # recordings, benchmarks, models and repeated runs are not planned from a study file
+        runs = tuple(hide_spec(spec, prepared.settings.secrets) for spec in plan.runs)
+        prepared = replace(prepared, plan=replace(plan, runs=runs, is_hidden=True))
+    # a farm gives its own devices and threads: what this machine has does not matter
+    is_here = farm is None or find_executor(farm.executor).uses_slots(farm)
+    asked = prepared.options.slots if is_here and not hooks.one_by_one else (CPU,)
+    slots = choose_slots(prepared.study, asked, prepared.settings)
     if prepared.options.budget is not None:
         prepared.options.budget.check(prepared.study, slots.labels)
     os.makedirs(os.path.join(prepared.location.dir, layout.STUDY_META_DIR), exist_ok=True)
@@ -206,18 +203,12 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
         return _run_planned(held, hooks, slots)
 
 
-def _hide_secrets(prepared: Prepared) -> Prepared:
-    """Plans that were not made from a study file: recordings, benchmarks, models, repeated runs."""
-    plan = prepared.plan
-    if plan.is_hidden:
-        return prepared
-    runs = tuple(hide_spec(spec, prepared.settings.secrets) for spec in plan.runs)
-    return replace(prepared, plan=replace(plan, runs=runs, is_hidden=True))
-
-
 def _run_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     """From the plan to the report: directories, code, index, executor and slots, the steps of plug-ins, the loop."""
-    _link_shared(prepared)
+    for name, target in prepared.plan.links:  # a second name for the same parameters leads to the first one's folder
+        path = os.path.join(prepared.location.dir, name)
+        if not os.path.lexists(path):
+            os.symlink(target, path)
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
         if not prepared.options.names_runs:  # those are there already
             planned = {spec.name: spec.id for spec in prepared.plan.runs}
@@ -274,13 +265,6 @@ def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
             console.message(f"{spec.name} was uploaded and is not continued; it is kept as {moved}, see it: {command}")
 
 
-def _build_env(prepared: Prepared, slots: Slots, hooks: RunHooks) -> Mapping[str, str]:
-    """The variables of this machine's slots; a farm has its own, and checks share the cores as they like."""
-    if prepared.farm is not None:
-        return {layout.ENV_PYTHON: sys.executable}
-    return slots.env if hooks.slots_name is None else {}
-
-
 def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
     """A step that fails gets no further events; the runs go on."""
     listeners = [step.listen]
@@ -300,6 +284,7 @@ def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
 def _build_loop(
     prepared: Prepared, hooks: RunHooks, builder: DirBuilder, slots: Slots, limit: int | None
 ) -> LoopSettings:
+    env = slots.env if hooks.slots_name is None else {}  # checks share the cores as they like
     return replace(
         hooks,
         create=builder.create,
@@ -309,7 +294,7 @@ def _build_loop(
         listen=find_rules(prepared.study.dialect).listen(prepared, _suppress_lost_output(hooks.listen)),
         draw=_build_draw(builder, _suppress_lost_output(hooks.draw), hooks.console),
         warn=partial(_warn, hooks),
-        env=_build_env(prepared, slots, hooks),
+        env=env if prepared.farm is None else {layout.ENV_PYTHON: sys.executable},
         grace_s=prepared.options.grace_s,
         keeps_slots=hooks.slots_name is not None,
         lease=MachineLease(hooks.use) if prepared.farm is None else None,
@@ -326,7 +311,8 @@ def _build_draw(builder: DirBuilder, draw: Draw, console: Console) -> Draw:
         builder.flusher.tick()
         notice.update(supervisor.leased_s, supervisor.settings.lease, supervisor.waited_s, supervisor.pool)
         draw(supervisor)
-        _note_begun()
+        while _waiting:  # the slots are filled, or there is nothing to start: the command that was called may end
+            os.close(_waiting.pop())
 
     return drawn
 
@@ -366,13 +352,6 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
     warnings = record_verdicts(prepared.location, "checks", new, index)
     findings = [finding for verdict in verdicts.values() for finding in verdict.findings]
     return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts.values())), warnings
-
-
-def _ask_slots(prepared: Prepared, hooks: RunHooks) -> tuple[str, ...] | None:
-    """A farm gives its own devices and threads: what this machine has does not matter."""
-    farm = prepared.farm
-    is_here = farm is None or find_executor(farm.executor).uses_slots(farm)
-    return prepared.options.slots if is_here and not hooks.one_by_one else (CPU,)
 
 
 def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple[Executor, SlotPool | None, int | None]:
@@ -447,14 +426,6 @@ def _is_interrupted(entry: Entry) -> bool:
         return False
     last = _load_last(entry.dir)
     return last is not None and last.stop is not None and last.stop.kind == "interrupt"
-
-
-def _link_shared(prepared: Prepared) -> None:
-    """A second name for the same full parameter set is a link to the first one's folder."""
-    for name, target in prepared.plan.links:
-        path = os.path.join(prepared.location.dir, name)
-        if not os.path.lexists(path):
-            os.symlink(target, path)
 
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 from tests.fork_server import ForkedProcess, start_assay
-from tests.user_folder import INTRO, INTRO_LINES, NOTES, UserFolder, open_user_folder
+from tests.user_folder import INTRO, INTRO_LINES, UserFolder, open_user_folder
 
 COOLNAME = r"[a-z]+-[a-z]+_\d{4}\.\d\d\.\d\d_\d\d\.\d\d"
 ONE = "CMD: python train.py\nHPARAMS: {lr: 0.01, solver: sgd}\n"
@@ -271,7 +271,7 @@ class TestSets:
         user.write("train.py", note_and(user, wait))
         with beside(user, "runx", "sweep.yml", "-i") as (first, _):
             user.until(lambda: len(user.calls) == 1, "the first run began")
-            user.write("train.py", NOTES)
+            user.note_calls()
             said = user.assay("runx", "sweep.yml", "-i", "--tag", "new")
             gate.touch()
             assert first.wait(60) == 0

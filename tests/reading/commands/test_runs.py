@@ -103,7 +103,7 @@ def test_another_root(cli, own_bench: Bench, bench: Bench) -> None:
 
 def test_after_a_kill_all_runs_of_the_study_are_listed_with_their_times(own_bench: Bench) -> None:
     """Runs whose end no supervisor saw have lease and marker; those that never began are in the plan."""
-    text = "command: 'until [ -e go ]; do sleep 0.02; done; [ {n} != 1 ]'\nparams: {n: {range: 9}}\ncode: live\n"
+    text = "command: 'until [ -e go ]; do sleep 0.05; done; [ {n} != 1 ]'\nparams: {n: {range: 9}}\ncode: live\n"
     supervisor = own_bench.start("run", own_bench.write("killed.yml", text), "-j", "2", "--quiet")
     until((own_bench.root / "killed/n=1/lease.1").exists, "two runs began")
     supervisor.kill()
@@ -202,7 +202,7 @@ def test_attempts_are_tabled_when_there_are_several(cli, own_fit: Bench) -> None
 TALK = r"""
 study: talk
 commands:
-  train: for i in 1 2; do echo "train {x} $i"; done; while [ ! -e {go} ]; do sleep 0.02; done; echo "train {x} end"
+  train: for i in 1 2; do echo "train {x} $i"; done; while [ ! -e {go} ]; do sleep 0.05; done; echo "train {x} end"
   test: 'printf "test {x}\nno newline"'
 params: {x: [1, 2], go: GO}
 resources: {gpus: 0}
