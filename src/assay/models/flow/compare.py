@@ -30,10 +30,10 @@ from assay.models.graph.paired_view import (
 )
 from assay.models.graph.split import check
 from assay.models.graph.submodel import build_marked
-from assay.models.graph.tensorfile import import_numpy
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.rounded import WORSE_DB, WORSE_INSIDE_DB, build_bound, judge_range
 from assay.models.judge.tolerances import coarse_tolerance
+from assay.models.libraries import np
 from assay.models.values.model import Layer, ModelRequest, Outline
 from assay.models.values.tensors import TensorSpec, Tolerance
 from assay.show.formatting import render_count
@@ -317,7 +317,6 @@ class ComparedCases(Cases):
 
     def _write_values(self, values: Arrays, proto: Any) -> Product:
         """For the inputs of a part of the second model, in its types."""
-        np = import_numpy()
         kinds = {value.name: self.specs.get(value.name, TensorSpec("", "")).dtype for value in proto.graph.input}
         found = {name: values[name] for name in kinds}
         return self.write_inputs(
@@ -411,7 +410,6 @@ class ComparedCases(Cases):
 
 def _find_ranges(values: Arrays, names: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Of floats: their least and largest values, zero among them."""
-    np = import_numpy()
     found = {}
     for name in names:
         array = values.get(name)

@@ -17,9 +17,10 @@ from assay.models.flow.artifact_builder import Product, Work
 from assay.models.flow.cases import Arrays, Cases, CaseSample, ModelCase
 from assay.models.flow.check import Examination, check_cases
 from assay.models.flow.output_keeper import FORMATS, INDEX_FILE, KIND, SIDES, KeptOutputs, hash_file
-from assay.models.graph.tensorfile import import_numpy, parse_dtype
+from assay.models.graph.tensorfile import parse_dtype
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.layers import judge_votes
+from assay.models.libraries import np
 from assay.models.values.model import Layer, ModelReport, ModelRequest, Target, Tolerances
 from assay.models.values.tensors import TensorComparison, Tolerance
 from assay.record.formats import build_damage, read_versioned
@@ -105,7 +106,6 @@ class KeptCases(Cases):
 
     def __init__(self, request: ModelRequest, folder: str, kept: KeptOutputs) -> None:
         super().__init__(request, _NoBuilder())  # type: ignore[arg-type]
-        np = import_numpy()
         self.kept = kept
         self.known = {case.name: case for case in kept.cases}
         try:

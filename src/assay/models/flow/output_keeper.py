@@ -17,8 +17,9 @@ from typing import Any
 from assay.errors import InfrastructureError, UsageError
 from assay.models.flow.artifact_builder import Work
 from assay.models.flow.cases import Arrays, Cases, ModelCase
-from assay.models.graph.tensorfile import STRING, content_sha, import_numpy, load_refs, name_dtype, store
+from assay.models.graph.tensorfile import STRING, content_sha, load_refs, name_dtype, store
 from assay.models.judge.alone import LayerOrigin
+from assay.models.libraries import np
 from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline, StepOutcome
 from assay.models.values.tensors import TensorSpec, Tolerance
 from assay.record.formats import Format, render_versioned
@@ -129,7 +130,6 @@ class OutputKeeper:
         return hasattr(expected, "dtype") and hasattr(actual, "dtype") and content_sha(expected) != content_sha(actual)
 
     def _write_context(self, case: ModelCase, number: int, name: str, key: str, origin: LayerOrigin | None) -> None:
-        np = import_numpy()
         found = self._cases.find_magnitude(case, number, name)
         self._write(f"{key}/magnitude", {"context": np.asarray(found)} if found is not None else {})
         unrounded = origin.compute_unrounded(name) if origin is not None else None
@@ -142,7 +142,6 @@ class OutputKeeper:
         self._found[case.name] = replace(self._found[case.name], is_refused=is_refused)
 
     def _write(self, key: str, arrays: Mapping[str, Any]) -> None:
-        np = import_numpy()
         for side, array in arrays.items():
             if not hasattr(array, "dtype"):
                 continue  # a sequence: it is not compared

@@ -17,7 +17,8 @@ from shlex import quote
 from typing import Any, NoReturn
 
 from assay.errors import UsageError
-from assay.models.graph.tensorfile import LIST_FILE, import_numpy, load_array, load_arrays
+from assay.models.graph.tensorfile import LIST_FILE, load_array, load_arrays
+from assay.models.libraries import np
 from assay.system.fast_dataclasses import dataclass
 
 INDEX_NAMES = (LIST_FILE, "index.json")
@@ -145,4 +146,4 @@ def _parse_iteration(iteration: Mapping[str, Any]) -> dict[str, Any]:
 def _parse_array(value: Mapping[str, Any]) -> Any:
     inner = value.get("values", value)
     content = base64.b64decode(inner["array"], validate=True)
-    return import_numpy().lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)

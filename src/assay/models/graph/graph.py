@@ -24,11 +24,11 @@ from assay.models.graph.onnx_library import (
     find_opset,
     find_subgraphs,
     find_unreadable,
-    import_onnx,
     is_constant_node,
     name_elem_type,
     parse_message,
 )
+from assay.models.libraries import onnx
 from assay.models.values.model import DEFAULT_GROUPS, Layer, Outline
 from assay.models.values.tensors import TensorSpec
 from assay.system.files import replacing, write_new
@@ -70,12 +70,11 @@ def _load_whole(path: str) -> Model:
         content = stream.read()
     if not content:
         raise ValueError("the file is empty")
-    return parse_message(import_onnx().ModelProto(), content)
+    return parse_message(onnx.ModelProto(), content)
 
 
 def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     """Write aside, then rename. Weights beyond what one file can hold go next to it, into `<name>.data`."""
-    onnx = import_onnx()
     name = os.fspath(path)
     if os.path.isdir(name):
         raise InfrastructureError(f"the model {name} cannot be written: it is a folder")
@@ -103,7 +102,6 @@ def measure_weights(model: Model) -> int:
 
 def infer_specs(model: Model) -> dict[str, TensorSpec]:
     """Type and shape of every tensor that shape inference, or the model itself, knows something of."""
-    onnx = import_onnx()
     slim = build_skeleton(model)
     try:
         graph = onnx.shape_inference.infer_shapes(slim, data_prop=True).graph
@@ -267,7 +265,6 @@ def check_external(tensors: Iterable[Any], folder: str) -> None:
 
 
 def load_external_tensor(tensor: Any, folder: str) -> None:
-    onnx = import_onnx()
     try:
         onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
@@ -302,14 +299,13 @@ def load_skeleton(path: str) -> Model:
             raise ValueError("the file is empty") from None
     with content:
         try:
-            return parse_message(import_onnx().ModelProto(), _skim(content, 0, len(content), "model"))
+            return parse_message(onnx.ModelProto(), _skim(content, 0, len(content), "model"))
         except IndexError:
             raise ValueError("the file ends too early") from None
 
 
 def build_skeleton(model: Model) -> Model:
     """A model in memory without its large weights; the model itself is not changed. A small one is returned itself."""
-    onnx = import_onnx()
     if measure_weights(model) <= KEPT_BYTES * 100:
         return model
     slim = onnx.ModelProto()
@@ -323,7 +319,6 @@ def build_skeleton(model: Model) -> Model:
 
 def measure_tensor(tensor: Any) -> int:
     """Its size in bytes, from its declaration: protobuf would serialise it to find out."""
-    onnx = import_onnx()
     if tensor.data_type == onnx.TensorProto.STRING:
         return sum(map(len, tensor.string_data))
     width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type else 1

@@ -26,13 +26,13 @@ from assay.models.graph.suggest import Domain, InputGraph, is_whole_type, sugges
 from assay.models.graph.tensorfile import (
     LIST_FILE,
     Array,
-    import_numpy,
     load_array,
     load_arrays,
     load_tensors,
     name_dtype,
     parse_dtype,
 )
+from assay.models.libraries import np
 from assay.models.values.model import Outline
 from assay.models.values.tensors import Dim, TensorSpec
 from assay.system.fast_dataclasses import dataclass, replace
@@ -174,7 +174,7 @@ def _choose_domain(graph: InputGraph, spec: TensorSpec, given: Range | None) -> 
 
 def _as_type(number: float, dtype: str) -> float:
     """What is left of a number in a type of whole numbers."""
-    return float(import_numpy().array(int(number)).astype(parse_dtype(dtype)))
+    return float(np.array(int(number)).astype(parse_dtype(dtype)))
 
 
 def _draw_all(
@@ -200,11 +200,11 @@ def _draw_all(
 
 def _rng(seed: int, sample: int, name: str) -> Any:
     digest = hashlib.sha256(f"{seed}/{sample}/{name}".encode()).digest()
-    return import_numpy().random.Generator(import_numpy().random.PCG64(int.from_bytes(digest[:16], "little")))
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
 def _draw(plan: InputPlan, rng: Any) -> Array:
-    np, domain = import_numpy(), plan.domain
+    domain = plan.domain
     if plan.dtype == "string":
         words = rng.integers(ord("a"), ord("z") + 1, (*plan.shape, 6)).reshape(-1, 6)
         return np.array(["".join(map(chr, word)) for word in words], dtype=object).reshape(plan.shape)
@@ -269,7 +269,6 @@ def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, in
 
 def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
     """Arrays in the order of the inputs; plain numbers and lists take the input's type."""
-    np = import_numpy()
     types = {spec.name: spec.dtype for spec in specs}
     arrays: Sample = {}
     for name in [*(name for name in types if name in sample), *(name for name in sample if name not in types)]:

@@ -17,7 +17,8 @@ from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring
 from assay.models.graph.operators import read_attributes
 from assay.models.graph.split import build_folding
 from assay.models.graph.submodel import load_constant
-from assay.models.graph.tensorfile import Array, import_numpy
+from assay.models.graph.tensorfile import Array
+from assay.models.libraries import np
 from assay.system.fast_dataclasses import dataclass, replace
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -230,7 +231,6 @@ class Side:
     def find_range(self, group: TensorGroup) -> tuple[float, float, float] | None:
         """The least and the largest number that its integers can express, and their step; None: it has no integers of
         one scale."""
-        np = import_numpy()
         scale, zero = (load_constant(self.wiring, name) for name in group.scaling or ("", ""))
         if scale is None or scale.size != 1 or (zero is not None and zero.dtype.kind not in "iu"):
             return None
@@ -268,7 +268,6 @@ class Side:
         return max(found, key=lambda each: int(each[0].size), default=None)
 
     def _load_numbers(self, name: str, group: TensorGroup) -> tuple[Array, Array | float] | None:
-        np = import_numpy()
         maker, reader = self.find_maker(name), self.wiring.nodes[group.node]
         if maker is not None and maker.op_type == "DequantizeLinear":
             return self._dequantize(tuple(maker.input), int(read_attributes(maker).get("axis", 1)))
@@ -280,7 +279,6 @@ class Side:
         )
 
     def _dequantize(self, names: tuple[str, ...], axis: int) -> tuple[Array, Array] | None:
-        np = import_numpy()
         loaded = [load_constant(self.wiring, name) for name in names if name]
         known = [each.astype(np.float64) for each in loaded if each is not None]
         if len(known) < len(loaded):
@@ -443,7 +441,6 @@ def _order(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def compare_weights(left: tuple[Array, Array | float] | None, right: tuple[Array, Array | float] | None) -> str:
     """Empty: one of the two has none that can be read."""
-    np = import_numpy()
     if left is None or right is None or not left[0].size:
         return ""
     for turned, step in _list_views(*right):
@@ -468,4 +465,4 @@ def _list_views(array: Array, step: Array | float) -> Iterator[tuple[Array, Arra
     """As it is, and turned: a Gemm may hold what a MatMul has the other way round."""
     yield array, step
     if array.ndim == 2:
-        yield array.T, import_numpy().transpose(step)
+        yield array.T, np.transpose(step)

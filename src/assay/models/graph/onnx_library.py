@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from assay.errors import MissingExtraError
+from assay.models.libraries import onnx
 from assay.models.values.tensors import Dim, TensorSpec
 from assay.system.fast_dataclasses import dataclass
 
@@ -14,17 +14,8 @@ Node = Any  # onnx.NodeProto
 Graph = Any  # onnx.GraphProto
 
 
-def import_onnx() -> Any:
-    try:
-        import onnx
-    except ImportError:
-        raise MissingExtraError("reading ONNX models", "models") from None
-    return onnx
-
-
 def import_evaluator() -> Any:
     """onnx's own class for computing models; `import onnx` alone does not load it."""
-    import_onnx()
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator
@@ -32,7 +23,6 @@ def import_evaluator() -> Any:
 
 def parse_message(message: Any, content: bytes) -> Any:
     """Fill an empty protobuf message. Raises ValueError for bytes that are something else."""
-    import_onnx()
     from google.protobuf.message import DecodeError
 
     try:
@@ -162,7 +152,6 @@ def _build_dim(dim: Any) -> Dim:
 
 def name_elem_type(elem_type: int) -> str:
     """ONNX's number of a type by numpy's name; "" where there is none."""
-    onnx = import_onnx()
     if elem_type == onnx.TensorProto.STRING:
         return "string"
     try:
@@ -188,7 +177,7 @@ _NEW_FIELDS = {8: ("functions",), 11: ("configuration",)}  # of a model
 
 def find_newer_use(model: Model, most: int) -> str:
     """What a model uses that came after an IR version; empty: nothing that is known of."""
-    kinds = import_onnx().TensorProto.DataType
+    kinds = onnx.TensorProto.DataType
     newer = [name for version, names in _NEW_TYPES.items() if version > most for name in names]
     numbers = {kinds.Value(name): name for name in newer if name in kinds.keys()}  # noqa: SIM118 a protobuf enum
     for number in _list_types(model):
@@ -226,6 +215,6 @@ def find_unreadable(message: Any) -> str | None:
             for text in value if field.is_repeated else (value,):
                 if isinstance(text, bytes):
                     return f"the {field.name} {text[:40]!r} is not UTF-8"
-        elif field.name == "data_type" and value not in import_onnx().TensorProto.DataType.values():
+        elif field.name == "data_type" and value not in onnx.TensorProto.DataType.values():
             return f"the tensor {message.name!r} has the type {value}, which this version of onnx does not know"
     return None

@@ -21,10 +21,10 @@ from assay.models.graph.onnx_library import (
     build_wiring,
     find_opset,
     find_subgraphs,
-    import_onnx,
 )
 from assay.models.graph.submodel import find_functions, load_constant
 from assay.models.graph.tensorfile import Array
+from assay.models.libraries import np, onnx
 
 Inputs = Sequence[Any]  # arrays; None: an optional input that is left out
 Attributes = Mapping[str, Any]
@@ -36,11 +36,10 @@ _SEED = 1234
 
 def is_operator(name: str) -> bool:
     """Whether there is an operator of this name, in any domain and of any age."""
-    return any(schema.name == name for schema in import_onnx().defs.get_all_schemas_with_history())
+    return any(schema.name == name for schema in onnx.defs.get_all_schemas_with_history())
 
 
 def read_attributes(node: Node) -> dict[str, Any]:
-    onnx = import_onnx()
     return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
 
 
@@ -49,8 +48,6 @@ def read_attributes(node: Node) -> dict[str, Any]:
 
 def compute_float64(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
     """The first output, from the definition of the operator. None: there is no formula for it, or for this use."""
-    import numpy as np
-
     formula = _build_formulas().get(op)
     if formula is None:
         return None
@@ -63,8 +60,6 @@ def compute_float64(op: str, inputs: Inputs, attributes: Attributes, opset: int)
 
 
 def _widen(array: Array) -> Array:
-    import numpy as np
-
     return array.astype(np.float64) if is_float(array) else array
 
 
@@ -74,8 +69,6 @@ def is_float(array: Array | None) -> bool:
 
 
 def _build_formulas() -> dict[str, Formula]:
-    import numpy as np
-
     unary: dict[str, Callable[[Array], Array]] = {
         "Abs": np.abs, "Neg": np.negative, "Exp": np.exp, "Log": np.log, "Sqrt": np.sqrt, "Tanh": np.tanh,
         "Sin": np.sin, "Cos": np.cos, "Floor": np.floor, "Ceil": np.ceil, "Round": np.rint,
@@ -117,8 +110,6 @@ def _apply_to_all(function: Callable[[Array, Array], Array]) -> Formula:
 
 
 def _clip(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
     low, high = (inputs[position] if len(inputs) > position else None for position in (1, 2))
     low = attributes.get("min", -math.inf) if low is None else low
     return np.minimum(np.maximum(inputs[0], low), attributes.get("max", math.inf) if high is None else high)
@@ -135,8 +126,6 @@ def _gemm(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
 
 def _batch_normalization(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
     """As in inference: with the mean and the variance that are given."""
-    import numpy as np
-
     if attributes.get("training_mode") or (opset < 7 and not attributes.get("is_test")):
         raise NotImplementedError
     x = inputs[0]
@@ -157,23 +146,17 @@ def _instance_normalization(inputs: Inputs, attributes: Attributes, _opset: int)
 
 
 def _normalize(x: Array, first_axis: int, attributes: Attributes) -> Array:
-    import numpy as np
-
     axes = tuple(range(first_axis, x.ndim))
     centred = x - x.mean(axes, keepdims=True)
     return centred / np.sqrt((centred**2).mean(axes, keepdims=True) + attributes.get("epsilon", _EPSILON))
 
 
 def _softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
-    import numpy as np
-
     return np.exp(_log_softmax(inputs, attributes, opset))
 
 
 def _log_softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
     """Up to opset 12 over all axes from `axis` on, later over that one."""
-    import numpy as np
-
     x = inputs[0]
     first = attributes.get("axis", 1 if opset < 13 else -1) % x.ndim
     axes = tuple(range(first, x.ndim)) if opset < 13 else (first,)
@@ -192,8 +175,6 @@ def _reduce(inputs: Inputs, attributes: Attributes, function: Callable[..., Arra
 
 def _conv(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
     """One matrix product for each place in the kernel."""
-    import numpy as np
-
     x, weight = inputs[0], inputs[1]
     kernel, group = weight.shape[2:], attributes.get("group", 1)
     windows = _slide(x, kernel, attributes, 0.0)
@@ -210,15 +191,11 @@ def _conv(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
 
 
 def _max_pool(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
     windows = _slide(inputs[0], tuple(attributes["kernel_shape"]), attributes, -math.inf)
     return reduce(np.maximum, [window for _, window in windows])
 
 
 def _average_pool(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
-    import numpy as np
-
     kernel = tuple(attributes["kernel_shape"])
     total = sum(window for _, window in _slide(inputs[0], kernel, attributes, 0.0))
     if attributes.get("count_include_pad"):
@@ -230,8 +207,6 @@ def _slide(
     x: Array, kernel: tuple[int, ...], attributes: Attributes, filling: float
 ) -> list[tuple[tuple[int, ...], Array]]:
     """For each place in the kernel, the elements that it meets."""
-    import numpy as np
-
     count = len(kernel)
     automatic = attributes.get("auto_pad", b"NOTSET")
     if automatic not in (b"NOTSET", b"VALID", b"") or attributes.get("ceil_mode"):
@@ -278,8 +253,6 @@ def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str
 
 def draw_ordinary(inputs: Mapping[str, Array], *, positive: bool) -> dict[str, Array]:
     """Numbers of moderate size, which amplify no rounding, in the place of all floats. Integers (indices) stay."""
-    import numpy as np
-
     rng = np.random.default_rng(_SEED)
     drawn = {}
     for name, array in inputs.items():
@@ -290,8 +263,6 @@ def draw_ordinary(inputs: Mapping[str, Array], *, positive: bool) -> dict[str, A
 
 
 def is_finite(arrays: Mapping[str, Array]) -> bool:
-    import numpy as np
-
     return all(np.isfinite(_widen(array)).all() for array in arrays.values() if is_float(array))
 
 
@@ -348,8 +319,6 @@ def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: in
 
 
 def _add_magnitudes(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
-    import numpy as np
-
     sizes = [np.abs(_widen(each)) if is_float(each) else each for each in inputs]
     if op in _LINEAR.split():
         positive = {name: abs(value) if isinstance(value, float) else value for name, value in attributes.items()}
@@ -364,8 +333,6 @@ def _add_magnitudes(op: str, inputs: Inputs, attributes: Attributes, opset: int)
 
 def _measure_normalized(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
     """Elements divided by the deviation of those that they are normalised with; those may be the same everywhere."""
-    import numpy as np
-
     x = inputs[0]
     if x is None or x.ndim < 2:
         return None
@@ -380,8 +347,6 @@ def _measure_normalized(op: str, inputs: Inputs, attributes: Attributes) -> Arra
 
 def _measure_size(array: Array | None) -> float:
     """Root mean square of what is neither zero nor infinite."""
-    import numpy as np
-
     if array is None or not is_float(array) or not array.size:
         return 0.0
     wide = np.abs(array.astype(np.float64))
@@ -420,8 +385,6 @@ def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
 def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
     """What an operator rounds into its type, in steps of that type, in float64. None: it rounds nothing, or this use is
     not covered."""
-    import numpy as np
-
     formula = _UNROUNDED.get(op)
     if not op.startswith("Cast") and any(is_float(each) and each.dtype.itemsize < 4 for each in inputs):
         return None  # a quotient of short floats may be rounded to one of them first
@@ -497,8 +460,6 @@ class Magnitudes:
         return self._known[tensor, depth]
 
     def _measure(self, node: Node, depth: int) -> Array | float:
-        import numpy as np
-
         inputs = self._find_inputs(node)
         own = compute_magnitude(node.op_type, inputs, read_attributes(node), self._opset)
         if depth <= 0 or not is_carrying(node.op_type):
@@ -561,7 +522,6 @@ def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
 def find_coarse(model: Model) -> dict[str, str]:
     """By tensor behind a rounding into a float type of 16 bits or fewer: the coarsest such type. What is only stored in
     such a type, and widened before it is used, is exact."""
-    onnx = import_onnx()
     stored = {each.name: each.data_type for each in model.graph.initializer}
     stored |= {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
 
@@ -594,8 +554,6 @@ def _follow(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[
 def find_steps(model: Model) -> dict[str, float]:
     """By output of a DequantizeLinear with a constant scale: how far apart two neighbouring values are, at most. Those
     that come from a float type have no steps of one size."""
-    import numpy as np
-
     wiring = build_wiring(model.graph)
     coarse = find_coarse(model)
     found = {}

@@ -26,11 +26,11 @@ from assay.models.graph.onnx_library import (
     build_wiring,
     find_subgraphs,
     import_evaluator,
-    import_onnx,
     name_elem_type,
 )
 from assay.models.graph.submodel import build_cut, build_submodel, build_value, describe_array
 from assay.models.graph.tensorfile import Array
+from assay.models.libraries import onnx
 from assay.models.values.model import Layer, Outline
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -285,7 +285,6 @@ class _Splitter:
 
 def check(model: Model, *, with_shapes: bool = False) -> str:
     """What the ONNX checker has against the model, in one line; "" where it has nothing."""
-    onnx = import_onnx()
     try:
         onnx.checker.check_model(_build_light(model), full_check=with_shapes)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring, import_onnx
+from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring
 from assay.models.graph.split import Folding, build_folding, evaluate
 from assay.models.graph.submodel import load_constant
+from assay.models.libraries import onnx
 from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass, field
 
@@ -151,7 +152,6 @@ def _compared(graph: InputGraph, node: Node, input_index: int, spec: TensorSpec)
 
 
 def _cast(_graph: InputGraph, node: Node, _input_index: int, spec: TensorSpec) -> Domain | None:
-    onnx = import_onnx()
     to = find_attribute(node, "to", 0)
     if to == onnx.TensorProto.BOOL and spec.dtype != "bool":
         return Domain(0, 1, "Cast to bool", whole=True)
@@ -173,7 +173,7 @@ def _find_range(dtype: str) -> tuple[int, int] | None:
 def _quantised(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
     """The range that the quantised type can tell apart: that of the zero point, or of `output_dtype`; else uint8."""
     scale, zero = graph.load_constant(node.input[1]), None
-    dtype = _INTEGERS.get(find_attribute(node, "output_dtype", 0) or import_onnx().TensorProto.UINT8, "")
+    dtype = _INTEGERS.get(find_attribute(node, "output_dtype", 0) or onnx.TensorProto.UINT8, "")
     if len(node.input) > 2 and node.input[2]:
         zero = graph.load_constant(node.input[2])
         dtype = "" if zero is None else zero.dtype.name
@@ -234,7 +234,6 @@ _RULES: dict[tuple[str, int], Rule] = {
 
 
 def find_attribute(node: Node, name: str, default: Any) -> Any:
-    onnx = import_onnx()
     found = [attribute for attribute in node.attribute if attribute.name == name]
     return onnx.helper.get_attribute_value(found[0]) if found else default
 

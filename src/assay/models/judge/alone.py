@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from assay.models.judge.noise import FEWEST_COHERENT, TIE_SHARE, RoundingNoise
-from assay.models.judge.tensor_errors import Array, Kind, find_kind, load_numpy, name_dtype
+from assay.models.judge.tensor_errors import Array, Kind, find_kind, name_dtype
 from assay.models.judge.tensor_numbers import render_share
 from assay.models.judge.tolerances import FLOATS
+from assay.models.libraries import np
 from assay.models.values.tensors import TensorComparison
 from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, VerdictKind
@@ -58,7 +59,6 @@ def is_coherent(signed: float, count: int) -> bool:
 
 def measure_ties(expected: Array, actual: Array, unrounded: Array) -> Ties | None:
     """None: what was rounded has another shape, is not finite, or cannot be what was: both sides are far from it."""
-    np = load_numpy()
     if unrounded.size != expected.size:
         return None
     left, right, exact = (part.astype(np.float64).ravel() for part in (expected, actual, unrounded))
@@ -129,7 +129,6 @@ def judge_noise(
 
 
 def _find_rms(values: Array) -> float:
-    np = load_numpy()
     return float(np.sqrt(np.mean(np.square(values))))
 
 

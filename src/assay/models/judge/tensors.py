@@ -34,7 +34,6 @@ from assay.models.judge.tensor_errors import (
     Survey,
     build_scale,
     find_common_kind,
-    load_numpy,
     name_dtype,
     survey,
     walk_blocks,
@@ -56,6 +55,7 @@ from assay.models.judge.tolerances import (
     is_zero_significant,
     rounding_units,
 )
+from assay.models.libraries import np
 from assay.models.values.model import Tolerances
 from assay.models.values.tensors import (
     ACTUAL_CONSTANT,
@@ -168,7 +168,7 @@ def judge_outputs(
 
 def _native(array: Array) -> Array:
     """In the machine's byte order: bits are looked at."""
-    found = load_numpy().asarray(array)
+    found = np.asarray(array)
     return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
 
 
@@ -341,7 +341,6 @@ def _judge_by_noise(
 
 def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Array | None:
     """What rounding can do to each element beyond the tolerance's absolute bound; None: nothing."""
-    np = load_numpy()
     units = rounding_units(given.dtype)
     if not units:
         return None
@@ -355,7 +354,6 @@ def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Arra
 
 def _doubt(found: TensorComparison, expected: Array, asked: Tolerance) -> TensorComparison:
     """A tensor that passes by an absolute bound only, and is smaller than that or mostly wrong, shows nothing."""
-    np = load_numpy()
     tolerance = found.tolerance
     is_by_size = found.max_rel <= (tolerance.rel or 0.0) or found.wrong or not rounding_units(found.dtype)
     if is_by_size or tolerance.allow_constant or tolerance.min_cosine is not None:  # its direction was looked at
@@ -498,7 +496,6 @@ def _flag_ranking(ranking: Ranking | None) -> Iterator[str]:
 
 def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
     """Rows, columns and channels that are all zero in the actual tensor alone: most often a lost part of a kernel."""
-    np = load_numpy()
     for axis, length in enumerate(expected.shape):
         if length < 2 or expected.size // length < FEWEST:
             continue
