@@ -73,48 +73,36 @@ def test_an_open_batch_becomes_the_samples(batch: int) -> None:
     assert layers[0].inputs["tokens"].shape == (batch, 8, 16)
 
 
-def test_a_group_is_one_model_with_its_types_inside() -> None:
+def test_a_group_is_one_model_and_only_what_is_asked_for_is_built() -> None:
     model = EXAMPLES["example-cnn"]()
-    first = split(model, sample(model), numbers={1})[0]
+    first, other = split(model, sample(model), numbers={1, 7})
+    assert [first.layer.number, other.layer.number] == [1, 7]
     assert [node.op_type for node in first.model.graph.node] == ["Conv", "Clip"]
     (inner,) = first.model.graph.value_info
     assert build_spec(inner).shape == (1, 8, 16, 16)
 
 
-def test_only_the_layers_that_are_asked_for_are_built() -> None:
-    model = EXAMPLES["example-cnn"]()
-    assert [alone.layer.number for alone in split(model, sample(model), numbers={3, 7})] == [3, 7]
-
-
 # ---------------------------------------------------------------- folding
 
 
-def test_computed_shapes_become_constants_of_what_they_shape() -> None:
+def test_computed_shapes_and_weights_become_constants() -> None:
+    """Also where the run brought only other tensors."""
     model = EXAMPLES["example-attention"]()
-    layers = {alone.layer.label: alone for alone in split(model, sample(model, dims={"batch": 2}))}
-    reshape = layers["Reshape_8"]
+    found = activate(model, sample(model, dims={"batch": 2}))
+    layers = {alone.layer.label: alone for alone in build_layers(model, build_outline(model), found)}
+    reshape, gather = layers["Reshape_8"], layers["Gather_3"]
     assert [value.tolist() for value in reshape.frozen.values()] == [[2, 8, 2, 8]]
     assert len(reshape.inputs) == 1
-    gather = layers["Gather_3"]
     assert [value.tolist() for value in gather.inputs.values()] == [[2, 8, 16]]
     assert not gather.frozen
-
-
-def test_weights_that_are_computed_are_constants_too() -> None:
-    model = EXAMPLES["example-quantised"]()
-    layers = {alone.layer.label: alone for alone in split(model, sample(model))}
-    conv = layers["Conv_7"]
-    assert len(conv.inputs) == len(conv.frozen) == 1
-    assert layers["DequantizeLinear_6"].inputs == {}  # it dequantises a constant
-
-
-def test_shapes_are_folded_also_where_the_run_brought_only_other_tensors() -> None:
-    model = EXAMPLES["example-attention"]()
-    found = activate(model, sample(model))
     floats = {name: value for name, value in found.items() if value.dtype == np.float32}
-    layers = {alone.layer.label: alone for alone in build_layers(model, build_outline(model), floats)}
-    assert [value.tolist() for value in layers["Reshape_8"].frozen.values()] == [[1, 8, 2, 8]]
-    assert run(layers["Reshape_8"].model, layers["Reshape_8"].inputs)
+    (again,) = build_layers(model, build_outline(model), floats, numbers={8})
+    assert [value.tolist() for value in again.frozen.values()] == [[2, 8, 2, 8]]
+    assert run(again.model, again.inputs)
+    quantised = EXAMPLES["example-quantised"]()
+    weights = {alone.layer.label: alone for alone in split(quantised, sample(quantised))}
+    assert len(weights["Conv_7"].inputs) == len(weights["Conv_7"].frozen) == 1
+    assert weights["DequantizeLinear_6"].inputs == {}  # it dequantises a constant
 
 
 def test_a_shape_that_depends_on_data_is_the_samples() -> None:
@@ -436,46 +424,37 @@ SHAPES = """g (float[2,n,4] x) => (float[m,l] y) <int64 one = {1}, int64[1] zero
 }"""
 
 
-def test_tensors_made_of_shapes_are_found() -> None:
-    assert build_folding(build_wiring(parse(SHAPES).graph)).shape_made == {"s", "d", "u", "t"}
-
-
-def test_data_stops_it() -> None:
-    model = parse("""g (float[2,3] x) => (int64[2] y) {
-        s = Shape(x)
-        m = ReduceMax<keepdims = 0>(x)
-        i = Cast<to = 7>(m)
-        y = Mul(s, i)
-    }""")
-    assert build_folding(build_wiring(model.graph)).shape_made == {"s"}
-
-
-def test_what_comes_of_constants_alone_is_found() -> None:
-    model = parse(
-        """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
-        k = Constant<value = float[2] {3, 4}>()
-        a = Add(w, k)
-        b = Exp(a)
-        r = RandomNormalLike(b)
-        c = Add(b, x)
-        d = Add(b, r)
-        y = Add(c, d)
-    }"""
-    )
-    assert build_folding(build_wiring(model.graph)).constant_made == {"a", "b"}
-
-
-def test_nodes_that_may_hide_random_numbers_are_not_trusted() -> None:
-    model = parse(
-        """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, bool c = {1}> {
-        a = If (c) < then_branch = t () => (float[2] p) { p = Neg(w) }, else_branch = e () => (float[2] q) { q = Exp(w) } >
-        b = my.Secret(w)
-        z = RandomNormal<shape = [2]>()
-        y = Sum(a, b, x, z)
-    }""",
-        extra=', "my": 1',
-    )
-    assert build_folding(build_wiring(model.graph)).constant_made == frozenset()
+@pytest.mark.parametrize(
+    ("body", "shapes", "constants"),
+    [
+        (SHAPES, "s d u t", ""),
+        (  # data stops it
+            """g (float[2,3] x) => (int64[2] y)
+            { s = Shape(x)  m = ReduceMax<keepdims = 0>(x)  i = Cast<to = 7>(m)  y = Mul(s, i) }""",
+            "s",
+            "",
+        ),
+        (
+            """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+            k = Constant<value = float[2] {3, 4}>()
+            a = Add(w, k)  b = Exp(a)  r = RandomNormalLike(b)  c = Add(b, x)  d = Add(b, r)  y = Add(c, d) }""",
+            "",
+            "a b",
+        ),
+        (  # nodes that may hide random numbers are not trusted
+            """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, bool c = {1}> {
+            a = If (c) < then_branch = t () => (float[2] p) { p = Neg(w) }, else_branch = e () => (float[2] q) { q = Exp(w) } >
+            b = my.Secret(w)  z = RandomNormal<shape = [2]>()  y = Sum(a, b, x, z) }""",
+            "",
+            "",
+        ),
+    ],
+)
+def test_what_a_compiler_would_know_is_found(body: str, shapes: str, constants: str) -> None:
+    folding = build_folding(build_wiring(parse(body, extra=', "my": 1').graph))
+    assert constants == "" or folding.constant_made == {*constants.split()}
+    assert folding.shape_made >= {*shapes.split()}
+    assert folding.constant_made | folding.shape_made == {*shapes.split(), *constants.split()}
 
 
 def test_operands_that_decide_shapes_are_known() -> None:
