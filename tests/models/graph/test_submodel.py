@@ -10,7 +10,7 @@ from tests.example_models import activate, assert_equal, load_examples, parse, r
 from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import build_outline
 from assay.models.graph.onnx_library import build_spec
-from assay.models.graph.submodel import build_cut, build_marked, build_typed, describe_array
+from assay.models.graph.submodel import build_cut, build_marked, describe_array
 from assay.models.values.tensors import TensorSpec
 
 EXAMPLES = load_examples().MODELS
@@ -87,7 +87,7 @@ def test_found_types_go_before_what_the_graph_says() -> None:
 
 def test_the_model_alone_can_be_typed() -> None:
     model = EXAMPLES["example-cnn"]()
-    typed = build_typed(model, {"image": TensorSpec("image", "float32", (2, 3, 32, 32))})
+    typed = build_marked(model, (), types={"image": TensorSpec("image", "float32", (2, 3, 32, 32))})
     assert build_spec(typed.graph.input[0]).shape == (2, 3, 32, 32)
     assert outputs(typed) == ["scores"]
     assert build_spec(model.graph.input[0]).shape == ("batch", 3, 32, 32)

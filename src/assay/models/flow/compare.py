@@ -34,7 +34,7 @@ from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.rounded import WORSE_DB, WORSE_INSIDE_DB, build_bound, judge_range
 from assay.models.judge.tolerances import coarse_tolerance
 from assay.models.libraries import np
-from assay.models.values.model import Layer, ModelRequest, Outline
+from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline
 from assay.models.values.tensors import TensorSpec, Tolerance
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import replace
@@ -216,30 +216,26 @@ class ComparedCases(Cases):
     def quantized(self) -> bool:
         return False  # what a tensor may be off by is measured
 
-    def describe_pair(self, name: str) -> str:
-        return self._rows[name][1].description if name in self._rows else ""
-
-    @cached_property
-    def _counts(self) -> tuple[int, int, int]:
-        """Layers of the first model, of the second, and pairs."""
-        found = [sum(group.node >= 0 for group in side.groups.values()) for side in (self.left, self.right)]
-        return found[0], found[1], sum(pair.left.node >= 0 for pair in self.pairs.values())
-
-    @property
-    def coverage(self) -> str:
-        left, right, pairs = self._counts
+    def finish(self, report: ModelReport) -> ModelReport:
+        """The report with how each layer was paired, and how many were; few pairs prove little."""
+        left, right = (sum(group.node >= 0 for group in side.groups.values()) for side in (self.left, self.right))
         ways = Counter(pair.description for pair in self.pairs.values() if pair.left.node >= 0)
+        pairs, least = ways.total(), min(left, right)
         how = ", ".join(f"{count} by {way}" for way, count in ways.most_common())
-        least = min(left, right)
         share = f"{pairs} of {least} ({100 * pairs / least:.0f}%)" if least else "0"
         others = f"{self.outline.stem} has {left}, {self.other_outline.stem} {right}"
-        return f"layers paired: {share}: {how or 'none'}; {others}"
-
-    def judge_coverage(self) -> Iterator[Finding]:
-        left, right, pairs = self._counts
-        if pairs < LEAST_COVERAGE * min(left, right) or not pairs:
-            text = f"only {render_count(pairs, 'layer')} of {min(left, right)} could be paired: agreement proves little"
-            yield Finding(VerdictKind.INCONCLUSIVE, self.outline.stem, text)
+        findings = report.findings
+        if pairs < LEAST_COVERAGE * least or not pairs:
+            text = f"only {render_count(pairs, 'layer')} of {least} could be paired: agreement proves little"
+            findings = (*findings, Finding(VerdictKind.INCONCLUSIVE, self.outline.stem, text))
+        matched = {name: pair.description for name, (_, pair) in self._rows.items()}
+        return replace(
+            report,
+            cases=tuple(replace(each, matched=matched.get(each.name, "")) for each in report.cases),
+            findings=findings,
+            other=self.request.other,
+            coverage=f"layers paired: {share}: {how or 'none'}; {others}",
+        )
 
     # ------------------------------------------------------------ what the target computes
 

@@ -12,11 +12,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from assay.models.config.settings import parse_tolerance_texts
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
 from assay.models.flow.bisect import LayerSearch, find_wrong
 from assay.models.flow.cases import CaseSample, ModelCase, StepFailedError, Tensors, is_quantized, load_specs
 from assay.models.flow.check import Examination, Report, examine_model, quiet
-from assay.models.flow.discovery import TOLERANCE_FLAG, KnownNames, is_known, list_names
+from assay.models.flow.discovery import TOLERANCE_FLAG, KnownNames, list_names
 from assay.models.flow.torch_reduce import reduce_call
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.reduction import Candidate, Reduced, count_nodes, reduce_model
@@ -133,7 +134,11 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> FaultSear
 def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: KnownNames) -> str:
     """The command that reproduces it, without the tolerances for what the smaller model does not have."""
     targets = (("--reference", request.reference.name), ("--target", request.target.name))
-    manner = [each for each in request.manner or targets if each[0] != TOLERANCE_FLAG or is_known(each[1], names)]
+    manner = [
+        (flag, value)
+        for flag, value in request.manner or targets
+        if flag != TOLERANCE_FLAG or names.covers(parse_tolerance_texts([value]))
+    ]
     return f"assay model check {shlex.quote(path)} {render_flags((*manner, *(('--input', each) for each in inputs)))}"
 
 

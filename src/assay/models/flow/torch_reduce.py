@@ -81,20 +81,18 @@ def reduce_call(examination: Examination) -> FaultSearch:
     if first is None or report is None or report.verdict.kind not in WRONG or examination.request.ops:
         why = "ops are not taken out of their graph" if examination.request.ops else "no call fails alone"
         notes.append(f"{why}: there is nothing to reduce")
-        return FaultSearch(
-            tuple(search.reports.values()), first, search.confirmed, tuple(search.findings), tuple(notes)
-        )
+        return search.conclude(*search.reports.values())
     found = Reduction(examination, first).shrink()
     if found is None:
         notes.append(f"{first.label} is wrong next to its peers and does not fail alone: there is nothing smaller")
-        return FaultSearch((report,), first, search.confirmed, notes=tuple(notes))
+        return search.conclude(report)
     path, rows = found
     notes += [
         f"smallest part: {path}",
         f"its inputs: {os.path.splitext(path)[0]}.pt" + (f", {rows} rows" if rows else ""),
     ]
     command = build_command(build_request(examination.request, path))
-    return FaultSearch((report,), first, search.confirmed, notes=tuple(notes), command=command)
+    return search.conclude(report, command=command)
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ def _load_polygraphy(path: str) -> list[Outputs]:
     content = _load_json(path)
     try:
         runners = content["lst"]
-        found = [Outputs(str(name), tuple(map(_parse_iteration, iterations))) for name, iterations in runners]
+        found = [Outputs(str(name), tuple(map(_parse_outputs, iterations))) for name, iterations in runners]
     except (TypeError, KeyError, ValueError, AttributeError, EOFError, binascii.Error) as error:
         hint = "polygraphy run MODEL … --save-outputs FILE writes one"
         raise UsageError(f"{path} does not have the form of Polygraphy's outputs: {error}", hint) from error
@@ -139,11 +139,9 @@ def _load_polygraphy(path: str) -> list[Outputs]:
     return found
 
 
-def _parse_iteration(iteration: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _parse_array(value) for name, value in iteration["outputs"].items()}
-
-
-def _parse_array(value: Mapping[str, Any]) -> Any:
-    inner = value.get("values", value)
-    content = base64.b64decode(inner["array"], validate=True)
-    return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+def _parse_outputs(iteration: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in iteration["outputs"].items():
+        content = base64.b64decode(value.get("values", value)["array"], validate=True)
+        found[name] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    return found

@@ -15,9 +15,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.graph.onnx_library import (
-    Graph,
     Model,
-    Node,
     Wiring,
     build_spec,
     build_wiring,
@@ -127,6 +125,12 @@ def build_outline(
     name = stem or (os.path.splitext(os.path.basename(path))[0] if path else model.graph.name) or "model"
     specs = infer_specs(model)
     declared = (build_spec(value) for value in model.graph.output)
+    layers = []
+    for number, indices in enumerate(find_parts(wiring, groups)):
+        nodes = [wiring.nodes[index] for index in indices]
+        ops, names = tuple(node.op_type for node in nodes), tuple(node.name for node in nodes)
+        ends = find_ends(wiring, indices)
+        layers.append(Layer(f"{name}_layer_{ops[0]}_{number}", number, ops, indices, *ends, names))
     return Outline(
         stem=name,
         path=path,
@@ -135,17 +139,9 @@ def build_outline(
         outputs=tuple(
             spec if spec.dtype and spec.shape is not None else specs.get(spec.name, spec) for spec in declared
         ),
-        layers=tuple(_build_layers(wiring, name, groups)),
+        layers=tuple(layers),
         tensors=tuple(specs[name] for name in wiring.intermediates if name in specs),
     )
-
-
-def _build_layers(wiring: Wiring, stem: str, groups: Groups) -> Iterator[Layer]:
-    for number, indices in enumerate(find_parts(wiring, groups)):
-        ops = tuple(wiring.nodes[index].op_type for index in indices)
-        inputs, outputs = find_ends(wiring, indices)
-        names = tuple(wiring.nodes[index].name for index in indices)
-        yield Layer(f"{stem}_layer_{ops[0]}_{number}", number, ops, indices, inputs, outputs, names)
 
 
 def find_parts(wiring: Wiring, groups: Groups) -> Iterator[tuple[int, ...]]:
@@ -171,22 +167,18 @@ def _match(wiring: Wiring, index: int, group: Sequence[str], taken: set[int]) ->
         return ()
     chain = [index]
     for op in group[1:]:
-        following = _find_only_consumer(wiring, chain[-1])
-        if following is None or following in taken or wiring.nodes[following].op_type != op:
+        made = {name for name in wiring.nodes[chain[-1]].output if name}
+        readers = {reader for name in made for reader in wiring.consumers.get(name, ())}
+        if len(readers) != 1 or any(map(wiring.is_output, made)):
             return ()
-        others = set(wiring.reads[following]) - set(wiring.nodes[chain[-1]].output)
+        following = readers.pop()
+        if following in taken or wiring.nodes[following].op_type != op:
+            return ()
+        others = set(wiring.reads[following]) - made
         if any(wiring.producers.get(name, -1) >= index for name in others):
             return ()
         chain.append(following)
     return tuple(chain)
-
-
-def _find_only_consumer(wiring: Wiring, index: int) -> int | None:
-    made = [name for name in wiring.nodes[index].output if name]
-    readers = {reader for name in made for reader in wiring.consumers.get(name, ())}
-    if any(wiring.is_output(name) for name in made) or len(readers) != 1:
-        return None
-    return readers.pop()
 
 
 def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -205,26 +197,21 @@ def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], 
 
 def walk_tensors(model: Model) -> Iterator[Any]:
     """Every constant tensor, also those of nodes' attributes, of sub-graphs and of the model's own functions."""
-    yield from _graph_tensors(model.graph)
-    for function in model.functions:
-        yield from _node_tensors(function.node)
+    for part in (model.graph, *model.functions):
+        yield from _walk_part(part)
 
 
-def _graph_tensors(graph: Graph) -> Iterator[Any]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
+def _walk_part(part: Any) -> Iterator[Any]:
+    """The tensors of a graph or a function; a function has no weights."""
+    yield from getattr(part, "initializer", ())
+    for sparse in getattr(part, "sparse_initializer", ()):
         yield from (sparse.values, sparse.indices)
-    yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: Iterable[Node]) -> Iterator[Any]:
-    for node in nodes:
+    for node in part.node:
         for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
+            yield from [attribute.t] if attribute.HasField("t") else []
             yield from attribute.tensors
         for graph in find_subgraphs(node):
-            yield from _graph_tensors(graph)
+            yield from _walk_part(graph)
 
 
 def find_locations(model: Model) -> list[str]:
@@ -318,7 +305,7 @@ def build_skeleton(model: Model) -> Model:
 
 
 def measure_tensor(tensor: Any) -> int:
-    """Its size in bytes, from its declaration: protobuf would serialise it to find out."""
+    """A tensor's size in bytes, from its declaration: protobuf would serialise it to find out."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return sum(map(len, tensor.string_data))
     width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type else 1

@@ -15,12 +15,15 @@ from typing import Any
 
 from assay.models.graph.onnx_library import (
     DEFAULT_DOMAINS,
+    DRAWING,
     Model,
     Node,
     Wiring,
     build_wiring,
     find_opset,
     find_subgraphs,
+    read_attributes,
+    words,
 )
 from assay.models.graph.submodel import find_functions, load_constant
 from assay.models.graph.tensorfile import Array
@@ -37,10 +40,6 @@ _SEED = 1234
 def is_operator(name: str) -> bool:
     """Whether there is an operator of this name, in any domain and of any age."""
     return any(schema.name == name for schema in onnx.defs.get_all_schemas_with_history())
-
-
-def read_attributes(node: Node) -> dict[str, Any]:
-    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
 
 
 # ---------------------------------------------------------------- results in float64
@@ -84,8 +83,8 @@ def _build_formulas() -> dict[str, Formula]:
     formulas: dict[str, Formula] = {
         "Clip": _clip, "Gemm": _gemm, "Conv": _conv, "MaxPool": _max_pool, "AveragePool": _average_pool,
         "BatchNormalization": _batch_normalization, "LayerNormalization": _layer_normalization,
-        "InstanceNormalization": _instance_normalization, "Softmax": _softmax,
-        "LogSoftmax": _log_softmax,
+        "InstanceNormalization": _instance_normalization,
+        "LogSoftmax": _log_softmax, "Softmax": lambda *given: np.exp(_log_softmax(*given)),
         "LeakyRelu": lambda inputs, given, _: np.where(inputs[0] < 0, inputs[0] * given.get("alpha", 0.01), inputs[0]),
         "HardSigmoid": lambda inputs, given, _: np.clip(
             inputs[0] * given.get("alpha", 0.2) + given.get("beta", 0.5), 0, 1
@@ -97,16 +96,11 @@ def _build_formulas() -> dict[str, Formula]:
         "GlobalAveragePool": lambda inputs, *_: inputs[0].mean(tuple(range(2, inputs[0].ndim)), keepdims=True),
         "GlobalMaxPool": lambda inputs, *_: inputs[0].max(tuple(range(2, inputs[0].ndim)), keepdims=True),
     }  # fmt: skip
-    formulas |= {name: _apply_to_first(function) for name, function in unary.items()}
-    return formulas | {name: _apply_to_all(function) for name, function in binary.items()}
-
-
-def _apply_to_first(function: Callable[[Array], Array]) -> Formula:
-    return lambda inputs, *_: function(inputs[0])
-
-
-def _apply_to_all(function: Callable[[Array, Array], Array]) -> Formula:
-    return lambda inputs, *_: reduce(function, inputs)
+    for name, function in unary.items():
+        formulas[name] = lambda inputs, *_, of_first=function: of_first(inputs[0])
+    for name, join in binary.items():
+        formulas[name] = lambda inputs, *_, of_all=join: reduce(of_all, inputs)
+    return formulas
 
 
 def _clip(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
@@ -149,10 +143,6 @@ def _normalize(x: Array, first_axis: int, attributes: Attributes) -> Array:
     axes = tuple(range(first_axis, x.ndim))
     centred = x - x.mean(axes, keepdims=True)
     return centred / np.sqrt((centred**2).mean(axes, keepdims=True) + attributes.get("epsilon", _EPSILON))
-
-
-def _softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
-    return np.exp(_log_softmax(inputs, attributes, opset))
 
 
 def _log_softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
@@ -275,34 +265,29 @@ def identify_use(nodes: Sequence[Node], opset: int) -> str:
 # ---------------------------------------------------------------- the size of the terms
 
 # linear in their inputs, and adding up: fed with absolute values, their result is the sum of the terms' magnitudes
-_LINEAR = "Add Sub Sum MatMul Gemm Einsum Conv ReduceSum ReduceMean GlobalAveragePool AveragePool"
+_LINEAR = words("Add Sub Sum MatMul Gemm Einsum Conv ReduceSum ReduceMean GlobalAveragePool AveragePool")
 
 # computed from numbers around one, however small the result is: sigmoid(-17) as 1 - 0.99999996
-_AROUND_ONE = """
+_AROUND_ONE = words("""
     Sigmoid HardSigmoid Tanh Erf Softplus Log LogSoftmax Elu Celu Selu Sin Cos Asin Atan Asinh Atanh Softsign
     LSTM GRU RNN DynamicQuantizeLSTM If Loop Scan
-"""
+""")
 
 # no sum of terms: the result is as precise as its own size, or as what goes in
-_EXACT = """
+_EXACT = words("""
     Relu LeakyRelu PRelu Clip Neg Abs Mul Div Reciprocal Exp Sqrt Pow Max Min Floor Ceil Round Sign Softmax ReduceMax
     ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare MaxPool GlobalMaxPool LpPool Identity Cast Reshape Transpose
     Flatten Squeeze Unsqueeze Concat Split Slice Gather GatherElements GatherND ScatterElements ScatterND Pad Expand
     Tile Where Dropout DepthToSpace SpaceToDepth TopK Compress Trilu Range ConstantOfShape EyeLike QuantizeLinear
     DequantizeLinear Hardmax ThresholdedRelu Shrink
-"""
+""")
 
-# they pass on what was rounded before them: element by element, or with a factor
-_CARRYING = """
+# a rounding error of an input appears in the output as it is, or (Mul) times the other factor
+_CARRYING = words("""
     Relu LeakyRelu Clip Neg Abs Max Min Identity Cast Reshape Transpose Flatten Squeeze Unsqueeze Concat Split Slice
     Gather GatherElements GatherND Pad Expand Tile Where Dropout DepthToSpace SpaceToDepth MaxPool GlobalMaxPool
     ReduceMax ReduceMin Resize Upsample Add Sub Sum Mul
-"""
-
-
-def is_carrying(op: str) -> bool:
-    """Whether a rounding error of an input appears in the output as it is, or (Mul) times the other factor."""
-    return op in _CARRYING.split()
+""")
 
 
 def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | float:
@@ -310,9 +295,9 @@ def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: in
 
     A rounding error is a few units of this, in float32 1.2e-7 of it, even where the terms cancel to nothing.
     """
-    if op in _EXACT.split():
+    if op in _EXACT:
         return 0.0
-    if op in _AROUND_ONE.split():
+    if op in _AROUND_ONE:
         return 1.0
     found = _add_magnitudes(op, inputs, attributes, opset)
     return max((_measure_size(each) for each in inputs), default=0.0) if found is None else found
@@ -320,7 +305,7 @@ def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: in
 
 def _add_magnitudes(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
     sizes = [np.abs(_widen(each)) if is_float(each) else each for each in inputs]
-    if op in _LINEAR.split():
+    if op in _LINEAR:
         positive = {name: abs(value) if isinstance(value, float) else value for name, value in attributes.items()}
         return compute_float64("Add" if op == "Sub" else op, sizes, positive, opset)
     if op == "BatchNormalization":  # the mean is subtracted
@@ -462,7 +447,7 @@ class Magnitudes:
     def _measure(self, node: Node, depth: int) -> Array | float:
         inputs = self._find_inputs(node)
         own = compute_magnitude(node.op_type, inputs, read_attributes(node), self._opset)
-        if depth <= 0 or not is_carrying(node.op_type):
+        if depth <= 0 or node.op_type not in _CARRYING:
             return own
         sizes = [_measure_size(each) for each in inputs]
         largest = 0.0
@@ -487,17 +472,16 @@ class Magnitudes:
         return compute_unrounded(node.op_type, self._find_inputs(node), read_attributes(node))
 
     def _find_inputs(self, node: Node) -> list[Array | None]:
-        return [self.find_value(name) if name else None for name in node.input]
-
-    def find_value(self, name: str) -> Array | None:
-        found = self._values[name] if name in self._values else load_constant(self._wiring, name)
-        return found if hasattr(found, "dtype") else None
+        found = [
+            self._values[name] if name in self._values else load_constant(self._wiring, name) if name else None
+            for name in node.input
+        ]
+        return [each if hasattr(each, "dtype") else None for each in found]
 
 
 _COARSE = (  # the finest first
     "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn",
 )  # fmt: skip
-_RANDOM = "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli"
 
 
 def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[str, str]:
@@ -509,10 +493,11 @@ def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[st
 
 
 def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
-    """Also of one inside, or in a function of the model; there constants are not known."""
+    """The operator that draws: a node, one inside of it, or one in a function of the model, whose constants are not
+    known (`wiring` is None)."""
     inner = (each for graph in find_subgraphs(node) for each in graph.node)
     is_training = node.op_type == "Dropout" and len(node.input) > 2 and wiring and load_constant(wiring, node.input[2])
-    if node.op_type in _RANDOM.split() or is_training:
+    if node.op_type in DRAWING or is_training:
         return str(node.op_type)
     called = (each for function in find_functions(model, [node]) for each in function.node)
     drawn = (_find_drawing(model, each, wiring) for each in inner)
@@ -542,7 +527,7 @@ def _rank(dtype: str) -> int:
 
 
 def _follow(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[str, str], str]) -> dict[str, str]:
-    """What begins at some nodes and goes on through all that read them, but not through sizes."""
+    """By tensor: what begins at some nodes and goes on through all that read them, but not through sizes."""
     found: dict[str, str] = {}
     for node in nodes:
         what = reduce(join, (found.get(name, "") for name in node.input), seed(node))

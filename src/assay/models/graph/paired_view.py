@@ -19,8 +19,8 @@ from assay.models.graph.onnx_library import (
     build_wiring,
     find_reads,
     find_subgraphs,
+    read_attributes,
 )
-from assay.models.graph.operators import read_attributes
 from assay.models.graph.submodel import build_submodel, build_tensor, copy_model, load_constant
 from assay.models.libraries import np, onnx
 from assay.models.values.tensors import TensorSpec

@@ -195,13 +195,6 @@ def build_marked(model: Model, names: Iterable[str] | None = None, *, types: Typ
     return marked
 
 
-def build_typed(model: Model, types: Types) -> Model:
-    """The model itself, with the types and shapes that a reference run found."""
-    typed = copy_model(model)
-    _retype(typed.graph, types)
-    return typed
-
-
 def copy_model(model: Model) -> Model:
     copied = onnx.ModelProto()
     copy_fields(model, copied, leave=("graph",))

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from assay.errors import AssayError, FormatError, MissingExtraError, NotFoundError, UsageError
@@ -39,26 +40,21 @@ def parse_dtype(name: str) -> Any:
     """The numpy type of this name. Raises NotFoundError."""
     if name == STRING:
         return np.dtype(object)
-    try:
+    with suppress(TypeError, ValueError, SyntaxError):
         return np.dtype(name)
-    except (TypeError, ValueError, SyntaxError):
-        return np.dtype(_find_small_type(name))
-
-
-def _find_small_type(name: str) -> Any:
     try:
         import ml_dtypes
     except ImportError:
         raise MissingExtraError(f"the type {name}", "models") from None
     found = getattr(ml_dtypes, name, None)
     if isinstance(found, type):
-        return found
+        return np.dtype(found)
     known = [word for word in dir(ml_dtypes) if isinstance(getattr(ml_dtypes, word), type)]
     raise NotFoundError("tensor type", name, [*known, "float32", "float16", "int64", "int32", "uint8", "bool", STRING])
 
 
 def content_sha(array: Array) -> str:
-    """Of dtype, shape and bytes: equal tensors have it in common, whatever their layout in memory."""
+    """A hash of dtype, shape and bytes: equal tensors have it in common, whatever their layout in memory."""
     digest = hashlib.sha256(f"{name_dtype(array)}{list(array.shape)}".encode())
     if name_dtype(array) == STRING:
         digest.update(json.dumps(_texts(array)).encode())
