@@ -77,13 +77,13 @@ def _build_problem(target: Target, settings: Settings, error: UsageError) -> Pro
     match = _MESSAGE.fullmatch(error.message)
     key = match["key"] if match and match["key"] in target.options else ""
     text = error.message.removeprefix(f"target {target.name}: ")
-    tables = read_target_tables(settings)
-    own = table = tables[target.name]
-    while key not in table.content and table.content.get("like") in tables:
-        table = tables[str(table.content["like"])]  # no circle: the target could be read
-    table = table if key in table.content else own
-    name = f"targets.{table.name}.{key}" if key else f"targets.{table.name}"
-    return Problem(text.removeprefix(f"{key}: ") if key else text, name, table.find(key), error.hint)
+    tables, name = read_target_tables(settings), target.name
+    while not tables[name].find(key) and (like := tables[name].find("like")) and like.value in tables:
+        name = str(like.value)  # no circle: the target could be read
+    name = name if tables[name].find(key) else target.name
+    place = f"targets.{name}.{key}" if key else f"targets.{name}"
+    position = (tables[name].find(key) or tables[name]).position
+    return Problem(text.removeprefix(f"{key}: ") if key else text, place, position, error.hint)
 
 
 # ---------------------------------------------------------------- the targets of a project

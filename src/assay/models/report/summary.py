@@ -96,9 +96,7 @@ def render_cosine(value: float | None) -> str | None:
 
 
 def render_db(value: float | None) -> str | None:
-    if value is None or not math.isfinite(value):
-        return None if value is None else str(value)
-    return f"{value:.1f}"
+    return None if value is None else f"{value:.1f}"
 
 
 # ---------------------------------------------------------------- names
@@ -225,16 +223,11 @@ def find_main_finding(case: CaseReport) -> Finding | None:
 
 def _count_cases(report: ModelReport) -> str:
     layers = sum(case.layer is not None for case in report.cases)
-    whole = len(report.cases) > layers
-    if not layers and any(not case.name.endswith(FULL_MODEL) for case in report.cases):  # outputs of another tool
-        return (
-            f"{formatting.render_count(len(report.cases), 'tensor')} {'agrees' if len(report.cases) == 1 else 'agree'}"
-        )
-    if not layers:
-        return "the full model agrees"
-    if not whole:
-        return f"{formatting.render_count(layers, 'layer')} {'agrees' if layers == 1 else 'agree'}"
-    return f"{formatting.render_count(layers, 'layer')} and the full model agree"
+    wholes = [case for case in report.cases if case.layer is None]
+    if wholes and not layers and not all(case.name.endswith(FULL_MODEL) for case in wholes):  # outputs of another tool
+        return f"{formatting.render_count(len(wholes), 'tensor')} {'agrees' if len(wholes) == 1 else 'agree'}"
+    parts = [formatting.render_count(layers, "layer")] * bool(layers) + ["the full model"] * bool(wholes)
+    return f"{' and '.join(parts)} {'agree' if layers > 1 or len(parts) > 1 else 'agrees'}"
 
 
 def find_bad(case: CaseReport) -> list[Finding]:
@@ -368,33 +361,22 @@ def _shorten_version(text: str) -> str:
 
 
 def build_chart(report: ModelReport) -> Chart:
-    """On a logarithmic axis; bit-equal layers are at the bottom, infinite and incomparable errors at the top."""
+    """Errors on a logarithmic axis: bit-equal layers are at the bottom, infinite and incomparable errors at the top."""
     cases, metrics = report.cases, [build_case_metrics(case) for case in report.cases]
     allowed = [min((each.tolerance.rel for each in case.local if each.tolerance.rel), default=None) for case in cases]
     scale = _Scale([value for each in metrics for value in (each.local, each.accumulated)] + allowed)
-    local = [(x, scale.y(each.local)) for x, each in enumerate(metrics) if each.local is not None]
-    failed = [
-        (float(x), scale.top)
-        for x, (case, each) in enumerate(zip(cases, metrics, strict=True))
-        if each.local is None and case.layer is not None and case.verdict.kind is not VerdictKind.PASS
-    ]
-    inside = [
-        scale.y(each.accumulated) if each.accumulated is not None and case.layer is not None else None
-        for case, each in zip(cases, metrics, strict=True)
-    ]
-    whole = [
-        (float(x), scale.y(each.accumulated))
-        for x, (case, each) in enumerate(zip(cases, metrics, strict=True))
-        if each.accumulated is not None and case.layer is None
-    ]
-    strokes = [
-        Curve([(x - 0.5, scale.y(value)), (x + 0.5, scale.y(value))], "allowed")
-        for x, value in enumerate(allowed)
-        if value
-    ]
-    hovers = []
-    for x, (case, each) in enumerate(zip(cases, metrics, strict=True)):
-        named = (("local error", each.local), ("accumulated error", each.accumulated), ("allowed", allowed[x]))
+    local, failed, whole, strokes, hovers = [], [], [], [], []
+    inside: list[float | None] = []  # None breaks the line
+    for x, (case, each, bound) in enumerate(zip(cases, metrics, allowed, strict=True)):
+        if each.local is not None:
+            local.append((float(x), scale.y(each.local)))
+        elif case.layer is not None and case.verdict.kind is not VerdictKind.PASS:
+            failed.append((float(x), scale.top))
+        y = None if each.accumulated is None else scale.y(each.accumulated)
+        inside.append(y if case.layer is not None else None)
+        whole += [(float(x), y)] if y is not None and case.layer is None else []
+        strokes += [Curve([(x + side, scale.y(bound)) for side in (-0.5, 0.5)], "allowed")] if bound else []
+        named = (("local error", each.local), ("accumulated error", each.accumulated), ("allowed", bound))
         lines = [f"{name} {render_error(value)}" for name, value in named if value is not None]
         hovers.append((x, "\n".join([f"{case.name}: {case.outcome}", *lines])))
     curves = [
