@@ -177,15 +177,11 @@ def test_times_are_those_that_were_measured_now() -> None:
     assert "compile_s" in build_numbers(replace(case, steps=(replace(copy, command="npu-compile m.onnx"),)))
 
 
-def test_points_stand_at_the_layers_number() -> None:
+def test_points_stand_at_the_layers_number_and_have_what_json_knows(tmp_path: Path) -> None:
     points = list(build_points(made.report(made.good(4), made.whole())))
-    assert points[0]["step"] == 4
-    assert points[0]["run_s"] == 0.0015
+    assert (points[0]["step"], points[0]["run_s"]) == (4, 0.0015)
     assert "step" not in points[1]
     assert points[1]["full.local_error"] == 3e-7
-
-
-def test_what_json_does_not_know_is_left_out(tmp_path: Path) -> None:
     broken = replace(made.good(0), local=(made.comparison("y", math.inf, VerdictKind.FAIL, misplaced=1),))
     write_metrics(str(tmp_path), made.report(broken))
     (line,) = (tmp_path / "metrics" / "model.jsonl").read_text().splitlines()

@@ -115,7 +115,7 @@ def parse_target(text: str, settings: Settings) -> Target:
 
 
 def list_target_names() -> list[str]:
-    """For the completion of `--target` in the shell."""
+    """All names, for the completion of `--target` in the shell."""
     return [*read_target_tables(load_settings(os.getcwd(), os.environ)), *_BUILT_IN]
 
 

@@ -72,7 +72,7 @@ class LayerSearch:
         return FaultSearch(reports, self.first, self.confirmed, findings, notes, command)
 
     def examine_layer(self, layer: Layer, accumulated: Mapping[str, TensorComparison]) -> CaseReport:
-        """Alone, fed with the reference's inputs."""
+        """Examine a layer alone, fed with the reference's inputs."""
         case = self.cases.find(layer.name)
         report = self.examine(case, select(layer, accumulated))
         self.cases.discard(case)
@@ -91,7 +91,7 @@ def bisect_model(
 
 
 def find_wrong(search: LayerSearch) -> None:
-    """The cheapest view first. A view that shows nothing hands on to the next one."""
+    """Search with the cheapest view first; where it shows nothing, with the next one."""
     accumulated, failed = search.examination.accumulate()
     if search.examination.request.is_torch:
         _find_wrong_call(search, accumulated)
@@ -125,7 +125,7 @@ def _find_wrong_layer(search: LayerSearch, accumulated: Mapping[str, TensorCompa
 
 
 def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> None:
-    """For a torch module: each call alone, until one is wrong; one that is odd next to its peers needs all of them."""
+    """Examine each call of a torch module alone until one is wrong; one that is odd next to peers needs them all."""
     if accumulated:
         _try_suspects(search, accumulated)
         if search.first is not None:
@@ -264,7 +264,7 @@ def build_together(cases: Cases, group: Sequence[ModelCase]) -> ModelCase:
 
 
 def _conclude_right(search: LayerSearch, full: CaseReport, but: str) -> None:
-    """`but`: what is known of the inside, where that is not simply right."""
+    """Note why no layer is wrong; `but` is what is known of the inside, where that is not simply right."""
     if search.cases.quantized and full.verdict.kind is VerdictKind.PASS:
         search.notes.append(
             "it computes in steps: as a whole it agrees to within a few of them, and every layer whose values differ "

@@ -58,7 +58,7 @@ _ROUNDING = words("QuantizeLinear DynamicQuantizeLinear DynamicQuantizeLSTM Dyna
 
 
 class StepFailedError(AssayError):
-    """A step that everything else stands on: the reference cannot compute the model."""
+    """A step failed that everything else depends on: the reference cannot compute the model."""
 
     exit_code = ExitCode.FAILED
 
@@ -296,12 +296,12 @@ class Cases:
 
     @cached_property
     def trivial_layers(self) -> tuple[Layer, ...]:
-        """Those that a compiler computes beforehand: from shapes and constants alone."""
+        """The layers that a compiler computes beforehand, from shapes and constants alone."""
         folding = build_folding(build_wiring(self.proto.graph))
         return tuple(layer for layer in self.outline.layers if all(map(folding.is_foldable, layer.outputs)))
 
     def find_magnitude(self, case: ModelCase, number: int, tensor: str) -> Any:
-        """How large the terms are that this output was added up from, in one sample: see `probe.operators`.
+        """How large the terms are that this output was added up from, in one sample: see `graph.operators`.
 
         A layer alone got the reference's inputs. In the model an operator may pass on what was rounded before it.
         """
@@ -313,7 +313,7 @@ class Cases:
         return self._magnitudes[number].find(tensor, _CARRIED)
 
     def find_skipped(self, name: str) -> str:  # noqa: ARG002 for other cases than these
-        """Why a case was not computed alone, where that is known beforehand."""
+        """Why a case is not computed alone, where that is known beforehand; else empty."""
         return ""
 
     def finish(self, report: ModelReport) -> ModelReport:
@@ -373,7 +373,7 @@ class Cases:
         return ""
 
     def _add_invented(self, outcome: StepOutcome) -> StepOutcome:
-        """A model that the reference can read and not compute may only need other inputs."""
+        """The outcome with a hint about inputs that were invented: the model may only need others."""
         choice = self.request.inputs
         files = parse_files(choice.files) if choice.files else {}
         if choice.function or not isinstance(files, Mapping) or outcome.ending is StepEnding.UNSUPPORTED:

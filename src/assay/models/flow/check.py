@@ -68,7 +68,7 @@ class Examination:
     # ------------------------------------------------------------ one case
 
     def examine(self, case: ModelCase, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
-        """Compute it on the target, and compare."""
+        """Compute a case on the target, and compare."""
         target = self.request.target.name
         if case.problem:
             text = f"this layer cannot be computed alone: {case.problem}"
@@ -91,7 +91,7 @@ class Examination:
         return report
 
     def describe_closed(self, full: CaseReport) -> str:
-        """How the model with its open dimensions closed ends where that is another end than the file's; else empty."""
+        """How the model ends with its open dimensions closed, where that is another end than the file's; else empty."""
         case = self.cases.closed
         if case is None:
             return ""
@@ -106,7 +106,7 @@ class Examination:
         return f"{text} ({dims}) it is {closed.outcome}. Layers are tested closed"
 
     def compute(self, case: ModelCase) -> tuple[Work, list[Arrays]]:
-        """Every sample; the steps are those of the first one, or of the one that failed."""
+        """Compute every sample; the steps are those of the first one, or of the one that failed."""
         request = self.request
         dumps = Dumps(request.ir_dir, request.compile_profile_dir, request.run_profile_dir)
         first, results = Work(), list[Arrays]()
@@ -298,7 +298,7 @@ def examine_model(
     search: Callable[[Examination], FaultSearch],
     names: Callable[[Cases], Sequence[str]] = lambda cases: [cases.outline.full_name],
 ) -> ModelReport:
-    """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
+    """Perform one search and report it. `names`: the cases that it is about, where the reference fails."""
     begun = time.monotonic()
     builder.notes.clear()  # of an earlier check by the same builder
     builder.begin(request.reference, request.target)
@@ -342,7 +342,7 @@ def examine_model(
 
 
 def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet) -> ModelReport:
-    """Everything that was requested. What a target does wrong is in the report; it never raises for that."""
+    """Check everything that was requested. What a target does wrong is in the report; it never raises for that."""
     return examine_model(request, builder, keep, report_case, check_cases, lambda cases: cases.choose(request.only))
 
 
@@ -404,7 +404,7 @@ class Trivial:
         self._count = 0
 
     def find_reason(self, name: str) -> str:
-        """Why it need not be computed alone; empty: it must be."""
+        """Why a layer need not be computed alone; empty where it must be."""
         if known := self._examination.cases.find_skipped(name):
             return known
         layer = self._layers.get(name)

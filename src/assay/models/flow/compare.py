@@ -303,7 +303,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def _types(self) -> dict[str, TensorSpec]:
-        """Of paired tensors: the type that the second model has there, and no sizes: samples may differ in them."""
+        """By paired tensor: the type that the second model has there, without sizes, in which samples may differ."""
         found = {}
         for folder in (self.samples[0].path, self.activations[0]):
             for spec in (each for each in load_specs(folder) if each.name in self.stops):
@@ -312,7 +312,7 @@ class ComparedCases(Cases):
         return found
 
     def _write_values(self, values: Arrays, proto: Any) -> Product:
-        """For the inputs of a part of the second model, in its types."""
+        """Write the inputs of a part of the second model, in its types."""
         kinds = {value.name: self.specs.get(value.name, TensorSpec("", "")).dtype for value in proto.graph.input}
         found = {name: values[name] for name in kinds}
         return self.write_inputs(
@@ -353,7 +353,7 @@ class ComparedCases(Cases):
         return {name: Tolerance(check_dtype=False) for name in case.outputs} | self._bounds.get(case.name, {})
 
     def _find_coarse(self, counterparts: Mapping[str, str]) -> dict[str, Tolerance]:
-        """Of tensors behind a cast into 16 bits or fewer: several times a step of them, as errors add up."""
+        """By tensor behind a cast into 16 bits or fewer: several times a step of that type, as errors add up."""
         coarse = find_coarse(self.right.model)
         found = {
             name: coarse_tolerance(coarse[counterpart])
@@ -405,7 +405,7 @@ class ComparedCases(Cases):
 
 
 def _find_ranges(values: Arrays, names: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Of floats: their least and largest values, zero among them."""
+    """The least and largest values of tensors of floats, zero among them."""
     found = {}
     for name in names:
         array = values.get(name)

@@ -106,7 +106,7 @@ class ModelFile:
 
 
 def find_models(folders: Sequence[str], groups: tuple[tuple[str, ...], ...]) -> list[ModelFile]:
-    """In the order of their names. Raises MissingExtraError where no model can be read at all."""
+    """The models in the order of their names. Raises MissingExtraError where no model can be read at all."""
     found = [(path, base) for base in folders for path in sorted(_walk(base))]
     stems = Counter(_stem(path) for path, _ in found)
     # the stem; where two have it the folders too; where that is not enough (`a/b_c` and `a_b/c`) a number
@@ -132,7 +132,7 @@ def _number(names: Sequence[str], index: int) -> str:
 
 
 def _walk(base: str) -> Iterator[str]:
-    """Links are followed, but not one that leads back to a folder that it is in."""
+    """The paths of models; links are followed, but not one that leads back to a folder that it is in."""
     if os.path.isfile(base):
         yield base
     above: dict[str, frozenset[str]] = {}  # folder → itself and those around it, wherever they really are

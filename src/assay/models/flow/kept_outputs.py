@@ -154,7 +154,7 @@ class KeptCases(Cases):
             yield replace(self._require(layer.name), layer=layer)
 
     def discard(self, case: ModelCase) -> None:
-        """Nothing was made for it."""
+        """Remove nothing: no file was made for it."""
 
     def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:
         return self.known[case.name].bounds
@@ -189,11 +189,11 @@ class KeptExamination(Examination):
         return Work(kept.steps if kept else ()), [self.cases.load("target", case.name, each) for each in numbers]
 
     def vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:  # noqa: ARG002 as it is called
-        """As the second reference voted then; where it was not asked, it has no vote."""
+        """The verdict with the vote that the second reference had; where it was not asked, it has none."""
         results = [self.cases.load("voter", case.name, number) for number in range(len(case.trials))]
         if not all(results) or self.cases.known[case.name].is_refused:
             return verdict
         return judge_votes(ours, self.judge(case, results)[1])
 
     def _keep_pair(self, *_: Any) -> None:
-        """They are kept already."""
+        """Keep nothing: the tensors are kept already."""

@@ -146,7 +146,7 @@ def _judge_names(flags: ModelFlags, project: Project, stem: str, known: KnownNam
 
 
 def build_split_request(flags: ModelFlags) -> ModelRequest:
-    """Only the reference computes: it is its own target."""
+    """A request in which the reference is its own target: nothing else computes."""
     name = flags.reference or load_project(os.getcwd()).settings.reference or DEFAULT_REFERENCE
     return build_request(flags.replace(target=name, vote=NO_VOTER), "check")
 
@@ -234,7 +234,7 @@ def _is_rewrite(text: str) -> bool:
 
 
 def load_torch_target(text: str) -> Target:
-    """One that computes torch modules, or `module:Class`. Raises NotFoundError, or UsageError for another one."""
+    """A target that computes torch modules, or `module:Class`. Raises NotFoundError, or UsageError for another one."""
     if _is_rewrite(text):
         source, _, name = text.rpartition(":")
         place = f"{os.path.abspath(source)}:{name}" if source.endswith(".py") else text
@@ -276,7 +276,7 @@ def build_origin(flags: ModelFlags) -> Flags:
 
 
 def render_tolerances(tolerances: Tolerances) -> list[str]:
-    """As `--tolerance` takes them; what has its default is left out."""
+    """The values of `--tolerance` that give these tolerances; what has its default is left out."""
     texts = [("", tolerances.model), *tolerances.by_op.items()]
     texts += [(f"tensor={name}", each) for name, each in tolerances.by_tensor.items()]
     default = Tolerance()

@@ -78,7 +78,7 @@ def _choose_start(search: LayerSearch) -> tuple[ModelCase, CaseReport]:
 
 
 def _choose_samples(search: LayerSearch, case: ModelCase, report: CaseReport) -> _Trials:
-    """All of them; where they differ in shape, those of the first shape that fails: a model has one."""
+    """Choose all samples; where they differ in shape, those of the first shape that fails: a model has one."""
     signature = build_signature(report)
     assert signature is not None
     for model in dict.fromkeys(trial.model for trial in case.trials):
@@ -146,7 +146,7 @@ def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names:
 
 
 def _examine_again(search: LayerSearch, case: ModelCase) -> CaseReport:
-    """Past the cache: what is reported has been seen twice."""
+    """Examine a case past the cache: what is reported has been seen twice."""
     builder = search.examination.builder
     before, builder.recompute = builder.recompute, True
     builder.begin_again()
@@ -179,7 +179,7 @@ class _Trials:
     signature: Signature
 
     def examine(self, candidate: Candidate) -> CaseReport | None:
-        """None: the reference cannot compute it either, so that it proves nothing."""
+        """The report of a candidate; None where the reference cannot compute it, so that it proves nothing."""
         with self.search.examination.builder.borrowing():
             try:
                 case = self.build_case(candidate.model, candidate.samples)
@@ -379,7 +379,7 @@ class _CallReduction:
 
 
 def build_request(request: ModelRequest, path: str) -> ModelRequest:
-    """Of the part: a rewritten one is taken out of the rewritten whole."""
+    """The request for a part of a module; a rewritten part is taken out of the rewritten whole."""
     target = request.target
     if "rewrite" in target.options:
         target = Target(f"{path}:target", target.backend, {**target.options, "rewrite": f"{path}:target"})

@@ -103,8 +103,8 @@ def run_model(
 
 
 def render_request(request: ModelRequest, location: StudyLocation) -> str:
-    """For the child's command line; one that is too long for it is in a file of the study, so that the run can be
-    started again."""
+    """The request for the child's command line, or the file of the study that has one which is too long for it, so that
+    the run can be started again."""
     text = json.dumps(build_plain(request), allow_nan=False)
     if len(text) <= _LONGEST_ARGUMENT:
         return text
@@ -192,7 +192,7 @@ def build_timings(report: ModelReport) -> dict[str, Any]:
 
 
 def is_whole(request: ModelRequest, report: ModelReport) -> bool:
-    """A check of all cases, of which some passed and none came from the cache."""
+    """Whether this was a check of all cases, of which some passed and none came from the cache."""
     steps = [step for case in _choose_cases(report) for step in case.steps]
     return request.goal == "check" and not request.only and bool(steps) and not any(step.cached for step in steps)
 

@@ -38,7 +38,7 @@ class Stepwise:
 
     @contextmanager
     def visiting(self, keep: str) -> Iterator[None]:
-        """One test: what it takes from the store may leave it afterwards; what a failed step was given stays in
+        """Serve one test: artifacts that it takes may leave the store afterwards; what a failed step was given stays in
         `keep`."""
         before, self.builder.failure_dir = self.builder.failure_dir, keep
         try:
@@ -58,7 +58,7 @@ class Stepwise:
         return CaseSteps(self, cases, cases.find(name), label)
 
     def open_first(self, requests: Sequence[ModelRequest], name: str, label: str) -> CaseSteps:
-        """With the first reference that can compute the model; where none can, the error is that of the first."""
+        """Open a case with the first reference that can compute the model. Raises the first's error where none can."""
         path = requests[0].model
         for number in range(self._chosen.get(path, 0), len(requests)):
             try:
@@ -70,13 +70,13 @@ class Stepwise:
         return self.open_case(requests[0], name, label)
 
     def hand_out(self, product: Product, path: str | None = None) -> str:
-        """A path that the caller may hand in again."""
+        """The path of a product, by which `take_in` finds it again."""
         shown = path or product.path
         self._products[shown] = product
         return shown
 
     def take_in(self, path: str | os.PathLike[str], artifact: str = "") -> Product:
-        """What was handed out, or a file or folder of the user's own; `artifact`: the file that counts in a folder."""
+        """The product of a path, handed out or the user's own; `artifact` is the file that counts in a folder."""
         given_path = os.path.abspath(path)
         if given_path in self._products:
             return self._products[given_path]

@@ -33,7 +33,7 @@ class Conversion:
 
 
 def find_newest_opset() -> int:
-    """That the installed onnx knows."""
+    """The newest opset that the installed onnx knows."""
     return int(onnx.defs.onnx_opset_version())
 
 
@@ -51,7 +51,7 @@ def can_help(before: int, after: int, message: str, operator: str) -> bool:
 
 
 def find_obstacle(model: Model, opset: int, name: str) -> str:
-    """Why onnx will not convert it, found by trying; empty: it will, or the model is too large to try it here."""
+    """Why onnx cannot convert a model, found by trying; empty where it can, or the model is too large to try."""
     if measure_weights(model) > _TRIED_BYTES:
         return ""
     try:
@@ -62,7 +62,7 @@ def find_obstacle(model: Model, opset: int, name: str) -> str:
 
 
 def _find_version(operator: str, opset: int) -> int:
-    """Of ONNX's own operator in an opset; 0: it has none of this name."""
+    """The version of ONNX's own operator in an opset; 0 where it has none of this name."""
     try:
         return int(onnx.defs.get_schema(operator, opset, "").since_version)
     except onnx.defs.SchemaError:
@@ -121,7 +121,7 @@ def _convert(model: Model, before: int, opset: int, name: str) -> Model:
 
 
 def _refuse_broken(model: Model, before: int, name: str) -> None:
-    """Of a file that breaks a rule of its own opset or IR version, that is the fault."""
+    """Raise UsageError for a file that breaks a rule of its own opset or IR version: that is the fault."""
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:

@@ -35,7 +35,7 @@ class Outputs:
 
 
 def load_both(first: str, second: str | None) -> tuple[Outputs, Outputs]:
-    """Two files or folders; or one that has both. Raises UsageError."""
+    """The outputs of both sides, from two files or folders, or from one that has both. Raises UsageError."""
     if second is not None:
         return _load_only(first), _load_only(second)
     if os.path.isdir(first):
@@ -68,7 +68,7 @@ def _refuse_runners(path: str, found: Sequence[Outputs], hint: str) -> NoReturn:
 
 
 def load_outputs(path: str) -> list[Outputs]:
-    """Of each runner that the file has; all but Polygraphy's have one."""
+    """The outputs of each runner in a file; all files but Polygraphy's have one."""
     name = os.path.splitext(os.path.basename(os.path.normpath(path)))[0]
     if os.path.isdir(path):
         found = _load_folder(path)

@@ -72,7 +72,7 @@ def _load_whole(path: str) -> Model:
 
 
 def write_model(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write aside, then rename. Weights beyond what one file can hold go next to it, into `<name>.data`."""
+    """Write a model aside, then rename it. Weights beyond what one file can hold go next to it, into `<name>.data`."""
     name = os.fspath(path)
     if os.path.isdir(name):
         raise InfrastructureError(f"the model {name} cannot be written: it is a folder")
@@ -221,7 +221,7 @@ def find_locations(model: Model) -> list[str]:
 
 
 def load_external(model: Model, folder: str) -> None:
-    """Bring external data into the model."""
+    """Load external data into the model."""
     tensors = [tensor for tensor in walk_tensors(model) if is_external(tensor)]
     check_external(tensors, folder)
     for tensor in tensors:
@@ -233,7 +233,7 @@ def is_external(tensor: Any) -> bool:
 
 
 def check_external(tensors: Iterable[Any], folder: str) -> None:
-    """All files that are missing or too short, at once. Raises UsageError."""
+    """Raises UsageError with all files that are missing or too short."""
     problems: dict[str, str] = {}
     for tensor in tensors:
         entry = {pair.key: pair.value for pair in tensor.external_data}

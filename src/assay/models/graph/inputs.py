@@ -132,7 +132,7 @@ def plan_inputs(
 def describe_invented(
     outline: Outline, *, ranges: Mapping[str, Range], dims: Dims, given: Iterable[str] = (), model: Model | None = None
 ) -> str:
-    """What was invented in the random inputs, and the flags that change it; empty: nothing."""
+    """What was invented in the random inputs, and the flags that change it; empty where nothing was."""
     held = set(given)
     sizes, values, flags = list[str](), list[str](), dict[str, None]()
     for plan, spec in zip(plan_inputs(outline, ranges=ranges, dims=dims, model=model), outline.inputs, strict=True):

@@ -265,7 +265,7 @@ class Side:
 
 
 def match_models(left: Side, right: Side, ends: Mapping[str, str]) -> dict[str, Pair]:
-    """By root of the left. `ends`: inputs and outputs of the right, by those of the left."""
+    """The pairs by root of the left. `ends`: inputs and outputs of the right, by those of the left."""
     found = _Pairing(left, right)
     for one in left.wiring.inputs:
         found.add(left.by_name[one], right.by_name[ends[one]], NAME if ends[one] == one else STRUCTURE)

@@ -160,7 +160,7 @@ _INTEGERS = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 21: "uint4", 22: "i
 
 
 def _find_range(dtype: str) -> tuple[int, int] | None:
-    """Of an integer type that is quantised into; None: it is none."""
+    """The range of an integer type that is quantised into; None for another type."""
     if dtype not in _INTEGERS.values():
         return None
     count = 2 ** int(dtype.lstrip("uint"))
@@ -278,7 +278,7 @@ Size = Callable[[InputGraph, Node, str, TensorSpec, int], int]
 
 
 def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> Iterator[int]:
-    """Of all that read this axis, also behind nodes that keep it; 0: it does not matter to them."""
+    """The size that each reader of this axis needs, also behind nodes that keep it; 0 where any size will do."""
     waiting, seen = [(spec.name, axis)], {spec.name}
     while waiting and len(seen) <= _FORWARDED:
         name, input_index = waiting.pop(0)
@@ -292,7 +292,7 @@ def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> 
 
 
 def _move_axis(graph: InputGraph, node: Node, name: str, axis: int) -> int | None:
-    """Where the axis is in the node's output; None: it is not kept, or not known."""
+    """Where the axis is in the node's output; None where it is not kept, or not known."""
     if node.op_type == "Gather" and name in node.input[1:] and read_attributes(node).get("axis", 0) == 0:
         return axis  # of the indices: rows of a table come behind it
     if not node.input or node.input[0] != name:
@@ -351,7 +351,7 @@ def _find_least(graph: InputGraph, node: Node, name: str, _spec: TensorSpec, axi
 
 
 def _find_padded(graph: InputGraph, node: Node, axis: int) -> int:
-    """What is reflected must be there: more than the pad."""
+    """The smallest size for a Pad that reflects: more than the pad."""
     given = graph.load_constant(node.input[1]) if len(node.input) > 1 else read_attributes(node).get("pads")
     mode = read_attributes(node).get("mode", b"constant")
     if given is None or mode != b"reflect" or len(node.input) > 3:

@@ -32,7 +32,7 @@ _SUFFIXES = (".npy", ".npz", ".bin", ".raw", ".pb", ".json")
 
 
 def name_dtype(array: Array) -> str:
-    """As `TensorSpec.dtype` spells it: numpy's or ml_dtypes' name, "string" for texts."""
+    """The type of an array as `TensorSpec.dtype` has it: numpy's or ml_dtypes' name, "string" for texts."""
     return STRING if array.dtype.kind in "OUS" else str(array.dtype.name)
 
 

@@ -86,7 +86,7 @@ def _find_on_axis(np: Any, left: Any, difference: Any, noise: Any, axis: int, fl
 
 
 def judge_slices(compared: TensorComparison, expected: Any, actual: Any, noisy: Any, floor: float) -> TensorComparison:
-    """With what is found in its rows and columns."""
+    """The comparison with what is found in its rows and columns."""
     odd = find_odd_slice(expected, actual, noisy, floor)
     if odd is None or compared.verdict.kind is VerdictKind.FAIL:
         return compared
@@ -118,7 +118,7 @@ def measure_typical(expected: Any, actual: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TypicalError:
-    """Of one tensor: on the target, and of the reference with rounding in it."""
+    """The error of one tensor on the target, and that of the reference with rounding in it."""
 
     target: float
     noise: float

@@ -29,7 +29,7 @@ _BEST_DB = 60.0
 
 
 def build_bound(expected: Array, rounded: Array, worse_db: float) -> Tolerance:
-    """From the values of the first model, and those when it is rounded."""
+    """The bounds of a tensor from its values in the first model, and in that model rounded."""
     plain = Tolerance(check_dtype=False)
     if not np.issubdtype(expected.dtype, np.floating) or expected.shape != rounded.shape or not expected.size:
         return plain

@@ -59,7 +59,7 @@ _KINDS = {"f": Kind.FLOAT, "i": Kind.INTEGER, "u": Kind.INTEGER, "b": Kind.BOOL,
 
 
 def name_dtype(array: Array) -> str:
-    """As `TensorSpec.dtype` spells it."""
+    """The type of an array as `TensorSpec.dtype` has it."""
     return "string" if array.dtype.kind in "OUST" else str(array.dtype.name)
 
 
@@ -94,7 +94,7 @@ def walk_blocks(shape: tuple[int, ...], limit: int = BLOCK_ELEMENTS) -> Iterator
 
 
 def read_block(array: Array, block: Block, kind: Kind) -> Array:
-    """In the type that is computed with: exact for every type but 64-bit integers, which are compared as they are."""
+    """A block in the type that is computed with, exact but for 64-bit integers, which are compared as they are."""
     if kind is Kind.COMPLEX:
         return array[block].astype(np.complex128)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -187,7 +187,7 @@ class TensorScale:
     unit: float = 1.0  # what to divide by before squares are taken
 
     def at(self, block: Block) -> Array | float:
-        """Of each element of a block, in a shape that broadcasts to it."""
+        """The scale of each element of a block, in a shape that broadcasts to it."""
         if not self.slices:
             return self.whole
         found: Array = None
@@ -200,7 +200,7 @@ class TensorScale:
 
 
 def build_scale(expected: Array, found: Survey) -> TensorScale:
-    """Of the finite elements that are neither zero nor a sign for "nothing"."""
+    """The scale of the finite elements that are neither zero nor a sign for "nothing"."""
     cut = find_sentinels(expected, found)
     unit = 1.0
     if found.largest and not _PLAIN[0] < found.largest < _PLAIN[1]:
@@ -216,7 +216,7 @@ def build_scale(expected: Array, found: Survey) -> TensorScale:
 def _sum_squares(
     expected: Array, axes: list[int], cut: float, unit: float
 ) -> tuple[dict[int | None, Array], dict[int | None, Array]]:
-    """By axis, and of all under None; and of how many elements each."""
+    """The sums of squares by axis, and of all under None; and of how many elements each is."""
     kind = find_kind(expected)
     keys: list[int | None] = [None, *axes]
     squares = {key: np.zeros(1 if key is None else expected.shape[key]) for key in keys}
@@ -242,7 +242,7 @@ def _sum_squares(
 
 
 def find_sentinels(expected: Array, found: Survey) -> float:
-    """From which magnitude on elements stand for "nothing"; infinite: none do."""
+    """The magnitude from which on elements stand for "nothing"; infinite where none do."""
     if found.largest < _SENTINEL or found.is_constant or find_kind(expected) is not Kind.FLOAT:
         return math.inf
     bound = found.largest * (1 - _SENTINEL_SPREAD)
@@ -269,7 +269,7 @@ def _look_around(expected: Array, bound: float) -> tuple[float, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Of one block. Where an element is not finite, its numbers are 0 and `misplaced` holds whether that is wrong."""
+    """The errors of one block. An element that is not finite has the number 0; `misplaced`: whether that is wrong."""
 
     expected: Array
     actual: Array
@@ -294,7 +294,7 @@ def find_common_kind(expected: Array, actual: Array) -> Kind | None:
 def walk_errors(
     expected: Array, actual: Array, tolerance: Tolerance, scale: TensorScale, slack: Array | None = None
 ) -> Iterator[tuple[Block, Errors]]:
-    """Of two tensors of numbers that have one shape; the tolerance is complete.
+    """The errors of two tensors of numbers that have one shape, block by block; the tolerance is complete.
 
     `slack`: an absolute bound for each element, of the tensors' shape, which is added to the tolerance's own.
     """

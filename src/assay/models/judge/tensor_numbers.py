@@ -77,7 +77,7 @@ class DifferenceTally:
         self._add_places(block, errors, relative, scale.whole)
 
     def _add_products(self, errors: Errors, scale: TensorScale) -> None:
-        """In units that no square overflows, and without what stands for "nothing"."""
+        """Add the products in units whose squares do not overflow, and without what stands for "nothing"."""
         left, right = errors.expected, errors.actual
         if scale.cut < math.inf:
             used = np.abs(left) < scale.cut
@@ -90,7 +90,7 @@ class DifferenceTally:
         self.products = [total + more for total, more in zip(self.products, found, strict=True)]
 
     def _add_places(self, block: Block, errors: Errors, relative: Array, whole: float) -> None:
-        """By relative error; among equal ones, as in a channel that is all zero, by the absolute one."""
+        """Add the worst elements by relative error; among equal ones, as in a channel of zeros, by the absolute one."""
         ranks = relative if errors.misplaced is None else np.where(errors.misplaced, math.inf, relative)
         least = self.extremes[-1].score if len(self.extremes) >= self.wanted else 0.0
         found = np.flatnonzero(ranks >= least * (1 - 2 * _TIE)) if least else np.flatnonzero(ranks)
@@ -138,7 +138,7 @@ def _limit(relative: float) -> float:
 
 
 def _dot(one: Array, other: Array) -> float:
-    """Not by BLAS: its threads wait for each other where many tests share a machine."""
+    """The product of two blocks, not by BLAS: its threads wait for each other where many tests share a machine."""
     return float(np.einsum("i,i->", one.ravel().conj(), other.ravel()).real)
 
 
@@ -196,7 +196,7 @@ def _number_reader(array: Array) -> Callable[[Any], Number]:
 
 
 def _distance(expected: Any, actual: Any) -> float:
-    """Of two elements; infinite where one of them is not finite, 1 for texts that differ."""
+    """The distance of two elements; infinite where one of them is not finite, 1 for texts that differ."""
     if isinstance(expected, str | bytes) or isinstance(actual, str | bytes):
         return float(to_text(expected) != to_text(actual))
     pair = [_plain(value) for value in (expected, actual)]
@@ -208,7 +208,7 @@ def _distance(expected: Any, actual: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """As a number of Python's: these do not overflow when they are integers."""
+    """An element as a number of Python's: these do not overflow when they are integers."""
     kind = value.dtype.kind
     if kind in "iub" or "int" in value.dtype.name:
         return int(value)
@@ -282,7 +282,7 @@ def can_draw(expected: Array, actual: Array) -> bool:
 
 
 def build_histogram(expected: Array, actual: Array) -> Histogram:
-    """Of absolute errors by powers of ten, the sixteen largest of them."""
+    """The absolute errors by powers of ten, the sixteen largest of them."""
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     totals = np.zeros(_HIGHEST - _LOWEST, dtype=np.int64)
     zero = broken = 0
@@ -317,7 +317,7 @@ def build_heat(
     *,
     op: str | None = None,
 ) -> Heat:
-    """At most so many rows and columns over the two longest axes; of everything else the largest error."""
+    """A map of at most so many rows and columns over the two longest axes, with the largest error of all else."""
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     axes = find_longest(expected.shape)
     across, down = [*(expected.shape[axis] for axis in reversed(axes)), 1][:2]
