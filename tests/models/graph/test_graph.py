@@ -55,8 +55,6 @@ def labels(model: onnx.ModelProto, groups: graph.Groups = DEFAULT_GROUPS) -> lis
     [
         (b"", "is not an ONNX model: the file is empty"),
         (b"just a text", "is not an ONNX model"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(100), "is not an ONNX model"),
-        (b"\x08\x07", "no graph"),
         (onnx.ModelProto(ir_version=8).SerializeToString(), "no graph"),
     ],
 )
@@ -65,17 +63,10 @@ def test_a_file_that_is_something_else_is_refused(
 ) -> None:
     path = tmp_path / "thing.onnx"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=complaint) as caught:
-        load_model(path, weights=weights)
-    assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("weights", [True, False])
-def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path, weights: bool) -> None:
-    with pytest.raises(UsageError, match="there is no model"):
-        load_model(tmp_path / "gone.onnx", weights=weights)
-    with pytest.raises(UsageError, match="is a folder"):
-        load_model(tmp_path, weights=weights)
+    for wrong, said in ((path, complaint), (tmp_path / "gone.onnx", "there is no model"), (tmp_path, "is a folder")):
+        with pytest.raises(UsageError, match=said) as caught:
+            load_model(wrong, weights=weights)
+        assert str(wrong) in str(caught.value)
 
 
 # ---------------------------------------------------------------- writing
@@ -86,6 +77,8 @@ def test_what_is_written_is_what_is_loaded(tmp_path: Path) -> None:
     write_model(model, tmp_path / "deep" / "m.onnx")
     assert load_model(tmp_path / "deep" / "m.onnx") == model
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["m.onnx"]
+    with pytest.raises(InfrastructureError, match="cannot be written"):
+        write_model(model, tmp_path / "deep")
 
 
 def test_large_weights_go_next_to_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,12 +92,6 @@ def test_large_weights_go_next_to_the_model(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "m.onnx").stat().st_size < len(before) < (tmp_path / "m.onnx.data").stat().st_size + 10_000
     feeds = {"image": np.ones((1, 3, 32, 32), np.float32)}
     assert run(load_model(tmp_path / "m.onnx"), feeds)["scores"].tolist() == run(model, feeds)["scores"].tolist()
-
-
-def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").mkdir()
-    with pytest.raises(InfrastructureError, match="cannot be written"):
-        write_model(load_examples().build_matmul(), tmp_path / "m.onnx")
 
 
 # ---------------------------------------------------------------- names
@@ -128,13 +115,9 @@ def test_parts_are_numbered_and_constants_are_none(tmp_path: Path) -> None:
     assert [layer.inputs for layer in layers] == [("x",), ("a",), ("b",)]
 
 
-def test_a_constant_of_another_domain_is_a_part() -> None:
-    model = parse("g (float[2] x) => (float[2] y) { k = my.Constant(x)  y = Add(x, k) }", extra=', "my": 1')
-    assert labels(model) == [("Constant",), ("Add",)]
-
-
 def test_the_name_comes_from_the_file_or_the_graph() -> None:
-    model = parse("inside (float[2] x) => (float[2] y) { y = Relu(x) }")
+    model = parse("inside (float[2] x) => (float[2] y) { k = my.Constant(x)  y = Add(x, k) }", extra=', "my": 1')
+    assert labels(model) == [("Constant",), ("Add",)], "a constant of another domain is a part"
     assert build_outline(model).stem == "inside"
     model.graph.name = ""
     assert build_outline(model).stem == "model"
@@ -259,16 +242,6 @@ def test_an_operator_that_nothing_knows_does_not_stop_the_outline() -> None:
     assert infer_specs(model)["x"].shape == (2,)
 
 
-def test_an_outline_reads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path, load_examples().build_cnn())
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("the whole model was loaded")
-
-    monkeypatch.setattr(graph, "_load_whole", refuse)
-    assert len(build_outline(path).layers) == 25
-
-
 def test_layers_know_their_nodes_own_names(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["r"], name="/enc/relu"), helper.make_node("Abs", ["r"], ["y"])]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
@@ -374,9 +347,6 @@ def test_every_file_that_lacks_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         check_external(tensors, str(tmp_path))
     assert caught.value.message.count(" is missing ") == 2
-    (tmp_path / "a.bin").write_bytes(b"1234")
-    (tmp_path / "b.bin").write_bytes(b"1234")
-    check_external(tensors, str(tmp_path))
 
 
 LARGE = np.arange(KEPT_BYTES, dtype=np.float32).reshape(2, -1)
@@ -455,18 +425,13 @@ def test_a_model_in_memory_is_left_alone() -> None:
     assert [len(tensor.raw_data) for tensor in slim.graph.initializer] == [0, 16, 0, 0, 0]
     assert [list(tensor.dims) for tensor in slim.graph.initializer[2:]] == [[50_000]] * 3
     assert list(slim.graph.node) == list(model.graph.node)
-    assert build_skeleton(slim) == slim
     small = make_model()
     assert build_skeleton(small) is small
-
-
-def test_copying_field_by_field_copies_all() -> None:
-    model = make_model()
     copied = onnx.ModelProto()
-    copy_fields(model, copied)
-    assert copied == model
+    copy_fields(small, copied)
+    assert copied == small
     copied.graph.node[0].name = "another"
-    assert model.graph.node[0].name == ""
+    assert small.graph.node[0].name == ""
 
 
 def test_a_file_that_was_cut_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:

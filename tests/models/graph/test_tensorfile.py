@@ -47,8 +47,10 @@ def assert_same(one: np.ndarray, other: np.ndarray) -> None:
 @pytest.mark.parametrize("dtype", PLAIN + SMALL)
 def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: str) -> None:
     before = {"x": make_array(dtype), "scalar": make_array(dtype, ()), "none": make_array(dtype, (0, 3))}
+    if dtype == "float64":
+        before["odd"] = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324])
     refs = write_tensors(tmp_path, before)
-    assert [ref.dtype for ref in refs] == [dtype] * 3
+    assert {ref.dtype for ref in refs} == {dtype}
     after = load_tensors(tmp_path)
     assert list(after) == list(before)
     for name, array in before.items():
@@ -65,12 +67,6 @@ def test_the_files_are_numpys_own_and_the_list_names_the_true_type(tmp_path: Pat
     assert second.name == ""
     listed = json.loads((tmp_path / "tensors.json").read_text())["tensors"][0]
     assert (listed["shape"], listed["file"]) == ([1, 2], "0.npy")
-
-
-def test_special_values_keep_their_bits(tmp_path: Path) -> None:
-    odd = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324])
-    write_tensors(tmp_path, {"odd": odd})
-    assert_same(load_tensors(tmp_path)["odd"], odd)
 
 
 @pytest.mark.parametrize(
@@ -195,12 +191,9 @@ def test_a_type_that_numpy_does_not_know_is_named_by_the_caller(tmp_path: Path) 
         load_array(tmp_path / "nameless.npy")
     with pytest.raises(UsageError, match="elements of 2 bytes"):
         load_array(tmp_path / "uint.npy", "float8_e4m3fn")
-
-
-def test_a_given_type_never_converts_numbers(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones(2, np.float64))
-    assert load_array(tmp_path / "a.npy", "float32").dtype == np.float64
-    assert load_array(tmp_path / "a.npy", "bfloat16").dtype == np.float64
+    for kind in ("float32", "bfloat16"):
+        assert load_array(tmp_path / "a.npy", kind).dtype == np.float64, "numbers are never converted"
 
 
 def test_files_that_cannot_be_read_report_why(tmp_path: Path) -> None:
